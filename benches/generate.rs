@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit::compile::{CompileOptions, CompiledWithState, compile_with_state};
-use tacit::format::AnyFormat;
 use tacit::io::json::Json;
 use tacit::model::{Cache, Missing};
 use tacit::prelude::*;

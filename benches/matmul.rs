@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
-use tacit::format::{Affine, AnyFormat};
+use tacit::format::Affine;
 use tacit::prelude::*;
 use tacit::tree;
 use tacit_figures::{Rounds, Unit};

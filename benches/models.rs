@@ -15,7 +15,6 @@ use std::time::Duration;
 use bert::{Batch, Bert, Config};
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::Result;
-use tacit::arrays::Quantizer;
 use tacit::format::{Granularity, Int8, Nf4, Parts};
 use tacit::model::Model;
 use tacit::prelude::*;

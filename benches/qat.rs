@@ -25,7 +25,6 @@ use mlx_rs::optimizers::{AdamW, Optimizer, Sgd};
 use mlx_rs::utils::Updatable;
 use mlx_rs::{Array, ops, random};
 use tacit::compile::{CompileOptions, Constants, compile_with_state};
-use tacit::format::AnyFormat;
 use tacit::model::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
 use tacit::tree;

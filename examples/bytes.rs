@@ -3,7 +3,7 @@
 // ANCHOR: use
 use mlx_rs::{Array, ops};
 use tacit::arrays::{Int8Array, Mxfp4Array, TernaryArray};
-use tacit::format::{Format, Granularity, Mxfp4, PackedArray, Quantizer};
+use tacit::format::{Format, Granularity, Mxfp4, PackedArray};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
 

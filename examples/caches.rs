@@ -6,7 +6,6 @@ use mlx_rs::module::Module;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops, random};
 use tacit::compile::{CompileOptions, compile_with_state};
-use tacit::format::AnyFormat;
 use tacit::implicit_with_state;
 use tacit::model::generate::{self, Sampler, generate};
 use tacit::model::{KvCache, PaddingSide, Window};

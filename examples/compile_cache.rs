@@ -7,7 +7,6 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit::arrays::Lora;
 use tacit::compile::{CompileOptions, CompileStats, compile_with};
 use tacit::dispatch::Registry;
-use tacit::format::Quantizer;
 use tacit::prelude::*;
 use tacit::{Tree, compile};
 

@@ -12,7 +12,6 @@ use tacit::compile::{CompileOptions, Constants, compile_with};
 use tacit::dispatch::Registry;
 use tacit::distributed::Group;
 use tacit::executable::{Executable, Mode};
-use tacit::format::AnyFormat;
 use tacit::prelude::*;
 use tacit::primitives::{AsType, Exp, Negative, Subtract, Transpose};
 use tacit::transform::{self, Differentiable};

@@ -6,9 +6,9 @@ use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, ops, random};
 use tacit::arrays::{Lora, Prepared};
 use tacit::compile::{CompileOptions, compile_with};
-use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
+use tacit::format::{Format, PackedArray, Scheme, TextForm};
 use tacit::io::Training;
-use tacit::model::{LoraConfig, QatConfig};
+use tacit::model::QatConfig;
 use tacit::prelude::*;
 use tacit::primitives::Matmul;
 use tacit::register::{register_array, register_format};
@@ -50,8 +50,7 @@ fn eight_bits() -> Result<String> {
     for format in ["nf4:64", "int8"] {
         let (mut linear, x) = layer()?;
         let expected = linear.forward(&x)?;
-        let mut linear = Model::new(linear)?;
-        linear.apply(&Rules::from_toml(&format!("weight = '{format}'"))?)?;
+        let mut linear = Model::new(linear)?.quantize("weight", format)?;
         let error = relative_error(&linear.forward(&x)?, &expected)?;
         lines.push(format!("{format}: {} bytes, {:.1} % off", linear.nbytes(), 100.0 * error));
     }
@@ -177,8 +176,7 @@ fn unequal() -> Result<String> {
     ";
     random::seed(0)?;
     let attention = nn::MultiHeadAttention::new(128, 4).map_err(|error| Exception::custom(error.to_string()))?;
-    let mut model = Model::new(attention)?;
-    model.apply(&Rules::from_toml(rules)?)?;
+    let model = Model::new(attention)?.quantize("*", &Rules::from_toml(rules)?)?;
     Ok(model.report().to_string())
 }
 // ANCHOR_END: unequal

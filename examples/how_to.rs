@@ -6,7 +6,6 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
-use tacit::format::AnyFormat;
 use tacit::io::{Rotation, Training};
 use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, clip_by_norm};
 use tacit::model::{Advisor, Outcome, Pattern, Row};
@@ -81,11 +80,11 @@ fn budget() -> Result<String> {
 // ANCHOR: advised
 /// A format for each parameter of a model, so that all together take at most 5.5 bits an element.
 fn advised() -> Result<String> {
-    let mut model = model()?;
+    let model = model()?;
     let formats = ["affine:2:64", "affine:4:64", "affine:4:64+search", "affine:6:64"].map(str::parse);
     let formats = formats.into_iter().collect::<Result<Vec<AnyFormat>>>()?;
     let advice = Advisor::new(formats).advise(&model.values()?, 5.5)?;
-    model.apply(&advice.rules()?)?;
+    let model = model.quantize("*", &advice.rules()?)?;
     Ok(format!("{}\n{advice}", model.report()))
 }
 // ANCHOR_END: advised
@@ -136,8 +135,7 @@ fn denied() -> Result<String> {
 /// The last layer keeps its floats: what it rounds, nothing after it can mend.
 fn only() -> Result<String> {
     let rules = Rules::new().skip("layers.3.*")?.quantize("*.weight", Nf4 { block: 64, double: true })?;
-    let mut model = model()?;
-    model.apply(&rules)?;
+    let model = model()?.quantize("*", &rules)?;
     Ok(model.report().to_string())
 }
 // ANCHOR_END: only
@@ -149,8 +147,7 @@ fn mixed() -> Result<String> {
     let rules = Rules::new()
         .quantize(wide, Affine { bits: 3, group: 64 })?
         .quantize("*.weight", Affine { bits: 8, group: 64 })?;
-    let mut model = model()?;
-    model.apply(&rules)?;
+    let model = model()?.quantize("*", &rules)?;
     let (before, after) = model.report().bytes();
     Ok(format!("{}\n{:.1} times smaller", model.report(), before as f64 / after as f64))
 }

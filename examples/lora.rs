@@ -18,8 +18,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, builder::Builder, ops, random};
 use tacit::arrays::AsStored;
-use tacit::format::AnyFormat;
-use tacit::model::{LoraConfig, Method, Missing};
+use tacit::model::{Method, Missing};
 use tacit::prelude::*;
 
 use digits::{Digits, shuffled};
@@ -107,7 +106,7 @@ fn main() -> Outcome<()> {
         let format: AnyFormat = text.parse()?;
         let mut model = Model::new(classifier()?)?;
         model.assign(float.values()?, Missing::Refuse)?;
-        model.apply(&Rules::new().quantize("*.weight", text)?)?;
+        let mut model = model.quantize("*.weight", text)?;
         let (line, counters) = Counters::of(|| -> Outcome<String> {
             let base = evaluate(&mut model, &side_test)?;
             let config = LoraConfig { rank: 8, alpha: 16.0, method, ..LoraConfig::default() };

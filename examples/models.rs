@@ -7,7 +7,6 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, random};
 use tacit::io::ModelFile;
-use tacit::model::LoraConfig;
 use tacit::prelude::*;
 
 // ANCHOR_END: use
@@ -96,8 +95,8 @@ const RULES: &str = "
 ";
 
 fn ruled() -> Result<String> {
-    let (mut model, _) = attention()?;
-    model.apply(&Rules::from_toml(RULES)?)?;
+    let (model, _) = attention()?;
+    let model = model.quantize("*", &Rules::from_toml(RULES)?)?;
     Ok(model.report().to_string())
 }
 // ANCHOR_END: ruled
@@ -107,7 +106,7 @@ fn run() -> Result<String> {
     let (mut model, words) = attention()?;
     let expected = model.forward((&words, &words, &words))?;
     let before = model.nbytes();
-    model.apply(&Rules::from_toml(RULES)?)?;
+    let mut model = model.quantize("*", &Rules::from_toml(RULES)?)?;
 
     let _guard = Policy::Deny.scope();
     let (y, counters) = Counters::of(|| model.forward((&words, &words, &words)));
@@ -124,8 +123,8 @@ fn run() -> Result<String> {
 // ANCHOR: drawn
 /// The graph of one call as a drawing.
 pub(crate) fn drawing() -> Result<String> {
-    let (mut model, words) = attention()?;
-    model.apply(&Rules::from_toml(RULES)?)?;
+    let (model, words) = attention()?;
+    let mut model = model.quantize("*", &Rules::from_toml(RULES)?)?;
     let explanation = model.explain(|attention| attention.forward((&words, &words, &words)))?;
     Ok(explanation.to_svg())
 }

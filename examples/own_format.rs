@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, random};
-use tacit::format::{self, Format, PackedArray, Quantizer, Scheme, TextForm};
+use tacit::format::{self, Format, PackedArray, Scheme, TextForm};
 use tacit::prelude::*;
 use tacit::register::{register_array, register_format};
 use tacit::transform::grad;

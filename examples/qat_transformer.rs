@@ -19,7 +19,6 @@ use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random};
-use tacit::format::AnyFormat;
 use tacit::model::generate::{self, Sampler, generate};
 use tacit::model::{Model, ParameterFilter, QatConfig};
 use tacit::prelude::*;

@@ -10,7 +10,6 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops};
-use tacit::format::Quantizer;
 use tacit::io::{self, FileKind, Gguf, Tensors, Training, bitsandbytes, mlx_lm};
 use tacit::prelude::*;
 use tacit::record::{Record, Recorder};

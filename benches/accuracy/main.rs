@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use decoder::{Decoder, QUANTIZED, Size, Trainer};
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit::format::{AnyFormat, Fit, Fitted};
+use tacit::format::{Fit, Fitted};
 use tacit::model::{Outcome, QatConfig};
 use tacit::prelude::*;
 use tacit::tree;
@@ -185,8 +185,7 @@ fn decoder(run: &mut Run, folder: &Path) -> Result<()> {
     println!("the decoder took {:.0} s", start.elapsed().as_secs_f64());
     run.keep("f32", "decoder", "perplexity", 32.0, trainer.perplexity(&mut float.clone())?);
     for format in run.formats()? {
-        let mut model = float.clone();
-        model.apply(&Rules::new().quantize(QUANTIZED, &format)?)?;
+        let mut model = float.clone().quantize(QUANTIZED, &format)?;
         let (bits, error) = lost(&model, &float)?;
         let text = format.to_string();
         run.keep(&text, "decoder", "error", bits, error);

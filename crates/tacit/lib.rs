@@ -46,9 +46,11 @@ pub mod register {
 /// What most programs need.
 pub mod prelude {
     pub use crate::arrays::{AffineArray, Nf4Array};
-    pub use crate::format::{Affine, Nf4};
+    pub use crate::format::{Affine, AnyFormat, Nf4, Quantizer};
     pub use crate::io::ModelFile;
-    pub use crate::model::{Model, ParameterFilter, Parameters, Rules, quantized, straight_through, with_parameters};
+    pub use crate::model::{
+        LoraConfig, Model, ParameterFilter, Parameters, Rules, quantized, straight_through, with_parameters,
+    };
     pub use crate::{
         Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,
         implicit, primitives, ste,

@@ -5,7 +5,6 @@ use std::time::Instant;
 use mlx_rs::error::Exception;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops};
-use tacit::model::LoraConfig;
 use tacit::prelude::*;
 
 use crate::bert::{Batch, Bert};
@@ -31,13 +30,14 @@ struct Score {
 }
 
 /// Puts a low-rank term beside every linear weight, trains the terms alone, and prints what that gave.
-pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
+pub(crate) fn finetune(model: Model<Bert>, text: &Text) -> Outcome<()> {
     let base = model.nbytes();
-    model.adapt(&[(LINEAR.parse()?, LoraConfig { rank: RANK, alpha: ALPHA, ..LoraConfig::default() })])?;
+    let config = LoraConfig { rank: RANK, alpha: ALPHA, ..LoraConfig::default() };
+    let mut model = model.lora(LINEAR, config)?;
     let factors = (model.nbytes() - base) / size_of::<f32>();
     let training = batches(text, &TRAINING.examples())?;
     let held_out = batches(text, &HELD_OUT.examples())?;
-    let before = score(model, &held_out)?;
+    let before = score(&mut model, &held_out)?;
 
     let mut optimizer = Adam::new(LEARNING_RATE);
     let bar = progress("fine-tuning", STEPS, "steps")?;
@@ -55,7 +55,7 @@ pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
     trained?;
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
-    let after = score(model, &held_out)?;
+    let after = score(&mut model, &held_out)?;
 
     println!("{factors} numbers trained beside a base of {base} bytes, {STEPS} steps in {seconds:.1} s");
     println!("materialized bytes: {}", counters.materialized_bytes);

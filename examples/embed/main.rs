@@ -92,19 +92,12 @@ fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
     };
     // What else is stored, such as a pooler, is left.
     model.assign(model.avals().into_keys().map(given).collect::<Result<_>>()?, Missing::Refuse)?;
-    if let Some(rules) = rules(weights)? {
-        model.apply(&rules)?;
-    }
-    Ok(model)
-}
-
-/// The rules in a file, or those that give one format to all linear weights; none for float32.
-fn rules(weights: &str) -> Outcome<Option<Rules>> {
-    if weights == "f32" {
-        return Ok(None);
-    }
-    let file = Path::new(weights);
-    Ok(Some(if file.extension().is_some() { Rules::load(file)? } else { Rules::new().quantize(LINEAR, weights)? }))
+    // The rules in a file, or one format for all linear weights.
+    Ok(match Path::new(weights) {
+        _ if weights == "f32" => model,
+        file if file.extension().is_some() => model.quantize("*", &Rules::load(file)?)?,
+        _ => model.quantize(LINEAR, weights)?,
+    })
 }
 
 /// What an encoder made of the sentences, and what it took.
@@ -183,7 +176,7 @@ fn run(options: &Options) -> Outcome<()> {
     let text = Text::open(&folder)?;
     if options.finetune {
         let weights = options.weights.first().map_or("f32", String::as_str);
-        return finetune(&mut encoder(&folder, weights)?, &text);
+        return finetune(encoder(&folder, weights)?, &text);
     }
     let input = match &options.file {
         Some(file) => fs::read_to_string(file).map_err(|error| named(file, &error))?,

@@ -17,7 +17,6 @@ use std::process::ExitCode;
 use clap::Parser;
 use mlx_rs::memory;
 use tacit::Error;
-use tacit::format::AnyFormat;
 use tacit::model::generate::{Draft, Finish, GenerateStats, Sampler, Texts, speculate};
 use tacit::model::{Cache, generate};
 use tacit::prelude::*;
@@ -138,7 +137,7 @@ fn run(options: &Options) -> Outcome<()> {
     let tokenizer = text::tokenizer(&options.model)?;
     let (config, mut model) = tacit_models::load(&options.model)?;
     if let Some(weights) = &options.weights {
-        tacit_models::quantize(&mut model, weights)?;
+        model = tacit_models::quantize(model, weights)?;
     }
     // MLX has no fast product of half floats on a CPU.
     model.hold_halves()?;

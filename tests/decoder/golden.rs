@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::{Array, Dtype, transforms};
 use tacit::compile::{CompileOptions, compile_with_state};
-use tacit::format::AnyFormat;
 use tacit::io::Tensors;
 use tacit::io::json::Json;
 use tacit::model::generate::Sequences;
@@ -246,7 +245,7 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
     for weights in [None, Some("affine:4:32")] {
         let (config, mut model) = loaded("float/llama")?;
         if let Some(weights) = weights {
-            quantize(&mut model, weights)?;
+            model = quantize(model, weights)?;
         }
         let words = config.vocab_size;
         let mut compiled = compile_with_state(CompileOptions::default(), step);
@@ -334,8 +333,8 @@ fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
 
 #[test]
 fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
-    let (_, mut model) = load(folder("float/qwen3_moe"))?;
-    quantize(&mut model, "affine:4:32")?;
+    let (_, model) = load(folder("float/qwen3_moe"))?;
+    let model = quantize(model, "affine:4:32")?;
     let formats = |value: Value| value.to_string();
     assert_eq!(formats(model.get("model.layers.1.mlp.switch_mlp.up_proj.weight")?), "Affine(bf16[4,32,32])");
     assert_eq!(formats(model.get("model.embed_tokens.weight")?), "Affine(bf16[128,32])");

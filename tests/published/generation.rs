@@ -8,7 +8,6 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{Module as _, ModuleParameters as _};
 use mlx_rs::ops::indexing::{argmax_axis, IndexOp as _};
 use mlx_rs::{random, Array};
-use tacit::arrays::Quantizer;
 use tacit::format::{Affine, Nf4};
 use tacit::prelude::*;
 

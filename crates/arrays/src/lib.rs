@@ -34,7 +34,6 @@ pub use families::linear::{Factor, Gain, Linear, Product, scaled_sum};
 pub use families::packed::{Packed, Stored};
 pub use families::placed::Placed;
 pub use families::view::{Move, View};
-pub use format::Quantizer;
 pub use format::affine::AffineArray;
 pub use format::binary::BinaryArray;
 pub use format::codebook::CodebookArray;

@@ -160,12 +160,14 @@ const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.e
 ///
 /// # Errors
 ///
-/// The text is no format, the file cannot be read, or as for [`Model::apply`].
-pub fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> {
+/// The text is no format, the file cannot be read, or as for [`Model::quantize`].
+pub fn quantize(model: Model<Decoder>, weights: &str) -> Result<Model<Decoder>> {
     let file = Path::new(weights);
-    let rules =
-        if file.extension().is_some() { Rules::load(file)? } else { Rules::new().quantize(PRODUCTS, weights)? };
-    model.apply(&rules).map(drop)
+    if file.extension().is_some() {
+        model.quantize("*", &Rules::load(file)?)
+    } else {
+        model.quantize(PRODUCTS, weights)
+    }
 }
 
 /// Puts the adapter in a folder over the parameters, as mlx-lm or PEFT wrote it.

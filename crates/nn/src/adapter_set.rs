@@ -19,9 +19,9 @@ impl<M: ModuleParameters> Model<M> {
     /// use tacit_nn::{LoraConfig, Model, Parameters};
     ///
     /// let mut model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: true })?;
-    /// let mut trained = |seed| -> tacit_core::Result<Parameters> {
-    ///     model.adapt(&[("weight".parse()?, LoraConfig { seed, ..LoraConfig::default() })])?;
-    ///     model.without_adapters()
+    /// let trained = |seed| -> tacit_core::Result<Parameters> {
+    ///     let config = LoraConfig { seed, ..LoraConfig::default() };
+    ///     model.clone().lora("weight", config)?.without_adapters()
     /// };
     /// let sets = [trained(1)?, trained(2)?];
     /// model.adapter_sets(&sets)?;

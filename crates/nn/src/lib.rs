@@ -48,6 +48,6 @@ pub use parameters::{Parameters, check_parameters, explain_with_parameters, with
 pub use pattern::Pattern;
 pub use report::{Outcome, Report, Row};
 pub use rule::{quantized, straight_through};
-pub use rules::Rules;
+pub use rules::{IntoRules, Rules};
 pub use stateful::Stateful;
 pub use within::undropped;

@@ -87,54 +87,29 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The pattern names no matrix, or one that is adapted already or does not fit the method.
+    /// The pattern names no matrix, or one that is adapted already or does not fit the method. The model is dropped then.
     pub fn lora<P>(mut self, pattern: P, config: LoraConfig) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
     {
-        self.adapt(&[(pattern.try_into().map_err(Into::into)?, config)])?;
-        Ok(self)
-    }
-
-    /// [`lora`](Self::lora) with the magnitude of each row: [`Method::Dora`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`lora`](Self::lora).
-    pub fn dora<P>(self, pattern: P, config: LoraConfig) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
-        self.lora(pattern, LoraConfig { method: Method::Dora, ..config })
-    }
-
-    /// Adds an adapter to each matrix that a pattern names; the first pattern that matches decides its configuration.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lora`](Self::lora), where no pattern names a matrix. The model is then what it was.
-    pub fn adapt(&mut self, rules: &[(Pattern, LoraConfig)]) -> Result<&mut Self> {
+        let pattern = pattern.try_into().map_err(Into::into)?;
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let paths = self.paths(&path);
-            let named = |pattern: &Pattern| paths.iter().any(|path| pattern.matches(path, &aval));
-            let Some((pattern, config)) = rules.iter().find(|(pattern, _)| named(pattern)) else { continue };
+            if !self.paths(&path).iter().any(|path| pattern.matches(path, &aval)) {
+                continue;
+            }
             let adaptable = aval.dtype.is_float() && aval.shape.len() == 2;
             if !adaptable && !pattern.is_exact() {
                 continue;
             }
-            let adapted = adapted(&path, value, config).map_err(|error| in_parameter(&path, &error))?;
+            let adapted = adapted(&path, value, &config).map_err(|error| in_parameter(&path, &error))?;
             made.insert(path, adapted);
         }
         if made.is_empty() {
-            let patterns: Vec<String> = rules.iter().map(|(pattern, _)| pattern.to_string()).collect();
             let avals = self.avals();
             let paths: Vec<std::rc::Rc<str>> = avals.keys().map(|path| path.as_str().into()).collect();
-            return Err(Error::invalid(
-                format!("{} names no matrix of the model", patterns.join(", ")),
-                listed(paths.iter()),
-            ));
+            return Err(Error::invalid(format!("{pattern} names no matrix of the model"), listed(paths.iter())));
         }
         self.assign(made, crate::Missing::Keep)?;
         Ok(self)

@@ -38,15 +38,22 @@ const GLOB: [char; 4] = ['*', '?', '[', '{'];
 
 #[derive(Clone)]
 enum By {
+    All,
     Path,
     Text(Regex),
     Predicate(Arc<Predicate>),
+    Both(Arc<[Pattern; 2]>),
 }
 
 /// What a pattern may ask of a path and an aval.
 type Predicate = dyn Fn(&str, &Aval) -> bool + Send + Sync;
 
 impl Pattern {
+    /// Every parameter: `*`.
+    pub(crate) fn all() -> Self {
+        Self { text: "*".to_owned(), by: By::All }
+    }
+
     /// The parameters for which `predicate` holds.
     pub fn when(predicate: impl Fn(&str, &Aval) -> bool + Send + Sync + 'static) -> Self {
         Self { text: "a predicate".to_owned(), by: By::Predicate(Arc::new(predicate)) }
@@ -61,16 +68,31 @@ impl Pattern {
     #[must_use]
     pub fn matches(&self, path: &str, aval: &Aval) -> bool {
         match &self.by {
+            By::All => true,
             By::Path => self.text == path,
             By::Text(regex) => regex.is_match(path.as_bytes()),
             By::Predicate(predicate) => predicate(path, aval),
+            By::Both(patterns) => patterns.iter().all(|pattern| pattern.matches(path, aval)),
+        }
+    }
+
+    /// What both patterns name.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        match (&self.by, &other.by) {
+            (By::All, _) => other.clone(),
+            (_, By::All) => self.clone(),
+            _ => Self { text: format!("{self} and {other}"), by: By::Both(Arc::new([self.clone(), other.clone()])) },
         }
     }
 
     /// Whether it names one parameter by its path.
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        matches!(self.by, By::Path)
+        match &self.by {
+            By::Path => true,
+            By::Both(patterns) => patterns.iter().any(Self::is_exact),
+            By::All | By::Text(_) | By::Predicate(_) => false,
+        }
     }
 }
 
@@ -78,7 +100,9 @@ impl FromStr for Pattern {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let by = if let Some(expression) = text.strip_prefix("re:") {
+        let by = if text == "*" {
+            By::All
+        } else if let Some(expression) = text.strip_prefix("re:") {
             let whole = format!("^(?:{expression})$");
             By::Text(Regex::new(&whole).map_err(|error| unreadable(text, "regular expression", &error))?)
         } else if text.contains(GLOB) {

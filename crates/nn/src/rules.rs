@@ -24,8 +24,7 @@ use crate::Pattern;
 /// assert_eq!(rules, Rules::from_toml("'layers.0.*' = 'skip'\n'layers.*.weight' = 'affine:8:64'")?);
 ///
 /// let layers = nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Linear::new(64, 64)?);
-/// let mut model = Model::new(layers)?;
-/// model.apply(&rules)?;
+/// let model = Model::new(layers)?.quantize("*", &rules)?;
 /// assert_eq!(model.get("layers.1.weight")?.to_string(), "Affine(f32[64,64])");
 /// assert_eq!(model.get("layers.0.weight")?.to_string(), "f32[64,64]");
 /// # Ok(())
@@ -49,6 +48,32 @@ pub(crate) struct Rule {
 pub(crate) enum Action {
     Skip,
     Quantize(AnyFormat),
+}
+
+/// What gives parameters their formats: one format, a value such as `Affine { bits: 8, group: 64 }` or its text, or
+/// [`Rules`].
+#[diagnostic::on_unimplemented(message = "`{Self}` is neither a format, nor the text of one, nor rules")]
+pub trait IntoRules {
+    /// The rules; one format is that of all parameters.
+    ///
+    /// # Errors
+    ///
+    /// The text is no format, or the format has no such options.
+    fn into_rules(self) -> Result<Rules>;
+}
+
+impl<F: TryInto<AnyFormat, Error: Into<Error>>> IntoRules for F {
+    fn into_rules(self) -> Result<Rules> {
+        let rules = Rules::all(self.try_into().map_err(Into::into)?);
+        rules.supported()?;
+        Ok(rules)
+    }
+}
+
+impl IntoRules for &Rules {
+    fn into_rules(self) -> Result<Rules> {
+        Ok(self.clone())
+    }
 }
 
 /// What a file says of a parameter that stays as it is.
@@ -135,6 +160,19 @@ impl Rules {
         serde_json::from_str(text).map_err(|error| Error::invalid(format!("the rules: {error}"), FORM))
     }
 
+    /// One format for every parameter.
+    pub(crate) fn all(format: AnyFormat) -> Self {
+        Self { rules: vec![Rule { pattern: Pattern::all(), action: Action::Quantize(format) }] }
+    }
+
+    /// Whether all formats have options that they can have.
+    pub(crate) fn supported(&self) -> Result<()> {
+        self.rules.iter().try_for_each(|rule| match &rule.action {
+            Action::Quantize(format) => format.supported(),
+            Action::Skip => Ok(()),
+        })
+    }
+
     /// Whether there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -148,6 +186,16 @@ impl Rules {
             Action::Skip => None,
             Action::Quantize(format) => Some(format),
         }
+    }
+
+    /// These rules for what a pattern names, and none for the others.
+    pub(crate) fn within<P>(&self, pattern: P) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let pattern = pattern.try_into().map_err(Into::into)?;
+        let within = |rule: &Rule| Rule { pattern: rule.pattern.and(&pattern), action: rule.action.clone() };
+        Ok(Self { rules: self.rules.iter().map(within).collect() })
     }
 
     /// The first rule that names a parameter by one of its paths.

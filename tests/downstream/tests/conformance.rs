@@ -1,7 +1,7 @@
 //! The conformance suite on types of a crate that depends on it and on the facade.
 
 use mlx_rs::{Array, ops};
-use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
+use tacit::format::{Format, PackedArray, Scheme, TextForm};
 use tacit::prelude::*;
 use tacit::register::{register_array, register_format};
 use tacit_conformance::{Subject, conformance, handlers};

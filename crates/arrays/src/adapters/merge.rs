@@ -70,7 +70,7 @@ impl fmt::Display for MergeLoss {
 /// # Errors
 ///
 /// There is no such format, the sum does not fit it, or the policy forbids to build what has to be built: see
-/// [`Quantizer::quantize_sum`](crate::Quantizer::quantize_sum).
+/// [`Quantizer::quantize_sum`](crate::format::Quantizer::quantize_sum).
 pub fn merge(adapter: &dyn Adapter, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Merged> {
     merged(adapter, Some(&format.try_into().map_err(Into::into)?))
 }

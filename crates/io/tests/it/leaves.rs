@@ -8,7 +8,7 @@ use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::store::{StoredChild, collect, named};
 use tacit_core::{Result, Value};
 use tacit_io::{Metadata, ModelFile, Tensors, Training, load, save, write};
-use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Parameters, Rules};
+use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Parameters};
 
 use crate::scratch::Scratch;
 
@@ -336,7 +336,7 @@ fn a_tied_parameter_is_saved_once_and_loaded_by_each_of_its_names() -> Result<()
     for quantized in [false, true] {
         let mut model_of = model()?;
         if quantized {
-            model_of.apply(&Rules::new().quantize("lm_head.weight", NF4)?)?;
+            model_of = model_of.quantize("lm_head.weight", NF4)?;
         }
         let values = model_of.values()?;
         assert_eq!(values.keys().collect::<Vec<_>>(), ["embed_tokens.weight", "lm_head.bias"]);

@@ -7,7 +7,7 @@ use tacit_core::Policy;
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::Config;
 use tacit_io::{bitsandbytes, mlx_adapter, mlx_lm, peft};
-use tacit_nn::{LoraConfig, Missing, Model, Parameters};
+use tacit_nn::{LoraConfig, Method, Missing, Model, Parameters};
 
 use crate::scratch::Scratch;
 
@@ -50,8 +50,9 @@ fn a_trained_adapter_computes_the_same_through_mlx_lm_and_peft() {
         model
     };
     let config = LoraConfig { rank: 4, alpha: 6.0, ..LoraConfig::default() };
-    let tuned = [with(base.clone()).lora("*.weight", config.clone()), with(base.clone()).dora("*.weight", config)];
-    for mut tuned in tuned.map(|tuned| tuned.expect("adapts")) {
+    for method in [Method::Lora, Method::Dora] {
+        let config = LoraConfig { method, ..config.clone() };
+        let mut tuned = with(base.clone()).lora("*.weight", config).expect("adapts");
         // As if it were trained: the second factors begin as zeros.
         for path in ["layers.0.weight.b", "layers.2.weight.b"] {
             let mut leaves = mlx_rs::module::ModuleParameters::parameters_mut(&mut tuned).flatten();

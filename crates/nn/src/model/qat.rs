@@ -19,15 +19,19 @@ use crate::{Parameters, Pattern, Rules, within};
 /// ```
 /// use tacit_arrays::ActivationGranularity;
 /// use tacit_arrays::format::Affine;
-/// use tacit_nn::QatConfig;
+/// use tacit_nn::{QatConfig, Rules};
 ///
 /// // 4-bit weights whose scales are trained, and 8-bit activations with a scale for each token.
 /// let aware = QatConfig::new(Affine { bits: 4, group: 32 }).trained_scales().int8_activations(ActivationGranularity::Token);
-/// assert_eq!(aware.format().to_string(), "affine:4:32");
+///
+/// // 8-bit weights in the first layer and 4-bit ones in the others, all with trained scales.
+/// let rules = Rules::new().quantize("layers.0.*", "affine:8:32")?.quantize("*", "affine:4:32")?;
+/// let aware = QatConfig::from(&rules).trained_scales();
+/// # Ok::<_, tacit_core::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QatConfig {
-    format: AnyFormat,
+    rules: Rules,
     trained_scales: bool,
     activations: Option<ActivationGranularity>,
 }
@@ -35,7 +39,11 @@ pub struct QatConfig {
 impl QatConfig {
     /// Weights in `format` with scales that each step calculates, and activations that are not rounded.
     pub fn new(format: impl Into<AnyFormat>) -> Self {
-        Self { format: format.into(), trained_scales: false, activations: None }
+        Self::by(Rules::all(format.into()))
+    }
+
+    fn by(rules: Rules) -> Self {
+        Self { rules, trained_scales: false, activations: None }
     }
 
     /// The same with scales that are trained: see [`Prepared::with_trained_scales`].
@@ -50,16 +58,10 @@ impl QatConfig {
         Self { activations: Some(granularity), ..self }
     }
 
-    /// The format of the weights.
-    #[must_use]
-    pub fn format(&self) -> &AnyFormat {
-        &self.format
-    }
-
     /// The value that is trained in place of `value`.
-    fn of(&self, value: &Value) -> Result<Value> {
+    fn prepared(&self, value: &Value, format: &AnyFormat) -> Result<Value> {
         let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
-        let mut prepared = Prepared::of(inner, &self.format)?;
+        let mut prepared = Prepared::of(inner, format)?;
         if self.trained_scales {
             prepared = prepared.with_trained_scales()?;
         }
@@ -76,8 +78,15 @@ impl<Q: Quantizer + 'static> From<Q> for QatConfig {
     }
 }
 
+impl From<&Rules> for QatConfig {
+    /// Each weight in the format that the rules give it.
+    fn from(rules: &Rules) -> Self {
+        Self::by(rules.clone())
+    }
+}
+
 impl<M: ModuleParameters> Model<M> {
-    /// Prepares the parameters that a pattern names for training in a format: each becomes a float master, which is
+    /// Prepares the parameters that a pattern names for training in a format, or in formats by rules: each becomes a float master, which is
     /// quantized in each pass and gets straight-through gradients.
     ///
     /// ```
@@ -111,48 +120,27 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// As for [`prepare_by`](Self::prepare_by). The model is dropped then: use that where it is still needed.
+    /// Nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
+    /// quantized parameter. The model is dropped then.
     pub fn prepare<P>(mut self, pattern: P, aware: impl Into<QatConfig>) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
     {
-        let (pattern, aware) = (pattern.try_into().map_err(Into::into)?, aware.into());
-        aware.format.supported()?;
-        self.prepare_where(|paths, aval| {
-            let named = paths.iter().any(|path| pattern.matches(path, aval));
-            named.then(|| (aware.clone(), pattern.is_exact()))
-        })?;
-        Ok(self)
-    }
-
-    /// Prepares parameters for the formats that rules give them.
-    ///
-    /// # Errors
-    ///
-    /// Nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
-    /// quantized parameter. The model is then what it was.
-    pub fn prepare_by(&mut self, rules: &Rules) -> Result<&mut Self> {
-        self.prepare_where(|paths, aval| {
-            let Rule { pattern, action: Action::Quantize(format) } = rules.rule(paths, aval)? else { return None };
-            Some((QatConfig::new(format.clone()), pattern.is_exact()))
-        })?;
-        self.report.unused = rules.unused(self.named().iter());
-        Ok(self)
-    }
-
-    /// Prepares what is chosen; the flag says that it is chosen by its path.
-    fn prepare_where(&mut self, choose: impl Fn(&[&str], &Aval) -> Option<(QatConfig, bool)>) -> Result<()> {
+        let aware = aware.into();
+        let rules = aware.rules.within(pattern)?;
+        rules.supported()?;
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let Some((aware, exact)) = choose(&self.ties.all(&path), &aval) else { continue };
+            let rule = rules.rule(&self.ties.all(&path), &aval);
+            let Some(Rule { pattern, action: Action::Quantize(format) }) = rule else { continue };
             let before = value.nbytes();
-            let outcome = if let Some(reason) = left(&value, exact, &aware) {
+            let outcome = if let Some(reason) = left(&value, pattern.is_exact(), format) {
                 Outcome::left(reason)
             } else {
-                let prepared = aware.of(&value).map_err(|error| in_parameter(&path, &error))?;
+                let prepared = aware.prepared(&value, format).map_err(|error| in_parameter(&path, &error))?;
                 made.insert(path.clone(), prepared);
-                Outcome::Prepared { format: aware.format.to_string() }
+                Outcome::Prepared { format: format.to_string() }
             };
             let after = made.get(&path).map_or(before, Value::nbytes);
             report.rows.insert(path, Row { aval, before, after, outcome });
@@ -161,9 +149,10 @@ impl<M: ModuleParameters> Model<M> {
             let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
             return Err(Error::invalid("no parameter of the model is prepared", listed(paths.iter())));
         }
+        report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;
         self.report = report;
-        Ok(())
+        Ok(self)
     }
 
     /// Stores each prepared parameter in its format, and drops the masters: the model computes the same as before, bit for
@@ -297,7 +286,7 @@ fn nothing_prepared() -> Error {
 }
 
 /// Why a parameter is not prepared, if it is not.
-fn left(value: &Value, exact: bool, aware: &QatConfig) -> Option<String> {
+fn left(value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
     let aval = value.aval().ok()?;
     let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
     let taken = inner.downcast::<Prepared>().is_some() || inner.family::<dyn Packed>().is_some();
@@ -307,7 +296,7 @@ fn left(value: &Value, exact: bool, aware: &QatConfig) -> Option<String> {
         _ if aval.shape.len() < 2 && !exact => "it has one axis",
         Value::Implicit(_) => return None,
         Value::Dense(array) => {
-            let refused = Prepared::new(array, &aware.format).err()?;
+            let refused = Prepared::new(array, format).err()?;
             return Some(refused.clause());
         }
     };

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Dtype, ops, transforms};
-use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
@@ -13,7 +12,7 @@ use super::ties::same;
 use crate::parameters::{in_parameter, listed, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
-use crate::{Parameters, Pattern, Rules};
+use crate::{IntoRules, Parameters, Pattern};
 
 /// What may be missing when values are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,32 +24,22 @@ pub enum Missing {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// Quantizes the parameters that a pattern names, and drops the dense arrays.
+    /// Quantizes the parameters that a pattern names, in one format or by rules, and drops the dense arrays.
     ///
     /// What has one axis, such as a bias, stays as it is unless the pattern is its path; so does what the format cannot
-    /// divide. [`report`](Self::report) tells of both.
-    ///
-    /// # Errors
-    ///
-    /// As for [`apply`](Self::apply). The model is dropped then: use that where it is still needed.
-    pub fn quantize<P, F>(mut self, pattern: P, format: F) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-        F: TryInto<AnyFormat, Error: Into<Error>>,
-    {
-        self.apply(&Rules::new().quantize(pattern, format)?)?;
-        Ok(self)
-    }
-
-    /// Quantizes parameters by rules, and drops the dense arrays. Parameters that are implicit already stay.
+    /// divide, and what is implicit already. [`report`](Self::report) tells of each.
     ///
     /// Each is quantized and compared with what it was, one after the other; the dense arrays live until all are done. Then
     /// every array of the model is evaluated, so that it can go to another thread.
     ///
     /// # Errors
     ///
-    /// The rules quantize no parameter, or one has an element that is not finite. The model is then what it was.
-    pub fn apply(&mut self, rules: &Rules) -> Result<&mut Self> {
+    /// Nothing is quantized, or a parameter has an element that is not finite. The model is dropped then.
+    pub fn quantize<P>(mut self, pattern: P, formats: impl IntoRules) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let rules = formats.into_rules()?.within(pattern)?;
         let mut report = self.report.clone();
         let (mut made, mut left) = (Parameters::new(), Vec::new());
         for (path, value) in self.values()? {

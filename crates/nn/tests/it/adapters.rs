@@ -107,12 +107,10 @@ fn an_adapter_starts_as_its_base() {
 }
 
 #[test]
-fn each_parameter_by_the_first_pattern() -> Result<()> {
-    let mut model = base();
-    model.adapt(&[
-        ("layers.0.*".parse()?, LoraConfig { rank: 2, ..config() }),
-        ("*".parse()?, LoraConfig { rank: 8, method: Method::Dora, ..config() }),
-    ])?;
+fn each_parameter_has_an_adapter_of_its_own() -> Result<()> {
+    let model = base()
+        .lora("layers.0.*", LoraConfig { rank: 2, ..config() })?
+        .lora("layers.2.*", LoraConfig { rank: 8, method: Method::Dora, ..config() })?;
     let leaves: Vec<String> = model
         .leaves(&ParameterFilter::Lora)
         .into_iter()
@@ -161,7 +159,7 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
     let plain = forward(&mut model);
     let (mut sets, mut alone) = (Vec::new(), Vec::new());
     for rank in [2, 4] {
-        model.adapt(&[("*".parse()?, LoraConfig { rank, ..config() })])?;
+        model = model.lora("*", LoraConfig { rank, ..config() })?;
         let mut optimizer = Adam::new(1e-2);
         for _ in 0..rank {
             step(&mut model, &mut optimizer);

@@ -120,9 +120,8 @@ fn they_are_not_copied_where_they_lie_row_by_row() {
 
 #[test]
 fn rules_name_them() {
-    let mut model = words(Dtype::Float32);
     let rules = Rules::from_json(r#"{"table.*": "f16", "*": "bf16"}"#).expect("are rules");
-    model.apply(&rules).expect("applies");
+    let model = words(Dtype::Float32).quantize("*", &rules).expect("applies");
     assert_eq!(model.get("table.weight").expect("is there").to_string(), "F16(f32[50,64])");
     assert_eq!(model.get("up.weight").expect("is there").to_string(), "Bf16(f32[96,64])");
     assert_eq!(model.get("up.bias").expect("is there").to_string(), "f32[96]");

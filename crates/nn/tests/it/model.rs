@@ -233,8 +233,7 @@ fn rules_choose_by_the_first_match() {
         .and_then(|rules| rules.quantize("re:layers\\.\\d+\\.weight", Affine { bits: 4, group: 64 }))
         .and_then(|rules| rules.quantize(Pattern::when(|_, aval| aval.shape == [10]), Int8::default()))
         .expect("rules");
-    let mut model = Model::new(layers()).expect("a model");
-    model.apply(&rules).expect("quantizes");
+    let model = Model::new(layers()).and_then(|model| model.quantize("*", &rules)).expect("quantizes");
     let values = model.values().expect("values");
     let shown: Vec<String> = values.iter().map(|(path, value)| format!("{path} {value}")).collect();
     assert_eq!(
@@ -262,7 +261,7 @@ fn the_report_tells_of_every_parameter() {
         .and_then(|rules| rules.quantize("layers.0.*", NF4))
         .and_then(|rules| rules.skip("layer.9.*"))
         .expect("rules");
-    model.apply(&rules).expect("quantizes");
+    let model = model.quantize("*", &rules).expect("quantizes");
     expect![[r#"
         parameter        aval        format           bits     error        before         after
         layers.0.bias    f32[64]     -                                         256           256  it has one axis
@@ -344,18 +343,6 @@ fn what_fails_changes_nothing() {
     let mut model = Model::new(layers()).expect("a model");
     let before = snapshot(&model);
     check(
-        model.apply(&Rules::new()).map(drop),
-        expect![[r#"
-        the rules quantize no parameter of the model
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        model.apply(&Rules::new().quantize("layers.0.*", "affine:4:128").expect("rules")).map(drop),
-        expect![[r#"
-            the rules quantize no parameter of the model: layers.0.bias: it has one axis; layers.0.weight: the last axis of f32[64,64] is not whole groups of 128, as affine has them
-            help: name other parameters or another format: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; what has one axis is quantized where a rule names its very path"#]],
-    );
-    check(
         model.replace("*.scale", |_, _| Ok(None)).map(drop),
         expect![[r#"
         the pattern *.scale names no parameter of the model
@@ -405,20 +392,34 @@ fn what_fails_changes_nothing() {
         help: give an array of the leaf's own shape and dtype, or set the whole parameter"#]],
     );
     assert_eq!(snapshot(&model), before);
+}
+
+#[test]
+fn what_cannot_be_quantized_is_named() {
+    let mut model = Model::new(layers()).expect("a model");
+    check(
+        Model::new(layers()).expect("a model").quantize("*", &Rules::new()),
+        expect![[r#"
+        the rules quantize no parameter of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        Model::new(layers()).expect("a model").quantize("layers.0.*", "affine:4:128"),
+        expect![[r#"
+            the rules quantize no parameter of the model: layers.0.bias: it has one axis; layers.0.weight: the last axis of f32[64,64] is not whole groups of 128, as affine has them
+            help: name other parameters or another format: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; what has one axis is quantized where a rule names its very path"#]],
+    );
 
     let mut broken = normal(1, &[10, 64]);
     broken = ops::select(broken.gt(Array::from_f32(2.0)).expect("compares"), Array::from_f32(f32::NAN), &broken)
         .expect("a NaN");
     model.set("layers.2.weight", broken).expect("fits");
-    let (result, before) =
-        (model.apply(&Rules::new().quantize("*.weight", NF4).expect("rules")).map(drop), snapshot(&model));
     check(
-        result,
+        model.quantize("*.weight", NF4),
         expect![[r#"
         the parameter layers.2.weight: kernel Nf4Quantize failed: element 34 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]],
     );
-    assert_eq!(snapshot(&model), before);
 }
 
 /// Half floats refuse what they cannot hold as every other format does, of whatever type the parameter is.
@@ -428,10 +429,7 @@ fn a_half_format_is_given_what_it_can_hold() {
         let mut model = Model::new(nn::Linear::new(4, 2).expect("builds")).expect("a model");
         let weight = Array::from_slice(&[1.0, 2.0, 3.0, number, 5.0, 6.0, 7.0, 8.0], &[2, 4]);
         model.set("weight", weight.as_dtype(dtype).expect("casts")).expect("fits");
-        let rules = Rules::new().quantize("weight", tacit_arrays::format::F16).expect("rules");
-        let error = model.apply(&rules).map(drop).expect_err("it is refused").to_string();
-        assert!(!model.get("weight").expect("is there").is_implicit());
-        error
+        model.quantize("weight", tacit_arrays::format::F16).map(drop).expect_err("it is refused").to_string()
     };
     expect![[r#"
         the parameter weight: kernel F16Quantize failed: element 3 is 1000000, and the greatest number of the format is 65504
@@ -499,8 +497,8 @@ fn experts_and_kernels_take_formats_too() {
     let weight = normal(1, &[3, 32, 64]);
     for format in ["nf4:64", "affine:4:64", "int8"] {
         let rules = Rules::from_json(&format!("{{\"weight\": {format:?}}}")).expect("rules");
-        let mut model = Model::new(Experts { weight: mlx_rs::module::Param::new(weight.clone()) }).expect("a model");
-        model.apply(&rules).expect("quantizes");
+        let model = Model::new(Experts { weight: mlx_rs::module::Param::new(weight.clone()) });
+        let mut model = model.and_then(|model| model.quantize("*", &rules)).expect("quantizes");
         let dense = model.get("weight").expect("there").dense().expect("dense");
         let expected =
             ops::gather_mm(&x, dense.swap_axes(-1, -2).expect("turns"), None::<&Array>, &chosen, None::<bool>);

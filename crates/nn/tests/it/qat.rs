@@ -174,8 +174,7 @@ fn a_model_whose_quantization_is_off_is_not_converted() {
 #[test]
 fn rules_prepare_and_the_report_tells() {
     let rules = Rules::new().skip("layers.0.*").and_then(|r| r.quantize("layers.*", AFFINE)).expect("rules");
-    let mut model = model();
-    model.prepare_by(&rules).expect("prepares");
+    let mut model = model().prepare("*", &rules).expect("prepares");
     assert!(model.get("layers.2.weight").expect("is there").downcast::<Prepared>().is_some());
     assert!(!model.get("layers.0.weight").expect("is there").is_implicit());
     let rows = &model.report().rows;

@@ -75,7 +75,7 @@ fn tied_parameters_are_one() {
         }
 
         let first = model.run(|m| logits(m, &tokens())).expect("runs");
-        model.apply(&Rules::new().quantize("*.weight", NF4).expect("rules")).expect("quantizes");
+        let mut model = model.quantize("*.weight", NF4).expect("quantizes");
         let packed = Nf4Array::quantize(&normal(6, &[32, 64]), NF4).expect("packs");
         assert_eq!(model.nbytes(), Value::from(packed).nbytes());
         let quantized = model.run(|m| logits(m, &tokens())).expect("runs");
@@ -103,17 +103,14 @@ fn every_path_of_a_tie_obeys() -> Result<()> {
         for path in paths {
             let own = paths[1];
             let is = |model: &Model<Tied>, value: &str| assert_eq!(shown(model), [format!("{own} {value}")], "{path}");
-            let mut model = tied(paths);
             let rules = Rules::new().skip(path)?.quantize("*", affine)?;
-            model.apply(&rules).map(drop).expect_err("nothing is quantized");
-            is(&model, "f32[32,64]");
-            assert!(model.prepare_by(&rules).is_err());
+            assert!(tied(paths).quantize("*", &rules).is_err(), "nothing is quantized");
+            assert!(tied(paths).prepare("*", &rules).is_err(), "nothing is prepared");
             is(&tied(paths).quantize(path, affine)?, "Affine(f32[32,64])");
             is(&tied(paths).prepare(path, affine)?, "Prepared(f32[32,64])");
             is(&tied(paths).lora(path, LoraConfig::default())?, "Lora(f32[32,64])");
             let rules = Rules::new().quantize(path, affine)?.quantize("*", NF4)?;
-            let mut model = tied(paths);
-            model.apply(&rules)?;
+            let mut model = tied(paths).quantize("*", &rules)?;
             is(&model, "Affine(f32[32,64])");
             assert_eq!(model.report().unused, ["*"]);
             assert_eq!(model.report().rows.keys().collect::<Vec<_>>(), [own]);
@@ -180,7 +177,7 @@ fn leaves_are_loaded_by_each_name_of_a_tie() -> Result<()> {
     for paths in PATHS {
         let mut saved = tied([paths[1], paths[0]]);
         saved.set(paths[0], normal(5, &[32, 64]))?;
-        saved.apply(&Rules::new().quantize("*.weight", NF4)?)?;
+        let saved = saved.quantize("*.weight", NF4)?;
         let kinds = saved.leaf_kinds(&ParameterFilter::Scales)?;
         let scales = saved.leaves(&ParameterFilter::Scales);
         let scales: Vec<_> = scales.into_iter().map(|(path, array)| (path, array.clone())).collect();
