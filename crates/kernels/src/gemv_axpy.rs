@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     Isa, Matrix, Scales,
     output::Rectangle,
-    scales::{Numbers, Per, Reader, Spread},
+    scales::{Numbers, Per, Reader, RowNumbers, Spread},
     simd::{Kernel, SLACK, Simd, run},
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
@@ -63,7 +63,8 @@ struct RowGroup<I> {
     from: [*const u8; ROWS],
     /// Bytes from a row to one that is asked for, or 0.
     ahead: usize,
-    scales: [*const f32; ROWS],
+    /// None where they are in the values already.
+    scales: Option<RowNumbers>,
     reader: Reader<I>,
 }
 
@@ -82,8 +83,7 @@ impl<U: Units> GemvAxpy<'_, U> {
         let run = S::LANES * U::SPAN.max(WIDTH);
         let units = columns.len().next_multiple_of(run) / unit::<S, U>();
         let numbers = Numbers::new(spread, Per::Unit(units), columns);
-        let room = if U::DECODED { 0 } else { numbers.room() };
-        let mut scratch = vec![0.0; ROWS * room];
+        let mut scratch = Vec::new();
         let mut biases = Biases::new(matrix, spread, columns, if U::DECODED { 0 } else { M });
         let mut sums = Sums([[0.0; MAX_COLUMNS]; M]);
         // From a cache line on, so that few vectors span two.
@@ -94,14 +94,8 @@ impl<U: Units> GemvAxpy<'_, U> {
         for start in self.rows.clone().step_by(ROWS) {
             let len = ROWS.min(self.rows.end - start);
             let (from, ahead, reader) = ([std::ptr::null(); ROWS], 0, Reader::new(simd, &numbers));
-            let mut rows = RowGroup { first: start, len, from, ahead, scales: [scratch.as_ptr(); ROWS], reader };
-            // Cut off one after the other: to borrow all of it again would end what the pointers before may be used for.
-            let mut rest = &mut scratch[..];
-            for r in 0..if U::DECODED { 0 } else { len } {
-                let (scratch, others) = rest.split_at_mut(room);
-                rest = others;
-                rows.scales[r] = numbers.row(isa, &matrix.scales, start + r, scratch);
-            }
+            let scales = (!U::DECODED).then(|| numbers.rows(isa, &matrix.scales, start..start + len, &mut scratch));
+            let mut rows = RowGroup { first: start, len, from, ahead, scales, reader };
             match self.units.source() {
                 Source::Stored(bytes) => {
                     let row_bytes = k * U::BITS / 8;
@@ -178,10 +172,11 @@ impl<U: Units> GemvAxpy<'_, U> {
                 factors[m] = simd.splat(unsafe { *self.x.get_unchecked((first + m) * n + rows.first + r) });
             }
             let inputs = factors;
+            let scales = rows.scales.map_or(std::ptr::null(), |scales| scales.row(r));
             let by_row = !U::DECODED && rows.reader.is_by_row();
             if by_row {
                 // SAFETY: the numbers are those of this task's columns.
-                let scale = unsafe { rows.reader.read(simd, rows.scales[r], at) };
+                let scale = unsafe { rows.reader.read(simd, scales, at) };
                 for m in 0..M {
                     factors[m] = simd.mul(scale, inputs[m]);
                 }
@@ -190,7 +185,7 @@ impl<U: Units> GemvAxpy<'_, U> {
                 let (unit, step) = ((place + i) / U::SPAN, (place + i) % U::SPAN);
                 if !U::DECODED && !by_row && (i == 0 || step == 0) {
                     // SAFETY: the numbers are those of this task's columns.
-                    let scale = unsafe { rows.reader.read(simd, rows.scales[r], at + unit) };
+                    let scale = unsafe { rows.reader.read(simd, scales, at + unit) };
                     for m in 0..M {
                         factors[m] = simd.mul(scale, inputs[m]);
                     }
@@ -248,32 +243,23 @@ impl<'a> Biases<'a> {
     fn new(matrix: &Matrix<'a>, spread: Spread, columns: &Range<usize>, m: usize) -> Self {
         let (given, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
         let numbers = Numbers::new(spread, Per::Number, columns);
-        let (sums, scratch) = match given {
-            Some(_) => (vec![0.0; m * count], vec![0.0; ROWS * numbers.room()]),
-            None => (Vec::new(), Vec::new()),
-        };
-        Self { given, numbers, spread, count, sums, scratch }
+        let sums = if given.is_some() { vec![0.0; m * count] } else { Vec::new() };
+        Self { given, numbers, spread, count, sums, scratch: Vec::new() }
     }
 
     /// Adds the biases of at most [`ROWS`] rows of the matrix, times their columns of `x`, whose rows are `n` floats.
     fn add(&mut self, isa: Isa, matrix: &Matrix, x: &[f32], rows: Range<usize>) {
         let Some(given) = self.given else { return };
-        let room = self.numbers.room();
-        let mut numbers = [std::ptr::null(); ROWS];
-        let mut rest = &mut self.scratch[..];
-        for (numbers, row) in numbers.iter_mut().zip(rows.clone()) {
-            let (scratch, others) = rest.split_at_mut(room);
-            rest = others;
-            *numbers = self.numbers.row(isa, &given, row, scratch);
-        }
-        let (numbers, count, x) = (&numbers[..rows.len()], self.count, &x[rows.start..]);
-        run(isa, AddBiases { numbers, count, x, n: matrix.n, sums: &mut self.sums });
+        let numbers = self.numbers.rows(isa, &given, rows.clone(), &mut self.scratch);
+        let (count, x) = (self.count, &x[rows.start..]);
+        run(isa, AddBiases { numbers, rows: rows.len(), count, x, n: matrix.n, sums: &mut self.sums });
     }
 }
 
 struct AddBiases<'a> {
-    /// Those of each row.
-    numbers: &'a [*const f32],
+    numbers: RowNumbers,
+    rows: usize,
+    /// Numbers of a row.
     count: usize,
     x: &'a [f32],
     n: usize,
@@ -286,9 +272,9 @@ impl Kernel for AddBiases<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         for (m, sums) in self.sums.chunks_exact_mut(self.count).enumerate() {
-            for (r, numbers) in self.numbers.iter().enumerate() {
+            for r in 0..self.rows {
                 // SAFETY: there are `count` of each row.
-                let numbers = unsafe { std::slice::from_raw_parts(*numbers, self.count) };
+                let numbers = unsafe { std::slice::from_raw_parts(self.numbers.row(r), self.count) };
                 let x = self.x[m * self.n + r];
                 for (sum, bias) in sums.iter_mut().zip(numbers) {
                     *sum += x * bias;

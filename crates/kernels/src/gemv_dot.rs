@@ -31,6 +31,9 @@ const STRIDE: usize = CHUNK + 16;
 /// Bytes that one prefetch asks for.
 const LINE: usize = 64;
 
+/// Bytes between what is read and what is asked for, at least: as many as memory gives a core while it waits for the first.
+const AHEAD: usize = 8192;
+
 /// The most bytes at the end of a row that may not be read where they are: a unit that is cut off, and what has no slack
 /// behind it.
 const TAIL: usize = 2 * 64;
@@ -155,29 +158,38 @@ impl<U: Units> GemvDot<'_, U> {
         let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.x.m - 1));
         let numbers = Numbers::new(spread, Per::Shared, &columns);
         let biased = Numbers::new(spread, Per::Number, &columns);
-        let room = if U::DECODED { 0 } else { numbers.room() };
-        let mut scratch = vec![0.0; GROUPS * ROWS * room + if U::DECODED { 0 } else { biased.room() }];
-        let (scales, biases) = scratch.split_at_mut(GROUPS * ROWS * room);
+        let given = matrix.biases.as_ref().filter(|_| !U::DECODED);
+        let mut scratch = [Vec::new(), Vec::new()];
         let reader = Reader::new(simd, &numbers);
         let mut decoded = Scratch([0.0; MOST_ROWS * STRIDE]);
-        let none = RowGroup { rows: [0; ROWS], scales: [scales.as_ptr(); ROWS], sums: [[simd.splat(0.0); M]; ROWS] };
+        let none = RowGroup { rows: [0; ROWS], scales: [std::ptr::null(); ROWS], sums: [[simd.splat(0.0); M]; ROWS] };
         let mut groups: [RowGroup<S, M, ROWS>; GROUPS] = [none; GROUPS];
         let elements = unit::<S, U>();
         let part_columns = if U::DECODED { CHUNK } else { (RESIDENT / M / elements).max(1) * elements };
         let rows = self.out.columns();
         for block in rows.clone().step_by(GROUPS * ROWS) {
-            let count = (rows.end - block).min(GROUPS * ROWS).div_ceil(ROWS);
-            // Cut off one after the other: to borrow all of it again would end what the pointers before may be used for.
-            let mut rest = &mut *scales;
+            let end = rows.end.min(block + GROUPS * ROWS);
+            let count = (end - block).div_ceil(ROWS);
+            let [scales, biases] = &mut scratch;
+            let scales = (!U::DECODED).then(|| numbers.rows(isa, &matrix.scales, block..end, scales));
+            let biases = given.map(|given| biased.rows(isa, given, block..end, biases));
+            if !U::DECODED {
+                // The next rows' numbers, which are too few at a time for the hardware to learn their stream.
+                let next =
+                    end * matrix.k / matrix.block..((2 * end - block).min(matrix.n) * matrix.k).div_ceil(matrix.block);
+                for numbers in [Some(&matrix.scales), given].into_iter().flatten() {
+                    for line in numbers.stored(next.clone()).chunks(LINE) {
+                        simd.prefetch(line.as_ptr());
+                    }
+                }
+            }
             for g in 0..count {
                 let group = &mut groups[g];
                 *group = none;
                 for r in 0..ROWS {
                     group.rows[r] = (block + g * ROWS + r).min(rows.end - 1);
-                    if !U::DECODED {
-                        let (scratch, others) = rest.split_at_mut(room);
-                        rest = others;
-                        group.scales[r] = numbers.row(isa, &matrix.scales, group.rows[r], scratch);
+                    if let Some(scales) = scales {
+                        group.scales[r] = scales.row(group.rows[r] - block);
                     }
                 }
             }
@@ -193,7 +205,7 @@ impl<U: Units> GemvDot<'_, U> {
                                 // The last row is the one with the fewest bytes behind it.
                                 readable: bytes.len() - starts[ROWS - 1],
                                 columns: part.clone(),
-                                ahead: ROWS * row_bytes,
+                                ahead: ROWS * row_bytes * AHEAD.div_ceil(ROWS * part.len() * U::BITS / 8 + 1),
                             }
                         }
                         Source::Decode(decoder) => {
@@ -218,10 +230,10 @@ impl<U: Units> GemvDot<'_, U> {
                 }
             }
             for group in &mut groups[..count] {
-                if let Some(given) = matrix.biases.as_ref().filter(|_| !U::DECODED) {
+                if let Some(biases) = biases {
                     let count = spread.count(&columns);
                     for r in 0..ROWS {
-                        let biases = biased.row(isa, given, group.rows[r], biases);
+                        let biases = biases.row(group.rows[r] - block);
                         let mut sums = group.sums[r];
                         for i in (0..count).step_by(S::LANES) {
                             // SAFETY: there are `count` biases, and the sums are padded to whole vectors.

@@ -308,6 +308,8 @@ pub(crate) unsafe trait WholeBytes {}
 
 // SAFETY: a byte.
 unsafe impl WholeBytes for i8 {}
+// SAFETY: four bytes.
+unsafe impl WholeBytes for f32 {}
 // SAFETY: a transparent `u16`.
 unsafe impl WholeBytes for f16 {}
 // SAFETY: as above.
@@ -332,6 +334,18 @@ impl Scales<'_> {
                 Self::Integers { codes: &codes[blocks], units, block }
             }
         })
+    }
+
+    /// Where the numbers of these blocks are stored.
+    pub(crate) fn stored(&self, blocks: Range<usize>) -> &[u8] {
+        match *self {
+            Self::One => &[],
+            Self::F32(values) => bytes(&values[blocks]),
+            Self::F16(values) => bytes(&values[blocks]),
+            Self::Bf16(values) => bytes(&values[blocks]),
+            Self::E8m0(bytes) | Self::E4m3 { bytes, .. } | Self::Nested { codes: bytes, .. } => &bytes[blocks],
+            Self::Integers { codes, .. } => bytes(&codes[blocks]),
+        }
     }
 
     fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {

@@ -2,8 +2,6 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use half::slice::HalfFloatSliceExt;
-
 use crate::{
     Isa, Matrix, Scales,
     matrix::{bytes, e8m0},
@@ -62,7 +60,13 @@ impl Kernel for Widen<'_> {
         match *scales {
             Scales::One => out.fill(1.0),
             Scales::F32(values) => out.copy_from_slice(&values[start..end]),
-            Scales::F16(values) => values[start..end].convert_to_f32_slice(out),
+            Scales::F16(values) => {
+                let values = &values[start..end];
+                for i in (0..whole).step_by(S::LANES) {
+                    // SAFETY: `whole` numbers lie in both slices.
+                    unsafe { simd.store(out.as_mut_ptr().add(i), simd.load_f16(values.as_ptr().add(i).cast())) };
+                }
+            }
             Scales::Bf16(values) => {
                 for (out, value) in out.iter_mut().zip(&values[start..end]) {
                     *out = f32::from_bits(u32::from(value.to_bits()) << 16);
@@ -76,7 +80,7 @@ impl Kernel for Widen<'_> {
             Scales::E4m3 { bytes, factor } => {
                 let bytes = &bytes[start..end];
                 for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: `whole` numbers lie in both slices.
+                    // SAFETY: as above.
                     unsafe {
                         let values = simd.e4m3(simd.load_bytes(bytes.as_ptr().add(i)));
                         simd.store(out.as_mut_ptr().add(i), simd.mul(values, simd.splat(factor)));
@@ -86,7 +90,7 @@ impl Kernel for Widen<'_> {
             Scales::Nested { codes, map, absmax, block, offset } => {
                 let (codes, absmax) = (&codes[start..end], Blocks::new(simd, absmax, block));
                 for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: `whole` numbers lie in both slices.
+                    // SAFETY: as above.
                     unsafe {
                         let values = simd.lookup_far(map, simd.load_bytes(codes.as_ptr().add(i)));
                         let values = simd.mul(values, absmax.of(simd, start + i));
@@ -105,7 +109,9 @@ impl Kernel for Widen<'_> {
                 }
             }
         }
-        if matches!(scales, Scales::E4m3 { .. } | Scales::Nested { .. } | Scales::Integers { .. }) {
+        let by_vectors =
+            matches!(scales, Scales::F16(_) | Scales::E4m3 { .. } | Scales::Nested { .. } | Scales::Integers { .. });
+        if by_vectors {
             for (i, out) in out.iter_mut().enumerate().skip(whole) {
                 *out = scales.get(start + i);
             }
@@ -298,34 +304,45 @@ impl Numbers {
         Self { spread, columns: columns.clone(), as_stored, before, count, wanted, shift, offset, copied }
     }
 
-    /// The floats that [`row`](Self::row) may need.
-    pub(crate) fn room(&self) -> usize {
+    /// The floats of a row where each is copied out by itself.
+    fn room(&self) -> usize {
         self.wanted.max(self.count) + self.count
     }
 
-    /// Those of a row. They lie in `scales` itself or are written to `scratch`.
+    /// Those of some rows, at least one. They lie in `scales` itself or are written to `scratch`.
     ///
     /// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Per::Unit`].
-    ///
-    /// # Panics
-    /// If `scratch` is shorter than [`room`](Self::room).
-    #[inline(always)]
-    pub(crate) fn row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
+    pub(crate) fn rows(&self, isa: Isa, scales: &Scales, rows: Range<usize>, scratch: &mut Vec<f32>) -> RowNumbers {
         if let (Scales::One, Kind::Row) = (scales, self.spread.kind) {
-            return ONE.as_ptr();
+            return RowNumbers { first: ONE.as_ptr(), stride: 0 };
         }
-        if let (Scales::F32(values), Some(blocks)) = (scales, self.as_stored) {
-            let first = row * blocks + self.before;
-            if values.len() - first >= self.wanted {
-                return values[first..].as_ptr();
+        if let Some(blocks) = self.as_stored {
+            let first = rows.start * blocks + self.before;
+            let wanted = (rows.len() - 1) * blocks + self.wanted;
+            if let Scales::F32(values) = scales
+                && values.len() - first >= wanted
+            {
+                return RowNumbers { first: values[first..].as_ptr(), stride: blocks };
+            }
+            if self.count == blocks {
+                // All of them follow each other.
+                let count = rows.len() * blocks;
+                scratch.resize(scratch.len().max(wanted), 0.0);
+                scales.widen(isa, first, &mut scratch[..count]);
+                scratch[count..].fill(0.0);
+                return RowNumbers { first: scratch.as_ptr(), stride: blocks };
             }
         }
-        self.copied_row(isa, scales, row, scratch)
+        let room = self.room();
+        scratch.resize(scratch.len().max(rows.len() * room), 0.0);
+        for (row, scratch) in rows.zip(scratch.chunks_exact_mut(room)) {
+            self.copied_row(isa, scales, row, scratch);
+        }
+        RowNumbers { first: scratch.as_ptr(), stride: room }
     }
 
-    /// As [`row`](Self::row), wherever the numbers are.
-    #[inline(never)]
-    fn copied_row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
+    /// Writes those of a row, wherever they are.
+    fn copied_row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) {
         let &Self { spread, ref columns, wanted, copied, .. } = self;
         let Spread { kind, k, block, .. } = spread;
         let start = row * k + columns.start;
@@ -339,7 +356,7 @@ impl Numbers {
             if wanted > count {
                 scratch[count..wanted].fill(0.0);
             }
-            return scratch.as_ptr();
+            return;
         }
         let (numbers, blocks) = scratch.split_at_mut(wanted);
         let blocks = &mut blocks[..count];
@@ -351,7 +368,21 @@ impl Numbers {
             at = until;
         }
         numbers[at..].fill(0.0);
-        numbers.as_ptr()
+    }
+}
+
+/// The numbers of some rows, as [`Numbers::rows`] gave them.
+#[derive(Clone, Copy)]
+pub(crate) struct RowNumbers {
+    first: *const f32,
+    /// Floats from row to row.
+    stride: usize,
+}
+
+impl RowNumbers {
+    /// Those of a row, counted from the first.
+    pub(crate) fn row(self, at: usize) -> *const f32 {
+        self.first.wrapping_add(at * self.stride)
     }
 }
 
@@ -394,7 +425,7 @@ impl<I: Copy> Reader<I> {
     /// The scale of each span of unit `at`, or of the units `at`, that share one.
     ///
     /// # Safety
-    /// `from` is what [`Numbers::row`] gave, and the unit is one that it was wanted for.
+    /// `from` is what [`RowNumbers::row`] gave, and the unit is one that it was wanted for.
     #[inline(always)]
     pub(crate) unsafe fn read<S: Simd<I = I>>(&self, simd: S, from: *const f32, at: usize) -> S::F {
         // SAFETY: the caller's promise.

@@ -14,36 +14,44 @@ use crate::{
 /// Runs that the best is taken of.
 const RUNS: usize = 30;
 
-/// Bytes per second at which all threads together read a buffer of `bytes`, in a loop.
-///
-/// A buffer that fits a cache is read from there after the first run.
-#[must_use]
-pub fn read_bandwidth(bytes: usize) -> f64 {
-    struct Read<'a>(&'a [f32]);
+/// Bytes that a thread reads before it asks for more.
+const READ: usize = 1 << 18;
+
+/// Reads all bytes once, on all threads.
+pub fn read(parts: &[&[u8]]) {
+    struct Read<'a>(&'a [u8]);
     impl Kernel for Read<'_> {
         type Output = f32;
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) -> f32 {
             let mut sums = [simd.splat(0.0); 8];
-            for part in self.0.chunks_exact(8 * S::LANES) {
+            for part in self.0.chunks_exact(8 * 4 * S::LANES) {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     // SAFETY: the part has 8 vectors.
-                    *sum = simd.add(*sum, unsafe { simd.load(part.as_ptr().add(i * S::LANES)) });
+                    *sum = simd.add(*sum, unsafe { simd.load(part.as_ptr().add(i * 4 * S::LANES).cast()) });
                 }
             }
             sums.into_iter().fold(0.0, |total, sum| total + simd.sum(sum))
         }
     }
 
-    let floats = vec![1.0_f32; (bytes / 4).max(1)];
-    let parts: Vec<&[f32]> = floats.chunks(floats.len().div_ceil(4 * threads::count())).collect();
-    let runs = (1 << 32) / bytes.max(1 << 10);
-    let seconds = best(runs.clamp(3, 300), || {
-        threads::for_each_on(usize::MAX, parts.len(), &|i| {
-            black_box(run(Isa::detect(), Read(parts[i])));
-        });
+    let parts: Vec<&[u8]> = parts.iter().flat_map(|part| part.chunks(READ)).collect();
+    threads::for_each_on(usize::MAX, parts.len(), &|i| {
+        black_box(run(Isa::detect(), Read(parts[i])));
     });
-    (4 * floats.len()) as f64 / seconds
+}
+
+/// Bytes per second at which all threads together read a buffer of `bytes`, in a loop.
+///
+/// A buffer that fits a cache is read from there after the first run.
+#[must_use]
+pub fn read_bandwidth(bytes: usize) -> f64 {
+    let buffer = vec![1_u8; bytes.max(1)];
+    let part = buffer.len().div_ceil(4 * threads::count());
+    let parts: Vec<&[u8]> = buffer.chunks(part).collect();
+    let runs = (1 << 32) / bytes.max(1 << 10);
+    let seconds = best(runs.clamp(3, 300), || read(&parts));
+    buffer.len() as f64 / seconds
 }
 
 /// Floating-point operations per second of fused multiply-adds in registers, on all threads together.

@@ -9,7 +9,7 @@ mod limits;
 
 use std::sync::OnceLock;
 
-pub use limits::{dot_peak, fma_peak, read_bandwidth};
+pub use limits::{dot_peak, fma_peak, read, read_bandwidth};
 
 use crate::{Codes, Isa, threads};
 
