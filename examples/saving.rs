@@ -10,7 +10,9 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops};
+use tacit::decoders::Positions;
 use tacit::io::{self, FileKind, Gguf, Tensors, Training, bitsandbytes, mlx_lm};
+use tacit::model::Window;
 use tacit::prelude::*;
 use tacit::record::{Record, Recorder};
 
@@ -20,12 +22,13 @@ use tacit::record::{Record, Recorder};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 7] = [
+pub(crate) const SECTIONS: [Section; 8] = [
     ("inside", inside),
     ("resumed", resumed),
     ("kept", kept),
     ("kinds", kinds),
     ("codes", codes),
+    ("decoder", decoder),
     ("back", back),
     ("converted", converted),
 ];
@@ -218,6 +221,20 @@ fn codes() -> Result<String> {
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 // ANCHOR_END: codes
+
+// ANCHOR: decoder
+/// A decoder and its configuration from one file.
+fn decoder() -> Result<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/generate/golden/gguf/gemma3_text.gguf");
+    let (config, mut model) = tacit::decoders::load(file)?;
+    let mut caches = tacit::decoders::caches(&config, 1, Dtype::Float32)?;
+    caches.iter_mut().try_for_each(|cache| cache.reserve(3))?;
+    let tokens = Array::from_slice(&[1_u32, 2, 3], &[1, 3]);
+    let logits = model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::Last))?;
+    let windows: Vec<Window> = config.kinds.iter().map(|kind| kind.window).collect();
+    Ok(format!("{} layers, {windows:?}\n{}", config.layers.len(), Aval::from(&logits)))
+}
+// ANCHOR_END: decoder
 
 // ANCHOR: back
 /// Read and written again, a file has the bytes that it had.

@@ -2,6 +2,7 @@
 //! (`examples/generate/golden/make.py`).
 
 mod fp8;
+mod gguf;
 mod golden;
 mod hybrid;
 mod refused;

@@ -288,23 +288,29 @@ fn no_number_of_a_configuration_is_a_panic() {
     assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
 }
 
-/// A copy of a golden folder with other parameters.
-struct Copied(PathBuf);
+/// A folder of a test, which is removed behind it.
+pub(crate) struct Folder(pub(crate) PathBuf);
 
-impl Copied {
-    fn new(name: &str, label: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<Self> {
+impl Folder {
+    pub(crate) fn new(label: &str) -> tacit::Result<Self> {
         let own = std::env::temp_dir().join(format!("tacit-decoder-{}-{label}", std::process::id()));
         fs::create_dir_all(&own).map_err(tacit::Error::file("make", &own))?;
+        Ok(Self(own))
+    }
+
+    /// A copy of a golden folder with other parameters.
+    fn copied(name: &str, label: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<Self> {
+        let own = Self::new(label)?;
         let from = folder(name).join("config.json");
-        fs::copy(&from, own.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
+        fs::copy(&from, own.0.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
         let mut parameters = io::read(folder(name))?;
         change(&mut parameters);
-        hugging_face::write(own.join("model.safetensors"), &parameters)?;
-        Ok(Self(own))
+        hugging_face::write(own.0.join("model.safetensors"), &parameters)?;
+        Ok(own)
     }
 }
 
-impl Drop for Copied {
+impl Drop for Folder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
@@ -313,7 +319,7 @@ impl Drop for Copied {
 #[test]
 fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
     let check = |name: &str, label: &str, change: &dyn Fn(&mut Parameters), expected: &Expect| {
-        let copied = Copied::new(name, label, change)?;
+        let copied = Folder::copied(name, label, change)?;
         let error = load(&copied.0).expect_err("it is refused").to_string();
         expected.assert_eq(&error.replace(&copied.0.display().to_string(), "FOLDER"));
         Ok::<_, tacit::Error>(())
@@ -400,7 +406,7 @@ fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
 
 #[test]
 fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
-    let copied = Copied::new("float/qwen3", "tied", |parameters| {
+    let copied = Folder::copied("float/qwen3", "tied", |parameters| {
         let embedding = parameters["model.embed_tokens.weight"].clone();
         parameters.insert("lm_head.weight".to_owned(), embedding);
         parameters.insert("model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(), Array::from_f32(1.0).into());

@@ -152,9 +152,8 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
 /// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is none, or tokens have not a
 /// batch and a length.
 fn of_model(path: &Path, tokens: &[i32]) -> Result<Option<Explanation>> {
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let &[batch, length] = tokens else { return Ok(None) };
-    if !Config::is_known(folder)? {
+    if !Config::is_known(path)? {
         return Ok(None);
     }
     let (config, mut model) = tacit_models::load(path)?;

@@ -67,8 +67,8 @@ enum Command {
     /// Tell which handlers take the products with the parameters of a checkpoint, and what is materialized
     ///
     /// Each matrix is the weight of a linear layer, a table of embeddings is looked up as well, and stacked matrices are
-    /// experts. Where a config.json beside the tensors says a decoder of the Llama family, which Mistral, Qwen and Gemma are
-    /// of, a step of the whole model is told as well. Nothing is computed. For another model, `Model::explain` in a program
+    /// experts. Where a config.json beside the tensors, or a GGUF file, says a decoder that `tacit-models` builds (Llama,
+    /// Mistral, Qwen, Gemma), a step of the whole model is told as well. Nothing is computed. For another model, `Model::explain` in a program
     /// tells the same.
     Explain(explain::Options),
     /// Measure what products with a weight in each format take on this machine

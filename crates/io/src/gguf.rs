@@ -2,28 +2,30 @@
 //!
 //! The container is that of ggml's `docs/gguf.md`, versions 2 and 3, little-endian.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::MappedFile;
 use tacit_core::{Aval, Error, Result, Value};
-use tacit_files::current;
 use tacit_nn::Parameters;
 
+mod architecture;
 mod arrays;
 mod blocks;
+mod configuration;
 mod cursor;
 mod header;
 mod heads;
 mod kind;
 mod metadata;
 mod names;
+mod parts;
 
 use cursor::Cursor;
 use header::{Header, Stored};
 pub use kind::GgufType;
 pub use metadata::GgufValue;
+use parts::Parts;
 
 /// A GGUF file, memory-mapped and checked.
 ///
@@ -39,7 +41,7 @@ pub use metadata::GgufValue;
 /// | `MXFP4` | [`Mxfp4Array`](tacit_arrays::Mxfp4Array) | 4.25; 4.25 |
 ///
 /// GGUF lists extents from the fastest axis to the slowest; here they are the other way round, as in MLX, so that a linear
-/// layer's weight is `[out, in]`. A model that was split into several files is opened file by file.
+/// layer's weight is `[out, in]`. A model that was split into several files is opened by the name of any of them.
 ///
 /// ```no_run
 /// # fn main() -> tacit_core::Result<()> {
@@ -55,24 +57,47 @@ pub use metadata::GgufValue;
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    file: MappedFile,
+    /// One, or the parts of a model that was split, of which the first has the metadata.
+    files: Vec<MappedFile>,
     header: Header,
 }
 
 impl Gguf {
-    /// Opens a file and checks everything but the elements.
+    /// Opens a file, all files of a model that was split, or the model of a folder, and checks everything but the elements.
     ///
     /// # Errors
     ///
-    /// The file cannot be read ([`Error::File`]), or is not as the format demands ([`Error::Checkpoint`]): it is of another
+    /// A file cannot be read ([`Error::File`]), or is not as the format demands ([`Error::Checkpoint`]): it is of another
     /// version or big-endian; a number of things is more than its bytes can hold; a key or tensor is there twice; a type is
-    /// unknown; the alignment is no power of two; a tensor is misaligned, overlaps another one or is not in the file.
+    /// unknown; the alignment is no power of two; a tensor is misaligned, overlaps another one or is not in the file. Or a folder
+    /// holds no model or several, or the parts of one do not belong together.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_owned();
-        let file = File::open(current(&path)?).map_err(Error::file("open", &path))?;
-        let file = MappedFile::new(&file).map_err(Error::file("map", &path))?;
-        let header = header::header(&path, file.bytes())?;
-        Ok(Self { path, file, header })
+        let path = path.as_ref();
+        let file = if path.is_dir() { parts::in_folder(path)? } else { Some(path.to_owned()) };
+        let file = file.ok_or_else(|| {
+            Error::checkpoint(path, None, "the folder holds no model in a GGUF file", "open another folder, or a file")
+        })?;
+        let Parts { path, files, header } = Parts::open(file)?;
+        Ok(Self { path, files, header })
+    }
+
+    /// The GGUF file that a path means: itself, or the only model of a folder in which there are no other tensors.
+    ///
+    /// # Errors
+    ///
+    /// The folder holds several models, or cannot be read.
+    pub fn find(path: impl AsRef<Path>) -> Result<Option<PathBuf>> {
+        let path = path.as_ref();
+        if path.is_dir() {
+            return parts::in_folder(path);
+        }
+        Ok(parts::is_gguf(path)?.then(|| path.to_owned()))
+    }
+
+    /// The file, or the first part of a model that was split.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The version of the container, 2 or 3.
@@ -94,7 +119,7 @@ impl Gguf {
     pub fn metadata(&self, key: &str) -> Result<GgufValue> {
         let entry = self.header.metadata.get(key);
         let &(kind, at) = entry.ok_or_else(|| self.wrong(key, "there is no such key", "ask for one of `keys`"))?;
-        metadata::value(&mut Cursor::new(self.file.bytes(), at), kind)
+        metadata::value(&mut Cursor::new(self.bytes(), at), kind)
             .map_err(|reason| self.wrong(key, reason, "read another key: this one has bytes that are no text"))
     }
 
@@ -128,7 +153,7 @@ impl Gguf {
     ///
     /// There is no tensor of this name, its type is not read, or it is quantized and has no elements.
     pub fn get(&self, name: &str) -> Result<Value> {
-        self.rows(name, None)
+        self.gathered(&[name], None)
     }
 
     /// All tensors by their names.
@@ -140,36 +165,56 @@ impl Gguf {
         self.names().map(|name| Ok((name.to_owned(), self.get(name)?))).collect()
     }
 
-    /// A tensor whose rows are those of so many heads in llama.cpp's order, if they are.
-    fn rows(&self, name: &str, heads: Option<usize>) -> Result<Value> {
-        let Stored { kind, shape, bytes } = self.stored(name)?;
-        let aval = self.aval(name)?;
-        let order = heads.map(|heads| self.order(name, shape, heads)).transpose()?;
-        if kind.dtype.is_some() {
-            let array = self.file.array(bytes.start, &aval)?;
-            let order = order.map(|order| Array::from_slice(&order, &[order.len() as i32]));
+    /// The rows of some tensors one behind the other, or in this order.
+    fn gathered(&self, names: &[&str], order: Option<&[u32]>) -> Result<Value> {
+        let all = names.iter().map(|name| self.stored(name)).collect::<Result<Vec<_>>>()?;
+        let (name, first) = (names[0], all[0]);
+        let alike = |stored: &&Stored| stored.kind == first.kind && stored.shape.get(1..) == first.shape.get(1..);
+        if let Some(at) = all.iter().position(|stored| !alike(stored)) {
+            let reason =
+                format!("it is {} {:?}, and {name} is {} {:?}", all[at].kind, all[at].shape, first.kind, first.shape);
+            return Err(self.wrong(names[at], reason, "convert the model again, with one type for both"));
+        }
+        let mut aval = self.aval(name)?;
+        if let Some(rows) = aval.shape.first_mut() {
+            *rows = all.iter().map(|stored| stored.shape[0]).sum();
+        }
+        if first.kind.dtype.is_some() {
+            let part = |(stored, name): (&&Stored, &&str)| {
+                Ok::<_, Error>(self.files[stored.part].array(stored.bytes.start, &self.aval(name)?)?)
+            };
+            let parts = all.iter().zip(names).map(part).collect::<Result<Vec<_>>>()?;
+            let array = if let [array] = &parts[..] { array.clone() } else { ops::concatenate(&parts, 0)? };
+            let order = order.map(|order| Array::from_slice(order, &[order.len() as i32]));
             return Ok(match order {
                 Some(order) => array.take_axis(order, 0)?.into(),
                 None => array.into(),
             });
         }
-        let Some(reader) = blocks::reader(kind.name()) else {
-            let reason = format!("its type, {kind}, is not read; {} are", blocks::READ);
+        let Some(reader) = blocks::reader(first.kind.name()) else {
+            let reason = format!("its type, {}, is not read; {} are", first.kind, blocks::READ);
             return Err(self.wrong(name, reason, "make the file anew with llama-quantize and one of these"));
         };
-        let row = |row: usize| order.as_ref().and_then(|order| order.get(row)).map_or(row, |&row| row as usize);
-        arrays::array(*kind, reader, aval, &self.file.bytes()[bytes.clone()], &row).map_err(|error| {
+        let stride = aval.shape.last().map_or(1, |&last| last as usize) / first.kind.elements * first.kind.bytes;
+        let bytes: Vec<&[u8]> =
+            all.iter().map(|stored| &self.files[stored.part].bytes()[stored.bytes.clone()]).collect();
+        let row = |row: usize| {
+            let mut at = order.and_then(|order| order.get(row)).map_or(row, |&row| row as usize) * stride;
+            let part = bytes.iter().find(|part| {
+                let is_here = at < part.len();
+                at -= if is_here { 0 } else { part.len() };
+                is_here
+            });
+            part.map_or(&[][..], |part| &part[at..at + stride])
+        };
+        arrays::array(first.kind, reader, aval, &row).map_err(|error| {
             self.wrong(name, format!("it cannot be read: {}", error.clause()), "leave it out, or convert it again")
         })
     }
 
-    /// The row of the file that each row of queries or keys is.
-    fn order(&self, name: &str, shape: &[i32], heads: usize) -> Result<Vec<u32>> {
-        let rows = shape.first().map_or(0, |&rows| rows as usize);
-        heads::order(rows, heads).ok_or_else(|| {
-            let reason = format!("its {rows} rows are not those of {heads} heads");
-            self.wrong(name, reason, "the metadata are those of another model: convert it again")
-        })
+    /// The bytes of the file with the metadata.
+    fn bytes(&self) -> &[u8] {
+        self.files.first().map_or(&[], MappedFile::bytes)
     }
 
     fn stored(&self, name: &str) -> Result<&Stored> {

@@ -1,15 +1,13 @@
 //! Whose checkpoint a file or a folder is.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use mlx_rs::Dtype;
 use tacit_core::Result;
-use tacit_files::current;
 
 use crate::checkpoint::VERSION_KEY;
+use crate::gguf::Gguf;
 use crate::json::Json;
 use crate::tensors::Tensors;
 
@@ -43,7 +41,7 @@ impl FileKind {
     /// The tensors cannot be opened: see [`Tensors::open`]; or a configuration beside them that would tell is damaged.
     pub fn of(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        if !path.is_dir() && begins_with(path, b"GGUF")? {
+        if Gguf::find(path)?.is_some() {
             return Ok(Self::Gguf);
         }
         Ok(Self::of_tensors(&Tensors::open(path)?)?.0)
@@ -95,12 +93,6 @@ impl fmt::Display for FileKind {
             Self::Floats => "hugging_face::read",
         })
     }
-}
-
-fn begins_with(path: &Path, magic: &[u8]) -> Result<bool> {
-    let mut bytes = vec![0; magic.len()];
-    let read = File::open(current(path)?).and_then(|mut file| file.read_exact(&mut bytes));
-    Ok(read.is_ok() && bytes == magic)
 }
 
 /// Whether the configuration beside the tensors is AWQ's; GPTQ's tensors have the same names.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tacit_core::{Error, Result};
+use tacit_io::Gguf;
 use tacit_io::json::Json;
 
 use crate::family::Family;
@@ -84,13 +85,16 @@ pub enum Activation {
 }
 
 impl Config {
-    /// Whether the `config.json` of a folder is there, and says an architecture that is read.
+    /// Whether what [`load`](crate::load()) would read at a path says an architecture that is read.
     ///
     /// # Errors
     ///
-    /// It is there and is no JSON object.
-    pub fn is_known(folder: &Path) -> Result<bool> {
-        let json = Json::open_if_there(folder.join("config.json"))?;
+    /// A `config.json` is there and is no JSON object, or a GGUF file is damaged.
+    pub fn is_known(path: &Path) -> Result<bool> {
+        if let Some(file) = Gguf::find(path)? {
+            return Ok(Gguf::open(file)?.is_known());
+        }
+        let json = Json::open_if_there(folder_of(path).join("config.json"))?;
         let family = json.as_ref().and_then(|json| Family::of_name(json.get("model_type")?.text()?));
         Ok(family.is_some())
     }
@@ -121,6 +125,15 @@ impl Config {
             config.end_tokens = tokens;
         }
         Ok(config)
+    }
+
+    /// What the metadata and the tensors of a GGUF file say.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Gguf::configuration`] and [`of`](Self::of), with the file's own keys.
+    pub fn of_gguf(file: &Gguf) -> Result<Self> {
+        Self::of(&file.configuration()?, file.path()).map_err(|error| file.in_own_names(error))
     }
 
     /// What a JSON object says that is in `file`.
@@ -189,6 +202,11 @@ impl Config {
             end_tokens: end_tokens(&keys)?.unwrap_or_default(),
         })
     }
+}
+
+/// The folder that a path is, or in which it is.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) }
 }
 
 fn activation(keys: &Keys, family: Family) -> Result<Activation> {

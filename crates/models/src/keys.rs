@@ -56,7 +56,15 @@ impl<'j> Keys<'j> {
         self.get(key, "a number above 0 in the range of f32", |value| value.number().filter(positive))
     }
 
-    /// The same of a key that has to be there.
+    /// Several numbers above 0.
+    pub(crate) fn positive_numbers(&self, key: &str) -> Result<Vec<f32>> {
+        let positive = |value: &Json| value.number().map(|number| number as f32).filter(|number| *number > 0.0);
+        let numbers =
+            self.get(key, "a list of numbers above 0", |value| items(value)?.iter().map(positive).collect())?;
+        numbers.ok_or_else(|| self.missing(key))
+    }
+
+    /// A number of a key that has to be there.
     pub(crate) fn needed(&self, key: &str) -> Result<f64> {
         self.positive_number(key)?.ok_or_else(|| self.missing(key))
     }

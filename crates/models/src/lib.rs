@@ -1,7 +1,7 @@
-//! Decoders of the Llama family and hybrid ones, as folders of mlx-lm and Hugging Face have them.
+//! Decoders of the Llama family and hybrid ones, as folders of mlx-lm and Hugging Face and GGUF files have them.
 //!
 //! [`Decoder`] is plain mlx-rs modules: it knows of caches and of no array type, and its parameters have the paths that the
-//! files give them. [`load`] reads a folder into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
+//! files give them. [`load`] reads a folder or a GGUF file into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
 //! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them. The architectures are those
 //! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`, and the hybrid `qwen3_next`, whose
 //! layers have a convolution and a gated delta rule in place of attention, but for each fourth. Such a layer goes through a

@@ -1,55 +1,89 @@
-//! Decoders from folders of mlx-lm and of Hugging Face, with parameters of any format.
+//! Decoders from folders of mlx-lm and of Hugging Face and from GGUF files, with parameters of any format.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Stacked;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::current;
-use tacit_io::{self as io, mlx_adapter, peft};
+use tacit_io::{self as io, Gguf, mlx_adapter, peft};
 use tacit_nn::{Missing, Model, Parameters, Rules};
 
-use crate::config::Config;
+use crate::config::{Config, folder_of};
 use crate::decoder::Decoder;
 
-/// Reads a folder, or a file of tensors beside its configuration: that, and the decoder with the parameters as they are stored.
+/// Reads a decoder, with the parameters as they are stored, and its configuration.
+///
+/// The path is a GGUF file of llama.cpp, in which both are; a file of tensors beside its `config.json`; or a folder with either,
+/// as mlx-lm and Hugging Face write it.
 ///
 /// # Errors
 ///
-/// As for [`Config::read`] and [`io::read`]; or a parameter is not there, has another shape, or is none of the decoder's.
+/// As for [`Config::read`] and [`io::read`], or for [`Config::of_gguf`] and [`Gguf::hugging_face`]; or a parameter is not there,
+/// has another shape, or is none of the decoder's.
 pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     let path = path.as_ref();
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    let mut config = Config::read(folder)?;
-    let mut parameters = io::read(path)?;
+    if let Some(file) = Gguf::find(path)? {
+        let file = Gguf::open(file)?;
+        let config = Config::of_gguf(&file)?;
+        let source = Source { tensors: file.path(), config: file.path() };
+        let parameters = in_one_dtype(file.hugging_face()?)?;
+        return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
+    }
+    let folder = folder_of(path);
+    let config = Config::read(folder)?;
+    built(config, io::read(path)?, &Source { tensors: folder, config: &folder.join("config.json") })
+}
+
+/// What errors name: where tensors are, and where the configuration is.
+struct Source<'s> {
+    tensors: &'s Path,
+    config: &'s Path,
+}
+
+fn built(mut config: Config, mut parameters: Parameters, source: &Source<'_>) -> Result<(Config, Model<Decoder>)> {
     if config.has_states() {
         hybrid_of_hugging_face(&mut parameters)?;
     }
-    let mut parameters = stacked(folder, parameters)?;
+    let mut parameters = stacked(source.tensors, parameters)?;
     let head = parameters.contains_key(HEAD);
     if *config.tied.get_or_insert(!head) {
         parameters.remove(HEAD);
     }
     // Old checkpoints keep what is computed.
     parameters.retain(|path, _| !path.ends_with(".rotary_emb.inv_freq"));
-    check_layers(folder, &config, &parameters)?;
+    check_layers(source.config, &config, &parameters)?;
     let mut model = Model::new(Decoder::new(&config)?)?;
-    check(folder, &model.avals(), &parameters)?;
+    check(source.tensors, &model.avals(), &parameters)?;
     model.assign(parameters, Missing::Refuse)?;
     Ok((config, model))
 }
 
 const HEAD: &str = "lm_head.weight";
 
+/// Vectors in the dtype of the embedding: llama.cpp widens them to `F32`, and a decoder of half floats would compute in `f32`.
+fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
+    let dtype = parameters.get(EMBEDDING).and_then(Value::as_dense).map(Array::dtype);
+    let Some(dtype @ (Dtype::Float16 | Dtype::Bfloat16)) = dtype else { return Ok(parameters) };
+    for value in parameters.values_mut() {
+        if let Some(vector) = value.as_dense().filter(|array| array.ndim() == 1) {
+            *value = vector.as_dtype(dtype)?.into();
+        }
+    }
+    Ok(parameters)
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
 /// Checks that there are tensors of the last layer before any layer is built.
-fn check_layers(folder: &Path, config: &Config, given: &Parameters) -> Result<()> {
+fn check_layers(file: &Path, config: &Config, given: &Parameters) -> Result<()> {
     let layer = |path: &String| path.strip_prefix("model.layers.")?.split_once('.')?.0.parse::<usize>().ok();
     let found = given.keys().filter_map(layer).max().map_or(0, |last| last.saturating_add(1));
     if config.layers.len() > found {
         let reason = format!("it is {}, and there are tensors of {found} layers", config.layers.len());
         let help = "fetch the configuration and the tensors again, together";
-        return Err(Error::checkpoint(&folder.join("config.json"), Some("num_hidden_layers"), reason, help));
+        return Err(Error::checkpoint(file, Some("num_hidden_layers"), reason, help));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Rotary positions: the frequencies by which queries and keys are turned, and their variants for longer contexts.
 
 use std::f32::consts::PI;
+use std::sync::Arc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, fast, ops};
@@ -20,7 +21,7 @@ pub struct Rope {
 }
 
 /// How the frequencies were changed for contexts longer than those of the first training.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Variant {
     Plain,
     /// Positions are divided by the factor.
@@ -42,6 +43,8 @@ enum Variant {
         last: f32,
         gain: f32,
     },
+    /// Each frequency is divided by a factor of its own, as GGUF files of Llama 3.1 have it.
+    Factors(Arc<[f32]>),
 }
 
 impl Rope {
@@ -85,6 +88,14 @@ impl Rope {
                 Variant::Llama3 { factor: needed("factor")?, low, high, original }
             }
             "yarn" => yarn(own, all, dims, theta)?,
+            "rope_freqs" => {
+                let factors = own.positive_numbers("factors")?;
+                if factors.len() != dims as usize / 2 {
+                    let reason = format!("it has {} numbers, and {dims} of a head are turned in pairs", factors.len());
+                    return Err(own.wrong("factors", reason, "convert the model again"));
+                }
+                Variant::Factors(factors.into())
+            }
             other => {
                 let help = "there are default, linear, llama3 and yarn: take a model of one of these, or remove the \
                             entry if its context is not longer than that of the first training";
@@ -97,7 +108,7 @@ impl Rope {
 
     /// What the layers of one kind share: the wavelengths over 2 pi, `f32[dims / 2]`, where they are not the plain ones.
     pub(crate) fn wavelengths(&self) -> Result<Option<Array>, Exception> {
-        let Self { dims, theta, .. } = *self;
+        let &Self { dims, theta, .. } = self;
         let number = Array::from_f32;
         // In the graph, since an array that a compiled step holds would be a constant of it.
         let plain = || {
@@ -106,6 +117,7 @@ impl Rope {
         };
         Ok(match self.variant {
             Variant::Plain | Variant::Linear { .. } => None,
+            Variant::Factors(ref factors) => Some(plain()?.multiply(Array::from_slice(factors, &[dims / 2]))?),
             Variant::Llama3 { factor, low, high, original } => {
                 let plain = plain()?;
                 let turns = ops::divide(number(original / (2.0 * PI)), &plain)?;

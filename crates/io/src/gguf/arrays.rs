@@ -11,15 +11,12 @@ use super::kind::GgufType;
 use crate::codes::{bytes_of, floats, push_codes, words};
 use crate::integers::packed;
 
-/// The array of the tensor with these bytes, whose row `i` is row `row(i)` of the file.
-pub(super) fn array(
-    kind: GgufType,
-    reader: Reader,
-    aval: Aval,
-    bytes: &[u8],
-    row: &(dyn Fn(usize) -> usize + Sync),
-) -> Result<Value> {
-    let read = Read::all(kind, reader, &aval, bytes, row);
+/// The bytes of a row of a tensor.
+pub(super) type Row<'a> = &'a (dyn Fn(usize) -> &'a [u8] + Sync);
+
+/// The array of the tensor with these rows.
+pub(super) fn array(kind: GgufType, reader: Reader, aval: Aval, row: Row<'_>) -> Result<Value> {
+    let read = Read::all(kind, reader, &aval, row);
     let bits = reader.bits;
     Ok(match reader.form {
         Form::Affine => packed(&read.codes, &read.scales, &read.biases, Affine { bits, group: 32 }, aval)?.into(),
@@ -52,17 +49,13 @@ struct Read {
 const TASK: usize = 1 << 20;
 
 impl Read {
-    fn all(kind: GgufType, reader: Reader, aval: &Aval, bytes: &[u8], row: &(dyn Fn(usize) -> usize + Sync)) -> Self {
+    fn all(kind: GgufType, reader: Reader, aval: &Aval, row: Row<'_>) -> Self {
         let last = aval.shape.last().map_or(1, |&last| last as usize);
-        let stride = last / kind.elements * kind.bytes;
-        let rows = bytes.len().checked_div(stride).unwrap_or_default();
+        let rows = aval.size().checked_div(last).unwrap_or_default();
         let task = (TASK / last.max(1)).max(1);
         let read: Vec<Self> = (0..rows.div_ceil(task))
             .into_par_iter()
-            .map(|at| {
-                let rows = (at * task..rows.min((at + 1) * task)).map(|at| row(at) * stride);
-                Self::rows(kind, reader, rows.map(|start| &bytes[start..start + stride]))
-            })
+            .map(|at| Self::rows(kind, reader, (at * task..rows.min((at + 1) * task)).map(row)))
             .collect();
         read.into_iter().reduce(Self::joined).unwrap_or_default()
     }

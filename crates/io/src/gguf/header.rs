@@ -22,11 +22,16 @@ pub(super) struct Header {
 /// A tensor of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
+    /// Which file of the model has it.
+    pub(super) part: usize,
     pub(super) kind: GgufType,
     /// The extents as MLX has them: the last one is that of elements which lie beside each other.
     pub(super) shape: Vec<i32>,
     pub(super) bytes: Range<usize>,
 }
+
+/// What a file begins with.
+pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
 const HELP: &str = "the file is not as it was written: fetch or convert it again";
 
@@ -41,7 +46,7 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
     let wrong = |key: Option<&str>, reason: Reason| Error::checkpoint(file, key, reason, HELP);
     let mut cursor = Cursor::new(bytes, 0);
     let magic = cursor.array("the magic number").map_err(|reason| wrong(None, reason))?;
-    if magic != *b"GGUF" {
+    if magic != MAGIC {
         return Err(Error::checkpoint(file, None, "it does not begin with `GGUF`", "open a GGUF file"));
     }
     let version = cursor.u32("the version").map_err(|reason| wrong(None, reason))?;
@@ -133,7 +138,7 @@ fn tensor(cursor: &mut Cursor) -> Result<(Stored, u64), Reason> {
     }
     // Elements that lie beside each other are along the first extent here, and along the last one in MLX.
     shape.reverse();
-    Ok((Stored { kind, shape, bytes: 0..0 }, cursor.u64("a place")?))
+    Ok((Stored { part: 0, kind, shape, bytes: 0..0 }, cursor.u64("a place")?))
 }
 
 /// The bytes of a tensor in a file of `length` bytes.

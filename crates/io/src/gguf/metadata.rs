@@ -77,6 +77,11 @@ fn list(cursor: &mut Cursor, kind: u32, depth: u32) -> Result<(u32, usize), Reas
     Ok((kind, cursor.count(least(kind)?, "the length of a list")?))
 }
 
+/// How many values a list has, if this is one.
+pub(super) fn length(cursor: &mut Cursor, kind: u32) -> Option<usize> {
+    (kind == ARRAY).then(|| list(cursor, kind, DEPTH).ok()).flatten().map(|(_, count)| count)
+}
+
 fn bools(kind: u32, bytes: &[u8]) -> Result<(), Reason> {
     match bytes.iter().find(|&&byte| kind == 7 && byte > 1) {
         Some(byte) => Err(format!("its byte {byte} is no bool")),

@@ -1,105 +1,162 @@
-//! The names that Hugging Face's models have for llama.cpp's tensors.
-//!
-//! As `tensor_mapping.py` of gguf-py, the other way round, for models that are made like Llama.
+//! The names that Hugging Face's models have for llama.cpp's tensors, and what llama.cpp changed of these undone.
 
-use tacit_core::Result;
+use mlx_rs::{Array, ops};
+use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
-use super::{Gguf, GgufValue};
+use super::architecture::{Architecture, Change};
+use super::{Gguf, GgufValue, heads};
 
-/// The frequencies of rotary embeddings, which are computed and not a parameter.
-const ROPE: &str = "rope_freqs.weight";
+/// What rotary frequencies are divided by: it is a part of the configuration and not a parameter.
+pub(super) const ROPE: &str = "rope_freqs.weight";
 
-/// Outside the layers.
-const MODEL: [(&str, &str); 3] =
-    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+const ARCHITECTURE: &str = "general.architecture";
 
-/// In a layer.
-const LAYER: [(&str, &str); 11] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];
+/// The beginning of the names in a layer, in the file and in Hugging Face's models.
+const LAYERS: [&str; 2] = ["blk.", "model.layers."];
+
+/// The number of a layer and the name in it.
+fn in_layer<'n>(name: &'n str, layers: &str) -> Option<(&'n str, &'n str)> {
+    name.strip_prefix(layers)?.split_once('.').filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
+}
 
 impl Gguf {
-    /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2` and `qwen3`.
+    /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2`, `qwen3`,
+    /// `qwen3moe`, `qwen3next`, `gemma`, `gemma2` and `gemma3`.
     ///
-    /// The rows of a `llama` model's queries and keys, which llama.cpp reorders, are put in their old order. The
-    /// frequencies of rotary embeddings, `rope_freqs.weight`, belong to no parameter and are left out.
+    /// What llama.cpp changes is undone: rows of queries and keys are put in their old order, and 1 is taken from the gains of
+    /// a Gemma. The experts of a layer are one array, and a `qwen3next` is as mlx-lm has it. `rope_freqs.weight`, which is no
+    /// parameter, is left out: [`configuration`](Self::configuration) has it.
     ///
     /// # Errors
     ///
     /// As [`get`](Self::get); the architecture is another one, or a tensor has no name there.
     pub fn hugging_face(&self) -> Result<Parameters> {
-        let renaming = Renaming::of(self)?;
+        let architecture = self.architecture()?;
         let mut parameters = Parameters::new();
         for name in self.names().filter(|&name| name != ROPE) {
-            let (renamed, heads) = renaming.of_tensor(self, name)?;
-            parameters.insert(renamed, self.rows(name, heads)?);
+            if let Some((renamed, value)) = self.parameter(architecture, name)? {
+                parameters.insert(renamed, value);
+            }
         }
         Ok(parameters)
     }
-}
 
-/// How the tensors of a model are renamed.
-struct Renaming {
-    /// Heads of queries, and of keys, whose rows llama.cpp reorders for this architecture.
-    reordered: Option<[usize; 2]>,
-}
-
-const ARCHITECTURE: &str = "general.architecture";
-
-impl Renaming {
-    /// As the architecture of the file says.
-    fn of(file: &Gguf) -> Result<Self> {
-        let reordered = match file.metadata(ARCHITECTURE)? {
-            GgufValue::Text(name) if name == "llama" => {
-                let heads = |key: &str| match file.metadata(key)? {
-                    GgufValue::Unsigned(heads) => Ok(heads as usize),
-                    found => Err(file.wrong(
-                        key,
-                        format!("it is {found:?}, and must be one number"),
-                        "convert the model again",
-                    )),
-                };
-                let (queries, keys) = ("llama.attention.head_count", "llama.attention.head_count_kv");
-                let of_keys = if file.header.metadata.contains_key(keys) { keys } else { queries };
-                Some([heads(queries)?, heads(of_keys)?])
-            }
-            GgufValue::Text(name) if matches!(name.as_str(), "qwen2" | "qwen3") => None,
-            found => {
-                let reason = format!("it is {found:?}, and the names of llama, qwen2 and qwen3 are known");
-                return Err(file.wrong(ARCHITECTURE, reason, "take `parameters`, whose names are those of the file"));
-            }
-        };
-        Ok(Self { reordered })
+    /// Whether the file's architecture is one of those that [`hugging_face`](Self::hugging_face) and
+    /// [`configuration`](Self::configuration) know.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.architecture().is_ok()
     }
 
-    /// The new name, and the heads whose rows are to be put in order.
-    fn of_tensor(&self, file: &Gguf, name: &str) -> Result<(String, Option<usize>)> {
-        let unknown = || {
-            file.wrong(name, "it is no tensor of this architecture", "take `parameters`, with the names of the file")
+    pub(super) fn architecture(&self) -> Result<&'static Architecture> {
+        let found = self.metadata(ARCHITECTURE)?;
+        let known = if let GgufValue::Text(name) = &found { Architecture::named(name) } else { None };
+        known.ok_or_else(|| {
+            let reason = format!("it is {found:?}, and the names of {} are known", Architecture::names());
+            self.wrong(ARCHITECTURE, reason, "take `parameters`, whose names are those of the file")
+        })
+    }
+
+    /// The parameter that a tensor is, with its name; nothing for a tensor that is a part of another one's.
+    fn parameter(&self, architecture: &Architecture, name: &str) -> Result<Option<(String, Value)>> {
+        let layer = in_layer(name, LAYERS[0]);
+        let known = architecture.tensor(layer.is_some(), layer.map_or(name, |(_, name)| name));
+        let Some((tensor, rest)) = known else {
+            let help = "take `parameters`, with the names of the file";
+            return Err(self.wrong(name, "it is no tensor of this architecture", help));
         };
-        let (module, kind) = name.rsplit_once('.').ok_or_else(unknown)?;
-        let known = |names: &[(&str, &'static str)], module: &str| {
-            names.iter().find(|(own, _)| *own == module).map(|(_, theirs)| *theirs).ok_or_else(unknown)
+        let renamed = match layer {
+            Some((number, _)) => format!("{}{number}.{}{rest}", LAYERS[1], tensor.1),
+            None => format!("{}{rest}", tensor.1),
         };
-        let Some((layer, module)) = module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
-            return Ok((format!("{}.{kind}", known(&MODEL, module)?), None));
+        let mut value = match tensor.2 {
+            Change::NetGate => return Ok(None),
+            Change::Queries | Change::Keys => self.gathered(&[name], Some(&self.order(name, tensor.2)?))?,
+            Change::Net => {
+                let gate = name.replacen("attn_qkv", "attn_gate", 1);
+                let rows = self.rows(name)? + self.rows(&gate)?;
+                let [heads, key] = [self.count("ssm.group_count")?, self.count("ssm.state_size")?];
+                let order = heads::net_order(rows, heads, key).ok_or_else(|| self.not_of_heads(name, rows, heads))?;
+                self.gathered(&[name, &gate], Some(&order))?
+            }
+            Change::Same | Change::Row | Change::Filter | Change::NegativeLogarithm => self.get(name)?,
         };
-        let heads = self.reordered.and_then(|[queries, keys]| match module {
-            "attn_q" => Some(queries),
-            "attn_k" => Some(keys),
+        if let Some(array) = self.changed(architecture, name, tensor.2, &value)? {
+            value = array.into();
+        }
+        Ok(Some((renamed, value)))
+    }
+
+    /// What is computed of a dense tensor.
+    fn changed(&self, of: &Architecture, name: &str, change: Change, value: &Value) -> Result<Option<Array>> {
+        let dense = || {
+            let help = "convert the model again: llama.cpp leaves such tensors as floats";
+            value.as_dense().ok_or_else(|| self.wrong(name, format!("it is {value}, and not dense"), help))
+        };
+        Ok(match change {
+            Change::Row => Some(dense()?.reshape(&[1, -1])?),
+            Change::Filter => Some(dense()?.expand_dims(-1)?),
+            Change::NegativeLogarithm => Some(ops::log(dense()?.negative()?)?),
+            _ if of.gains_plus_one && name.ends_with("norm.weight") => {
+                let gain = dense()?;
+                Some(gain.subtract(Array::from_f32(1.0).as_dtype(gain.dtype())?)?)
+            }
             _ => None,
-        });
-        Ok((format!("model.layers.{layer}.{}.{kind}", known(&LAYER, module)?), heads))
+        })
+    }
+
+    /// The row of the file that each row of queries or keys is.
+    fn order(&self, name: &str, change: Change) -> Result<Vec<u32>> {
+        let (queries, keys) = ("attention.head_count", "attention.head_count_kv");
+        let key = if change == Change::Keys && self.has(&self.own(keys)?) { keys } else { queries };
+        let (rows, heads) = (self.rows(name)?, self.count(key)?);
+        heads::order(rows, heads).ok_or_else(|| self.not_of_heads(name, rows, heads))
+    }
+
+    fn not_of_heads(&self, name: &str, rows: usize, heads: usize) -> Error {
+        let reason = format!("its {rows} rows are not those of {heads} heads");
+        self.wrong(name, reason, "the metadata are those of another model: convert it again")
+    }
+
+    fn rows(&self, name: &str) -> Result<usize> {
+        Ok(self.stored(name)?.shape.first().map_or(0, |&rows| rows as usize))
+    }
+
+    /// A number of the architecture.
+    fn count(&self, key: &str) -> Result<usize> {
+        let key = self.own(key)?;
+        match self.metadata(&key)? {
+            GgufValue::Unsigned(count) => Ok(count as usize),
+            found => {
+                Err(self.wrong(&key, format!("it is {found:?}, and must be one number"), "convert the model again"))
+            }
+        }
+    }
+
+    /// An error about a key of the [`configuration`](Self::configuration) or a parameter of
+    /// [`hugging_face`](Self::hugging_face), with the file's own name for it.
+    #[must_use]
+    pub fn in_own_names(&self, error: Error) -> Error {
+        let Error::Checkpoint { file, key: Some(key), reason, help } = error else { return error };
+        let named = (file == self.path()).then(|| self.own_name(&key)).flatten();
+        // A configuration of its own the file has not.
+        let fetch =
+            |help: String| if help.starts_with("fetch") { "fetch or convert the model again".to_owned() } else { help };
+        let help = if named.is_some() { help.map(fetch) } else { help };
+        Error::Checkpoint { file, key: named.or(Some(key)), reason, help }
+    }
+
+    fn own_name(&self, key: &str) -> Option<String> {
+        let architecture = self.architecture().ok()?;
+        if let Some(own) = architecture.key(key) {
+            return self.own(own).ok();
+        }
+        let layer = in_layer(key, LAYERS[1]);
+        let (tensor, rest) = architecture.parameter(layer.is_some(), layer.map_or(key, |(_, name)| name))?;
+        Some(match layer {
+            Some((number, _)) => format!("{}{number}.{}{rest}", LAYERS[0], tensor.0),
+            None => format!("{}{rest}", tensor.0),
+        })
     }
 }

@@ -124,6 +124,9 @@ pub(crate) fn decoders() -> Vec<Sample> {
         "float/qwen3_moe",
         "affine/gemma2",
         "float/gemma3_text",
+        "gguf/llama.gguf",
+        "gguf/qwen3_next.gguf",
+        "gguf/gemma2_bf16.gguf",
     ]
     .map(decoder)
     .into()

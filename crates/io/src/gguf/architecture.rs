@@ -1,0 +1,273 @@
+//! What llama.cpp calls and changes of each architecture: the one table that all of `Gguf` reads.
+//!
+//! As `tensor_mapping.py` of gguf-py, `conversion` of llama.cpp and its `src/models` have it.
+
+use crate::json::Json;
+
+/// An architecture of llama.cpp, and how its files differ from those of Hugging Face.
+pub(super) struct Architecture {
+    /// `general.architecture`.
+    pub(super) name: &'static str,
+    /// `model_type` of Hugging Face's configuration.
+    pub(super) model_type: &'static str,
+    /// The tensors of a layer.
+    pub(super) tensors: &'static [&'static [Tensor]],
+    /// The keys of the configuration.
+    pub(super) keys: &'static [&'static [Key]],
+    /// What the configuration says where the file does not.
+    pub(super) usual: &'static [(&'static str, Json)],
+    /// Whether the gains of norms are stored plus 1.
+    pub(super) gains_plus_one: bool,
+    /// How scores are scaled, where it is not by the width of a head alone.
+    pub(super) scale: Option<Scale>,
+}
+
+/// A tensor's module, or its whole name, in the file and in Hugging Face's model, and what is to be undone.
+pub(super) struct Tensor(pub(super) &'static str, pub(super) &'static str, pub(super) Change);
+
+/// A key behind the architecture's name, and that of Hugging Face.
+pub(super) type Key = (&'static str, &'static str);
+
+/// What llama.cpp has made of a tensor.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    /// Nothing.
+    Same,
+    /// The two halves of each head of queries are mixed, row by row.
+    Queries,
+    /// Those of each head of keys are.
+    Keys,
+    /// A matrix of one row is a vector.
+    Row,
+    /// A filter `[channels, taps, 1]` has two axes.
+    Filter,
+    /// A logarithm is the negative number.
+    NegativeLogarithm,
+    /// The rows for queries, keys and values of all heads, which belong together head by head with those of the next change.
+    Net,
+    /// The rows for gates of all heads, which are put behind the ones above.
+    NetGate,
+}
+
+/// Scores are divided by the root of `query_pre_attn_scalar`.
+#[derive(Clone, Copy)]
+pub(super) struct Scale {
+    /// So many layers has the model in which this is the width of all heads by their number, and not that of a head.
+    pub(super) wide: u64,
+}
+
+const SAME: Change = Change::Same;
+
+/// Outside the layers.
+pub(super) const MODEL: &[Tensor] = &[
+    Tensor("token_embd", "model.embed_tokens", SAME),
+    Tensor("output_norm", "model.norm", SAME),
+    Tensor("output", "lm_head", SAME),
+];
+
+const PLAIN_HEADS: &[Tensor] =
+    &[Tensor("attn_q", "self_attn.q_proj", SAME), Tensor("attn_k", "self_attn.k_proj", SAME)];
+const MIXED_HEADS: &[Tensor] =
+    &[Tensor("attn_q", "self_attn.q_proj", Change::Queries), Tensor("attn_k", "self_attn.k_proj", Change::Keys)];
+const ATTENTION: &[Tensor] = &[
+    Tensor("attn_norm", "input_layernorm", SAME),
+    Tensor("attn_v", "self_attn.v_proj", SAME),
+    Tensor("attn_output", "self_attn.o_proj", SAME),
+];
+const HEAD_NORMS: &[Tensor] =
+    &[Tensor("attn_q_norm", "self_attn.q_norm", SAME), Tensor("attn_k_norm", "self_attn.k_norm", SAME)];
+const GATED: &[Tensor] = &[
+    Tensor("ffn_gate", "mlp.gate_proj", SAME),
+    Tensor("ffn_up", "mlp.up_proj", SAME),
+    Tensor("ffn_down", "mlp.down_proj", SAME),
+];
+/// The experts of a layer are one array, as mlx-lm has them.
+const EXPERTS: &[Tensor] = &[
+    Tensor("ffn_gate_inp", "mlp.gate", SAME),
+    Tensor("ffn_gate_exps", "mlp.switch_mlp.gate_proj", SAME),
+    Tensor("ffn_up_exps", "mlp.switch_mlp.up_proj", SAME),
+    Tensor("ffn_down_exps", "mlp.switch_mlp.down_proj", SAME),
+];
+const SHARED_EXPERT: &[Tensor] = &[
+    Tensor("ffn_gate_inp_shexp", "mlp.shared_expert_gate", Change::Row),
+    Tensor("ffn_gate_shexp", "mlp.shared_expert.gate_proj", SAME),
+    Tensor("ffn_up_shexp", "mlp.shared_expert.up_proj", SAME),
+    Tensor("ffn_down_shexp", "mlp.shared_expert.down_proj", SAME),
+];
+const NORM_BEFORE: &[Tensor] = &[Tensor("ffn_norm", "post_attention_layernorm", SAME)];
+const NORM_BETWEEN: &[Tensor] = &[Tensor("post_attention_norm", "post_attention_layernorm", SAME)];
+const NORMS_AROUND: &[Tensor] = &[
+    Tensor("ffn_norm", "pre_feedforward_layernorm", SAME),
+    Tensor("post_ffw_norm", "post_feedforward_layernorm", SAME),
+];
+const DELTA_NET: &[Tensor] = &[
+    Tensor("attn_qkv", "linear_attn.in_proj_qkvz", Change::Net),
+    Tensor("attn_gate", "linear_attn.in_proj_qkvz", Change::NetGate),
+    Tensor("ssm_in", "linear_attn.in_proj_qkvz", SAME),
+    Tensor("ssm_ba", "linear_attn.in_proj_ba", SAME),
+    Tensor("ssm_conv1d", "linear_attn.conv1d", Change::Filter),
+    Tensor("ssm_a", "linear_attn.A_log", Change::NegativeLogarithm),
+    Tensor("ssm_dt.bias", "linear_attn.dt_bias", SAME),
+    Tensor("ssm_norm", "linear_attn.norm", SAME),
+    Tensor("ssm_out", "linear_attn.out_proj", SAME),
+];
+
+/// Of every architecture.
+const SIZES: &[Key] = &[
+    ("embedding_length", "hidden_size"),
+    ("block_count", "num_hidden_layers"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("context_length", "max_position_embeddings"),
+    ("rope.freq_base", "rope_theta"),
+];
+const EXPERT_SIZES: &[Key] = &[
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+];
+const DELTA_NET_SIZES: &[Key] = &[
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ("full_attention_interval", "full_attention_interval"),
+    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    ("ssm.state_size", "linear_key_head_dim"),
+    ("ssm.group_count", "linear_num_key_heads"),
+    ("ssm.time_step_rank", "linear_num_value_heads"),
+];
+const WINDOW: &[Key] = &[("attention.sliding_window", "sliding_window")];
+const LOCAL_ROPE: &[Key] = &[("rope.freq_base_swa", "rope_local_base_freq")];
+const CAPS: &[Key] =
+    &[("attn_logit_softcapping", "attn_logit_softcapping"), ("final_logit_softcapping", "final_logit_softcapping")];
+
+/// Of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
+pub(super) const ROPE_SCALING: &[Key] = &[
+    ("rope.scaling.type", "rope_type"),
+    ("rope.scaling.factor", "factor"),
+    ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+    ("rope.scaling.yarn_attn_factor", "attention_factor"),
+    ("rope.scaling.yarn_beta_fast", "beta_fast"),
+    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+];
+
+const NORMALIZED: &[(&str, Json)] = &[("norm_topk_prob", Json::Bool(true))];
+
+/// What most are.
+const PLAIN: Architecture = Architecture {
+    name: "",
+    model_type: "",
+    tensors: &[],
+    keys: &[SIZES],
+    usual: &[],
+    gains_plus_one: false,
+    scale: None,
+};
+
+const GEMMA: Architecture = Architecture { gains_plus_one: true, ..PLAIN };
+
+/// Those that are read. Mistral's models are of the architecture `llama` there.
+pub(super) const ARCHITECTURES: [Architecture; 8] = [
+    Architecture {
+        name: "llama",
+        model_type: "llama",
+        tensors: &[ATTENTION, MIXED_HEADS, NORM_BEFORE, GATED],
+        ..PLAIN
+    },
+    Architecture {
+        name: "qwen2",
+        model_type: "qwen2",
+        tensors: &[ATTENTION, PLAIN_HEADS, NORM_BEFORE, GATED],
+        ..PLAIN
+    },
+    Architecture {
+        name: "qwen3",
+        model_type: "qwen3",
+        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, GATED],
+        ..PLAIN
+    },
+    Architecture {
+        name: "qwen3moe",
+        model_type: "qwen3_moe",
+        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, EXPERTS],
+        keys: &[SIZES, EXPERT_SIZES],
+        usual: NORMALIZED,
+        ..PLAIN
+    },
+    // The gains are plus 1 there, which is how mlx-lm has them.
+    Architecture {
+        name: "qwen3next",
+        model_type: "qwen3_next",
+        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, EXPERTS, SHARED_EXPERT, DELTA_NET],
+        keys: &[SIZES, EXPERT_SIZES, DELTA_NET_SIZES],
+        usual: NORMALIZED,
+        ..PLAIN
+    },
+    Architecture {
+        name: "gemma",
+        model_type: "gemma",
+        tensors: &[ATTENTION, PLAIN_HEADS, NORM_BEFORE, GATED],
+        ..GEMMA
+    },
+    Architecture {
+        name: "gemma2",
+        model_type: "gemma2",
+        tensors: &[ATTENTION, PLAIN_HEADS, NORM_BETWEEN, NORMS_AROUND, GATED],
+        keys: &[SIZES, WINDOW, CAPS],
+        usual: &[("sliding_window", Json::Integer(4096))],
+        scale: Some(Scale { wide: 46 }),
+        ..GEMMA
+    },
+    Architecture {
+        name: "gemma3",
+        model_type: "gemma3_text",
+        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, NORMS_AROUND, GATED],
+        keys: &[SIZES, WINDOW, LOCAL_ROPE, CAPS],
+        usual: &[("rope_theta", Json::Integer(10_000))],
+        scale: Some(Scale { wide: 62 }),
+        ..GEMMA
+    },
+];
+
+impl Architecture {
+    /// The one of this name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        const ALL: &[Architecture] = &ARCHITECTURES;
+        ALL.iter().find(|architecture| architecture.name == name)
+    }
+
+    /// The names of all, for a message.
+    pub(super) fn names() -> String {
+        let names: Vec<&str> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
+        let (last, first) = names.split_last().unwrap_or((&"", &[]));
+        format!("{} and {last}", first.join(", "))
+    }
+
+    /// The tensor of a layer, or one outside the layers, whose name in the file this is, and what stands behind the module.
+    pub(super) fn tensor<'n>(&self, in_layer: bool, name: &'n str) -> Option<(&'static Tensor, &'n str)> {
+        self.all(in_layer).find_map(|tensor| Some((tensor, behind(name, tensor.0)?)))
+    }
+
+    /// The same by the name that Hugging Face has for it.
+    pub(super) fn parameter<'n>(&self, in_layer: bool, name: &'n str) -> Option<(&'static Tensor, &'n str)> {
+        self.all(in_layer).find_map(|tensor| Some((tensor, behind(name, tensor.1)?)))
+    }
+
+    /// The file's key behind the architecture's name for a key of Hugging Face's configuration, or of a section of it.
+    pub(super) fn key(&self, theirs: &str) -> Option<&'static str> {
+        let last = theirs.rsplit_once('.').map_or(theirs, |(_, last)| last);
+        let keys = self.keys.iter().copied().flatten().chain(ROPE_SCALING);
+        keys.copied().find(|(_, key)| *key == last).map(|(own, _)| own)
+    }
+
+    fn all(&self, in_layer: bool) -> impl Iterator<Item = &'static Tensor> + use<> {
+        let (outside, within) = if in_layer { (&[][..], self.tensors) } else { (MODEL, &[][..]) };
+        outside.iter().chain(within.iter().copied().flatten())
+    }
+}
+
+/// What stands behind a module's name: `.weight`, or nothing.
+fn behind<'n>(name: &'n str, module: &str) -> Option<&'n str> {
+    name.strip_prefix(module).filter(|rest| rest.is_empty() || rest.starts_with('.'))
+}

@@ -1,0 +1,218 @@
+//! The configuration that Hugging Face's model of a file has.
+
+use tacit_core::{Error, Result};
+
+use super::architecture::ROPE_SCALING;
+use super::cursor::Cursor;
+use super::names::ROPE;
+use super::{Gguf, GgufValue, metadata};
+use crate::json::Json;
+
+/// The words of the vocabulary.
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+const EMBEDDING: &str = "token_embd.weight";
+
+const AGAIN: &str = "convert the model again";
+
+impl Gguf {
+    /// What Hugging Face's `config.json` says of such a model, as far as the metadata and the tensors tell.
+    ///
+    /// The architectures are those of [`hugging_face`](Self::hugging_face). Numbers of `f32` have the fewest digits that stand
+    /// for them. What rotary frequencies are divided by, `rope_freqs.weight`, is the list `factors` of a `rope_scaling` of type
+    /// `rope_freqs`, which Hugging Face does not have.
+    ///
+    /// ```no_run
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use tacit_io::Gguf;
+    ///
+    /// let json = Gguf::open("gemma-3-270m-q4_k_m.gguf")?.configuration()?;
+    /// println!("{:?}", json.get("sliding_window"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The architecture is another one; there is no embedding, or it has not as many rows as there are words; or two numbers
+    /// contradict each other. Whether all is there that a model needs is left to who reads the configuration.
+    pub fn configuration(&self) -> Result<Json> {
+        let architecture = self.architecture()?;
+        let mut json = Json::Object(Vec::new());
+        json.set("model_type", Json::Text(architecture.model_type.to_owned()));
+        for (key, value) in architecture.usual {
+            json.set(key, value.clone());
+        }
+        for &(own, theirs) in architecture.keys.iter().copied().flatten() {
+            if let Some(value) = self.said(own)? {
+                json.set(theirs, value);
+            }
+        }
+        self.heads(&mut json)?;
+        if let Some(types) = self.layer_types(&json)? {
+            json.set("layer_types", types);
+        }
+        if let Some(values) = self.said("ssm.inner_size")? {
+            let width = values.integer::<i64>().zip(json.get("linear_num_value_heads").and_then(Json::integer));
+            let width =
+                width.and_then(|(values, heads)| values.checked_div(heads).filter(|width| width * heads == values));
+            let reason = || format!("it is {values}, which is no whole number of ssm.time_step_rank heads");
+            let width = width.ok_or_else(|| self.wrong_own("ssm.inner_size", reason()))?;
+            json.set("linear_value_head_dim", Json::Integer(width.into()));
+        }
+        self.positions(&mut json)?;
+        self.scale(&mut json);
+        json.set("vocab_size", Json::Integer(self.words()?.into()));
+        json.set("tie_word_embeddings", Json::Bool(!self.header.tensors.contains_key("output.weight")));
+        for (tensor, key) in [("blk.0.attn_output.bias", "attention_bias"), ("blk.0.ffn_up.bias", "mlp_bias")] {
+            if self.header.tensors.contains_key(tensor) {
+                json.set(key, Json::Bool(true));
+            }
+        }
+        if let Some(end) = self.value("tokenizer.ggml.eos_token_id")? {
+            json.set("eos_token_id", end);
+        }
+        Ok(json)
+    }
+
+    /// The width of a head, which is that of keys as well as of values.
+    fn heads(&self, json: &mut Json) -> Result<()> {
+        let integer = |json: &Json, key: &str| json.get(key).and_then(Json::integer::<i64>);
+        if json.get("head_dim").is_none()
+            && let (Some(width), Some(heads)) = (integer(json, "hidden_size"), integer(json, "num_attention_heads"))
+            && let Some(width) = width.checked_div(heads)
+        {
+            json.set("head_dim", Json::Integer(width.into()));
+        }
+        if let Some(values) = self.said("attention.value_length")?
+            && let Some(keys) = json.get("head_dim").filter(|&keys| *keys != values)
+        {
+            let reason = format!("it is {values}, and that of keys is {keys}: heads of one width are read");
+            return Err(self.wrong_own("attention.value_length", reason));
+        }
+        Ok(())
+    }
+
+    /// Which layers have a window, where the file says more than the architecture does: each of them by itself, or all but the
+    /// last of so many.
+    fn layer_types(&self, json: &Json) -> Result<Option<Json>> {
+        const KEY: &str = "attention.sliding_window_pattern";
+        let count = json.get("num_hidden_layers").and_then(Json::integer::<u32>);
+        let (Some(pattern), Some(count), Some(_)) = (self.said(KEY)?, count, json.get("sliding_window")) else {
+            return Ok(None);
+        };
+        let slides: Option<Vec<bool>> = match &pattern {
+            Json::List(layers) => layers.iter().map(Json::flag).collect(),
+            period => period
+                .integer::<u32>()
+                .map(|period| (0..count).map(|layer| period == 0 || layer % period < period - 1).collect()),
+        };
+        let slides = slides.ok_or_else(|| {
+            self.wrong_own(KEY, format!("it is {pattern}, and should be true or false of each layer, or a number"))
+        })?;
+        let name = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
+        Ok(Some(Json::List(slides.into_iter().map(|slides| Json::Text(name(slides).to_owned())).collect())))
+    }
+
+    /// Which part of a head is turned, and by which frequencies.
+    fn positions(&self, json: &mut Json) -> Result<()> {
+        let turned = self.said("rope.dimension_count")?.and_then(|turned| turned.number());
+        if let (Some(turned), Some(width)) = (turned, json.get("head_dim").and_then(Json::number)) {
+            json.set("partial_rotary_factor", Json::Float(turned / width));
+        }
+        let mut scaling = Json::Object(Vec::new());
+        for &(own, theirs) in ROPE_SCALING {
+            if let Some(value) = self.said(own)? {
+                scaling.set(theirs, value);
+            }
+        }
+        if let Some(stored) = self.header.tensors.get(ROPE) {
+            let factors = self.get(ROPE)?;
+            let factors = factors.as_dense().filter(|_| stored.shape.len() == 1 && stored.kind.name() == "F32");
+            let reason = || format!("it is {} {:?}, and should be a list of F32", stored.kind, stored.shape);
+            let factors = factors.ok_or_else(|| self.wrong(ROPE, reason(), AGAIN))?.as_slice::<f32>();
+            scaling.set("rope_type", Json::Text("rope_freqs".to_owned()));
+            scaling.set("factors", Json::List(factors.iter().map(|&factor| short(factor.into())).collect()));
+        }
+        let scales = scaling.get("rope_type").and_then(Json::text).is_some_and(|kind| kind != "none");
+        if scales {
+            json.set("rope_scaling", scaling);
+        }
+        Ok(())
+    }
+
+    /// What scores are divided by the root of, where llama.cpp knows it by the number of layers.
+    fn scale(&self, json: &mut Json) {
+        let integer = |key: &str| json.get(key).and_then(Json::integer::<i64>);
+        let Some(scale) = self.architecture().ok().and_then(|architecture| architecture.scale) else { return };
+        let [layers, hidden, heads, width] =
+            ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"].map(integer);
+        let wide = layers.is_some_and(|layers| layers == scale.wide as i64);
+        let width = if wide { hidden.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(heads)) } else { width };
+        if let Some(width) = width {
+            json.set("query_pre_attn_scalar", Json::Integer(width.into()));
+        }
+    }
+
+    /// The words of the vocabulary, each of which has a row of the embedding.
+    fn words(&self) -> Result<i32> {
+        let words = self.stored(EMBEDDING)?.shape.first().copied().unwrap_or_default();
+        if let Some(&(kind, at)) = self.header.metadata.get(TOKENS)
+            && let Some(tokens) = metadata::length(&mut Cursor::new(self.bytes(), at), kind)
+            && tokens != words as usize
+        {
+            let reason = format!("it has {tokens} tokens, and {EMBEDDING} has {words} rows");
+            return Err(self.wrong(TOKENS, reason, AGAIN));
+        }
+        Ok(words)
+    }
+
+    /// The value of a key of the architecture, if it is there.
+    fn said(&self, key: &str) -> Result<Option<Json>> {
+        self.value(&self.own(key)?)
+    }
+
+    /// The value of a key, if it is there.
+    pub(super) fn value(&self, key: &str) -> Result<Option<Json>> {
+        Ok(if self.has(key) { Some(json(self.metadata(key)?)) } else { None })
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.header.metadata.contains_key(key)
+    }
+
+    /// A key of the architecture.
+    pub(super) fn own(&self, key: &str) -> Result<String> {
+        Ok(format!("{}.{key}", self.architecture()?.name))
+    }
+
+    fn wrong_own(&self, key: &str, reason: String) -> Error {
+        self.own(key).map_or_else(|error| error, |key| self.wrong(&key, reason, AGAIN))
+    }
+}
+
+/// A value as JSON has it; a list of numbers that are all the same, which some converters write for the layers, is one of them.
+fn json(value: GgufValue) -> Json {
+    match value {
+        GgufValue::Unsigned(number) => Json::Integer(number.into()),
+        GgufValue::Signed(number) => Json::Integer(number.into()),
+        GgufValue::Float(number) => short(number),
+        GgufValue::Bool(flag) => Json::Bool(flag),
+        GgufValue::Text(text) => Json::Text(text),
+        GgufValue::List(values) => {
+            let mut values: Vec<Json> = values.into_iter().map(json).collect();
+            let same = values.windows(2).all(|pair| pair[0] == pair[1]);
+            match values.first() {
+                Some(Json::Integer(_)) if same => values.swap_remove(0),
+                _ => Json::List(values),
+            }
+        }
+    }
+}
+
+/// A number with the fewest digits that stand for it, if it is one of `f32`.
+fn short(number: f64) -> Json {
+    let narrow = number as f32;
+    let digits = if f64::from(narrow) == number { narrow.to_string().parse().ok() } else { None };
+    Json::Float(digits.unwrap_or(number))
+}

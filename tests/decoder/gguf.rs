@@ -1,0 +1,234 @@
+//! Decoders from GGUF files, beside the same ones from folders of Hugging Face and what llama.cpp makes of the files
+//! (`examples/generate/golden/make_gguf.py`).
+
+use std::fs;
+
+use expect_test::expect;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype};
+use tacit::io::Tensors;
+use tacit::prelude::*;
+use tacit_models::{Config, Decoder, Positions, caches, load};
+
+use crate::golden::{difference, folder, loaded, reserve};
+use crate::refused::Folder;
+
+/// What is between the logits of a file and others, at most, in terms of the largest one.
+struct Bounds {
+    /// Those of the folder.
+    folder: f32,
+    /// Those of llama.cpp.
+    llama_cpp: f32,
+}
+
+const EXACT: Bounds = Bounds { folder: 0.0, llama_cpp: 1e-4 };
+/// A file has numbers that are computed of those in the folder: factors of frequencies, a logarithm.
+const COMPUTED: Bounds = Bounds { folder: 1e-5, ..EXACT };
+/// ggml looks GELU up in a table of halves.
+const GELU: Bounds = Bounds { llama_cpp: 2e-3, ..EXACT };
+
+const MODELS: [(&str, Bounds); 9] = [
+    ("llama", COMPUTED),
+    ("mistral", EXACT),
+    ("qwen2", EXACT),
+    ("qwen3", EXACT),
+    ("qwen3_moe", EXACT),
+    ("qwen3_next", COMPUTED),
+    ("gemma", GELU),
+    ("gemma2", GELU),
+    ("gemma3_text", GELU),
+];
+
+fn logits((config, mut model): (Config, Model<Decoder>), prompt: &Array) -> Result<Array> {
+    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let mut caches = caches(&config, 1, dtype)?;
+    reserve(&mut caches, prompt.dim(1))?;
+    let logits = model.run_with(&mut caches, |decoder, caches| decoder.forward(prompt, caches, Positions::All))?;
+    Ok(logits.squeeze_axes(&[0])?)
+}
+
+fn golden() -> Result<(Tensors, Array)> {
+    let tensors = Tensors::open(folder("gguf/logits.safetensors"))?;
+    let prompt = tensors.get("prompt")?.reshape(&[1, -1])?;
+    Ok((tensors, prompt))
+}
+
+#[test]
+fn a_file_gives_the_logits_of_its_folder_and_of_llama_cpp() -> Result<()> {
+    tacit::compile::disable_fusion();
+    let _deny = Policy::Deny.scope();
+    let (expected, prompt) = golden()?;
+    for (name, bounds) in MODELS {
+        let of_file = logits(load(folder(&format!("gguf/{name}.gguf")))?, &prompt)?;
+        let of_folder = logits(loaded(&format!("gguf/{name}"))?, &prompt)?;
+        let far = difference(&of_file, &of_folder)?;
+        assert!(far <= bounds.folder, "{name}: the logits of the folder differ by {far}");
+        let theirs = expected.get(name)?;
+        let far = difference(&of_file.try_index((-theirs.dim(0).., ..))?, &theirs)?;
+        assert!(far <= bounds.llama_cpp, "{name}: the logits of llama.cpp differ by {far}");
+    }
+    Ok(())
+}
+
+/// A model is loaded by its GGUF file, by a folder that holds it, by a file of tensors beside its configuration, and by the folder of
+/// these.
+#[test]
+fn a_model_is_loaded_from_whatever_holds_it() -> Result<()> {
+    tacit::compile::disable_fusion();
+    let (_, prompt) = golden()?;
+    let holder = Folder::new("gguf")?;
+    fs::copy(folder("gguf/gemma3_text.gguf"), holder.0.join("any-name.gguf")).expect("copies");
+    let own = folder("gguf/gemma3_text");
+    for paths in [[folder("gguf/gemma3_text.gguf"), holder.0.clone()], [own.join("model.safetensors"), own]] {
+        let [one, other] = &paths;
+        assert!(logits(load(one)?, &prompt)?.eq_values(logits(load(other)?, &prompt)?)?, "{}", one.display());
+        for path in &paths {
+            assert!(Config::is_known(path)?, "{}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// The parts of a model that was split are one model, whichever of them is named.
+#[test]
+fn parts_of_a_model_are_loaded_as_one() -> Result<()> {
+    tacit::compile::disable_fusion();
+    let (_, prompt) = golden()?;
+    let whole = logits(load(folder("gguf/mistral.gguf"))?, &prompt)?;
+    for part in 1..=3 {
+        let parts = logits(load(folder(&format!("gguf/mistral-{part:05}-of-00003.gguf")))?, &prompt)?;
+        assert!(parts.eq_values(&whole)?, "by part {part}");
+    }
+    Ok(())
+}
+
+/// llama.cpp widens the gains of a model whose matrices are bf16; the decoder computes in bf16 nevertheless, as the one of the
+/// folder does, to the bit.
+#[test]
+fn halves_are_computed_in_halves() -> Result<()> {
+    tacit::compile::disable_fusion();
+    let (_, prompt) = golden()?;
+    let found = logits(load(folder("gguf/gemma2_bf16.gguf"))?, &prompt)?;
+    let expected = logits(load(folder("gguf/gemma2"))?, &prompt)?;
+    assert_eq!(found.dtype(), Dtype::Bfloat16);
+    assert!(found.eq_values(&expected)?);
+    Ok(())
+}
+
+/// A golden file in which some bytes stand in the place of others.
+fn changed(name: &str, changes: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut bytes = fs::read(folder(&format!("gguf/{name}.gguf"))).expect("a golden file");
+    for (old, new) in changes {
+        assert_eq!(old.len(), new.len());
+        let at = bytes.windows(old.len()).position(|found| found == *old).expect("is there");
+        bytes[at..at + old.len()].copy_from_slice(new);
+    }
+    bytes
+}
+
+/// A key with a number, as the file has it.
+fn number(key: &str, value: u32) -> Vec<u8> {
+    [key.as_bytes(), &4_u32.to_le_bytes(), &value.to_le_bytes()].concat()
+}
+
+/// A golden file with one more key, a list of so many words; the tensors stay where they are aligned.
+fn with_words(name: &str, count: usize) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let mut entry = text("tokenizer.ggml.tokens");
+    entry.extend([9_u32.to_le_bytes(), 8_u32.to_le_bytes()].concat());
+    entry.extend((count as u64).to_le_bytes());
+    entry.extend(text("word").repeat(count - 1));
+    let rest = (entry.len() + 8).next_multiple_of(32) - entry.len() - 8;
+    entry.extend(text(&"x".repeat(rest)));
+    let mut bytes = changed(name, &[]);
+    let keys = u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"));
+    bytes[16..24].copy_from_slice(&(keys + 1).to_le_bytes());
+    bytes.splice(24..24, entry);
+    bytes
+}
+
+#[test]
+fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
+    let holder = Folder::new("gguf-refused")?;
+    let file = holder.0.join("model.gguf");
+    let heads = "qwen3.attention.head_count";
+    let files = [
+        changed("qwen3", &[(b"qwen3", b"mamba")]),
+        changed("qwen3", &[(b"qwen3.block_count", b"qwen3.block_cound")]),
+        changed("qwen3", &[(&number("qwen3.block_count", 2), &number("qwen3.block_count", 5))]),
+        changed("qwen3", &[(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight")]),
+        changed("qwen3", &[(b"blk.1.ffn_up.weight", b"blk.1.ffn_xy.weight")]),
+        changed("qwen3", &[(b"token_embd.weight", b"token_embx.weight")]),
+        changed("qwen3", &[(&number(heads, 4), &number(heads, 3))]),
+        changed("qwen3", &[(b"yarn", b"spin")]),
+        changed("llama", &[(&number("llama.attention.head_count", 4), &number("llama.attention.head_count", 3))]),
+        changed("llama", &[(&number("llama.attention.value_length", 8), &number("llama.attention.value_length", 4))]),
+        changed("qwen3_next", &[(&number("qwen3next.ssm.inner_size", 32), &number("qwen3next.ssm.inner_size", 31))]),
+        changed("qwen3_next", &[(&number("qwen3next.ssm.group_count", 2), &number("qwen3next.ssm.group_count", 3))]),
+        with_words("gemma", 47),
+        with_words("gemma", 49),
+    ];
+    let mut said = String::new();
+    for bytes in files {
+        fs::write(&file, bytes).expect("writes");
+        let error = load(&file).expect_err("it is refused").to_string();
+        said += &error.replace(&file.display().to_string(), "FILE");
+        said.push('\n');
+    }
+    fs::write(&file, with_words("gemma", 48)).expect("writes");
+    load(&file)?;
+    fs::write(holder.0.join("other.gguf"), b"GGUF").expect("writes");
+    let part = |number: usize| folder(&format!("gguf/mistral-{number:05}-of-00003.gguf"));
+    let lone = Folder::new("gguf-part")?;
+    fs::copy(part(1), lone.0.join("model.gguf")).expect("copies");
+    let missing = Folder::new("gguf-parts")?;
+    fs::copy(part(1), missing.0.join("m-00001-of-00003.gguf")).expect("copies");
+    fs::copy(part(3), missing.0.join("m-00003-of-00003.gguf")).expect("copies");
+    let twice = Folder::new("gguf-twice")?;
+    for number in 1..=3 {
+        fs::copy(part(number.min(2)), twice.0.join(format!("m-{number:05}-of-00003.gguf"))).expect("copies");
+    }
+    for folder in [holder, lone, missing, twice] {
+        let error = load(&folder.0).expect_err("it is refused").to_string();
+        said += &error.replace(&folder.0.display().to_string(), "FOLDER");
+        said.push('\n');
+    }
+    expect![[r#"
+        FILE: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2 and gemma3 are known
+        help: take `parameters`, whose names are those of the file
+        FILE: qwen3.block_count: it is not there
+        help: fetch or convert the model again
+        FILE: qwen3.block_count: it is 5, and there are tensors of 2 layers
+        help: fetch or convert the model again
+        FILE: blk.1.ffn_up.weight: it is not there, and the configuration asks for f32[24,16]
+        help: fetch or convert the model again
+        FILE: blk.1.ffn_xy.weight: it is no tensor of this architecture
+        help: take `parameters`, with the names of the file
+        FILE: token_embd.weight: there is no tensor of this name
+        help: ask for one of `names`
+        FILE: qwen3.attention.head_count_kv: 2 heads of keys do not serve 3 heads of queries in equal parts
+        help: fetch or convert the model again
+        FILE: qwen3.rope.scaling.type: spin is not read
+        help: there are default, linear, llama3 and yarn: take a model of one of these, or remove the entry if its context is not longer than that of the first training
+        FILE: blk.0.attn_q.weight: its 32 rows are not those of 3 heads
+        help: the metadata are those of another model: convert it again
+        FILE: llama.attention.value_length: it is 4, and that of keys is 8: heads of one width are read
+        help: convert the model again
+        FILE: qwen3next.ssm.inner_size: it is 31, which is no whole number of ssm.time_step_rank heads
+        help: convert the model again
+        FILE: qwen3next.ssm.time_step_rank: 3 heads of keys do not serve 4 heads of values in equal parts
+        help: fetch or convert the model again
+        FILE: tokenizer.ggml.tokens: it has 47 tokens, and token_embd.weight has 48 rows
+        help: convert the model again
+        FILE: tokenizer.ggml.tokens: it has 49 tokens, and token_embd.weight has 48 rows
+        help: convert the model again
+        FOLDER: it holds 2 models, among them model.gguf and other.gguf
+        help: name the file of one of them
+        FOLDER/model.gguf: split.count: it is 3, and the name of the file does not say which of them it is
+        help: call the files NAME-00001-of-00003.gguf and so on, as llama.cpp does
+        cannot open FOLDER/m-00002-of-00003.gguf: No such file or directory (os error 2)
+        FOLDER/m-00003-of-00003.gguf: split.no: it is not part 3 of 3
+        help: fetch all parts of the model again
+    "#]].assert_eq(&said);
+    Ok(())
+}
