@@ -9,6 +9,9 @@
 //! `--beside` starts a program that takes steps of the same models in the same rounds, as `benches/peers/train.py` does, and
 //! compares with its steps without quantization, too. Without a filter everything is run, each task for so many seconds.
 
+#[path = "../examples/characters/block.rs"]
+mod block;
+
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -29,6 +32,8 @@ use tacit::model::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
 use tacit::tree;
 use tacit_figures::{Bench, Unit};
+
+use block::Block;
 
 /// Seconds of a turn, which is one step at least.
 const TURN: f64 = 0.02;
@@ -103,48 +108,24 @@ impl Task for Mlp {
     }
 }
 
-/// A block of a decoder.
-#[derive(Debug, ModuleParameters)]
-struct Block {
-    #[param]
-    attention_norm: nn::RmsNorm,
-    #[param]
-    attention: MultiHeadAttention,
-    #[param]
-    mlp_norm: nn::RmsNorm,
-    #[param]
-    up: nn::Linear,
-    #[param]
-    down: nn::Linear,
-}
-
-impl Block {
-    const DIMS: i32 = 512;
-    const TOKENS: [i32; 3] = [8, 256, Self::DIMS];
-}
+/// How wide a block is.
+const DIMS: i32 = 512;
+/// What a block is trained on: sequences of tokens.
+const TOKENS: [i32; 3] = [8, 256, DIMS];
 
 impl Task for Block {
     fn new() -> Result<Self> {
-        Ok(Self {
-            attention_norm: nn::RmsNorm::new(Self::DIMS)?,
-            attention: MultiHeadAttention::new(Self::DIMS, 8).map_err(|error| Error::Function(Box::new(error)))?,
-            mlp_norm: nn::RmsNorm::new(Self::DIMS)?,
-            up: nn::Linear::new(Self::DIMS, 2048)?,
-            down: nn::Linear::new(2048, Self::DIMS)?,
-        })
+        Block::new(DIMS, 8)
     }
 
     fn batch(seed: u64) -> Result<Batch> {
-        let normal = |seed| random::normal::<f32>(&Self::TOKENS, None, None, &random::key(seed)?);
+        let normal = |seed| random::normal::<f32>(&TOKENS, None, None, &random::key(seed)?);
         Ok((normal(100 + seed)?, normal(200 + seed)?))
     }
 
     fn loss(&mut self, (x, target): &Batch) -> Result<Array, Exception> {
-        let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(Self::TOKENS[1])?;
-        let normed = self.attention_norm.forward(x)?;
-        let x = x.add(self.attention.forward((&normed, &normed, &normed, &mask))?)?;
-        let hidden = nn::silu(self.up.forward(&self.mlp_norm.forward(&x)?)?)?;
-        x.add(self.down.forward(&hidden)?)?.subtract(target)?.square()?.mean(None)
+        let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(TOKENS[1])?;
+        self.forward(x, &mask, nn::silu)?.subtract(target)?.square()?.mean(None)
     }
 }
 

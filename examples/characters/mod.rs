@@ -1,5 +1,7 @@
 //! A transformer of characters, of mlx-rs's own layers, and the book of Genesis for it to read.
 
+mod block;
+
 use std::error::Error;
 
 use mlx_rs::builder::Builder;
@@ -9,6 +11,8 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, MultiHeadAttention};
 use mlx_rs::{Array, ops, random};
+
+use block::Block;
 
 pub(crate) type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -21,39 +25,6 @@ pub(crate) struct Shape {
     pub(crate) blocks: usize,
     pub(crate) heads: i32,
     pub(crate) context: usize,
-}
-
-#[derive(Clone, Debug, ModuleParameters)]
-struct Block {
-    #[param]
-    attention_norm: nn::RmsNorm,
-    #[param]
-    attention: MultiHeadAttention,
-    #[param]
-    mlp_norm: nn::RmsNorm,
-    #[param]
-    up: nn::Linear,
-    #[param]
-    down: nn::Linear,
-}
-
-impl Block {
-    fn new(shape: Shape) -> Outcome<Self> {
-        Ok(Self {
-            attention_norm: nn::RmsNorm::new(shape.dims)?,
-            attention: MultiHeadAttention::new(shape.dims, shape.heads)?,
-            mlp_norm: nn::RmsNorm::new(shape.dims)?,
-            up: nn::Linear::new(shape.dims, 4 * shape.dims)?,
-            down: nn::Linear::new(4 * shape.dims, shape.dims)?,
-        })
-    }
-
-    fn forward(&mut self, x: &Array, mask: &Array) -> Result<Array, Exception> {
-        let normed = self.attention_norm.forward(x)?;
-        let x = x.add(self.attention.forward((&normed, &normed, &normed, mask))?)?;
-        let hidden = nn::gelu(self.up.forward(&self.mlp_norm.forward(&x)?)?)?;
-        x.add(self.down.forward(&hidden)?)
-    }
 }
 
 /// Characters to the logits of each one that follows.
@@ -76,7 +47,7 @@ impl Transformer {
         Ok(Self {
             tokens: nn::Embedding::new(characters as i32, shape.dims)?,
             places: nn::Embedding::new(shape.context as i32, shape.dims)?,
-            blocks: (0..shape.blocks).map(|_| Block::new(shape)).collect::<Outcome<_>>()?,
+            blocks: (0..shape.blocks).map(|_| Block::new(shape.dims, shape.heads)).collect::<tacit::Result<_>>()?,
             norm: nn::RmsNorm::new(shape.dims)?,
             head: nn::Linear::new(shape.dims, characters as i32)?,
         })
@@ -93,7 +64,7 @@ impl Module<&Array> for Transformer {
         let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(characters.dim(1))?;
         let mut x = self.tokens.forward(characters)?.add(self.places.forward(&places)?)?;
         for block in &mut self.blocks {
-            x = block.forward(&x, &mask)?;
+            x = block.forward(&x, &mask, nn::gelu)?;
         }
         self.head.forward(&self.norm.forward(&x)?)
     }
