@@ -9,7 +9,6 @@ use tacit_core::{Policy, Result, Value, compile};
 
 use crate::call::{dense, text};
 use crate::case::Case;
-use crate::elements::near;
 use crate::oracle::Structure;
 use crate::report::Report;
 use crate::subject::Subject;
@@ -111,20 +110,19 @@ impl<'a> Scene<'a> {
         };
         let expected = gradients(&|w| Ok(w.dense()?.into()), reference).map_err(|error| text(error.into()))?;
         match gradients(&|w| Ok(w), transform) {
-            Ok(found) => found.iter().zip(expected).try_for_each(|(found, expected)| self.near(found, &expected)),
+            Ok(found) => found
+                .iter()
+                .zip(expected)
+                .try_for_each(|(found, expected)| self.subject.near_transformed(found, &expected)),
             Err(error) => helpful(&text(error.into())),
         }
     }
 
     fn right_or_helpful(&self, found: Result<Array>, expected: &Array) -> Result<(), String> {
         match found.and_then(|found| Ok(found.eval().map(|()| found)?)) {
-            Ok(found) => self.near(&found, expected),
+            Ok(found) => self.subject.near_transformed(&found, expected),
             Err(error) => helpful(&error.to_string()),
         }
-    }
-
-    fn near(&self, found: &Array, expected: &Array) -> Result<(), String> {
-        near(found, expected, self.subject.tolerance.max(1e-4))
     }
 }
 

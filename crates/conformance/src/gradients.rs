@@ -7,7 +7,6 @@ use tacit_core::{Aval, Policy, Result, Value};
 
 use crate::call::{dense, text};
 use crate::case::Case;
-use crate::elements::near;
 use crate::exact::Exact;
 use crate::report::Report;
 use crate::subject::{Subject, normal};
@@ -235,7 +234,7 @@ fn along(
     arguments[0] = scene.master.clone();
     let passed = |arrays: &[Array]| scene.passed(function, arrays);
     let found = transformed(&passed, &arguments).map_err(|error| text(error.into()))?;
-    scene.near(&found, &expected)
+    scene.subject.near_transformed(&found, &expected)
 }
 
 /// Two masters at once are each of them alone, or the error says what to do.
@@ -248,7 +247,7 @@ fn mapped(scene: &Scene, function: &Function) -> Result<(), String> {
     let stacked = |arrays: &[Array]| ops::stack(arrays, 0).map_err(|error| text(error.into()));
     let together = vmap(0, 0, |master: Array| one(&master)).call(stacked(&masters)?);
     match together.and_then(|found| found.dense()) {
-        Ok(found) => scene.near(&found, &stacked(&alone)?),
+        Ok(found) => scene.subject.near_transformed(&found, &stacked(&alone)?),
         Err(error) if error.to_string().contains("help:") => Ok(()),
         Err(error) => Err(format!("the error has no help: {error}")),
     }
@@ -257,10 +256,6 @@ fn mapped(scene: &Scene, function: &Function) -> Result<(), String> {
 impl Scene<'_> {
     fn direction(&self) -> Array {
         normal(5, &self.aval.shape, self.aval.dtype)
-    }
-
-    fn near(&self, found: &Array, expected: &Array) -> Result<(), String> {
-        near(found, expected, self.subject.tolerance.max(1e-4))
     }
 }
 

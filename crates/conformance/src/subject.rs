@@ -3,6 +3,8 @@
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_core::{ArrayType, Aval, ImplicitArray, Result, Value};
 
+use crate::elements::near;
+
 type Make = Box<dyn Fn(&Array) -> Result<Value> + Send + Sync>;
 type Through = Box<dyn Fn(&dyn Fn(&Array) -> Result<Value>, &Array) -> Result<Value> + Send + Sync>;
 
@@ -161,6 +163,11 @@ impl Subject {
     /// The type cannot stand for `x`.
     pub fn make(&self, x: &Array) -> Result<Value> {
         (self.make)(x)
+    }
+
+    /// Whether what a transform gives is right; derivatives add errors up.
+    pub(crate) fn near_transformed(&self, found: &Array, expected: &Array) -> Result<(), String> {
+        near(found, expected, self.tolerance.max(1e-4))
     }
 
     /// The implicit array with `x` as its master, if there is a straight-through function.

@@ -59,7 +59,8 @@ impl Policy {
         POLICY.with_borrow(|stack| stack.last().copied())
     }
 
-    fn of_process() -> Self {
+    /// The policy of the environment.
+    pub(crate) fn of_process() -> Self {
         static DEFAULT: Setting<Policy> =
             Setting::new(POLICY_VARIABLE, [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)]);
         DEFAULT.get()

@@ -1,7 +1,7 @@
 //! The nodes of a run one by one, so that the one that fails is named.
 
 use mlx_rs::Array;
-use tacit_bridge::{Tape, constants};
+use tacit_bridge::{Primitive, Tape, constants};
 use tacit_core::{Aval, Error, Result, kernel, tree};
 
 /// The nodes that a run made of its arguments, in order.
@@ -13,7 +13,8 @@ pub(crate) struct Nodes {
 }
 
 struct Node {
-    call: String,
+    primitive: Primitive,
+    operands: Vec<Aval>,
     results: Vec<Array>,
 }
 
@@ -24,11 +25,10 @@ impl Nodes {
         arguments.extend(constants(outputs, &arguments)?);
         let tape = Tape::walk(outputs, &arguments, &[])?;
         let node = |node| {
-            let operands =
-                (0..tape.arity(node)).map(|operand| Ok(Aval::from(&tape.operand(node, operand)?).to_string()));
-            let operands = operands.collect::<Result<Vec<_>>>()?.join(" ");
+            let operands = (0..tape.arity(node)).map(|operand| Ok(Aval::from(&tape.operand(node, operand)?)));
             let results = (0..tape.results(node).len()).map(|result| Ok(tape.result(node, result)?));
-            Ok(Node { call: format!("{} {operands}", tape.primitive(node)?), results: results.collect::<Result<_>>()? })
+            let (operands, results) = (operands.collect::<Result<_>>()?, results.collect::<Result<_>>()?);
+            Ok(Node { primitive: tape.primitive(node)?, operands, results })
         };
         Ok(Self { of: of.to_owned(), nodes: (0..tape.len()).map(node).collect::<Result<_>>()? })
     }
@@ -40,13 +40,12 @@ impl Nodes {
     /// That of the first node that fails, with its place.
     pub(crate) fn evaluate(&self) -> Result<()> {
         let count = self.nodes.len();
-        for (position, Node { call, results }) in self.nodes.iter().enumerate() {
+        for (position, Node { primitive, operands, results }) in self.nodes.iter().enumerate() {
             let evaluated = tree::eval(results);
             evaluated.and_then(|()| results.iter().try_for_each(kernel::check_intact)).map_err(|error| {
-                Error::Node {
-                    node: format!("{} of {count} of {}, {call}", position + 1, self.of),
-                    error: Box::new(error),
-                }
+                let operands = operands.iter().map(Aval::to_string).collect::<Vec<_>>().join(" ");
+                let node = format!("{} of {count} of {}, {primitive} {operands}", position + 1, self.of);
+                Error::Node { node, error: Box::new(error) }
             })?;
         }
         Ok(())

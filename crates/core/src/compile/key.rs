@@ -20,29 +20,26 @@ pub(super) struct Key {
 #[derive(Clone)]
 pub(super) struct Scope {
     registry: Arc<Registry>,
-    policy: Policy,
-    /// Whether a guard says it, and not the types of arrays.
-    guarded: bool,
+    /// The policy of a guard; without one the types of arrays and the process say it, neither of which changes.
+    guard: Option<Policy>,
     /// The stream that mlx-rs was told to use here; MLX's own default is not changed by it.
     stream: Option<Stream>,
 }
 
 impl Scope {
     pub(super) fn current() -> Self {
-        Self {
-            registry: Registry::current(),
-            policy: Policy::current(),
-            guarded: Policy::guarded().is_some(),
-            stream: thread_local_default_stream(),
-        }
+        Self { registry: Registry::current(), guard: Policy::guarded(), stream: thread_local_default_stream() }
+    }
+
+    /// The policy for types that have none of their own.
+    fn policy(&self) -> Policy {
+        self.guard.unwrap_or_else(Policy::of_process)
     }
 }
 
 impl PartialEq for Scope {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.registry, &other.registry)
-            && (self.policy, self.guarded) == (other.policy, other.guarded)
-            && self.stream == other.stream
+        Arc::ptr_eq(&self.registry, &other.registry) && self.guard == other.guard && self.stream == other.stream
     }
 }
 
@@ -67,12 +64,13 @@ impl Key {
             };
             return format!("{what} of {} {a} -> {b}", self.def.paths()[leaf].shown());
         }
-        if self.scope.policy != next.scope.policy {
-            return format!("policy {:?} -> {:?}", self.scope.policy, next.scope.policy);
-        }
-        if self.scope.guarded != next.scope.guarded {
-            let says = |scope: &Scope| if scope.guarded { "a guard's" } else { "the types'" };
-            return format!("policy {:?}, {} -> {}", self.scope.policy, says(&self.scope), says(&next.scope));
+        if self.scope.guard != next.scope.guard {
+            let [policy, other] = [&self.scope, &next.scope].map(Scope::policy);
+            let says = |scope: &Scope| if scope.guard.is_some() { "a guard's" } else { "the types'" };
+            return match policy == other {
+                true => format!("policy {policy:?}, {} -> {}", says(&self.scope), says(&next.scope)),
+                false => format!("policy {policy:?} -> {other:?}"),
+            };
         }
         if self.device != next.device {
             return format!("stream {} -> {}", self.device, next.device);
