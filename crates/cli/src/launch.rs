@@ -1,6 +1,7 @@
 //! `tacit launch`: one program as several ranks of a group.
 
 mod hosts;
+mod input;
 mod lines;
 mod supervise;
 mod warden;
@@ -50,7 +51,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 10.0)]
     grace: f64,
     /// How often all ranks are started again after one has failed; a program that loads its latest checkpoint goes on there.
-    /// What was given to rank 0 by the standard input is not given again, nor is the piece of it that comes first after a start
+    /// What was given to rank 0 by the standard input is not given again
     #[arg(long, default_value_t = 0, conflicts_with = "hosts")]
     restarts: u32,
     /// Runs one rank of `mpirun`

@@ -159,6 +159,26 @@ fn ranks_are_started_again_as_often_as_is_allowed() {
     fs::remove_file(file).expect("was written");
 }
 
+/// What comes after a restart goes to the ranks that were started again, its first line too.
+#[test]
+fn input_goes_to_whoever_was_started_last() {
+    let file = env::temp_dir().join(mark("input"));
+    drop(fs::remove_file(&file));
+    let script =
+        format!(r#"echo ready; read -r line; echo "$line"; test -e {0} && exit 0; touch {0}; exit 3"#, file.display());
+    let mut launcher = launch(&["-n", "1", "--restarts", "1"], &script).stdin(Stdio::piped()).spawn().expect("starts");
+    let mut input = launcher.stdin.take().expect("piped");
+    let mut said = BufReader::new(launcher.stdout.take().expect("piped")).lines();
+    let mut next = || said.next().expect("a line").expect("text");
+    for (line, shown) in [("one", "[0] one"), ("two", "[0] two")] {
+        assert_eq!(next(), "[0] ready");
+        writeln!(input, "{line}").expect("is read");
+        assert_eq!(next(), shown);
+    }
+    assert_eq!(launcher.wait().expect("ends").code(), Some(0));
+    fs::remove_file(file).expect("was written");
+}
+
 #[test]
 fn who_is_asked_to_end_starts_nothing_again() {
     let mut launcher =

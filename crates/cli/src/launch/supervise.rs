@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tacit_bridge::process::{self, Signal};
 use tacit_core::Error;
 
+use super::input;
 use super::lines::Printer;
 use super::warden::{LAST, Warden};
 use crate::output::Failure;
@@ -73,10 +74,7 @@ impl Process {
             child.stdout.take().into_iter().for_each(|stream| out.read(rank, stream));
             child.stderr.take().into_iter().for_each(|stream| err.read(rank, stream));
         }
-        if let Some(mut stdin) = child.stdin.take() {
-            // It may wait for input for as long as this process lives.
-            thread::spawn(move || io::copy(&mut io::stdin().lock(), &mut stdin));
-        }
+        child.stdin.take().into_iter().for_each(input::give_to);
         Ok(Running { name, child, leads: self.leads, ended: false })
     }
 }
