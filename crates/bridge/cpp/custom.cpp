@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "bridge.h"
+#include "chunks.h"
 #include "standing.h"
+#include "waiting.h"
 
 namespace tacit {
 
@@ -74,11 +76,11 @@ std::vector<int> wanted_of(const std::vector<array>& primals) {
   return argnums;
 }
 
-// The gradients of `function` for the primals that the vjp in progress is wanted for, and zeros for the others.
-std::vector<array> wanted_gradients(
-    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents) {
+// The gradients of the primals that the vjp in progress is wanted for, which `gradients_for` gives, and zeros for the others.
+template <class Gradients>
+std::vector<array> wanted_gradients(const std::vector<array>& primals, Gradients gradients_for) {
   auto argnums = wanted_of(primals);
-  auto gradients = gradients_of(function, primals, cotangents, argnums);
+  std::vector<array> gradients = gradients_for(argnums);
   std::vector<array> all;
   for (const auto& primal : primals) {
     all.push_back(mlx::core::zeros_like(primal));
@@ -87,6 +89,13 @@ std::vector<array> wanted_gradients(
     all.at(argnums[i]) = std::move(gradients[i]);
   }
   return all;
+}
+
+std::vector<array> wanted_gradients(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents) {
+  return wanted_gradients(primals, [&](const std::vector<int>& argnums) {
+    return gradients_of(function, primals, cotangents, argnums);
+  });
 }
 
 // MLX's primitive of a custom function, which tells its vjp what it is wanted for.
@@ -254,13 +263,30 @@ Custom checkpointed(ArrayFunction forward) {
                  const std::vector<array>& primals, const std::vector<array>& cotangents,
                  const std::vector<array>& outputs) {
     // The second pass must not begin before the first is over, or it saves no memory.
-    return wanted_gradients(forward, mlx::core::depends(primals, outputs), cotangents);
+    return wanted_gradients(forward, after(primals, outputs), cotangents);
   };
   auto jvp = [forward](
                  const std::vector<array>& primals, const std::vector<array>& tangents,
                  const std::vector<int>& argnums) { return tangents_of(forward, primals, tangents, argnums); };
   auto mapped = [forward](const std::vector<int>& axes) { return checkpointed(mapped_function(forward, axes)); };
   return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped)};
+}
+
+// A function of rows that is called with some of them at a time, in the second pass as well.
+Custom chunked(ArrayFunction function, Chunks chunks) {
+  auto forward = in_chunks(function, chunks);
+  auto vjp = [function = std::move(function), chunks](
+                 const std::vector<array>& primals, const std::vector<array>& cotangents,
+                 const std::vector<array>& outputs) {
+    return wanted_gradients(primals, [&](const std::vector<int>& argnums) {
+      return gradients_in_chunks(function, chunks, primals, cotangents, outputs, argnums);
+    });
+  };
+  auto jvp = [forward](
+                 const std::vector<array>& primals, const std::vector<array>& tangents,
+                 const std::vector<int>& argnums) { return tangents_of(forward, primals, tangents, argnums); };
+  auto mapped = [forward](const std::vector<int>& axes) { return mapped_function(forward, axes); };
+  return with_rules(forward, std::move(vjp), std::move(jvp), std::move(mapped));
 }
 
 }  // namespace
@@ -290,6 +316,15 @@ int tacit_checkpoint(FunctionTable table, void* function, const Handle* args, si
   return guarded([&] {
     auto forward = forward_of(std::make_shared<RustFunction>(table, function));
     pour(call(checkpointed(std::move(forward)), gather(args, count)), results);
+  });
+}
+
+// Takes `function` over in every case. The first `sliced` arguments have the rows.
+int tacit_chunked(
+    FunctionTable table, void* function, const Handle* args, size_t count, size_t sliced, int32_t rows, Sink results) {
+  return guarded([&] {
+    auto forward = forward_of(std::make_shared<RustFunction>(table, function));
+    pour(call(chunked(std::move(forward), Chunks{sliced, rows}), gather(args, count)), results);
   });
 }
 }

@@ -82,7 +82,10 @@ pub enum TangentError {
 ///
 /// The function fails or gives no result. What the rules give is checked when they are used.
 pub fn custom_function(function: impl CustomFunction, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    apply(function, args, ffi::tacit_custom_function)
+    apply(function, args, |table, held, args, count, results| {
+        // SAFETY: as `apply` says of a call.
+        unsafe { ffi::tacit_custom_function(table, held, args, count, results) }
+    })
 }
 
 /// Applies `function` so that nothing of it is kept for the backward pass, which calls it again.
@@ -94,21 +97,53 @@ pub fn checkpoint(
     function: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
     args: &[Array],
 ) -> Result<Vec<Array>, BridgeError> {
-    apply(Checkpointed(function), args, ffi::tacit_checkpoint)
+    apply(CalledAgain { name: "checkpoint", function }, args, |table, held, args, count, results| {
+        // SAFETY: as `apply` says of a call.
+        unsafe { ffi::tacit_checkpoint(table, held, args, count, results) }
+    })
 }
 
-struct Checkpointed<F>(F);
+/// Applies `function` to at most `rows` rows of the first `sliced` arguments at a time, one chunk after the other, and joins
+/// the results along axis 0; the other arguments each call has whole. Nothing of it is kept for the backward pass, which calls
+/// it again, with a chunk after the other.
+///
+/// # Errors
+///
+/// The function fails or gives no result; the arguments have no rows, or not all the same number; `rows` is not positive.
+pub fn in_chunks(
+    function: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
+    args: &[Array],
+    sliced: usize,
+    rows: i32,
+) -> Result<Vec<Array>, BridgeError> {
+    let extent = |array: &Array| array.shape().first().copied();
+    let extents = args.get(..sliced).map(|args| args.iter().map(extent).collect::<Vec<_>>());
+    let alike = extents.is_some_and(|all| all.first().is_some_and(|one| one.is_some() && all.iter().all(|e| e == one)));
+    if !alike || rows < 1 {
+        return Err(BridgeError::Mlx(format!("no chunks of {rows} rows of the first {sliced} arguments")));
+    }
+    apply(CalledAgain { name: "in_chunks", function }, args, |table, held, args, count, results| {
+        // SAFETY: as `apply` says of a call; the sliced arguments have an axis of rows, which is of one extent.
+        unsafe { ffi::tacit_chunked(table, held, args, count, sliced, rows, results) }
+    })
+}
 
-impl<F> CustomFunction for Checkpointed<F>
+/// A function that is called again for the backward pass.
+struct CalledAgain<F> {
+    name: &'static str,
+    function: F,
+}
+
+impl<F> CustomFunction for CalledAgain<F>
 where
     F: Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
 {
-    fn name(&self) -> &'static str {
-        "checkpoint"
+    fn name(&self) -> &str {
+        self.name
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
-        (self.0)(args)
+        (self.function)(args)
     }
 }
 
@@ -119,15 +154,18 @@ struct Held {
     results: OnceLock<Vec<Aval>>,
 }
 
-type Entry = unsafe extern "C" fn(FunctionTable, *mut c_void, *const mlx_array, usize, Sink) -> c_int;
-
-fn apply(function: impl CustomFunction, args: &[Array], entry: Entry) -> Result<Vec<Array>, BridgeError> {
+/// Calls `enter` with a function of ours: the callee is to take the box over and free it by `release`; the handles and the
+/// collector are live meanwhile.
+fn apply(
+    function: impl CustomFunction,
+    args: &[Array],
+    enter: impl FnOnce(FunctionTable, *mut c_void, *const mlx_array, usize, Sink) -> c_int,
+) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(args);
     let held = Box::new(Held { function: Box::new(function), results: OnceLock::new() });
     let table = FunctionTable { release, forward, vjp, jvp, vmap };
     let mut results = Collector::default();
-    // SAFETY: the callee takes the box over and frees it by `release`; the handles and the collector are live.
-    check(unsafe { entry(table, Box::into_raw(held).cast(), handles.as_ptr(), handles.len(), results.sink()) })?;
+    check(enter(table, Box::into_raw(held).cast(), handles.as_ptr(), handles.len(), results.sink()))?;
     Ok(results.arrays)
 }
 

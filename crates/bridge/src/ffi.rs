@@ -395,6 +395,15 @@ unsafe extern "C" {
         count: usize,
         results: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_chunked(
+        table: FunctionTable,
+        function: *mut c_void,
+        args: *const mlx_array,
+        count: usize,
+        sliced: usize,
+        rows: i32,
+        results: Sink,
+    ) -> c_int;
     pub(crate) fn tacit_vmap(
         inputs: *const mlx_array,
         axes: *const i32,

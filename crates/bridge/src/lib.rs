@@ -45,7 +45,7 @@ mod vmap;
 pub use arrays::{array_id, distinct, prototype};
 pub use aval::{Aval, ParseAvalError, dtype_name, dtype_named};
 pub use callback::PanicError;
-pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function, is_wanted};
+pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function, in_chunks, is_wanted};
 pub use custom_vjp::{Differentiable, custom_vjp};
 pub use depth::check_depth;
 pub use difference::{Difference, difference};

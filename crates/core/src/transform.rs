@@ -1,22 +1,22 @@
 //! Transforms over trees: gradients, mapped functions, checkpoints, and rules of one's own.
 //!
 //! Each takes a function as [`implicit`](crate::implicit()) does: inside, every leaf is a dense array; outside, it is a
-//! value. [`vjp`] and [`jvp`] run it, and take their arguments before it; the others make a function, whose
+//! value. [`vjp`], [`jvp`] and [`map_chunks`] run it, and take their arguments before it; the others make a function, whose
 //! [`call`](Transformed::call) takes them. What the row around the column gives:
 //!
-//! | around       | `implicit` | `grad` | `vmap` | `compile` | `checkpoint` |
-//! |--------------|------------|--------|--------|-----------|--------------|
-//! | `implicit`   | works      | works  | works  | inlined   | works        |
-//! | `grad`       | works      | works  | works  | inlined   | works        |
-//! | `vmap`       | works      | works  | works  | inlined   | works, but   |
-//! | `compile`    | works      | works  | works  | inlined   | works        |
-//! | `checkpoint` | works      | works  | works  | inlined   | works        |
+//! | around       | `implicit` | `grad` | `vmap` | `compile` | `checkpoint` | `map_chunks` |
+//! |--------------|------------|--------|--------|-----------|--------------|--------------|
+//! | `implicit`   | works      | works  | works  | inlined   | works        | works        |
+//! | `grad`       | works      | works  | works  | inlined   | works        | works        |
+//! | `vmap`       | works      | works  | works  | inlined   | works        | works        |
+//! | `compile`    | works      | works  | works  | inlined   | works        | works        |
+//! | `checkpoint` | works      | works  | works  | inlined   | works        | works        |
+//! | `map_chunks` | works      | works  | works  | inlined   | works        | works        |
 //!
 //! inlined: the values are right, and the inner function runs as it is, since its arguments are no data; compile the
 //! outermost function.
 //!
-//! but: `vmap` around `grad` around `checkpoint` is an error, since MLX cannot map the second pass of a checkpoint; put
-//! `checkpoint` around `vmap`. A handler takes a primitive wherever `implicit` stands.
+//! A handler takes a primitive wherever `implicit` stands.
 
 mod checkpoint;
 mod custom_jvp;
@@ -24,6 +24,7 @@ mod custom_vjp;
 mod differentiable;
 mod grad;
 mod jvp;
+mod map_chunks;
 mod node;
 mod opened;
 mod resident;
@@ -38,6 +39,7 @@ pub use custom_vjp::custom_vjp;
 pub use differentiable::{Differentiable, apply};
 pub use grad::{ValueAndGradient, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
 pub use jvp::jvp;
+pub use map_chunks::map_chunks;
 pub use transformed::Transformed;
 pub use vmap::{Axes, vmap};
 pub use wrt::Wrt;

@@ -1,13 +1,16 @@
-//! Parts of a training loop beside the model: the rate of a step, what becomes of gradients before it, and when to stop.
+//! Parts of a training loop beside the model: the rate of a step, a loss over many classes, what becomes of gradients before
+//! the step, and when to stop.
 //!
 //! Each is a value or a function that a loop calls; none of them runs the loop.
 
 mod accumulated;
 mod clip;
+mod cross_entropy;
 mod early_stopping;
 mod schedule;
 
 pub use accumulated::Accumulated;
 pub use clip::clip_by_norm;
+pub use cross_entropy::chunked_cross_entropy;
 pub use early_stopping::{EarlyStopping, Verdict};
 pub use schedule::Schedule;

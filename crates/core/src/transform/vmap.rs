@@ -189,16 +189,10 @@ impl Axes {
 fn without_vmap(error: Error) -> Error {
     let Error::Mlx(text) = &error else { return error };
     let Some((_, primitive)) = text.split_once("[Primitive::vmap] Not implemented for ") else { return error };
-    match primitive.trim().trim_end_matches('.') {
-        "Depends" => Error::invalid(
-            "MLX cannot map the gradient of a checkpointed function",
-            "put `checkpoint` around `vmap`, or take the gradient of the mapped function",
-        ),
-        primitive => Error::invalid(
-            format!("MLX cannot map {primitive}"),
-            "keep it out of the mapped function, or loop over the examples",
-        ),
-    }
+    Error::invalid(
+        format!("MLX cannot map {}", primitive.trim().trim_end_matches('.')),
+        "keep it out of the mapped function, or loop over the examples",
+    )
 }
 
 fn in_range(axis: i32, rank: usize) -> Option<usize> {

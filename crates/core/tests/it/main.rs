@@ -30,6 +30,7 @@ mod surface;
 mod threads;
 mod traced;
 mod transforms;
+mod transforms_chunks;
 mod transforms_gradients;
 mod transforms_mapped;
 mod transforms_shared;

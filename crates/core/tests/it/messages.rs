@@ -212,6 +212,7 @@ fn a_panic_is_the_same_error_whatever_a_function_is_given_to() {
         error(transform::jvp(x(), tacit::tree::Gradient::Nothing, f)),
         error(transform::vmap(0, 0, f).call(x())),
         error(transform::checkpoint(f).call(x())),
+        error(transform::map_chunks(x(), (), 1, move |x: Array, ()| f(x))),
         error(transform::custom_vjp(f, pull).call(x())),
         error(tacit::control::cond(&Array::from_bool(true), x(), f, f)),
         error(tacit::control::while_loop(x(), loops, f)),

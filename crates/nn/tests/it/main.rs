@@ -14,6 +14,7 @@ mod cache_batches;
 mod cache_layers;
 mod cache_tokens;
 mod compiling;
+mod cross_entropy;
 mod frozen;
 mod generate;
 mod halves;

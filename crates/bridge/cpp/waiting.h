@@ -1,0 +1,75 @@
+// Arrays that are computed no earlier than others.
+#pragma once
+
+#include <algorithm>
+
+#include "standing.h"
+
+namespace tacit {
+
+// Who waits: the tasks that compute from the values, or also the thread that queues them. MLX allocates what a task makes when
+// the task is queued, dozens of tasks ahead of the one that runs.
+enum class Wait { tasks, queue };
+
+std::vector<array> after(const std::vector<array>& values, const std::vector<array>& before, Wait wait = Wait::tasks);
+
+// MLX's `Depends`, of whose operands the first `count` are passed on, with the rules that MLX has not.
+class Waiting : public Standing {
+ public:
+  Waiting(std::shared_ptr<Primitive> inner, size_t count, Wait wait)
+      : Standing(std::move(inner)), count_(count), wait_(wait) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    if (wait_ == Wait::queue) {
+      mlx::core::synchronize(stream());
+    }
+    Standing::eval_cpu(inputs, outputs);
+  }
+
+  std::vector<array> jvp(
+      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
+    std::vector<array> all;
+    for (size_t i = 0; i < count_; ++i) {
+      auto own = std::find(argnums.begin(), argnums.end(), static_cast<int>(i)) - argnums.begin();
+      auto has_one = static_cast<size_t>(own) < argnums.size();
+      all.push_back(has_one ? tangents[own] : mlx::core::zeros_like(primals[i], stream()));
+    }
+    return all;
+  }
+
+  std::pair<std::vector<array>, std::vector<int>> vmap(
+      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    // A result that is not mapped has an axis all the same: MLX maps what depends on it, some of which demands one.
+    auto mapped = std::find_if(axes.begin(), axes.end(), [](int axis) { return axis >= 0; }) - axes.begin();
+    auto examples = inputs[mapped].shape(axes[mapped]);
+    std::vector<array> values;
+    std::vector<int> value_axes;
+    for (size_t i = 0; i < count_; ++i) {
+      auto shape = inputs[i].shape();
+      shape.insert(shape.begin(), examples);
+      auto own = axes[i] >= 0;
+      values.push_back(own ? inputs[i] : mlx::core::broadcast_to(inputs[i], std::move(shape), stream()));
+      value_axes.push_back(own ? axes[i] : 0);
+    }
+    return {after(values, {inputs.begin() + count_, inputs.end()}, wait_), std::move(value_axes)};
+  }
+
+ private:
+  size_t count_;
+  Wait wait_;
+};
+
+// The same values, which no eval computes from before `before` is computed.
+inline std::vector<array> after(const std::vector<array>& values, const std::vector<array>& before, Wait wait) {
+  if (values.empty() || before.empty()) {
+    return values;
+  }
+  auto waiting = mlx::core::depends(values, before);
+  auto primitive = std::make_shared<Waiting>(waiting[0].primitive_ptr(), values.size(), wait);
+  for (auto& value : waiting) {
+    value.primitive_ptr() = primitive;
+  }
+  return waiting;
+}
+
+}  // namespace tacit

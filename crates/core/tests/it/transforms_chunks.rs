@@ -1,0 +1,219 @@
+//! `map_chunks`: some of the rows at a time.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use expect_test::expect;
+use mlx_rs::{Array, Dtype, ops};
+use tacit::transform::{checkpoint, grad, jvp, map_chunks, vmap};
+use tacit::{Error, Policy, Result, Value, compile};
+
+use crate::transforms_shared::{check, registry};
+use crate::types::{Left, error, matrix, numbers, vector, with_handlers};
+
+fn rows() -> Array {
+    matrix(7, 3)
+}
+
+fn weights() -> Array {
+    Array::from_slice(&[1f32, -2.0, 3.0, 0.5, 1.5, -1.0], &[2, 3])
+}
+
+/// Scores of rows, and one number of each.
+fn scored(x: &Array, w: &Array) -> Result<(Array, Array)> {
+    let scores = x.matmul(w.t())?.multiply(Array::from_f32(0.1))?.sin()?;
+    Ok((scores.sum_axis(-1, None)?, scores))
+}
+
+fn loss(sums: &Array, scores: &Array) -> Result<Array> {
+    Ok(sums.square()?.sum(None)?.add(scores.multiply(Array::from_f32(0.5))?.sum(None)?)?)
+}
+
+fn in_chunks(rows: i32) -> impl Fn((Array, Array)) -> Result<Array> {
+    move |(x, w)| {
+        let (sums, scores) = map_chunks(x, w, rows, |x: Array, w: Array| scored(&x, &w))?;
+        loss(&sums.dense()?, &scores.dense()?)
+    }
+}
+
+fn whole((x, w): (Array, Array)) -> Result<Array> {
+    let (sums, scores) = scored(&x, &w)?;
+    loss(&sums, &scores)
+}
+
+fn close(found: &Array, expected: &Array) {
+    assert_eq!(found.shape(), expected.shape());
+    let all = found.all_close(expected, 1e-5, 1e-5, None).expect("compares");
+    assert!(all, "{:?} is not {:?}", numbers(found), numbers(expected));
+}
+
+#[test]
+fn chunks_of_any_size_give_what_all_rows_give() {
+    let plain = grad(whole).call((rows(), weights())).expect("differentiates");
+    let value = whole((rows(), weights())).expect("runs");
+    for size in [1, 2, 3, 7, 100] {
+        close(&in_chunks(size)((rows(), weights())).expect("runs"), &value);
+        let (dx, dw) = grad(in_chunks(size)).call((rows(), weights())).expect("differentiates");
+        close(dx.array().expect("dense"), plain.0.array().expect("dense"));
+        close(dw.array().expect("dense"), plain.1.array().expect("dense"));
+    }
+    let (tangents, x) = ((rows().sin().expect("sines"), weights().cos().expect("cosines")), (rows(), weights()));
+    let pushed = |f: &dyn Fn((Array, Array)) -> Result<Array>| {
+        jvp(x.clone(), tangents.clone(), |args: (Array, Array)| f(args)).expect("pushes").1.dense().expect("dense")
+    };
+    close(&pushed(&in_chunks(3)), &pushed(&whole));
+    let compiled = |f: fn((Array, Array)) -> Result<Array>| {
+        let mut gradient = grad(f);
+        let mut compiled = compile(move |args: (Array, Array)| Ok::<_, Error>(gradient.call(args)?.1.array()?.clone()));
+        compiled.call((rows(), weights())).expect("traces");
+        compiled.call((rows(), weights())).expect("replays").dense().expect("dense")
+    };
+    close(&compiled(|args| in_chunks(2)(args)), &compiled(whole));
+}
+
+#[test]
+fn a_mapped_function_has_its_chunks_in_both_passes() {
+    let all = ops::stack(&[rows(), rows().multiply(Array::from_f32(-0.5)).expect("halves")], 0).expect("stacks");
+    let of = |f: fn((Array, Array)) -> Result<Array>| {
+        let mut gradient = grad(f);
+        let mapped = move |(x, w): (Array, Array)| {
+            let (dx, dw) = gradient.call((x, w))?;
+            Ok::<_, Error>((dx.array()?.clone(), dw.array()?.clone()))
+        };
+        let (dx, dw) = vmap([Some(0), None], 0, mapped).call((all.clone(), weights())).expect("maps");
+        (dx.dense().expect("dense"), dw.dense().expect("dense"))
+    };
+    let (found, expected) = (of(|args| in_chunks(3)(args)), of(whole));
+    close(&found.0, &expected.0);
+    close(&found.1, &expected.1);
+    let again = of(|(x, w)| {
+        let mut again = checkpoint(whole);
+        again.call((x, w))?.dense()
+    });
+    close(&again.1, &expected.1);
+}
+
+#[test]
+fn implicit_arrays_meet_their_handlers_in_both_passes() {
+    let _scopes = with_handlers(registry());
+    let _deny = Policy::Deny.scope();
+    let calls = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&calls);
+    let w = Left::of(&vector(&[2.0, -1.0]));
+    let loss = move |x: Array| -> Result<Array> {
+        let counted = Rc::clone(&counted);
+        let made = map_chunks(x, &w, 2, move |x: Array, w: Array| {
+            counted.set(counted.get() + 1);
+            w.multiply(x.square()?)
+        })?;
+        Ok(made.dense()?.sum(None)?)
+    };
+    let x = vector(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let found = grad(loss).call(x).expect("differentiates");
+    assert_eq!(calls.get(), 6);
+    assert_eq!(numbers(found.array().expect("dense")), [4.0, -4.0, 12.0, -8.0, 20.0, -12.0]);
+}
+
+#[test]
+fn gradients_of_half_floats_are_summed_in_f32() {
+    let (x, w) = (ops::ones::<f32>(&[1024, 1]).expect("ones"), Array::from_slice(&[1f32], &[1]));
+    let half = |array: &Array| array.as_dtype(Dtype::Bfloat16).expect("casts");
+    let loss = |(x, w): (Array, Array)| -> Result<Array> {
+        let made = map_chunks(x, w, 1, |x: Array, w: Array| x.multiply(w))?;
+        Ok(made.dense()?.as_dtype(Dtype::Float32)?.sum(None)?)
+    };
+    let (_, dw) = grad(loss).call((half(&x), half(&w))).expect("differentiates");
+    let dw = dw.array().expect("dense");
+    // Ones that are added in `bf16` stay at 256.
+    assert_eq!((dw.dtype(), numbers(&dw.as_dtype(Dtype::Float32).expect("casts"))), (Dtype::Bfloat16, vec![1024.0]));
+}
+
+#[test]
+fn what_the_function_captures_keeps_its_gradient() {
+    let captures = |w: Array| {
+        let made = map_chunks(rows(), (), 2, move |x: Array, (): ()| x.matmul(w.t()))?;
+        Ok::<_, Error>(made.dense()?.sum(None)?)
+    };
+    let plain = |w: Array| Ok::<_, Error>(rows().matmul(w.t())?.sum(None)?);
+    let gradient = |found: tacit::tree::Gradient| found.array().expect("dense").clone();
+    let expected = gradient(grad(plain).call(weights()).expect("differentiates"));
+    close(&gradient(grad(captures).call(weights()).expect("differentiates")), &expected);
+}
+
+#[test]
+fn integers_go_along_and_no_rows_are_one_chunk() {
+    let picked = |xs: (Array, Array), shared: Array| -> Result<(Array, Array)> {
+        Ok((xs.0.multiply(shared.take_axis(&xs.1, 0)?)?, xs.1))
+    };
+    let table = vector(&[10.0, 20.0]);
+    let (x, places) = (vector(&[1.0, 2.0, 3.0]), Array::from_slice(&[1i32, 0, 1], &[3]));
+    let (made, back) = map_chunks((&x, &places), &table, 2, picked).expect("runs");
+    assert_eq!(numbers(&made.dense().expect("dense")), [20.0, 20.0, 60.0]);
+    assert_eq!(back.dense().expect("dense").as_slice::<i32>(), [1, 0, 1]);
+    let loss = move |(x, table): (Array, Array)| -> Result<Array> {
+        Ok(map_chunks((x, places.clone()), table, 2, picked)?.0.dense()?.sum(None)?)
+    };
+    let (dx, dtable) = grad(loss).call((x, table.clone())).expect("differentiates");
+    assert_eq!(numbers(dx.array().expect("dense")), [20.0, 10.0, 20.0]);
+    assert_eq!(numbers(dtable.array().expect("dense")), [2.0, 4.0]);
+
+    let (x, places) = (vector(&[1.0, 2.0, 3.0]), Array::from_slice(&[1i32, 0, 1], &[3]));
+    let pushed = |table: Array| {
+        let made = map_chunks((&x, &places), table, 1, picked)?.0;
+        Ok::<_, Error>(made.dense()?)
+    };
+    let (_, tangent) = jvp(&table, vector(&[1.0, 100.0]), pushed).expect("pushes");
+    assert_eq!(numbers(&tangent.dense().expect("dense")), [100.0, 2.0, 300.0]);
+
+    let none = (ops::zeros::<f32>(&[0]).expect("none"), ops::zeros::<i32>(&[0]).expect("none"));
+    let (made, _) = map_chunks((&none.0, &none.1), &table, 2, picked).expect("runs");
+    assert_eq!(made.to_string(), "f32[0]");
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let double = |x: Array, (): ()| Ok::<_, Error>(x.add(&x)?);
+    check(
+        &expect![[r#"
+            chunks of 0 rows
+            help: give a chunk at least one row"#]],
+        map_chunks(rows(), (), 0, double),
+    );
+    check(
+        &expect![[r#"
+            xs at the root is f32[], which has no rows
+            help: give it an axis 0 of rows, or pass it in `shared`"#]],
+        map_chunks(Array::from_f32(1.0), (), 2, double),
+    );
+    let first = |(x, _): (Array, Array), (): ()| Ok::<_, Error>(x);
+    check(
+        &expect![[r#"
+            xs at `1` is f32[2], and xs at `0` has 7 rows
+            help: give every array of `xs` the same number of rows, and pass others in `shared`"#]],
+        map_chunks((rows(), vector(&[1.0, 2.0])), (), 2, first),
+    );
+    check(
+        &expect![[r#"
+            `xs` holds no array
+            help: give what has rows as `xs`, and what each chunk takes whole as `shared`"#]],
+        map_chunks((), rows(), 2, |(): (), w: Array| Ok::<_, Error>(w)),
+    );
+    check(
+        &expect![[r#"
+            the function of `map_chunks` made f32[] of a chunk of 2 rows
+            help: return arrays with a row for each row of the chunk; sum them outside"#]],
+        map_chunks(rows(), (), 2, |x: Array, (): ()| x.sum(None)),
+    );
+    let calls = Rc::new(Cell::new(0));
+    let fails = move |x: Array| {
+        let calls = Rc::clone(&calls);
+        let made = map_chunks(x, (), 4, move |x: Array, (): ()| -> Result<Array> {
+            calls.set(calls.get() + 1);
+            if calls.get() == 4 { Err(Error::refuse("of its own")) } else { Ok(x.square()?) }
+        })?;
+        Ok::<_, Error>(made.dense()?.sum(None)?)
+    };
+    let backward = error(grad(fails).call(rows()));
+    assert!(matches!(backward, Error::Refused { .. }), "{backward:?}");
+    let _: Value = map_chunks(rows(), (), 4, double).expect("runs");
+}
