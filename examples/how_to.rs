@@ -7,10 +7,11 @@ use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
 use tacit::io::{Rotation, Training};
-use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, clip_by_norm};
+use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm};
 use tacit::model::{Advisor, Outcome, Pattern, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
+use tacit::transform::value_and_grad;
 
 // ANCHOR_END: use
 
@@ -18,7 +19,7 @@ use tacit::record::{Chart, Record, Recorder};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 16] = [
+pub(crate) const SECTIONS: [Section; 17] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -35,6 +36,7 @@ pub(crate) const SECTIONS: [Section; 16] = [
     ("halves", halves),
     ("recorded", recorded),
     ("looped", looped),
+    ("vocabulary", vocabulary),
 ];
 
 // ANCHOR: model
@@ -307,6 +309,24 @@ fn looped() -> Result<String> {
     ))
 }
 // ANCHOR_END: looped
+
+// ANCHOR: vocabulary
+/// The gradient of a loss over 65,536 words, whose logits are never all there.
+fn vocabulary() -> Result<String> {
+    let model = Model::new(nn::Embedding::new(65_536, 64)?)?.quantize("weight", "nf4:64")?;
+    let x = random::normal::<f32>(&[256, 64], None, None, &random::key(1)?)?;
+    let targets = random::randint::<_, u32>(0, 65_536, &[256], &random::key(2)?)?;
+    let head = model.get("weight")?;
+    let loss = |x: Array| -> Result<Array> {
+        let losses = chunked_cross_entropy(x, &head, &targets, None, |x, w| x.matmul(w.t()))?;
+        Ok(losses.mean(None)?)
+    };
+    let (step, counters) = Counters::of(|| value_and_grad(loss).call(&x));
+    let (loss, gradient) = step?;
+    let (loss, gradient) = (loss.dense()?.item_exact::<f32>(), gradient.array()?.shape().to_vec());
+    Ok(format!("loss {loss:.2}, gradient {gradient:?}, {} bytes of the head built", counters.materialized_bytes))
+}
+// ANCHOR_END: vocabulary
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

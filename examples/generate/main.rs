@@ -195,9 +195,9 @@ fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<Cache>> {
     tacit_models::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
 }
 
-/// The caches in these formats, if there are some.
+/// The caches in these formats, if there are some; half floats of a file are held as those of new caches are.
 fn formatted(caches: Vec<Cache>, formats: Option<&str>) -> Result<Vec<Cache>> {
-    let Some(formats) = formats else { return Ok(caches) };
+    let Some(formats) = formats else { return caches.into_iter().map(Cache::hold_halves).collect() };
     let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
     // What a file holds is of another format, perhaps.
     let _allow = Policy::Allow.scope();

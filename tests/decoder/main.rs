@@ -5,4 +5,5 @@ mod fp8;
 mod gguf;
 mod golden;
 mod hybrid;
+mod losses;
 mod refused;

@@ -280,7 +280,22 @@ impl Decoder {
     /// The caches are not those of this decoder, or have no room; the tokens are no integers. Where a token is not in the
     /// vocabulary, the eval of the logits is an error.
     pub fn forward(&mut self, tokens: &Array, caches: &mut [Cache], asked: Positions) -> Result<Array> {
-        let Self { config, model, lm_head } = self;
+        let x = self.hidden(tokens, caches, asked)?;
+        let logits = match &mut self.lm_head {
+            Some(head) => head.forward(&x)?,
+            None => self.model.embed_tokens.as_linear(&x)?,
+        };
+        Ok(self.config.capped_logits(logits)?)
+    }
+
+    /// What the head is given for `tokens: u32[batch, n]`, or for the last of them: `[batch, n, hidden_size]`, normalized. The
+    /// logits of many tokens are far larger: [`token_losses`](crate::token_losses) has not all of them at a time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forward`](Self::forward).
+    pub fn hidden(&mut self, tokens: &Array, caches: &mut [Cache], asked: Positions) -> Result<Array> {
+        let Self { config, model, .. } = self;
         if caches.len() != model.layers.len() {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
             return Err(Error::invalid(message, MAKE_CACHES));
@@ -302,23 +317,31 @@ impl Decoder {
         if asked == Positions::Last {
             x = x.try_index((.., -1.., ..))?;
         }
-        let x = model.norm.forward(&x)?;
-        let logits = match lm_head {
-            Some(head) => head.forward(&x)?,
-            None => model.embed_tokens.as_linear(&x)?,
-        };
-        match config.logit_cap {
-            Some(cap) => Ok(capped(&logits, cap)?),
-            None => Ok(logits),
+        Ok(model.norm.forward(&x)?)
+    }
+}
+
+impl Config {
+    /// The logits that products with the head are.
+    pub(crate) fn capped_logits(&self, products: Array) -> Result<Array, Exception> {
+        match self.logit_cap {
+            Some(cap) => capped(&products, cap),
+            None => Ok(products),
         }
     }
 }
 
 /// The empty caches of a batch, one a layer: keys and values of this dtype, or the state of a layer without attention.
+///
+/// Half floats are in the formats `f16` and `bf16` on a CPU: see [`KvCache::hold_halves`]. A step that is differentiated takes
+/// [`Cache::stored`] of them without a format, as [`token_losses`](crate::token_losses) does.
 pub fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<Cache>> {
     let shape = [batch, config.kv_heads, config.head_dim];
     let cache = |layer: &LayerConfig| match layer.mixer {
-        Mixer::Attention { kind } => Ok(KvCache::new(shape, dtype)?.with_window(config.kinds[kind].window)?.into()),
+        Mixer::Attention { kind } => {
+            let cache = KvCache::new(shape, dtype)?.with_window(config.kinds[kind].window)?;
+            Ok(cache.hold_halves()?.into())
+        }
         Mixer::DeltaNet(_) => Ok(ArraysCache::new(DeltaNet::SLOTS).into()),
     };
     config.layers.iter().map(cache).collect()

@@ -2,7 +2,8 @@
 //!
 //! [`Decoder`] is plain mlx-rs modules: it knows of caches and of no array type, and its parameters have the paths that the
 //! files give them. [`load`] reads a folder or a GGUF file into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
-//! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them. The architectures are those
+//! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them;
+//! [`token_losses`] is what trains and measures them. The architectures are those
 //! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`, and the hybrid `qwen3_next`, whose
 //! layers have a convolution and a gated delta rule in place of attention, but for each fourth. Such a layer goes through a
 //! prompt token by token in the graph, so that a long prompt should come in pieces of some dozens.
@@ -31,6 +32,7 @@ mod keys;
 mod layers;
 mod linear;
 mod load;
+mod losses;
 mod rope;
 mod vocabulary;
 
@@ -38,4 +40,5 @@ pub use config::{Activation, Bias, Config, Norm};
 pub use decoder::{Decoder, Positions, caches};
 pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};
 pub use load::{adapt, load, quantize};
+pub use losses::token_losses;
 pub use rope::Rope;

@@ -60,7 +60,9 @@ fn built(mut config: Config, mut parameters: Parameters, source: &Source<'_>) ->
     Ok((config, model))
 }
 
-const HEAD: &str = "lm_head.weight";
+/// The head, where it is not the embedding.
+pub(crate) const HEAD: &str = "lm_head.weight";
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 
 /// Vectors in the dtype of the embedding: llama.cpp widens them to `F32`, and a decoder of half floats would compute in `f32`.
 fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {

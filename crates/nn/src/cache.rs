@@ -2,6 +2,7 @@
 
 mod arrays;
 mod batch;
+mod halves;
 mod kv;
 mod list;
 mod padding;

@@ -112,6 +112,17 @@ impl<M: ModuleParameters> Model<M> {
         }
     }
 
+    /// The value of a parameter as a call of the model has it: that of [`get`](Self::get), whose adapters drop nothing out of
+    /// training.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get).
+    pub fn used(&self, path: &str) -> Result<Value> {
+        let value = self.get(path)?;
+        if self.training { Ok(value) } else { undropped(&value) }
+    }
+
     /// The values of all parameters by path; a tied parameter is listed under the path that it is tied to.
     ///
     /// # Errors

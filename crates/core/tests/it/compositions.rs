@@ -173,6 +173,5 @@ fn three_deep() {
             }
         }
     }
-    expect![""]
-    .assert_eq(&others);
+    expect![""].assert_eq(&others);
 }

@@ -15,7 +15,8 @@ use crate::report::{Outcome, Row};
 /// MLX has no fast product of half floats there; theirs are at the memory's speed, with sums in `f32` and results in the
 /// type of the activations. Values that lie row by row are the same memory, a mapped checkpoint's too, and what it comes to is
 /// told through `tracing`. Vectors, such as biases and norms, arrays of more axes and what is implicit already stay as they are; nothing
-/// changes on a GPU. Codes are not trained: a model whose matrices are to be stays dense.
+/// changes on a GPU. Codes are not trained: a model whose matrices are to be stays dense. Caches of half floats are held so by
+/// [`KvCache::hold_halves`](crate::KvCache::hold_halves): without it attention is what takes the time of a long prompt.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

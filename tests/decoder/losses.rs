@@ -1,0 +1,106 @@
+//! The losses of tokens, whose logits are never all there, against those of all logits.
+
+use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, builder::Builder};
+use tacit::model::{LoraConfig, ParameterFilter};
+use tacit::prelude::*;
+use tacit::{Counters, Error};
+use tacit_models::{Config, Decoder, Positions, caches, quantize, token_losses};
+
+use crate::golden::{difference, loaded};
+
+fn tokens() -> Array {
+    let tokens: Vec<u32> = (0..24).map(|at| at * 37 % 128).collect();
+    Array::from_slice(&tokens, &[2, 12])
+}
+
+/// By mlx-rs's own loss.
+fn of_all_logits(config: &Config, model: &mut Model<Decoder>, tokens: &Array) -> Result<Array> {
+    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let mut caches = caches(config, tokens.dim(0), dtype)?;
+    caches.iter_mut().try_for_each(|cache| cache.reserve(tokens.dim(1)))?;
+    let run = |decoder: &mut Decoder, caches: &mut Vec<_>| decoder.forward(tokens, caches, Positions::All);
+    let logits = model.run_with(&mut caches, run)?.try_index((.., ..-1, ..))?.as_dtype(Dtype::Float32)?;
+    let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::None).build()?;
+    Ok(cross_entropy.apply(logits, tokens.try_index((.., 1..))?)?)
+}
+
+#[test]
+fn losses_of_tokens_are_those_of_all_logits() -> Result<()> {
+    for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next"] {
+        let (config, mut model) = loaded(name)?;
+        let expected = of_all_logits(&config, &mut model, &tokens())?;
+        let found = token_losses(&config, &mut model, &tokens())?;
+        assert_eq!(found.shape(), [2, 11], "{name}");
+        let far = difference(&found, &expected)?;
+        assert!(far < 1e-5, "{name}: the losses differ by {far}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
+    for name in ["float/llama", "float/gemma2"] {
+        let (config, mut model) = loaded(name)?;
+        quantize(&mut model, "affine:8:32")?;
+        let mut model = model.lora("*.q_proj.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+        let _deny = Policy::Deny.scope();
+        let tokens = tokens();
+        let (_, whole) = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
+            Ok::<_, Error>(of_all_logits(&config, model, tokens)?.mean(None)?)
+        })?;
+        let (step, counters) = Counters::of(|| {
+            model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
+                Ok::<_, Error>(token_losses(&config, model, tokens)?.mean(None)?)
+            })
+        });
+        let (_, found) = step?;
+        assert_eq!(counters.materialized_bytes, 0, "{name}");
+        for (path, gradient) in &whole {
+            let far = difference(&found[path], gradient)?;
+            assert!(
+                far < 1e-4 || gradient.abs()?.max(None)?.item_exact::<f32>() < 1e-12,
+                "{name}: {path} differs by {far}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_of_one_token_has_no_loss() -> Result<()> {
+    let (config, mut model) = loaded("float/llama")?;
+    let error = token_losses(&config, &mut model, &Array::from_slice(&[1u32], &[1, 1])).expect_err("nothing follows");
+    expect_test::expect![[r#"
+        the losses of tokens u32[1,1]
+        help: give rows of at least two tokens, `[batch, n]`"#]]
+    .assert_eq(&error.to_string());
+    Ok(())
+}
+
+/// Keys and values of half floats are codes in the caches of a decoder, and codes have no gradient.
+#[test]
+fn gradients_go_through_the_caches_of_a_half_precision_model() -> Result<()> {
+    let (config, model) = tacit_models::load(crate::golden::folder("float/llama"))?;
+    let half = |(path, value): (String, tacit::Value)| Ok((path, value.dense()?.as_dtype(Dtype::Bfloat16)?.into()));
+    let values = model.values()?.into_iter().map(half).collect::<Result<_>>()?;
+    let mut model = model;
+    model.assign(values, tacit::model::Missing::Refuse)?;
+    let mut model = model.lora("*.k_proj.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let mut held = caches(&config, 1, dtype)?;
+    held[0].reserve(1)?;
+    assert!(held[0].as_kv().is_some_and(|cache| cache.keys().to_string().starts_with("Bf16(")));
+    let tokens = tokens();
+    let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
+        Ok::<_, Error>(token_losses(&config, model, tokens)?.mean(None)?)
+    })?;
+    let moved = gradients.values().filter(|gradient| {
+        let largest = gradient.abs().and_then(|all| all.max(None)).and_then(|most| most.as_dtype(Dtype::Float32));
+        largest.expect("a number").item_exact::<f32>() > 0.0
+    });
+    // One of both factors begins with zeros, so that the other one's gradient is zero.
+    assert_eq!(moved.count(), config.layers.len());
+    Ok(())
+}
