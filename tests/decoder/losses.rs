@@ -42,9 +42,9 @@ fn losses_of_tokens_are_those_of_all_logits() -> Result<()> {
 #[test]
 fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
     for name in ["float/llama", "float/gemma2"] {
-        let (config, mut model) = loaded(name)?;
-        quantize(&mut model, "affine:8:32")?;
-        let mut model = model.lora("*.q_proj.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+        let (config, model) = loaded(name)?;
+        let mut model =
+            quantize(model, "affine:8:32")?.lora("*.q_proj.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
         let _deny = Policy::Deny.scope();
         let tokens = tokens();
         let (_, whole) = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
