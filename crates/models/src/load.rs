@@ -76,8 +76,6 @@ fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
     Ok(parameters)
 }
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
-
 /// Checks that there are tensors of the last layer before any layer is built.
 fn check_layers(file: &Path, config: &Config, given: &Parameters) -> Result<()> {
     let layer = |path: &String| path.strip_prefix("model.layers.")?.split_once('.')?.0.parse::<usize>().ok();
