@@ -25,6 +25,7 @@ pub(crate) mod nf4;
 pub(crate) mod nvfp4;
 mod of_value;
 pub(crate) mod options;
+pub(crate) mod pieces;
 mod rotation;
 pub(crate) mod ternary;
 pub(crate) mod text;
@@ -51,6 +52,7 @@ pub use nf4::Nf4;
 pub use nvfp4::Nvfp4;
 pub use of_value::of_value;
 pub use options::Granularity;
+pub use pieces::{Pieces, quantize_in_pieces};
 pub use rotation::Rotation;
 pub use ternary::Ternary;
 #[doc(hidden)]

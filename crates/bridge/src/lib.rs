@@ -55,7 +55,7 @@ pub use eval::{Spent, eval};
 pub use gradients::GradientError;
 pub use graph::{broadcast_source, constants, frontier, held_elsewhere, holders, is_traced, reached};
 pub use group::{Engine, Group, InFlight, Op, Watcher};
-pub use mapped::{MappedFile, with_bytes};
+pub use mapped::{MappedFile, forget_pages, with_bytes};
 pub use names::NameId;
 pub use param::Param;
 pub use primitive::Primitive;

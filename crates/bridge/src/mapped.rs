@@ -1,8 +1,9 @@
 //! Files in memory, arrays that are parts of them, and the bytes of arrays.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{io, ptr, slice};
 
 use mlx_rs::Array;
@@ -38,6 +39,10 @@ impl MappedFile {
     /// The system refuses, or the file is no regular one.
     pub fn new(file: &File) -> io::Result<Self> {
         let region = Arc::new(Region::new(file)?);
+        let mut known = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, region| region.strong_count() > 0);
+        known.insert(region.start().addr(), Arc::downgrade(&region));
+        drop(known);
         let mut base = mlx_array { ctx: ptr::null_mut() };
         let payload = Box::into_raw(Box::new(Arc::clone(&region))).cast();
         // SAFETY: the region has whole pages from the file's start on and more than a word before them, all of which may
@@ -102,6 +107,25 @@ pub fn with_bytes<R>(array: &Array, f: impl FnOnce(&[u8]) -> R) -> Result<R, Bri
     Ok(f(unsafe { slice::from_raw_parts(data.cast(), rows.nbytes()) }))
 }
 
+/// Gives the system back the memory of an array that is a part of a mapped file. It is read again from the file when it is used
+/// again; nothing happens to any other array.
+///
+/// # Errors
+///
+/// It cannot be evaluated.
+pub fn forget_pages(array: &Array) -> Result<(), BridgeError> {
+    with_bytes(array, |bytes| {
+        let regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let below = regions.range(..=bytes.as_ptr().addr()).next_back();
+        if let Some(region) = below.and_then(|(_, region)| region.upgrade()) {
+            region.forget(bytes);
+        }
+    })
+}
+
+/// The mapped files by where they begin.
+static REGIONS: Mutex<BTreeMap<usize, Weak<Region>>> = Mutex::new(BTreeMap::new());
+
 extern "C" fn release(payload: *mut c_void) {
     // SAFETY: the payload is the box that `MappedFile::new` gave away, and C++ releases it once.
     drop(unsafe { Box::from_raw(payload.cast::<Arc<Region>>()) });
@@ -161,6 +185,18 @@ impl Region {
     fn start(&self) -> *mut u8 {
         // SAFETY: the region is longer than its first page by what is read of it, or ends there.
         unsafe { self.reserved.cast::<u8>().add(self.page) }
+    }
+
+    /// Drops the pages that lie within `bytes`, if these are of the region.
+    fn forget(&self, bytes: &[u8]) {
+        let offset = bytes.as_ptr().addr() - self.start().addr();
+        let (begin, end) = (offset.next_multiple_of(self.page), (offset + bytes.len()) / self.page * self.page);
+        if offset + bytes.len() > self.length || begin >= end {
+            return;
+        }
+        // SAFETY: the pages are of the region and have bytes of one array that is held meanwhile, so that MLX has not written
+        // into them: they are those of the file, and are read from it again. If the system refuses, they stay.
+        unsafe { libc::madvise(self.start().add(begin).cast(), end - begin, libc::MADV_DONTNEED) };
     }
 
     /// The bytes of the file's pages.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use mlx_rs::ops;
 use tacit_arrays::format::Quantizer;
-use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts};
+use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, quantize_in_pieces};
 use tacit_arrays::{Dynamic8Array, Packed};
 use tacit_core::{ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
@@ -114,9 +114,8 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
     let text = format.to_string();
     let kept = [recoded::<Nf4>, recoded::<Fp4>, recoded::<Mxfp4>, recoded::<Mxfp8>];
     let kept = kept.iter().find_map(|recoded| recoded(value, &text)).transpose()?;
-    let dense = value.dense()?;
-    let made = kept.clone().map_or_else(|| format.quantize(&dense), Ok)?;
-    let error = Distance::between(&dense, &made.dense()?)?.error as f32;
+    let made = kept.clone().map_or_else(|| quantize_in_pieces(format, value), Ok)?;
+    let error = Distance::of_values(value, &made)?.error as f32;
     let row = row(&made, kept.is_some(), error);
     Ok((made, row))
 }

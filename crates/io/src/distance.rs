@@ -2,6 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use serde::{Deserialize, Serialize};
+use tacit_arrays::format::Pieces;
 use tacit_core::{Result, Value, implicit};
 
 use crate::floats::floats;
@@ -45,21 +46,31 @@ impl Distance {
     ///
     /// The shapes differ, or an array cannot be evaluated.
     pub fn between(right: &Array, other: &Array) -> Result<Self> {
-        let [right, other] = [right.as_dtype(Dtype::Float32)?, other.as_dtype(Dtype::Float32)?];
-        let strange = right.is_finite()?.logical_and(other.is_finite()?)?.logical_not()?;
-        let same = right.eq(&other)?.logical_or(right.is_nan()?.logical_and(other.is_nan()?)?)?;
-        let left_out = strange.logical_and(same)?;
-        let counted = |x: &Array| ops::select(&left_out, Array::from_f32(0.0), x);
-        let [right, other] = [counted(&right)?, counted(&other)?];
-        let difference = right.subtract(&other)?;
-        let (own, lost) = (dot(&right, &right)?, dot(&difference, &difference)?);
+        Self::of_values(&right.into(), &other.into())
+    }
+
+    /// The distance of what `other` stands for from what `right` does, as [`between`](Self::between) has it: some rows at a
+    /// time, so that no large array of floats is built. What is built, the policy is asked for.
+    ///
+    /// # Errors
+    ///
+    /// As for [`between`](Self::between), or the policy forbids to build the floats.
+    pub fn of_values(right: &Value, other: &Value) -> Result<Self> {
+        let (right, other) = (Pieces::of(right)?, Pieces::of(other)?);
+        let mut sums = Sums::default();
+        for rows in right.ranges() {
+            sums.add(&right.get(rows.clone())?, &other.get(rows.clone())?)?;
+            right.forget(rows.clone())?;
+            other.forget(rows)?;
+        }
+        let Sums { own, lost, others, both } = sums;
         if lost == 0.0 {
             return Ok(Self { error: 0.0, cosine: 1.0, sqnr: None });
         }
         if !lost.is_finite() {
             return Ok(Self { error: f64::INFINITY, cosine: f64::NAN, sqnr: Some(f64::NEG_INFINITY) });
         }
-        let cosine = dot(&right, &other)? / (own * dot(&other, &other)?).sqrt();
+        let cosine = both / (own * others).sqrt();
         Ok(Self { error: (lost / own).sqrt(), cosine, sqnr: Some(10.0 * (own / lost).log10()) })
     }
 
@@ -89,6 +100,36 @@ impl Distance {
     pub fn of_outputs(right: &Value, other: &Value, x: &Array) -> Result<Self> {
         let product = |weight: &Value| implicit((x, weight), |(x, w)| x.matmul(w.swap_axes(-1, -2)?))?.dense();
         Self::between(&product(right)?, &product(other)?)
+    }
+}
+
+/// Sums over the elements of two arrays.
+#[derive(Default)]
+struct Sums {
+    /// The squares of the right one.
+    own: f64,
+    /// The squares of the difference.
+    lost: f64,
+    /// The squares of the other one.
+    others: f64,
+    /// The products of both.
+    both: f64,
+}
+
+impl Sums {
+    fn add(&mut self, right: &Array, other: &Array) -> Result<()> {
+        let [right, other] = [right.as_dtype(Dtype::Float32)?, other.as_dtype(Dtype::Float32)?];
+        let strange = right.is_finite()?.logical_and(other.is_finite()?)?.logical_not()?;
+        let same = right.eq(&other)?.logical_or(right.is_nan()?.logical_and(other.is_nan()?)?)?;
+        let left_out = strange.logical_and(same)?;
+        let counted = |x: &Array| ops::select(&left_out, Array::from_f32(0.0), x);
+        let [right, other] = [counted(&right)?, counted(&other)?];
+        let difference = right.subtract(&other)?;
+        self.own += dot(&right, &right)?;
+        self.lost += dot(&difference, &difference)?;
+        self.others += dot(&other, &other)?;
+        self.both += dot(&right, &other)?;
+        Ok(())
     }
 }
 

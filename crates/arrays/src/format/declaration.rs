@@ -12,6 +12,7 @@ use crate::avals::checks::check_block;
 use crate::families::adapter::Adapter;
 use crate::families::structural::itself;
 use crate::format::fit::{self, Fit};
+use crate::format::pieces::Pieces;
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
 
@@ -39,6 +40,17 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     ///
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
     fn quantize(&self, x: &Array) -> Result<Value>;
+
+    /// The array that stands for a value that is read in pieces, computed: none where the format needs all floats at once. It
+    /// has the codes that [`quantize`](Self::quantize) makes. See [`quantize_in_pieces`](super::quantize_in_pieces).
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize), or a piece cannot be computed.
+    fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
+        let _ = pieces;
+        Ok(None)
+    }
 
     /// The array that stands for the sum that an adapter is, without a gradient.
     ///

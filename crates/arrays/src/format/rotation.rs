@@ -6,6 +6,7 @@ use tacit_core::{Aval, Error, Result, Value, implicit};
 use super::any::AnyFormat;
 use super::declaration::{Quantizer, TextForm};
 use super::fit::Fit;
+use super::pieces::Pieces;
 use super::text::parse;
 use super::trained_scales::{FloatScales, TrainedScales};
 use crate::kernel::hadamard;
@@ -61,19 +62,25 @@ fn rotated(x: &Array) -> Result<Array> {
 }
 
 /// What `inner`, made of the rotated `x`, stands for: in the type of `x`.
-fn read(inner: Value, x: &Array) -> Result<Value> {
+fn read(inner: Value, x: &Aval) -> Result<Value> {
     let inner =
-        if x.dtype() == Dtype::Float16 { implicit(inner, |inner| inner.as_dtype(Dtype::Float16))? } else { inner };
-    Rotated::of(inner, x.ndim().saturating_sub(1))
+        if x.dtype == Dtype::Float16 { implicit(inner, |inner| inner.as_dtype(Dtype::Float16))? } else { inner };
+    Rotated::of(inner, x.shape.len().saturating_sub(1))
 }
 
 impl Quantizer for Rotation {
     fn quantize(&self, x: &Array) -> Result<Value> {
-        read(self.inner.quantize(&rotated(x)?)?, x)
+        read(self.inner.quantize(&rotated(x)?)?, &x.into())
+    }
+
+    fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
+        let dtype = pieces.aval().dtype;
+        let turned = pieces.mapped(rotated, if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype });
+        self.inner.quantize_pieces(&turned)?.map(|inner| read(inner, pieces.aval())).transpose()
     }
 
     fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {
-        read(self.inner.quantize_by_fit(&rotated(x)?, fit)?, x)
+        read(self.inner.quantize_by_fit(&rotated(x)?, fit)?, &x.into())
     }
 
     fn fits(&self) -> bool {
@@ -105,7 +112,7 @@ impl TrainedScales for Rotation {
         })?;
         let (inner, derivative) = trained.quantize_by(&rotated(x)?, scales)?;
         // The rotation is linear, and so that of the derivative.
-        Ok((read(inner, x)?, hadamard(&derivative)?.as_dtype(x.dtype())?))
+        Ok((read(inner, &x.into())?, hadamard(&derivative)?.as_dtype(x.dtype())?))
     }
 }
 

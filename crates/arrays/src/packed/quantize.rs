@@ -8,6 +8,7 @@ use crate::families::adapter::Adapter;
 use crate::families::structural::itself;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::fit::Fit;
+use crate::format::pieces::{Pieces, quantized};
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::{self, Measure, Nested, Summands};
 use crate::packed::array::{PackedArray, Parts, checked};
@@ -82,7 +83,7 @@ impl<F: Format> PackedArray<F> {
     }
 
     /// The array of what a kernel made.
-    fn of_codes(made: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
+    pub(crate) fn of_codes(made: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
         let scheme = format.scheme();
         let mut made = made.into_iter();
         let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
@@ -107,6 +108,10 @@ impl<F: Format> PackedArray<F> {
 impl<F: Format> Quantizer for F {
     fn quantize(&self, x: &Array) -> Result<Value> {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
+    }
+
+    fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
+        quantized(self, pieces)
     }
 
     fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {

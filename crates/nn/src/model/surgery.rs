@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Dtype, ops, transforms};
+use tacit_arrays::format::{Pieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
@@ -251,7 +252,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     if aval.shape.len() < 2 && !rule.is_some_and(|rule| rule.pattern.is_exact()) {
         return left(ONE_AXIS);
     }
-    let quantized = match format.quantize(array) {
+    let quantized = match quantize_in_pieces(&**format, value) {
         Ok(quantized) => quantized,
         Err(error) => return left(&error.clause()),
     };
@@ -262,7 +263,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     Ok((Some(quantized), Row { aval, before: array.nbytes(), after, outcome }))
 }
 
-/// The norm of the difference over that of the array; evaluates both.
+/// The norm of the difference over that of the array, in pieces; evaluates both.
 ///
 /// # Errors
 ///
@@ -270,16 +271,32 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
 pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
     // It is asked for, and lives for the length of this call.
     let _allow = Policy::Allow.scope();
-    let (wide, stored) = (array.as_dtype(Dtype::Float32)?, quantized.dense()?.as_dtype(Dtype::Float32)?);
-    let largest = ops::maximum(wide.abs()?.max(None)?, stored.abs()?.max(None)?)?;
+    let (own, stored) = (Pieces::of(&array.into())?, Pieces::of(quantized)?);
+    let mut largest = Array::from_f32(0.0);
+    for rows in own.ranges() {
+        let both =
+            [own.get(rows.clone())?.as_dtype(Dtype::Float32)?, stored.get(rows.clone())?.as_dtype(Dtype::Float32)?];
+        for x in both {
+            largest = ops::maximum(&largest, x.abs()?.max(None)?)?;
+        }
+        transforms::eval([&largest])?;
+        own.forget(rows)?;
+    }
     // The squares of numbers up to 1 have a sum.
     let unit = ops::maximum(&largest, Array::from_f32(f32::MIN_POSITIVE))?;
-    let own = wide.divide(&unit)?;
-    let difference = stored.divide(&unit)?.subtract(&own)?;
-    let norms = [difference.square()?.sum(None)?, own.square()?.sum(None)?, largest];
-    transforms::eval(&norms)?;
-    let [difference, own, largest] = norms.map(|norm| f64::from(norm.item_exact::<f32>()));
-    if ![difference, own, largest].iter().all(|norm| norm.is_finite()) {
+    let mut norms = [0f64; 2];
+    for rows in own.ranges() {
+        let wide = own.get(rows.clone())?.as_dtype(Dtype::Float32)?.divide(&unit)?;
+        let difference = stored.get(rows.clone())?.as_dtype(Dtype::Float32)?.divide(&unit)?.subtract(&wide)?;
+        let sums = [difference.square()?.sum(None)?, wide.square()?.sum(None)?];
+        transforms::eval(&sums)?;
+        for (norm, sum) in norms.iter_mut().zip(sums) {
+            *norm += f64::from(sum.item_exact::<f32>());
+        }
+        own.forget(rows)?;
+    }
+    let [difference, own] = norms;
+    if ![difference, own, f64::from(largest.item_exact::<f32>())].iter().all(|norm| norm.is_finite()) {
         return Err(Error::invalid(
             format!("{quantized} has an element that is not finite"),
             "replace NaN and infinities before quantizing",
