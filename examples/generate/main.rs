@@ -18,7 +18,7 @@ use clap::Parser;
 use mlx_rs::memory;
 use tacit::Error;
 use tacit::model::generate::{Draft, Finish, GenerateStats, Sampler, Texts, speculate};
-use tacit::model::{Cache, generate};
+use tacit::model::{self, Cache, generate};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions};
 use tokenizers::Tokenizer;
@@ -62,7 +62,8 @@ struct Options {
     /// there is none
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
-    /// What the weights of the products become: a format such as nf4:64 or affine:4:64, or a file of rules
+    /// What the weights of the products become: a format such as nf4:64 or affine:4:64, of which the embedding and the head
+    /// have at least 6 bits, or a file of rules
     #[arg(long)]
     weights: Option<String>,
     /// What the caches hold: a format such as affine:8:64, or one for keys and one for values, with a comma
@@ -138,6 +139,7 @@ fn run(options: &Options) -> Outcome<()> {
     let (config, mut model) = tacit_models::load(&options.model)?;
     if let Some(weights) = &options.weights {
         model = tacit_models::quantize(model, weights)?;
+        tell_finer(&model, weights)?;
     }
     // MLX has no fast product of half floats on a CPU.
     model.hold_halves()?;
@@ -187,6 +189,20 @@ fn run(options: &Options) -> Outcome<()> {
         stored::write(file, &caches, conversation.as_ref())?;
     }
     report(&stats, written.finish, bytes)?;
+    Ok(())
+}
+
+/// Says which weights are in another format than was asked for.
+fn tell_finer(model: &Model<Decoder>, weights: &str) -> Outcome<()> {
+    for (path, row) in model.report().rows {
+        if let model::Outcome::Quantized { format, .. } = row.outcome
+            && Path::new(weights).extension().is_none()
+            && format != weights
+        {
+            let why = "of fewer than 6 bits it costs most of the quality; a file of rules decides otherwise";
+            writeln!(io::stderr(), "{path} is in {format}: {why}")?;
+        }
+    }
     Ok(())
 }
 
@@ -293,8 +309,18 @@ fn report(stats: &GenerateStats, finish: Option<Finish>, bytes: usize) -> Outcom
     if drafted > 0 {
         writeln!(err, "{accepted} of {drafted} drafted tokens accepted")?;
     }
-    // Parameters that lie in the file are not memory of MLX's.
-    let peak = bytes + memory::peak_memory()?;
+    let peak = match resident_peak() {
+        Some(peak) => peak,
+        // Parameters that lie in the file are not memory of MLX's.
+        None => bytes + memory::peak_memory()?,
+    };
     writeln!(err, "at most {:.1} MB, of which {:.1} weights", peak as f64 / 1e6, bytes as f64 / 1e6)?;
     Ok(())
+}
+
+/// The most bytes that this process had in memory, pages of files included, where the system tells: Linux does.
+fn resident_peak() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(1024 * line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?)
 }

@@ -340,5 +340,12 @@ fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
     assert_eq!(formats(model.get("model.embed_tokens.weight")?), "Affine(bf16[128,32])");
     assert_eq!(formats(model.get("model.layers.1.mlp.gate.weight")?), "bf16[4,32]");
     assert_eq!(formats(model.get("model.norm.weight")?), "bf16[32]");
+    // The embedding has 8 bits and two half floats for each 32, unless rules say otherwise.
+    assert_eq!(model.get("model.embed_tokens.weight")?.nbytes(), 128 * (32 + 4));
+    let file = std::env::temp_dir().join(format!("tacit-decoder-rules-{}.toml", std::process::id()));
+    std::fs::write(&file, "\"*.embed_tokens.weight\" = \"affine:4:32\"").expect("writes");
+    let own = quantize(load(folder("float/qwen3_moe"))?.1, file.to_str().expect("text"))?;
+    std::fs::remove_file(&file).ok();
+    assert_eq!(own.get("model.embed_tokens.weight")?.nbytes(), 128 * (16 + 4));
     Ok(())
 }

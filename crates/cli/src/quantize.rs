@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 use tacit_core::{Result, Value};
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
-use tacit_nn::{Parameters, Rules};
+use tacit_nn::{DecoderRules, Parameters, Rules};
 
 use crate::interruption;
 use crate::overwriting::Overwriting;
@@ -21,7 +21,8 @@ pub(crate) struct Options {
     /// A TOML or JSON file of rules: patterns of paths, each with a format
     #[arg(long)]
     rules: Option<PathBuf>,
-    /// One format for all matrices, such as nf4:64 or affine:4:64; `tacit types` lists them
+    /// One format for all matrices, such as nf4:64 or affine:4:64; `tacit types` lists them. The embedding and the head of a
+    /// decoder have at least 6 bits
     #[arg(long)]
     format: Option<String>,
     /// The file that is written, in Tacit's own way
@@ -39,6 +40,9 @@ pub(crate) struct Quantized {
     after: usize,
     /// How many parameters an interrupted run had made.
     resumed: usize,
+    /// Which are in another format than was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -55,11 +59,15 @@ struct Row {
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules))?;
-    let rules = match (&options.rules, &options.format) {
-        (Some(rules), _) => Rules::load(rules)?,
-        (None, text) => Rules::new().quantize("*", text.as_deref().unwrap_or_default())?,
-    };
+    let own = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;
+    let DecoderRules { rules, note } = match (own, &options.format) {
+        (Some(rules), _) => DecoderRules { rules, note: None },
+        (None, text) => {
+            let avals = values.iter().map(|(path, value)| Ok((path.clone(), value.aval()?)));
+            Rules::for_decoder(text.as_deref().unwrap_or_default(), &avals.collect::<Result<_>>()?)?
+        }
+    };
     let mut work = Resumable::open(&options.output, [&options.input])?;
     interruption::clear_up(work.folder());
     let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
@@ -82,7 +90,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     work.finish(&made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
-    Ok(Quantized { parameters: rows, before, after, resumed })
+    Ok(Quantized { parameters: rows, before, after, resumed, note })
 }
 
 /// The parameter in its format with what that lost, or as it was with why.
@@ -126,9 +134,9 @@ impl fmt::Display for Quantized {
             ]);
         }
         write!(f, "{table}\n{} bytes before, {} after", self.before, self.after)?;
-        match self.resumed {
-            0 => Ok(()),
-            resumed => write!(f, "; {resumed} parameters were made before"),
+        if self.resumed > 0 {
+            write!(f, "; {} parameters were made before", self.resumed)?;
         }
+        self.note.iter().try_for_each(|note| write!(f, "\n{note}"))
     }
 }

@@ -190,7 +190,7 @@ fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
 const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
 /// Lets the products' weights take the format that a text says, or formats by the rules in a file of this name. Those that
-/// are quantized already stay.
+/// are quantized already stay. Where the text is a format, embedding and head have at least 6 bits: see [`Rules::for_decoder`].
 ///
 /// # Errors
 ///
@@ -200,7 +200,9 @@ pub fn quantize(model: Model<Decoder>, weights: &str) -> Result<Model<Decoder>> 
     if file.extension().is_some() {
         model.quantize("*", &Rules::load(file)?)
     } else {
-        model.quantize(PRODUCTS, weights)
+        let dense = model.values()?.into_iter().filter(|(_, value)| !value.is_implicit());
+        let avals = dense.map(|(path, value)| Ok((path, value.aval()?))).collect::<Result<_>>()?;
+        model.quantize(PRODUCTS, &Rules::for_decoder(weights, &avals)?.rules)
     }
 }
 

@@ -14,6 +14,7 @@ extern crate tacit_core as tacit;
 mod adapter_set;
 mod advise;
 mod cache;
+mod decoder_rules;
 mod filter;
 pub mod generate;
 mod inputs;
@@ -33,6 +34,7 @@ mod within;
 
 pub use advise::{Advice, Advised, Advisor};
 pub use cache::{ArraysCache, Cache, KvCache, PaddingSide, Window};
+pub use decoder_rules::DecoderRules;
 pub use filter::ParameterFilter;
 pub use generate::generate;
 pub use inputs::Inputs;

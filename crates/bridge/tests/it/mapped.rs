@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Dtype};
-use tacit_bridge::{Aval, MappedFile, with_bytes};
+use tacit_bridge::{Aval, MappedFile, forget_pages, with_bytes};
 
 use crate::arrays::{matrix, numbers, vector};
 
@@ -126,4 +126,35 @@ fn the_bytes_of_an_array_are_row_by_row() {
     assert_eq!(with_bytes(&broadcast, <[u8]>::to_vec).expect("evaluates"), floats(&[1.0; 3]));
     let row = matrix(4, 2).index(2);
     assert_eq!(with_bytes(&row, <[u8]>::to_vec).expect("evaluates"), floats(&[5.0, 6.0]));
+}
+
+#[test]
+fn pages_that_were_let_go_of_are_read_again() {
+    let numbers: Vec<u8> = (0..64 * 4096).map(|at: u32| (at / 4096 + at) as u8).collect();
+    let path = std::env::temp_dir().join(format!("tacit-forgotten-{}", std::process::id()));
+    std::fs::write(&path, &numbers).expect("writes");
+    let aval = Aval::new(&[60 * 4096], mlx_rs::Dtype::Uint8);
+    let array = {
+        let file = MappedFile::new(&File::open(&path).expect("opens")).expect("maps");
+        file.array(100, &aval).expect("is within the file")
+    };
+    let expected = &numbers[100..100 + 60 * 4096];
+    with_bytes(&array, |bytes| assert!(bytes == expected)).expect("is there");
+    let resident = || {
+        let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let own = text.split_once(path.to_str().expect("text")).map(|(_, own)| own.to_owned())?;
+        let line = own.lines().find_map(|line| line.strip_prefix("Rss:").map(str::trim).map(str::to_owned))?;
+        line.trim_end_matches(" kB").trim().parse::<usize>().ok()
+    };
+    let before = resident();
+    forget_pages(&array).expect("evaluates");
+    if let (Some(before), Some(after)) = (before, resident()) {
+        assert!(before >= 60 * 4 && after <= 5 * 4, "{before} kB, then {after}");
+    }
+    with_bytes(&array, |bytes| assert!(bytes == expected)).expect("is read again");
+    // What is of no file stays.
+    let own = mlx_rs::Array::from_slice(&[1f32, 2.0], &[2]);
+    forget_pages(&own).expect("evaluates");
+    assert_eq!(own.as_slice::<f32>(), [1.0, 2.0]);
+    std::fs::remove_file(path).ok();
 }

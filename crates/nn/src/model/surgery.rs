@@ -254,6 +254,8 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     }
     let quantized = match quantize_in_pieces(&**format, value) {
         Ok(quantized) => quantized,
+        // The elements are wrong, not the shape.
+        Err(error @ Error::Kernel { .. }) => return Err(in_parameter(path, &error)),
         Err(error) => return left(&error.clause()),
     };
     let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;

@@ -1,0 +1,139 @@
+//! What the weights of a decoder become where one format is said for all.
+
+use std::collections::BTreeMap;
+
+use mlx_rs::{Dtype, ops};
+use tacit_arrays::format::AnyFormat;
+use tacit_core::{Aval, Error, Result};
+
+use crate::Rules;
+
+/// The embeddings and heads of decoders by the ends of their paths, in the names of Hugging Face, mlx-lm and llama.cpp.
+const EMBEDDINGS: [&str; 3] = ["embed_tokens.weight", "token_embd.weight", "wte.weight"];
+const HEADS: [&str; 2] = ["lm_head.weight", "output.weight"];
+
+/// The bits of a weight, scales included, below which an embedding or a head is not quantized by itself.
+const BITS: f64 = 6.0;
+
+/// What is taken in place of a coarser format, the first that fits.
+const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "bf16"];
+
+/// The rules of a decoder that is quantized in one format: see [`Rules::for_decoder`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderRules {
+    /// The rules.
+    pub rules: Rules,
+    /// Which parameters are in another format than was asked for, and why, in words; nothing where none is.
+    pub note: Option<String>,
+}
+
+impl Rules {
+    /// `format` for all parameters of a decoder, but for its embedding and its head, which have at least 6 bits.
+    ///
+    /// They are few of the weights and most of what quantizing loses: each token goes through them unchanged. In fewer bits they
+    /// become `affine:8:64`. Which parameters they are is said by the ends of their paths: `embed_tokens.weight`,
+    /// `lm_head.weight` and the names of llama.cpp; where there is no embedding, all have the one format. Write
+    /// [`Rules`] of your own for another choice. What is chosen is told through `tracing`.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::Dtype;
+    /// use tacit_core::Aval;
+    /// use tacit_nn::{DecoderRules, Rules};
+    ///
+    /// let aval = Aval::new(&[1000, 640], Dtype::Bfloat16);
+    /// let paths = ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"];
+    /// let DecoderRules { rules, note } =
+    ///     Rules::for_decoder("nf4:64", &paths.map(|path| (path.to_owned(), aval.clone())).into())?;
+    /// let format = |path| rules.format(path, &aval).map(ToString::to_string);
+    /// assert_eq!(paths.map(format), [Some("affine:8:64".to_owned()), Some("nf4:64".to_owned())]);
+    /// assert!(note.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The text is no format, or the format has no such options.
+    pub fn for_decoder<F>(format: F, avals: &BTreeMap<String, Aval>) -> Result<DecoderRules>
+    where
+        F: TryInto<AnyFormat, Error: Into<Error>>,
+    {
+        let format = format.try_into().map_err(Into::into)?;
+        let ends = |path: &str, names: &[&str]| {
+            names
+                .iter()
+                .any(|name| path.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.')))
+        };
+        let is_decoder = avals.keys().any(|path| ends(path, &EMBEDDINGS));
+        let mut rules = Self::new();
+        let mut finer = Vec::new();
+        for (path, aval) in avals.iter().filter(|_| is_decoder) {
+            let is_coarse = || bits(&format, aval).is_some_and(|bits| bits < BITS);
+            if (ends(path, &EMBEDDINGS) || ends(path, &HEADS)) && aval.shape.len() > 1 && is_coarse() {
+                let fits = |text: &&str| text.parse().is_ok_and(|format| bits(&format, aval).is_some());
+                let Some(chosen) = FINER.into_iter().find(fits) else { continue };
+                rules = rules.quantize(path.as_str(), chosen)?;
+                finer.push(format!("{path} is in {chosen}"));
+            }
+        }
+        let note = (!finer.is_empty()).then(|| {
+            format!(
+                "{}: an embedding or a head of fewer than 6 bits costs most of the quality; rules of your own decide otherwise",
+                finer.join(", ")
+            )
+        });
+        if let Some(note) = &note {
+            tracing::info!(target: "tacit", "{note}");
+        }
+        Ok(DecoderRules { rules: rules.quantize("*", format)?, note })
+    }
+}
+
+/// The bits of a weight in a format, whose scales are half floats where they have the dtype of the weight; nothing where it does
+/// not fit. The array that this is asked with is never evaluated.
+fn bits(format: &AnyFormat, aval: &Aval) -> Option<f64> {
+    let zeros = ops::zeros_dtype(&aval.shape, Dtype::Bfloat16).ok()?;
+    let made = format.quantize(&zeros).ok()?;
+    Some(8.0 * made.nbytes() as f64 / zeros.size().max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(format: &str, paths: &[(&str, [i32; 2])]) -> (Vec<String>, Option<String>) {
+        let avals: BTreeMap<String, Aval> =
+            paths.iter().map(|(path, shape)| ((*path).to_owned(), Aval::new(shape, Dtype::Float32))).collect();
+        let DecoderRules { rules, note } = Rules::for_decoder(format, &avals).expect("a format");
+        let format =
+            |(path, _): &(&str, _)| rules.format(path, &avals[*path]).map_or("none".to_owned(), ToString::to_string);
+        (paths.iter().map(format).collect(), note)
+    }
+
+    #[test]
+    fn embedding_and_head_have_at_least_six_bits() {
+        let paths =
+            [("model.embed_tokens.weight", [128, 64]), ("lm_head.weight", [128, 96]), ("l.up_proj.weight", [8, 64])];
+        for format in ["nf4:64", "affine:4:32", "mxfp4", "ternary"] {
+            let (formats, note) = chosen(format, &paths);
+            assert_eq!(formats, ["affine:8:64", "affine:8:32", format]);
+            assert!(note.is_some_and(|note| note.starts_with("lm_head.weight is in affine:8:32, model.embed_tokens")));
+        }
+        for format in ["affine:6:32", "int8:64", "bf16"] {
+            assert_eq!(chosen(format, &paths[..1]), (vec![format.to_owned()], None));
+        }
+        assert_eq!(
+            chosen("nf4:64", &[("token_embd.weight", [8, 64]), ("output.weight", [8, 64])]).0,
+            ["affine:8:64"; 2]
+        );
+        // Rows that are no whole groups.
+        assert_eq!(chosen("nf4:64", &[("transformer.wte.weight", [8, 10])]).0, ["bf16"]);
+    }
+
+    #[test]
+    fn what_is_no_decoder_has_one_format() {
+        let paths = [("output.weight", [8, 64]), ("my_embed_tokens.weight", [8, 64])];
+        assert_eq!(chosen("nf4:64", &paths), (vec!["nf4:64".to_owned(); 2], None));
+    }
+}
