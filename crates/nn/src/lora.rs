@@ -88,6 +88,7 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// The pattern names no matrix, or one that is adapted already or does not fit the method. The model is dropped then.
+    #[expect(clippy::needless_pass_by_value, reason = "it is written in the call")]
     pub fn lora<P>(mut self, pattern: P, config: LoraConfig) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,

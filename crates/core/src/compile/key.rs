@@ -67,9 +67,10 @@ impl Key {
         if self.scope.guard != next.scope.guard {
             let [policy, other] = [&self.scope, &next.scope].map(Scope::policy);
             let says = |scope: &Scope| if scope.guard.is_some() { "a guard's" } else { "the types'" };
-            return match policy == other {
-                true => format!("policy {policy:?}, {} -> {}", says(&self.scope), says(&next.scope)),
-                false => format!("policy {policy:?} -> {other:?}"),
+            return if policy == other {
+                format!("policy {policy:?}, {} -> {}", says(&self.scope), says(&next.scope))
+            } else {
+                format!("policy {policy:?} -> {other:?}")
             };
         }
         if self.device != next.device {
