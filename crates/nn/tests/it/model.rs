@@ -250,6 +250,24 @@ fn rules_choose_by_the_first_match() {
 }
 
 #[test]
+fn rules_choose_among_what_the_pattern_names() {
+    let rules =
+        Rules::new().quantize("*.weight", NF4).and_then(|rules| rules.quantize("layers.*", "bf16")).expect("rules");
+    let quantized = |pattern: &str| {
+        let model = Model::new(layers()).and_then(|model| model.quantize(pattern, &rules)).expect("quantizes");
+        let values = model.values().expect("values").into_iter().filter(|(_, value)| value.is_implicit());
+        let shown: Vec<String> = values.map(|(path, value)| format!("{path} {value}")).collect();
+        (shown, model.report().unused.clone())
+    };
+    assert_eq!(quantized("layers.0.*"), (vec!["layers.0.weight Nf4(f32[64,64])".to_owned()], vec![]));
+    // A parameter of one axis is named by its path, here or in a rule.
+    assert_eq!(
+        quantized("layers.2.bias"),
+        (vec!["layers.2.bias Bf16(f32[10])".to_owned()], vec!["*.weight and layers.2.bias".to_owned()])
+    );
+}
+
+#[test]
 fn the_report_tells_of_every_parameter() {
     let mut model = Model::new(layers()).expect("a model");
     for (path, seed) in [("layers.0.weight", 1), ("layers.2.weight", 2)] {

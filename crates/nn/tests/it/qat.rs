@@ -191,6 +191,18 @@ fn rules_prepare_and_the_report_tells() {
 }
 
 #[test]
+fn rules_prepare_with_trained_scales() {
+    let rules =
+        Rules::new().quantize("layers.0.*", "affine:4:64").and_then(|r| r.quantize("*", AFFINE)).expect("rules");
+    let model = model().prepare("*.weight", QatConfig::from(&rules).trained_scales()).expect("prepares");
+    let scales = model.leaves(&ParameterFilter::Scales);
+    assert_eq!(scales.len(), 4, "scales and biases of two weights");
+    for (path, format) in [("layers.0.weight", "affine:4:64"), ("layers.2.weight", "affine:2:32")] {
+        assert_eq!(model.report().rows[path].outcome, Outcome::Prepared { format: format.to_owned() });
+    }
+}
+
+#[test]
 fn activations_are_part_of_the_model() {
     let aware = QatConfig::new(Affine { bits: 4, group: 32 }).int8_activations(ActivationGranularity::Token);
     let mut model = model().prepare("*.weight", aware).expect("prepares");
