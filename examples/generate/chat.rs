@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -12,9 +12,9 @@ use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use tacit::{Error, Result};
 
-use crate::text::tokenizer_config;
+use crate::source::Source;
 
-/// The template of a folder, and the tokens that it writes.
+/// The template of a model, and the tokens that it writes.
 #[derive(Debug)]
 pub(crate) struct Template {
     file: PathBuf,
@@ -53,12 +53,10 @@ impl Message {
 }
 
 impl Template {
-    /// Reads `chat_template.jinja` or, where there is none, what `tokenizer_config.json` has.
-    pub(crate) fn open(folder: &Path) -> Result<Self> {
-        let config = folder.join("tokenizer_config.json");
-        let json = tokenizer_config(folder)?;
-        let file = folder.join("chat_template.jinja");
-        let (file, source) = if file.is_file() {
+    /// Reads `chat_template.jinja` or, where there is none, what `tokenizer_config.json` has or a GGUF file.
+    pub(crate) fn open(from: &Source) -> Result<Self> {
+        let (config, json) = from.config()?;
+        let (file, source) = if let Some(file) = from.beside("chat_template.jinja") {
             let source = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
             (file, source)
         } else {

@@ -3,9 +3,12 @@
 //! The decoder is plain mlx-rs modules (`crates/models/src/decoder.rs`). Its step is compiled, and runs under `Policy::Deny`, so that a dense
 //! weight that is built anywhere would be an error.
 //!
-//!     cargo run --release --features text --example generate -- --model FOLDER --weights nf4:64 --prompt "Once upon a time"
+//!     cargo run --release --features text --example generate -- --model MODEL --weights nf4:64 --prompt "Once upon a time"
 
 mod chat;
+#[cfg(test)]
+mod ids;
+mod source;
 mod step;
 mod stored;
 mod text;
@@ -24,6 +27,7 @@ use tacit_models::{Config, Decoder, Positions};
 use tokenizers::Tokenizer;
 
 use chat::{Conversation, Message, Template};
+use source::Source;
 use step::step;
 use text::Stream;
 
@@ -32,8 +36,8 @@ type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync
 /// Continues a text, or answers in a conversation
 #[derive(Parser, Debug)]
 struct Options {
-    /// A folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
-    #[arg(long, value_name = "FOLDER")]
+    /// A GGUF file, or a folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
+    #[arg(long, value_name = "MODEL")]
     model: PathBuf,
     /// What is continued or answered; - reads it from the standard input
     #[arg(long, allow_hyphen_values = true)]
@@ -52,8 +56,8 @@ struct Options {
     /// End before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// The folder of a smaller model with the same tokens, which proposes what the model judges
-    #[arg(long, value_name = "FOLDER")]
+    /// A smaller model with the same tokens, which proposes what the model judges
+    #[arg(long, value_name = "MODEL")]
     draft: Option<PathBuf>,
     /// How many tokens it proposes at a time
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -135,7 +139,8 @@ fn run(options: &Options) -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let sampler = options.sampling.sampler();
     sampler.check()?;
-    let tokenizer = text::tokenizer(&options.model)?;
+    let source = Source::of(&options.model)?;
+    let tokenizer = source.tokenizer()?;
     let (config, mut model) = tacit_models::load(&options.model)?;
     if let Some(weights) = &options.weights {
         model = tacit_models::quantize(model, weights)?;
@@ -150,8 +155,8 @@ fn run(options: &Options) -> Outcome<()> {
     let (caches, conversation) = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
     let mut caches = formatted(caches, options.kv.as_deref())?;
     let begun = !caches.first().is_none_or(Cache::is_empty);
-    let Prompt { tokens: prompt, conversation } = prompt(options, &tokenizer, begun, conversation)?;
-    let ends = text::end_tokens(&options.model, &config.end_tokens, &tokenizer)?;
+    let Prompt { tokens: prompt, conversation } = prompt(options, &source, &tokenizer, begun, conversation)?;
+    let ends = text::end_tokens(&source, &config.end_tokens, &tokenizer)?;
     let asked = generate::GenerateOptions {
         sampler,
         seed: options.sampling.seed,
@@ -223,10 +228,11 @@ fn formatted(caches: Vec<Cache>, formats: Option<&str>) -> Result<Vec<Cache>> {
 
 /// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.
 fn same_tokens(tokenizer: &Tokenizer, draft: &Path) -> Result<()> {
-    if !draft.join("tokenizer.json").is_file() {
+    let draft = Source::of(draft)?;
+    if !draft.has_tokenizer() {
         return Ok(());
     }
-    let (own, other) = (tokenizer.get_vocab_size(true), text::tokenizer(draft)?.get_vocab_size(true));
+    let (own, other) = (tokenizer.get_vocab_size(true), draft.tokenizer()?.get_vocab_size(true));
     if own == other {
         return Ok(());
     }
@@ -244,14 +250,20 @@ struct Prompt {
 
 /// The tokens of the prompt. Only what begins a text begins with the tokens for that, and of a conversation only what is new
 /// stands in it.
-fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool, before: Option<Conversation>) -> Outcome<Prompt> {
+fn prompt(
+    options: &Options,
+    source: &Source,
+    tokenizer: &Tokenizer,
+    begun: bool,
+    before: Option<Conversation>,
+) -> Outcome<Prompt> {
     let mut text = options.prompt.clone();
     if text == "-" {
         text.clear();
         io::stdin().read_to_string(&mut text)?;
     }
     if options.chat {
-        let template = Template::open(&options.model)?;
+        let template = Template::open(source)?;
         let said = Message::new("user", text.clone());
         if begun && options.system.is_some() {
             let help = "leave `--system` out, or begin with another file";

@@ -1,40 +1,17 @@
 //! Text as tokens, and tokens as text while they come.
 
-use std::fs;
-use std::path::Path;
-
-use serde_json::Value as Json;
 use tacit::model::generate::Detokenizer;
 use tacit::{Error, Result};
 use tokenizers::Tokenizer;
 
-/// Reads `tokenizer.json`.
-pub(crate) fn tokenizer(folder: &Path) -> Result<Tokenizer> {
-    let file = folder.join("tokenizer.json");
-    let unread = |error| Error::checkpoint(&file, None, format!("{error}"), "fetch the tokenizer of this model again");
-    let mut tokenizer = Tokenizer::from_file(&file).map_err(unread)?;
-    // A prompt is neither cut nor filled up, whatever the file was used for.
-    tokenizer.with_padding(None).with_truncation(None).map_err(unread)?;
-    Ok(tokenizer)
-}
-
-/// What `tokenizer_config.json` says, if there is one.
-pub(crate) fn tokenizer_config(folder: &Path) -> Result<Json> {
-    let config = folder.join("tokenizer_config.json");
-    if !config.is_file() {
-        return Ok(Json::Null);
-    }
-    let text = fs::read(&config).map_err(Error::file("read", &config))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Error::checkpoint(&config, None, error.to_string(), "fetch the tokenizer of this model again"))
-}
+use crate::source::Source;
 
 /// The tokens that end a text: those of the model and, where no `generation_config.json` says which these are in the end, the
 /// tokenizer's own as well, which for a model that was trained on conversations is the one behind an answer.
-pub(crate) fn end_tokens(folder: &Path, of_model: &[u32], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+pub(crate) fn end_tokens(source: &Source, of_model: &[u32], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     let mut tokens = of_model.to_vec();
-    if !folder.join("generation_config.json").is_file() {
-        let config = tokenizer_config(folder)?;
+    if source.beside("generation_config.json").is_none() {
+        let (_, config) = source.config()?;
         let own = &config["eos_token"];
         let own = own.as_str().or_else(|| own["content"].as_str());
         let own = own.and_then(|text| tokenizer.token_to_id(text));

@@ -117,7 +117,11 @@ fn halves_are_computed_in_halves() -> Result<()> {
 
 /// A golden file in which some bytes stand in the place of others.
 fn changed(name: &str, changes: &[(&[u8], &[u8])]) -> Vec<u8> {
-    let mut bytes = fs::read(folder(&format!("gguf/{name}.gguf"))).expect("a golden file");
+    changed_in("gguf", name, changes)
+}
+
+fn changed_in(holder: &str, name: &str, changes: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut bytes = fs::read(folder(&format!("{holder}/{name}.gguf"))).expect("a golden file");
     for (old, new) in changes {
         assert_eq!(old.len(), new.len());
         let at = bytes.windows(old.len()).position(|found| found == *old).expect("is there");
@@ -137,7 +141,7 @@ fn with_words(name: &str, count: usize) -> Vec<u8> {
     let mut entry = text("tokenizer.ggml.tokens");
     entry.extend([9_u32.to_le_bytes(), 8_u32.to_le_bytes()].concat());
     entry.extend((count as u64).to_le_bytes());
-    entry.extend(text("word").repeat(count - 1));
+    entry.extend((1..count).flat_map(|number| text(&format!("w{number:03}"))));
     let rest = (entry.len() + 8).next_multiple_of(32) - entry.len() - 8;
     entry.extend(text(&"x".repeat(rest)));
     let mut bytes = changed(name, &[]);
@@ -229,6 +233,61 @@ fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
         cannot open FOLDER/m-00002-of-00003.gguf: No such file or directory (os error 2)
         FOLDER/m-00003-of-00003.gguf: split.no: it is not part 3 of 3
         help: fetch all parts of the model again
+    "#]].assert_eq(&said);
+    Ok(())
+}
+
+/// A golden tokenizer with a byte behind a key in the place of another.
+fn with_byte(name: &str, key: &str, behind: usize, byte: u8) -> Vec<u8> {
+    let mut bytes = changed_in("tokenizers", name, &[]);
+    let at = bytes.windows(key.len()).position(|found| found == key.as_bytes()).expect("is there");
+    bytes[at + key.len() + behind] = byte;
+    bytes
+}
+
+#[test]
+fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
+    let holder = Folder::new("gguf-tokenizers")?;
+    let file = holder.0.join("model.gguf");
+    // Behind a key are its type and, of a list, the type and the number of its elements, and the length of the first one.
+    let first = 4 + 4 + 8 + 8;
+    let files = [
+        changed("gemma", &[]),
+        changed_in("tokenizers", "qwen2", &[(b"gpt2", b"bert")]),
+        changed_in("tokenizers", "gpt-2", &[(b"gpt-2", b"gpt-9")]),
+        changed_in("tokenizers", "qwen2", &[(b"tokenizer.ggml.merges", b"tokenizer.ggml.mergex")]),
+        changed_in("tokenizers", "spm", &[(b"tokenizer.ggml.scores", b"tokenizer.ggml.scorex")]),
+        changed_in("tokenizers", "spm", &[(b"tokenizer.ggml.tokens", b"tokenizer.ggml.tokenx")]),
+        with_byte("qwen2", "tokenizer.ggml.merges", first, b'x'),
+        with_byte("qwen2", "tokenizer.ggml.tokens", first, b'"'),
+        with_byte("qwen2", "tokenizer.ggml.bos_token_id", 5, 77),
+    ];
+    let mut said = String::new();
+    for bytes in files {
+        fs::write(&file, bytes).expect("writes");
+        let error = tacit::io::Gguf::open(&file)?.tokenizer().expect_err("it is refused").to_string();
+        said += &error.replace(&file.display().to_string(), "FILE");
+        said.push('\n');
+    }
+    expect![[r#"
+        FILE: tokenizer.ggml.tokens: there are no tokens
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.model: it is "bert", and llama and gpt2 are read
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.pre: it is "gpt-9", and the pre-tokenizers default, llama-bpe, llama3, llama-v3, falcon3, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2, megrez, gpt-2, phi-2, mpt, olmo, smollm, starcoder, refact, command-r, tekken are known
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.merges: it is not there
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.scores: it has 0 scores, and there are 884 tokens
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.tokens: there are no tokens
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.merges: "x a" is of "xa", which is no token
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.tokens: "\"" is token 0 and 1
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.bos_token_id: it is 19720, and there are 526 tokens
+        help: convert the model again, or take the tokenizer of its folder
     "#]].assert_eq(&said);
     Ok(())
 }

@@ -97,6 +97,15 @@ assert generated() == greedy
 assert generated("--draft", draft) == greedy
 assert generated("--draft", draft, "--draft-tokens", 7, count=60) == text_of(tokens[:60])
 
+# One file has the model, its tokenizer and its template.
+whole, alone = golden / "tokenizers/spm.gguf", Path(scratch.name) / "alone"
+alone.mkdir()
+shutil.copy(whole, alone / "any.gguf")
+made = generated(text="Hello, world!", count=20, folder=whole)
+assert made == generated(text="Hello, world!", count=20, folder=alone) == generated("--draft", whole, text="Hello, world!", count=20, folder=alone)
+assert generated("--chat", text="Hello", count=20, folder=whole) == generated(text="<user>Hello", count=20, folder=whole)
+refused("--draft", draft, folder=whole)
+
 sampled = ["--temp", 0.9, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.01, "--repetition-penalty", 1.1]
 once = generated(*sampled, "--seed", 3, count=60)
 assert once == generated(*sampled, "--seed", 3, count=60) != generated(*sampled, "--seed", 4, count=60)

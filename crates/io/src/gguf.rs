@@ -20,6 +20,8 @@ mod kind;
 mod metadata;
 mod names;
 mod parts;
+mod pre_tokenizer;
+mod tokenizer;
 
 use cursor::Cursor;
 use header::{Header, Stored};

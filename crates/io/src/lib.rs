@@ -6,7 +6,7 @@
 //! of a checkpoint appear together: the old ones or the new ones are there, whenever the program ends.
 //!
 //! Each format of another program has a module, which keeps codes and scales as they are: [`bitsandbytes`], [`mlx_lm`], [`gptq`],
-//! [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]. The first two are written as well. [`read()`]
+//! [`awq`], [`torchao`], [`Gguf`] of llama.cpp, with configuration and tokenizer, and, for floats, [`hugging_face`]. The first two are written as well. [`read()`]
 //! recognizes the format. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
 //! All of them use [`Parameters`](tacit_nn::Parameters). [`convert()`] converts one format to another and measures the error.
 

@@ -69,8 +69,9 @@ impl Gguf {
                 json.set(key, Json::Bool(true));
             }
         }
-        if let Some(end) = self.value("tokenizer.ggml.eos_token_id")? {
-            json.set("eos_token_id", end);
+        let ends = self.end_tokens()?;
+        if !ends.is_empty() {
+            json.set("eos_token_id", Json::List(ends.into_iter().map(|end| Json::Integer(end.into())).collect()));
         }
         Ok(json)
     }

@@ -108,11 +108,21 @@ pub(crate) fn of_each_kind() -> Vec<Sample> {
     samples
 }
 
+/// What gguf-py wrote: every type, models, tokenizers.
+pub(crate) fn gguf() -> Vec<Sample> {
+    let mut samples = Sample::golden(["gguf/types.gguf", "gguf/llama.gguf"]);
+    samples.extend(["spm", "qwen2"].map(|name| Sample::of(&decoders_folder().join(format!("tokenizers/{name}.gguf")))));
+    samples
+}
+
+fn decoders_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden")
+}
+
 /// A decoder of each architecture, some in floats and some in codes.
 pub(crate) fn decoders() -> Vec<Sample> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden");
     let decoder = |name: &str| {
-        let mut sample = Sample::of(&folder.join(name));
+        let mut sample = Sample::of(&decoders_folder().join(name));
         sample.files.insert("generation_config.json".into(), br#"{"eos_token_id":[1,2]}"#.into());
         sample
     };

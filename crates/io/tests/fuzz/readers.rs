@@ -36,7 +36,7 @@ pub(crate) fn readers() -> Vec<Reader> {
         Reader { name: "safetensors", corpus: corpus::tacit(), read: Box::new(tensors) },
         of_parameters("tacit", corpus::tacit(), |path| load(path)),
         Reader { name: "training", corpus: corpus::training(), read: Box::new(training) },
-        Reader { name: "gguf", corpus: Sample::golden(["gguf/types.gguf", "gguf/llama.gguf"]), read: Box::new(gguf) },
+        Reader { name: "gguf", corpus: corpus::gguf(), read: Box::new(gguf) },
         of_parameters("torchao", Sample::golden(["torchao/int4.safetensors", "torchao/nf4.safetensors"]), |path| {
             torchao::read(path)
         }),
@@ -119,7 +119,7 @@ fn gguf(path: &Path) -> Result<Vec<Value>> {
     for key in file.keys() {
         file.metadata(key)?;
     }
-    let _ = file.configuration();
+    let _ = [file.configuration(), file.tokenizer(), file.tokenizer_config()];
     // One of the right files has a tensor of a type that is not read. The others are.
     let (read, refused): (Vec<_>, Vec<_>) = file.names().map(|name| file.get(name)).partition(Result::is_ok);
     let whole = [file.parameters(), file.hugging_face()].into_iter().flatten().flat_map(BTreeMap::into_values);

@@ -1,0 +1,61 @@
+//! How texts are split before pairs are merged, by llama.cpp's names for it.
+//!
+//! The expressions are those of `llm_tokenizer_bpe` in `llama-vocab.cpp`. Each splits what the one before it left.
+
+/// A pre-tokenizer, and what its vocabularies have in common.
+pub(super) struct PreTokenizer {
+    /// `tokenizer.ggml.pre`.
+    names: &'static [&'static str],
+    pub(super) patterns: &'static [&'static str],
+    /// Whether a word of the vocabulary is one token, though no merges make it.
+    pub(super) whole_words: bool,
+    /// Whether a text begins with a token, where the file does not say it.
+    pub(super) begins: bool,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?(?:(?=\p{L})[^a-z])*(?:(?=\p{L})[^A-Z])+|[^\r\n\p{L}\p{N}]?(?:(?=\p{L})[^a-z])+(?:(?=\p{L})[^A-Z])*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const ALL: &[PreTokenizer] = &[
+    PreTokenizer {
+        names: &["default"],
+        patterns: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+        whole_words: false,
+        begins: false,
+    },
+    PreTokenizer {
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3"],
+        patterns: &[LLAMA3],
+        whole_words: true,
+        begins: true,
+    },
+    PreTokenizer { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], whole_words: false, begins: false },
+    PreTokenizer {
+        names: &["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"],
+        patterns: &[QWEN2],
+        whole_words: false,
+        begins: false,
+    },
+    PreTokenizer { names: &["gpt-2", "phi-2", "mpt", "olmo"], patterns: &[GPT2], whole_words: false, begins: false },
+    PreTokenizer {
+        names: &["smollm", "starcoder", "refact", "command-r"],
+        patterns: &[r"\p{N}", GPT2],
+        whole_words: false,
+        begins: false,
+    },
+    PreTokenizer { names: &["tekken"], patterns: &[TEKKEN], whole_words: true, begins: true },
+];
+
+impl PreTokenizer {
+    /// The one of this name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().find(|known| known.names.contains(&name))
+    }
+
+    /// All names, for a message.
+    pub(super) fn names() -> String {
+        ALL.iter().flat_map(|known| known.names).copied().collect::<Vec<_>>().join(", ")
+    }
+}
