@@ -40,6 +40,7 @@ use parts::Parts;
 /// | `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q8_0` | [`AffineArray`](tacit_arrays::AffineArray), groups of 32 | 5, 5, 6, 6, 9; 4.5, 5, 5.5, 6, 8.5 |
 /// | `Q2_K`, `Q3_K`, `Q4_K`, `Q5_K`, `Q6_K` | [`KQuantArray`](tacit_arrays::KQuantArray) | 3.25, 3.625, 4.75, 5.75, 6.625; 2.625, 3.4375, 4.5, 5.5, 6.5625 |
 /// | `IQ4_NL`, `IQ4_XS` | [`CodebookArray`](tacit_arrays::CodebookArray), blocks of 32 | 5; 4.5, 4.25 |
+/// | `TQ1_0`, `TQ2_0` | [`CodebookArray`](tacit_arrays::CodebookArray), blocks of 256 | 2.125; 1.6875, 2.0625 |
 /// | `MXFP4` | [`Mxfp4Array`](tacit_arrays::Mxfp4Array) | 4.25; 4.25 |
 ///
 /// GGUF lists extents from the fastest axis to the slowest; here they are the other way round, as in MLX, so that a linear

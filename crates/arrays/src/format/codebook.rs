@@ -28,7 +28,7 @@ use crate::register_format;
 /// ```
 ///
 /// The codes are `u8[ceil(size * bits / 8)]`, the first in the lowest bits; the scales `f32[ceil(size/block)]`, counted
-/// row-major. GGUF's `IQ4_NL` and `IQ4_XS` and torchao's NF4 are such arrays.
+/// row-major. GGUF's `IQ4_NL`, `IQ4_XS`, `TQ1_0` and `TQ2_0` and torchao's NF4 are such arrays.
 pub type CodebookArray = PackedArray<Codebook>;
 
 /// A table of 2, 4, 8 or 16 values, in blocks counted row-major.

@@ -6,7 +6,7 @@ use tacit_arrays::format::{Affine, Codebook, Granularity, KQuant, Mxfp4, Parts};
 use tacit_arrays::{CodebookArray, Int8Array, KQuantArray, Mxfp4Array};
 use tacit_core::{Aval, Result, Value};
 
-use super::blocks::{Block, Form, IQ4, Reader};
+use super::blocks::{Block, Form, Reader};
 use super::kind::GgufType;
 use crate::codes::{bytes_of, floats, push_codes, words};
 use crate::integers::packed;
@@ -21,9 +21,9 @@ pub(super) fn array(kind: GgufType, reader: Reader, aval: Aval, row: Row<'_>) ->
     Ok(match reader.form {
         Form::Affine => packed(&read.codes, &read.scales, &read.biases, Affine { bits, group: 32 }, aval)?.into(),
         Form::KQuant => k_quant(read, bits, aval)?.into(),
-        Form::Iq4 { .. } => {
+        Form::Table { values, scales } => {
             let parts = Parts::new(bytes_of(&read.codes), floats(&read.scales));
-            CodebookArray::from_parts(parts, Codebook::new(32, &IQ4)?, aval)?.into()
+            CodebookArray::from_parts(parts, Codebook::new(kind.elements / scales, values)?, aval)?.into()
         }
         Form::Mxfp4 => {
             let groups = along(&aval, 32);
@@ -99,7 +99,7 @@ impl Read {
                     self.integer_biases.extend(&biases[..groups]);
                 }
             }
-            Form::Iq4 { scales: count } => {
+            Form::Table { scales: count, .. } => {
                 self.scales.extend(scales[..count].iter().map(|&group| scale * f32::from(group)));
             }
             Form::Mxfp4 => self.integers.push(scales[0]),

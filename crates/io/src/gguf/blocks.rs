@@ -39,15 +39,18 @@ pub(super) enum Form {
     Affine,
     /// Groups whose scales are integers times that of their super-block.
     KQuant,
-    /// Values of a table, the [`IQ4`] one, with so many scales a block.
-    Iq4 { scales: usize },
+    /// Values of a table, with so many scales a block of the type.
+    Table { values: &'static [f32], scales: usize },
     /// OCP's MXFP4.
     Mxfp4,
 }
 
 /// The values of `IQ4_NL` and `IQ4_XS`, `kvalues_iq4nl`.
-pub(super) const IQ4: [f32; 16] =
+const IQ4: [f32; 16] =
     [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
+
+/// The values of `TQ1_0` and `TQ2_0`; those that llama.cpp writes have no 2.
+const TERNARY: [f32; 4] = [-1.0, 0.0, 1.0, 2.0];
 
 /// The reader of the type of this name, if there is one.
 pub(super) fn reader(name: &str) -> Option<Reader> {
@@ -62,8 +65,10 @@ pub(super) fn reader(name: &str) -> Option<Reader> {
         "Q4_K" => (4, Form::KQuant, q4_k),
         "Q5_K" => (5, Form::KQuant, q5_k),
         "Q6_K" => (6, Form::KQuant, q6_k),
-        "IQ4_NL" => (4, Form::Iq4 { scales: 1 }, iq4_nl),
-        "IQ4_XS" => (4, Form::Iq4 { scales: 8 }, iq4_xs),
+        "IQ4_NL" => (4, Form::Table { values: &IQ4, scales: 1 }, iq4_nl),
+        "IQ4_XS" => (4, Form::Table { values: &IQ4, scales: 8 }, iq4_xs),
+        "TQ1_0" => (2, Form::Table { values: &TERNARY, scales: 1 }, tq1_0),
+        "TQ2_0" => (2, Form::Table { values: &TERNARY, scales: 1 }, tq2_0),
         "MXFP4" => (4, Form::Mxfp4, mxfp4),
         _ => return None,
     };
@@ -71,7 +76,7 @@ pub(super) fn reader(name: &str) -> Option<Reader> {
 }
 
 /// The types that are read, for a message.
-pub(super) const READ: &str = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4";
+pub(super) const READ: &str = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0 and MXFP4";
 
 /// The half-precision number at a byte.
 fn half(bytes: &[u8], at: usize) -> f32 {
@@ -221,6 +226,32 @@ fn iq4_xs(bytes: &[u8], block: &mut Block) {
         *scale = (low | ((high >> (2 * at)) as u8 & 3) << 4).cast_signed() - 32;
     }
     nibbles(&bytes[8..136], 16, &mut block.codes);
+}
+
+/// Five elements a byte, which is the fraction of 256 that they are in base 3: the first digit is what comes out above the point when
+/// it is multiplied by 3.
+fn digits(bytes: &[u8], count: usize, codes: &mut [u8]) {
+    let mut powers = (0..count).map(|place| 3_u8.pow(place as u32));
+    for codes in codes.chunks_mut(bytes.len()) {
+        let power = powers.next().unwrap_or(1);
+        for (byte, code) in bytes.iter().zip(codes) {
+            *code = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+        }
+    }
+}
+
+fn tq1_0(bytes: &[u8], block: &mut Block) {
+    block.scale = half(bytes, 52);
+    block.scales[0] = 1;
+    digits(&bytes[..32], 5, &mut block.codes[..160]);
+    digits(&bytes[32..48], 5, &mut block.codes[160..240]);
+    digits(&bytes[48..52], 4, &mut block.codes[240..]);
+}
+
+fn tq2_0(bytes: &[u8], block: &mut Block) {
+    block.scale = half(bytes, 64);
+    block.scales[0] = 1;
+    quarters(&bytes[..64], &mut block.codes);
 }
 
 fn mxfp4(bytes: &[u8], block: &mut Block) {

@@ -50,7 +50,7 @@ fn every_type_has_the_values_of_gguf_py() {
         assert!(value.is_implicit(), "{name}");
         assert_equal(&dense(&value), &theirs, name);
     }
-    assert_eq!(quantized, 31);
+    assert_eq!(quantized, 37);
     let dtype = |name| file.aval(name).expect("is there").dtype;
     assert_eq!(
         ["dense.f32", "dense.f16", "dense.bf16", "dense.i32"].map(dtype),
@@ -99,6 +99,8 @@ fn the_bits_of_an_element_as_they_are_held() {
         Q5_K    5.75 bits, 5.5 in the file, KQuant(f32[2,256])
         Q6_K    6.625 bits, 6.5625 in the file, KQuant(f32[2,256])
         Q8_0    9 bits, 8.5 in the file, Affine(f32[3,64])
+        TQ1_0   2.125 bits, 1.6875 in the file, Codebook(f32[2,256])
+        TQ2_0   2.125 bits, 2.0625 in the file, Codebook(f32[2,256])
     "#]]
     .assert_eq(&table.collect::<String>());
 }
@@ -165,7 +167,7 @@ fn what_is_not_there_or_not_read_is_told() {
     ];
     let said: Vec<String> = said.into_iter().map(|result| told(result.expect_err("is refused"))).collect();
     expect![[r#"
-        FILE: unread: its type, IQ2_XXS, is not read; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4 are
+        FILE: unread: its type, IQ2_XXS, is not read; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0 and MXFP4 are
         help: make the file anew with llama-quantize and one of these
         FILE: absent: there is no tensor of this name
         help: ask for one of `names`
