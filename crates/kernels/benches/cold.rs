@@ -234,7 +234,7 @@ fn measure(format: &Format, layer: &[(usize, usize)], int8: bool) {
     let layers = ELEMENTS / elements;
     let weights: Vec<Buffers> =
         (0..layers * layer.len()).map(|i| Buffers::new(format, layer[i % layer.len()], 1 + i as u64)).collect();
-    let parts: Vec<&[u8]> = weights.iter().flat_map(|weight| weight.parts()).collect();
+    let parts: Vec<&[u8]> = weights.iter().flat_map(Buffers::parts).collect();
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     let x: Vec<f32> = (0..8 * 4096).map(|i| (i % 37) as f32 * 0.1 - 1.8).collect();
     let mut y = vec![0.0_f32; 8 * 8192];

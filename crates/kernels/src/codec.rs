@@ -167,6 +167,8 @@ impl<const BITS: usize> Units for Table<'_, BITS> {
 pub(crate) trait Byte: Copy + Sync {
     /// Bytes of a code.
     const BYTES: usize = 1;
+    /// Elements of a [span](Units::SPAN).
+    const SPAN: usize = 1;
 
     /// The values of `LANES` codes.
     ///
@@ -175,6 +177,15 @@ pub(crate) trait Byte: Copy + Sync {
     unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F;
     /// The value of the lowest code of each word.
     fn value<S: Simd>(simd: S, words: S::I) -> S::F;
+    /// The values of a unit at one step.
+    ///
+    /// # Safety
+    /// It is readable at `from`.
+    #[inline(always)]
+    unsafe fn step<S: Simd>(simd: S, from: *const u8, _: usize) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { Self::load(simd, from) }
+    }
 }
 
 /// Codes of whole bytes each.
@@ -220,6 +231,8 @@ impl Byte for Signed {
 }
 
 impl Byte for E4m3 {
+    const SPAN: usize = 2;
+
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
         // SAFETY: the caller's promise.
@@ -228,6 +241,11 @@ impl Byte for E4m3 {
     #[inline(always)]
     fn value<S: Simd>(simd: S, words: S::I) -> S::F {
         simd.e4m3(simd.and(words, simd.splat_words(255)))
+    }
+    #[inline(always)]
+    unsafe fn step<S: Simd>(simd: S, from: *const u8, step: usize) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { if step == 0 { simd.load_e4m3::<false>(from) } else { simd.load_e4m3::<true>(from) } }
     }
 }
 
@@ -289,7 +307,7 @@ impl<B: Byte> Codec for Bytes<'_, B> {
 }
 
 impl<B: Byte> Units for Bytes<'_, B> {
-    const SPAN: usize = 1;
+    const SPAN: usize = B::SPAN;
     const BITS: usize = 8 * B::BYTES;
     const DECODED: bool = false;
     type Ready<S: Simd> = ();
@@ -300,13 +318,13 @@ impl<B: Byte> Units for Bytes<'_, B> {
         Source::Stored(self.bytes)
     }
     #[inline(always)]
-    fn step(self, _: usize) -> usize {
-        0
+    fn step(self, at: usize) -> usize {
+        at
     }
     #[inline(always)]
-    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
-        // SAFETY: the caller promises LANES codes.
-        unsafe { B::load(simd, from) }
+    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, step: usize) -> S::F {
+        // SAFETY: the caller promises the unit.
+        unsafe { B::step(simd, from, step) }
     }
 }
 

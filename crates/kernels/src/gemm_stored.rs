@@ -9,8 +9,8 @@ use crate::{
     gemm::{PackB, Product},
     output::Output,
     packed_b::StoredB,
-    scales::widened,
     stored::StoredProduct,
+    widened::widened,
 };
 
 /// Computes all of the product.

@@ -7,10 +7,12 @@ use std::ops::Range;
 
 use crate::{
     Isa, Matrix,
+    arranged::Arranged,
     output::Rectangle,
-    scales::{Numbers, Per, Reader, Spread},
-    simd::{Kernel, SLACK, Simd},
-    unit::{Layout, Source, Units, unit, unit_bytes},
+    scales::{Numbers, Per},
+    simd::{Kernel, Simd, run},
+    unit::{Source, Units, unit},
+    unit_products::{Products, RowGroup},
 };
 
 /// Rows of the matrix that are multiplied side by side, at most.
@@ -28,116 +30,19 @@ const CHUNK: usize = 960;
 /// Floats from row to row of what is decoded: off a power of two, or the rows would share cache sets.
 const STRIDE: usize = CHUNK + 16;
 
-/// Bytes that one prefetch asks for.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// Bytes between what is read and what is asked for, at least: as many as memory gives a core while it waits for the first.
 const AHEAD: usize = 8192;
 
-/// The most bytes at the end of a row that may not be read where they are: a unit that is cut off, and what has no slack
-/// behind it.
-const TAIL: usize = 2 * 64;
-
 #[repr(align(64))]
 struct Scratch([f32; MOST_ROWS * STRIDE]);
-
-/// Activations `x: f32[m, k]` in the order in which [`GemvDot`] reads them, padded by zeros to whole units.
-pub(crate) struct Arranged {
-    values: Vec<f32>,
-    /// Where the first row begins: with a cache line, lest every vector spans two.
-    first: usize,
-    /// Floats from row to row.
-    stride: usize,
-    /// The sums that the numbers of a row's biases are multiplied with, padded to whole vectors.
-    sums: Vec<f32>,
-    sums_stride: usize,
-    m: usize,
-    spread: Spread,
-}
-
-/// Makes the activations for [`GemvDot`].
-pub(crate) struct Arrange<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) m: usize,
-    pub(crate) matrix: &'a Matrix<'a>,
-    pub(crate) layout: &'a Layout,
-}
-
-impl Kernel for Arrange<'_> {
-    type Output = Option<Arranged>;
-
-    /// `None` where rows or blocks do not fit whole spans.
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Option<Arranged> {
-        let Self { x, m, matrix, layout } = self;
-        let k = matrix.k;
-        let spread = Spread::of(matrix, layout.span, S::LANES)?;
-        let unit = S::LANES * layout.span;
-        // Off a power of two, or the rows would share cache sets.
-        let stride = k.next_multiple_of(unit).next_multiple_of(LINE / 4) + LINE / 4;
-        let mut values = vec![0.0; m * stride + LINE / 4];
-        let first = values.as_ptr().align_offset(LINE).min(LINE / 4);
-        for (x, to) in x.chunks_exact(k).zip(values[first..].chunks_exact_mut(stride)) {
-            for (at, to) in (0..k).step_by(unit).zip(to.chunks_exact_mut(unit)) {
-                arrange_unit(simd, layout, &x[at..], to);
-            }
-        }
-        let mut sums = Vec::new();
-        let mut sums_stride = 0;
-        if matrix.biases.is_some() && !layout.decoded {
-            let each = spread.elements();
-            sums_stride = k.div_ceil(each).next_multiple_of(S::LANES);
-            sums = vec![0.0; m * sums_stride];
-            for (x, sums) in x.chunks_exact(k).zip(sums.chunks_exact_mut(sums_stride)) {
-                for (x, sum) in x.chunks(each).zip(sums) {
-                    let mut total = simd.splat(0.0);
-                    for x in x.chunks(S::LANES) {
-                        // SAFETY: the chunk has at most LANES floats.
-                        total = simd.add(total, unsafe { simd.load_some(x.as_ptr(), x.len()) });
-                    }
-                    *sum = simd.sum(total);
-                }
-            }
-        }
-        Some(Arranged { values, first, stride, sums, sums_stride, m, spread })
-    }
-}
-
-/// Brings the first unit of `x`, or what there is of it, into the order of its steps.
-#[inline(always)]
-fn arrange_unit<S: Simd>(simd: S, layout: &Layout, x: &[f32], to: &mut [f32]) {
-    let span = layout.span;
-    if span == 1 {
-        let len = x.len().min(S::LANES);
-        to[..len].copy_from_slice(&x[..len]);
-        return;
-    }
-    let mut columns = [0_u32; 256];
-    for first in (0..span).step_by(S::LANES) {
-        // The squares that `transpose` reads reach beyond short spans.
-        if x.len() >= first + (S::LANES - 1) * span + S::LANES {
-            // SAFETY: LANES rows, `span` floats apart, of LANES floats lie in `x`.
-            unsafe { simd.transpose(x.as_ptr().add(first).cast(), 4 * span, columns.as_mut_ptr()) };
-            for i in 0..S::LANES.min(span - first) {
-                let place = layout.steps[first + i] * S::LANES;
-                for (to, from) in to[place..place + S::LANES].iter_mut().zip(&columns[i * S::LANES..]) {
-                    *to = f32::from_bits(*from);
-                }
-            }
-        } else {
-            for (lane, values) in x.chunks(span).enumerate().take(S::LANES) {
-                for (i, value) in values.iter().enumerate().skip(first).take(S::LANES) {
-                    to[layout.steps[i] * S::LANES + lane] = *value;
-                }
-            }
-        }
-    }
-}
 
 /// `y = x W^T` for some rows of the matrix.
 pub(crate) struct GemvDot<'a, U> {
     pub(crate) isa: Isa,
-    /// Made by [`Arrange`] for this matrix, which was checked.
+    /// Made by [`Arrange`](crate::arranged::Arrange) for this matrix, which was checked.
     pub(crate) x: &'a Arranged,
     pub(crate) matrix: &'a Matrix<'a>,
     pub(crate) units: U,
@@ -160,10 +65,9 @@ impl<U: Units> GemvDot<'_, U> {
         let biased = Numbers::new(spread, Per::Number, &columns);
         let given = matrix.biases.as_ref().filter(|_| !U::DECODED);
         let mut scratch = [Vec::new(), Vec::new()];
-        let reader = Reader::new(simd, &numbers);
-        let mut decoded = Scratch([0.0; MOST_ROWS * STRIDE]);
-        let none = RowGroup { rows: [0; ROWS], scales: [std::ptr::null(); ROWS], sums: [[simd.splat(0.0); M]; ROWS] };
-        let mut groups: [RowGroup<S, M, ROWS>; GROUPS] = [none; GROUPS];
+        let mut decoded = U::DECODED.then(|| Box::new(Scratch([0.0; MOST_ROWS * STRIDE])));
+        let decoded = decoded.as_mut().map_or(&mut [][..], |decoded| &mut decoded.0);
+        let mut groups = [RowGroup::<M, ROWS>::EMPTY; GROUPS];
         let elements = unit::<S, U>();
         let part_columns = if U::DECODED { CHUNK } else { (RESIDENT / M / elements).max(1) * elements };
         let rows = self.out.columns();
@@ -174,18 +78,11 @@ impl<U: Units> GemvDot<'_, U> {
             let scales = (!U::DECODED).then(|| numbers.rows(isa, &matrix.scales, block..end, scales));
             let biases = given.map(|given| biased.rows(isa, given, block..end, biases));
             if !U::DECODED {
-                // The next rows' numbers, which are too few at a time for the hardware to learn their stream.
-                let next =
-                    end * matrix.k / matrix.block..((2 * end - block).min(matrix.n) * matrix.k).div_ceil(matrix.block);
-                for numbers in [Some(&matrix.scales), given].into_iter().flatten() {
-                    for line in numbers.stored(next.clone()).chunks(LINE) {
-                        simd.prefetch(line.as_ptr());
-                    }
-                }
+                ask_numbers(simd, matrix, end..(2 * end - block).min(matrix.n));
             }
             for g in 0..count {
                 let group = &mut groups[g];
-                *group = none;
+                *group = RowGroup::EMPTY;
                 for r in 0..ROWS {
                     group.rows[r] = (block + g * ROWS + r).min(rows.end - 1);
                     if let Some(scales) = scales {
@@ -195,38 +92,37 @@ impl<U: Units> GemvDot<'_, U> {
             }
             for start in columns.clone().step_by(part_columns) {
                 let part = start..columns.end.min(start + part_columns);
-                for group in &mut groups[..count] {
-                    let part = match self.units.source() {
-                        Source::Stored(bytes) => {
-                            let row_bytes = columns.end * U::BITS / 8;
+                let x = std::array::from_fn(|m| self.x.row(inputs[m], start));
+                match self.units.source() {
+                    Source::Stored(bytes) => {
+                        let row_bytes = columns.end * U::BITS / 8;
+                        for group in &mut groups[..count] {
                             let starts = group.rows.map(|row| row * row_bytes + start * U::BITS / 8);
-                            Part {
-                                from: starts.map(|start| bytes[start..].as_ptr()),
-                                // The last row is the one with the fewest bytes behind it.
-                                readable: bytes.len() - starts[ROWS - 1],
-                                columns: part.clone(),
-                                ahead: ROWS * row_bytes * AHEAD.div_ceil(ROWS * part.len() * U::BITS / 8 + 1),
-                            }
+                            group.from = starts.map(|start| bytes[start..].as_ptr());
+                            // The last row is the one with the fewest bytes behind it.
+                            group.readable = bytes.len() - starts[ROWS - 1];
                         }
-                        Source::Decode(decoder) => {
-                            for (r, out) in decoded.0.chunks_exact_mut(STRIDE).enumerate().take(ROWS) {
+                        let group_bytes = ROWS * part.len() * U::BITS / 8;
+                        let ahead = ROWS * row_bytes * AHEAD.div_ceil(group_bytes + 1);
+                        let (groups, columns) = (&mut groups[..count], part);
+                        run(isa, Products { units: self.units, groups, numbers: &numbers, x, columns, ahead });
+                    }
+                    Source::Decode(decoder) => {
+                        for group in &mut groups[..count] {
+                            for (r, out) in decoded.chunks_exact_mut(STRIDE).enumerate().take(ROWS) {
                                 let from = group.rows[r] * columns.end + start;
                                 decoder.decode(isa, from, &mut out[..part.len()], ROWS * columns.end);
                                 // Zeros, lest what was there before is no number.
                                 let end = part.len().next_multiple_of(S::LANES);
                                 out[part.len()..end].fill(0.0);
                             }
-                            Part {
-                                from: std::array::from_fn(|r| decoded.0[r * STRIDE..].as_ptr().cast()),
-                                readable: 4 * STRIDE,
-                                columns: part.start..part.end.next_multiple_of(S::LANES),
-                                ahead: 0,
-                            }
+                            group.from = std::array::from_fn(|r| decoded[r * STRIDE..].as_ptr().cast());
+                            group.readable = 4 * STRIDE;
+                            let (groups, ahead) = (std::slice::from_mut(group), 0);
+                            let columns = part.start..part.end.next_multiple_of(S::LANES);
+                            run(isa, Products { units: self.units, groups, numbers: &numbers, x, columns, ahead });
                         }
-                    };
-                    // SAFETY: the rows lie in the matrix, the numbers are those of its scales, and of what is decoded whole
-                    // vectors were written.
-                    unsafe { self.products(simd, reader, group, inputs, part) };
+                    }
                 }
             }
             for group in &mut groups[..count] {
@@ -234,198 +130,48 @@ impl<U: Units> GemvDot<'_, U> {
                     let count = spread.count(&columns);
                     for r in 0..ROWS {
                         let biases = biases.row(group.rows[r] - block);
-                        let mut sums = group.sums[r];
-                        for i in (0..count).step_by(S::LANES) {
-                            // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
-                            let bias = unsafe { simd.load_some(biases.add(i), S::LANES.min(count - i)) };
-                            for m in 0..M {
-                                let x = &self.x.sums[inputs[m] * self.x.sums_stride + i..];
-                                // SAFETY: as above.
-                                sums[m] = simd.fma(bias, unsafe { simd.load(x.as_ptr()) }, sums[m]);
+                        for (m, sum) in group.sums[r].iter_mut().enumerate() {
+                            let mut total = sum.load(simd);
+                            for i in (0..count).step_by(S::LANES) {
+                                // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
+                                unsafe {
+                                    let bias = simd.load_some(biases.add(i), S::LANES.min(count - i));
+                                    total = simd.fma(bias, simd.load(self.x.sums(inputs[m], i).as_ptr()), total);
+                                }
                             }
+                            sum.store(simd, total);
                         }
-                        group.sums[r] = sums;
                     }
                 }
                 for m in 0..M {
                     let out = self.out.row(inputs[m]);
-                    for r in 0..ROWS {
-                        out[group.rows[r] - rows.start] = simd.sum(group.sums[r][m]);
+                    for first in (0..ROWS).step_by(4) {
+                        // Fewer than four are added up with copies of them.
+                        let four = [0, 1, 2, 3].map(|r| &group.sums[(first + r) % ROWS][m]);
+                        let four = simd.sum_four([
+                            four[0].load(simd),
+                            four[1].load(simd),
+                            four[2].load(simd),
+                            four[3].load(simd),
+                        ]);
+                        for r in first..ROWS.min(first + 4) {
+                            out[group.rows[r] - rows.start] = four[r - first];
+                        }
                     }
                 }
             }
         }
         M.min(self.x.m - first)
     }
-
-    /// Adds the scaled products of a part of a group's columns, which starts with a unit, with rows of activations to its sums.
-    ///
-    /// # Safety
-    /// The rows lie in the matrix, and their scales are those of all its columns.
-    #[inline(always)]
-    unsafe fn products<S: Simd, const M: usize, const ROWS: usize>(
-        &self,
-        simd: S,
-        reader: Reader<S::I>,
-        group: &mut RowGroup<S, M, ROWS>,
-        inputs: [usize; M],
-        part: Part<ROWS>,
-    ) {
-        let ready = self.units.ready(simd);
-        let (elements, size) = (unit::<S, U>(), unit_bytes::<S, U>());
-        let Part { mut from, readable, columns, ahead } = part;
-        let units = columns.len().div_ceil(elements);
-        let shared = if U::DECODED { units } else { self.x.spread.shared() };
-        let before = if U::DECODED { 0 } else { columns.start / elements };
-        let x: [*const f32; M] = std::array::from_fn(|m| {
-            self.x.values.as_ptr().wrapping_add(self.x.first + inputs[m] * self.x.stride + columns.start)
-        });
-        let mut sums = group.sums;
-        let mut products = [[simd.splat(0.0); M]; ROWS];
-        let mut copies: [[u8; TAIL + SLACK]; ROWS];
-        // Units that may be read where they are: whole ones, with the slack behind them.
-        let mut end = (columns.len() / elements).min(readable.saturating_sub(SLACK) / size);
-        let (mut at, mut segment, mut left) = (0, before / shared, shared - before % shared);
-        // Where each unit has its own scales, and there are registers for two sets of sums, which would not stay in them below.
-        if !U::DECODED && shared == 1 && M <= 2 {
-            while at < end {
-                let mut products = [[simd.splat(0.0); M]; ROWS];
-                // SAFETY: as below.
-                unsafe {
-                    let from: [*const u8; ROWS] = std::array::from_fn(|r| from[r].wrapping_add(at * size));
-                    if at * size % LINE < size {
-                        for from in from {
-                            simd.prefetch(from.wrapping_add(ahead));
-                        }
-                    }
-                    let x: [*const f32; M] = std::array::from_fn(|m| x[m].wrapping_add(at * elements));
-                    add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products);
-                    for r in 0..ROWS {
-                        let scale = reader.read(simd, group.scales[r], segment);
-                        for m in 0..M {
-                            sums[r][m] = simd.fma(products[r][m], scale, sums[r][m]);
-                        }
-                    }
-                }
-                at += 1;
-                segment += 1;
-            }
-        }
-        loop {
-            while at < end {
-                // SAFETY: the unit and its slack are readable, as many activations are, and the scales are the segment's.
-                unsafe {
-                    let from: [*const u8; ROWS] = std::array::from_fn(|r| from[r].wrapping_add(at * size));
-                    if ahead > 0 && at * size % LINE < size {
-                        // The next group's codes: a row is too short for the hardware to learn its stream.
-                        for from in from {
-                            simd.prefetch(from.wrapping_add(ahead));
-                        }
-                    }
-                    let x: [*const f32; M] = std::array::from_fn(|m| x[m].wrapping_add(at * elements));
-                    add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products);
-                    at += 1;
-                    left -= 1;
-                    if left > 0 && at < units {
-                        continue;
-                    }
-                    for r in 0..ROWS {
-                        let scale =
-                            if U::DECODED { simd.splat(1.0) } else { reader.read(simd, group.scales[r], segment) };
-                        for m in 0..M {
-                            let (product, sum) = (products[r][m], sums[r][m]);
-                            sums[r][m] =
-                                if U::DECODED { simd.add(product, sum) } else { simd.fma(product, scale, sum) };
-                            products[r][m] = simd.splat(0.0);
-                        }
-                    }
-                }
-                segment += 1;
-                left = shared;
-            }
-            if at == units {
-                break;
-            }
-            let len = (columns.len() - at * elements) * U::BITS / 8;
-            copies = [[0; TAIL + SLACK]; ROWS];
-            for (copy, from) in copies.iter_mut().zip(&mut from) {
-                // SAFETY: the spans lie in the row, and are at most [`TAIL`] bytes.
-                unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(at * size), copy.as_mut_ptr(), len) };
-                *from = copy.as_ptr().wrapping_sub(at * size);
-            }
-            end = units;
-        }
-        group.sums = sums;
-    }
 }
 
-/// Rows of the matrix that are multiplied side by side.
-#[derive(Clone, Copy)]
-struct RowGroup<S: Simd, const M: usize, const ROWS: usize> {
-    rows: [usize; ROWS],
-    scales: [*const f32; ROWS],
-    sums: [[S::F; M]; ROWS],
-}
-
-/// Columns of a group of rows, as they are read.
-struct Part<const ROWS: usize> {
-    from: [*const u8; ROWS],
-    /// Bytes that may be read from the last of them.
-    readable: usize,
-    columns: Range<usize>,
-    /// Bytes from a row to that of the next group, or 0.
-    ahead: usize,
-}
-
-/// Adds the products of one unit of each row with the activations.
-///
-/// # Safety
-/// A unit and its slack are readable at each `from`, and as many floats at each `x`.
+/// Asks for the numbers of rows, which are too few at a time for the hardware to learn their stream.
 #[inline(always)]
-unsafe fn add_unit<S: Simd, U: Units, const M: usize, const ROWS: usize>(
-    simd: S,
-    ready: U::Ready<S>,
-    from: [*const u8; ROWS],
-    x: [*const f32; M],
-    products: &mut [[S::F; M]; ROWS],
-) {
-    // Written out, lest the compiler keep a loop, whose shifts and places it would not know.
-    macro_rules! steps {
-        ($first:ident: $($step:literal)*) => {
-            $(if $step < U::SPAN {
-                // SAFETY: the caller's promise.
-                unsafe { add_step::<S, U, M, ROWS>(simd, ready, from, x, products, $first + $step) };
-            })*
-        };
-    }
-    for first in (0..U::SPAN).step_by(8) {
-        steps!(first: 0 1 2 3 4 5 6 7);
-    }
-}
-
-/// One step of [`add_unit`].
-///
-/// # Safety
-/// As for [`add_unit`].
-#[inline(always)]
-unsafe fn add_step<S: Simd, U: Units, const M: usize, const ROWS: usize>(
-    simd: S,
-    ready: U::Ready<S>,
-    from: [*const u8; ROWS],
-    x: [*const f32; M],
-    products: &mut [[S::F; M]; ROWS],
-    step: usize,
-) {
-    let mut inputs = [simd.splat(0.0); M];
-    for m in 0..M {
-        // SAFETY: the caller's promise.
-        inputs[m] = unsafe { simd.load(x[m].add(step * S::LANES)) };
-    }
-    for r in 0..ROWS {
-        // SAFETY: the caller's promise.
-        let values = unsafe { U::values(ready, simd, from[r], step) };
-        for m in 0..M {
-            products[r][m] = simd.fma(values, inputs[m], products[r][m]);
+fn ask_numbers<S: Simd>(simd: S, matrix: &Matrix, rows: Range<usize>) {
+    let blocks = rows.start * matrix.k / matrix.block..(rows.end * matrix.k).div_ceil(matrix.block);
+    for numbers in [Some(&matrix.scales), matrix.biases.as_ref()].into_iter().flatten() {
+        for line in numbers.stored(blocks.clone()).chunks(LINE) {
+            simd.prefetch(line.as_ptr());
         }
     }
 }

@@ -33,6 +33,7 @@
 pub mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod arranged;
 mod attention;
 pub mod binary;
 #[doc(hidden)]
@@ -96,9 +97,11 @@ mod sum;
 pub mod ternary;
 pub mod threads;
 mod unit;
+mod unit_products;
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+mod widened;
 
 pub use attention::{Attention, Mask, MaskValues, attention};
 pub use complex_matmul::{Complex, complex_matmul};

@@ -1,167 +1,8 @@
-//! Scales of every type as `f32`, and which elements of a vector they belong to.
+//! Which scales elements of a vector belong to, and where they are read.
 
-use std::{borrow::Cow, ops::Range};
+use std::ops::Range;
 
-use crate::{
-    Isa, Matrix, Scales,
-    matrix::{bytes, e8m0},
-    output::Output,
-    simd::{Kernel, Simd, run},
-};
-
-impl<'a> Scales<'a> {
-    /// All of them, if they are `f32` already.
-    pub(crate) fn floats(&self) -> Option<&'a [f32]> {
-        match *self {
-            Self::F32(values) => Some(values),
-            _ => None,
-        }
-    }
-
-    /// Writes the numbers of the blocks from `start`; each is what [`get`](Self::get) gives, to the bit.
-    ///
-    /// # Panics
-    /// If there are not as many.
-    pub(crate) fn widen(&self, isa: Isa, start: usize, out: &mut [f32]) {
-        run(isa, Widen { scales: self, start, out });
-    }
-}
-
-/// The first `count` scales as `f32`.
-pub(crate) fn widened<'a>(isa: Isa, scales: &Scales<'a>, count: usize, threads: usize) -> Cow<'a, [f32]> {
-    if let Some(values) = scales.floats() {
-        return Cow::Borrowed(values);
-    }
-    let mut values = vec![0.0; count];
-    Output::new(&mut values, count).for_each(threads, 1, WIDENED, &|mut part| {
-        let start = part.columns().start;
-        scales.widen(isa, start, part.row(0));
-    });
-    Cow::Owned(values)
-}
-
-/// Scales that one task widens.
-const WIDENED: usize = 1 << 14;
-
-struct Widen<'a> {
-    scales: &'a Scales<'a>,
-    start: usize,
-    out: &'a mut [f32],
-}
-
-impl Kernel for Widen<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { scales, start, out } = self;
-        let end = start + out.len();
-        let whole = out.len() / S::LANES * S::LANES;
-        match *scales {
-            Scales::One => out.fill(1.0),
-            Scales::F32(values) => out.copy_from_slice(&values[start..end]),
-            Scales::F16(values) => {
-                let values = &values[start..end];
-                for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: `whole` numbers lie in both slices.
-                    unsafe { simd.store(out.as_mut_ptr().add(i), simd.load_f16(values.as_ptr().add(i).cast())) };
-                }
-            }
-            Scales::Bf16(values) => {
-                for (out, value) in out.iter_mut().zip(&values[start..end]) {
-                    *out = f32::from_bits(u32::from(value.to_bits()) << 16);
-                }
-            }
-            Scales::E8m0(bytes) => {
-                for (out, byte) in out.iter_mut().zip(&bytes[start..end]) {
-                    *out = e8m0(*byte);
-                }
-            }
-            Scales::E4m3 { bytes, factor } => {
-                let bytes = &bytes[start..end];
-                for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: as above.
-                    unsafe {
-                        let values = simd.e4m3(simd.load_bytes(bytes.as_ptr().add(i)));
-                        simd.store(out.as_mut_ptr().add(i), simd.mul(values, simd.splat(factor)));
-                    }
-                }
-            }
-            Scales::Nested { codes, map, absmax, block, offset } => {
-                let (codes, absmax) = (&codes[start..end], Blocks::new(simd, absmax, block));
-                for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: as above.
-                    unsafe {
-                        let values = simd.lookup_far(map, simd.load_bytes(codes.as_ptr().add(i)));
-                        let values = simd.mul(values, absmax.of(simd, start + i));
-                        simd.store(out.as_mut_ptr().add(i), simd.add(values, simd.splat(offset)));
-                    }
-                }
-            }
-            Scales::Integers { codes, units, block } => {
-                let (codes, units) = (bytes(&codes[start..end]), Blocks::new(simd, units, block));
-                for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: as above.
-                    unsafe {
-                        let values = simd.to_float(simd.load_signed(codes.as_ptr().add(i)));
-                        simd.store(out.as_mut_ptr().add(i), simd.mul(values, units.of(simd, start + i)));
-                    }
-                }
-            }
-        }
-        let by_vectors =
-            matches!(scales, Scales::F16(_) | Scales::E4m3 { .. } | Scales::Nested { .. } | Scales::Integers { .. });
-        if by_vectors {
-            for (i, out) in out.iter_mut().enumerate().skip(whole) {
-                *out = scales.get(start + i);
-            }
-        }
-    }
-}
-
-/// What the numbers of scales in blocks are multiplied by.
-struct Blocks<'a, I> {
-    values: &'a [f32],
-    block: usize,
-    /// The block as a power of two, if it is one: a division would take longer than all else.
-    shift: Option<u32>,
-    /// Which of the values of a vector's blocks each lane has, if a vector is whole blocks.
-    index: I,
-}
-
-impl<'a, I: Copy> Blocks<'a, I> {
-    #[inline(always)]
-    fn new<S: Simd<I = I>>(simd: S, values: &'a [f32], block: usize) -> Self {
-        let index: [u32; 16] = std::array::from_fn(|i| (i / block) as u32);
-        // SAFETY: there are 16 words, the most that a vector holds.
-        let index = unsafe { simd.load_words(index.as_ptr().cast()) };
-        let shift = block.is_power_of_two().then(|| block.trailing_zeros());
-        Self { values, block, shift, index }
-    }
-
-    /// Those of the numbers from `first`.
-    #[inline(always)]
-    fn of<S: Simd<I = I>>(&self, simd: S, first: usize) -> S::F {
-        let &Self { values, block, shift, index } = self;
-        if let Some(shift) = shift {
-            let within = first & (block - 1);
-            if within + S::LANES <= block {
-                return simd.splat(values[first >> shift]);
-            }
-            if block <= S::LANES && within == 0 {
-                let values = &values[first >> shift..][..S::LANES >> shift];
-                // SAFETY: as many floats.
-                return unsafe { simd.spread(values.as_ptr(), values.len(), index) };
-            }
-        }
-        let mut lanes = [0.0; 16];
-        for (lane, number) in lanes.iter_mut().zip(first..first + S::LANES) {
-            *lane = values[number / block];
-        }
-        // SAFETY: there are 16 floats, the most that a vector holds.
-        unsafe { simd.load(lanes.as_ptr()) }
-    }
-}
+use crate::{Isa, Matrix, Scales, simd::Simd};
 
 /// How the spans of a unit find their scales.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -206,7 +47,7 @@ impl Spread {
     }
 
     /// Units from a row's start whose products are summed before they are scaled.
-    pub(crate) fn shared(self) -> usize {
+    fn shared(self) -> usize {
         match self.kind {
             Kind::Row | Kind::Units => (self.block / (self.span * self.lanes)).max(1),
             Kind::Spans(_) | Kind::Each => 1,
@@ -302,6 +143,11 @@ impl Numbers {
         let as_stored = (copied == 0 && !apart && k.is_multiple_of(block)).then(|| k / block);
         let before = columns.start / block;
         Self { spread, columns: columns.clone(), as_stored, before, count, wanted, shift, offset, copied }
+    }
+
+    /// Units from a row's start whose products are summed before they are scaled.
+    pub(crate) fn shared(&self) -> usize {
+        self.spread.shared()
     }
 
     /// The floats of a row where each is copied out by itself.
@@ -422,6 +268,12 @@ impl<I: Copy> Reader<I> {
         Self { splat, step, shift: numbers.shift, offset: numbers.offset, index }
     }
 
+    /// Whether all spans of a unit have one number.
+    #[inline(always)]
+    pub(crate) fn is_splat(&self) -> bool {
+        self.splat
+    }
+
     /// The scale of each span of unit `at`, or of the units `at`, that share one.
     ///
     /// # Safety
@@ -430,7 +282,24 @@ impl<I: Copy> Reader<I> {
     pub(crate) unsafe fn read<S: Simd<I = I>>(&self, simd: S, from: *const f32, at: usize) -> S::F {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.splat {
+            if self.splat { self.read_as::<S, true>(simd, from, at) } else { self.read_as::<S, false>(simd, from, at) }
+        }
+    }
+
+    /// The same where it is known whether it [is one number](Self::is_splat).
+    ///
+    /// # Safety
+    /// As for [`read`](Self::read).
+    #[inline(always)]
+    pub(crate) unsafe fn read_as<S: Simd<I = I>, const SPLAT: bool>(
+        &self,
+        simd: S,
+        from: *const f32,
+        at: usize,
+    ) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if SPLAT {
                 simd.splat(*from.add((at * self.step + self.offset) >> self.shift))
             } else {
                 simd.spread(from.add(at * self.step), S::LANES, self.index)

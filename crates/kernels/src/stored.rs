@@ -2,12 +2,13 @@
 
 use crate::{
     Codes, Isa, Matrix, Orientation,
+    arranged::Arrange,
     codec::Codec,
     codec_of::{Job, dispatch},
     decode::Parts,
     gemm::{PackedWork, TASK_COLUMNS},
     gemv_axpy::{GemvAxpy, MAX_COLUMNS, Step},
-    gemv_dot::{Arrange, GemvDot},
+    gemv_dot::GemvDot,
     machine::{Cycles, FROM_MEMORY, Machine},
     output::{Output, Rectangle},
     packed_b,

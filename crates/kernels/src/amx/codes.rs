@@ -24,10 +24,10 @@ use crate::{
     engine::FEW,
     machine::Machine,
     output::{Output, Rectangle, Shared},
-    scales::widened,
     shape::Shape,
     stored::{StoredProduct, Work},
     threads,
+    widened::widened,
 };
 
 /// Rows of `x` that are split at a time; all of them stay in a second-level cache.

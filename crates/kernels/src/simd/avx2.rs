@@ -30,6 +30,8 @@ pub(super) fn is_available() -> bool {
 /// # Safety
 /// [`is_available`].
 #[target_feature(enable = "avx2,fma,f16c")]
+// Apart from its caller: in one function with much else, what a loop sums would not stay in the registers.
+#[inline(never)]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }

@@ -3,6 +3,8 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
+use crate::matrix::e4m3;
+
 use super::{
     ranks::rank_by_steps,
     thresholds::Thresholds,
@@ -35,6 +37,8 @@ pub(super) fn is_available() -> bool {
 /// # Safety
 /// [`is_available`].
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
+// Apart from its caller: in one function with much else, what a loop sums would not stay in the registers.
+#[inline(never)]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
 }
@@ -55,6 +59,17 @@ const fn span_starts(bits: usize) -> [usize; 4] {
     let each = span_bytes(bits);
     [0, each % 4, 2 * each % 4, 3 * each % 4]
 }
+
+/// The upper halves of the E4M3 floats without a sign, whose lower halves are zeros.
+static E4M3: [u16; 128] = {
+    let mut halves = [0; 128];
+    let mut byte = 0;
+    while byte < 128 {
+        halves[byte] = (e4m3(byte as u8).to_bits() >> 16) as u16;
+        byte += 1;
+    }
+    halves
+};
 
 /// The mask of the first `count` <= 16 lanes.
 #[inline(always)]
@@ -149,6 +164,48 @@ impl Simd for Avx512 {
             let value = _mm512_mask_mov_ps(value, nan, self.splat(f32::NAN));
             let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(words, _mm512_set1_epi32(0x80)));
             _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign))
+        }
+    }
+    #[inline(always)]
+    fn sum_four(self, all: [F; 4]) -> [f32; 4] {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            // As one by one: upper halves are added to lower ones, down to four lanes, and then lanes two apart.
+            let mut quarters = [_mm_setzero_ps(); 4];
+            for (quarter, all) in quarters.iter_mut().zip(all) {
+                let half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
+                *quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            }
+            let [a, b, c, d] = quarters;
+            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+            let sums = _mm_add_ps(_mm_shuffle_ps::<0x88>(ab, cd), _mm_shuffle_ps::<0xdd>(ab, cd));
+            let mut four = [0.0; 4];
+            _mm_storeu_ps(four.as_mut_ptr(), sums);
+            four
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3<const SECOND: bool>(self, from: *const u8) -> F {
+        // SAFETY: the caller promises 32 bytes; and the token.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
+            let mut quarters = [_mm512_setzero_si512(); 4];
+            for (quarter, from) in quarters.iter_mut().zip(E4M3.as_chunks::<32>().0) {
+                *quarter = _mm512_loadu_si512(from.as_ptr().cast());
+            }
+            let low = _mm512_permutex2var_epi16(quarters[0], bytes, quarters[1]);
+            let high = _mm512_permutex2var_epi16(quarters[2], bytes, quarters[3]);
+            let is_high = _mm512_test_epi16_mask(bytes, _mm512_set1_epi16(0x40));
+            let magnitudes = _mm512_mask_mov_epi16(low, is_high, high);
+            let signs = _mm512_slli_epi16::<8>(bytes);
+            // The sign of one, and the magnitude of the other.
+            let halves = _mm512_ternarylogic_epi32::<0xe4>(magnitudes, signs, _mm512_set1_epi16(0x7fff));
+            self.floats(if SECOND {
+                _mm512_and_si512(halves, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()))
+            } else {
+                _mm512_slli_epi32::<16>(halves)
+            })
         }
     }
     #[inline(always)]

@@ -23,6 +23,8 @@ pub(super) fn is_available() -> bool {
 
 /// # Safety
 /// None is asked for: this has the form of the other instruction sets.
+// Apart from its caller: in one function with much else, what a loop sums would not stay in the registers.
+#[inline(never)]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Neon)
 }

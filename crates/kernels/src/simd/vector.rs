@@ -50,6 +50,11 @@ pub(crate) trait Simd: Copy {
     fn max_lane(self, a: Self::F) -> f32;
     /// The sum of the lanes, in an order that only depends on `LANES`.
     fn sum(self, a: Self::F) -> f32;
+    /// The [`sum`](Self::sum) of each, to the bit.
+    #[inline(always)]
+    fn sum_four(self, [a, b, c, d]: [Self::F; 4]) -> [f32; 4] {
+        [self.sum(a), self.sum(b), self.sum(c), self.sum(d)]
+    }
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     /// The sum of words, modulo 2^32.
     fn add_words(self, a: Self::I, b: Self::I) -> Self::I;
@@ -135,6 +140,16 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `LANES` numbers of `bf16` are readable at `from`.
     unsafe fn load_bf16(self, from: *const u8) -> Self::F;
+    /// The values of every second one of `2 * LANES` bytes, from the first or the second on, that are E4M3 floats.
+    ///
+    /// # Safety
+    /// `2 * LANES` bytes are readable at `from`.
+    #[inline(always)]
+    unsafe fn load_e4m3<const SECOND: bool>(self, from: *const u8) -> Self::F {
+        // SAFETY: the caller's promise.
+        let pairs = self.words(unsafe { self.load_bf16(from) });
+        self.e4m3(self.and(self.shift(pairs, if SECOND { 24 } else { 16 }), self.splat_words(255)))
+    }
     /// Words that hold, in their lowest bits and each shifted as `IN_ORDER` says, the `LANES` codes of `bits` bits.
     ///
     /// `bits` is 1, 2 or 4.
