@@ -33,6 +33,7 @@ pub(crate) mod trained_scales;
 
 pub use crate::kernel::{Coding, Encoding, Nested, Scaling, Scheme};
 pub use crate::packed::array::{Int8Activations, PackedArray, Parts};
+pub use crate::packed::in_pieces::quantize_in_pieces;
 pub use affine::Affine;
 pub use any::AnyFormat;
 pub use binary::Binary;
@@ -52,7 +53,7 @@ pub use nf4::Nf4;
 pub use nvfp4::Nvfp4;
 pub use of_value::of_value;
 pub use options::Granularity;
-pub use pieces::{Pieces, quantize_in_pieces};
+pub use pieces::Pieces;
 pub use rotation::Rotation;
 pub use ternary::Ternary;
 #[doc(hidden)]

@@ -5,6 +5,7 @@ pub(crate) mod array;
 pub(crate) mod batched;
 pub(crate) mod dynamic8;
 pub(crate) mod factor;
+pub(crate) mod in_pieces;
 pub(crate) mod join;
 pub(crate) mod linear;
 pub(crate) mod products;

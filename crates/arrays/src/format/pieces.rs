@@ -3,13 +3,8 @@
 use std::ops::Range;
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, Dtype, ops};
-use tacit_core::extra_ops::dynamic_slice_update;
-use tacit_core::{Aval, Policy, Result, Value, forget_pages, implicit, tree};
-
-use super::declaration::{Format, Quantizer};
-use crate::kernel::{self, Nested};
-use crate::packed::array::{PackedArray, checked};
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Policy, Result, Value, forget_pages, implicit};
 
 /// Elements of a piece: with what is computed of them, such as differences, some pieces of `f32` have 64 MB.
 const ELEMENTS: usize = 1 << 20;
@@ -103,8 +98,18 @@ impl Pieces {
         Ok(())
     }
 
+    /// The value that the rows are of, before they are mapped.
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The rows of a piece, of which the last may have fewer.
+    pub(crate) fn rows(&self) -> i32 {
+        self.rows
+    }
+
     /// The shape and dtype of all rows.
-    pub(super) fn aval(&self) -> &Aval {
+    pub(crate) fn aval(&self) -> &Aval {
         &self.aval
     }
 
@@ -131,119 +136,4 @@ fn rows(aval: &Aval) -> i32 {
     }
     let most = (ELEMENTS / width).max(1);
     (if most > ALIGNED { most / ALIGNED * ALIGNED } else { most }) as i32
-}
-
-/// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and
-/// a piece of floats are in memory at a time. What [`Quantizer::quantize`] makes of all floats is the same.
-///
-/// Where `value` is a part of a mapped file, the pages that were read are let go of.
-///
-/// # Errors
-///
-/// As for [`Quantizer::quantize`]; an element is not finite; the policy forbids to build the floats of an implicit array.
-pub fn quantize_in_pieces(format: &dyn Quantizer, value: &Value) -> Result<Value> {
-    let pieces = Pieces::of(value)?;
-    if !pieces.is_one()
-        && let Some(made) = format.quantize_pieces(&pieces)?
-    {
-        return Ok(made);
-    }
-    let made = format.quantize(&pieces.value.dense()?)?;
-    tree::eval(&made)?;
-    pieces.ranges().try_for_each(|rows| pieces.forget(rows))?;
-    Ok(made)
-}
-
-/// The same of a declared format: none where its blocks are not those of pieces.
-pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Value>> {
-    let format = own.on(&pieces.aval.shape);
-    let (aval, scheme, block) = (checked(pieces.aval.clone(), &format)?, format.scheme(), format.block());
-    let elements = pieces.rows as usize * (aval.shape[1..].iter().map(|&extent| extent as usize).product::<usize>());
-    let groups = if let Some(Nested::Integers { .. }) = scheme.nested { scheme.integers()?.0 } else { 1 };
-    let aligned = elements % (block * groups).max(1) == 0 && elements * scheme.bits() % 32 == 0;
-    if own.by_columns() || scheme.half() == Some(aval.dtype) || !aligned {
-        return Ok(None);
-    }
-    if groups > 1 {
-        let part = |rows: Range<i32>| -> Result<Value> {
-            let part = Value::from(PackedArray::coded(&pieces.get(rows.clone())?, &format, None)?);
-            tree::eval(&part)?;
-            pieces.forget(rows)?;
-            Ok(part)
-        };
-        let parts = pieces.ranges().map(part).collect::<Result<Vec<_>>>()?;
-        let made = implicit(parts, |parts: Vec<Array>| ops::concatenate(&parts, 0))?;
-        tree::eval(&made)?;
-        return Ok(Some(made));
-    }
-    let mut global = None;
-    if scheme.is_relative() {
-        let mut most = Array::from_f32(0.0);
-        for rows in pieces.ranges() {
-            let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
-            most = ops::maximum(&most, x.abs()?.max(None)?)?;
-            tree::eval(&most)?;
-            pieces.forget(rows)?;
-        }
-        global = Some(kernel::global_scale(&most)?);
-    }
-    let avals = scheme.made(&aval.shape, block);
-    let zeros = |aval: &Aval| ops::zeros_dtype(&aval.shape, aval.dtype);
-    let mut made = avals.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
-    tree::eval(&made)?;
-    let mut places = vec![0; made.len()];
-    for rows in pieces.ranges() {
-        let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
-        let parts = kernel::quantize(scheme, block, &[x].into_iter().chain(global.clone()).collect::<Vec<_>>())?;
-        for ((all, part), place) in made.iter_mut().zip(parts).zip(&mut places) {
-            *all = dynamic_slice_update(all, &part, &Array::from_slice(&[*place], &[1]), &[0])?;
-            *place += part.dim(0);
-        }
-        // The buffers are nobody else's, so each piece is written where it belongs.
-        tree::eval(&made)?;
-        pieces.forget(rows)?;
-    }
-    let made = PackedArray::of_codes(made, format, global, aval)?;
-    tree::eval(&Value::from(made.clone()))?;
-    Ok(Some(made.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use mlx_rs::random;
-
-    use super::*;
-    use crate::format::AnyFormat;
-
-    #[test]
-    fn pieces_have_the_codes_of_the_whole() {
-        let key = random::key(1).expect("a key");
-        let x = random::normal::<f32>(&[9000, 512], None, None, &key).expect("numbers");
-        for text in [
-            "nf4:64",
-            "nf4:64:double",
-            "affine:4:64",
-            "affine:3:32",
-            "int8:64",
-            "mxfp4",
-            "nvfp4",
-            "nvfp4:global",
-            "f16",
-        ] {
-            for dtype in [Dtype::Float32, Dtype::Bfloat16] {
-                let format: AnyFormat = text.parse().expect("a format");
-                let x = x.as_dtype(dtype).expect("casts");
-                let whole = format.quantize(&x).expect("quantizes");
-                let value = Value::from(x);
-                let pieces = Pieces::of(&value).expect("has rows");
-                assert!(
-                    pieces.ranges().count() > 2 && format.quantize_pieces(&pieces).expect("fits").is_some(),
-                    "{text}"
-                );
-                let found = quantize_in_pieces(&*format, &value).expect("quantizes");
-                assert_eq!(found.to_string(), whole.to_string());
-                assert!(found == whole, "{text} of {dtype:?}");
-            }
-        }
-    }
 }

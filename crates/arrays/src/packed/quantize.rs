@@ -8,11 +8,12 @@ use crate::families::adapter::Adapter;
 use crate::families::structural::itself;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::fit::Fit;
-use crate::format::pieces::{Pieces, quantized};
+use crate::format::pieces::Pieces;
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::{self, Measure, Nested, Summands};
 use crate::packed::array::{PackedArray, Parts, checked};
 use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::in_pieces::quantized;
 use crate::packed::super_blocks;
 
 impl<F: Format> PackedArray<F> {
