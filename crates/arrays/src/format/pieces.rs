@@ -121,7 +121,7 @@ impl Pieces {
     fn cut(&self, rows: Range<i32>) -> Result<Value> {
         match &self.value {
             Value::Dense(array) => Ok(array.try_index(rows)?.into()),
-            implicit => self::implicit(implicit, |array| array.try_index(rows)),
+            array @ Value::Implicit(_) => implicit(array, |array| array.try_index(rows)),
         }
     }
 }
