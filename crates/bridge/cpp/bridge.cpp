@@ -29,6 +29,11 @@ std::vector<array> gather(const Handle* handles, size_t count) {
   return arrays;
 }
 
+mlx::core::Stream stream_or_default(Handle chosen) {
+  return chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
+                               : *static_cast<mlx::core::Stream*>(chosen.ctx);
+}
+
 void pour(const std::vector<array>& arrays, Sink sink) {
   for (const auto& value : arrays) {
     sink.push(sink.ctx, own(value));

@@ -124,8 +124,14 @@ int guarded(F&& body) noexcept {
 // Throws what a Rust callback left behind, if its status says so.
 void check(int status);
 
+// The stream of mlx-c, or the default one for none.
+mlx::core::Stream stream_or_default(Handle chosen);
+
 // The Rust side of one of our own kernels; nothing for any other primitive.
 void* host_kernel(const Primitive& primitive);
+
+// Whether a plan makes an array.
+bool is_planned(const array& value);
 
 // Whether both are kernels that compute the same.
 bool same_kernel(const Primitive& a, const Primitive& b);

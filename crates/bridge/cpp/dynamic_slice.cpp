@@ -6,11 +6,6 @@ using namespace tacit;
 
 namespace {
 
-mlx::core::Stream stream_or_default(Handle chosen) {
-  return chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
-                               : *static_cast<mlx::core::Stream*>(chosen.ctx);
-}
-
 std::vector<int> integers(const int* first, size_t count) {
   return std::vector<int>(first, first + count);
 }

@@ -1,6 +1,7 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its own rules or its fallback.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -60,6 +61,14 @@ struct RustKernel {
   }
 };
 
+// Arrays of the avals of a kernel's results.
+std::vector<array> prototypes_of(const RustKernel& rust, const std::vector<array>& inputs) {
+  auto from = borrow(inputs);
+  Collector prototypes;
+  check(rust.table.avals(rust.kernel, from.data(), from.size(), prototypes.sink()));
+  return std::move(prototypes.arrays);
+}
+
 class HostKernel : public Primitive {
  public:
   HostKernel(mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, size_t results)
@@ -71,32 +80,7 @@ class HostKernel : public Primitive {
       output.set_data(mlx::core::allocator::malloc(output.nbytes()));
       encoder.set_output_array(output);
     }
-    std::vector<array> reads, writes;
-    for (const auto& input : inputs) {
-      auto read = row_major(input, stream());
-      encoder.set_input_array(read);
-      reads.push_back(array::unsafe_weak_copy(read));
-    }
-    for (auto& output : outputs) {
-      writes.push_back(array::unsafe_weak_copy(output));
-    }
-    auto run = std::make_shared<Run>(outputs.front());
-    encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads),
-                      writes = std::move(writes)]() mutable {
-      try {
-        evaluate(*rust, reads, writes);
-      } catch (const std::exception& error) {
-        std::for_each(writes.begin(), writes.end(), poison);
-        Failure failure = [rust, text = std::string(error.what())](bool later) {
-          check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
-        };
-        if (!run->watched()) {
-          failure(false);
-        }
-        run->fail(std::move(failure));
-      }
-      run.reset();
-    });
+    dispatch(inputs, outputs, outputs.front(), {});
   }
 
   void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
@@ -173,11 +157,8 @@ class HostKernel : public Primitive {
   }
 
   std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
-    auto from = borrow(inputs);
-    Collector prototypes;
-    check(rust_->table.avals(rust_->kernel, from.data(), from.size(), prototypes.sink()));
     std::vector<Shape> shapes;
-    for (const auto& prototype : prototypes.arrays) {
+    for (const auto& prototype : prototypes_of(*rust_, inputs)) {
       shapes.push_back(prototype.shape());
     }
     return shapes;
@@ -189,6 +170,44 @@ class HostKernel : public Primitive {
     check(rust.table.fallback(rust.kernel, reason, from.data(), from.size(), results.sink()));
     return std::move(results.arrays);
   }
+
+ protected:
+  // Has the kernel run on these arrays when their turn comes. Who is told of a failure holds `watched`; `kept` lives until
+  // then.
+  void dispatch(
+      const std::vector<array>& inputs, const std::vector<array>& outputs, const array& watched,
+      std::vector<std::shared_ptr<array::Data>> kept) {
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    std::vector<array> reads, writes;
+    reads.reserve(inputs.size());
+    for (const auto& input : inputs) {
+      auto read = row_major(input, stream());
+      encoder.set_input_array(read);
+      reads.push_back(array::unsafe_weak_copy(read));
+    }
+    for (const auto& output : outputs) {
+      writes.push_back(array::unsafe_weak_copy(output));
+    }
+    auto run = std::make_shared<Run>(watched);
+    encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads), writes = std::move(writes),
+                      kept = std::move(kept)]() mutable {
+      try {
+        evaluate(*rust, reads, writes);
+      } catch (const std::exception& error) {
+        std::for_each(writes.begin(), writes.end(), poison);
+        Failure failure = [rust, text = std::string(error.what())](bool later) {
+          check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
+        };
+        if (!run->watched()) {
+          failure(false);
+        }
+        run->fail(std::move(failure));
+      }
+      run.reset();
+    });
+  }
+
+  std::shared_ptr<RustKernel> rust_;
 
  private:
   static Buffer view(array& value) {
@@ -210,9 +229,87 @@ class HostKernel : public Primitive {
     return [rust = rust_, reason](const std::vector<array>& args) { return fallen_back(*rust, reason, args); };
   }
 
-  std::shared_ptr<RustKernel> rust_;
   size_t results_;
   Watched watched_;
+};
+
+// Arrays that one node computes and other nodes give.
+struct Results {
+  std::vector<std::optional<array>> arrays;
+};
+
+// A kernel of many inputs and many results. MLX has each result of a node hold all its inputs; so this one has a single
+// result without elements, which stands for all of them, and a `PlanResult` takes each from it.
+class PlanKernel : public HostKernel {
+ public:
+  PlanKernel(
+      mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, std::vector<std::pair<size_t, size_t>> donated,
+      std::vector<array> prototypes)
+      : HostKernel(stream, std::move(rust), 1), donated_(std::move(donated)), prototypes_(std::move(prototypes)) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    std::vector<array> made;
+    for (const auto& prototype : prototypes_) {
+      made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
+    }
+    for (auto [to, from] : donated_) {
+      const auto& given = inputs[from];
+      if (given.is_donatable() && given.flags().row_contiguous && given.data_size() == given.size()) {
+        made[to].copy_shared_buffer(given);
+      }
+    }
+    std::vector<std::shared_ptr<array::Data>> kept;
+    auto results = std::make_unique<Results>();
+    for (auto& result : made) {
+      if (result.data_shared_ptr() == nullptr) {
+        result.set_data(mlx::core::allocator::malloc(result.nbytes()));
+      }
+      encoder.set_output_array(result);
+      kept.push_back(result.data_shared_ptr());
+      results->arrays.emplace_back(result);
+    }
+    dispatch(inputs, made, outputs.front(), std::move(kept));
+    outputs.front().set_data(mlx::core::allocator::Buffer(results.release()), [](mlx::core::allocator::Buffer held) {
+      delete static_cast<Results*>(held.ptr());
+    });
+  }
+
+  bool is_equivalent(const Primitive&) const override {
+    return false;
+  }
+
+ private:
+  // Outputs that begin as an input, each with its input.
+  std::vector<std::pair<size_t, size_t>> donated_;
+  std::vector<array> prototypes_;
+};
+
+// One of the results of a plan.
+class PlanResult : public Primitive {
+ public:
+  PlanResult(mlx::core::Stream stream, size_t place) : Primitive(stream), place_(place) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto& result = static_cast<Results*>(const_cast<array&>(inputs[0]).buffer().ptr())->arrays[place_];
+    if (!result) {
+      throw std::runtime_error("a result of a plan was taken twice");
+    }
+    outputs[0].copy_shared_buffer(*result);
+    result.reset();
+    mlx::core::cpu::get_command_encoder(stream()).set_output_array(outputs[0]);
+  }
+
+  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
+    throw std::runtime_error("a plan has no GPU source");
+  }
+
+  const char* name() const override {
+    return "PlanResult";
+  }
+
+ private:
+  size_t place_;
 };
 
 // An array that only carries a shape and a dtype back from Rust.
@@ -254,13 +351,18 @@ void poison(array& value) {
   std::memset(value.data<char>(), floats ? 0xff : 0, value.nbytes());
 }
 
+bool is_planned(const array& value) {
+  return value.has_primitive() && typeid(value.primitive()) == typeid(PlanResult);
+}
+
 bool same_kernel(const Primitive& a, const Primitive& b) {
   const auto* kernel = dynamic_cast<const HostKernel*>(&a);
   return kernel != nullptr && kernel->same(b);
 }
 
 void* host_kernel(const Primitive& primitive) {
-  return typeid(primitive) == typeid(HostKernel) ? static_cast<const HostKernel&>(primitive).kernel() : nullptr;
+  const auto* kernel = dynamic_cast<const HostKernel*>(&primitive);
+  return kernel == nullptr ? nullptr : kernel->kernel();
 }
 
 }  // namespace tacit
@@ -282,18 +384,15 @@ int tacit_kernel_apply(
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     take_main_thread();
     auto arrays = gather(inputs, count);
-    auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
-                                        : *static_cast<mlx::core::Stream*>(chosen.ctx);
+    auto stream = stream_or_default(chosen);
     if (stream.device != mlx::core::Device::cpu) {
       pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);
       return;
     }
-    auto from = borrow(arrays);
-    Collector prototypes;
-    check(table.avals(rust->kernel, from.data(), from.size(), prototypes.sink()));
+    auto prototypes = prototypes_of(*rust, arrays);
     std::vector<Shape> shapes;
     std::vector<Dtype> dtypes;
-    for (const auto& value : prototypes.arrays) {
+    for (const auto& value : prototypes) {
       shapes.push_back(value.shape());
       dtypes.push_back(value.dtype());
     }
@@ -303,6 +402,32 @@ int tacit_kernel_apply(
     } else {
       pour(array::make_arrays(std::move(shapes), dtypes, primitive, arrays), results);
     }
+  });
+}
+
+// Takes `kernel` over in every case, a plan for a CPU stream. `donated` are pairs of an output and the input that it begins
+// as, one after the other.
+int tacit_plan_apply(
+    KernelTable table, void* kernel, const char* name, Handle chosen, const Handle* inputs, size_t count,
+    const size_t* donated, size_t donated_count, Sink results) {
+  return guarded([&] {
+    auto rust = std::make_shared<RustKernel>(table, kernel, name);
+    take_main_thread();
+    auto arrays = gather(inputs, count);
+    auto stream = stream_or_default(chosen);
+    std::vector<std::pair<size_t, size_t>> pairs;
+    for (size_t i = 0; i < donated_count; i += 2) {
+      pairs.emplace_back(donated[i], donated[i + 1]);
+    }
+    auto prototypes = prototypes_of(*rust, arrays);
+    auto primitive = std::make_shared<PlanKernel>(stream, rust, std::move(pairs), prototypes);
+    array all(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
+    std::vector<array> made;
+    for (size_t i = 0; i < prototypes.size(); ++i) {
+      auto taken = std::make_shared<PlanResult>(stream, i);
+      made.emplace_back(prototypes[i].shape(), prototypes[i].dtype(), std::move(taken), std::vector<array>{all});
+    }
+    pour(made, results);
   });
 }
 }

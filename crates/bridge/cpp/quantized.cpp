@@ -149,8 +149,7 @@ int tacit_quantized_matmul(
     Handle x, Handle codes, Handle scales, Handle biases, bool transpose, int group_size, int bits, const char* mode,
     Handle chosen, Handle* result) {
   return guarded([&] {
-    auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
-                                        : *static_cast<mlx::core::Stream*>(chosen.ctx);
+    auto stream = stream_or_default(chosen);
     *result = own(mlx::core::quantized_matmul(
         get(x), get(codes), get(scales), biases.ctx == nullptr ? std::nullopt : std::optional(get(biases)), transpose,
         group_size, bits, mode, stream));

@@ -232,8 +232,7 @@ int tacit_scalar_value(Handle handle, double* value, bool* known) {
 int tacit_runs_on(Handle handle, Handle chosen, bool* runs) {
   return guarded([&] {
     const auto& value = get(handle);
-    auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
-                                        : *static_cast<mlx::core::Stream*>(chosen.ctx);
+    auto stream = stream_or_default(chosen);
     *runs = value.has_primitive() && stream.device == mlx::core::Device::cpu && value.primitive().stream() == stream;
   });
 }

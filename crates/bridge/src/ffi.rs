@@ -378,6 +378,17 @@ unsafe extern "C" {
         count: usize,
         results: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_plan_apply(
+        table: KernelTable,
+        kernel: *mut c_void,
+        name: *const c_char,
+        stream: mlx_stream,
+        inputs: *const mlx_array,
+        count: usize,
+        donated: *const usize,
+        donated_count: usize,
+        results: Sink,
+    ) -> c_int;
     pub(crate) fn tacit_array_check(array: mlx_array) -> c_int;
     pub(crate) fn tacit_is_wanted(argnum: usize) -> bool;
     pub(crate) fn tacit_eval(arrays: *const mlx_array, count: usize, encode: *mut f64, wait: *mut f64) -> c_int;

@@ -17,6 +17,7 @@ use crate::custom_function::check_tangents;
 use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
 use crate::ffi::{self, AxisSink, Buffer, FallbackReason, KernelTable, Sink};
 use crate::gradients::check_gradients;
+use crate::plan::Plan;
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, Param};
 
@@ -106,23 +107,38 @@ pub trait Kernel: Any + Send + Sync {
 ///
 /// The kernel refuses the avals of the inputs.
 pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    put(kernel, inputs, None)
+}
+
+/// The same for a plan, with pairs of an output and the input that it begins as: where nobody else holds that, the output
+/// gets its memory.
+pub(crate) fn apply_plan(plan: Plan, inputs: &[Array], donated: &[(usize, usize)]) -> Result<Vec<Array>, BridgeError> {
+    put(Arc::new(plan), inputs, Some(donated))
+}
+
+fn put(
+    kernel: Arc<dyn Kernel>,
+    inputs: &[Array],
+    donated: Option<&[(usize, usize)]>,
+) -> Result<Vec<Array>, BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
     let table = KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, failed };
     let mut results = Collector::default();
     let stream = thread_local_default_stream();
-    let stream_handle = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
+    let stream = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
+    let kernel = Box::into_raw(Box::new(kernel)).cast();
+    let (name, inputs, count) = (name.as_ptr(), handles.as_ptr(), handles.len());
     // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
     check(unsafe {
-        ffi::tacit_kernel_apply(
-            table,
-            Box::into_raw(Box::new(kernel)).cast(),
-            name.as_ptr(),
-            stream_handle,
-            handles.as_ptr(),
-            handles.len(),
-            results.sink(),
-        )
+        match donated {
+            None => ffi::tacit_kernel_apply(table, kernel, name, stream, inputs, count, results.sink()),
+            Some(pairs) => {
+                let pairs: Vec<usize> = pairs.iter().flat_map(|&(output, input)| [output, input]).collect();
+                let (first, pairs) = (pairs.as_ptr(), pairs.len());
+                ffi::tacit_plan_apply(table, kernel, name, stream, inputs, count, first, pairs, results.sink())
+            }
+        }
     })?;
     Ok(results.arrays)
 }
@@ -169,13 +185,19 @@ extern "C" fn eval(
 ) -> c_int {
     let mut name = "";
     let run = || {
-        // SAFETY: the C++ side passes live buffers, each output's its own, for the length of the call.
+        // SAFETY: the C++ side passes live buffers for the length of the call, each output's its own, but for those that a
+        // plan donates an input to.
         let (kernel, inputs, mut outputs) = unsafe {
-            let inputs = buffers(inputs, input_count).iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
-            let outputs = buffers(outputs, output_count).iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
-            (kernel_of(kernel), inputs, outputs)
+            let (kernel, inputs, outputs) =
+                (kernel_of(kernel), buffers(inputs, input_count), buffers(outputs, output_count));
+            name = kernel.name();
+            if let Some(plan) = (kernel as &dyn Any).downcast_ref::<Plan>() {
+                return plan.run(inputs, outputs, &mut name);
+            }
+            let inputs = inputs.iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
+            let outputs = outputs.iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
+            (kernel, inputs, outputs)
         };
-        name = kernel.name();
         kernel.eval_cpu(&inputs, &mut outputs)
     };
     let failure = match catch_unwind(AssertUnwindSafe(run)) {
@@ -205,12 +227,23 @@ pub struct KernelError {
     pub help: Option<String>,
 }
 
+impl KernelError {
+    /// What the kernel of this name said, in the text of an error of it.
+    pub(crate) fn own_words<'a>(kernel: &str, text: &'a str) -> Option<&'a str> {
+        text.strip_prefix("kernel ")?.strip_prefix(kernel)?.strip_prefix(" failed: ")
+    }
+}
+
 extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, poisoned: bool) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the text, of this length, are live for the call.
-        let (kernel, text) = unsafe { (kernel_of(kernel).name(), std::slice::from_raw_parts(text.cast(), length)) };
+        let (kernel, text) = unsafe { (kernel_of(kernel), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        let failure = text.strip_prefix(&format!("kernel {kernel} failed: ")).unwrap_or(&text);
+        let stage = (kernel as &dyn Any).downcast_ref::<Plan>().and_then(|plan| plan.failed_stage(&text));
+        let (kernel, failure) = stage.unwrap_or_else(|| {
+            let name = kernel.name();
+            (name, KernelError::own_words(name, &text).unwrap_or(&text))
+        });
         let (failure, help) = match failure.split_once("\nhelp: ") {
             Some((failure, help)) => (failure.to_owned(), Some(help.to_owned())),
             None => (failure.to_owned(), None),
@@ -322,6 +355,19 @@ extern "C" fn equal(a: *mut c_void, b: *mut c_void) -> c_int {
     let (a, b) = unsafe { (kernel_of(a), kernel_of(b)) };
     let equal = || a.name() == b.name() && a.params().is_some_and(|params| Some(params) == b.params());
     c_int::from(catch_unwind(AssertUnwindSafe(equal)).unwrap_or(false))
+}
+
+/// The kernel behind a recorded primitive, if that is one, to be kept.
+///
+/// # Safety
+///
+/// `recorded` must be a live object of `tacit_primitive_of`.
+pub(crate) unsafe fn shared_of_recorded(recorded: *const c_void) -> Option<Arc<dyn Kernel>> {
+    // SAFETY: as the caller promises; it is the box that `apply` gave away.
+    unsafe {
+        let kernel = ffi::tacit_primitive_kernel(recorded);
+        if kernel.is_null() { None } else { Some(Arc::clone(&*kernel.cast::<Arc<dyn Kernel>>())) }
+    }
 }
 
 /// The kernel behind a recorded primitive, if that is one.

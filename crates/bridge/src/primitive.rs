@@ -99,6 +99,13 @@ impl Primitive {
         unsafe { kernel::of_recorded(self.raw.0) }
     }
 
+    /// The kernel that the primitive is, if it is one, for another node to run.
+    #[must_use]
+    pub fn shared_kernel(&self) -> Option<Arc<dyn Kernel>> {
+        // SAFETY: the object lives as long as `self`.
+        unsafe { kernel::shared_of_recorded(self.raw.0) }
+    }
+
     fn kernel_params(&self) -> Option<Vec<(&'static str, Param)>> {
         self.kernel()?.params()
     }

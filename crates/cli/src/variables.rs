@@ -14,7 +14,7 @@ pub(crate) struct Variable {
 }
 
 /// The passes of Tacit itself, in the order in which they run.
-pub(crate) const PASSES: [&str; 4] = ["turned", "united", "programs", "agreement"];
+pub(crate) const PASSES: [&str; 5] = ["turned", "united", "programs", "plan", "agreement"];
 
 pub(crate) const VARIABLES: [Variable; 10] = [
     Variable {

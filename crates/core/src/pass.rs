@@ -17,7 +17,7 @@ use mlx_rs::Array;
 use tacit_bridge::any_tracer;
 
 pub use graph::{Graph, Nodes};
-pub use tacit_bridge::{Slot, runs_here, scalar_value};
+pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, runs_here, scalar_value};
 
 use crate::Result;
 use crate::policy::warn;

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use mlx_rs::Array;
 use tacit_bridge::kernel::Kernel;
@@ -73,6 +74,12 @@ impl Primitive {
     #[must_use]
     pub fn kernel<K: Kernel>(&self) -> Option<&K> {
         (self.0.kernel()? as &dyn Any).downcast_ref()
+    }
+
+    /// The kernel that the primitive is, whatever its type, for another node to run.
+    #[must_use]
+    pub fn shared_kernel(&self) -> Option<Arc<dyn Kernel>> {
+        self.0.shared_kernel()
     }
 
     /// Puts the primitive, with its parameters, into the graph on other dense operands.

@@ -1,13 +1,18 @@
-//! Passes over compiled graphs: turned products, equal nodes, and programs over rows.
+//! Passes over compiled graphs: turned products, equal nodes, programs over rows, and plans.
 //!
 //! A function that is [compiled](tacit_core::compile()) leaves a plain graph: forward, gradients and the optimizer's update in
-//! one. What is linked with this crate has three [passes](tacit_core::pass) rewrite it on the CPU, in this order:
+//! one. What is linked with this crate has four [passes](tacit_core::pass) rewrite it on the CPU, in this order:
 //!
 //! 1. `turned`: a product whose transpose is what is used becomes the product of the transposes the other way round, so that
 //!    the gradient of a weight comes in the weight's own layout.
 //! 2. `united`: of several nodes of one primitive, state and inputs one is left.
 //! 3. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
 //!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
+//! 4. `plan`: kernels, programs, products of dense matrices and the plain ops between them become stages of one node, a
+//!    [`Plan`](tacit_core::pass::Plan). What the stages leave to each other lies in one arena, at places that are chosen once;
+//!    reshapes, and transposes and slices of what lies together, cost nothing; a state that nobody else holds is updated where
+//!    it lies. An op that no stage computes stays a node of MLX, between two plans. Nodes go together only if the same
+//!    collectives are behind them, so that nothing that a process sends waits for more than it needs.
 //!
 //! A program computes what the plain ops compute. Each op is rounded to the dtype of its result, in a program as outside of
 //! one. Adding, multiplying, comparing and casting give the same bits as MLX. So do elementary functions of half floats on
@@ -33,6 +38,8 @@
 //! # }
 //! ```
 
+mod collectives;
+mod plan;
 mod programs;
 mod turned;
 mod united;
@@ -40,3 +47,4 @@ mod united;
 tacit_core::register_pass!("turned", 10, turned::run);
 tacit_core::register_pass!("united", 20, united::run);
 tacit_core::register_pass!("programs", 30, programs::run);
+tacit_core::register_pass!("plan", 40, plan::run);

@@ -15,15 +15,11 @@ use std::collections::HashSet;
 use tacit_core::Result;
 use tacit_core::pass::{Graph, Nodes, Slot};
 
+use crate::collectives;
+
 use build::Built;
 use groups::Groups;
 use node::{Base, Node};
-
-/// A group of fewer nodes pays only if it is long.
-const FEW: usize = 2;
-
-/// The elements from which on a single op pays, on several threads and without the C++ compiler.
-const LONG: usize = 1 << 15;
 
 pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     let mut nodes = graph.nodes()?;
@@ -31,7 +27,7 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     if read.iter().flatten().next().is_none() {
         return Ok(0);
     }
-    let mut groups = Groups::form(&nodes, &read);
+    let mut groups = Groups::form(&nodes, &read, &collectives::behind(&nodes)?);
     let built = build_all(&nodes, &read, &mut groups)?;
     let replaced = built.iter().flatten().map(|built| built.members).sum();
     let mut emitted = vec![false; built.len()];
@@ -42,13 +38,11 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     Ok(replaced)
 }
 
-/// The program of each group that pays, with the results that are still needed then.
+/// The program of each group that has one, with the results that are still needed then.
 fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Result<Vec<Option<Built>>> {
     for group in 0..groups.len() {
-        let members = groups.members(group);
-        let pays = members.len() >= FEW || members.len() == 1 && groups.domain(group).elements >= LONG;
         // Results do not matter for what a program may be made of.
-        if !pays || build::build(read, groups, group, &|_| true)?.is_none() {
+        if build::build(read, groups, group, &|_| true)?.is_none() {
             groups.dissolve(group);
         }
     }

@@ -1,5 +1,7 @@
 //! What a kernel sees of its arrays.
 
+use std::borrow::Cow;
+
 use mlx_rs::Dtype;
 
 use crate::error::BoxError;
@@ -66,10 +68,14 @@ fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), Elemen
 /// A dense row-major array that a kernel reads.
 pub struct Input<'a> {
     data: &'a [u8],
-    aval: Aval,
+    aval: Cow<'a, Aval>,
 }
 
-impl Input<'_> {
+impl<'a> Input<'a> {
+    pub(crate) fn of(data: &'a [u8], aval: Cow<'a, Aval>) -> Self {
+        Self { data, aval }
+    }
+
     /// Shape and dtype.
     #[must_use]
     pub fn aval(&self) -> &Aval {
@@ -100,10 +106,19 @@ impl Input<'_> {
 /// A dense row-major array that a kernel fills: its elements are unspecified before they are written.
 pub struct Output<'a> {
     data: &'a mut [u8],
-    aval: Aval,
+    aval: Cow<'a, Aval>,
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
+    /// `fresh`: whether it holds nothing yet.
+    pub(crate) fn of(data: &'a mut [u8], aval: Cow<'a, Aval>, fresh: bool) -> Self {
+        if cfg!(debug_assertions) && fresh {
+            // A test sees what its kernel leaves out.
+            data.fill(0xff);
+        }
+        Self { data, aval }
+    }
+
     /// Shape and dtype.
     #[must_use]
     pub fn aval(&self) -> &Aval {
@@ -153,7 +168,7 @@ pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
         // SAFETY: as the caller promises.
         unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.bytes) }
     };
-    Ok(Input { data, aval })
+    Ok(Input::of(data, Cow::Owned(aval)))
 }
 
 /// # Safety
@@ -169,11 +184,7 @@ pub(super) unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError>
         // initialized, and numbers of every value are valid.
         unsafe { std::slice::from_raw_parts_mut(buffer.data.cast(), buffer.bytes) }
     };
-    if cfg!(debug_assertions) {
-        // A test sees what its kernel leaves out.
-        data.fill(0xff);
-    }
-    Ok(Output { data, aval })
+    Ok(Output::of(data, Cow::Owned(aval), true))
 }
 
 fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {

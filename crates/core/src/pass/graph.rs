@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use mlx_rs::Array;
-use tacit_bridge::{Slot, Tape, unite};
+use tacit_bridge::typed::Class;
+use tacit_bridge::{NameId, Slot, Tape, unite};
 
 use crate::{Primitive, Result};
 
@@ -136,6 +137,22 @@ impl Nodes {
         Ok(Primitive::new(self.tape.primitive(node)?))
     }
 
+    /// Whether processes compute a node together.
+    #[must_use]
+    pub fn is_collective(&self, node: usize) -> bool {
+        is_collective(self.tape.name(node))
+    }
+
+    /// Whether an operand that does not depend on an input is what another process sends.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn is_received(&self, node: usize, operand: usize) -> Result<bool> {
+        let made = tacit_bridge::Primitive::making(&self.tape.operand(node, operand)?)?;
+        Ok(made.is_some_and(|primitive| is_collective(primitive.name_id())))
+    }
+
     /// The values that a node takes.
     #[must_use]
     pub fn operands(&self, node: usize) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
@@ -202,4 +219,8 @@ impl Nodes {
     pub fn replace(&mut self, slot: Slot, array: Array) {
         self.instead.insert(slot.index(), array);
     }
+}
+
+fn is_collective(name: NameId) -> bool {
+    name.description().is_some_and(|description| description.class == Class::Distributed)
 }

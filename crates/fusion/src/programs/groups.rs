@@ -14,26 +14,29 @@ pub(super) struct Groups {
     of: Vec<Option<usize>>,
     list: Vec<Group>,
     /// Members of a group are of one level.
-    levels: Vec<i32>,
+    levels: Vec<Level>,
     /// For the search: which units were seen in which one.
     seen: Vec<u32>,
     search: u32,
 }
 
+/// The number of a node by the nodes of MLX that take it, and the one of the collectives behind it.
+type Level = (i32, usize);
+
 struct Group {
     /// In topological order.
     members: Vec<usize>,
     domain: Domain,
-    level: i32,
+    level: Level,
 }
 
 impl Groups {
     /// Puts each node that was read into a group with what it takes, where that can be.
-    pub(super) fn form(nodes: &Nodes, read: &[Option<Node>]) -> Self {
+    pub(super) fn form(nodes: &Nodes, read: &[Option<Node>], behind: &[usize]) -> Self {
         let mut groups = Self {
             of: vec![None; nodes.len()],
             list: Vec::new(),
-            levels: levels(nodes, read),
+            levels: levels(nodes, read).into_iter().zip(behind.iter().copied()).collect(),
             seen: vec![0; 2 * nodes.len()],
             search: 0,
         };

@@ -4,4 +4,5 @@ mod expressions;
 mod halves;
 mod models;
 mod passes;
+mod plans;
 mod same;

@@ -1,0 +1,244 @@
+//! Kernels that run one after the other as one primitive.
+//!
+//! MLX takes some microseconds for each node: it makes its arrays, finds its turn, and hands it to a thread. A [`Plan`] is one
+//! node for many kernels. What they leave to each other lies in one [arena](arena), at places that are chosen once.
+
+mod arena;
+mod places;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use mlx_rs::Array;
+
+use crate::error::{BoxError, BridgeError};
+use crate::ffi::Buffer;
+use crate::kernel::{self, Input, Kernel, KernelError, Output};
+use crate::{Aval, aval};
+
+use arena::Arena;
+pub use places::PlanBuilder;
+
+/// An array of a [`Plan`], as its builder knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlanValue(usize);
+
+/// Kernels that run one after the other as one primitive.
+///
+/// ```
+/// use std::sync::Arc;
+/// use mlx_rs::{Array, Dtype};
+/// use tacit_bridge::kernel::{Input, Kernel, Output};
+/// use tacit_bridge::{Aval, BoxError, PlanBuilder};
+///
+/// struct Twice;
+///
+/// impl Kernel for Twice {
+///     fn name(&self) -> &'static str {
+///         "Twice"
+///     }
+///     fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+///         Ok(inputs.to_vec())
+///     }
+///     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+///         let elements = outputs[0].elements::<f32>()?.iter_mut().zip(inputs[0].elements::<f32>()?);
+///         Ok(elements.for_each(|(y, x)| *y = 2.0 * x))
+///     }
+///     fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+///         Ok(vec![inputs[0].multiply(Array::from_f32(2.0))?])
+///     }
+/// }
+///
+/// # fn main() -> Result<(), BoxError> {
+/// let mut plan = PlanBuilder::default();
+/// let x = plan.input(Aval::new(&[2], Dtype::Float32));
+/// let once = plan.stage(Arc::new(Twice), &[x])?[0];
+/// let twice = plan.stage(Arc::new(Twice), &[once])?[0];
+/// let plan = plan.finish(&[twice])?;
+/// let y = plan.apply(&[Array::from_slice(&[1f32, 2.0], &[2])])?.swap_remove(0);
+/// assert_eq!(y.as_slice::<f32>(), [4.0, 8.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Plan {
+    inputs: Vec<Aval>,
+    outputs: Vec<Aval>,
+    stages: Vec<Stage>,
+    /// The bytes that the stages leave to each other need at once.
+    arena: usize,
+    /// Outputs that begin as an input, and may take its memory.
+    donated: Vec<(usize, usize)>,
+}
+
+struct Stage {
+    kernel: Arc<dyn Kernel>,
+    inputs: Vec<Place>,
+    outputs: Vec<Place>,
+    /// What the first output holds before the kernel runs; nothing where that may be anything.
+    begins_as: Option<Place>,
+}
+
+/// Where an array lies.
+#[derive(Clone, Debug)]
+struct Place {
+    memory: Memory,
+    /// In bytes.
+    offset: usize,
+    aval: Aval,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Input(usize),
+    Output(usize),
+    Arena,
+}
+
+impl Plan {
+    /// Puts the plan into the graph.
+    ///
+    /// # Errors
+    ///
+    /// The inputs are not of the plan's avals.
+    pub fn apply(self, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+        let donated = self.donated.clone();
+        kernel::apply_plan(self, inputs, &donated)
+    }
+
+    /// The number of kernels.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// The bytes of memory for what the kernels leave to each other.
+    #[must_use]
+    pub fn arena(&self) -> usize {
+        self.arena
+    }
+
+    /// The kernel that an error's text begins with, and the rest of the text.
+    pub(crate) fn failed_stage<'a>(&self, text: &'a str) -> Option<(&'static str, &'a str)> {
+        self.stages.iter().find_map(|stage| {
+            let name = stage.kernel.name();
+            Some((name, KernelError::own_words(name, text)?))
+        })
+    }
+
+    /// Runs all kernels, and leaves the name of the one that runs in `name`.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are live and dense; nobody else writes the inputs, or holds the outputs. An output may be the memory of the
+    /// input that `donated` names with it.
+    pub(crate) unsafe fn run(
+        &self,
+        inputs: &[Buffer],
+        outputs: &[Buffer],
+        name: &mut &'static str,
+    ) -> Result<(), BoxError> {
+        let fit = |avals: &[Aval], buffers: &[Buffer]| {
+            avals.len() == buffers.len()
+                && avals.iter().zip(buffers).all(|(aval, buffer)| {
+                    aval.nbytes() == buffer.bytes && aval::dtype_of(buffer.dtype) == Some(aval.dtype)
+                })
+        };
+        if !fit(&self.inputs, inputs) || !fit(&self.outputs, outputs) {
+            return Err("a plan was given other arrays than it was made for".into());
+        }
+        let mut arena = Arena::take(self.arena);
+        let bases = Bases { inputs, outputs, arena: arena.as_mut_ptr() };
+        for stage in &self.stages {
+            *name = stage.kernel.name();
+            // SAFETY: the builder placed what a stage reads and what it writes within their memory, and apart from each other
+            // and from all that later stages still read. The slices end with the stage.
+            unsafe {
+                if let (Some(from), Some(to)) = (&stage.begins_as, stage.outputs.first()) {
+                    bases.copy(from, to);
+                }
+                let read: Vec<Input<'_>> = stage.inputs.iter().map(|place| bases.input(place)).collect();
+                let fresh = stage.begins_as.is_none();
+                let mut written: Vec<Output<'_>> =
+                    stage.outputs.iter().map(|place| bases.output(place, fresh)).collect();
+                stage.kernel.eval_cpu(&read, &mut written)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the memories of a run begin.
+struct Bases<'a> {
+    inputs: &'a [Buffer],
+    outputs: &'a [Buffer],
+    arena: *mut u8,
+}
+
+impl Bases<'_> {
+    fn at(&self, place: &Place) -> *mut u8 {
+        let base = match place.memory {
+            Memory::Input(at) => self.inputs[at].data.cast(),
+            Memory::Output(at) => self.outputs[at].data.cast(),
+            Memory::Arena => self.arena,
+        };
+        base.wrapping_add(place.offset)
+    }
+
+    /// # Safety
+    ///
+    /// The place is within its memory, and nobody writes it for `'b`.
+    unsafe fn input<'b>(&self, place: &'b Place) -> Input<'b> {
+        let bytes = place.aval.nbytes();
+        // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
+        let data = if bytes == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(self.at(place), bytes) } };
+        Input::of(data, Cow::Borrowed(&place.aval))
+    }
+
+    /// # Safety
+    ///
+    /// The place is within its memory, and nobody else uses it for `'b`.
+    unsafe fn output<'b>(&self, place: &'b Place, fresh: bool) -> Output<'b> {
+        let bytes = place.aval.nbytes();
+        // SAFETY: as for `input`.
+        let data =
+            if bytes == 0 { &mut [][..] } else { unsafe { std::slice::from_raw_parts_mut(self.at(place), bytes) } };
+        Output::of(data, Cow::Borrowed(&place.aval), fresh)
+    }
+
+    /// Copies an array, unless it is there already.
+    ///
+    /// # Safety
+    ///
+    /// Both places are within their memory, are equally long, and are apart or the same; nobody else uses the second one.
+    unsafe fn copy(&self, from: &Place, to: &Place) {
+        let (from, to, bytes) = (self.at(from), self.at(to), to.aval.nbytes());
+        if from != to && bytes > 0 {
+            // SAFETY: as the caller promises.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+    }
+}
+
+impl Kernel for Plan {
+    fn name(&self) -> &'static str {
+        "Plan"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        if inputs != self.inputs {
+            return Err("a plan was given other arrays than it was made for".into());
+        }
+        Ok(self.outputs.clone())
+    }
+
+    /// Its inputs and outputs may be the same memory, so that it is [run](Plan::run) on buffers.
+    fn eval_cpu(&self, _: &[Input<'_>], _: &mut [Output<'_>]) -> Result<(), BoxError> {
+        Err("a plan is run on buffers".into())
+    }
+
+    /// A plan is put into a graph that nothing transforms any more.
+    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Err("a plan of a compiled graph has no derivative\nhelp: differentiate the function before it is compiled"
+            .into())
+    }
+}

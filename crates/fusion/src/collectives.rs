@@ -1,0 +1,64 @@
+//! Which collectives lie behind a node.
+//!
+//! A kernel that stands for several nodes runs when all that any of them takes is there. If one took what another process
+//! sends, and another one made what that process waits for first, both would wait for ever. So only nodes with the same
+//! collectives behind them go together.
+
+use std::collections::HashMap;
+
+use tacit_core::pass::Nodes;
+use tacit_core::{Result, array_id};
+
+/// Sets of collectives, by number.
+type Set = Vec<u64>;
+
+/// A number for the set of collectives behind each node: equal sets have equal numbers. All are 0 where there are none.
+pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<usize>> {
+    let mut known: HashMap<usize, usize> = HashMap::new();
+    let mut numbers: HashMap<Set, usize> = HashMap::from([(Set::new(), 0)]);
+    let mut sets: Vec<Set> = vec![Set::new()];
+    let mut of = vec![0; nodes.len()];
+    for node in 0..nodes.len() {
+        let mut set = Set::new();
+        for (at, slot) in nodes.operands(node).enumerate() {
+            match slot {
+                Some(slot) => {
+                    if let Some(maker) = nodes.maker(slot) {
+                        join(&mut set, &sets[of[maker]]);
+                    }
+                }
+                // What is received does not depend on what is traced.
+                None if nodes.is_received(node, at)? => {
+                    let next = known.len();
+                    add(&mut set, *known.entry(array_id(&nodes.operand(node, at)?)).or_insert(next));
+                }
+                None => {}
+            }
+        }
+        if nodes.is_collective(node) {
+            let next = known.len();
+            // No array has the address of a node's number.
+            add(&mut set, *known.entry(usize::MAX - node).or_insert(next));
+        }
+        of[node] = *numbers.entry(set).or_insert_with_key(|set| {
+            sets.push(set.clone());
+            sets.len() - 1
+        });
+    }
+    Ok(of)
+}
+
+fn join(set: &mut Set, other: &Set) {
+    if set.len() < other.len() {
+        set.resize(other.len(), 0);
+    }
+    set.iter_mut().zip(other).for_each(|(own, other)| *own |= other);
+}
+
+fn add(set: &mut Set, member: usize) {
+    let word = member / 64;
+    if set.len() <= word {
+        set.resize(word + 1, 0);
+    }
+    set[word] |= 1 << (member % 64);
+}

@@ -1,0 +1,67 @@
+//! The place of the least or greatest number of each row.
+
+use half::{bf16, f16};
+use mlx_rs::{Array, Dtype};
+use tacit_core::Aval;
+use tacit_core::kernel::{Element, Input, Kernel, Output};
+
+use super::update::{BoxError, only_in_plans};
+
+/// Along the last axis.
+pub(super) struct ArgReduce {
+    greatest: bool,
+    columns: usize,
+    result: Aval,
+}
+
+impl ArgReduce {
+    pub(super) fn new(operand: &Aval, kind: &str, axis: i32, result: Aval) -> Option<Self> {
+        let last = axis as usize + 1 == operand.shape.len();
+        let columns = *operand.shape.last()? as usize;
+        let greatest = match kind {
+            "argmax" => true,
+            "argmin" => false,
+            _ => return None,
+        };
+        let known = matches!(operand.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16);
+        (last && known && columns > 0 && result.dtype == Dtype::Uint32).then_some(Self { greatest, columns, result })
+    }
+
+    fn rows<T: Element + PartialOrd>(&self, from: &[T], to: &mut [u32]) {
+        for (row, place) in from.chunks(self.columns).zip(to) {
+            // As MLX: the first of equal ones, and no comparison with a NaN holds.
+            let mut best = 0;
+            for (at, value) in row.iter().enumerate().skip(1) {
+                let better = if self.greatest { *value > row[best] } else { *value < row[best] };
+                if better {
+                    best = at;
+                }
+            }
+            *place = best as u32;
+        }
+    }
+}
+
+impl Kernel for ArgReduce {
+    fn name(&self) -> &'static str {
+        "ArgReduce"
+    }
+
+    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(vec![self.result.clone()])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        let to = outputs[0].elements::<u32>()?;
+        match inputs[0].aval().dtype {
+            Dtype::Float32 => self.rows(inputs[0].elements::<f32>()?, to),
+            Dtype::Float16 => self.rows(inputs[0].elements::<f16>()?, to),
+            _ => self.rows(inputs[0].elements::<bf16>()?, to),
+        }
+        Ok(())
+    }
+
+    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Err(only_in_plans())
+    }
+}

@@ -1,0 +1,133 @@
+//! The plan of a group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mlx_rs::Array;
+use tacit_core::kernel::Kernel;
+use tacit_core::pass::{Nodes, PlanBuilder, PlanValue};
+use tacit_core::{Aval, Error, Result, array_id};
+
+use tacit_kernels::Orientation;
+
+use super::lay::Lay;
+use super::stage::{Read, Source, source};
+
+/// Puts one node in the place of a group's members, and gives their number.
+pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exported: &[bool]) -> Result<usize> {
+    let mut builder = Builder::default();
+    let mut results = Vec::new();
+    for &member in members {
+        let made = builder.stage(nodes, read, member)?;
+        for (slot, value) in nodes.results(member).zip(made) {
+            builder.values.insert(slot.index(), value);
+            if exported[slot.index()] {
+                results.push((slot, value));
+            }
+        }
+    }
+    if results.is_empty() {
+        return Ok(0);
+    }
+    let outputs: Vec<PlanValue> = results.iter().map(|&(_, value)| value).collect();
+    let plan = builder.plan.finish(&outputs).map_err(refused)?;
+    let made = plan.apply(&builder.inputs)?;
+    for ((slot, _), array) in results.into_iter().zip(made) {
+        nodes.replace(slot, array);
+    }
+    Ok(members.len())
+}
+
+#[derive(Default)]
+struct Builder {
+    plan: PlanBuilder,
+    inputs: Vec<Array>,
+    /// By the indices of slots.
+    values: HashMap<usize, PlanValue>,
+    constants: HashMap<usize, PlanValue>,
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` has it")]
+fn refused(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
+    Error::Invalid { message: error.to_string(), help: None }
+}
+
+impl Builder {
+    fn stage(&mut self, nodes: &Nodes, read: &[Read], node: usize) -> Result<Vec<PlanValue>> {
+        match &read[node] {
+            Read::Stage(kernel) => {
+                let operands = self.operands(nodes, read, node)?;
+                self.plan.stage(Arc::clone(kernel), &operands).map_err(refused)
+            }
+            Read::Update(kernel) => {
+                let operands = self.operands(nodes, read, node)?;
+                Ok(vec![self.plan.update(Arc::clone(kernel), operands[0], &operands[1..])])
+            }
+            Read::Product(product) => {
+                let (a, b) = (self.side(nodes, read, node, 0)?, self.side(nodes, read, node, 1)?);
+                self.plan.stage(Arc::new(product.with([a.1, b.1])), &[a.0, b.0]).map_err(refused)
+            }
+            Read::Lay(_) | Read::Other => Ok(Vec::new()),
+        }
+    }
+
+    /// An operand of a product: what it is the transpose of, where it is one.
+    fn side(&mut self, nodes: &Nodes, read: &[Read], node: usize, at: usize) -> Result<(PlanValue, Orientation)> {
+        let operand = source(nodes, node, at)?;
+        if let Source::Value(slot) = operand
+            && let Some(maker) = nodes.maker(slot)
+            && let Read::Lay(Lay { turns: true, .. }) = &read[maker]
+        {
+            return Ok((self.operand(nodes, read, source(nodes, maker, 0)?)?, Orientation::Transposed));
+        }
+        Ok((self.operand(nodes, read, operand)?, Orientation::Plain))
+    }
+
+    fn operands(&mut self, nodes: &Nodes, read: &[Read], node: usize) -> Result<Vec<PlanValue>> {
+        (0..nodes.operands(node).len()).map(|at| self.operand(nodes, read, source(nodes, node, at)?)).collect()
+    }
+
+    /// The value of an operand, however it lies.
+    fn operand(&mut self, nodes: &Nodes, read: &[Read], operand: Source) -> Result<PlanValue> {
+        let slot = match operand {
+            Source::Constant(array) => return Ok(self.constant(array)),
+            Source::Value(slot) => slot,
+        };
+        if let Some(&known) = self.values.get(&slot.index()) {
+            return Ok(known);
+        }
+        let value = match nodes.maker(slot) {
+            Some(maker) if let Read::Lay(lay) = &read[maker] => {
+                let from = self.operand(nodes, read, source(nodes, maker, 0)?)?;
+                self.laid(lay, from)?
+            }
+            _ => self.input(nodes.current(slot)?),
+        };
+        self.values.insert(slot.index(), value);
+        Ok(value)
+    }
+
+    fn laid(&mut self, lay: &Lay, from: PlanValue) -> Result<PlanValue> {
+        if let Some(offset) = lay.view() {
+            return self.plan.view(from, offset, lay.result.clone()).map_err(refused);
+        }
+        let made = self.plan.stage(Arc::new(lay.clone()) as Arc<dyn Kernel>, &[from]).map_err(refused)?;
+        Ok(made[0])
+    }
+
+    fn input(&mut self, array: Array) -> PlanValue {
+        let value = self.plan.input(Aval::from(&array));
+        self.inputs.push(array);
+        value
+    }
+
+    fn constant(&mut self, array: Array) -> PlanValue {
+        let id = array_id(&array);
+        if let Some(&known) = self.constants.get(&id) {
+            return known;
+        }
+        let value = self.input(array);
+        self.constants.insert(id, value);
+        value
+    }
+}

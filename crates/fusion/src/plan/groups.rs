@@ -1,0 +1,106 @@
+//! Which stages go together.
+
+use std::collections::{BTreeMap, HashSet};
+
+use tacit_core::pass::{Nodes, Slot};
+
+use super::stage::Read;
+
+/// A plan of fewer stages is no fewer nodes.
+const FEW: usize = 2;
+
+/// Stages that no other node lies between. Seen as one node each, groups are still a graph without cycles.
+pub(super) struct Groups {
+    /// The group of each stage.
+    of: Vec<Option<usize>>,
+    /// The members of each, in topological order.
+    list: Vec<Vec<usize>>,
+}
+
+impl Groups {
+    /// Puts all stages of one phase together that have the same collectives behind them.
+    pub(super) fn form(nodes: &Nodes, read: &[Read], behind: &[usize]) -> Self {
+        let phases = phases(nodes, read);
+        let mut all: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for node in (0..nodes.len()).filter(|&node| read[node].is_stage()) {
+            all.entry((phases[node], behind[node])).or_default().push(node);
+        }
+        let list: Vec<Vec<usize>> = all.into_values().filter(|members| members.len() >= FEW).collect();
+        let mut of = vec![None; nodes.len()];
+        for (group, members) in list.iter().enumerate() {
+            members.iter().for_each(|&member| of[member] = Some(group));
+        }
+        Self { of, list }
+    }
+
+    pub(super) fn list(&self) -> &[Vec<usize>] {
+        &self.list
+    }
+
+    /// The results of stages that something outside of their group takes: by slot.
+    pub(super) fn exported(&self, nodes: &Nodes, read: &[Read]) -> Vec<bool> {
+        let mut exported = vec![false; nodes.values()];
+        let mut visited = vec![false; nodes.values()];
+        let mut groups = HashSet::new();
+        let mut stack: Vec<Slot> = nodes.outputs().collect();
+        while let Some(slot) = stack.pop() {
+            if std::mem::replace(&mut visited[slot.index()], true) {
+                continue;
+            }
+            let Some(maker) = nodes.maker(slot) else { continue };
+            match self.of[maker] {
+                None => stack.extend(nodes.operands(maker).flatten()),
+                Some(group) => {
+                    exported[slot.index()] = true;
+                    if groups.insert(group) {
+                        stack.extend(self.taken(nodes, read, group));
+                    }
+                }
+            }
+        }
+        exported
+    }
+
+    /// What a group takes from outside, behind what only says how it lies.
+    fn taken(&self, nodes: &Nodes, read: &[Read], group: usize) -> Vec<Slot> {
+        let operands = self.list[group].iter().flat_map(|&member| nodes.operands(member).flatten());
+        let sources = operands.map(|slot| behind(nodes, read, slot));
+        sources.filter(|&slot| nodes.maker(slot).is_none_or(|maker| self.of[maker] != Some(group))).collect()
+    }
+}
+
+/// The value whose elements these are.
+fn behind(nodes: &Nodes, read: &[Read], mut slot: Slot) -> Slot {
+    while let Some(maker) = nodes.maker(slot)
+        && let Read::Lay(_) = read[maker]
+        && let Some(source) = nodes.operands(maker).next().flatten()
+    {
+        slot = source;
+    }
+    slot
+}
+
+/// How often a path to each node changes between stages and nodes of MLX: stages are of even phases, and MLX's nodes of odd
+/// ones. What lies between two stages of one phase is of that phase too. What only says how an array lies is of its
+/// operand's.
+fn phases(nodes: &Nodes, read: &[Read]) -> Vec<usize> {
+    let mut phases = vec![0_usize; nodes.len()];
+    for node in 0..nodes.len() {
+        let before = nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot));
+        let most = before.map(|maker| phases[maker]).max().unwrap_or(0);
+        phases[node] = match read[node] {
+            Read::Lay(_) => most,
+            // Those that take no stage come before the first phase, as the inputs do.
+            Read::Other if most == 0 && !takes_stage(nodes, read, node) => 0,
+            Read::Other => most | 1,
+            _ => most.next_multiple_of(2),
+        };
+    }
+    phases
+}
+
+/// Whether a stage is among what a node takes.
+fn takes_stage(nodes: &Nodes, read: &[Read], node: usize) -> bool {
+    let before = nodes.operands(node).flatten().map(|slot| behind(nodes, read, slot));
+    before.filter_map(|slot| nodes.maker(slot)).any(|maker| read[maker].is_stage())
+}

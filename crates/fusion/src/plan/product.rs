@@ -1,0 +1,64 @@
+//! Products of dense matrices.
+
+use mlx_rs::Array;
+use tacit_core::Aval;
+use tacit_core::kernel::{Input, Kernel, Output};
+use tacit_kernels::{Dense, Factors, Operand, Orientation, dense_matmul};
+
+use super::update::{BoxError, only_in_plans};
+
+/// `a b`, for each matrix of a batch.
+#[derive(Clone)]
+pub(super) struct Product {
+    /// Rows, inner extent and columns.
+    size: [usize; 3],
+    orientations: [Orientation; 2],
+    result: Aval,
+}
+
+impl Product {
+    pub(super) fn new(a: &Aval, b: &Aval, result: Aval) -> Self {
+        let extent = |aval: &Aval, from_end: usize| aval.shape[aval.shape.len() - from_end] as usize;
+        let size = [extent(a, 2), extent(a, 1), extent(b, 1)];
+        Self { size, orientations: [Orientation::Plain; 2], result }
+    }
+
+    /// The same with operands that are stored so.
+    pub(super) fn with(&self, orientations: [Orientation; 2]) -> Self {
+        Self { orientations, ..self.clone() }
+    }
+}
+
+/// A matrix that is multiplied as one of so many rows and columns.
+fn operand(values: &[f32], rows: usize, columns: usize, orientation: Orientation) -> Operand<'_> {
+    let (rows, columns) = if orientation == Orientation::Plain { (rows, columns) } else { (columns, rows) };
+    Operand { matrix: Dense { values, rows, columns, stride: columns }, orientation }
+}
+
+impl Kernel for Product {
+    fn name(&self) -> &'static str {
+        "Matmul"
+    }
+
+    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(vec![self.result.clone()])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        let [m, k, n] = self.size;
+        let (a, b, out) = (inputs[0].elements::<f32>()?, inputs[1].elements::<f32>()?, outputs[0].elements::<f32>()?);
+        if m * n == 0 {
+            return Ok(());
+        }
+        for (batch, out) in out.chunks_mut(m * n).enumerate() {
+            let a = operand(&a[batch * m * k..][..m * k], m, k, self.orientations[0]);
+            let b = operand(&b[batch * k * n..][..k * n], k, n, self.orientations[1]);
+            dense_matmul(a, b, Dense { values: out, rows: m, columns: n, stride: n }, Factors::default())?;
+        }
+        Ok(())
+    }
+
+    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Err(only_in_plans())
+    }
+}

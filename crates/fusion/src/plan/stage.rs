@@ -1,0 +1,118 @@
+//! What each node is to a plan.
+
+use std::sync::Arc;
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::kernel::Kernel;
+use tacit_core::pass::{Nodes, Slot, runs_here};
+use tacit_core::primitives as p;
+use tacit_core::{Aval, Result};
+
+use super::arg_reduce::ArgReduce;
+use super::integers::Integers;
+use super::lay::Lay;
+use super::product::Product;
+use super::update::{Joined, Placed, PlacedAt, TakenAt};
+
+/// A node of the graph, as far as plans know it.
+pub(super) enum Read {
+    /// It only says how its operand lies.
+    Lay(Lay),
+    /// A kernel computes it of all its operands.
+    Stage(Arc<dyn Kernel>),
+    /// A kernel of the other operands writes a part of the first one.
+    Update(Arc<dyn Kernel>),
+    /// A product, which takes its operands as they are stored.
+    Product(Product),
+    /// MLX computes it.
+    Other,
+}
+
+impl Read {
+    pub(super) fn is_stage(&self) -> bool {
+        !matches!(self, Self::Lay(_) | Self::Other)
+    }
+}
+
+/// Where an operand comes from.
+pub(super) enum Source {
+    Value(Slot),
+    /// An array that does not depend on what is traced.
+    Constant(Array),
+}
+
+pub(super) fn source(nodes: &Nodes, node: usize, operand: usize) -> Result<Source> {
+    Ok(match nodes.operands(node).nth(operand).flatten() {
+        Some(slot) => Source::Value(slot),
+        None => Source::Constant(nodes.operand(node, operand)?),
+    })
+}
+
+pub(super) fn read(nodes: &Nodes) -> Result<Vec<Read>> {
+    (0..nodes.len()).map(|node| Ok(read_node(nodes, node)?.unwrap_or(Read::Other))).collect()
+}
+
+fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
+    let recorded = nodes.result(node)?;
+    if !runs_here(&recorded)? {
+        return Ok(None);
+    }
+    let primitive = nodes.primitive(node)?;
+    if let Some(kernel) = primitive.shared_kernel() {
+        return Ok(Some(Read::Stage(kernel)));
+    }
+    let result = Aval::from(&recorded);
+    let operand = |at: usize| Ok::<_, tacit_core::Error>(Aval::from(&nodes.operand(node, at)?));
+    let count = nodes.operands(node).len();
+    if count == 0 {
+        return Ok(None);
+    }
+    Ok(match nodes.name(node) {
+        "Transpose" => Some(Read::Lay(Lay::transpose(&operand(0)?, &primitive.view::<p::Transpose>()?.axes))),
+        "Slice" => {
+            let slice = primitive.view::<p::Slice>()?;
+            Some(Read::Lay(Lay::slice(&operand(0)?, &slice.start_indices, &slice.strides, &result)))
+        }
+        "Broadcast" => Some(Read::Lay(Lay::broadcast(&operand(0)?, &result))),
+        "Copy" | "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "StopGradient" | "Unflatten" => {
+            Some(Read::Lay(Lay::same(&result)))
+        }
+        "Concatenate" => {
+            let axis = primitive.view::<p::Concatenate>()?.axis as usize;
+            let parts = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
+            Some(Read::Stage(Arc::new(Joined::new(&parts, axis, result))))
+        }
+        "SliceUpdate" => {
+            let update = primitive.view::<p::SliceUpdate>()?;
+            let placed = Placed::new(&operand(1)?, &update.start_indices, &update.strides, result);
+            placed.map(|placed| Read::Update(Arc::new(placed)))
+        }
+        "DynamicSliceUpdate" => {
+            let axes = primitive.view::<p::DynamicSliceUpdate>()?.axes;
+            PlacedAt::new(&operand(1)?, &operand(2)?, &axes, result).map(|placed| Read::Update(Arc::new(placed)))
+        }
+        "DynamicSlice" => {
+            let axes = primitive.view::<p::DynamicSlice>()?.axes;
+            TakenAt::new(&operand(0)?, &operand(1)?, &axes, result).map(|taken| Read::Stage(Arc::new(taken)))
+        }
+        "ArgReduce" => {
+            let reduce = primitive.view::<p::ArgReduce>()?;
+            let found = ArgReduce::new(&operand(0)?, &reduce.reduce_type, reduce.axis, result);
+            found.map(|found| Read::Stage(Arc::new(found)))
+        }
+        // MLX multiplies what is broadcast without making it.
+        "Matmul" if result.dtype == Dtype::Float32 && !is_repeated(nodes, node) => {
+            Some(Read::Product(Product::new(&operand(0)?, &operand(1)?, result)))
+        }
+        name => {
+            let operands = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
+            Integers::new(name, &operands, result).map(|integers| Read::Stage(Arc::new(integers)))
+        }
+    })
+}
+
+/// Whether an operand is broadcast.
+fn is_repeated(nodes: &Nodes, node: usize) -> bool {
+    let makers = nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot));
+    makers.into_iter().any(|maker| nodes.name(maker) == "Broadcast")
+}

@@ -1,0 +1,224 @@
+//! Stages of plans: what each computes, where it lies, and what a failure leaves.
+
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp, argmax_axis, argmin_axis};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::compile::{CompileOptions, CompiledWithState, compile_with, compile_with_state};
+use tacit_core::extra_ops::{checked_indices, dynamic_slice, dynamic_slice_update};
+use tacit_core::pass::Passes;
+use tacit_core::{Error, Result};
+
+use crate::same::{assert_close, check, compiled, nodes, normal};
+
+fn one() -> Array {
+    Array::from_f32(1.0)
+}
+
+/// Checks a function bit for bit, and gives the nodes that plans stand for.
+#[track_caller]
+fn planned(f: impl Fn(&[Array]) -> Result<Vec<Array>>, inputs: &[Array]) -> usize {
+    nodes(&check(&f, inputs, 0.0), "plan")
+}
+
+#[test]
+fn arrays_may_lie_in_any_way() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].add(one())?;
+        let heads = x.reshape(&[2, 6, 4, 5])?.transpose_axes(&[0, 2, 1, 3])?.multiply(&inputs[1])?;
+        let some = heads.try_index((.., 1..4, (..).stride_by(2), ..))?.negative()?;
+        let back = heads.try_index((.., .., (..).stride_by(-1), 2..))?.add(one())?;
+        let wide = ops::broadcast_to(&heads.try_index((.., .., ..1, ..))?, &[2, 4, 6, 5])?.abs()?;
+        let joined = ops::concatenate(&[&heads, &wide.add(one())?], 2)?.square()?;
+        Ok(vec![some, back, wide, joined.transpose_axes(&[3, 2, 1, 0])?, heads.flatten(None, None)?, joined])
+    };
+    assert!(planned(f, &[normal(&[2, 6, 20], 0), normal(&[6, 5], 1)]) >= 6);
+}
+
+#[test]
+fn whole_numbers_and_truth_values_are_computed_in_plans() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [a, b] = inputs else { unreachable!() };
+        let (less, most) = (a.lt(b)?, ops::maximum(a, b)?);
+        let both = less.logical_and(a.eq(b)?.logical_not()?)?.logical_or(a.ne(b)?)?;
+        let chosen = ops::select(&both, &most.multiply(a)?, &ops::minimum(a, b)?.subtract(b)?)?;
+        let cast = both.as_dtype(a.dtype())?.add(chosen.as_dtype(Dtype::Bool)?.as_dtype(a.dtype())?)?;
+        Ok(vec![chosen, cast, a.ge(b)?, a.le(b)?.logical_or(a.gt(b)?)?, both.as_dtype(Dtype::Float32)?.add(one())?])
+    };
+    let (a, b) = ([3, -4, 7, i32::MAX, i32::MIN, 0], [3, 5, -7, 2, -1, 0]);
+    let signed = [Array::from_slice(&a, &[2, 3]), Array::from_slice(&b, &[2, 3])];
+    let unsigned = [a, b].map(|numbers| Array::from_slice(&numbers.map(i32::cast_unsigned), &[6]));
+    assert!(planned(f, &signed) >= 12);
+    assert!(planned(f, &unsigned) >= 12);
+}
+
+#[test]
+fn the_first_of_equal_numbers_is_the_greatest_as_in_mlx() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].multiply(one())?;
+        let half = x.as_dtype(Dtype::Float16)?;
+        let best = [argmax_axis(&x, -1, false)?, argmin_axis(&x, -1, true)?, argmax_axis(&half, -1, false)?];
+        Ok(best.into_iter().collect())
+    };
+    let rows = [
+        [1.0, 3.0, 3.0, 2.0],
+        [f32::NAN, 5.0, 7.0, 1.0],
+        [2.0, f32::NAN, 9.0, -1.0],
+        [f32::NEG_INFINITY; 4],
+        [0.0, -0.0, 0.0, -0.0],
+    ];
+    assert!(planned(f, &[Array::from_slice(&rows.concat(), &[5, 4])]) >= 4);
+}
+
+#[test]
+fn products_take_their_operands_as_they_are_stored() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [a, b, c] = inputs else { unreachable!() };
+        let (a, b, c) = (a.add(one())?, b.add(one())?, c.add(one())?);
+        let plain = a.matmul(&b)?;
+        let left = a.swap_axes(-1, -2)?.matmul(&c)?;
+        let right = a.matmul(a.swap_axes(-1, -2)?)?;
+        let repeated = a.matmul(ops::broadcast_to(&b.try_index(..1)?, b.shape())?)?;
+        Ok(vec![plain.exp()?, left.add(one())?, right.add(one())?, repeated.add(one())?])
+    };
+    let inputs = [normal(&[3, 8, 16], 0), normal(&[3, 16, 12], 1), normal(&[3, 8, 5], 2)];
+    assert!(nodes(&check(&f, &inputs, 1e-5), "plan") >= 9);
+    let flat = [normal(&[8, 16], 0), normal(&[16, 12], 1), normal(&[8, 5], 2)];
+    assert!(nodes(&check(&f, &flat, 1e-5), "plan") >= 9);
+}
+
+#[test]
+fn an_op_that_no_plan_knows_lies_between_two() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].add(one())?.transpose_axes(&[1, 0])?.multiply(&inputs[1])?;
+        let sorted = ops::sort_axis(&x, -1)?.add(&x)?;
+        let sums = sorted.cumsum(1, None, None)?.multiply(&sorted)?;
+        // What both take, of the first plan.
+        Ok(vec![sums.subtract(&x)?.exp()?.sum_axes(&[-1], false)?, x.square()?.add(&sums)?])
+    };
+    let done = check(&f, &[normal(&[6, 4], 0), normal(&[6], 1)], 1e-6);
+    assert!(nodes(&done, "plan") >= 2, "{done:?}");
+}
+
+/// A cache that each step writes at a place of its own.
+type Cache = (Array, Array);
+
+fn put((cache, place): &mut Cache, x: Array) -> Result<Array> {
+    *cache = dynamic_slice_update(cache, &x.exp()?, &place.reshape(&[1])?, &[1])?;
+    *place = place.add(Array::from_int(1))?;
+    Ok(cache.add(one())?.sum(None)?)
+}
+
+fn empty() -> Cache {
+    let cache = (ops::zeros::<f32>(&[2, 5, 3]).expect("zeros"), Array::from_int(0));
+    mlx_rs::transforms::eval([&cache.0, &cache.1]).expect("an eval");
+    cache
+}
+
+#[test]
+fn a_state_that_nobody_else_holds_is_written_where_it_lies() {
+    let mut step = compile_with_state(CompileOptions::default(), put);
+    let (mut state, mut plain) = (empty(), empty());
+    for token in 0..5 {
+        let x = normal(&[2, 1, 3], token);
+        let before = state.0.as_slice::<f32>().as_ptr();
+        let sum = step.call(&mut state, &x).expect("a step").dense().expect("an array");
+        let expected = put(&mut plain, x).expect("a step");
+        mlx_rs::transforms::eval([&sum, &state.0, &state.1]).expect("an eval");
+        assert_close(&state.0, &plain.0, 1e-6);
+        assert_close(&sum, &expected, 1e-5);
+        if token > 0 {
+            assert_eq!(state.0.as_slice::<f32>().as_ptr(), before, "no copy was made");
+        }
+    }
+    assert!(nodes(&step.stats().rewritten, "plan") >= 4);
+}
+
+#[test]
+fn a_state_that_somebody_holds_stays_as_it_was() {
+    let mut step = compile_with_state(CompileOptions::default(), put);
+    let mut state = empty();
+    for token in 0..3 {
+        let held = state.0.clone();
+        let before = held.as_slice::<f32>().to_vec();
+        step.call(&mut state, normal(&[2, 1, 3], token)).expect("a step");
+        mlx_rs::transforms::eval([&state.0, &state.1]).expect("an eval");
+        assert_eq!(held.as_slice::<f32>(), before);
+        assert_ne!(state.0.as_slice::<f32>(), before);
+    }
+}
+
+#[test]
+fn an_array_that_is_read_after_its_update_is_not_written() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let old = inputs[0].add(one())?;
+        let mut new = old.clone();
+        new.try_index_mut((1..3, ..), inputs[1].negative()?)?;
+        let mut newer = new.clone();
+        newer.try_index_mut((.., 0..1), &inputs[2])?;
+        let mut input = inputs[0].clone();
+        input.try_index_mut((0..2, ..), &inputs[1])?;
+        Ok(vec![old.add(&new)?, new.multiply(&newer)?, newer, input.subtract(&inputs[0])?, input])
+    };
+    assert!(planned(f, &[normal(&[4, 3], 0), normal(&[2, 3], 1), normal(&[4, 1], 2)]) >= 6);
+}
+
+#[test]
+fn a_part_that_an_array_says_is_taken_and_put() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, at] = inputs else { unreachable!() };
+        let at = at.add(Array::from_int(1))?;
+        let part = dynamic_slice(&x.add(one())?, &at, &[0, 2], &[2, 3, 2])?.negative()?;
+        Ok(vec![dynamic_slice_update(x, &part, &at, &[0, 2])?, part])
+    };
+    assert!(planned(f, &[normal(&[4, 3, 5], 0), Array::from_slice(&[0, 2], &[2])]) >= 4);
+    let (_, done) = compiled(&f, &[normal(&[4, 3, 5], 0), Array::from_slice(&[0, 2], &[2])], Passes::All).unwrap();
+    assert!(nodes(&done, "plan") >= 4);
+}
+
+#[test]
+fn a_step_that_fails_leaves_what_is_held_and_the_next_one_goes_on() {
+    let checked = |(cache, place): &mut Cache, x: Array| -> Result<Array> {
+        let at = checked_indices(&place.reshape(&[1])?, 5)?;
+        *cache = dynamic_slice_update(cache, &x.exp()?, &at, &[1])?;
+        *place = place.add(Array::from_int(1))?;
+        Ok(cache.add(one())?.sum(None)?)
+    };
+    let mut step = compile_with_state(CompileOptions::default(), checked);
+    let run = |step: &mut CompiledWithState<'_, Cache, Array, Array>, state: &mut Cache, token: u64| -> Result<()> {
+        let sum = step.call(state, normal(&[2, 1, 3], token))?.dense()?;
+        Ok(mlx_rs::transforms::eval([&sum, &state.0, &state.1])?)
+    };
+    let mut state = empty();
+    for token in 0..5 {
+        run(&mut step, &mut state, token).expect("a step");
+    }
+    let held = state.clone();
+    let before = held.0.as_slice::<f32>().to_vec();
+    let error = run(&mut step, &mut state, 5).expect_err("the cache is full");
+    assert!(
+        error.to_string().contains("kernel Indices failed: index 5 (entry 0) is outside an extent of 5"),
+        "{error}"
+    );
+    state.0.eval().expect_err("it comes of what failed");
+    assert_eq!(held.0.as_slice::<f32>(), before);
+    state = (held.0, Array::from_int(0));
+    run(&mut step, &mut state, 6).expect("a step");
+    assert_ne!(state.0.as_slice::<f32>(), before);
+}
+
+#[test]
+fn a_stage_that_fails_is_named_and_nothing_of_it_is_read() {
+    let f = |(x, at): (Array, Array)| -> Result<Array> {
+        let rows = checked_indices(&at, 4)?;
+        Ok(x.exp()?.take_axis(rows, 0)?.add(one())?)
+    };
+    let mut step = compile_with(CompileOptions::default(), f);
+    let x = normal(&[4, 3], 0);
+    for (at, fine) in [(2, true), (7, false), (-1, true)] {
+        let result = step.call((&x, &Array::from_slice(&[at, 0], &[2]))).and_then(|y| y.dense());
+        let result = result.and_then(|y| Ok(y.eval()?));
+        assert_eq!(result.is_ok(), fine, "{at}");
+        if let Err(error) = result {
+            assert!(Error::from(error).to_string().contains("kernel Indices failed: index 7"));
+        }
+    }
+}
