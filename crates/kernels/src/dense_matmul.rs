@@ -8,6 +8,7 @@ use crate::{
     gemm::{PackB, Product},
     machine::{Cycles, FROM_MEMORY, Machine, threads_for},
     matrix::{check_length, product},
+    microkernel::PanelB,
     output::Output,
     simd::panel_width_of,
     vector,
@@ -89,5 +90,9 @@ impl PackB for Operand<'_> {
         let block = Block { from, stride, rows, columns, to: panel, to_stride: width, next };
         // SAFETY: the caller's promise; a panel is two vectors wide.
         unsafe { copy(isa, block, self.orientation) }
+    }
+
+    fn in_place(&self, start: usize, first: usize) -> Option<PanelB> {
+        self.is_plain().then(|| PanelB { at: self.at(start, first), stride: self.matrix.stride })
     }
 }

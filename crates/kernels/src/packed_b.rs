@@ -6,8 +6,9 @@ use crate::{
     Isa, Matrix, Orientation,
     codec::Codec,
     decode::Range,
-    gemm::{DEPTH, PackB},
+    gemm::PackB,
     machine::{Cycles, FROM_MEMORY, Machine},
+    microkernel::DEPTH,
     simd::{Kernel, SLACK, Simd, panel_width, run},
 };
 

@@ -12,9 +12,10 @@ use super::{EXPONENTS, PIECES, PRODUCT, Place, STEP, TILE, Tile, Tiles, WIDTH, Z
 use crate::{
     Isa,
     engine::FEW,
-    gemm::{PackedWork, Product, unique},
+    gemm::{PackedWork, Product},
     machine::Machine,
     output::{Output, Rectangle},
+    packed_a::unique,
     shape::Shape,
 };
 

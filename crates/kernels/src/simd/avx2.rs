@@ -79,6 +79,8 @@ impl Simd for Avx2 {
         unsafe fn load_some(self, from: *const f32, count: usize) -> F =
             _mm256_maskload_ps(from, _mm256_loadu_si256(FIRST.as_ptr().add(8 - count).cast()));
         unsafe fn store(self, to: *mut f32, value: F) -> () = _mm256_storeu_ps(to, value);
+        unsafe fn store_some(self, to: *mut f32, count: usize, value: F) -> () =
+            _mm256_maskstore_ps(to, _mm256_loadu_si256(FIRST.as_ptr().add(8 - count).cast()), value);
         unsafe fn load_words(self, from: *const u8) -> I = _mm256_loadu_si256(from.cast());
         unsafe fn load_bytes(self, from: *const u8) -> I = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
         unsafe fn load_signed(self, from: *const u8) -> I = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));

@@ -131,6 +131,8 @@ impl Simd for Avx512 {
         unsafe fn load(self, from: *const f32) -> F = _mm512_loadu_ps(from);
         unsafe fn load_some(self, from: *const f32, count: usize) -> F = _mm512_maskz_loadu_ps(first(count), from);
         unsafe fn store(self, to: *mut f32, value: F) -> () = _mm512_storeu_ps(to, value);
+        unsafe fn store_some(self, to: *mut f32, count: usize, value: F) -> () =
+            _mm512_mask_storeu_ps(to, first(count), value);
         unsafe fn store_bytes(self, to: *mut u8, words: I) -> () = _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(words));
         unsafe fn load_words(self, from: *const u8) -> I = _mm512_loadu_si512(from.cast());
         unsafe fn load_bytes(self, from: *const u8) -> I = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));

@@ -191,6 +191,15 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn store_some(self, to: *mut f32, count: usize, value: F) {
+        let mut values = [0.0; 8];
+        // SAFETY: there is room for 8, of which the caller promises `count` at `to`.
+        unsafe {
+            self.store(values.as_mut_ptr(), value);
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> I {
         // SAFETY: the caller promises 8 bytes.
         unsafe {

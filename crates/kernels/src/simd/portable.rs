@@ -88,6 +88,11 @@ impl Simd for Portable {
         std::array::from_fn(|i| if i < count { unsafe { *from.add(i) } } else { 0.0 })
     }
     #[inline(always)]
+    unsafe fn store_some(self, to: *mut f32, count: usize, value: F) {
+        // SAFETY: the caller promises `count` floats, and a vector is not a part of them.
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), to, count) };
+    }
+    #[inline(always)]
     unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
         let mut bytes = [0; 4];
         for (i, byte) in bytes.iter_mut().enumerate().take(bits) {

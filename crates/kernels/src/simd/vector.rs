@@ -105,6 +105,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `LANES` floats are writable at `to`.
     unsafe fn store(self, to: *mut f32, value: Self::F);
+    /// Stores the first `count` <= `LANES` floats.
+    ///
+    /// # Safety
+    /// `count` floats are writable at `to`.
+    unsafe fn store_some(self, to: *mut f32, count: usize, value: Self::F);
     /// Stores the lowest byte of each word.
     ///
     /// # Safety
