@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -166,8 +168,12 @@ fn input_goes_to_whoever_was_started_last() {
     drop(fs::remove_file(&file));
     let script =
         format!(r#"echo ready; read -r line; echo "$line"; test -e {0} && exit 0; touch {0}; exit 3"#, file.display());
-    let mut launcher = launch(&["-n", "1", "--restarts", "1"], &script).stdin(Stdio::piped()).spawn().expect("starts");
-    let mut input = launcher.stdin.take().expect("piped");
+    // What is read of a pipe may go back to it, but not what is read of a terminal or of this.
+    let (mut input, end) = UnixStream::pair().expect("two ends");
+    let mut command = launch(&["-n", "1", "--restarts", "1"], &script);
+    let mut launcher = command.stdin(OwnedFd::from(end)).spawn().expect("starts");
+    // The command holds that end as well.
+    drop(command);
     let mut said = BufReader::new(launcher.stdout.take().expect("piped")).lines();
     let mut next = || said.next().expect("a line").expect("text");
     for (line, shown) in [("one", "[0] one"), ("two", "[0] two")] {
