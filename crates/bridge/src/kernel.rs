@@ -17,14 +17,14 @@ use crate::custom_function::check_tangents;
 use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
 use crate::ffi::{self, AxisSink, Buffer, FallbackReason, KernelTable, Sink};
 use crate::gradients::check_gradients;
-use crate::plan::Plan;
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, Param};
 
 pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
 
-use elements::{buffers, input, output};
+pub(crate) use elements::buffers;
+use elements::{input, output};
 
 /// Host code as an MLX primitive.
 ///
@@ -107,40 +107,35 @@ pub trait Kernel: Any + Send + Sync {
 ///
 /// The kernel refuses the avals of the inputs.
 pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    put(kernel, inputs, None)
-}
-
-/// The same for a plan, with pairs of an output and the input that it begins as: where nobody else holds that, the output
-/// gets its memory.
-pub(crate) fn apply_plan(plan: Plan, inputs: &[Array], donated: &[(usize, usize)]) -> Result<Vec<Array>, BridgeError> {
-    put(Arc::new(plan), inputs, Some(donated))
-}
-
-fn put(
-    kernel: Arc<dyn Kernel>,
-    inputs: &[Array],
-    donated: Option<&[(usize, usize)]>,
-) -> Result<Vec<Array>, BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
-    let table = KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, failed };
     let mut results = Collector::default();
-    let stream = thread_local_default_stream();
-    let stream = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
-    let kernel = Box::into_raw(Box::new(kernel)).cast();
-    let (name, inputs, count) = (name.as_ptr(), handles.as_ptr(), handles.len());
     // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
     check(unsafe {
-        match donated {
-            None => ffi::tacit_kernel_apply(table, kernel, name, stream, inputs, count, results.sink()),
-            Some(pairs) => {
-                let pairs: Vec<usize> = pairs.iter().flat_map(|&(output, input)| [output, input]).collect();
-                let (first, pairs) = (pairs.as_ptr(), pairs.len());
-                ffi::tacit_plan_apply(table, kernel, name, stream, inputs, count, first, pairs, results.sink())
-            }
-        }
+        ffi::tacit_kernel_apply(
+            TABLE,
+            boxed(kernel),
+            name.as_ptr(),
+            stream_here(),
+            handles.as_ptr(),
+            handles.len(),
+            results.sink(),
+        )
     })?;
     Ok(results.arrays)
+}
+
+/// What C++ calls of a kernel.
+pub(crate) const TABLE: KernelTable = KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, failed };
+
+/// A kernel as C++ holds it, until it calls `release`.
+pub(crate) fn boxed(kernel: Arc<dyn Kernel>) -> *mut c_void {
+    Box::into_raw(Box::new(kernel)).cast()
+}
+
+/// The stream that mlx-rs's own ops go to on this thread.
+pub(crate) fn stream_here() -> mlx_stream {
+    thread_local_default_stream().as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr)
 }
 
 /// Fails if `array` is computed from the results of a kernel that failed, as every read and eval of it does. A kernel that
@@ -165,7 +160,7 @@ pub fn evals_noted() -> usize {
 /// # Safety
 ///
 /// `kernel` must be the box that [`apply`] gave away, still alive.
-unsafe fn kernel_of<'a>(kernel: *mut c_void) -> &'a dyn Kernel {
+pub(crate) unsafe fn kernel_of<'a>(kernel: *mut c_void) -> &'a dyn Kernel {
     // SAFETY: as the caller promises.
     unsafe { &**kernel.cast::<Arc<dyn Kernel>>() }
 }
@@ -183,24 +178,22 @@ extern "C" fn eval(
     outputs: *const Buffer,
     output_count: usize,
 ) -> c_int {
-    let mut name = "";
-    let run = || {
-        // SAFETY: the C++ side passes live buffers for the length of the call, each output's its own, but for those that a
-        // plan donates an input to.
+    evaluated(|name| {
+        // SAFETY: the C++ side passes live buffers, each output's its own, for the length of the call.
         let (kernel, inputs, mut outputs) = unsafe {
-            let (kernel, inputs, outputs) =
-                (kernel_of(kernel), buffers(inputs, input_count), buffers(outputs, output_count));
-            name = kernel.name();
-            if let Some(plan) = (kernel as &dyn Any).downcast_ref::<Plan>() {
-                return plan.run(inputs, outputs, &mut name);
-            }
-            let inputs = inputs.iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
-            let outputs = outputs.iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
-            (kernel, inputs, outputs)
+            let inputs = buffers(inputs, input_count).iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
+            let outputs = buffers(outputs, output_count).iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
+            (kernel_of(kernel), inputs, outputs)
         };
+        *name = kernel.name();
         kernel.eval_cpu(&inputs, &mut outputs)
-    };
-    let failure = match catch_unwind(AssertUnwindSafe(run)) {
+    })
+}
+
+/// Runs what evaluates a kernel, which leaves the kernel's name, and tells C++ of a failure.
+pub(crate) fn evaluated(run: impl FnOnce(&mut &'static str) -> Result<(), BoxError>) -> c_int {
+    let mut name = "";
+    let failure = match catch_unwind(AssertUnwindSafe(|| run(&mut name))) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure.to_string(),
         Err(payload) => format!("panicked: {}", panic_text(&*payload)),
@@ -232,27 +225,26 @@ impl KernelError {
     pub(crate) fn own_words<'a>(kernel: &str, text: &'a str) -> Option<&'a str> {
         text.strip_prefix("kernel ")?.strip_prefix(kernel)?.strip_prefix(" failed: ")
     }
+
+    /// The error of this kernel, from its own words.
+    pub(crate) fn of(kernel: &'static str, words: &str, poisoned: bool) -> Self {
+        let (failure, help) = match words.split_once("\nhelp: ") {
+            Some((failure, help)) => (failure.to_owned(), Some(help.to_owned())),
+            None => (words.to_owned(), None),
+        };
+        let again = |help: Option<String>| {
+            format!("{}, and build the array again", help.as_deref().unwrap_or("see to the operands of the kernel"))
+        };
+        Self { kernel, failure, poisoned, help: if poisoned { Some(again(help)) } else { help } }
+    }
 }
 
 extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, poisoned: bool) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the text, of this length, are live for the call.
-        let (kernel, text) = unsafe { (kernel_of(kernel), std::slice::from_raw_parts(text.cast(), length)) };
+        let (kernel, text) = unsafe { (kernel_of(kernel).name(), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        let stage = (kernel as &dyn Any).downcast_ref::<Plan>().and_then(|plan| plan.failed_stage(&text));
-        let (kernel, failure) = stage.unwrap_or_else(|| {
-            let name = kernel.name();
-            (name, KernelError::own_words(name, &text).unwrap_or(&text))
-        });
-        let (failure, help) = match failure.split_once("\nhelp: ") {
-            Some((failure, help)) => (failure.to_owned(), Some(help.to_owned())),
-            None => (failure.to_owned(), None),
-        };
-        let again = |help: Option<String>| {
-            format!("{}, and build the array again", help.as_deref().unwrap_or("see to the operands of the kernel"))
-        };
-        let help = if poisoned { Some(again(help)) } else { help };
-        Err(Box::new(KernelError { kernel, failure, poisoned, help }) as BoxError)
+        Err(KernelError::of(kernel, KernelError::own_words(kernel, &text).unwrap_or(&text), poisoned).into())
     })
 }
 

@@ -6,13 +6,17 @@
 mod arena;
 mod places;
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use mlx_rs::Array;
 
-use crate::error::{BoxError, BridgeError};
-use crate::ffi::Buffer;
+use crate::arrays::{self, Collector};
+use crate::callback::guarded;
+use crate::error::{BoxError, BridgeError, check};
+use crate::ffi::{self, Buffer, KernelTable};
 use crate::kernel::{self, Input, Kernel, KernelError, Output};
 use crate::{Aval, aval};
 
@@ -101,8 +105,24 @@ impl Plan {
     ///
     /// The inputs are not of the plan's avals.
     pub fn apply(self, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
-        let donated = self.donated.clone();
-        kernel::apply_plan(self, inputs, &donated)
+        let donated: Vec<usize> = self.donated.iter().flat_map(|&(output, input)| [output, input]).collect();
+        let handles = arrays::handles(inputs);
+        let mut results = Collector::default();
+        // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
+        check(unsafe {
+            ffi::tacit_plan_apply(
+                KernelTable { eval, failed, ..kernel::TABLE },
+                kernel::boxed(Arc::new(self)),
+                c"Plan".as_ptr(),
+                kernel::stream_here(),
+                handles.as_ptr(),
+                handles.len(),
+                donated.as_ptr(),
+                donated.len(),
+                results.sink(),
+            )
+        })?;
+        Ok(results.arrays)
     }
 
     /// The number of kernels.
@@ -118,7 +138,7 @@ impl Plan {
     }
 
     /// The kernel that an error's text begins with, and the rest of the text.
-    pub(crate) fn failed_stage<'a>(&self, text: &'a str) -> Option<(&'static str, &'a str)> {
+    fn failed_stage<'a>(&self, text: &'a str) -> Option<(&'static str, &'a str)> {
         self.stages.iter().find_map(|stage| {
             let name = stage.kernel.name();
             Some((name, KernelError::own_words(name, text)?))
@@ -131,12 +151,7 @@ impl Plan {
     ///
     /// The buffers are live and dense; nobody else writes the inputs, or holds the outputs. An output may be the memory of the
     /// input that `donated` names with it.
-    pub(crate) unsafe fn run(
-        &self,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        name: &mut &'static str,
-    ) -> Result<(), BoxError> {
+    unsafe fn run(&self, inputs: &[Buffer], outputs: &[Buffer], name: &mut &'static str) -> Result<(), BoxError> {
         let fit = |avals: &[Aval], buffers: &[Buffer]| {
             avals.len() == buffers.len()
                 && avals.iter().zip(buffers).all(|(aval, buffer)| {
@@ -167,6 +182,41 @@ impl Plan {
     }
 }
 
+/// # Safety
+///
+/// `kernel` must be the box that [`Plan::apply`] gave away, still alive.
+unsafe fn plan_of<'a>(kernel: *mut c_void) -> Option<&'a Plan> {
+    // SAFETY: as the caller promises.
+    (unsafe { kernel::kernel_of(kernel) } as &dyn Any).downcast_ref()
+}
+
+extern "C" fn eval(
+    kernel: *mut c_void,
+    inputs: *const Buffer,
+    input_count: usize,
+    outputs: *const Buffer,
+    output_count: usize,
+) -> c_int {
+    kernel::evaluated(|name| {
+        // SAFETY: the C++ side passes live buffers for the length of the call, each output's its own, but for those that an
+        // input is donated to.
+        unsafe {
+            let plan = plan_of(kernel).ok_or("the kernel is no plan")?;
+            plan.run(kernel::buffers(inputs, input_count), kernel::buffers(outputs, output_count), name)
+        }
+    })
+}
+
+extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, poisoned: bool) -> c_int {
+    guarded(|| {
+        // SAFETY: the plan and the text, of this length, are live for the call.
+        let (plan, text) = unsafe { (plan_of(kernel), std::slice::from_raw_parts(text.cast(), length)) };
+        let text = String::from_utf8_lossy(text);
+        let (stage, words) = plan.and_then(|plan| plan.failed_stage(&text)).unwrap_or(("Plan", &text));
+        Err(KernelError::of(stage, words, poisoned).into())
+    })
+}
+
 /// Where the memories of a run begin.
 struct Bases<'a> {
     inputs: &'a [Buffer],
@@ -189,8 +239,11 @@ impl Bases<'_> {
     /// The place is within its memory, and nobody writes it for `'b`.
     unsafe fn input<'b>(&self, place: &'b Place) -> Input<'b> {
         let bytes = place.aval.nbytes();
+        if bytes == 0 {
+            return Input::of(&[], Cow::Borrowed(&place.aval));
+        }
         // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
-        let data = if bytes == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(self.at(place), bytes) } };
+        let data = unsafe { std::slice::from_raw_parts(self.at(place), bytes) };
         Input::of(data, Cow::Borrowed(&place.aval))
     }
 
@@ -199,9 +252,11 @@ impl Bases<'_> {
     /// The place is within its memory, and nobody else uses it for `'b`.
     unsafe fn output<'b>(&self, place: &'b Place, fresh: bool) -> Output<'b> {
         let bytes = place.aval.nbytes();
+        if bytes == 0 {
+            return Output::of(&mut [], Cow::Borrowed(&place.aval), fresh);
+        }
         // SAFETY: as for `input`.
-        let data =
-            if bytes == 0 { &mut [][..] } else { unsafe { std::slice::from_raw_parts_mut(self.at(place), bytes) } };
+        let data = unsafe { std::slice::from_raw_parts_mut(self.at(place), bytes) };
         Output::of(data, Cow::Borrowed(&place.aval), fresh)
     }
 

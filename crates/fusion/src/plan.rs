@@ -10,7 +10,9 @@ mod groups;
 mod integers;
 mod lay;
 mod product;
+mod refused;
 mod stage;
+mod steps;
 mod update;
 
 use tacit_core::Result;

@@ -96,7 +96,7 @@ impl StridedCopy {
         };
         let to = &mut to[self.to..];
         // What an index of the outermost axis writes lies apart from what others do.
-        let apart = 1 + inner.iter().map(|axis| (axis.extent - 1) * axis.to).sum::<usize>() <= outer.to;
+        let apart = inner.iter().map(|axis| (axis.extent - 1) * axis.to).sum::<usize>() < outer.to;
         if threads <= 1 || !apart {
             copy(&self.axes, from, self.from as isize, to);
             return Ok(());

@@ -149,7 +149,7 @@ impl<'a> Output<'a> {
 /// # Safety
 ///
 /// `data` must point to `count` live buffers.
-pub(super) unsafe fn buffers<'a>(data: *const Buffer, count: usize) -> &'a [Buffer] {
+pub(crate) unsafe fn buffers<'a>(data: *const Buffer, count: usize) -> &'a [Buffer] {
     if count == 0 {
         return &[];
     }

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Kernel, Output};
 
-use super::update::{BoxError, only_in_plans};
+use super::refused::{BoxError, only_in_plans};
 
 /// Along the last axis.
 pub(super) struct ArgReduce {

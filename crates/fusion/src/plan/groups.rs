@@ -28,7 +28,9 @@ impl Groups {
         let list: Vec<Vec<usize>> = all.into_values().filter(|members| members.len() >= FEW).collect();
         let mut of = vec![None; nodes.len()];
         for (group, members) in list.iter().enumerate() {
-            members.iter().for_each(|&member| of[member] = Some(group));
+            for &member in members {
+                of[member] = Some(group);
+            }
         }
         Self { of, list }
     }

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Kernel, Output};
 
-use super::update::{BoxError, only_in_plans};
+use super::refused::{BoxError, only_in_plans};
 
 /// An op of one, two or three operands of one shape.
 pub(super) struct Integers {
@@ -124,7 +124,6 @@ impl Integers {
     fn cast(input: &Input<'_>, output: &mut Output<'_>) -> Result<(), BoxError> {
         let (from, to) = (input.aval().dtype, output.aval().dtype);
         match (from == Dtype::Bool, to == Dtype::Bool) {
-            (true, true) => output.bytes().copy_from_slice(input.bytes()),
             (true, false) => {
                 let numbers = output.bytes().as_chunks_mut::<4>().0.iter_mut();
                 numbers.zip(input.bytes()).for_each(|(to, &from)| *to = u32::from(from != 0).to_ne_bytes());
@@ -133,8 +132,8 @@ impl Integers {
                 let numbers = input.bytes().as_chunks::<4>().0;
                 output.bytes().iter_mut().zip(numbers).for_each(|(to, from)| *to = (*from != [0; 4]).into());
             }
-            // Both have 32 bits, and keep them.
-            (false, false) => output.bytes().copy_from_slice(input.bytes()),
+            // Numbers of both kinds have 32 bits, and keep them.
+            (true, true) | (false, false) => output.bytes().copy_from_slice(input.bytes()),
         }
         Ok(())
     }

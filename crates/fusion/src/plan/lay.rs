@@ -5,7 +5,8 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Input, Kernel, Output};
 use tacit_kernels::{Axis, StridedCopy};
 
-use super::update::{BoxError, item};
+use super::refused::{BoxError, only_in_plans};
+use super::steps::{item, steps};
 
 /// The elements of an operand in another order, or some of them.
 #[derive(Clone)]
@@ -16,15 +17,6 @@ pub(super) struct Lay {
     pub(super) result: Aval,
     /// Whether it is the transpose of each matrix.
     pub(super) turns: bool,
-}
-
-/// The steps of an array that lies row by row, in elements.
-pub(super) fn steps(shape: &[i32]) -> Vec<usize> {
-    let mut steps = vec![1; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        steps[axis - 1] = steps[axis] * shape[axis] as usize;
-    }
-    steps
 }
 
 impl Lay {
@@ -97,6 +89,6 @@ impl Kernel for Lay {
     }
 
     fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(super::update::only_in_plans())
+        Err(only_in_plans())
     }
 }

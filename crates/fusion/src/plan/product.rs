@@ -5,7 +5,7 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Input, Kernel, Output};
 use tacit_kernels::{Dense, Factors, Operand, Orientation, dense_matmul};
 
-use super::update::{BoxError, only_in_plans};
+use super::refused::{BoxError, only_in_plans};
 
 /// `a b`, for each matrix of a batch.
 #[derive(Clone)]

@@ -5,19 +5,8 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Input, Kernel, Output};
 use tacit_kernels::{Axis, StridedCopy};
 
-use super::lay::steps;
-
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// The bytes of an element.
-pub(super) fn item(aval: &Aval) -> usize {
-    aval.nbytes() / aval.size().max(1)
-}
-
-/// Stages are made by the pass, and nothing transforms or maps a graph after it.
-pub(super) fn only_in_plans() -> BoxError {
-    "a stage of a plan has no derivative\nhelp: differentiate the function before it is compiled".into()
-}
+use super::refused::{BoxError, only_in_plans};
+use super::steps::{item, steps};
 
 /// A copy of all of `block` to the elements of `whole` from `first` on, with these strides.
 fn into(whole: &[i32], block: &[i32], first: usize, strides: &[i32]) -> StridedCopy {

@@ -235,7 +235,7 @@ fn digits(bytes: &[u8], count: usize, codes: &mut [u8]) {
     for codes in codes.chunks_mut(bytes.len()) {
         let power = powers.next().unwrap_or(1);
         for (byte, code) in bytes.iter().zip(codes) {
-            *code = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+            *code = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
         }
     }
 }

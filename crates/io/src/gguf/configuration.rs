@@ -214,6 +214,6 @@ fn json(value: GgufValue) -> Json {
 /// A number with the fewest digits that stand for it, if it is one of `f32`.
 fn short(number: f64) -> Json {
     let narrow = number as f32;
-    let digits = if f64::from(narrow) == number { narrow.to_string().parse().ok() } else { None };
+    let digits = if f64::from(narrow).to_bits() == number.to_bits() { narrow.to_string().parse().ok() } else { None };
     Json::Float(digits.unwrap_or(number))
 }

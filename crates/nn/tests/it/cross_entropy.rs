@@ -174,7 +174,7 @@ fn targets_have_a_place_for_each_row() -> Result<()> {
 #[test]
 fn what_is_wrong_is_said() {
     let said = |outcome: Result<Array>| error(outcome).to_string();
-    let given = |targets: &Array| chunked_cross_entropy(hidden(), &head(), targets, Some(4), |x, w| product(&x, &w));
+    let given = |targets: &Array| chunked_cross_entropy(hidden(), head(), targets, Some(4), |x, w| product(&x, &w));
     expect![[r#"
         targets u32[1,13] are given to rows f32[13,64]
         help: give an integer for each row: the shape of `x` without its last axis"#]]
@@ -182,7 +182,7 @@ fn what_is_wrong_is_said() {
     expect![[r#"
         the head makes f32[] of 4 rows
         help: return a row of float logits for each row, `[rows, classes]`"#]]
-    .assert_eq(&said(chunked_cross_entropy(hidden(), &head(), &targets(), Some(4), |x, _| x.sum(None))));
+    .assert_eq(&said(chunked_cross_entropy(hidden(), head(), &targets(), Some(4), |x, _| x.sum(None))));
     let outside = given(&targets().add(Array::from_slice(&[20u32], &[1])).expect("adds")).expect("is lazy");
     let outside = tacit_core::tree::eval(&Value::from(outside));
     let message = outside.expect_err("class 40 of 40").to_string();
