@@ -110,18 +110,13 @@ pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, Br
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
     let mut results = Collector::default();
-    // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
-    check(unsafe {
-        ffi::tacit_kernel_apply(
-            TABLE,
-            boxed(kernel),
-            name.as_ptr(),
-            stream_here(),
-            handles.as_ptr(),
-            handles.len(),
-            results.sink(),
-        )
-    })?;
+    check(with_stream(|stream| {
+        // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
+        unsafe {
+            let (inputs, count) = (handles.as_ptr(), handles.len());
+            ffi::tacit_kernel_apply(TABLE, boxed(kernel), name.as_ptr(), stream, inputs, count, results.sink())
+        }
+    }))?;
     Ok(results.arrays)
 }
 
@@ -133,9 +128,11 @@ pub(crate) fn boxed(kernel: Arc<dyn Kernel>) -> *mut c_void {
     Box::into_raw(Box::new(kernel)).cast()
 }
 
-/// The stream that mlx-rs's own ops go to on this thread.
-pub(crate) fn stream_here() -> mlx_stream {
-    thread_local_default_stream().as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr)
+/// Calls `f` with the stream that mlx-rs's own ops go to on this thread; an empty one where that is MLX's default.
+pub(crate) fn with_stream<R>(f: impl FnOnce(mlx_stream) -> R) -> R {
+    // It is the stream's own object, which must live until it was used.
+    let stream = thread_local_default_stream();
+    f(stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr))
 }
 
 /// Fails if `array` is computed from the results of a kernel that failed, as every read and eval of it does. A kernel that

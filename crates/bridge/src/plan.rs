@@ -1,7 +1,7 @@
 //! Kernels that run one after the other as one primitive.
 //!
 //! MLX takes some microseconds for each node: it makes its arrays, finds its turn, and hands it to a thread. A [`Plan`] is one
-//! node for many kernels. What they leave to each other lies in one [arena](arena), at places that are chosen once.
+//! node for many kernels. What they leave to each other lies in one arena, at places that are chosen once.
 
 mod arena;
 mod places;
@@ -108,20 +108,17 @@ impl Plan {
         let donated: Vec<usize> = self.donated.iter().flat_map(|&(output, input)| [output, input]).collect();
         let handles = arrays::handles(inputs);
         let mut results = Collector::default();
-        // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
-        check(unsafe {
-            ffi::tacit_plan_apply(
-                KernelTable { eval, failed, ..kernel::TABLE },
-                kernel::boxed(Arc::new(self)),
-                c"Plan".as_ptr(),
-                kernel::stream_here(),
-                handles.as_ptr(),
-                handles.len(),
-                donated.as_ptr(),
-                donated.len(),
-                results.sink(),
-            )
-        })?;
+        check(kernel::with_stream(|stream| {
+            let table = KernelTable { eval, failed, ..kernel::TABLE };
+            let (inputs, count) = (handles.as_ptr(), handles.len());
+            let (pairs, length) = (donated.as_ptr(), donated.len());
+            // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
+            unsafe {
+                let plan = kernel::boxed(Arc::new(self));
+                let (name, results) = (c"Plan".as_ptr(), results.sink());
+                ffi::tacit_plan_apply(table, plan, name, stream, inputs, count, pairs, length, results)
+            }
+        }))?;
         Ok(results.arrays)
     }
 
@@ -286,7 +283,7 @@ impl Kernel for Plan {
         Ok(self.outputs.clone())
     }
 
-    /// Its inputs and outputs may be the same memory, so that it is [run](Plan::run) on buffers.
+    /// Its inputs and outputs may be the same memory, so that it is run on buffers.
     fn eval_cpu(&self, _: &[Input<'_>], _: &mut [Output<'_>]) -> Result<(), BoxError> {
         Err("a plan is run on buffers".into())
     }

@@ -37,7 +37,7 @@ pub(crate) const VARIABLES: [Variable; 10] = [
     },
     Variable {
         name: "TACIT_PASSES",
-        values: "off, or names with commas between them: turned, united, programs, agreement",
+        values: "off, or names with commas between them: turned, united, programs, plan, agreement",
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
         // A program may have passes of its own.
         reads: |text| {
