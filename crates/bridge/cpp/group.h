@@ -160,6 +160,9 @@ std::shared_ptr<Primitive> of_another_call(const std::shared_ptr<Primitive>& pri
 // Whether one is reached from `outputs` before `inputs` are.
 bool any_collective(const std::vector<array>& inputs, const std::vector<array>& outputs);
 
+// Whether a collective is among what an array is computed from.
+bool comes_of_collective(const array& value);
+
 // Gives the collectives of a replay, which has the primitives of what was recorded, numbers of their own, in the order of
 // the recording.
 void number_anew(const std::vector<array>& inputs, const std::vector<array>& outputs);

@@ -112,6 +112,10 @@ bool any_collective(const std::vector<array>& inputs, const std::vector<array>& 
   return found;
 }
 
+bool comes_of_collective(const array& value) {
+  return Group::any() && any_collective({}, {value});
+}
+
 void number_anew(const std::vector<array>& inputs, const std::vector<array>& outputs) {
   std::vector<std::pair<uint64_t, array>> collectives;
   each_reached(outputs, inputs, [&](const array& value) {

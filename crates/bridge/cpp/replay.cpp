@@ -11,6 +11,9 @@ namespace tacit {
 
 namespace {
 
+// What does not depend on the inputs is computed once and kept, but for arrays of more bytes than these.
+constexpr size_t kMostKept = 1 << 20;
+
 // What another process sends is new in each call, whatever this one gives.
 bool happens_anew(const Primitive& primitive) {
   return is_collective(primitive) ||
@@ -58,6 +61,10 @@ Replay::Replay(const std::vector<array>& tracers, const std::vector<array>& outp
       }
       Step step{node.primitive_ptr(), {}, {}, {}};
       auto depends = happens_anew(node.primitive());
+      collective_ |= depends;
+      for (const auto& result : node.outputs()) {
+        depends |= result.nbytes() > kMostKept;
+      }
       for (const auto& input : node.inputs()) {
         step.operands.push_back(sources.at(input.id()));
         depends |= step.operands.back() >= 0;
@@ -87,7 +94,7 @@ std::vector<array> Replay::operator()(const std::vector<array>& inputs) const {
       operands.push_back(value(source));
     }
     if (step.shapes.size() == 1) {
-      values.emplace_back(step.shapes[0], step.dtypes[0], of_another_call(step.primitive), std::move(operands));
+      values.emplace_back(step.shapes[0], step.dtypes[0], step.primitive, std::move(operands));
     } else {
       for (auto& result : array::make_arrays(step.shapes, step.dtypes, step.primitive, operands)) {
         values.push_back(std::move(result));
@@ -98,6 +105,9 @@ std::vector<array> Replay::operator()(const std::vector<array>& inputs) const {
   results.reserve(outputs_.size());
   for (auto source : outputs_) {
     results.push_back(value(source));
+  }
+  if (collective_) {
+    number_anew(inputs, results);
   }
   return results;
 }

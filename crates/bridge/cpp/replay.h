@@ -1,5 +1,5 @@
 // A recorded graph that is built again on other inputs: what MLX's compile does after it has fused, for where it
-// refuses because no compiler is installed.
+// refuses because no compiler is installed, and for graphs of plans, which leave it nothing to do.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace tacit {
 
 class Replay {
  public:
-  // The graph from `tracers` to `outputs`. What does not depend on a tracer is kept as it is.
+  // The graph from `tracers` to `outputs`. What does not depend on a tracer is kept as it is, where it is small.
   Replay(const std::vector<array>& tracers, const std::vector<array>& outputs);
 
   // The graph on `inputs`, which have the avals of the tracers.
@@ -32,6 +32,7 @@ class Replay {
   std::vector<array> constants_;
   std::vector<Source> outputs_;
   size_t values_ = 0;
+  bool collective_ = false;
 };
 
 // Calls `function` on tracers of the avals of `inputs`, as MLX does while it traces: an eval of them is an error.

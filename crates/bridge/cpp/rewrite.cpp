@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "graph.h"
+#include "group.h"
 #include "params.h"
 
 namespace tacit {
@@ -218,6 +219,10 @@ int tacit_unite(
     pour(roots, found);
     *united = unite.united();
   });
+}
+
+int tacit_comes_of_collective(Handle handle, bool* comes) {
+  return guarded([&] { *comes = comes_of_collective(get(handle)); });
 }
 
 int tacit_scalar_value(Handle handle, double* value, bool* known) {

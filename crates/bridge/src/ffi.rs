@@ -303,6 +303,7 @@ unsafe extern "C" {
         found: Sink,
         united: *mut usize,
     ) -> c_int;
+    pub(crate) fn tacit_comes_of_collective(handle: mlx_array, comes: *mut bool) -> c_int;
     pub(crate) fn tacit_scalar_value(array: mlx_array, value: *mut f64, known: *mut bool) -> c_int;
     pub(crate) fn tacit_runs_on(array: mlx_array, chosen: mlx_stream, runs: *mut bool) -> c_int;
     pub(crate) fn tacit_difference(

@@ -64,7 +64,7 @@ pub use primitive::Primitive;
 pub use program::{Outcome, Program, any_tracer, compiler_available, set_no_fuse};
 pub use quantized::{Mode, Quantized, quantized_matmul};
 pub use record::{extent, record, record_shapeless};
-pub use rewrite::{runs_here, scalar_value, unite};
+pub use rewrite::{comes_of_collective, runs_here, scalar_value, unite};
 pub use scope::Scope;
 pub use tape::{Kept, Slot, Tape};
 pub use vmap::{Mapped, vmap};

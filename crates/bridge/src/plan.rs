@@ -149,6 +149,7 @@ impl Plan {
     /// The buffers are live and dense; nobody else writes the inputs, or holds the outputs. An output may be the memory of the
     /// input that `donated` names with it.
     unsafe fn run(&self, inputs: &[Buffer], outputs: &[Buffer], name: &mut &'static str) -> Result<(), BoxError> {
+        *name = "Plan";
         let fit = |avals: &[Aval], buffers: &[Buffer]| {
             avals.len() == buffers.len()
                 && avals.iter().zip(buffers).all(|(aval, buffer)| {
@@ -158,7 +159,7 @@ impl Plan {
         if !fit(&self.inputs, inputs) || !fit(&self.outputs, outputs) {
             return Err("a plan was given other arrays than it was made for".into());
         }
-        let mut arena = Arena::take(self.arena);
+        let mut arena = Arena::take(self.arena)?;
         let bases = Bases { inputs, outputs, arena: arena.as_mut_ptr() };
         for stage in &self.stages {
             *name = stage.kernel.name();

@@ -26,6 +26,18 @@ pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize),
     Ok((found.arrays, united))
 }
 
+/// Whether a collective is among what `array` is computed from.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn comes_of_collective(array: &Array) -> Result<bool, BridgeError> {
+    let mut comes = false;
+    // SAFETY: the handle and the flag are live for the call.
+    check(unsafe { ffi::tacit_comes_of_collective(array.as_ptr(), &raw mut comes) })?;
+    Ok(comes)
+}
+
 /// The number in a constant of one element: no primitive makes it, and its data is there. `None` for every other array, and
 /// for one of another dtype than `bool`, 32-bit integers and floats of up to 32 bits.
 ///

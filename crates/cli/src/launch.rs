@@ -76,7 +76,7 @@ enum Backend {
 /// Runs the ranks, and gives the code of the first that failed.
 ///
 /// Each rank's lines carry its number. Rank 0 has the standard input, and where the standard error is a terminal that as
-/// well, so that the one progress bar is its own. What it has read of the input is not read again after a restart.
+/// well, so that the one progress bar is its own. What was passed on to it is not given again after a restart.
 pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
     if options.as_warden {
         return Ok(warden::run(options.program.first().map(PathBuf::from)));

@@ -12,8 +12,11 @@ use tacit_core::{Result, array_id};
 /// Sets of collectives, by number.
 type Set = Vec<u64>;
 
-/// A number for the set of collectives behind each node: equal sets have equal numbers. All are 0 where there are none.
-pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<usize>> {
+/// What tells sets of collectives apart: how many there are, and a number that only equal sets share.
+pub(crate) type Behind = (usize, usize);
+
+/// The set of collectives behind each node. The set behind what a node takes is the same or has fewer members.
+pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<Behind>> {
     let mut known: HashMap<usize, usize> = HashMap::new();
     let mut numbers: HashMap<Set, usize> = HashMap::from([(Set::new(), 0)]);
     let mut sets: Vec<Set> = vec![Set::new()];
@@ -27,7 +30,7 @@ pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<usize>> {
                         join(&mut set, &sets[of[maker]]);
                     }
                 }
-                // What is received does not depend on what is traced.
+                // What is received does not depend on what is traced; each array that comes of it counts by itself.
                 None if nodes.is_received(node, at)? => {
                     let next = known.len();
                     add(&mut set, *known.entry(array_id(&nodes.operand(node, at)?)).or_insert(next));
@@ -45,7 +48,8 @@ pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<usize>> {
             sets.len() - 1
         });
     }
-    Ok(of)
+    let count = |number: usize| sets[number].iter().map(|word| word.count_ones() as usize).sum();
+    Ok(of.into_iter().map(|number| (count(number), number)).collect())
 }
 
 fn join(set: &mut Set, other: &Set) {

@@ -64,13 +64,14 @@ fn built(mut config: Config, mut parameters: Parameters, source: &Source<'_>) ->
 pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 
-/// Vectors in the dtype of the embedding: llama.cpp widens them to `F32`, and a decoder of half floats would compute in `f32`.
+/// Dense floats in the dtype of the embedding: llama.cpp widens vectors and small matrices to `F32`, and a decoder of half floats
+/// would compute in `f32` from the first of them on.
 fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
     let dtype = parameters.get(EMBEDDING).and_then(Value::as_dense).map(Array::dtype);
     let Some(dtype @ (Dtype::Float16 | Dtype::Bfloat16)) = dtype else { return Ok(parameters) };
     for value in parameters.values_mut() {
-        if let Some(vector) = value.as_dense().filter(|array| array.ndim() == 1) {
-            *value = vector.as_dtype(dtype)?.into();
+        if let Some(wide) = value.as_dense().filter(|array| array.dtype() == Dtype::Float32) {
+            *value = wide.as_dtype(dtype)?.into();
         }
     }
     Ok(parameters)

@@ -62,7 +62,7 @@ impl Rope {
             (Some(own), Some(part)) => (own, Some(part)),
             _ => (all, all.positive_number(PART)?),
         };
-        let dims = part.or(usual).map_or(head_dim, |part| (f64::from(head_dim) * part) as i32);
+        let dims = part.or(usual).map_or(head_dim, |part| (f64::from(head_dim) * part).round() as i32);
         if dims < 2 || dims % 2 != 0 || dims > head_dim {
             let reason = format!("{dims} of the {head_dim} numbers of a head are turned, and pairs of them should be");
             // Without the factor all are turned: it is their number that is wrong.

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// Gives what comes from now on to a process that has just started. Whoever had it before has ended; what it did not take
-/// any more is given to this one.
+/// Gives what comes from now on to a process that has just started. Whoever had it before has ended; what was not passed
+/// on to it any more is given to this one.
 pub(super) fn give_to(process: ChildStdin) {
     // One reader for all starts: a second one would wait for input beside the first, and lose what the first still reads.
     static READER: OnceLock<Sender<ChildStdin>> = OnceLock::new();
@@ -34,7 +34,8 @@ fn pass_on(mut from: impl Read, processes: &Receiver<impl Write>) {
                     Err(_) => return,
                 };
             }
-            // The next one may have started meanwhile, where something still holds the other end of this one's pipe.
+            // The next one may have started meanwhile, where something still holds the other end of this one's pipe. While that is
+            // full, nobody gets anything.
             while let Ok(next) = processes.try_recv() {
                 process = next;
             }

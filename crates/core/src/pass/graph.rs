@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mlx_rs::Array;
 use tacit_bridge::typed::Class;
-use tacit_bridge::{NameId, Slot, Tape, unite};
+use tacit_bridge::{Slot, Tape, comes_of_collective, unite};
 
 use crate::{Primitive, Result};
 
@@ -140,17 +140,16 @@ impl Nodes {
     /// Whether processes compute a node together.
     #[must_use]
     pub fn is_collective(&self, node: usize) -> bool {
-        is_collective(self.tape.name(node))
+        self.tape.name(node).description().is_some_and(|description| description.class == Class::Distributed)
     }
 
-    /// Whether an operand that does not depend on an input is what another process sends.
+    /// Whether an operand that does not depend on an input comes of what another process sends.
     ///
     /// # Errors
     ///
     /// MLX has no memory left.
     pub fn is_received(&self, node: usize, operand: usize) -> Result<bool> {
-        let made = tacit_bridge::Primitive::making(&self.tape.operand(node, operand)?)?;
-        Ok(made.is_some_and(|primitive| is_collective(primitive.name_id())))
+        Ok(comes_of_collective(&self.tape.operand(node, operand)?)?)
     }
 
     /// The values that a node takes.
@@ -219,8 +218,4 @@ impl Nodes {
     pub fn replace(&mut self, slot: Slot, array: Array) {
         self.instead.insert(slot.index(), array);
     }
-}
-
-fn is_collective(name: NameId) -> bool {
-    name.description().is_some_and(|description| description.class == Class::Distributed)
 }

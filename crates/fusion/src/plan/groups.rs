@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use tacit_core::pass::{Nodes, Slot};
 
+use crate::collectives::Behind;
+
 use super::stage::Read;
 
 /// A plan of fewer stages is no fewer nodes.
@@ -19,11 +21,11 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Puts all stages of one phase together that have the same collectives behind them.
-    pub(super) fn form(nodes: &Nodes, read: &[Read], behind: &[usize]) -> Self {
+    pub(super) fn form(nodes: &Nodes, read: &[Read], collectives: &[Behind]) -> Self {
         let phases = phases(nodes, read);
-        let mut all: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        let mut all: BTreeMap<(usize, Behind), Vec<usize>> = BTreeMap::new();
         for node in (0..nodes.len()).filter(|&node| read[node].is_stage()) {
-            all.entry((phases[node], behind[node])).or_default().push(node);
+            all.entry((phases[node], collectives[node])).or_default().push(node);
         }
         let list: Vec<Vec<usize>> = all.into_values().filter(|members| members.len() >= FEW).collect();
         let mut of = vec![None; nodes.len()];
@@ -66,13 +68,13 @@ impl Groups {
     /// What a group takes from outside, behind what only says how it lies.
     fn taken(&self, nodes: &Nodes, read: &[Read], group: usize) -> Vec<Slot> {
         let operands = self.list[group].iter().flat_map(|&member| nodes.operands(member).flatten());
-        let sources = operands.map(|slot| behind(nodes, read, slot));
+        let sources = operands.map(|slot| laid_from(nodes, read, slot));
         sources.filter(|&slot| nodes.maker(slot).is_none_or(|maker| self.of[maker] != Some(group))).collect()
     }
 }
 
 /// The value whose elements these are.
-fn behind(nodes: &Nodes, read: &[Read], mut slot: Slot) -> Slot {
+fn laid_from(nodes: &Nodes, read: &[Read], mut slot: Slot) -> Slot {
     while let Some(maker) = nodes.maker(slot)
         && let Read::Lay(_) = read[maker]
         && let Some(source) = nodes.operands(maker).next().flatten()
@@ -103,6 +105,6 @@ fn phases(nodes: &Nodes, read: &[Read]) -> Vec<usize> {
 
 /// Whether a stage is among what a node takes.
 fn takes_stage(nodes: &Nodes, read: &[Read], node: usize) -> bool {
-    let before = nodes.operands(node).flatten().map(|slot| behind(nodes, read, slot));
+    let before = nodes.operands(node).flatten().map(|slot| laid_from(nodes, read, slot));
     before.filter_map(|slot| nodes.maker(slot)).any(|maker| read[maker].is_stage())
 }

@@ -5,6 +5,7 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Kernel, Output};
 
 use super::refused::{BoxError, only_in_plans};
+use super::steps::item;
 
 /// An op of one, two or three operands of one shape.
 pub(super) struct Integers {
@@ -69,9 +70,7 @@ impl Integers {
             Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => is_integer(first) && same(operands, first),
             Op::Equal | Op::NotEqual => (is_integer(first) || first == Dtype::Bool) && same(operands, first),
             Op::And | Op::Or | Op::Not => same(operands, Dtype::Bool),
-            Op::Select => {
-                first == Dtype::Bool && same(&operands[1..], result.dtype) && size_of_item(result.dtype) == Some(4)
-            }
+            Op::Select => first == Dtype::Bool && same(&operands[1..], result.dtype) && item(&result) == 4,
             Op::Cast => {
                 (is_integer(first) || first == Dtype::Bool) && (is_integer(result.dtype) || result.dtype == Dtype::Bool)
             }
@@ -137,10 +136,6 @@ impl Integers {
         }
         Ok(())
     }
-}
-
-fn size_of_item(dtype: Dtype) -> Option<usize> {
-    Some(Aval::new(&[1], dtype).nbytes())
 }
 
 trait Integer: Element + Ord {

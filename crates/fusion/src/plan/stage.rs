@@ -73,7 +73,7 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             let slice = primitive.view::<p::Slice>()?;
             Some(Read::Lay(Lay::slice(&operand(0)?, &slice.start_indices, &slice.strides, &result)))
         }
-        "Broadcast" => Some(Read::Lay(Lay::broadcast(&operand(0)?, &result))),
+        "Broadcast" if count == 1 => Some(Read::Lay(Lay::broadcast(&operand(0)?, &result))),
         "Copy" | "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "StopGradient" | "Unflatten" => {
             Some(Read::Lay(Lay::same(&result)))
         }

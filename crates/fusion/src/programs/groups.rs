@@ -2,6 +2,8 @@
 
 use tacit_core::pass::Nodes;
 
+use crate::collectives::Behind;
+
 use super::node::{Base, Node, keeps_order};
 use super::view::{Domain, Role, View};
 
@@ -20,8 +22,8 @@ pub(super) struct Groups {
     search: u32,
 }
 
-/// The number of a node by the nodes of MLX that take it, and the one of the collectives behind it.
-type Level = (i32, usize);
+/// The number of a node by the nodes of MLX that take it, and the collectives behind it.
+type Level = (i32, Behind);
 
 struct Group {
     /// In topological order.
@@ -32,7 +34,7 @@ struct Group {
 
 impl Groups {
     /// Puts each node that was read into a group with what it takes, where that can be.
-    pub(super) fn form(nodes: &Nodes, read: &[Option<Node>], behind: &[usize]) -> Self {
+    pub(super) fn form(nodes: &Nodes, read: &[Option<Node>], behind: &[Behind]) -> Self {
         let mut groups = Self {
             of: vec![None; nodes.len()],
             list: Vec::new(),

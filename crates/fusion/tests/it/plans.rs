@@ -223,3 +223,36 @@ fn a_stage_that_fails_is_named_and_nothing_of_it_is_read() {
         }
     }
 }
+
+#[test]
+fn a_donated_array_of_another_shape_is_copied() {
+    let f = |(x, u): (Array, Array)| -> Result<Array> {
+        let sorted = ops::sort_axis(&x, -1)?;
+        let mut y = sorted.reshape(&[2, 3])?;
+        y.try_index_mut((0..1, ..), u.exp()?)?;
+        Ok(y)
+    };
+    let (x, u) = (normal(&[6], 0), normal(&[1, 3], 1));
+    let plain = f((x.clone(), u.clone())).expect("it runs");
+    let mut step = compile_with(CompileOptions::default(), f);
+    for _ in 0..2 {
+        let y = step.call((&x, &u)).expect("a step").dense().expect("an array");
+        y.eval().expect("an eval");
+        assert_eq!(y.strides(), [3, 1]);
+        assert_close(&y.t().add(one()).expect("a sum"), &plain.t().add(one()).expect("a sum"), 1e-6);
+    }
+}
+
+#[test]
+fn arrays_without_elements_are_joined_cut_and_put() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, empty, at] = inputs else { unreachable!() };
+        let none = empty.add(one())?;
+        let joined = ops::concatenate(&[&none, &none], 0)?;
+        let cut = none.try_index((.., (..).stride_by(-1)))?;
+        let part = dynamic_slice(&x.add(one())?, at, &[0], &[0, 3])?;
+        let put = dynamic_slice_update(&x.square()?, &part, at, &[0])?;
+        Ok(vec![joined.sum(None)?, cut.reshape(&[3, 0])?.sum(None)?, put.negative()?])
+    };
+    planned(f, &[normal(&[4, 3], 0), ops::zeros::<f32>(&[0, 3]).expect("zeros"), Array::from_slice(&[1], &[1])]);
+}

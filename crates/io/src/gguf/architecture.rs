@@ -145,6 +145,8 @@ const CAPS: &[Key] =
 /// Of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
 pub(super) const ROPE_SCALING: &[Key] = &[
     ("rope.scaling.type", "rope_type"),
+    // What files of 2023 have, and what later ones have in its place.
+    ("rope.scale_linear", "factor"),
     ("rope.scaling.factor", "factor"),
     ("rope.scaling.original_context_length", "original_max_position_embeddings"),
     ("rope.scaling.yarn_attn_factor", "attention_factor"),

@@ -104,6 +104,8 @@ impl Gguf {
         };
         let slides: Option<Vec<bool>> = match &pattern {
             Json::List(layers) => layers.iter().map(Json::flag).collect(),
+            // A file has a tensor of each layer; one that says more is refused when the tensors are looked for.
+            _ if count as usize > self.header.tensors.len() => return Ok(None),
             period => period
                 .integer::<u32>()
                 .map(|period| (0..count).map(|layer| period == 0 || layer % period < period - 1).collect()),
@@ -126,6 +128,11 @@ impl Gguf {
             if let Some(value) = self.said(own)? {
                 scaling.set(theirs, value);
             }
+        }
+        // llama.cpp divides positions by a factor of which no kind is said.
+        let factor = scaling.get("factor").and_then(Json::number).filter(|&factor| factor > 0.0 && factor != 1.0);
+        if scaling.get("rope_type").is_none() && factor.is_some() {
+            scaling.set("rope_type", Json::Text("linear".to_owned()));
         }
         if let Some(stored) = self.header.tensors.get(ROPE) {
             let factors = self.get(ROPE)?;

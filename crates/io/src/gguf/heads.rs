@@ -12,7 +12,7 @@ pub(super) fn order(rows: usize, heads: usize) -> Option<Vec<u32>> {
 /// their gates one after the other; in the model these belong together head by head.
 pub(super) fn net_order(rows: usize, heads: usize, key: usize) -> Option<Vec<u32>> {
     let head = rows.checked_div(heads).filter(|head| head * heads == rows)?;
-    let value = head.checked_sub(2 * key).filter(|values| values.is_multiple_of(2))? / 2;
+    let value = head.checked_sub(key.checked_mul(2)?).filter(|values| values.is_multiple_of(2))? / 2;
     let parts = [(0, key), (key, key), (2 * key, value), (2 * key + value, value)];
     let of_head = |at: usize| {
         parts.into_iter().flat_map(move |(before, width)| {

@@ -17,7 +17,8 @@ const CHUNK: usize = 16 << 20;
 /// embedding of a decoder. The result is `f32[..]`, a loss for each target, whatever dtype the logits are of. Average it, or
 /// those of the rows that count.
 ///
-/// `rows` is the size of a chunk; without it a chunk is of 16 MiB of logits. A gradient computes the logits of each chunk again:
+/// `rows` is the size of a chunk; without it a chunk is of 16 MiB of logits, for whose number of classes `logits`
+/// is recorded once more, with one row. A gradient computes the logits of each chunk again:
 /// it takes half as much time again in the head, and the memory of a chunk. With respect to the head it is a sum over chunks.
 /// Give what a gradient is taken of as `x` or `head`: see [`map_chunks`]. Inside [`implicit`](tacit_core::implicit()) an
 /// implicit head would be materialized: call it on values, in the loss of [`Model::value_and_grad`](crate::Model::value_and_grad)
