@@ -130,7 +130,8 @@ impl Gguf {
             }
         }
         // llama.cpp divides positions by a factor of which no kind is said.
-        let factor = scaling.get("factor").and_then(Json::number).filter(|&factor| factor > 0.0 && factor != 1.0);
+        let factor =
+            scaling.get("factor").and_then(Json::number).filter(|&factor| factor > 0.0 && (factor - 1.0).abs() > 0.0);
         if scaling.get("rope_type").is_none() && factor.is_some() {
             scaling.set("rope_type", Json::Text("linear".to_owned()));
         }
