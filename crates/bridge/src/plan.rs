@@ -122,18 +122,6 @@ impl Plan {
         Ok(results.arrays)
     }
 
-    /// The number of kernels.
-    #[must_use]
-    pub fn stages(&self) -> usize {
-        self.stages.len()
-    }
-
-    /// The bytes of memory for what the kernels leave to each other.
-    #[must_use]
-    pub fn arena(&self) -> usize {
-        self.arena
-    }
-
     /// The kernel that an error's text begins with, and the rest of the text.
     fn failed_stage<'a>(&self, text: &'a str) -> Option<(&'static str, &'a str)> {
         self.stages.iter().find_map(|stage| {

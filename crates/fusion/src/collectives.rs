@@ -12,12 +12,20 @@ use tacit_core::{Result, array_id};
 /// Sets of collectives, by number.
 type Set = Vec<u64>;
 
+/// What stands for a collective.
+#[derive(PartialEq, Eq, Hash)]
+enum Member {
+    Node(usize),
+    /// An array that comes of one and does not depend on an input, by its identity.
+    Constant(usize),
+}
+
 /// What tells sets of collectives apart: how many there are, and a number that only equal sets share.
 pub(crate) type Behind = (usize, usize);
 
 /// The set of collectives behind each node. The set behind what a node takes is the same or has fewer members.
 pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<Behind>> {
-    let mut known: HashMap<usize, usize> = HashMap::new();
+    let mut members: HashMap<Member, usize> = HashMap::new();
     let mut numbers: HashMap<Set, usize> = HashMap::from([(Set::new(), 0)]);
     let mut sets: Vec<Set> = vec![Set::new()];
     let mut of = vec![0; nodes.len()];
@@ -32,16 +40,18 @@ pub(crate) fn behind(nodes: &Nodes) -> Result<Vec<Behind>> {
                 }
                 // What is received does not depend on what is traced; each array that comes of it counts by itself.
                 None if nodes.is_received(node, at)? => {
-                    let next = known.len();
-                    add(&mut set, *known.entry(array_id(&nodes.operand(node, at)?)).or_insert(next));
+                    let next = members.len();
+                    add(
+                        &mut set,
+                        *members.entry(Member::Constant(array_id(&nodes.operand(node, at)?))).or_insert(next),
+                    );
                 }
                 None => {}
             }
         }
         if nodes.is_collective(node) {
-            let next = known.len();
-            // No array has the address of a node's number.
-            add(&mut set, *known.entry(usize::MAX - node).or_insert(next));
+            let next = members.len();
+            add(&mut set, *members.entry(Member::Node(node)).or_insert(next));
         }
         of[node] = *numbers.entry(set).or_insert_with_key(|set| {
             sets.push(set.clone());

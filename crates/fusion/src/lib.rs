@@ -40,6 +40,7 @@
 //! ```
 
 mod collectives;
+mod needed;
 mod plan;
 mod programs;
 mod turned;

@@ -10,8 +10,8 @@ mod groups;
 mod integers;
 mod lay;
 mod product;
-mod refused;
 mod stage;
+mod staged;
 mod steps;
 mod update;
 
@@ -19,6 +19,7 @@ use tacit_core::Result;
 use tacit_core::pass::Graph;
 
 use crate::collectives;
+use crate::needed::needed;
 
 use groups::Groups;
 
@@ -26,7 +27,7 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     let mut nodes = graph.nodes()?;
     let read = stage::read(&nodes)?;
     let groups = Groups::form(&nodes, &read, &collectives::behind(&nodes)?);
-    let exported = groups.exported(&nodes, &read);
+    let exported = needed(&nodes, |node| groups.of(node), |group| groups.taken(&nodes, &read, group));
     let mut replaced = 0;
     for group in groups.list() {
         replaced += build::build(&mut nodes, &read, group, &exported)?;

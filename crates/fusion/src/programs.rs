@@ -10,12 +10,11 @@ mod kernel;
 mod node;
 mod view;
 
-use std::collections::HashSet;
-
 use tacit_core::Result;
 use tacit_core::pass::{Graph, Nodes, Slot};
 
 use crate::collectives;
+use crate::needed::needed;
 
 use build::Built;
 use groups::Groups;
@@ -46,7 +45,7 @@ fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Resul
             groups.dissolve(group);
         }
     }
-    let needed = needed(nodes, read, groups);
+    let needed = needed(nodes, |node| groups.of(node), |group| taken(nodes, read, groups, group));
     (0..groups.len())
         .map(|group| {
             if groups.members(group).is_empty() {
@@ -57,35 +56,14 @@ fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Resul
         .collect()
 }
 
-/// Which values are needed once each group is one node.
-fn needed(nodes: &Nodes, read: &[Option<Node>], groups: &Groups) -> Vec<bool> {
-    let mut needed = vec![false; nodes.values()];
-    let mut visited = HashSet::new();
-    let mut stack: Vec<Slot> = nodes.outputs().collect();
-    while let Some(slot) = stack.pop() {
-        needed[slot.index()] = true;
-        let Some(maker) = nodes.maker(slot) else { continue };
-        let unit = groups.unit(maker);
-        if !visited.insert(unit) {
-            continue;
-        }
-        match groups.of(maker) {
-            None => stack.extend(nodes.operands(maker).flatten()),
-            Some(group) => {
-                for &member in groups.members(group) {
-                    let Some(node) = &read[member] else { continue };
-                    for operand in &node.operands {
-                        if let Base::Value(base) = operand.base
-                            && nodes.maker(base).is_none_or(|maker| groups.of(maker) != Some(group))
-                        {
-                            stack.push(base);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    needed
+/// What a group takes from outside.
+fn taken(nodes: &Nodes, read: &[Option<Node>], groups: &Groups, group: usize) -> Vec<Slot> {
+    let members = groups.members(group).iter().filter_map(|&member| read[member].as_ref());
+    let bases = members.flat_map(|node| &node.operands).filter_map(|operand| match operand.base {
+        Base::Value(base) => Some(base),
+        Base::Constant(_) => None,
+    });
+    bases.filter(|&base| nodes.maker(base).is_none_or(|maker| groups.of(maker) != Some(group))).collect()
 }
 
 /// Puts a group's kernel into the graph, after those that it takes results of.

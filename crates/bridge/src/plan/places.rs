@@ -344,7 +344,7 @@ mod tests {
             value = plan.stage(count.clone(), &[value]).expect("a stage")[0];
         }
         let plan = plan.finish(&[value]).expect("a plan");
-        assert_eq!((plan.stages(), plan.arena()), (50, 2 * 64));
+        assert_eq!((plan.stages.len(), plan.arena), (50, 2 * 64));
         let x = Array::from_slice(&[0.5f32; 16], &[16]);
         let y = plan.apply(&[x]).expect("a node").swap_remove(0);
         assert_eq!(y.as_slice::<f32>(), [50.5; 16]);
@@ -362,7 +362,7 @@ mod tests {
         }
         let of_input = plan.update(Arc::new(Nothing), x, &[]);
         let plan = plan.finish(&[value, of_input]).expect("a plan");
-        assert_eq!((plan.arena(), &plan.donated[..]), (0, &[(1, 0)][..]));
+        assert_eq!((plan.arena, &plan.donated[..]), (0, &[(1, 0)][..]));
     }
 
     #[test]

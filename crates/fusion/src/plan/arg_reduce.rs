@@ -1,21 +1,20 @@
 //! The place of the least or greatest number of each row.
 
 use half::{bf16, f16};
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_core::kernel::{Element, Input, Kernel, Output};
+use tacit_core::kernel::{Element, Input, Output};
 
-use super::refused::{BoxError, only_in_plans};
+use super::staged::{BoxError, Stage};
 
 /// Along the last axis.
 pub(super) struct ArgReduce {
     greatest: bool,
     columns: usize,
-    result: Aval,
 }
 
 impl ArgReduce {
-    pub(super) fn new(operand: &Aval, kind: &str, axis: i32, result: Aval) -> Option<Self> {
+    pub(super) fn new(operand: &Aval, kind: &str, axis: i32, result: &Aval) -> Option<Self> {
         let last = axis as usize + 1 == operand.shape.len();
         let columns = *operand.shape.last()? as usize;
         let greatest = match kind {
@@ -24,7 +23,7 @@ impl ArgReduce {
             _ => return None,
         };
         let known = matches!(operand.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16);
-        (last && known && columns > 0 && result.dtype == Dtype::Uint32).then_some(Self { greatest, columns, result })
+        (last && known && columns > 0 && result.dtype == Dtype::Uint32).then_some(Self { greatest, columns })
     }
 
     fn rows<T: Element + PartialOrd>(&self, from: &[T], to: &mut [u32]) {
@@ -42,26 +41,18 @@ impl ArgReduce {
     }
 }
 
-impl Kernel for ArgReduce {
+impl Stage for ArgReduce {
     fn name(&self) -> &'static str {
         "ArgReduce"
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        let to = outputs[0].elements::<u32>()?;
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let to = output.elements::<u32>()?;
         match inputs[0].aval().dtype {
             Dtype::Float32 => self.rows(inputs[0].elements::<f32>()?, to),
             Dtype::Float16 => self.rows(inputs[0].elements::<f16>()?, to),
             _ => self.rows(inputs[0].elements::<bf16>()?, to),
         }
         Ok(())
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
     }
 }

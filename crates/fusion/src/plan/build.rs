@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mlx_rs::Array;
-use tacit_core::kernel::Kernel;
 use tacit_core::pass::{Nodes, PlanBuilder, PlanValue};
 use tacit_core::{Aval, Error, Result, array_id};
 
 use tacit_kernels::Orientation;
 
-use super::lay::Lay;
+use super::lay::{Elements, Lay};
 use super::stage::{Read, Source, source};
+use super::staged::staged;
 
 /// Puts one node in the place of a group's members, and gives their number.
 pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exported: &[bool]) -> Result<usize> {
@@ -65,7 +65,8 @@ impl Builder {
             }
             Read::Product(product) => {
                 let (a, b) = (self.side(nodes, read, node, 0)?, self.side(nodes, read, node, 1)?);
-                self.plan.stage(Arc::new(product.with([a.1, b.1])), &[a.0, b.0]).map_err(refused)
+                let product = staged(product.with([a.1, b.1]), &Aval::from(&nodes.result(node)?));
+                self.plan.stage(product, &[a.0, b.0]).map_err(refused)
             }
             Read::Lay(_) | Read::Other => Ok(Vec::new()),
         }
@@ -108,11 +109,10 @@ impl Builder {
     }
 
     fn laid(&mut self, lay: &Lay, from: PlanValue) -> Result<PlanValue> {
-        if let Some(offset) = lay.view() {
-            return self.plan.view(from, offset, lay.result.clone()).map_err(refused);
+        match &lay.elements {
+            Elements::From(offset) => self.plan.view(from, *offset, lay.result.clone()).map_err(refused),
+            Elements::Copied(kernel) => Ok(self.plan.stage(Arc::clone(kernel), &[from]).map_err(refused)?[0]),
         }
-        let made = self.plan.stage(Arc::new(lay.clone()) as Arc<dyn Kernel>, &[from]).map_err(refused)?;
-        Ok(made[0])
     }
 
     fn input(&mut self, array: Array) -> PlanValue {

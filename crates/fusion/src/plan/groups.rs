@@ -1,6 +1,6 @@
 //! Which stages go together.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use tacit_core::pass::{Nodes, Slot};
 
@@ -41,32 +41,12 @@ impl Groups {
         &self.list
     }
 
-    /// The results of stages that something outside of their group takes: by slot.
-    pub(super) fn exported(&self, nodes: &Nodes, read: &[Read]) -> Vec<bool> {
-        let mut exported = vec![false; nodes.values()];
-        let mut visited = vec![false; nodes.values()];
-        let mut groups = HashSet::new();
-        let mut stack: Vec<Slot> = nodes.outputs().collect();
-        while let Some(slot) = stack.pop() {
-            if std::mem::replace(&mut visited[slot.index()], true) {
-                continue;
-            }
-            let Some(maker) = nodes.maker(slot) else { continue };
-            match self.of[maker] {
-                None => stack.extend(nodes.operands(maker).flatten()),
-                Some(group) => {
-                    exported[slot.index()] = true;
-                    if groups.insert(group) {
-                        stack.extend(self.taken(nodes, read, group));
-                    }
-                }
-            }
-        }
-        exported
+    pub(super) fn of(&self, node: usize) -> Option<usize> {
+        self.of[node]
     }
 
     /// What a group takes from outside, behind what only says how it lies.
-    fn taken(&self, nodes: &Nodes, read: &[Read], group: usize) -> Vec<Slot> {
+    pub(super) fn taken(&self, nodes: &Nodes, read: &[Read], group: usize) -> Vec<Slot> {
         let operands = self.list[group].iter().flat_map(|&member| nodes.operands(member).flatten());
         let sources = operands.map(|slot| laid_from(nodes, read, slot));
         sources.filter(|&slot| nodes.maker(slot).is_none_or(|maker| self.of[maker] != Some(group))).collect()

@@ -1,17 +1,16 @@
 //! Elementwise ops on whole numbers and truth values.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_core::kernel::{Element, Input, Kernel, Output};
+use tacit_core::kernel::{Element, Input, Output};
 
-use super::refused::{BoxError, only_in_plans};
+use super::staged::{BoxError, Stage};
 use super::steps::item;
 
 /// An op of one, two or three operands of one shape.
 pub(super) struct Integers {
     name: &'static str,
     op: Op,
-    result: Aval,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +58,7 @@ fn is_integer(dtype: Dtype) -> bool {
 }
 
 impl Integers {
-    pub(super) fn new(name: &str, operands: &[Aval], result: Aval) -> Option<Self> {
+    pub(super) fn new(name: &str, operands: &[Aval], result: &Aval) -> Option<Self> {
         let &(name, op) = OPS.iter().find(|(known, _)| *known == name)?;
         let first = operands[0].dtype;
         let same = |operands: &[Aval], dtype| operands.iter().all(|operand| operand.dtype == dtype);
@@ -70,40 +69,40 @@ impl Integers {
             Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => is_integer(first) && same(operands, first),
             Op::Equal | Op::NotEqual => (is_integer(first) || first == Dtype::Bool) && same(operands, first),
             Op::And | Op::Or | Op::Not => same(operands, Dtype::Bool),
-            Op::Select => first == Dtype::Bool && same(&operands[1..], result.dtype) && item(&result) == 4,
+            Op::Select => first == Dtype::Bool && same(&operands[1..], result.dtype) && item(result) == 4,
             Op::Cast => {
                 (is_integer(first) || first == Dtype::Bool) && (is_integer(result.dtype) || result.dtype == Dtype::Bool)
             }
         };
         let shaped = operands.iter().all(|operand| operand.shape == result.shape);
-        (takes && shaped).then_some(Self { name, op, result })
+        (takes && shaped).then_some(Self { name, op })
     }
 
-    fn of_integers<T: Integer>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let (a, b) = (inputs[0].elements::<T>()?, inputs[1].elements::<T>()?);
-        let pairs = a.iter().zip(b).map(|(a, b)| (*a, *b));
-        let compared = |output: &mut Output<'_>, test: fn(&T, &T) -> bool| {
-            output.bytes().iter_mut().zip(a.iter().zip(b)).for_each(|(to, (a, b))| *to = test(a, b).into());
-        };
-        match self.op {
-            Op::Less => compared(output, T::lt),
-            Op::LessEqual => compared(output, T::le),
-            Op::Greater => compared(output, T::gt),
-            Op::GreaterEqual => compared(output, T::ge),
-            Op::Equal => compared(output, T::eq),
-            Op::NotEqual => compared(output, T::ne),
-            _ => {
-                let op: fn(T, T) -> T = match self.op {
-                    Op::Add => T::plus,
-                    Op::Subtract => T::minus,
-                    Op::Multiply => T::times,
-                    Op::Maximum => T::max,
-                    _ => T::min,
-                };
-                output.elements::<T>()?.iter_mut().zip(pairs).for_each(|(to, (a, b))| *to = op(a, b));
+    /// Ops in which the sign counts.
+    fn ordered<T: Element + Ord>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let pairs = inputs[0].elements::<T>()?.iter().zip(inputs[1].elements::<T>()?);
+        let test: fn(&T, &T) -> bool = match self.op {
+            Op::Less => T::lt,
+            Op::LessEqual => T::le,
+            Op::Greater => T::gt,
+            Op::GreaterEqual => T::ge,
+            Op::Equal => T::eq,
+            Op::NotEqual => T::ne,
+            op => {
+                let chosen = if op == Op::Maximum { T::max } else { T::min };
+                output.elements::<T>()?.iter_mut().zip(pairs).for_each(|(to, (a, b))| *to = chosen(*a, *b));
+                return Ok(());
             }
-        }
+        };
+        output.bytes().iter_mut().zip(pairs).for_each(|(to, (a, b))| *to = test(a, b).into());
         Ok(())
+    }
+
+    /// Ops that wrap round, and so have the same bits with a sign and without one.
+    fn wrapping(inputs: &[Input<'_>], output: &mut Output<'_>, op: fn(u32, u32) -> u32) {
+        let pairs = words(&inputs[0]).iter().zip(words(&inputs[1]));
+        let each = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(pairs);
+        each.for_each(|(to, (a, b))| *to = op(u32::from_ne_bytes(*a), u32::from_ne_bytes(*b)).to_ne_bytes());
     }
 
     fn of_truth(&self, inputs: &[Input<'_>], output: &mut Output<'_>) {
@@ -120,7 +119,7 @@ impl Integers {
         each.for_each(|(to, (&a, &b))| *to = op(a != 0, b != 0).into());
     }
 
-    fn cast(input: &Input<'_>, output: &mut Output<'_>) -> Result<(), BoxError> {
+    fn cast(input: &Input<'_>, output: &mut Output<'_>) {
         let (from, to) = (input.aval().dtype, output.aval().dtype);
         match (from == Dtype::Bool, to == Dtype::Bool) {
             (true, false) => {
@@ -128,73 +127,39 @@ impl Integers {
                 numbers.zip(input.bytes()).for_each(|(to, &from)| *to = u32::from(from != 0).to_ne_bytes());
             }
             (false, true) => {
-                let numbers = input.bytes().as_chunks::<4>().0;
-                output.bytes().iter_mut().zip(numbers).for_each(|(to, from)| *to = (*from != [0; 4]).into());
+                output.bytes().iter_mut().zip(words(input)).for_each(|(to, from)| *to = (*from != [0; 4]).into());
             }
             // Numbers of both kinds have 32 bits, and keep them.
             (true, true) | (false, false) => output.bytes().copy_from_slice(input.bytes()),
         }
-        Ok(())
     }
 }
 
-trait Integer: Element + Ord {
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
+/// Elements of 32 bits, whatever they stand for.
+fn words<'a>(input: &'a Input<'_>) -> &'a [[u8; 4]] {
+    input.bytes().as_chunks().0
 }
 
-impl Integer for i32 {
-    fn plus(self, other: Self) -> Self {
-        self.wrapping_add(other)
-    }
-    fn minus(self, other: Self) -> Self {
-        self.wrapping_sub(other)
-    }
-    fn times(self, other: Self) -> Self {
-        self.wrapping_mul(other)
-    }
-}
-
-impl Integer for u32 {
-    fn plus(self, other: Self) -> Self {
-        self.wrapping_add(other)
-    }
-    fn minus(self, other: Self) -> Self {
-        self.wrapping_sub(other)
-    }
-    fn times(self, other: Self) -> Self {
-        self.wrapping_mul(other)
-    }
-}
-
-impl Kernel for Integers {
+impl Stage for Integers {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        let output = &mut outputs[0];
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match (self.op, inputs[0].aval().dtype) {
-            (Op::Cast, _) => Self::cast(&inputs[0], output)?,
+            (Op::Cast, _) => Self::cast(&inputs[0], output),
             (Op::Select, _) => {
-                let items = |at: usize| inputs[at].bytes().as_chunks::<4>().0.iter();
                 let each = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(inputs[0].bytes());
-                let each = each.zip(items(1).zip(items(2)));
+                let each = each.zip(words(&inputs[1]).iter().zip(words(&inputs[2])));
                 each.for_each(|((to, &first), (a, b))| *to = if first == 0 { *b } else { *a });
             }
+            (Op::Add, _) => Self::wrapping(inputs, output, u32::wrapping_add),
+            (Op::Subtract, _) => Self::wrapping(inputs, output, u32::wrapping_sub),
+            (Op::Multiply, _) => Self::wrapping(inputs, output, u32::wrapping_mul),
             (_, Dtype::Bool) => self.of_truth(inputs, output),
-            (_, Dtype::Int32) => self.of_integers::<i32>(inputs, output)?,
-            _ => self.of_integers::<u32>(inputs, output)?,
+            (_, Dtype::Int32) => self.ordered::<i32>(inputs, output)?,
+            _ => self.ordered::<u32>(inputs, output)?,
         }
         Ok(())
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
     }
 }

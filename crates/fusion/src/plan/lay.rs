@@ -1,47 +1,56 @@
 //! Nodes that only say how an array lies: transposes, slices, broadcasts, reshapes.
 
-use mlx_rs::Array;
+use std::sync::Arc;
+
 use tacit_core::Aval;
 use tacit_core::kernel::{Input, Kernel, Output};
-use tacit_kernels::{Axis, StridedCopy};
+use tacit_kernels::StridedCopy;
 
-use super::refused::{BoxError, only_in_plans};
-use super::steps::{item, steps};
+use super::staged::{BoxError, Stage, staged};
+use super::steps::{axes, item, steps};
 
 /// The elements of an operand in another order, or some of them.
-#[derive(Clone)]
 pub(super) struct Lay {
-    name: &'static str,
-    /// None where the elements stay as they are.
-    copy: Option<StridedCopy>,
+    pub(super) elements: Elements,
     pub(super) result: Aval,
     /// Whether it is the transpose of each matrix.
     pub(super) turns: bool,
 }
 
+/// Where the elements are.
+pub(super) enum Elements {
+    /// One after the other in the operand, from this byte on.
+    From(usize),
+    /// Where a kernel copies them.
+    Copied(Arc<dyn Kernel>),
+}
+
 impl Lay {
     /// All elements in the same order.
     pub(super) fn same(result: &Aval) -> Self {
-        Self { name: "Reshape", copy: None, result: result.clone(), turns: false }
+        Self { elements: Elements::From(0), result: result.clone(), turns: false }
     }
 
-    fn strided(name: &'static str, from: &[isize], first: usize, result: &Aval) -> Self {
-        let to = steps(&result.shape);
-        let axes = result.shape.iter().zip(from).zip(to);
-        let axes: Vec<Axis> = axes.map(|((&extent, &from), to)| Axis { extent: extent as usize, from, to }).collect();
-        Self { name, copy: Some(StridedCopy::new(&axes, first, 0)), result: result.clone(), turns: false }
+    /// The elements from `first` on with these steps in the operand.
+    fn strided(name: &'static str, from: Vec<isize>, first: usize, result: &Aval) -> Self {
+        let copy = StridedCopy::new(&axes(&result.shape, from, steps(&result.shape)), first, 0);
+        let elements = match copy.as_slice() {
+            Some(first) => Elements::From(first * item(result)),
+            None => Elements::Copied(staged(Rearranged { name, copy }, result)),
+        };
+        Self { elements, result: result.clone(), turns: false }
     }
 
     pub(super) fn transpose(operand: &Aval, axes: &[i32]) -> Self {
         let from = steps(&operand.shape);
         let shape: Vec<i32> = axes.iter().map(|&axis| operand.shape[axis as usize]).collect();
-        let from: Vec<isize> = axes.iter().map(|&axis| from[axis as usize] as isize).collect();
+        let from = axes.iter().map(|&axis| from[axis as usize] as isize).collect();
         let mut turned: Vec<i32> = (0..axes.len() as i32).collect();
         if let [.., a, b] = &mut turned[..] {
             std::mem::swap(a, b);
         }
         let turns = axes.len() >= 2 && turned == axes;
-        Self { turns, ..Self::strided("Transpose", &from, 0, &Aval::new(&shape, operand.dtype)) }
+        Self { turns, ..Self::strided("Transpose", from, 0, &Aval::new(&shape, operand.dtype)) }
     }
 
     pub(super) fn slice(operand: &Aval, starts: &[i32], strides: &[i32], result: &Aval) -> Self {
@@ -51,48 +60,33 @@ impl Lay {
         }
         let own = steps(&operand.shape);
         let first = starts.iter().zip(&own).map(|(&start, &step)| start as usize * step).sum();
-        let from: Vec<isize> =
-            strides.iter().zip(&own).map(|(&stride, &step)| stride as isize * step as isize).collect();
-        Self::strided("Slice", &from, first, result)
+        let from = strides.iter().zip(&own).map(|(&stride, &step)| stride as isize * step as isize).collect();
+        Self::strided("Slice", from, first, result)
     }
 
     pub(super) fn broadcast(operand: &Aval, result: &Aval) -> Self {
-        let own = steps(&operand.shape);
-        let padding = result.shape.len() - operand.shape.len();
-        let mut from = vec![0; padding];
-        from.extend(operand.shape.iter().zip(own).map(|(&extent, step)| if extent == 1 { 0 } else { step as isize }));
-        Self::strided("Broadcast", &from, 0, result)
-    }
-
-    /// The byte at which the elements begin in the operand, where they lie there one after the other.
-    pub(super) fn view(&self) -> Option<usize> {
-        match &self.copy {
-            None => Some(0),
-            Some(_) if self.result.size() == 0 => Some(0),
-            Some(copy) => Some(copy.as_slice()? * item(&self.result)),
+        if result.size() == 0 {
+            return Self::same(result);
         }
+        let own = steps(&operand.shape);
+        let mut from = vec![0; result.shape.len() - operand.shape.len()];
+        from.extend(operand.shape.iter().zip(own).map(|(&extent, step)| if extent == 1 { 0 } else { step as isize }));
+        Self::strided("Broadcast", from, 0, result)
     }
 }
 
-/// As a kernel it copies.
-impl Kernel for Lay {
+/// Elements that are copied, of MLX's primitive of this name.
+struct Rearranged {
+    name: &'static str,
+    copy: StridedCopy,
+}
+
+impl Stage for Rearranged {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        match &self.copy {
-            Some(copy) => copy.run(item(&self.result), inputs[0].bytes(), outputs[0].bytes())?,
-            None => outputs[0].bytes().copy_from_slice(inputs[0].bytes()),
-        }
-        Ok(())
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        Ok(self.copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
     }
 }

@@ -1,31 +1,29 @@
 //! Products of dense matrices.
 
-use mlx_rs::Array;
 use tacit_core::Aval;
-use tacit_core::kernel::{Input, Kernel, Output};
+use tacit_core::kernel::{Input, Output};
 use tacit_kernels::{Dense, Factors, Operand, Orientation, dense_matmul};
 
-use super::refused::{BoxError, only_in_plans};
+use super::staged::{BoxError, Stage};
 
 /// `a b`, for each matrix of a batch.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(super) struct Product {
     /// Rows, inner extent and columns.
     size: [usize; 3],
     orientations: [Orientation; 2],
-    result: Aval,
 }
 
 impl Product {
-    pub(super) fn new(a: &Aval, b: &Aval, result: Aval) -> Self {
+    pub(super) fn new(a: &Aval, b: &Aval) -> Self {
         let extent = |aval: &Aval, from_end: usize| aval.shape[aval.shape.len() - from_end] as usize;
         let size = [extent(a, 2), extent(a, 1), extent(b, 1)];
-        Self { size, orientations: [Orientation::Plain; 2], result }
+        Self { size, orientations: [Orientation::Plain; 2] }
     }
 
     /// The same with operands that are stored so.
-    pub(super) fn with(&self, orientations: [Orientation; 2]) -> Self {
-        Self { orientations, ..self.clone() }
+    pub(super) fn with(self, orientations: [Orientation; 2]) -> Self {
+        Self { orientations, ..self }
     }
 }
 
@@ -35,18 +33,14 @@ fn operand(values: &[f32], rows: usize, columns: usize, orientation: Orientation
     Operand { matrix: Dense { values, rows, columns, stride: columns }, orientation }
 }
 
-impl Kernel for Product {
+impl Stage for Product {
     fn name(&self) -> &'static str {
         "Matmul"
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let [m, k, n] = self.size;
-        let (a, b, out) = (inputs[0].elements::<f32>()?, inputs[1].elements::<f32>()?, outputs[0].elements::<f32>()?);
+        let (a, b, out) = (inputs[0].elements::<f32>()?, inputs[1].elements::<f32>()?, output.elements::<f32>()?);
         if m * n == 0 {
             return Ok(());
         }
@@ -56,9 +50,5 @@ impl Kernel for Product {
             dense_matmul(a, b, Dense { values: out, rows: m, columns: n, stride: n }, Factors::default())?;
         }
         Ok(())
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
     }
 }

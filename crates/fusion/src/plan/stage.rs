@@ -6,12 +6,13 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::Kernel;
 use tacit_core::pass::{Nodes, Slot, runs_here};
 use tacit_core::primitives as p;
-use tacit_core::{Aval, Result};
+use tacit_core::{Aval, Result, broadcast_source};
 
 use super::arg_reduce::ArgReduce;
 use super::integers::Integers;
 use super::lay::Lay;
 use super::product::Product;
+use super::staged::staged;
 use super::update::{Joined, Placed, PlacedAt, TakenAt};
 
 /// A node of the graph, as far as plans know it.
@@ -80,39 +81,46 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
         "Concatenate" => {
             let axis = primitive.view::<p::Concatenate>()?.axis as usize;
             let parts = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
-            Some(Read::Stage(Arc::new(Joined::new(&parts, axis, result))))
+            Some(Read::Stage(staged(Joined::new(&parts, axis, &result), &result)))
         }
         "SliceUpdate" => {
             let update = primitive.view::<p::SliceUpdate>()?;
-            let placed = Placed::new(&operand(1)?, &update.start_indices, &update.strides, result);
-            placed.map(|placed| Read::Update(Arc::new(placed)))
+            let placed = Placed::new(&operand(1)?, &update.start_indices, &update.strides, &result);
+            placed.map(|placed| Read::Update(staged(placed, &result)))
         }
         "DynamicSliceUpdate" => {
             let axes = primitive.view::<p::DynamicSliceUpdate>()?.axes;
-            PlacedAt::new(&operand(1)?, &operand(2)?, &axes, result).map(|placed| Read::Update(Arc::new(placed)))
+            let placed = PlacedAt::new(&operand(1)?, &operand(2)?, &axes, &result);
+            placed.map(|placed| Read::Update(staged(placed, &result)))
         }
         "DynamicSlice" => {
             let axes = primitive.view::<p::DynamicSlice>()?.axes;
-            TakenAt::new(&operand(0)?, &operand(1)?, &axes, result).map(|taken| Read::Stage(Arc::new(taken)))
+            let taken = TakenAt::new(&operand(0)?, &operand(1)?, &axes, &result);
+            taken.map(|taken| Read::Stage(staged(taken, &result)))
         }
         "ArgReduce" => {
             let reduce = primitive.view::<p::ArgReduce>()?;
-            let found = ArgReduce::new(&operand(0)?, &reduce.reduce_type, reduce.axis, result);
-            found.map(|found| Read::Stage(Arc::new(found)))
+            let found = ArgReduce::new(&operand(0)?, &reduce.reduce_type, reduce.axis, &result);
+            found.map(|found| Read::Stage(staged(found, &result)))
         }
         // MLX multiplies what is broadcast without making it.
-        "Matmul" if result.dtype == Dtype::Float32 && !is_repeated(nodes, node) => {
-            Some(Read::Product(Product::new(&operand(0)?, &operand(1)?, result)))
+        "Matmul" if result.dtype == Dtype::Float32 && !is_repeated(nodes, node)? => {
+            Some(Read::Product(Product::new(&operand(0)?, &operand(1)?)))
         }
         name => {
             let operands = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
-            Integers::new(name, &operands, result).map(|integers| Read::Stage(Arc::new(integers)))
+            Integers::new(name, &operands, &result).map(|integers| Read::Stage(staged(integers, &result)))
         }
     })
 }
 
 /// Whether an operand is broadcast.
-fn is_repeated(nodes: &Nodes, node: usize) -> bool {
-    let makers = nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot));
-    makers.into_iter().any(|maker| nodes.name(maker) == "Broadcast")
+fn is_repeated(nodes: &Nodes, node: usize) -> Result<bool> {
+    for at in 0..nodes.operands(node).len() {
+        let operand = nodes.operand(node, at)?;
+        if broadcast_source(&operand)?.size() != operand.size() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -1,6 +1,7 @@
 //! Where the elements of an array lie that lies row by row.
 
 use tacit_core::Aval;
+use tacit_kernels::Axis;
 
 /// The steps from element to element along each axis, in elements.
 pub(super) fn steps(shape: &[i32]) -> Vec<usize> {
@@ -9,6 +10,16 @@ pub(super) fn steps(shape: &[i32]) -> Vec<usize> {
         steps[axis - 1] = steps[axis] * shape[axis] as usize;
     }
     steps
+}
+
+/// The axes of a copy of so many elements, with their steps in both arrays.
+pub(super) fn axes(
+    shape: &[i32],
+    from: impl IntoIterator<Item = isize>,
+    to: impl IntoIterator<Item = usize>,
+) -> Vec<Axis> {
+    let steps = from.into_iter().zip(to);
+    shape.iter().zip(steps).map(|(&extent, (from, to))| Axis { extent: extent as usize, from, to }).collect()
 }
 
 /// The bytes of an element.

@@ -1,34 +1,27 @@
 //! Parts of arrays that are written, taken and joined.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_core::kernel::{Input, Kernel, Output};
-use tacit_kernels::{Axis, StridedCopy};
+use tacit_core::kernel::{Input, Output};
+use tacit_kernels::StridedCopy;
 
-use super::refused::{BoxError, only_in_plans};
-use super::steps::{item, steps};
+use super::staged::{BoxError, Stage};
+use super::steps::{axes, item, steps};
 
 /// A copy of all of `block` to the elements of `whole` from `first` on, with these strides.
 fn into(whole: &[i32], block: &[i32], first: usize, strides: &[i32]) -> StridedCopy {
-    let axes = block.iter().zip(steps(block)).zip(steps(whole).into_iter().zip(strides));
-    let axes: Vec<Axis> = axes
-        .map(|((&extent, from), (to, &stride))| Axis {
-            extent: extent as usize,
-            from: from as isize,
-            to: to * stride as usize,
-        })
-        .collect();
-    StridedCopy::new(&axes, 0, first)
+    let from = steps(block).into_iter().map(|step| step as isize);
+    let to = steps(whole).into_iter().zip(strides).map(|(step, &stride)| step * stride as usize);
+    StridedCopy::new(&axes(block, from, to), 0, first)
 }
 
 /// Arrays one after the other along an axis.
 pub(super) struct Joined {
     copies: Vec<StridedCopy>,
-    result: Aval,
 }
 
 impl Joined {
-    pub(super) fn new(parts: &[Aval], axis: usize, result: Aval) -> Self {
+    pub(super) fn new(parts: &[Aval], axis: usize, result: &Aval) -> Self {
         let step = steps(&result.shape)[axis];
         let ones = vec![1; result.shape.len()];
         let mut first = 0;
@@ -37,67 +30,51 @@ impl Joined {
             first += part.shape[axis] as usize * step;
             copy
         };
-        Self { copies: parts.iter().map(&mut copy).collect(), result }
+        Self { copies: parts.iter().map(&mut copy).collect() }
     }
 }
 
-impl Kernel for Joined {
+impl Stage for Joined {
     fn name(&self) -> &'static str {
         "Concatenate"
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let item = item(output.aval());
         for (copy, input) in self.copies.iter().zip(inputs) {
-            copy.run(item(&self.result), input.bytes(), outputs[0].bytes())?;
+            copy.run(item, input.bytes(), output.bytes())?;
         }
         Ok(())
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
     }
 }
 
 /// A part that is written where the graph says.
 pub(super) struct Placed {
     copy: StridedCopy,
-    result: Aval,
 }
 
 impl Placed {
-    pub(super) fn new(update: &Aval, starts: &[i32], strides: &[i32], result: Aval) -> Option<Self> {
+    pub(super) fn new(update: &Aval, starts: &[i32], strides: &[i32], result: &Aval) -> Option<Self> {
         let all = update.shape.len() == result.shape.len() && strides.iter().all(|&stride| stride > 0);
         if !all {
             return None;
         }
         let first = starts.iter().zip(steps(&result.shape)).map(|(&start, step)| start as usize * step).sum();
-        Some(Self { copy: into(&result.shape, &update.shape, first, strides), result })
+        Some(Self { copy: into(&result.shape, &update.shape, first, strides) })
     }
 }
 
-impl Kernel for Placed {
+impl Stage for Placed {
     fn name(&self) -> &'static str {
         "SliceUpdate"
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        Ok(self.copy.run(item(&self.result), inputs[0].bytes(), outputs[0].bytes())?)
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        Ok(self.copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
     }
 }
 
-/// Where a part begins that an array says: the extents along its axes, in the whole and of the part.
+/// Where a part begins that an array says.
 struct Start {
     /// The step, and the greatest start, of each axis.
     axes: Vec<(usize, i64)>,
@@ -140,73 +117,44 @@ impl Start {
 }
 
 /// A part that is written where an array says.
-pub(super) struct PlacedAt {
-    start: Start,
-    update: Vec<i32>,
-    result: Aval,
-}
+pub(super) struct PlacedAt(Start);
 
 impl PlacedAt {
-    pub(super) fn new(update: &Aval, start: &Aval, axes: &[i32], result: Aval) -> Option<Self> {
-        let start = Start::new(&result.shape, &update.shape, start, axes)?;
-        Some(Self { start, update: update.shape.clone(), result })
+    pub(super) fn new(update: &Aval, start: &Aval, axes: &[i32], result: &Aval) -> Option<Self> {
+        Start::new(&result.shape, &update.shape, start, axes).map(Self)
     }
 }
 
-impl Kernel for PlacedAt {
+impl Stage for PlacedAt {
     fn name(&self) -> &'static str {
         "DynamicSliceUpdate"
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        let first = self.start.read(&inputs[1])?;
-        let ones = vec![1; self.update.len()];
-        let copy = into(&self.result.shape, &self.update, first, &ones);
-        Ok(copy.run(item(&self.result), inputs[0].bytes(), outputs[0].bytes())?)
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let (first, part) = (self.0.read(&inputs[1])?, &inputs[0].aval().shape);
+        let copy = into(&output.aval().shape, part, first, &vec![1; part.len()]);
+        Ok(copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
     }
 }
 
 /// A part that begins where an array says.
-pub(super) struct TakenAt {
-    start: Start,
-    whole: Vec<i32>,
-    result: Aval,
-}
+pub(super) struct TakenAt(Start);
 
 impl TakenAt {
-    pub(super) fn new(whole: &Aval, start: &Aval, axes: &[i32], result: Aval) -> Option<Self> {
-        let start = Start::new(&whole.shape, &result.shape, start, axes)?;
-        Some(Self { start, whole: whole.shape.clone(), result })
+    pub(super) fn new(whole: &Aval, start: &Aval, axes: &[i32], result: &Aval) -> Option<Self> {
+        Start::new(&whole.shape, &result.shape, start, axes).map(Self)
     }
 }
 
-impl Kernel for TakenAt {
+impl Stage for TakenAt {
     fn name(&self) -> &'static str {
         "DynamicSlice"
     }
 
-    fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
-        Ok(vec![self.result.clone()])
-    }
-
-    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        let first = self.start.read(&inputs[1])?;
-        let axes = self.result.shape.iter().zip(steps(&self.whole)).zip(steps(&self.result.shape));
-        let axes: Vec<Axis> =
-            axes.map(|((&extent, from), to)| Axis { extent: extent as usize, from: from as isize, to }).collect();
-        let copy = StridedCopy::new(&axes, first, 0);
-        Ok(copy.run(item(&self.result), inputs[0].bytes(), outputs[0].bytes())?)
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Err(only_in_plans())
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let (first, part) = (self.0.read(&inputs[1])?, &output.aval().shape);
+        let from = steps(&inputs[0].aval().shape).into_iter().map(|step| step as isize);
+        let copy = StridedCopy::new(&axes(part, from, steps(part)), first, 0);
+        Ok(copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
     }
 }

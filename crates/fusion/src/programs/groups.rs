@@ -74,7 +74,7 @@ impl Groups {
     }
 
     /// A number for what is one node: a group, or a node that is in none.
-    pub(super) fn unit(&self, node: usize) -> usize {
+    fn unit(&self, node: usize) -> usize {
         self.of[node].map_or(node, |group| self.of.len() + group)
     }
 
