@@ -15,7 +15,6 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("mapped", mapped),
     Case::new("compiled", compiled),
     Case::new("messages", messages),
-    Case::new("crossing", crossing).sizes(&[2]),
     Case::new("bytes_are_counted", bytes_are_counted),
     Case::new("many_sums", many_sums),
     Case::new("wrong_calls", wrong_calls),
@@ -271,43 +270,6 @@ fn messages(group: &Group) -> Result<()> {
                 send()?;
             }
         }
-    }
-    Ok(())
-}
-
-/// What one rank sends is made beside what it computes of the answer: a compiled function must not wait for the answer with it.
-fn crossing(group: &Group) -> Result<()> {
-    let other = 1 - group.rank();
-    let shape = [6, 4];
-    let turn = |x: &Array| -> Result<Array> { Ok(x.add(Array::from_f32(1.0))?.transpose_axes(&[1, 0])?.square()?) };
-    let answer = |mine: &Array, x: &Array| -> Result<Array> { Ok(mine.multiply(turn(x)?)?.add(mine)?) };
-    let asks = |x: Array| -> Result<(Array, Array)> {
-        let mine = turn(&x)?;
-        let sent = group.send(&mine, other)?;
-        let received = group.recv(mine.shape(), mine.dtype(), other)?;
-        Ok((sent, received.subtract(&mine)?.square()?.add(mine)?))
-    };
-    let answers = |x: Array| -> Result<(Array, Array)> {
-        let received = group.recv(&[shape[1], shape[0]], x.dtype(), other)?;
-        let mine = answer(&received, &x)?;
-        let sent = group.send(&mine, other)?;
-        Ok((sent, mine.add(Array::from_f32(1.0))?))
-    };
-    let mut asks = compile(asks);
-    let mut answers = compile(answers);
-    for round in 0..3 {
-        let [first, second] =
-            [round, round + 5].map(|seed| numbers(seed, &shape, Dtype::Float32)).map(|made| made.expect("numbers"));
-        let asked = turn(&first)?;
-        let answered = answer(&asked, &second)?;
-        let (found, expected) = if group.rank() == 0 {
-            (asks.call(&first)?, answered.subtract(&asked)?.square()?.add(asked)?)
-        } else {
-            (answers.call(&second)?, answered.add(Array::from_f32(1.0))?)
-        };
-        let (sent, found) = (found.0.dense()?, found.1.dense()?);
-        mlx_rs::transforms::eval([&sent, &found])?;
-        assert_equal(&found, &expected, &format!("round {round}"))?;
     }
     Ok(())
 }

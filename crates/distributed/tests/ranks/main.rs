@@ -13,6 +13,7 @@ mod checkpoints;
 mod child;
 mod collectives;
 mod commands;
+mod compiled_messages;
 mod failures;
 mod fully;
 mod itself;
@@ -31,6 +32,7 @@ use case::Case;
 const SUBJECTS: &[(&str, &[Case])] = &[
     ("itself", itself::CASES),
     ("collectives", collectives::CASES),
+    ("compiled_messages", compiled_messages::CASES),
     ("means", means::CASES),
     ("sharded", sharded::CASES),
     ("rows", rows::CASES),
