@@ -108,7 +108,7 @@ pub fn with_bytes<R>(array: &Array, f: impl FnOnce(&[u8]) -> R) -> Result<R, Bri
 }
 
 /// Gives the system back the memory of an array that is a part of a mapped file. It is read again from the file when it is used
-/// again; nothing happens to any other array.
+/// again. Nothing happens to any other array, nor to one that MLX made in the memory of a part that nobody held any longer.
 ///
 /// # Errors
 ///
@@ -187,16 +187,38 @@ impl Region {
         unsafe { self.reserved.cast::<u8>().add(self.page) }
     }
 
-    /// Drops the pages that lie within `bytes`, if these are of the region.
+    /// Drops the pages that lie within `bytes`, if these are of the region and still the file's.
     fn forget(&self, bytes: &[u8]) {
         let offset = bytes.as_ptr().addr() - self.start().addr();
         let (begin, end) = (offset.next_multiple_of(self.page), (offset + bytes.len()) / self.page * self.page);
         if offset + bytes.len() > self.length || begin >= end {
             return;
         }
-        // SAFETY: the pages are of the region and have bytes of one array that is held meanwhile, so that MLX has not written
+        // SAFETY: the place is within the region.
+        let start = unsafe { self.start().add(begin) };
+        // Linux alone drops what was written, too. Where it does not tell, the pages stay.
+        if cfg!(target_os = "linux") && !self.are_of_the_file(start, end - begin).unwrap_or(false) {
+            return;
+        }
+        // SAFETY: the pages are of the region and have bytes of an array that is held meanwhile, so that MLX does not write
         // into them: they are those of the file, and are read from it again. If the system refuses, they stay.
-        unsafe { libc::madvise(self.start().add(begin).cast(), end - begin, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(start.cast(), end - begin, libc::MADV_DONTNEED) };
+    }
+
+    /// Whether nothing was written into these pages: MLX writes what it makes of the last array of a buffer into that buffer.
+    ///
+    /// Linux describes each page by a [word](https://docs.kernel.org/admin-guide/mm/pagemap.html).
+    fn are_of_the_file(&self, start: *const u8, length: usize) -> io::Result<bool> {
+        use std::os::unix::fs::FileExt;
+
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const OF_FILE: u64 = 1 << 61;
+        let mut words = vec![0u8; length / self.page * size_of::<u64>()];
+        let offset = start.addr() / self.page * size_of::<u64>();
+        File::open("/proc/self/pagemap")?.read_exact_at(&mut words, offset as u64)?;
+        let mut words = words.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        Ok(words.all(|word| word & SWAPPED == 0 && (word & PRESENT == 0 || word & OF_FILE != 0)))
     }
 
     /// The bytes of the file's pages.
@@ -210,5 +232,32 @@ impl Drop for Region {
         // SAFETY: the mapping is ours, and no array of it is left: each holds the payload that holds this. It can only
         // fail for an empty range.
         unsafe { libc::munmap(self.reserved, self.page + self.pages()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use mlx_rs::Dtype;
+
+    use super::*;
+
+    #[test]
+    fn what_mlx_wrote_into_the_memory_of_a_part_stays() {
+        let path = std::env::temp_dir().join(format!("tacit-written-{}", std::process::id()));
+        fs::write(&path, 1f32.to_le_bytes().repeat(16_384)).expect("writes");
+        let part = {
+            let file = MappedFile::new(&File::open(&path).expect("opens")).expect("maps");
+            file.array(0, &Aval::new(&[16_384], Dtype::Float32)).expect("is within the file")
+        };
+        let place = |array: &Array| with_bytes(array, |bytes| bytes.as_ptr().addr()).expect("evaluates");
+        let before = place(&part);
+        // The last array of the memory: MLX writes the sum into it.
+        let sum = part + Array::from_slice(&[1f32], &[1]);
+        assert_eq!(place(&sum), before);
+        forget_pages(&sum).expect("evaluates");
+        assert!(sum.as_slice::<f32>().iter().all(|x| x.total_cmp(&2.0).is_eq()));
+        fs::remove_file(path).ok();
     }
 }
