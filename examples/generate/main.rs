@@ -199,10 +199,14 @@ fn run(options: &Options) -> Outcome<()> {
 
 /// Says which weights are in another format than was asked for.
 fn tell_finer(model: &Model<Decoder>, weights: &str) -> Outcome<()> {
+    if Path::new(weights).extension().is_some() {
+        return Ok(());
+    }
+    // As it is printed: a text may say it otherwise.
+    let asked = weights.parse::<AnyFormat>()?.to_string();
     for (path, row) in model.report().rows {
         if let model::Outcome::Quantized { format, .. } = row.outcome
-            && Path::new(weights).extension().is_none()
-            && format != weights
+            && format != asked
         {
             let why = "of fewer than 6 bits it costs most of the quality; a file of rules decides otherwise";
             writeln!(io::stderr(), "{path} is in {format}: {why}")?;

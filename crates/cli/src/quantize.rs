@@ -63,10 +63,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let values = read(&options.input)?;
     let DecoderRules { rules, note } = match (own, &options.format) {
         (Some(rules), _) => DecoderRules { rules, note: None },
-        (None, text) => {
-            let avals = values.iter().map(|(path, value)| Ok((path.clone(), value.aval()?)));
-            Rules::for_decoder(text.as_deref().unwrap_or_default(), &avals.collect::<Result<_>>()?)?
-        }
+        (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     let mut work = Resumable::open(&options.output, [&options.input])?;
     interruption::clear_up(work.folder());
@@ -97,7 +94,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
 fn quantized(work: &mut Resumable, rules: &Rules, path: &str, value: &Value) -> Result<(Value, Result<f32, String>)> {
     let aval = value.aval()?;
     let left = |reason: &str| Ok((value.clone(), Err(reason.to_owned())));
-    let Some(format) = rules.format(path, &aval) else { return left("no rule names it") };
+    let Some(format) = rules.format(path, &aval) else { return left("no rule gives it a format") };
     if aval.shape.len() < 2 {
         return left("it is no matrix");
     }

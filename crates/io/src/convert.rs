@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use mlx_rs::ops;
-use tacit_arrays::format::Quantizer;
-use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, quantize_in_pieces};
+use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, Quantizer, quantize_in_pieces};
 use tacit_arrays::{Dynamic8Array, Packed};
 use tacit_core::{ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};

@@ -201,9 +201,8 @@ pub fn quantize(model: Model<Decoder>, weights: &str) -> Result<Model<Decoder>> 
     if file.extension().is_some() {
         model.quantize("*", &Rules::load(file)?)
     } else {
-        let dense = model.values()?.into_iter().filter(|(_, value)| !value.is_implicit());
-        let avals = dense.map(|(path, value)| Ok((path, value.aval()?))).collect::<Result<_>>()?;
-        model.quantize(PRODUCTS, &Rules::for_decoder(weights, &avals)?.rules)
+        let rules = Rules::for_decoder(weights, &model.values()?)?.rules;
+        model.quantize(PRODUCTS, &rules)
     }
 }
 

@@ -1,12 +1,10 @@
 //! What the weights of a decoder become where one format is said for all.
 
-use std::collections::BTreeMap;
-
 use mlx_rs::{Dtype, ops};
 use tacit_arrays::format::AnyFormat;
-use tacit_core::{Aval, Error, Result};
+use tacit_core::{Aval, Error, Result, Value};
 
-use crate::Rules;
+use crate::{Parameters, Rules};
 
 /// The embeddings and heads of decoders by the ends of their paths, in the names of Hugging Face, mlx-lm and llama.cpp.
 const EMBEDDINGS: [&str; 3] = ["embed_tokens.weight", "token_embd.weight", "wte.weight"];
@@ -14,6 +12,9 @@ const HEADS: [&str; 2] = ["lm_head.weight", "output.weight"];
 
 /// The bits of a weight, scales included, below which an embedding or a head is not quantized by itself.
 const BITS: f64 = 6.0;
+
+/// The bits of a float; what is held in fewer was quantized before, and nothing is gained where it is given more.
+const FLOAT: f64 = 16.0;
 
 /// What is taken in place of a coarser format, the first that fits.
 const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "bf16"];
@@ -31,21 +32,24 @@ impl Rules {
     /// `format` for all parameters of a decoder, but for its embedding and its head, which have at least 6 bits.
     ///
     /// They are few of the weights and most of what quantizing loses: each token goes through them unchanged. In fewer bits they
-    /// become `affine:8:64`. Which parameters they are is said by the ends of their paths: `embed_tokens.weight`,
+    /// become `affine:8:64`. Those that were quantized before have nothing to gain from that: they stay where they have 6 bits,
+    /// and else take `format` too. Which parameters they are is said by the ends of their paths: `embed_tokens.weight`,
     /// `lm_head.weight` and the names of llama.cpp; where there is no embedding, all have the one format. Write
     /// [`Rules`] of your own for another choice. What is chosen is told through `tracing`.
     ///
+    /// `parameters` are all of the decoder, none of which is computed.
+    ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::Dtype;
-    /// use tacit_core::Aval;
-    /// use tacit_nn::{DecoderRules, Rules};
+    /// use mlx_rs::ops;
+    /// use tacit_core::{Aval, Value};
+    /// use tacit_nn::{DecoderRules, Parameters, Rules};
     ///
-    /// let aval = Aval::new(&[1000, 640], Dtype::Bfloat16);
+    /// let weight = ops::zeros::<f32>(&[1000, 640])?;
     /// let paths = ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"];
-    /// let DecoderRules { rules, note } =
-    ///     Rules::for_decoder("nf4:64", &paths.map(|path| (path.to_owned(), aval.clone())).into())?;
-    /// let format = |path| rules.format(path, &aval).map(ToString::to_string);
+    /// let parameters = Parameters::from(paths.map(|path| (path.to_owned(), Value::from(&weight))));
+    /// let DecoderRules { rules, note } = Rules::for_decoder("nf4:64", &parameters)?;
+    /// let format = |path| rules.format(path, &Aval::from(&weight)).map(ToString::to_string);
     /// assert_eq!(paths.map(format), [Some("affine:8:64".to_owned()), Some("nf4:64".to_owned())]);
     /// assert!(note.is_some());
     /// # Ok(())
@@ -54,8 +58,8 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// The text is no format, or the format has no such options.
-    pub fn for_decoder<F>(format: F, avals: &BTreeMap<String, Aval>) -> Result<DecoderRules>
+    /// The text is no format, or the format has no such options; or a parameter has no aval.
+    pub fn for_decoder<F>(format: F, parameters: &Parameters) -> Result<DecoderRules>
     where
         F: TryInto<AnyFormat, Error: Into<Error>>,
     {
@@ -65,17 +69,27 @@ impl Rules {
                 .iter()
                 .any(|name| path.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.')))
         };
-        let is_decoder = avals.keys().any(|path| ends(path, &EMBEDDINGS));
+        let is_decoder = parameters.keys().any(|path| ends(path, &EMBEDDINGS));
         let mut rules = Self::new();
         let mut finer = Vec::new();
-        for (path, aval) in avals.iter().filter(|_| is_decoder) {
-            let is_coarse = || bits(&format, aval).is_some_and(|bits| bits < BITS);
-            if (ends(path, &EMBEDDINGS) || ends(path, &HEADS)) && aval.shape.len() > 1 && is_coarse() {
-                let fits = |text: &&str| text.parse().is_ok_and(|format| bits(&format, aval).is_some());
-                let Some(chosen) = FINER.into_iter().find(fits) else { continue };
-                rules = rules.quantize(path.as_str(), chosen)?;
-                finer.push(format!("{path} is in {chosen}"));
+        for (path, value) in parameters.iter().filter(|_| is_decoder) {
+            if !ends(path, &EMBEDDINGS) && !ends(path, &HEADS) {
+                continue;
             }
+            let (aval, held) = (value.aval()?, bits_held(value)?);
+            let is_coarse = || bits(&format, &aval).is_some_and(|bits| bits < BITS);
+            if aval.shape.len() < 2 || held < BITS || !is_coarse() {
+                continue;
+            }
+            if held < FLOAT {
+                rules = rules.skip(path.as_str())?;
+                finer.push(format!("{path} stays {value}"));
+                continue;
+            }
+            let fits = |text: &&str| text.parse().is_ok_and(|format| bits(&format, &aval).is_some());
+            let Some(chosen) = FINER.into_iter().find(fits) else { continue };
+            rules = rules.quantize(path.as_str(), chosen)?;
+            finer.push(format!("{path} is in {chosen}"));
         }
         let note = (!finer.is_empty()).then(|| {
             format!(
@@ -94,21 +108,39 @@ impl Rules {
 /// not fit. The array that this is asked with is never evaluated.
 fn bits(format: &AnyFormat, aval: &Aval) -> Option<f64> {
     let zeros = ops::zeros_dtype(&aval.shape, Dtype::Bfloat16).ok()?;
-    let made = format.quantize(&zeros).ok()?;
-    Some(8.0 * made.nbytes() as f64 / zeros.size().max(1) as f64)
+    bits_held(&format.quantize(&zeros).ok()?).ok()
+}
+
+/// The bits of an element as a value holds it.
+fn bits_held(value: &Value) -> Result<f64> {
+    Ok(8.0 * value.nbytes() as f64 / value.aval()?.size().max(1) as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The formats that parameters get which are in these ones now.
+    fn chosen_of(format: &str, parameters: &[(&str, [i32; 2], &str)]) -> (Vec<String>, Option<String>) {
+        let value = |shape: &[i32], own: &str| -> Value {
+            let zeros = ops::zeros::<f32>(shape).expect("zeros");
+            match own {
+                "dense" => zeros.into(),
+                own => own.parse::<AnyFormat>().and_then(|own| own.quantize(&zeros)).expect("fits"),
+            }
+        };
+        let given: Parameters =
+            parameters.iter().map(|(path, shape, own)| ((*path).to_owned(), value(shape, own))).collect();
+        let DecoderRules { rules, note } = Rules::for_decoder(format, &given).expect("a format");
+        let format = |(path, ..): &(&str, [i32; 2], &str)| {
+            let aval = given[*path].aval().expect("an aval");
+            rules.format(path, &aval).map_or("none".to_owned(), ToString::to_string)
+        };
+        (parameters.iter().map(format).collect(), note)
+    }
+
     fn chosen(format: &str, paths: &[(&str, [i32; 2])]) -> (Vec<String>, Option<String>) {
-        let avals: BTreeMap<String, Aval> =
-            paths.iter().map(|(path, shape)| ((*path).to_owned(), Aval::new(shape, Dtype::Float32))).collect();
-        let DecoderRules { rules, note } = Rules::for_decoder(format, &avals).expect("a format");
-        let format =
-            |(path, _): &(&str, _)| rules.format(path, &avals[*path]).map_or("none".to_owned(), ToString::to_string);
-        (paths.iter().map(format).collect(), note)
+        chosen_of(format, &paths.iter().map(|&(path, shape)| (path, shape, "dense")).collect::<Vec<_>>())
     }
 
     #[test]
@@ -135,5 +167,27 @@ mod tests {
     fn what_is_no_decoder_has_one_format() {
         let paths = [("output.weight", [8, 64]), ("my_embed_tokens.weight", [8, 64])];
         assert_eq!(chosen("nf4:64", &paths), (vec!["nf4:64".to_owned(); 2], None));
+    }
+
+    #[test]
+    fn what_was_quantized_before_is_not_made_larger() {
+        let with = |embedding| {
+            let embedding = ("model.embed_tokens.weight", [128, 64], embedding);
+            chosen_of("nf4:64", &[embedding, ("lm_head.weight", [128, 64], "dense")])
+        };
+        // The head beside it is that of a decoder nevertheless.
+        for coarse in ["nf4:64", "affine:4:64", "mxfp4"] {
+            let (formats, note) = with(coarse);
+            assert_eq!(formats, ["nf4:64", "affine:8:64"], "{coarse}");
+            assert!(note.is_some_and(|note| note.starts_with("lm_head.weight is in affine:8:64: ")));
+        }
+        for (fine, shown) in [("affine:6:64", "Affine"), ("int8", "Int8")] {
+            let (formats, note) = with(fine);
+            assert_eq!(formats, ["none", "affine:8:64"], "{fine}");
+            let stays = format!("model.embed_tokens.weight stays {shown}(f32[128,64]): ");
+            assert!(note.is_some_and(|note| note.contains(&stays)), "{fine}");
+        }
+        // Floats that were rounded to nothing less.
+        assert_eq!(with("bf16").0, ["affine:8:64"; 2]);
     }
 }

@@ -2,14 +2,18 @@
 
 extern crate tacit_core as tacit;
 
+mod peak;
+
 use std::time::Instant;
 
-use mlx_rs::{Array, Dtype, memory, ops, transforms};
+use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_blas as _;
 use tacit_core::compile::CompileOptions;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Policy, Result, Tree, compile_with_state, implicit_with_state};
 use tacit_nn::KvCache;
+
+use peak::peak;
 
 type Tokens = (Array, Array);
 
@@ -32,15 +36,6 @@ fn evaluated(state: &impl Tree) {
 /// Evaluates what attention reads, and nothing else of the cache.
 fn attended(cache: &KvCache) {
     evaluated(&(cache.keys().clone(), cache.values().clone()));
-}
-
-/// The bytes that MLX holds at most while `f` runs, above those before.
-fn peak(f: impl FnOnce()) -> usize {
-    memory::clear_cache().expect("clears");
-    memory::reset_peak_memory().expect("resets");
-    let before = memory::active_memory().expect("counts");
-    f();
-    memory::peak_memory().expect("counts").saturating_sub(before)
 }
 
 fn cache(format: &str, capacity: i32) -> KvCache {

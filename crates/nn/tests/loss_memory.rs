@@ -1,28 +1,23 @@
 //! What a loss over many classes holds: this is the only test of its program, as MLX counts the bytes of a whole one.
 
+mod peak;
+
 // Dense products are those of a program with the facade.
 use tacit_blas as _;
 
-use mlx_rs::{Array, Dtype, memory, random, transforms};
+use mlx_rs::{Array, Dtype, random, transforms};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::transform::value_and_grad;
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::training::chunked_cross_entropy;
+
+use peak::peak;
 
 const ROWS: i32 = 256;
 const WIDTH: i32 = 128;
 const CLASSES: i32 = 65_536;
 /// Bytes of the logits of a chunk; a gradient has as many beside them.
 const CHUNK: usize = 16 << 20;
-
-/// The bytes that MLX holds at most while `f` runs, above those before.
-fn peak(f: impl FnOnce()) -> usize {
-    memory::clear_cache().expect("clears");
-    memory::reset_peak_memory().expect("resets");
-    let before = memory::active_memory().expect("counts");
-    f();
-    memory::peak_memory().expect("counts").saturating_sub(before)
-}
 
 fn losses(x: &Array, head: &Value, targets: &Array, rows: Option<i32>) -> Result<Array> {
     chunked_cross_entropy(x, head, targets, rows, |x, w| x.matmul(w.t()))

@@ -2,14 +2,12 @@
 
 use tacit_core::{Error, Result};
 
-use super::architecture::ROPE_SCALING;
+use super::architecture::{ROPE_SCALING, Scale};
 use super::cursor::Cursor;
 use super::names::ROPE;
+use super::tokenizer::TOKENS;
 use super::{Gguf, GgufValue, metadata};
 use crate::json::Json;
-
-/// The words of the vocabulary.
-const TOKENS: &str = "tokenizer.ggml.tokens";
 
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -61,7 +59,9 @@ impl Gguf {
             json.set("linear_value_head_dim", Json::Integer(width.into()));
         }
         self.positions(&mut json)?;
-        self.scale(&mut json);
+        if let Some(scale) = architecture.scale {
+            set_scale(&mut json, scale);
+        }
         json.set("vocab_size", Json::Integer(self.words()?.into()));
         json.set("tie_word_embeddings", Json::Bool(!self.header.tensors.contains_key("output.weight")));
         for (tensor, key) in [("blk.0.attn_output.bias", "attention_bias"), ("blk.0.ffn_up.bias", "mlp_bias")] {
@@ -150,19 +150,6 @@ impl Gguf {
         Ok(())
     }
 
-    /// What scores are divided by the root of, where llama.cpp knows it by the number of layers.
-    fn scale(&self, json: &mut Json) {
-        let integer = |key: &str| json.get(key).and_then(Json::integer::<i64>);
-        let Some(scale) = self.architecture().ok().and_then(|architecture| architecture.scale) else { return };
-        let [layers, hidden, heads, width] =
-            ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"].map(integer);
-        let wide = layers.is_some_and(|layers| layers == scale.wide as i64);
-        let width = if wide { hidden.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(heads)) } else { width };
-        if let Some(width) = width {
-            json.set("query_pre_attn_scalar", Json::Integer(width.into()));
-        }
-    }
-
     /// The words of the vocabulary, each of which has a row of the embedding.
     fn words(&self) -> Result<i32> {
         let words = self.stored(EMBEDDING)?.shape.first().copied().unwrap_or_default();
@@ -197,6 +184,18 @@ impl Gguf {
 
     fn wrong_own(&self, key: &str, reason: String) -> Error {
         self.own(key).map_or_else(|error| error, |key| self.wrong(&key, reason, AGAIN))
+    }
+}
+
+/// What scores are divided by the root of, where llama.cpp knows it by the number of layers.
+fn set_scale(json: &mut Json, scale: Scale) {
+    let integer = |key: &str| json.get(key).and_then(Json::integer::<i64>);
+    let [layers, hidden, heads, width] =
+        ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"].map(integer);
+    let wide = layers.is_some_and(|layers| layers == scale.wide as i64);
+    let width = if wide { hidden.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(heads)) } else { width };
+    if let Some(width) = width {
+        json.set("query_pre_attn_scalar", Json::Integer(width.into()));
     }
 }
 

@@ -37,21 +37,11 @@ impl Parts {
             let help = format!("call the files NAME-00001-of-{count:05}.gguf and so on, as llama.cpp does");
             return Err(Error::checkpoint(&path, Some(COUNT), reason, help));
         };
-        let mut parts: Option<Self> = None;
-        for at in 0..name.count {
-            let path = path.with_file_name(name.part(at));
-            let (file, header) = opened(&path)?;
-            let found = ["split.no", COUNT].map(|key| number(&header, &file, key));
-            if found != [Some(at as u64), Some(count)] {
-                let reason = format!("it is not part {} of {count}", at + 1);
-                return Err(Error::checkpoint(&path, Some("split.no"), reason, FETCH));
-            }
-            match &mut parts {
-                None => parts = Some(Self { path, files: vec![file], header }),
-                Some(parts) => parts.add(&path, file, header)?,
-            }
+        let part = |at: usize| Self::part(path.with_file_name(name.part(at)), at, count);
+        let mut parts = part(0)?;
+        for at in 1..name.count {
+            parts.add(part(at)?)?;
         }
-        let parts = parts.unwrap_or_else(|| Self { path: path.clone(), files: vec![file], header });
         let tensors = number(&parts.header, &parts.files[0], TENSOR_COUNT);
         if let Some(expected) = tensors.filter(|&tensors| tensors != parts.header.tensors.len() as u64) {
             let reason = format!("it is {expected}, and the parts have {}", parts.header.tensors.len());
@@ -60,13 +50,25 @@ impl Parts {
         Ok(parts)
     }
 
-    fn add(&mut self, path: &Path, file: MappedFile, header: Header) -> Result<()> {
+    /// The part of this number, counted from 0, by itself.
+    fn part(path: PathBuf, at: usize, count: u64) -> Result<Self> {
+        let (file, header) = opened(&path)?;
+        let found = ["split.no", COUNT].map(|key| number(&header, &file, key));
+        if found != [Some(at as u64), Some(count)] {
+            let reason = format!("it is not part {} of {count}", at + 1);
+            return Err(Error::checkpoint(&path, Some("split.no"), reason, FETCH));
+        }
+        Ok(Self { path, files: vec![file], header })
+    }
+
+    fn add(&mut self, other: Self) -> Result<()> {
         let part = self.files.len();
-        self.files.push(file);
-        for (name, mut stored) in header.tensors {
+        self.files.extend(other.files);
+        for (name, mut stored) in other.header.tensors {
             stored.part = part;
             if self.header.tensors.contains_key(&name) {
-                return Err(Error::checkpoint(path, Some(&name), "an earlier part has a tensor of this name", FETCH));
+                let reason = "an earlier part has a tensor of this name";
+                return Err(Error::checkpoint(&other.path, Some(&name), reason, FETCH));
             }
             self.header.tensors.insert(name, stored);
         }

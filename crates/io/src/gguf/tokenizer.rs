@@ -32,7 +32,8 @@ const ENDS: [&str; 12] = [
     "<eos>",
 ];
 
-const TOKENS: &str = "tokenizer.ggml.tokens";
+/// The key of the words of the vocabulary.
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const MODEL: &str = "tokenizer.ggml.model";
 const SCORES: &str = "tokenizer.ggml.scores";
 const TYPES: &str = "tokenizer.ggml.token_type";
@@ -247,7 +248,7 @@ impl Gguf {
         })?;
         let merge = |value| if let GgufValue::Text(merge) = value { Some(merge) } else { None };
         let merges = self.list(MERGES, "strings", merge)?.ok_or_else(|| self.wrong(MERGES, "it is not there", HELP))?;
-        let ids: HashMap<&str, usize> = vocabulary.by_text();
+        let ids = vocabulary.by_text();
         let halves = merges.iter().map(|merge| {
             // The first half may be a space itself, in files of before they were written as letters.
             let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);

@@ -110,7 +110,7 @@ impl<M: ModuleParameters> Model<M> {
             let message = format!("the pattern {pattern} names no parameter of the model");
             return Err(Error::invalid(message, listed(paths.iter())));
         }
-        self.put_all(made)?;
+        self.put_noted(made)?;
         Ok(self)
     }
 

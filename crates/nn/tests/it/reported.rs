@@ -5,7 +5,7 @@ use mlx_rs::module::Module;
 use mlx_rs::{Array, Dtype, nn, ops};
 use tacit_arrays::format::{Affine, Nf4, Quantizer as _};
 use tacit_core::{Policy, Result};
-use tacit_nn::{LoraConfig, Missing, Model, Parameters};
+use tacit_nn::{LoraConfig, Missing, Model, Outcome, Parameters};
 
 use crate::types::normal;
 
@@ -46,6 +46,18 @@ fn the_report_is_of_the_parameters_as_they_are_now() -> Result<()> {
     assert_eq!(model.report().bytes().1, model.nbytes());
     let untouched = layers()?;
     assert_eq!(untouched.report().bytes(), (untouched.nbytes(), untouched.nbytes()));
+    Ok(())
+}
+
+#[test]
+fn the_report_tells_of_what_was_replaced() -> Result<()> {
+    let mut model = layers()?.quantize("layers.0.weight", NF4)?;
+    model.replace("layers.0.weight", |_, value| Ok(Some(value.dense()?.into())))?;
+    model.replace("layers.1.weight", |_, value| Ok(Some(Affine { bits: 8, group: 64 }.quantize(&value.dense()?)?)))?;
+    let rows = model.report().rows;
+    let dense = Outcome::Left { reason: "it was set to a dense array".to_owned() };
+    assert_eq!(rows["layers.0.weight"].outcome, dense);
+    assert_eq!(rows["layers.1.weight"].outcome, Outcome::Implicit { array: "Affine(f32[64,64])".to_owned() });
     Ok(())
 }
 
