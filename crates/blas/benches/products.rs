@@ -55,7 +55,7 @@ const SIZES: &[[usize; 3]] = &[
     [333, 777, 555],
 ];
 
-/// Others, of which one is.
+/// Others, each of one orientation.
 const CASES: &[Case] = &[
     (false, true, 128, 10, 512),
     (false, false, 128, 512, 10),
@@ -86,9 +86,9 @@ fn main() {
     let libraries: Vec<Sgemm> = beside.iter().skip(1).map(|path| load(path)).collect();
     let mut words = words.into_iter();
     let (isas, filter) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let threes = SIZES.iter().flat_map(|&[m, n, k]| {
-        [(false, false), (false, true), (true, false)].map(|(of_a, of_b)| (of_a, of_b, m, n, k))
-    });
+    let threes = SIZES
+        .iter()
+        .flat_map(|&[m, n, k]| [(false, false), (false, true), (true, false)].map(|(ta, tb)| (ta, tb, m, n, k)));
     let cases: Vec<Case> = threes.chain(CASES.iter().copied()).collect();
     for isa in Isa::available().into_iter().filter(|isa| format!("{isa:?}").starts_with(&isas)) {
         isa.with(|| {
@@ -126,7 +126,7 @@ fn measure((ta, tb, m, n, k): Case, filter: &str, libraries: &[Sgemm]) {
     let floats = |len: usize| -> Vec<f32> { (0..len).map(|i| ((i * 7919) % 1013) as f32 / 512.0 - 1.0).collect() };
     let (a, b, mut c) = (floats(m * k), floats(k * n), vec![0.0; m * n]);
     let size = |size: usize| size as c_int;
-    let (of_a, of_b) = (if ta { 112 } else { 111 }, if tb { 112 } else { 111 });
+    let (trans_a, trans_b) = (if ta { 112 } else { 111 }, if tb { 112 } else { 111 });
     let (lda, ldb) = (size(if ta { m } else { k }), size(if tb { k } else { n }));
     // Short products are timed some at a time, so that the clock does not count.
     let each = ((1 << 21) / (m * n * k)).max(1);
@@ -140,8 +140,8 @@ fn measure((ta, tb, m, n, k): Case, filter: &str, libraries: &[Sgemm]) {
                 unsafe {
                     sgemm(
                         101,
-                        of_a,
-                        of_b,
+                        trans_a,
+                        trans_b,
                         size(m),
                         size(n),
                         size(k),

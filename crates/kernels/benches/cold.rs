@@ -1,13 +1,13 @@
 //! Products with few rows of activations and weights that no cache holds, beside a plain read of the same bytes.
 //!
-//! `cargo bench -p tacit-kernels --bench cold -- [filter]`. A row is a format: its bits an element with its scales, and for 1, 2, 4
-//! and 8 rows of activations the share of the reading speed at which the weights are multiplied; the last column is that
-//! speed. A turn multiplies all weights of a decoder's layers once and then reads them once; the shares are medians of
+//! `cargo bench -p tacit-kernels --bench cold -- [filter]`. A row is a format: its bits an element with its scales, and for
+//! 1, 2, 4 and 8 rows of activations the share of the reading speed at which the weights are multiplied; the last column is
+//! that speed. A turn multiplies all weights of a decoder's layers once and then reads them once; the shares are medians of
 //! the turns. `--large` takes matrices of 32 MB in place of a layer's; `--int8` rounds activations to 8 bits.
 
 use std::time::Instant;
 
-use half::{bf16, f16};
+use half::f16;
 use tacit_kernels::{
     Codes, E2M1, Matrix, Order, Orientation, Scales, dynamic8, int8_matmul, machine, matmul, nf4, threads,
 };
@@ -62,10 +62,10 @@ fn ternary(buffers: &Buffers) -> Codes<'_> {
     Codes::Table { bytes: &buffers.codes, bits: 2, order: Order::LowFirst, values: &VALUES }
 }
 
-/// Bytes as other numbers of no padding.
-fn cast<T>(bytes: &[u8]) -> &[T] {
-    // SAFETY: every bit pattern is a number of the types that this is called with, which are integers and half floats.
-    let (before, numbers, after) = unsafe { bytes.align_to() };
+/// Numbers as others of the same bytes.
+fn cast<A, B>(numbers: &[A]) -> &[B] {
+    // SAFETY: this is called with integers and floats, which have no padding and of which every bit pattern is one.
+    let (before, numbers, after) = unsafe { numbers.align_to() };
     assert!(before.is_empty() && after.is_empty(), "allocations are aligned");
     numbers
 }
@@ -105,10 +105,17 @@ const FORMATS: [Format; 26] = [
     format("nvfp4", 4, e2m1, 16, Numbers::E4m3, false),
     format("mxfp8", 8, |buffers| Codes::E4m3 { bytes: &buffers.codes }, 32, Numbers::E8m0, false),
     format("ternary-row", 2, ternary, 0, Numbers::F32, false),
-    format("f16", 16, |buffers| Codes::F16 { codes: cast::<f16>(&buffers.codes) }, 0, Numbers::None, false),
-    format("bf16", 16, |buffers| Codes::Bf16 { codes: cast::<bf16>(&buffers.codes) }, 0, Numbers::None, false),
+    format("f16", 16, |buffers| Codes::F16 { codes: cast(&buffers.codes) }, 0, Numbers::None, false),
+    format("bf16", 16, |buffers| Codes::Bf16 { codes: cast(&buffers.codes) }, 0, Numbers::None, false),
     format("affine2-64", 2, unsigned::<2>, 64, Numbers::F32, true),
 ];
+
+impl Format {
+    /// Elements of a block of rows of `k`.
+    fn block(&self, k: usize) -> usize {
+        if self.block == 0 { k } else { self.block }
+    }
+}
 
 /// What one matrix is stored in.
 struct Buffers {
@@ -117,9 +124,10 @@ struct Buffers {
     codes: Vec<u8>,
     floats: Vec<f32>,
     halves: Vec<f16>,
-    bytes: Vec<u8>,
-    /// Those of biases that are integers.
-    more: Vec<u8>,
+    /// Scales of a byte each.
+    scales: Vec<u8>,
+    /// Biases of a byte each.
+    biases: Vec<u8>,
 }
 
 impl Buffers {
@@ -136,32 +144,31 @@ impl Buffers {
             };
             (0..bytes.div_ceil(8)).flat_map(|_| next().to_le_bytes()).take(bytes).collect()
         };
-        let block = if format.block == 0 { k } else { format.block };
-        let blocks = n * k / block;
+        let blocks = n * k / format.block(k);
         let times = if format.biased { 2 } else { 1 };
         let float = |i: usize| 0.01 + (i % 97) as f32 * 1e-4;
-        let (mut floats, mut halves, mut bytes, mut more) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut floats, mut halves, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         match format.numbers {
             Numbers::None => {}
             Numbers::F32 => floats = (0..times * blocks).map(float).collect(),
             Numbers::F16 => halves = (0..times * blocks).map(|i| f16::from_f32(float(i))).collect(),
-            Numbers::E8m0 => bytes = (0..blocks).map(|i| 115 + (i % 7) as u8).collect(),
-            Numbers::E4m3 => bytes = (0..blocks).map(|i| 30 + (i % 17) as u8).collect(),
+            Numbers::E8m0 => scales = (0..blocks).map(|i| 115 + (i % 7) as u8).collect(),
+            Numbers::E4m3 => scales = (0..blocks).map(|i| 30 + (i % 17) as u8).collect(),
             Numbers::Nested => {
-                bytes = words(blocks);
+                scales = words(blocks);
                 floats = (0..blocks.div_ceil(256)).map(float).collect();
             }
             Numbers::Integers(of) => {
-                (bytes, more) = (words(blocks), words(blocks));
+                (scales, biases) = (words(blocks), words(blocks));
                 floats = (0..2 * blocks.div_ceil(of)).map(float).collect();
             }
         }
-        Self { n, k, codes: words(n * k * format.bits / 8), floats, halves, bytes, more }
+        Self { n, k, codes: words(n * k * format.bits / 8), floats, halves, scales, biases }
     }
 
     fn matrix(&self, format: &Format) -> Matrix<'_> {
         let (k, n) = (self.k, self.n);
-        let block = if format.block == 0 { k } else { format.block };
+        let block = format.block(k);
         let blocks = n * k / block;
         let (scales, biases) = match format.numbers {
             Numbers::None => (Scales::One, None),
@@ -173,16 +180,16 @@ impl Buffers {
                 let (scales, biases) = self.halves.split_at(blocks);
                 (Scales::F16(scales), Some(Scales::F16(biases)))
             }
-            Numbers::E8m0 => (Scales::E8m0(&self.bytes), None),
-            Numbers::E4m3 => (Scales::E4m3 { bytes: &self.bytes, factor: 1.0 }, None),
+            Numbers::E8m0 => (Scales::E8m0(&self.scales), None),
+            Numbers::E4m3 => (Scales::E4m3 { bytes: &self.scales, factor: 1.0 }, None),
             Numbers::Nested => {
-                let (codes, map) = (&self.bytes[..], dynamic8::map());
+                let (codes, map) = (&self.scales[..], dynamic8::map());
                 (Scales::Nested { codes, map, absmax: &self.floats, block: 256, offset: 0.1 }, None)
             }
             Numbers::Integers(block) => {
                 let (units, others) = self.floats.split_at(blocks.div_ceil(block));
-                let integers = |codes, units| Scales::Integers { codes: cast(codes), units, block };
-                (integers(&self.bytes, units), Some(integers(&self.more, others)))
+                let integers = |codes, units| Scales::Integers { codes, units, block };
+                (integers(cast(&self.scales), units), Some(integers(cast(&self.biases), others)))
             }
         };
         let block = if matches!(format.numbers, Numbers::None) { n * k } else { block };
@@ -190,14 +197,7 @@ impl Buffers {
     }
 
     fn parts(&self) -> [&[u8]; 5] {
-        let bytes = |floats: &[f32]| {
-            // SAFETY: floats have no padding.
-            unsafe { std::slice::from_raw_parts(floats.as_ptr().cast::<u8>(), size_of_val(floats)) }
-        };
-        // SAFETY: as above.
-        let halves =
-            unsafe { std::slice::from_raw_parts(self.halves.as_ptr().cast::<u8>(), size_of_val(&self.halves[..])) };
-        [&self.codes, bytes(&self.floats), halves, &self.bytes, &self.more]
+        [&self.codes, cast(&self.floats), cast(&self.halves), &self.scales, &self.biases]
     }
 }
 

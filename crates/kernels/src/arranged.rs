@@ -3,14 +3,12 @@
 use crate::{
     Matrix,
     scales::Spread,
-    simd::{Kernel, Simd},
+    simd::{Kernel, LINE, LINE_FLOATS, Simd},
     unit::Layout,
 };
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Activations `x: f32[m, k]` in the order in which [`GemvDot`](crate::gemv_dot::GemvDot) reads them, padded by zeros to whole units.
+/// Activations `x: f32[m, k]` in the order in which [`GemvDot`](crate::gemv_dot::GemvDot) reads them, padded by zeros to
+/// whole units.
 pub(crate) struct Arranged {
     values: Vec<f32>,
     /// Where the first row begins: with a cache line, lest every vector spans two.
@@ -57,9 +55,9 @@ impl Kernel for Arrange<'_> {
         let spread = Spread::of(matrix, layout.span, S::LANES)?;
         let unit = S::LANES * layout.span;
         // Off a power of two, or the rows would share cache sets.
-        let stride = k.next_multiple_of(unit).next_multiple_of(LINE / 4) + LINE / 4;
-        let mut values = vec![0.0; m * stride + LINE / 4];
-        let first = values.as_ptr().align_offset(LINE).min(LINE / 4);
+        let stride = k.next_multiple_of(unit).next_multiple_of(LINE_FLOATS) + LINE_FLOATS;
+        let mut values = vec![0.0; m * stride + LINE_FLOATS];
+        let first = values.as_ptr().align_offset(LINE).min(LINE_FLOATS);
         for (x, to) in x.chunks_exact(k).zip(values[first..].chunks_exact_mut(stride)) {
             for (at, to) in (0..k).step_by(unit).zip(to.chunks_exact_mut(unit)) {
                 arrange_unit(simd, layout, &x[at..], to);

@@ -84,7 +84,7 @@ impl Kernel for Transpose {
                     unsafe { simd.transpose_to(from.cast(), 4 * stride, to.cast(), to_stride) };
                     continue;
                 }
-                let (mut square, mut turned) = ([0.0_f32; 256], [0.0_f32; 256]);
+                let (mut square, mut transposed) = ([0.0_f32; 256], [0.0_f32; 256]);
                 // SAFETY: so much of the square lies in the block, and of the copy in what is writable; both arrays hold
                 // LANES vectors.
                 unsafe {
@@ -92,9 +92,9 @@ impl Kernel for Transpose {
                         let values = simd.load_some(from.add(row * stride), width);
                         simd.store(square.as_mut_ptr().add(row * S::LANES), values);
                     }
-                    simd.transpose(square.as_ptr().cast(), 4 * S::LANES, turned.as_mut_ptr().cast());
+                    simd.transpose(square.as_ptr().cast(), 4 * S::LANES, transposed.as_mut_ptr().cast());
                     for column in 0..width {
-                        simd.store(to.add(column * to_stride), simd.load(turned.as_ptr().add(column * S::LANES)));
+                        simd.store(to.add(column * to_stride), simd.load(transposed.as_ptr().add(column * S::LANES)));
                     }
                 }
             }

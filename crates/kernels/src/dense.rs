@@ -58,8 +58,7 @@ impl<T> Operand<'_, T> {
     /// The same matrix the other way round.
     #[must_use]
     pub fn transposed(self) -> Self {
-        let orientation = if self.is_plain() { Orientation::Transposed } else { Orientation::Plain };
-        Self { orientation, ..self }
+        Self { orientation: self.orientation.transposed(), ..self }
     }
 
     pub(crate) fn is_plain(&self) -> bool {

@@ -76,8 +76,8 @@ pub(crate) fn check<T>(a: &Operand<T>, b: &Operand<T>, out: &Dense<&mut [T]>) ->
 impl PackB for Operand<'_> {
     fn cycles(&self, machine: &Machine) -> f64 {
         let Cycles { load, store, .. } = *machine.cycles;
-        let turned = if self.is_plain() { 1.0 } else { 5.0 };
-        turned * load + store + 4.0 * machine.cycles.lanes / FROM_MEMORY
+        let loads = if self.is_plain() { 1.0 } else { 5.0 };
+        loads * load + store + 4.0 * machine.cycles.lanes / FROM_MEMORY
     }
 
     unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {

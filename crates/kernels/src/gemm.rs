@@ -10,9 +10,9 @@ use crate::{
     machine::{Cycles, Machine},
     microkernel::{DEPTH, MAX_WIDTH, Microkernel, PanelB, Rows},
     output::{Output, Rectangle},
-    packed_a::{LINE, Line, PackedA, PackedRows},
+    packed_a::{Line, PackedA, PackedRows},
     shape::Shape,
-    simd::{Kernel, Simd, panel_width, panel_width_of, run},
+    simd::{Kernel, LINE_FLOATS, Simd, panel_width, panel_width_of, run},
     threads,
 };
 
@@ -181,7 +181,8 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> Self {
-        Self { panel: vec![Line([0.0; LINE]); DEPTH * MAX_WIDTH / LINE], a: PackedA::default(), sums: Vec::new() }
+        let panel = vec![Line([0.0; LINE_FLOATS]); DEPTH * MAX_WIDTH / LINE_FLOATS];
+        Self { panel, a: PackedA::default(), sums: Vec::new() }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     Isa, Matrix, Scales,
     output::Rectangle,
     scales::{Numbers, Per, Reader, RowNumbers, Spread},
-    simd::{Kernel, SLACK, Simd, run},
+    simd::{Kernel, LINE, SLACK, Simd, run},
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
 
@@ -22,9 +22,6 @@ const WIDEST: usize = 8;
 
 /// Rows of the matrix that are gone through before the next columns.
 const ROWS: usize = 16;
-
-/// Bytes that one prefetch asks for.
-const LINE: usize = 64;
 
 /// Floats from row to row of what is decoded: off a power of two, or the rows would share cache sets.
 const STRIDE: usize = MAX_COLUMNS + 16;
@@ -213,7 +210,7 @@ fn place(bytes: &[u8], (start, stride): (usize, usize), len: usize, copies: &mut
     if rows.len().checked_sub(1).is_some_and(short) {
         copies.resize(rows.len() * len, 0);
     }
-    // Cut off one after the other, as the numbers of the rows are.
+    // Cut off one after the other: to borrow all of it again would end what the pointers before may be used for.
     let mut rest = &mut copies[..];
     for (r, row) in rows.iter_mut().enumerate() {
         let bytes = &bytes[start + r * stride..];

@@ -10,7 +10,7 @@ use crate::{
     arranged::Arranged,
     output::Rectangle,
     scales::{Numbers, Per},
-    simd::{Kernel, Simd, run},
+    simd::{Kernel, LINE, Simd, run},
     unit::{Source, Units, unit},
     unit_products::{Products, RowGroup},
 };
@@ -29,9 +29,6 @@ const CHUNK: usize = 960;
 
 /// Floats from row to row of what is decoded: off a power of two, or the rows would share cache sets.
 const STRIDE: usize = CHUNK + 16;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Bytes between what is read and what is asked for, at least: as many as memory gives a core while it waits for the first.
 const AHEAD: usize = 8192;
@@ -145,18 +142,14 @@ impl<U: Units> GemvDot<'_, U> {
                 }
                 for m in 0..M {
                     let out = self.out.row(inputs[m]);
-                    for first in (0..ROWS).step_by(4) {
-                        // Fewer than four are added up with copies of them.
-                        let four = [0, 1, 2, 3].map(|r| &group.sums[(first + r) % ROWS][m]);
-                        let four = simd.sum_four([
-                            four[0].load(simd),
-                            four[1].load(simd),
-                            four[2].load(simd),
-                            four[3].load(simd),
-                        ]);
-                        for r in first..ROWS.min(first + 4) {
-                            out[group.rows[r] - rows.start] = four[r - first];
-                        }
+                    // Fewer rows than four are added up with copies of them.
+                    let mut sums = [simd.splat(0.0); MOST_ROWS];
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = group.sums[r % ROWS][m].load(simd);
+                    }
+                    let sums = simd.sum_four(sums);
+                    for r in 0..ROWS {
+                        out[group.rows[r] - rows.start] = sums[r];
                     }
                 }
             }

@@ -45,7 +45,7 @@ pub(crate) fn takes(product: &StoredProduct) -> bool {
 /// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Cycles { fma, load, lanes, .. } = *machine.cycles;
-    // Words are turned, activations repeated in all lanes, and the scales of a vector's rows gathered one by one.
+    // Words are transposed, activations repeated in all lanes, and the scales of a vector's rows gathered one by one.
     let turn = 4.0 * load;
     let vectors = work.shape.vectors(machine);
     work.shape.by_fours(|rows| {

@@ -10,19 +10,16 @@ use crate::{
     copy::{Block, copy},
     factors::scale,
     microkernel::{DEPTH, PanelA},
-    simd::{Kernel, Simd, run},
+    simd::{Kernel, LINE_FLOATS, Simd, run},
 };
 
 /// Floats that a thread keeps room for until its next product.
 const KEPT: usize = 1 << 22;
 
-/// Floats of a cache line.
-pub(crate) const LINE: usize = 16;
-
 /// A cache line, so that no vector of a panel spans two.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-pub(crate) struct Line(#[expect(dead_code, reason = "read through a pointer")] pub(crate) [f32; LINE]);
+pub(crate) struct Line(#[expect(dead_code, reason = "read through a pointer")] pub(crate) [f32; LINE_FLOATS]);
 
 /// Some rows of `x`, and how they are cut into panels of A, each as high as a microkernel.
 #[derive(Clone, Copy)]
@@ -57,12 +54,12 @@ impl<'a> PackedRows<'a> {
 
     /// Floats of the part of a panel of A for some steps.
     fn floats(&self, lanes: usize) -> usize {
-        (lanes * DEPTH.min(self.x.columns())).next_multiple_of(LINE)
+        (lanes * DEPTH.min(self.x.columns())).next_multiple_of(LINE_FLOATS)
     }
 }
 
-/// Whether rows of `x` are read as fast where they lie as from a copy: their steps lie side by side, they share no few cache
-/// sets, and all of them stay in the cache.
+/// Whether rows of `x` are read as fast where they lie as from a copy: their steps lie side by side, the rows do not all
+/// fall into the same few cache sets, and all of them stay in the cache.
 fn lies_well(x: &Operand, rows: usize, cache: usize) -> bool {
     let stride = x.matrix.stride;
     x.is_plain() && !stride.is_multiple_of(2 * DEPTH) && rows * stride * size_of::<f32>() <= cache / 2
@@ -93,17 +90,17 @@ pub(crate) struct PackedA {
 
 impl PackedA {
     /// Forgets what belongs to other rows.
-    pub(crate) fn begin(&mut self, of: &PackedRows, lanes: usize) {
-        if of.in_place || self.rows_id == of.id {
+    pub(crate) fn begin(&mut self, packed_rows: &PackedRows, lanes: usize) {
+        if packed_rows.in_place || self.rows_id == packed_rows.id {
             return;
         }
-        self.rows_id = of.id;
-        let parts = of.count * of.x.columns().div_ceil(DEPTH);
-        let lines = parts * of.floats(lanes) / LINE;
-        if self.lines.len() > lines.max(KEPT / LINE) {
+        self.rows_id = packed_rows.id;
+        let parts = packed_rows.count * packed_rows.x.columns().div_ceil(DEPTH);
+        let lines = parts * packed_rows.floats(lanes) / LINE_FLOATS;
+        if self.lines.len() > lines.max(KEPT / LINE_FLOATS) {
             self.lines = Vec::new();
         }
-        self.lines.resize(lines.max(self.lines.len()), Line([0.0; LINE]));
+        self.lines.resize(lines.max(self.lines.len()), Line([0.0; LINE_FLOATS]));
         self.done.clear();
         self.done.resize(parts, false);
     }
@@ -112,30 +109,30 @@ impl PackedA {
     #[inline(always)]
     pub(crate) fn panel<S: Simd>(
         &mut self,
-        of: &PackedRows,
+        packed_rows: &PackedRows,
         isa: Isa,
         row: usize,
         start: usize,
         depth: usize,
     ) -> PanelA {
-        let x = of.x;
-        let (from, stride) = (x.at(of.first + row, start), x.matrix.stride);
-        if of.in_place {
+        let x = packed_rows.x;
+        let (from, stride) = (x.at(packed_rows.first + row, start), x.matrix.stride);
+        if packed_rows.in_place {
             return PanelA::InPlace(from, stride);
         }
-        let part = start / DEPTH * of.count + row / of.height;
-        let to = self.lines.as_mut_ptr().cast::<f32>().wrapping_add(part * of.floats(S::LANES));
+        let part = start / DEPTH * packed_rows.count + row / packed_rows.height;
+        let to = self.lines.as_mut_ptr().cast::<f32>().wrapping_add(part * packed_rows.floats(S::LANES));
         if !self.done[part] {
             self.done[part] = true;
             // Whole vectors are copied faster; what belongs to the next panel of A is not looked at.
-            let height = S::LANES.min(x.rows() - of.first - row);
+            let height = S::LANES.min(x.rows() - packed_rows.first - row);
             let (rows, columns) = if x.is_plain() { (height, depth) } else { (depth, height) };
             let block = Block { from, stride, rows, columns, to, to_stride: S::LANES, next: 0 };
             // SAFETY: the rows and steps lie in `x`, and the part has a vector for each of the steps.
-            unsafe { copy(isa, block, x.transposed().orientation) };
-            if of.factor.to_bits() != 1.0_f32.to_bits() {
+            unsafe { copy(isa, block, x.orientation.transposed()) };
+            if packed_rows.factor.to_bits() != 1.0_f32.to_bits() {
                 // SAFETY: they were just written.
-                scale(unsafe { slice::from_raw_parts_mut(to, depth * S::LANES) }, of.factor);
+                scale(unsafe { slice::from_raw_parts_mut(to, depth * S::LANES) }, packed_rows.factor);
             }
         }
         PanelA::Packed(to)

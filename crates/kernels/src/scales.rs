@@ -46,14 +46,6 @@ impl Spread {
         Some(Self { kind, span, lanes, k, block })
     }
 
-    /// Units from a row's start whose products are summed before they are scaled.
-    fn shared(self) -> usize {
-        match self.kind {
-            Kind::Row | Kind::Units => (self.block / (self.span * self.lanes)).max(1),
-            Kind::Spans(_) | Kind::Each => 1,
-        }
-    }
-
     /// Elements that share a number: those of a span, if each has its own, or of a block, as far as a row goes.
     pub(crate) fn elements(self) -> usize {
         if self.kind == Kind::Each { self.span } else { self.block.min(self.k) }
@@ -147,7 +139,10 @@ impl Numbers {
 
     /// Units from a row's start whose products are summed before they are scaled.
     pub(crate) fn shared(&self) -> usize {
-        self.spread.shared()
+        match self.spread.kind {
+            Kind::Row | Kind::Units => (self.spread.block / self.spread.unit()).max(1),
+            Kind::Spans(_) | Kind::Each => 1,
+        }
     }
 
     /// The floats of a row where each is copied out by itself.

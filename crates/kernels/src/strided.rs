@@ -22,9 +22,9 @@ pub struct Axis {
 ///
 /// // The transpose of [[1, 2, 3], [4, 5, 6]].
 /// let axes = [Axis { extent: 3, from: 1, to: 2 }, Axis { extent: 2, from: 3, to: 1 }];
-/// let mut turned = [0; 6];
-/// StridedCopy::new(&axes, 0, 0).run(1, &[1, 2, 3, 4, 5, 6], &mut turned)?;
-/// assert_eq!(turned, [1, 4, 2, 5, 3, 6]);
+/// let mut transposed = [0; 6];
+/// StridedCopy::new(&axes, 0, 0).run(1, &[1, 2, 3, 4, 5, 6], &mut transposed)?;
+/// assert_eq!(transposed, [1, 4, 2, 5, 3, 6]);
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! What the products with few rows of activations read: codes as they are stored, or floats that they were decoded to.
 //!
 //! A *span* is the run of elements that one lane of a vector holds: the codes of a 32-bit word, four or eight of a stream of
-//! bits, a byte, a half, or a float. A
-//! *unit* is a vector of spans. Reading a unit step by step, one element of each span at a time, needs neither widening
-//! nor shuffling; in exchange, what the values are multiplied with is brought into the same order beforehand.
+//! bits, a byte or two, a half, or a float. A *unit* is a vector of spans. Reading a unit step by step, one element of each
+//! span at a time, needs neither widening nor shuffling; in exchange, what the values are multiplied with is brought into the
+//! same order beforehand.
 
 use crate::{Isa, simd::Simd};
 

@@ -7,12 +7,9 @@ use std::ops::Range;
 
 use crate::{
     scales::{Numbers, Reader},
-    simd::{Kernel, SLACK, Simd},
+    simd::{Kernel, LINE, SLACK, Simd},
     unit::{Units, unit, unit_bytes},
 };
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The most bytes at the end of a row that may not be read where they are: a unit that is cut off, and what has no slack
 /// behind it.
@@ -86,20 +83,25 @@ impl<U: Units, const M: usize, const ROWS: usize> Kernel for Products<'_, U, M, 
         let shared = if U::DECODED { count } else { numbers.shared() };
         let before = if U::DECODED { 0 } else { columns.start / unit::<S, U>() };
         for group in groups {
-            let part = Rows { from: group.from, x, scales: group.scales, reader, ahead };
-            let part = Part { rows: part, len: columns.len(), readable: group.readable, shared, before };
+            let RowGroup { from, readable, scales, .. } = *group;
+            let part = Part { from, readable, x, scales, reader, ahead, len: columns.len(), shared, before };
             // SAFETY: what the pointers lead to reaches as far as the columns.
             unsafe { part.add::<S, U>(simd, ready, group) };
         }
     }
 }
 
-/// The columns of one group.
+/// The columns of one group, as [`RowGroup`] and [`Products`] say where they are.
+#[derive(Clone, Copy)]
 struct Part<I, const M: usize, const ROWS: usize> {
-    rows: Rows<I, M, ROWS>,
+    from: [*const u8; ROWS],
+    readable: usize,
+    x: [*const f32; M],
+    scales: [*const f32; ROWS],
+    reader: Reader<I>,
+    ahead: usize,
     /// Columns.
     len: usize,
-    readable: usize,
     /// Units that share scales, and units before the first column.
     shared: usize,
     before: usize,
@@ -112,8 +114,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Part<I, M, ROWS> {
     #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
     unsafe fn add<S: Simd<I = I>, U: Units>(self, simd: S, ready: U::Ready<S>, group: &mut RowGroup<M, ROWS>) {
         let (elements, size) = (unit::<S, U>(), unit_bytes::<S, U>());
-        let Self { rows, len, readable, shared, before } = self;
-        let Rows { mut from, x, scales, reader, ahead } = rows;
+        let Self { mut from, readable, x, scales, reader, ahead, len, shared, before } = self;
         let units = len.div_ceil(elements);
         let mut products = [[simd.splat(0.0); M]; ROWS];
         let mut copies: [[u8; TAIL + SLACK]; ROWS];
@@ -123,7 +124,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Part<I, M, ROWS> {
         // More rows of activations leave no registers for two sets of sums.
         if !U::DECODED && M <= 2 && left == shared {
             // SAFETY: the units and their slack are readable, as many activations are, and the scales are theirs.
-            at = unsafe { rows.scaled::<S, U>(simd, ready, shared, segment, end, &mut group.sums) };
+            at = unsafe { self.scaled::<S, U>(simd, ready, end, &mut group.sums) };
             segment += at / shared;
         }
         loop {
@@ -166,43 +167,28 @@ impl<I: Copy, const M: usize, const ROWS: usize> Part<I, M, ROWS> {
             end = units;
         }
     }
-}
 
-/// A part of some rows, where all of it is readable.
-#[derive(Clone, Copy)]
-struct Rows<I, const M: usize, const ROWS: usize> {
-    from: [*const u8; ROWS],
-    x: [*const f32; M],
-    scales: [*const f32; ROWS],
-    reader: Reader<I>,
-    ahead: usize,
-}
-
-impl<I: Copy, const M: usize, const ROWS: usize> Rows<I, M, ROWS> {
-    /// Adds the scaled products of the units before `end` that come in one of the usual patterns, each a loop of its own: `shared`
-    /// of them have the same scales. Gives the first that is left.
+    /// Adds the scaled products of the units before `end`, where as many of them share scales as one of the loops below is
+    /// written for. Gives the first unit that is left.
     ///
     /// # Safety
-    /// The units and their slack are readable, and there are activations and scales for them.
+    /// The units and their slack are readable, there are activations and scales for them, and the columns start with the
+    /// first unit of those that share scales.
     #[inline(always)]
     unsafe fn scaled<S: Simd<I = I>, U: Units>(
         &self,
         simd: S,
         ready: U::Ready<S>,
-        shared: usize,
-        segment: usize,
         end: usize,
         sums: &mut [[Lanes; M]; ROWS],
     ) -> usize {
         // SAFETY: the caller's promise.
         unsafe {
-            match shared {
-                1 if self.reader.is_splat() => self.short::<S, U, 1, 1, true>(simd, ready, segment, end, sums),
-                1 => self.short::<S, U, 1, 1, false>(simd, ready, segment, end, sums),
-                2 if U::SPAN == 1 => self.short::<S, U, 2, 4, true>(simd, ready, segment, end, sums),
-                _ if U::SPAN == 1 && shared.is_multiple_of(4) => {
-                    self.long::<S, U>(simd, ready, shared, segment, end, sums)
-                }
+            match self.shared {
+                1 if self.reader.is_splat() => self.short::<S, U, 1, 1, true>(simd, ready, end, sums),
+                1 => self.short::<S, U, 1, 1, false>(simd, ready, end, sums),
+                2 if U::SPAN == 1 => self.short::<S, U, 2, 4, true>(simd, ready, end, sums),
+                shared if U::SPAN == 1 && shared.is_multiple_of(4) => self.long::<S, U>(simd, ready, end, sums),
                 _ => 0,
             }
         }
@@ -218,13 +204,13 @@ impl<I: Copy, const M: usize, const ROWS: usize> Rows<I, M, ROWS> {
         &self,
         simd: S,
         ready: U::Ready<S>,
-        segment: usize,
         end: usize,
         sums: &mut [[Lanes; M]; ROWS],
     ) -> usize {
         let (elements, size) = (unit::<S, U>(), unit_bytes::<S, U>());
-        let Self { from, x, scales, reader, ahead } = *self;
-        let mut totals = loaded(simd, sums);
+        let Self { from, x, scales, reader, ahead, before, .. } = *self;
+        let segment = before / SHARED;
+        let mut totals = load(simd, sums);
         let mut at = 0;
         while at + STEP <= end {
             ask(simd, from, at * size, STEP * size, ahead);
@@ -260,21 +246,20 @@ impl<I: Copy, const M: usize, const ROWS: usize> Rows<I, M, ROWS> {
         &self,
         simd: S,
         ready: U::Ready<S>,
-        shared: usize,
-        segment: usize,
         end: usize,
         sums: &mut [[Lanes; M]; ROWS],
     ) -> usize {
         let (elements, size) = (unit::<S, U>(), unit_bytes::<S, U>());
-        let mut totals = loaded(simd, sums);
+        let Self { from, x, scales, reader, ahead, shared, before, .. } = *self;
+        let mut totals = load(simd, sums);
         let mut at = 0;
         while at + shared <= end {
-            let (segment, stop) = (segment + at / shared, at + shared);
+            let (segment, stop) = ((before + at) / shared, at + shared);
             let mut products = [[simd.splat(0.0); M]; ROWS];
             while at < stop {
-                ask(simd, self.from, at * size, 4 * size, self.ahead);
+                ask(simd, from, at * size, 4 * size, ahead);
                 for i in 0..4 {
-                    let (from, x) = (offset(self.from, (at + i) * size), offset(self.x, (at + i) * elements));
+                    let (from, x) = (offset(from, (at + i) * size), offset(x, (at + i) * elements));
                     // SAFETY: the caller's promise.
                     unsafe { add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products) };
                 }
@@ -282,7 +267,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Rows<I, M, ROWS> {
             }
             for r in 0..ROWS {
                 // SAFETY: as above.
-                let scale = unsafe { self.reader.read_as::<S, true>(simd, self.scales[r], segment) };
+                let scale = unsafe { reader.read_as::<S, true>(simd, scales[r], segment) };
                 for m in 0..M {
                     totals[r][m] = simd.fma(products[r][m], scale, totals[r][m]);
                 }
@@ -295,7 +280,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Rows<I, M, ROWS> {
 
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
-fn loaded<S: Simd, const M: usize, const ROWS: usize>(simd: S, sums: &[[Lanes; M]; ROWS]) -> [[S::F; M]; ROWS] {
+fn load<S: Simd, const M: usize, const ROWS: usize>(simd: S, sums: &[[Lanes; M]; ROWS]) -> [[S::F; M]; ROWS] {
     let mut totals = [[simd.splat(0.0); M]; ROWS];
     for r in 0..ROWS {
         for m in 0..M {

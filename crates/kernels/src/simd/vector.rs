@@ -9,6 +9,12 @@ use super::thresholds::Thresholds;
 /// Bytes behind the codes that a decoder of `LANES` codes may read, and ignore.
 pub(crate) const SLACK: usize = 16;
 
+/// Bytes of a cache line, for which one prefetch asks.
+pub(crate) const LINE: usize = 64;
+
+/// Floats of a cache line.
+pub(crate) const LINE_FLOATS: usize = LINE / size_of::<f32>();
+
 /// Vectors of `LANES` floats and of as many 32-bit words, with the steps of decoding that each instruction set has its
 /// own way to do.
 pub(crate) trait Simd: Copy {

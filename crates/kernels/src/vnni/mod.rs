@@ -75,7 +75,7 @@ pub(crate) fn tiles_cost(work: &Work, _: &Machine) -> f64 {
 fn panels_cost(work: &Work) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let times = rows.div_ceil(TASK_ROWS) as f64;
-    // Words of 16 rows are turned, and looked up.
+    // Words of 16 rows are transposed, and looked up.
     let each = if work.pairs { 0.15 } else { 0.28 };
     times * columns as f64 * (depth as f64 * each + work.runs as f64 * (2.5 + work.scale))
         + (rows * depth) as f64 * IN_ORDER

@@ -1,4 +1,4 @@
-//! Panels of bytes: rows of codes, turned so that each lane has its own row, and looked up.
+//! Panels of bytes: rows of codes, transposed so that each lane has its own row, and looked up.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -22,7 +22,7 @@ pub(super) struct Line(pub(super) [u8; 64]);
 /// Words of 16 rows: [`STEP`] bytes of each, at most.
 pub(super) type Words = [u32; PANEL / 8];
 
-/// Words of rows, turned, each half of the panel by itself: word `d` of its row `r` goes to `words[half][d * 16 + r]`.
+/// Words of rows, transposed, each half of the panel by itself: word `d` of its row `r` goes to `words[half][d * 16 + r]`.
 pub(super) struct Transpose<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) row_bytes: usize,

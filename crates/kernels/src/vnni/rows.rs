@@ -48,7 +48,7 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let (each, step) =
         if work.pairs { (2 * VECTOR, 4.0 * load + 3.0 + 2.0 * dot) } else { (VECTOR, 8.0 * load + 2.0 * dot) };
     let vectors = (columns * depth) as f64 / each as f64;
-    // Sixteen vectors of sums are turned and added, and scaled.
+    // Sixteen vectors of sums are transposed and added, and scaled.
     let ends = columns.div_ceil(ROWS) as f64 * work.runs as f64 * 13.0;
     // Scales are widened by vectors.
     (columns * work.runs) as f64 * work.scale.min(1.0) + rows as f64 * (vectors * step + ends)
