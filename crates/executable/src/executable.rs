@@ -62,6 +62,7 @@ pub struct Executable<'f> {
 
 type Arrays = (Vec<Array>, Vec<Array>);
 pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
+
 impl<'f> Executable<'f> {
     #[track_caller]
     pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, options: CompileOptions, defaults: Vec<(usize, Value)>) -> Self {

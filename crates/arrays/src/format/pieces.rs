@@ -6,7 +6,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Policy, Result, Value, forget_pages, implicit};
 
-/// Elements of a piece: with what is computed of them, such as differences, some pieces of `f32` have 64 MB.
+/// Elements of a piece, 4 MB of `f32`: what is computed of it, such as differences, takes some times that.
 const ELEMENTS: usize = 1 << 20;
 
 /// Rows of a piece are a multiple of this where there are so many: blocks and words of most formats end there.

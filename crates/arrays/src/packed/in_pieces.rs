@@ -12,13 +12,13 @@ use crate::kernel::{self, Nested};
 use crate::packed::array::{PackedArray, checked};
 
 /// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and
-/// a piece of floats are in memory at a time. What [`Quantizer::quantize`](crate::format::Quantizer::quantize) makes of all floats is the same.
+/// a few pieces of floats are in memory at a time. What [`Quantizer::quantize`] makes of all floats is the same.
 ///
 /// Where `value` is a part of a mapped file, the pages that were read are let go of.
 ///
 /// # Errors
 ///
-/// As for [`Quantizer::quantize`](crate::format::Quantizer::quantize); an element is not finite; the policy forbids to build the floats of an implicit array.
+/// As for [`Quantizer::quantize`]; an element is not finite; the policy forbids to build the floats of an implicit array.
 pub fn quantize_in_pieces(format: &dyn Quantizer, value: &Value) -> Result<Value> {
     let pieces = Pieces::of(value)?;
     if !pieces.is_one()
@@ -36,7 +36,8 @@ pub fn quantize_in_pieces(format: &dyn Quantizer, value: &Value) -> Result<Value
 pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Value>> {
     let format = own.on(&pieces.aval().shape);
     let (aval, scheme, block) = (checked(pieces.aval().clone(), &format)?, format.scheme(), format.block());
-    let elements = pieces.rows() as usize * (aval.shape[1..].iter().map(|&extent| extent as usize).product::<usize>());
+    let width: usize = aval.shape.iter().skip(1).map(|&extent| extent as usize).product();
+    let elements = pieces.rows() as usize * width;
     let groups = if let Some(Nested::Integers { .. }) = scheme.nested { scheme.integers()?.0 } else { 1 };
     let aligned = elements.is_multiple_of((block * groups).max(1)) && (elements * scheme.bits()).is_multiple_of(32);
     if own.by_columns() || scheme.half() == Some(aval.dtype) || !aligned {
@@ -56,14 +57,14 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Va
     }
     let mut global = None;
     if scheme.is_relative() {
-        let mut most = Array::from_f32(0.0);
+        let mut absmax = Array::from_f32(0.0);
         for rows in pieces.ranges() {
             let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
-            most = ops::maximum(&most, x.abs()?.max(None)?)?;
-            tree::eval(&most)?;
+            absmax = ops::maximum(&absmax, x.abs()?.max(None)?)?;
+            tree::eval(&absmax)?;
             pieces.forget(rows)?;
         }
-        global = Some(kernel::global_scale(&most)?);
+        global = Some(kernel::global_scale(&absmax)?);
     }
     let avals = scheme.made(&aval.shape, block);
     let zeros = |aval: &Aval| ops::zeros_dtype(&aval.shape, aval.dtype);

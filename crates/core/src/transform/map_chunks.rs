@@ -60,11 +60,13 @@ where
     if rows < 1 {
         return Err(Error::invalid(format!("chunks of {rows} rows"), "give a chunk at least one row"));
     }
-    let sliced = Values::of(&xs)?;
-    let total = total(&sliced)?;
+    let (count, total) = {
+        let sliced = Values::of(&xs)?;
+        (sliced.values.len(), total(&sliced)?)
+    };
     let mut given = Values::of(&(&xs, &shared))?;
     drop((xs, shared));
-    for value in given.values.iter_mut().take(sliced.values.len()) {
+    for value in given.values.iter_mut().take(count) {
         *value = value.dense()?.into();
     }
     let opened = Opened::of(&given)?;
@@ -73,7 +75,7 @@ where
     let resident = Resident::new(NodeFunction::new(&f, &opened));
     let function = resident.get()?;
     // A tracer that the function captured would get no derivative: see `checkpoint`.
-    let (inside, holds, count) = (in_transform()?, Arc::new(AtomicBool::new(false)), sliced.values.len());
+    let (inside, holds) = (in_transform()?, Arc::new(AtomicBool::new(false)));
     let held = Arc::clone(&holds);
     let chunk = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
         let made = resident.get()?.call::<(X::Arrays, P::Arrays), O, E>(arrays)?;
