@@ -109,7 +109,8 @@ refused("--draft", draft, folder=whole)
 sampled = ["--temp", 0.9, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.01, "--repetition-penalty", 1.1]
 once = generated(*sampled, "--seed", 3, count=60)
 assert once == generated(*sampled, "--seed", 3, count=60) != generated(*sampled, "--seed", 4, count=60)
-assert len(generated("--draft", draft, *sampled, count=60)) > 30
+# One draw may end a text early.
+assert max(len(generated("--draft", draft, *sampled, "--seed", seed, count=60)) for seed in range(3)) > 30
 
 stop = greedy[30:33]
 assert generated("--stop", "never", "--stop", stop) == greedy[: greedy.index(stop)]

@@ -256,3 +256,24 @@ fn arrays_without_elements_are_joined_cut_and_put() {
     };
     planned(f, &[normal(&[4, 3], 0), ops::zeros::<f32>(&[0, 3]).expect("zeros"), Array::from_slice(&[1], &[1])]);
 }
+
+#[test]
+fn results_are_taken_one_now_and_one_later() {
+    let mut step = compile_with(CompileOptions::default(), |x: Array| -> Result<Vec<Array>> {
+        let y = x.add(one())?.transpose_axes(&[1, 0])?.square()?;
+        Ok(vec![y.negative()?, y.clone(), argmax_axis(&y, -1, false)?])
+    });
+    let x = normal(&[3, 4], 0);
+    let plain = x.add(one()).expect("a sum").t().square().expect("squares");
+    for _ in 0..2 {
+        let mut results = step.call(&x).expect("a step");
+        // Nobody ever takes the last one.
+        results.pop();
+        let [now, later] = [0, 1].map(|at| results[at].dense().expect("an array"));
+        drop(results);
+        mlx_rs::transforms::async_eval([&now]).expect("an eval");
+        assert_close(&now, &plain.negative().expect("the other sign"), 0.0);
+        drop(now);
+        assert_close(&later, &plain, 0.0);
+    }
+}
