@@ -225,7 +225,7 @@ fn codes() -> Result<String> {
 // ANCHOR: decoder
 /// A decoder and its configuration from one file.
 fn decoder() -> Result<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/generate/golden/gguf/gemma3_text.gguf");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decoder/golden/gguf/gemma3_text.gguf");
     let (config, mut model) = tacit::decoders::load(file)?;
     let mut caches = tacit::decoders::caches(&config, 1, Dtype::Float32)?;
     caches.iter_mut().try_for_each(|cache| cache.reserve(3))?;

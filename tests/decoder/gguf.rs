@@ -1,5 +1,5 @@
 //! Decoders from GGUF files, beside the same ones from folders of Hugging Face and what llama.cpp makes of the files
-//! (`examples/generate/golden/make_gguf.py`).
+//! (`tests/decoder/golden/make_gguf.py`).
 
 use std::fs;
 

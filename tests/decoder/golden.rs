@@ -21,7 +21,7 @@ pub(crate) const ARCHITECTURES: [&str; 8] =
 const KNOWN: i32 = 4;
 
 pub(crate) fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/generate/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decoder/golden").join(name)
 }
 
 /// What mlx-lm made of a checkpoint.

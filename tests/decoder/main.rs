@@ -1,5 +1,5 @@
 //! The decoders of `tacit-models` on tiny checkpoints of each architecture, beside what mlx-lm's models made of them
-//! (`examples/generate/golden/make.py`).
+//! (`tests/decoder/golden/make.py`).
 
 mod fp8;
 mod gguf;

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# The example `generate` from its command line, on a tiny checkpoint that mlx-lm made and a tokenizer of bytes: the tokens that
-# mlx-lm gives, as text with characters of several of them; draws that a seed repeats; stops, chat templates, drafts and prompt
-# caches, which change nothing; and errors in place of panics.
+# `tacit generate` and `tacit chat` on a tiny checkpoint that mlx-lm made and a tokenizer of bytes: the tokens that mlx-lm gives,
+# as text with characters of several of them; draws that a seed repeats; stops, chat templates, drafts and prompt caches, which
+# change nothing; and errors in place of panics.
 #
-# Half a minute once the example is built.
+# Half a minute once the program is built.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-cargo build --quiet --locked --features text --example generate
+cargo build --quiet --locked --workspace --bin tacit
 
-python3 - "${CARGO_TARGET_DIR:-target}/debug/examples/generate" <<'PYTHON'
+python3 - "${CARGO_TARGET_DIR:-target}/debug/tacit" <<'PYTHON'
 import json, shutil, struct, subprocess, sys, tempfile
 from pathlib import Path
 
 program = Path(sys.argv[1]).resolve()
-golden = Path("examples/generate/golden")
+golden = Path("tests/decoder/golden")
 scratch = tempfile.TemporaryDirectory()
 model, draft = Path(scratch.name) / "model", Path(scratch.name) / "draft"
 shutil.copytree(golden / "affine/llama", model)
@@ -71,7 +71,9 @@ for folder in (model, draft):
 
 
 def run(*options, text=text_of(prompt), count=200, folder=model):
-    command = [program, "--model", folder, "--prompt", "-", "--max-tokens", str(count), *map(str, options)]
+    name = "chat" if "--chat" in options else "generate"
+    options = [str(option) for option in options if option != "--chat"]
+    command = [program, name, folder, "--prompt", "-", "--max-tokens", str(count), *options]
     return subprocess.run(command, input=text.encode(), capture_output=True, timeout=60)
 
 
@@ -151,6 +153,25 @@ assert generated("--chat", "--system", " be brief", text="hello ", count=30, fol
 end_of = {model: "<end>", ended: end}
 assert sum(conversation(folder, count) is not None for folder in (model, ended) for count in (17, 23, 29)) >= 3
 
+# A conversation of lines is the same, in one program.
+turns = "hello \n\nmore\nand more\n"
+for folder in (model, ended):
+    both = ["chat", folder, "--system", " be brief", "--max-tokens", "23", "--json"]
+    done = subprocess.run([program, *both], input=turns.encode(), capture_output=True, timeout=60)
+    assert done.returncode == 0, done
+    whole = said
+    for turn, line in enumerate(done.stdout.decode().splitlines()):
+        answer = json.loads(line)
+        assert answer["ended"] in ("stop", "length") and len(answer["tokens"]) <= 23, answer
+        assert answer["text"] == generated(text=whole, count=23, folder=folder), (turn, answer)
+        if "\ufffd" in answer["text"]:
+            break
+        whole += answer["text"] + end_of[folder] + f"\nuser: {['more', 'and more', ''][turn]}\nmodel {4 + 2 * turn}:"
+    spoken = subprocess.run([program, *both[:-1]], input=turns.encode(), capture_output=True, timeout=60)
+    assert spoken.stdout.decode() == "".join(json.loads(line)["text"] + "\n" for line in done.stdout.decode().splitlines()), spoken
+    drafted = subprocess.run([program, *both[:-1], "--draft", draft], input=turns.encode(), capture_output=True, timeout=60)
+    assert drafted.stdout == spoken.stdout and b"accepted" in drafted.stderr, drafted
+
 # Caches that another program filled hold the beginning of what the user says.
 file = Path(scratch.name) / "begun.safetensors"
 assert generated("--prompt-cache", file, text="user: he", count=1) is not None
@@ -209,7 +230,7 @@ for endless in (
 
 # Who has read enough closes the pipe.
 closed = subprocess.Popen(
-    [program, "--model", model, "--prompt", text_of(prompt[:5]).replace("\0", "a"), "--max-tokens", "3000"],
+    [program, "generate", model, "--prompt", text_of(prompt[:5]).replace("\0", "a"), "--max-tokens", "3000"],
     stdout=subprocess.PIPE, stderr=subprocess.PIPE,
 )
 closed.stdout.read(1)

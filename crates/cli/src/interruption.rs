@@ -1,12 +1,13 @@
-//! What happens at Ctrl-C: files on their way go, and what stays is said.
+//! What happens at Ctrl-C: an answer ends, or the program, whose files on their way go and which says what stays.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tacit_bridge::process::{catch_signals, caught, exit_at_once};
+use tacit_bridge::process::{Signal, catch_signals, caught, exit_at_once};
 use tacit_files::abandon;
 
 /// How often it is looked for a signal.
@@ -28,6 +29,9 @@ pub(crate) fn clear_up(kept: Option<&Path>) {
             loop {
                 thread::sleep(ROUND);
                 let Some(signal) = caught() else { continue };
+                if signal == Signal::Interrupt && turn(RUNS, INTERRUPTED) {
+                    continue;
+                }
                 abandon();
                 let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let said = match kept.filter(|folder| folder.exists()) {
@@ -39,4 +43,38 @@ pub(crate) fn clear_up(kept: Option<&Path>) {
             }
         });
     });
+}
+
+/// How an answer is.
+static ANSWER: AtomicU8 = AtomicU8::new(NONE);
+const NONE: u8 = 0;
+const RUNS: u8 = 1;
+const INTERRUPTED: u8 = 2;
+
+/// Whether the answer was `from`, and now is `to`.
+fn turn(from: u8, to: u8) -> bool {
+    ANSWER.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+/// An answer that is being made: the first Ctrl-C ends it alone, and the second the program, as [`clear_up`] has it.
+pub(crate) struct Answering(());
+
+impl Answering {
+    /// Begins an answer, of which there is one at a time.
+    pub(crate) fn begin() -> Self {
+        clear_up(None);
+        ANSWER.store(RUNS, Ordering::SeqCst);
+        Self(())
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        ANSWER.load(Ordering::SeqCst) == INTERRUPTED
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        ANSWER.store(NONE, Ordering::SeqCst);
+    }
 }

@@ -1,15 +1,18 @@
-//! The program `tacit`: looks into checkpoints, changes their formats, and says what this machine has.
+//! The program `tacit`: looks into checkpoints, changes their formats, runs decoders, and says what this machine has.
 //!
 //! Every command prints a table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1
 //! where a command fails or finds what it was asked to look for, and 2 where its arguments are wrong.
 
 mod advise;
 mod bench;
+mod chat;
 mod compare;
 mod convert;
+mod decoding;
 mod doctor;
 mod explain;
 mod folders;
+mod generate;
 mod inspect;
 mod interruption;
 mod launch;
@@ -31,10 +34,12 @@ use clap_complete::Shell;
 // MLX takes its BLAS from this executable.
 use tacit_blas as _;
 use tacit_core::{Error, Policy};
+// Its passes make compiled steps fast.
+use tacit_fusion as _;
 
 use output::{Failure, Output};
 
-/// Looks into checkpoints of models, changes the formats of their parameters, and says what this machine has
+/// Looks into checkpoints of models, changes the formats of their parameters, runs decoders, and says what this machine has
 #[derive(Parser)]
 #[command(name = "tacit", version)]
 struct Arguments {
@@ -76,6 +81,16 @@ enum Command {
     /// The products take short turns with one of a dense weight of f32, so that what slows the machine down slows all of them
     /// down. One that would build the dense weight is refused.
     Bench(bench::Options),
+    /// Continue a text with a decoder, in whatever format its weights and caches are
+    ///
+    /// The text is printed as it comes. Ctrl-C ends it, and twice the program. It runs on the codes of the weights: a dense one is
+    /// never built.
+    Generate(generate::Options),
+    /// Talk with a decoder that was trained on conversations
+    ///
+    /// Each line of the standard input is a message, and the answer is printed as it comes. Ctrl-C ends an answer, and otherwise
+    /// the program; so does the end of the input.
+    Chat(chat::Options),
     /// Start a program as the ranks of a group, on this machine or on several
     Launch(launch::Options),
     /// List the array types and the formats that have a text
@@ -104,6 +119,7 @@ fn main() -> ExitCode {
     let _allow = Policy::Allow.scope();
     match run(arguments) {
         Ok(code) => code,
+        Err(failure) if failure.is_closed() => ExitCode::SUCCESS,
         Err(failure) => {
             drop(writeln!(io::stderr(), "error: {failure}"));
             ExitCode::FAILURE
@@ -130,6 +146,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             return Ok(if products.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Bench(options) => output.show(&bench::bench(&options)?),
+        Command::Generate(options) => return generate::generate(&options, &mut output),
+        Command::Chat(options) => return chat::chat(&options, &mut output),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
         Command::New(options) => output.show(&new::new(&options)?),

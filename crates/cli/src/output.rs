@@ -1,7 +1,7 @@
 //! What a command prints, and how it fails.
 
 use std::fmt::{self, Display};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use serde::Serialize;
@@ -37,6 +37,32 @@ impl Output {
         self.bytes(format!("{text}\n").as_bytes())
     }
 
+    /// Prints a piece of a text for people as it comes: nothing of it as JSON.
+    ///
+    /// A terminal is shown what pieces would do to it; files and other programs are given them as they are.
+    pub(crate) fn piece(&mut self, text: &str) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        if io::stdout().is_terminal() {
+            let parts: Vec<_> = text.split('\t').map(printable::text).collect();
+            self.out.write_all(parts.join("\t").as_bytes())?;
+        } else {
+            self.out.write_all(text.as_bytes())?;
+        }
+        self.out.flush()
+    }
+
+    /// Prints a result of several as JSON, in one line: nothing for people, who have read its pieces.
+    pub(crate) fn line(&mut self, result: &impl Serialize) -> io::Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let text = serde_json::to_string(result).map_err(io::Error::from)?;
+        writeln!(self.out, "{}", printable::json(&text))?;
+        self.out.flush()
+    }
+
     /// Prints bytes as they are. A reader that has closed the other end has read enough: what the command found is not changed
     /// by that.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -54,6 +80,13 @@ pub(crate) enum Failure {
     Tacit(Error),
     /// Its output cannot be written.
     Write(io::Error),
+}
+
+impl Failure {
+    /// Whether it is only that whoever reads the output has read enough.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
 }
 
 impl Display for Failure {

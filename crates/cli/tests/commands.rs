@@ -566,7 +566,7 @@ fn who_takes_each_layer_is_told_and_drawn() {
 #[test]
 fn a_known_model_is_told_as_a_whole() {
     let folder = Folder::new("model");
-    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden/affine/llama");
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/affine/llama");
     let svg = folder.at("model.svg");
     let golden = golden.to_str().expect("text");
     let output = tacit(&["explain", golden, "--input-shape", "1,16", "--deny", "--svg", &svg, "--json"]);

@@ -116,7 +116,7 @@ pub(crate) fn gguf() -> Vec<Sample> {
 }
 
 fn decoders_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden")
 }
 
 /// A decoder of each architecture, some in floats and some in codes.

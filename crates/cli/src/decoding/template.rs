@@ -10,9 +10,9 @@ use minijinja::{Environment, ErrorKind, State, Value, context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
-use tacit::{Error, Result};
+use tacit_core::{Error, Result};
 
-use crate::source::Source;
+use super::source::Source;
 
 /// The template of a model, and the tokens that it writes.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Template {
             (file, source)
         } else {
             let source = template(&json["chat_template"]).ok_or_else(|| {
-                let help = "leave `--chat` out: the model continues texts";
+                let help = "use `tacit generate`: the model continues texts";
                 Error::checkpoint(&config, Some("chat_template"), "there is no template", help)
             })?;
             (config, source.to_owned())
@@ -138,7 +138,12 @@ impl Template {
         } else {
             format!("the template cannot be rendered: {error}")
         };
-        Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--chat` or `--system` out")
+        Error::checkpoint(
+            &self.file,
+            Some("chat_template"),
+            reason,
+            "use `tacit generate`, which continues texts, or leave `--system` out",
+        )
     }
 }
 

@@ -1,15 +1,15 @@
-//! The tokens of texts in many scripts, beside those of llama.cpp (`examples/generate/golden/make_gguf_tokenizers.py`).
+//! The tokens of texts in many scripts, beside those of llama.cpp (`tests/decoder/golden/make_gguf_tokenizers.py`).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tacit::Result;
-use tacit::io::Gguf;
+use tacit_core::Result;
+use tacit_io::Gguf;
 
-use crate::source::Source;
-use crate::text;
+use super::source::Source;
+use super::text;
 
 /// What llama.cpp made of the texts.
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Expected {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/generate/golden/tokenizers")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers")
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Text as tokens, and tokens as text while they come.
 
-use tacit::model::generate::Detokenizer;
-use tacit::{Error, Result};
+use tacit_core::{Error, Result};
+use tacit_nn::generate::Detokenizer;
 use tokenizers::Tokenizer;
 
-use crate::source::Source;
+use super::source::Source;
 
 /// The tokens that end a text: those of the model and, where no `generation_config.json` says which these are in the end, the
 /// tokenizer's own as well, which for a model that was trained on conversations is the one behind an answer.

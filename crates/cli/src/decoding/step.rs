@@ -1,9 +1,9 @@
 //! A decoder's step, compiled.
 
 use mlx_rs::Array;
-use tacit::Result;
-use tacit::compile::{CompileOptions, compile_with_state};
-use tacit::model::{Cache, Model};
+use tacit_core::Result;
+use tacit_core::compile::{CompileOptions, compile_with_state};
+use tacit_nn::{Cache, Model};
 
 use tacit_models::{Decoder, Positions};
 
@@ -15,7 +15,7 @@ pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array
         CompileOptions { name: "the decoder's step".to_owned(), ..CompileOptions::default() },
         move |(model, caches): &mut (Model<Decoder>, Vec<Cache>), tokens: Array| {
             let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;
-            if asked == Positions::Last { Ok::<_, tacit::Error>(logits.squeeze_axes(&[1])?) } else { Ok(logits) }
+            if asked == Positions::Last { Ok::<_, tacit_core::Error>(logits.squeeze_axes(&[1])?) } else { Ok(logits) }
         },
     );
     let mut state = (model, Vec::new());

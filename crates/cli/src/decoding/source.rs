@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
-use tacit::io::Gguf;
-use tacit::{Error, Result};
+use tacit_core::{Error, Result};
+use tacit_io::Gguf;
 use tokenizers::Tokenizer;
 
 /// The tokenizer of a model, and what is written beside it.

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use tacit::io::Metadata;
-use tacit::io::mlx_prompt_cache::{self, PromptCache};
-use tacit::model::{Cache, KvCache};
-use tacit::prelude::*;
-use tacit::{Error, Result};
+use tacit_core::Policy;
+use tacit_core::{Error, Result};
+use tacit_io::Metadata;
+use tacit_io::mlx_prompt_cache::{self, PromptCache};
+use tacit_nn::{Cache, KvCache};
 
-use crate::chat::Conversation;
+use super::template::Conversation;
 
 /// Under which the metadata of a file have the conversation that it holds.
 const CONVERSATION: &str = "tacit.chat";

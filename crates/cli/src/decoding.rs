@@ -1,0 +1,292 @@
+//! A decoder with its tokenizer and its caches, as `tacit generate` and `tacit chat` run it.
+//!
+//! The decoder is plain mlx-rs modules (`crates/models/src/decoder.rs`). Its step is compiled, and runs under `Policy::Deny`, so
+//! that a dense weight that is built anywhere would be an error.
+
+mod answer;
+#[cfg(test)]
+mod ids;
+mod source;
+mod step;
+mod stored;
+pub(crate) mod template;
+mod text;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mlx_rs::Array;
+use tacit_arrays::format::AnyFormat;
+use tacit_core::{Error, Policy, Result};
+use tacit_models::{Config, Decoder, Positions};
+use tacit_nn::generate::{Draft, GenerateOptions, Generation, Sampler, Texts, generate, speculate};
+use tacit_nn::{Cache, Model, Outcome};
+use tokenizers::Tokenizer;
+
+use answer::Answer;
+use source::Source;
+use template::{Conversation, Template};
+use text::Stream;
+
+use crate::interruption::Answering;
+use crate::output::Failure;
+
+#[derive(Args, Debug)]
+pub(crate) struct DecodingOptions {
+    /// A GGUF file, or a folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
+    model: PathBuf,
+    /// The most tokens that are made
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// A smaller model with the same tokens, which proposes what the model judges
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<PathBuf>,
+    /// How many tokens it proposes at a time
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    draft_tokens: usize,
+    /// Go on from the caches in this file, as mlx-lm writes them, and write them back in the end; a new file is begun where
+    /// there is none
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
+    #[command(flatten)]
+    weights: Weights,
+    /// What the caches hold: a format such as affine:8:64, or one for keys and one for values, with a comma
+    #[arg(long, value_name = "FORMAT")]
+    kv: Option<String>,
+    #[command(flatten)]
+    sampling: Sampling,
+}
+
+/// What the parameters become when they are read.
+#[derive(Args, Debug)]
+struct Weights {
+    /// What the weights of the products become: a format such as nf4:64 or affine:4:64, of which the embedding and the head
+    /// have at least 6 bits, or a file of rules
+    #[arg(long, value_name = "FORMAT")]
+    weights: Option<String>,
+    /// The folder of an adapter, of mlx-lm or of PEFT
+    #[arg(long, value_name = "FOLDER")]
+    lora: Option<PathBuf>,
+}
+
+/// How tokens are drawn.
+#[derive(Args, Debug)]
+struct Sampling {
+    /// The temperature; 0 takes the likeliest token
+    #[arg(long, default_value_t = 0.0)]
+    temp: f32,
+    /// Draw from so many of the likeliest tokens; 0 is all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    top_k: usize,
+    /// Draw from the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Draw from tokens that are at least so likely as this part of the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f32,
+    /// Divide the logits of recent tokens by this; 1 is none
+    #[arg(long, value_name = "PENALTY", default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// How many of the last tokens are recent
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    repetition_window: usize,
+    /// What draws begin with
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl Sampling {
+    fn sampler(&self) -> Sampler {
+        Sampler {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            repetition_window: self.repetition_window,
+            ..Sampler::default()
+        }
+    }
+}
+
+/// What a prompt on the command line says; `-` stands for the standard input.
+pub(crate) fn prompt(text: &str) -> io::Result<String> {
+    if text == "-" { io::read_to_string(io::stdin()) } else { Ok(text.to_owned()) }
+}
+
+type Step = Box<dyn FnMut(&Array, &mut Vec<Cache>) -> Result<Array>>;
+
+/// A model that is ready, and what its caches hold.
+pub(crate) struct Decoding<'o> {
+    options: &'o DecodingOptions,
+    source: Source,
+    tokenizer: Tokenizer,
+    /// The tokens that end a text.
+    ends: Vec<u32>,
+    asked: GenerateOptions,
+    step: Step,
+    caches: Vec<Cache>,
+    draft: Option<(Step, Vec<Cache>)>,
+    /// Of all weights.
+    bytes: usize,
+}
+
+impl<'o> Decoding<'o> {
+    /// Reads what the options name, and the conversation of the prompt cache, if there is one that says it.
+    pub(crate) fn open(options: &'o DecodingOptions) -> Result<(Self, Option<Conversation>)> {
+        let sampler = options.sampling.sampler();
+        sampler.check()?;
+        let source = Source::of(&options.model)?;
+        let tokenizer = source.tokenizer()?;
+        if options.draft.is_some() && options.prompt_cache.is_some() {
+            let help = "leave out `--draft` or `--prompt-cache`";
+            return Err(Error::invalid("a draft has not seen what a prompt cache holds", help));
+        }
+        let (config, model) = options.weights.read(&options.model)?;
+        let mut bytes = model.nbytes();
+        let (caches, conversation) = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
+        let caches = formatted(caches, options.kv.as_deref())?;
+        let draft = options.draft.as_deref().map(|draft| -> Result<(Step, Vec<Cache>)> {
+            same_tokens(&tokenizer, draft)?;
+            let (config, smaller) = tacit_models::load(draft)?;
+            bytes += smaller.nbytes();
+            let caches = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
+            Ok((Box::new(step::step(smaller, Positions::Last)), caches))
+        });
+        let draft = draft.transpose()?;
+        let ends = text::end_tokens(&source, &config.end_tokens, &tokenizer)?;
+        let asked = GenerateOptions {
+            sampler,
+            seed: options.sampling.seed,
+            max_tokens: options.max_tokens,
+            stop: ends.iter().map(|&token| vec![token]).collect(),
+            prefill: config.prefill().unwrap_or(GenerateOptions::default().prefill),
+            ..GenerateOptions::default()
+        };
+        let positions = if draft.is_some() { Positions::All } else { Positions::Last };
+        let step: Step = Box::new(step::step(model, positions));
+        Ok((Self { options, source, tokenizer, ends, asked, step, caches, draft, bytes }, conversation))
+    }
+
+    /// The template of conversations that the model was trained on.
+    pub(crate) fn template(&self) -> Result<Template> {
+        Template::open(&self.source)
+    }
+
+    /// Whether the caches hold tokens.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.caches.first().is_none_or(Cache::is_empty)
+    }
+
+    /// The tokens of a text; `special` adds those that begin one, as the tokenizer says.
+    pub(crate) fn tokens(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        text::tokens(&self.tokenizer, text, special)
+    }
+
+    /// What the model says after these tokens, which follow those in the caches. `out` is given the text as it comes.
+    pub(crate) fn answer(
+        &mut self,
+        tokens: &[u32],
+        out: impl FnMut(&str) -> io::Result<()>,
+    ) -> Result<Answer, Failure> {
+        let answering = Answering::begin();
+        let Self { options, tokenizer, asked, step, caches, draft, .. } = self;
+        let made: Generation<'_> = match draft {
+            Some((of_draft, state)) => {
+                let draft = Draft { step: of_draft, state, tokens: options.draft_tokens };
+                speculate(step, caches, draft, tokens, asked)?
+            }
+            None => generate(step, caches, &[tokens], asked)?,
+        };
+        let texts = Texts::new(made, vec![Stream::new(tokenizer)], &options.stop)?;
+        let answer = Answer::read(texts, &answering, self.bytes, out)?;
+        // The next answer has draws of its own.
+        asked.seed = asked.seed.wrapping_add(1);
+        Ok(answer)
+    }
+
+    /// The token behind which the model ended this answer, if it did: the caches hold it.
+    pub(crate) fn end(&self, answer: &Answer) -> Option<String> {
+        answer
+            .last_token()
+            .filter(|token| self.ends.contains(token))
+            .and_then(|token| self.tokenizer.id_to_token(token))
+    }
+
+    /// Writes the caches into their file, if there is one, with the conversation that they hold.
+    pub(crate) fn keep(&self, conversation: Option<&Conversation>) -> Result<()> {
+        let Some(file) = &self.options.prompt_cache else { return Ok(()) };
+        stored::write(file, &self.caches, conversation)
+    }
+}
+
+impl Weights {
+    /// The decoder at a path, with these weights.
+    fn read(&self, path: &Path) -> Result<(Config, Model<Decoder>)> {
+        let (config, mut model) = tacit_models::load(path)?;
+        if let Some(weights) = &self.weights {
+            model = tacit_models::quantize(model, weights)?;
+            tell_finer(&model, weights)?;
+        }
+        // MLX has no fast product of half floats on a CPU.
+        model.hold_halves()?;
+        if let Some(folder) = &self.lora {
+            tacit_models::adapt(&mut model, folder)?;
+        }
+        Ok((config, model))
+    }
+}
+
+/// Says which weights are in another format than was asked for.
+fn tell_finer(model: &Model<Decoder>, weights: &str) -> Result<()> {
+    if Path::new(weights).extension().is_some() {
+        return Ok(());
+    }
+    // As it is printed: a text may say it otherwise.
+    let asked = weights.parse::<AnyFormat>()?.to_string();
+    for (path, row) in model.report().rows {
+        if let Outcome::Quantized { format, .. } = row.outcome
+            && format != asked
+        {
+            let why = "of fewer than 6 bits it costs most of the quality; a file of rules decides otherwise";
+            // Who closed the standard error does not read it.
+            drop(writeln!(io::stderr(), "{path} is in {format}: {why}"));
+        }
+    }
+    Ok(())
+}
+
+/// Empty caches for this model.
+fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<Cache>> {
+    tacit_models::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
+}
+
+/// The caches in these formats, if there are some; half floats of a file are held as those of new caches are.
+fn formatted(caches: Vec<Cache>, formats: Option<&str>) -> Result<Vec<Cache>> {
+    let Some(formats) = formats else { return caches.into_iter().map(Cache::hold_halves).collect() };
+    let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
+    // What a file holds is of another format, perhaps.
+    let _allow = Policy::Allow.scope();
+    let (keys, values): (AnyFormat, AnyFormat) = (keys.parse()?, values.parse()?);
+    caches.into_iter().map(|cache| cache.stored(Some(keys.clone()), Some(values.clone()))).collect()
+}
+
+/// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.
+fn same_tokens(tokenizer: &Tokenizer, draft: &Path) -> Result<()> {
+    let draft = Source::of(draft)?;
+    if !draft.has_tokenizer() {
+        return Ok(());
+    }
+    let (own, other) = (tokenizer.get_vocab_size(true), draft.tokenizer()?.get_vocab_size(true));
+    if own == other {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("the tokenizer of the draft knows {other} tokens, and that of the model {own}"),
+        "take a draft with the tokens of the model",
+    ))
+}

@@ -1,0 +1,120 @@
+//! `tacit generate` and `tacit chat` on a tiny model with its tokenizer in one file; `tests/scripts/generate.sh` has more.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use expect_test::{Expect, expect};
+use tacit_bridge::process::{Signal, signal};
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/spm.gguf")
+}
+
+fn tacit(command: &str, options: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    program.arg(command).arg(model()).args(options);
+    program
+}
+
+fn printed(command: &str, options: &[&str]) -> String {
+    let output = tacit(command, options).output().expect("starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_text_goes_on_and_json_tells_of_it() {
+    let text = printed("generate", &["--prompt", "Hello", "--max-tokens", "12"]);
+    let json = printed("generate", &["--prompt", "Hello", "--max-tokens", "12", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("json");
+    assert_eq!(json["text"].as_str().map(|own| format!("{own}\n")), Some(text));
+    assert_eq!((json["tokens"].as_array().map(Vec::len), &json["ended"]), (Some(12), &"length".into()));
+    assert!(json["peak_bytes"].as_u64() > json["weight_bytes"].as_u64(), "{json}");
+    // What is asked, in the model's template, is that text.
+    let answer = printed("chat", &["--prompt", "Hello", "--max-tokens", "12"]);
+    assert_eq!(answer, printed("generate", &["--prompt", "<user>Hello", "--max-tokens", "12"]));
+}
+
+/// The first Ctrl-C ends an answer, and one that comes between answers ends the program.
+#[test]
+fn an_interrupt_ends_an_answer_and_then_the_program() {
+    let endless = ["--max-tokens", "1000000"];
+    let begun = |command, options: &[&str]| {
+        let mut program = tacit(command, &[&endless[..], options].concat());
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts")
+    };
+    let mut one = begun("generate", &["--prompt", "Hello"]);
+    one.stdout.as_mut().expect("a pipe").read_exact(&mut [0; 8]).expect("some text");
+    signal(one.id(), Signal::Interrupt).expect("is ours");
+    let output = one.wait_with_output().expect("ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(output.stdout.ends_with(b"\n") && said.contains(" tokens, to the interruption, at "), "{said}");
+
+    let mut chat = begun("chat", &[]);
+    let (mut said, mut answers) = (chat.stdin.take().expect("a pipe"), chat.stdout.take().expect("a pipe"));
+    let mut reports = BufReader::new(chat.stderr.take().expect("a pipe")).lines();
+    let (tell, told) = mpsc::channel();
+    // It reads whatever comes, so that the program never waits for that, and tells of it.
+    let reader = thread::spawn(move || {
+        let mut piece = [0; 64];
+        while answers.read(&mut piece).expect("reads") > 0 && tell.send(()).is_ok() {}
+    });
+    for message in ["one", "two"] {
+        while told.try_recv().is_ok() {}
+        writeln!(said, "{message}").expect("is read");
+        told.recv().expect("an answer begins");
+        signal(chat.id(), Signal::Interrupt).expect("is ours");
+        let mut report = Vec::new();
+        while report.last().is_none_or(|line: &String| !line.starts_with("at most ")) {
+            report.push(reports.next().expect("a report").expect("reads"));
+        }
+        assert!(report.join("\n").contains(" tokens, to the interruption, at "), "{report:?}");
+    }
+    signal(chat.id(), Signal::Interrupt).expect("is ours");
+    assert_eq!(chat.wait().expect("ends").code(), Some(130));
+    reader.join().expect("reads");
+}
+
+/// Checks that the arguments are refused, and how.
+fn refused(command: &str, options: &[&str], expected: Expect) {
+    let output = tacit(command, options).output().expect("starts");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
+    let folder = model().parent().expect("a folder").to_str().expect("text").to_owned();
+    expected.assert_eq(&String::from_utf8(output.stderr).expect("text").replace(&folder, "FOLDER"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    refused(
+        "generate",
+        &["--prompt", "a", "--top-p", "1.5"],
+        expect![[r#"
+        error: top-p is 1.5
+        help: give a probability, from 0 to 1
+    "#]],
+    );
+    refused(
+        "generate",
+        &["--prompt", "a", "--kv", "nf5"],
+        expect![[r#"
+        error: no format is named nf5
+        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+    "#]],
+    );
+    let own = model();
+    let cache = std::env::temp_dir().join("tacit-no-such-cache.safetensors");
+    let both =
+        ["--prompt", "a", "--draft", own.to_str().expect("text"), "--prompt-cache", cache.to_str().expect("text")];
+    refused(
+        "generate",
+        &both,
+        expect![[r#"
+        error: a draft has not seen what a prompt cache holds
+        help: leave out `--draft` or `--prompt-cache`
+    "#]],
+    );
+}
