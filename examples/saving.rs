@@ -11,7 +11,7 @@ use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops};
 use tacit::decoders::Positions;
-use tacit::io::{self, FileKind, Gguf, Tensors, Training, bitsandbytes, mlx_lm};
+use tacit::io::{self, FileKind, Gguf, Library, ModelFolder, Tensors, Training, bitsandbytes, mlx_lm};
 use tacit::model::Window;
 use tacit::prelude::*;
 use tacit::record::{Record, Recorder};
@@ -22,13 +22,14 @@ use tacit::record::{Record, Recorder};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 8] = [
+pub(crate) const SECTIONS: [Section; 9] = [
     ("inside", inside),
     ("resumed", resumed),
     ("kept", kept),
     ("kinds", kinds),
     ("codes", codes),
     ("decoder", decoder),
+    ("library", library),
     ("back", back),
     ("converted", converted),
 ];
@@ -235,6 +236,21 @@ fn decoder() -> Result<String> {
     Ok(format!("{} layers, {windows:?}\n{}", config.layers.len(), Aval::from(&logits)))
 }
 // ANCHOR_END: decoder
+
+// ANCHOR: library
+/// The folder of a GGUF file's model for mlx-lm.
+fn library() -> Result<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decoder/golden/tokenizers/spm.gguf");
+    let folder = Folder::new("library")?;
+    let parameters = Library::MlxLm.holdable(&folder.0, io::read(&file)?)?;
+    let model = ModelFolder::of(&file)?;
+    model.write(&folder.0, &parameters, Library::MlxLm)?;
+
+    let (config, _) = tacit::decoders::load(&folder.0)?;
+    let names: Vec<_> = model.names().collect();
+    Ok(format!("{}: {} words, {} layer", names.join(", "), config.vocab_size, config.layers.len()))
+}
+// ANCHOR_END: library
 
 // ANCHOR: back
 /// Read and written again, a file has the bytes that it had.

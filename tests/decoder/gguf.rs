@@ -6,7 +6,7 @@ use std::fs;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
-use tacit::io::Tensors;
+use tacit::io::{Library, ModelFolder, Tensors, read};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions, caches, load};
 
@@ -66,6 +66,27 @@ fn a_file_gives_the_logits_of_its_folder_and_of_llama_cpp() -> Result<()> {
         let theirs = expected.get(name)?;
         let far = difference(&of_file.try_index((-theirs.dim(0).., ..))?, &theirs)?;
         assert!(far <= bounds.llama_cpp, "{name}: the logits of llama.cpp differ by {far}");
+    }
+    Ok(())
+}
+
+/// The folders that are written of a file for other libraries have its logits.
+#[test]
+fn a_file_becomes_a_folder_of_each_library() -> Result<()> {
+    tacit::compile::disable_fusion();
+    let (_, prompt) = golden()?;
+    for (name, _) in MODELS {
+        let file = folder(&format!("gguf/{name}.gguf"));
+        let expected = logits(load(&file)?, &prompt)?;
+        for library in [Library::Tacit, Library::MlxLm, Library::HuggingFace] {
+            let holder = Folder::new(&format!("gguf-{name}-{library:?}"))?;
+            let parameters = library.holdable(&holder.0, read(&file)?)?;
+            ModelFolder::of(&file)?.write(&holder.0, &parameters, library)?;
+            let far = difference(&logits(load(&holder.0)?, &prompt)?, &expected)?;
+            // A gain that is stored less 1 may lose its last bit.
+            let bound = if (name, library) == ("qwen3_next", Library::HuggingFace) { 1e-6 } else { 0.0 };
+            assert!(far <= bound, "{name}, {library:?}: the logits differ by {far}");
+        }
     }
     Ok(())
 }
@@ -213,7 +234,7 @@ fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
         FILE: qwen3.attention.head_count_kv: 2 heads of keys do not serve 3 heads of queries in equal parts
         help: fetch or convert the model again
         FILE: qwen3.rope.scaling.type: spin is not read
-        help: there are default, linear, llama3 and yarn: take a model of one of these, or remove the entry if its context is not longer than that of the first training
+        help: there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the entry if its context is not longer than that of the first training
         FILE: blk.0.attn_q.weight: its 32 rows are not those of 3 heads
         help: the metadata are those of another model: convert it again
         FILE: llama.attention.value_length: it is 4, and that of keys is 8: heads of one width are read

@@ -72,7 +72,7 @@ fn a_configuration_that_is_not_read_says_which_key() {
         r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#,
         &expect![[r#"
         config.json: rope_scaling.rope_type: dynamic is not read: its frequencies change with the length
-        help: there are default, linear, llama3 and yarn: take a model of one of these, or remove the entry if its context is not longer than that of the first training"#]],
+        help: there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the entry if its context is not longer than that of the first training"#]],
     );
     check(
         "llama",

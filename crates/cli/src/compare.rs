@@ -9,7 +9,7 @@ use serde::Serialize;
 use tacit_core::{Error, Result, Value, printable};
 use tacit_drawing::{Dot, Dots};
 use tacit_files::replace;
-use tacit_io::{Distance, read};
+use tacit_io::{Distance, layout, read};
 use tacit_nn::Parameters;
 
 use crate::overwriting::Overwriting;
@@ -65,7 +65,7 @@ struct Row {
 
 pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     options.overwriting.check(options.svg.as_deref(), [&options.a, &options.b].into_iter().chain(&options.inputs))?;
-    let (a, mut b) = (read(&options.a)?, read(&options.b)?);
+    let (a, mut b) = in_common_names(options)?;
     let inputs = Inputs::of(options)?;
     let (mut parameters, mut only_a) = (Vec::new(), Vec::new());
     for (path, a) in a {
@@ -84,6 +84,25 @@ pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     let comparison = Comparison { parameters, only_a, only_b, max_error: options.max_error };
     options.svg.as_ref().map_or(Ok(()), |file| replace(file, comparison.chart().to_svg().as_bytes()))?;
     Ok(comparison)
+}
+
+/// The parameters of both, by names that are the same in files of llama.cpp, mlx-lm and Hugging Face.
+fn in_common_names(options: &Options) -> Result<(Parameters, Parameters)> {
+    let (mut a, mut b) = (read(&options.a)?, read(&options.b)?);
+    if !a.keys().eq(b.keys()) {
+        (a, b) = (layout::as_mlx_lm(&options.a, a)?, layout::as_mlx_lm(&options.b, b)?);
+    }
+    if !a.keys().any(|path| b.contains_key(path)) {
+        let first = |parameters: &Parameters| {
+            parameters.keys().next().map_or_else(|| "nothing".to_owned(), |path| printable::name(path).into_owned())
+        };
+        let message = format!("the two have no parameter in common: a begins with {}, b with {}", first(&a), first(&b));
+        return Err(Error::invalid(
+            message,
+            "compare two checkpoints of one model; `tacit inspect` lists their parameters",
+        ));
+    }
+    Ok((a, b))
 }
 
 /// What linear layers are given.

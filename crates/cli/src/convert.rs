@@ -1,16 +1,13 @@
 //! `tacit convert`: a checkpoint in the way of another program.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
-use tacit_files::folder_of;
 use tacit_io::bitsandbytes::BitsAndBytesLayout;
-use tacit_io::json::Json;
-use tacit_io::mlx_lm::{self, Config};
-use tacit_io::{FileKind, bitsandbytes, dense, hugging_face, save};
+use tacit_io::{FileKind, Library, ModelFolder, bitsandbytes, dense, hugging_face, save};
 use tacit_nn::Parameters;
 
 use crate::interruption;
@@ -23,7 +20,7 @@ pub(crate) struct Options {
     /// Whose checkpoint is written
     #[arg(long = "as", value_enum)]
     to: Target,
-    /// The file that is written; for mlx-lm a folder
+    /// The folder that is written, for mlx-lm and hugging-face, or the file; for tacit a name without an ending is a folder
     #[arg(short, long)]
     pub(crate) output: PathBuf,
     #[command(flatten)]
@@ -33,18 +30,17 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Target {
-    /// Tacit's own file, which holds whatever there is
+    /// Tacit's own file or folder, which holds whatever there is
     Tacit,
-    /// mlx-lm's folder: affine, mxfp4, mxfp8 and nvfp4 codes
+    /// mlx-lm's folder: affine, mxfp4, mxfp8 and nvfp4 codes; others become floats
     MlxLm,
+    /// The folder of Hugging Face's libraries: floats
+    HuggingFace,
     /// bitsandbytes' file: nf4, fp4 and int8 codes
     Bitsandbytes,
-    /// Dense tensors under their own names, as Hugging Face has them
+    /// A file of floats under their own names
     Floats,
 }
-
-/// The files of mlx-lm's folder.
-const MLX_LM: [&str; 2] = ["model.safetensors", "config.json"];
 
 /// What was written.
 #[derive(Serialize)]
@@ -54,54 +50,77 @@ pub(crate) struct Written {
     parameters: usize,
     before: usize,
     after: usize,
+    /// Parameters in codes that the target does not have, and that are floats there.
+    became_floats: usize,
+}
+
+impl Target {
+    /// Whose folder is written at a place, if it is one.
+    fn library(self, output: &Path) -> Option<Library> {
+        match self {
+            Self::MlxLm => Some(Library::MlxLm),
+            Self::HuggingFace => Some(Library::HuggingFace),
+            Self::Tacit if output.is_dir() || (output.extension().is_none() && !output.exists()) => {
+                Some(Library::Tacit)
+            }
+            Self::Tacit | Self::Bitsandbytes | Self::Floats => None,
+        }
+    }
 }
 
 pub(crate) fn convert(options: &Options) -> Result<Written> {
-    let output = &options.output;
-    let is_folder = matches!(options.to, Target::MlxLm);
-    if is_folder && output.exists() && !output.is_dir() {
+    let (input, output) = (&options.input, &options.output);
+    let library = options.to.library(output);
+    if library.is_some() && output.exists() && !output.is_dir() {
+        let reader = if library == Some(Library::MlxLm) { "mlx-lm" } else { "transformers" };
         return Err(Error::invalid(
-            format!("{} is no folder, and mlx-lm reads one", output.display()),
+            format!("{} is no folder, and {reader} reads one", output.display()),
             "name a folder, which is made if it is not there",
         ));
     }
-    let files = if !is_folder {
-        vec![output.clone()]
-    } else if output.exists() {
-        MLX_LM.map(|name| output.join(name)).to_vec()
-    } else {
-        Vec::new()
+    // Before any work: the input may be large, and a file of the output in the way.
+    let folder = library.map(|library| Ok::<_, Error>((library, ModelFolder::of(input)?))).transpose()?;
+    let files = match &folder {
+        Some((_, folder)) if output.exists() => folder.names().map(|name| output.join(name)).collect(),
+        Some(_) => Vec::new(),
+        None => vec![output.clone()],
     };
-    options.overwriting.check(files, [&options.input])?;
+    options.overwriting.check(files, [input])?;
     interruption::clear_up(None);
-    let kind = FileKind::of(&options.input)?;
-    let parameters = kind.read(&options.input)?;
+    let kind = FileKind::of(input)?;
+    let read = kind.read(input)?;
     let nbytes = |parameters: &Parameters| parameters.values().map(Value::nbytes).sum();
-    let before = nbytes(&parameters);
-    let parameters = if matches!(options.to, Target::Floats) { dense(&parameters)? } else { parameters };
-    match options.to {
-        Target::Tacit => save(output, &parameters)?,
-        Target::Bitsandbytes => bitsandbytes::write(output, &parameters, BitsAndBytesLayout::default())?,
-        Target::Floats => hugging_face::write(output, &parameters)?,
-        Target::MlxLm => {
-            // The configuration of the model itself goes along where there is one.
-            let folder = if options.input.is_dir() { options.input.as_path() } else { folder_of(&options.input) };
-            let config = Json::open_if_there(folder.join("config.json"))?;
-            let config = config.unwrap_or_else(|| Json::Object(Vec::new()));
-            mlx_lm::write(output, &parameters, &Config::new(config))?;
-        }
+    let codes = |parameters: &Parameters| parameters.values().filter(|value| value.is_implicit()).count();
+    let (before, codes_before) = (nbytes(&read), codes(&read));
+    let parameters = match (library, options.to) {
+        (Some(library), _) => library.holdable(input, read)?,
+        (None, Target::Floats) => dense(&read)?,
+        _ => read,
+    };
+    match (&folder, options.to) {
+        (Some((library, folder)), _) => folder.write(output, &parameters, *library)?,
+        (None, Target::Bitsandbytes) => bitsandbytes::write(output, &parameters, BitsAndBytesLayout::default())?,
+        (None, Target::Floats) => hugging_face::write(output, &parameters)?,
+        (None, _) => save(output, &parameters)?,
     }
+    let became_floats =
+        if library == Some(Library::MlxLm) { codes_before.saturating_sub(codes(&parameters)) } else { 0 };
     Ok(Written {
         read_by: kind.to_string(),
         target: options.to,
         parameters: parameters.len(),
         before,
         after: nbytes(&parameters),
+        became_floats,
     })
 }
 
 impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} parameters, {} bytes before, {} after", self.parameters, self.before, self.after)
+        write!(f, "{} parameters, {} bytes before, {} after", self.parameters, self.before, self.after)?;
+        if self.became_floats > 0 {
+            write!(f, "\n{} are floats now: mlx-lm does not have their format", self.became_floats)?;
+        }
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use tacit_core::{Result, Value};
+use tacit_core::{Error, Result, Value};
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Parameters, Rules};
 
@@ -65,6 +65,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         (Some(rules), _) => DecoderRules { rules, note: None },
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
+    named(options, &rules, &values)?;
     let mut work = Resumable::open(&options.output, [&options.input])?;
     interruption::clear_up(work.folder());
     let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
@@ -88,6 +89,19 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
     Ok(Quantized { parameters: rows, before, after, resumed, note })
+}
+
+/// Checks that the rules have a format for some parameter: others are those of another model.
+fn named(options: &Options, rules: &Rules, values: &Parameters) -> Result<()> {
+    for (path, value) in values {
+        if rules.format(path, &value.aval()?).is_some() {
+            return Ok(());
+        }
+    }
+    let first = values.keys().next().map_or_else(|| "it has none".to_owned(), |path| format!("the first is {path}"));
+    let message = format!("no rule gives a parameter of {} a format: {first}", options.input.display());
+    let help = "name parameters as `tacit inspect` lists them, which of a GGUF file are Hugging Face's names";
+    Err(Error::invalid(message, help))
 }
 
 /// The parameter in its format with what that lost, or as it was with why.

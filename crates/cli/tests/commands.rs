@@ -762,3 +762,71 @@ fn the_book_lists_the_commands() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../book/src/reference/commands.md");
     expect_file![file].assert_eq(&page);
 }
+
+/// A GGUF file, the folder of Hugging Face that it was made of, and what is written of it have the same parameters.
+#[test]
+fn models_of_several_programs_have_the_same_names() {
+    let folder = Folder::new("names");
+    let golden = |name: &str| format!("{}/../../tests/decoder/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (file, own) = (golden("gguf/qwen3_moe.gguf"), golden("gguf/qwen3_moe"));
+    let mut said = String::new();
+    for target in ["tacit", "mlx-lm", "hugging-face"] {
+        let made = folder.at(target);
+        said += &String::from_utf8(tacit(&["convert", &file, "--as", target, "-o", &made]).stdout).expect("text");
+        for (a, b) in [(&file, &made), (&made, &own)] {
+            let output = tacit(&["compare", a, b, "--max-error", "0"]);
+            let said = String::from_utf8(output.stdout).expect("text");
+            assert_eq!((output.status.code(), said.contains("only in")), (Some(0), false), "{said}");
+        }
+    }
+    expect![[r#"
+        26 parameters, 34752 bytes before, 34752 after
+        26 parameters, 34752 bytes before, 34752 after
+        44 parameters, 34752 bytes before, 34752 after
+    "#]]
+    .assert_eq(&said);
+    let rules = folder.at("rules.json");
+    assert_eq!(tacit(&["advise", &file, "--bits", "8", "--formats", "nf4:64", "-o", &rules]).status.code(), Some(0));
+    for input in [&file, &folder.at("mlx-lm")] {
+        let arguments = ["quantize", input, "--rules", &rules, "-o", &folder.at("packed.safetensors"), "--force"];
+        assert_eq!(tacit(&arguments).status.code(), Some(0), "{input}");
+    }
+    let strange = folder.at("strange.json");
+    fs::write(&strange, r#"{"blk.*.ffn_up.weight": "nf4:64"}"#).expect("writes");
+    let dense = folder.checkpoint();
+    let refused: [&[&str]; 3] = [
+        &["compare", &file, &dense],
+        &["quantize", &dense, "--rules", &strange, "-o", &folder.at("none.safetensors")],
+        &["convert", &dense, "--as", "hugging-face", "-o", &folder.at("none")],
+    ];
+    let said = refused.map(|arguments| {
+        let output = tacit(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8(output.stderr).expect("text").replace(folder.0.to_str().expect("text"), "FOLDER")
+    });
+    expect![[r#"
+        error: the two have no parameter in common: a begins with model.embed_tokens.weight, b with layer.bias
+        help: compare two checkpoints of one model; `tacit inspect` lists their parameters
+        error: no rule gives a parameter of FOLDER/dense.safetensors a format: the first is layer.bias
+        help: name parameters as `tacit inspect` lists them, which of a GGUF file are Hugging Face's names
+        error: FOLDER/none/model.safetensors: nothing says what model these tensors are of
+        help: name a GGUF file, or the folder of a model with its config.json
+    "#]]
+    .assert_eq(&said.concat());
+    let packed = folder.at("k.safetensors");
+    let wide = Parameters::from([("a.weight".to_owned(), ops::ones::<f32>(&[8, 256]).expect("ones").into())]);
+    save(folder.at("wide.safetensors"), &wide).expect("saves");
+    assert_eq!(
+        tacit(&["quantize", &folder.at("wide.safetensors"), "--format", "k:4", "-o", &packed]).status.code(),
+        Some(0)
+    );
+    check(
+        &["convert", &packed, "--as", "mlx-lm", "-o", &folder.at("floats")],
+        0,
+        &folder,
+        expect![[r#"
+        1 parameters, 1216 bytes before, 8192 after
+        1 are floats now: mlx-lm does not have their format
+    "#]],
+    );
+}

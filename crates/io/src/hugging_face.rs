@@ -58,6 +58,11 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 /// A parameter is not dense, or the files cannot be written: see [`write_sharded`](crate::write_sharded).
 pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
     let path = path.as_ref();
+    write_set(Set { path, beside: Vec::new() }, tensors(path, parameters)?)
+}
+
+/// The parameters, all of which are to be dense.
+pub(crate) fn tensors(path: &Path, parameters: &Parameters) -> Result<Vec<(String, Array)>> {
     let dense = |(name, value): (&String, &Value)| match value {
         Value::Dense(array) => Ok((name.clone(), array.clone())),
         Value::Implicit(_) => {
@@ -65,7 +70,7 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
             Err(cannot_hold(path, name, value, "a float checkpoint", help))
         }
     };
-    write_set(Set { path, beside: Vec::new() }, parameters.iter().map(dense).collect::<Result<_>>()?)
+    parameters.iter().map(dense).collect()
 }
 
 /// The largest file that Hugging Face's libraries write by themselves.

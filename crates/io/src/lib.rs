@@ -7,7 +7,7 @@
 //!
 //! Each format of another program has a module, which keeps codes and scales as they are: [`bitsandbytes`], [`mlx_lm`], [`gptq`],
 //! [`awq`], [`torchao`], [`Gguf`] of llama.cpp, with configuration and tokenizer, and, for floats, [`hugging_face`]. The first two are written as well. [`read()`]
-//! recognizes the format. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
+//! recognizes the format. [`ModelFolder`] writes a whole model for another library, with its configuration and its tokenizer. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
 //! All of them use [`Parameters`](tacit_nn::Parameters). [`convert()`] converts one format to another and measures the error.
 
 mod adapter;
@@ -27,10 +27,12 @@ mod index;
 mod integers;
 pub mod json;
 mod kind;
+pub mod layout;
 pub mod mlx_adapter;
 pub mod mlx_lm;
 pub mod mlx_prompt_cache;
 mod model_file;
+mod model_folder;
 pub mod peft;
 mod progress;
 mod quantized_layers;
@@ -56,6 +58,7 @@ pub use distance::Distance;
 pub use gguf::{Gguf, GgufType, GgufValue};
 pub use kind::FileKind;
 pub use model_file::ModelFile;
+pub use model_folder::{Library, ModelFolder};
 pub use progress::{Progress, progress_bar};
 pub use read::{Content, contents, read};
 pub use resumable::Resumable;

@@ -157,7 +157,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         describe(&mut config, parameters, &modules, rank, scale, dora);
     }
     let _new = make_folder(folder)?;
-    let beside = vec![(CONFIG, config.indented(4))];
+    let beside = vec![(CONFIG, config.indented(4).into_bytes())];
     Set { path: &path, beside }.write(tensors, &Metadata::new(), Writing::default())
 }
 

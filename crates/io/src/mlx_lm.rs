@@ -113,7 +113,21 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
 /// A parameter is neither dense nor the `weight` of a module in one of MLX's formats, or a file cannot be written, as for
 /// [`write_sharded`](crate::write_sharded).
 pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config) -> Result<()> {
-    let folder = folder.as_ref();
+    write_beside(folder.as_ref(), parameters, config, Vec::new())
+}
+
+/// Whether a folder has a place for the codes of a parameter.
+pub(crate) fn holds(path: &str, value: &Value) -> bool {
+    path.ends_with(".weight") && Mode::of(value).is_some()
+}
+
+/// Writes a folder with other files beside its own.
+pub(crate) fn write_beside(
+    folder: &Path,
+    parameters: &Parameters,
+    config: &Config,
+    mut beside: Vec<(&'static str, Vec<u8>)>,
+) -> Result<()> {
     let config = config.describing(parameters)?;
     let path = folder.join("model.safetensors");
     let mut tensors = Vec::new();
@@ -137,7 +151,8 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config)
     let _new = make_folder(folder)?;
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
     let writing = Writing { shard: Some(SHARD), progress: None };
-    Set { path: &path, beside: vec![("config.json", config.text())] }.write(tensors, &metadata, writing)
+    beside.push(("config.json", config.text().into_bytes()));
+    Set { path: &path, beside }.write(tensors, &metadata, writing)
 }
 
 /// The largest file that mlx-lm writes, `MAX_FILE_SIZE_GB`.

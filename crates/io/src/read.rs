@@ -16,7 +16,8 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 
 /// Reads the parameters of a checkpoint, whosever it is, with the codes and scales that it has.
 ///
-/// They have the names of the checkpoint, which for a GGUF file are llama.cpp's. Half floats are dense, as in the files: on a
+/// They have the names of the checkpoint, and those of a GGUF file Hugging Face's names, as [`Gguf::hugging_face`] has them, where
+/// its architecture is known. Half floats are dense, as in the files: on a
 /// CPU, where MLX multiplies them slowly, [`tacit_nn::hold_halves`] makes of them what is fast, without a copy.
 ///
 /// ```
@@ -101,7 +102,7 @@ impl FileKind {
         let path = path.as_ref();
         match self {
             Self::Tacit => load(path),
-            Self::Gguf => Gguf::open(path)?.parameters(),
+            Self::Gguf => Gguf::open(path)?.read(),
             Self::Bitsandbytes => bitsandbytes::read(path),
             Self::MlxLm => mlx_lm::read(path),
             Self::Gptq => gptq::read(path),

@@ -17,7 +17,7 @@ pub(crate) struct Set<'s> {
     /// That of a single file of tensors.
     pub(crate) path: &'s Path,
     /// Names in the same folder with what these files hold, without which the tensors are not understood.
-    pub(crate) beside: Vec<(&'static str, String)>,
+    pub(crate) beside: Vec<(&'static str, Vec<u8>)>,
 }
 
 /// The tensors of a file.
@@ -82,8 +82,8 @@ impl Set<'_> {
         for (file, name) in staged.into_iter().zip(&names) {
             commit.place(file, if names.len() == 1 { place } else { name.as_ref() })?;
         }
-        for (name, text) in beside {
-            commit.place_last(name, text.as_bytes())?;
+        for (name, content) in beside {
+            commit.place_last(name, &content)?;
         }
         commit.finish()
     }

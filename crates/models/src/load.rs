@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::Stacked;
-use tacit_core::{Aval, Error, Result, Value};
+use tacit_core::{Aval, Error, Result};
 use tacit_files::current;
-use tacit_io::{self as io, Gguf, mlx_adapter, peft};
+use tacit_io::{self as io, Gguf, layout, mlx_adapter, peft};
 use tacit_nn::{Missing, Model, Parameters, Rules};
 
 use crate::config::{Config, folder_of};
@@ -28,7 +26,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
         let file = Gguf::open(file)?;
         let config = Config::of_gguf(&file)?;
         let source = Source { tensors: file.path(), config: file.path() };
-        let parameters = in_one_dtype(file.hugging_face()?)?;
+        let parameters = file.hugging_face()?;
         return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
     }
     let folder = folder_of(path);
@@ -42,11 +40,8 @@ struct Source<'s> {
     config: &'s Path,
 }
 
-fn built(mut config: Config, mut parameters: Parameters, source: &Source<'_>) -> Result<(Config, Model<Decoder>)> {
-    if config.has_states() {
-        hybrid_of_hugging_face(&mut parameters)?;
-    }
-    let mut parameters = stacked(source.tensors, parameters)?;
+fn built(mut config: Config, parameters: Parameters, source: &Source<'_>) -> Result<(Config, Model<Decoder>)> {
+    let mut parameters = layout::as_mlx_lm(source.tensors, parameters)?;
     let head = parameters.contains_key(HEAD);
     if *config.tied.get_or_insert(!head) {
         parameters.remove(HEAD);
@@ -63,19 +58,6 @@ fn built(mut config: Config, mut parameters: Parameters, source: &Source<'_>) ->
 /// The head, where it is not the embedding.
 pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
-
-/// Dense floats in the dtype of the embedding: llama.cpp widens vectors and small matrices to `F32`, and a decoder of half floats
-/// would compute in `f32` from the first of them on.
-fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
-    let dtype = parameters.get(EMBEDDING).and_then(Value::as_dense).map(Array::dtype);
-    let Some(dtype @ (Dtype::Float16 | Dtype::Bfloat16)) = dtype else { return Ok(parameters) };
-    for value in parameters.values_mut() {
-        if let Some(wide) = value.as_dense().filter(|array| array.dtype() == Dtype::Float32) {
-            *value = wide.as_dtype(dtype)?.into();
-        }
-    }
-    Ok(parameters)
-}
 
 /// Checks that there are tensors of the last layer before any layer is built.
 fn check_layers(file: &Path, config: &Config, given: &Parameters) -> Result<()> {
@@ -113,78 +95,6 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
         Some(path) => wrong(path, "the configuration's decoder has no such parameter".to_owned()),
         None => Ok(()),
     }
-}
-
-/// The gains that a Qwen3-Next of Hugging Face stores less 1.
-const LESS_ONE: [&str; 5] = [
-    ".input_layernorm.weight",
-    ".post_attention_layernorm.weight",
-    "model.norm.weight",
-    ".q_norm.weight",
-    ".k_norm.weight",
-];
-
-/// Turns the tensors of a Qwen3-Next, if Hugging Face has stored them, into those of mlx-lm: filters lie the other way there,
-/// gains are counted from 1, and there is a part that proposes several tokens, which is not run.
-fn hybrid_of_hugging_face(parameters: &mut Parameters) -> Result<()> {
-    /// A filter as `[channels, 1, taps]`.
-    fn turned(path: &str, value: &Value) -> bool {
-        let shape = value.as_dense().map(Array::shape);
-        path.ends_with(".conv1d.weight") && matches!(shape, Some(&[_, 1, taps]) if taps != 1)
-    }
-    if !parameters.iter().any(|(path, value)| turned(path, value)) {
-        return Ok(());
-    }
-    parameters.retain(|path, _| !path.starts_with("mtp."));
-    for (path, value) in parameters.iter_mut() {
-        let is_turned = turned(path, value);
-        let Some(array) = value.as_dense() else { continue };
-        if is_turned {
-            *value = array.swap_axes(1, 2)?.into();
-        } else if LESS_ONE.iter().any(|end| path.ends_with(end)) {
-            *value = array.add(Array::from_f32(1.0).as_dtype(array.dtype())?)?.into();
-        }
-    }
-    Ok(())
-}
-
-/// The parameters with the experts of a layer, which Hugging Face stores apart, as one: `switch_mlp` in place of `experts.0`.
-fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
-    let mut stacked = Parameters::new();
-    let mut experts: BTreeMap<String, BTreeMap<usize, Value>> = BTreeMap::new();
-    for (path, value) in parameters {
-        let of_expert = path.split_once(".mlp.experts.").and_then(|(layer, rest)| {
-            let (number, rest) = rest.split_once('.')?;
-            Some((format!("{layer}.mlp.switch_mlp.{rest}"), number.parse().ok()?))
-        });
-        match of_expert {
-            Some((path, number)) => drop(experts.entry(path).or_default().insert(number, value)),
-            None => drop(stacked.insert(path, value)),
-        }
-    }
-    for (path, parts) in experts {
-        let wrong = |expert: usize, reason: &str| {
-            let key = path.replacen("switch_mlp", &format!("experts.{expert}"), 1);
-            Error::checkpoint(folder, Some(&key), reason, "fetch the tensors again, all of them")
-        };
-        if let Some(missing) = (0..parts.len()).find(|number| !parts.contains_key(number)) {
-            return Err(wrong(missing, "it is not there, and later experts are"));
-        }
-        let parts: Vec<Value> = parts.into_values().collect();
-        let avals = parts.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
-        // Dense ones are promoted to one dtype.
-        let arrays = parts.iter().map(Value::as_dense).collect::<Option<Vec<_>>>();
-        let alike = |aval: &Aval| if arrays.is_some() { aval.shape == avals[0].shape } else { *aval == avals[0] };
-        if let Some(other) = avals.iter().position(|aval| !alike(aval)) {
-            return Err(wrong(other, &format!("it is {}, and that of expert 0 is {}", avals[other], avals[0])));
-        }
-        let value = match arrays {
-            Some(arrays) => ops::stack(&arrays, 0)?.into(),
-            None => Stacked::new(parts)?.into(),
-        };
-        stacked.insert(path, value);
-    }
-    Ok(stacked)
 }
 
 /// The products' weights, by path; the router's stay as they are.

@@ -88,16 +88,9 @@ impl Rope {
                 Variant::Llama3 { factor: needed("factor")?, low, high, original }
             }
             "yarn" => yarn(own, all, dims, theta)?,
-            "rope_freqs" => {
-                let factors = own.positive_numbers("factors")?;
-                if factors.len() != dims as usize / 2 {
-                    let reason = format!("it has {} numbers, and {dims} of a head are turned in pairs", factors.len());
-                    return Err(own.wrong("factors", reason, "convert the model again"));
-                }
-                Variant::Factors(factors.into())
-            }
+            "longrope" => Variant::Factors(factors(own, dims)?),
             other => {
-                let help = "there are default, linear, llama3 and yarn: take a model of one of these, or remove the \
+                let help = "there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the \
                             entry if its context is not longer than that of the first training";
                 let why = if other == "dynamic" { ": its frequencies change with the length" } else { "" };
                 return Err(own.wrong("rope_type", format!("{other} is not read{why}"), help));
@@ -153,6 +146,22 @@ impl Rope {
             _ => turned(x),
         }
     }
+}
+
+/// What each frequency is divided by, if that is the same for texts of any length.
+fn factors(own: &Keys, dims: i32) -> Result<Arc<[f32]>> {
+    const KEY: &str = "long_factor";
+    let factors = own.positive_numbers(KEY)?;
+    if factors.len() != dims as usize / 2 {
+        let reason = format!("it has {} numbers, and {dims} of a head are turned in pairs", factors.len());
+        return Err(own.wrong(KEY, reason, "convert the model again"));
+    }
+    let gain = own.positive_number("attention_factor")?;
+    if own.positive_numbers("short_factor")? != factors || gain.is_none_or(|gain| (gain - 1.0).abs() > 0.0) {
+        let reason = "long texts have other frequencies than short ones, or another attention_factor than 1";
+        return Err(own.wrong(KEY, reason, "take a model whose frequencies do not change with the length"));
+    }
+    Ok(factors.into())
 }
 
 /// The dimensions between which the frequencies change, and the gain.

@@ -10,6 +10,8 @@ pub(super) struct Architecture {
     pub(super) name: &'static str,
     /// `model_type` of Hugging Face's configuration.
     pub(super) model_type: &'static str,
+    /// The class of transformers that runs it.
+    pub(super) class: &'static str,
     /// The tensors of a layer.
     pub(super) tensors: &'static [&'static [Tensor]],
     /// The keys of the configuration.
@@ -154,12 +156,17 @@ pub(super) const ROPE_SCALING: &[Key] = &[
     ("rope.scaling.yarn_beta_slow", "beta_slow"),
 ];
 
-const NORMALIZED: &[(&str, Json)] = &[("norm_topk_prob", Json::Bool(true))];
+const EACH_WITH_EXPERTS: &[(&str, Json)] = &[
+    ("norm_topk_prob", Json::Bool(true)),
+    ("decoder_sparse_step", Json::Integer(1)),
+    ("mlp_only_layers", Json::List(Vec::new())),
+];
 
 /// What most are.
 const PLAIN: Architecture = Architecture {
     name: "",
     model_type: "",
+    class: "",
     tensors: &[],
     keys: &[SIZES],
     usual: &[],
@@ -174,47 +181,54 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
     Architecture {
         name: "llama",
         model_type: "llama",
+        class: "LlamaForCausalLM",
         tensors: &[ATTENTION, MIXED_HEADS, NORM_BEFORE, GATED],
         ..PLAIN
     },
     Architecture {
         name: "qwen2",
         model_type: "qwen2",
+        class: "Qwen2ForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, NORM_BEFORE, GATED],
         ..PLAIN
     },
     Architecture {
         name: "qwen3",
         model_type: "qwen3",
+        class: "Qwen3ForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, GATED],
         ..PLAIN
     },
     Architecture {
         name: "qwen3moe",
         model_type: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, EXPERTS],
         keys: &[SIZES, EXPERT_SIZES],
-        usual: NORMALIZED,
+        usual: EACH_WITH_EXPERTS,
         ..PLAIN
     },
     // The gains are plus 1 there, which is how mlx-lm has them.
     Architecture {
         name: "qwen3next",
         model_type: "qwen3_next",
+        class: "Qwen3NextForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, EXPERTS, SHARED_EXPERT, DELTA_NET],
         keys: &[SIZES, EXPERT_SIZES, DELTA_NET_SIZES],
-        usual: NORMALIZED,
+        usual: EACH_WITH_EXPERTS,
         ..PLAIN
     },
     Architecture {
         name: "gemma",
         model_type: "gemma",
+        class: "GemmaForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, NORM_BEFORE, GATED],
         ..GEMMA
     },
     Architecture {
         name: "gemma2",
         model_type: "gemma2",
+        class: "Gemma2ForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, NORM_BETWEEN, NORMS_AROUND, GATED],
         keys: &[SIZES, WINDOW, CAPS],
         usual: &[("sliding_window", Json::Integer(4096))],
@@ -224,6 +238,7 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
     Architecture {
         name: "gemma3",
         model_type: "gemma3_text",
+        class: "Gemma3ForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, NORMS_AROUND, GATED],
         keys: &[SIZES, WINDOW, LOCAL_ROPE, CAPS],
         usual: &[("rope_theta", Json::Integer(10_000))],

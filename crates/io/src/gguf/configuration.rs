@@ -5,9 +5,10 @@ use tacit_core::{Error, Result};
 use super::architecture::{ROPE_SCALING, Scale};
 use super::cursor::Cursor;
 use super::names::ROPE;
-use super::tokenizer::TOKENS;
+use super::tokenizer::{BEGIN, TOKENS};
 use super::{Gguf, GgufValue, metadata};
 use crate::json::Json;
+use crate::torch_dtype::torch_dtype;
 
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -17,8 +18,8 @@ impl Gguf {
     /// What Hugging Face's `config.json` says of such a model, as far as the metadata and the tensors tell.
     ///
     /// The architectures are those of [`hugging_face`](Self::hugging_face). Numbers of `f32` have the fewest digits that stand
-    /// for them. What rotary frequencies are divided by, `rope_freqs.weight`, is the list `factors` of a `rope_scaling` of type
-    /// `rope_freqs`, which Hugging Face does not have.
+    /// for them. What rotary frequencies are divided by, `rope_freqs.weight`, is a `rope_scaling` of type `longrope` whose lists for
+    /// long and for short texts are the same.
     ///
     /// ```no_run
     /// # fn main() -> tacit_core::Result<()> {
@@ -37,7 +38,9 @@ impl Gguf {
     pub fn configuration(&self) -> Result<Json> {
         let architecture = self.architecture()?;
         let mut json = Json::Object(Vec::new());
+        json.set("architectures", Json::List(vec![Json::Text(architecture.class.to_owned())]));
         json.set("model_type", Json::Text(architecture.model_type.to_owned()));
+        json.set("torch_dtype", Json::Text(torch_dtype(self.aval(EMBEDDING)?.dtype).to_owned()));
         for (key, value) in architecture.usual {
             json.set(key, value.clone());
         }
@@ -68,6 +71,9 @@ impl Gguf {
             if self.header.tensors.contains_key(tensor) {
                 json.set(key, Json::Bool(true));
             }
+        }
+        if let Some(begin) = self.value(BEGIN)? {
+            json.set("bos_token_id", begin);
         }
         let ends = self.end_tokens()?;
         if !ends.is_empty() {
@@ -140,8 +146,17 @@ impl Gguf {
             let factors = factors.as_dense().filter(|_| stored.shape.len() == 1 && stored.kind.name() == "F32");
             let reason = || format!("it is {} {:?}, and should be a list of F32", stored.kind, stored.shape);
             let factors = factors.ok_or_else(|| self.wrong(ROPE, reason(), AGAIN))?.as_slice::<f32>();
-            scaling.set("rope_type", Json::Text("rope_freqs".to_owned()));
-            scaling.set("factors", Json::List(factors.iter().map(|&factor| short(factor.into())).collect()));
+            let factors = Json::List(factors.iter().map(|&factor| short(factor.into())).collect());
+            scaling = Json::Object(Vec::new());
+            scaling.set("rope_type", Json::Text("longrope".to_owned()));
+            // Of texts that are as long as the model may read, or shorter, which all are.
+            for key in ["long_factor", "short_factor"] {
+                scaling.set(key, factors.clone());
+            }
+            scaling.set("attention_factor", Json::Float(1.0));
+            if let Some(length) = json.get("max_position_embeddings") {
+                scaling.set("original_max_position_embeddings", length.clone());
+            }
         }
         let scales = scaling.get("rope_type").and_then(Json::text).is_some_and(|kind| kind != "none");
         if scales {

@@ -1,10 +1,10 @@
 //! The names that Hugging Face's models have for llama.cpp's tensors, and what llama.cpp changed of these undone.
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
-use super::architecture::{Architecture, Change};
+use super::architecture::{Architecture, Change, Tensor};
 use super::{Gguf, GgufValue, heads};
 
 /// What rotary frequencies are divided by: it is a part of the configuration and not a parameter.
@@ -20,13 +20,38 @@ fn in_layer<'n>(name: &'n str, layers: &str) -> Option<(&'n str, &'n str)> {
     name.strip_prefix(layers)?.split_once('.').filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// A tensor of an architecture, and Hugging Face's name for it.
+fn known(architecture: &Architecture, name: &str) -> Option<(&'static Tensor, String)> {
+    let layer = in_layer(name, LAYERS[0]);
+    let (tensor, rest) = architecture.tensor(layer.is_some(), layer.map_or(name, |(_, name)| name))?;
+    let renamed = match layer {
+        Some((number, _)) => format!("{}{number}.{}{rest}", LAYERS[1], tensor.1),
+        None => format!("{}{rest}", tensor.1),
+    };
+    Some((tensor, renamed))
+}
+
+/// Dense floats in the dtype of the embedding: llama.cpp widens vectors and small matrices to `F32`, and a decoder of half floats
+/// would compute in `f32` from the first of them on.
+fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
+    let dtype = parameters.get("model.embed_tokens.weight").and_then(Value::as_dense).map(Array::dtype);
+    let Some(dtype @ (Dtype::Float16 | Dtype::Bfloat16)) = dtype else { return Ok(parameters) };
+    for value in parameters.values_mut() {
+        if let Some(wide) = value.as_dense().filter(|array| array.dtype() == Dtype::Float32) {
+            *value = wide.as_dtype(dtype)?.into();
+        }
+    }
+    Ok(parameters)
+}
+
 impl Gguf {
     /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2`, `qwen3`,
     /// `qwen3moe`, `qwen3next`, `gemma`, `gemma2` and `gemma3`.
     ///
     /// What llama.cpp changes is undone: rows of queries and keys are put in their old order, and 1 is taken from the gains of
-    /// a Gemma. The experts of a layer are one array, and a `qwen3next` is as mlx-lm has it. `rope_freqs.weight`, which is no
-    /// parameter, is left out: [`configuration`](Self::configuration) has it.
+    /// a Gemma. The experts of a layer are one array, and a `qwen3next` is as mlx-lm has it: see
+    /// [`layout`](crate::layout). Where the embedding is of half floats, vectors are too, which llama.cpp widens. `rope_freqs.weight`,
+    /// which is no parameter, is left out: [`configuration`](Self::configuration) has it.
     ///
     /// # Errors
     ///
@@ -39,7 +64,14 @@ impl Gguf {
                 parameters.insert(renamed, value);
             }
         }
-        Ok(parameters)
+        in_one_dtype(parameters)
+    }
+
+    /// All tensors by the names of [`hugging_face`](Self::hugging_face) if each has one there, and else by their own.
+    pub(crate) fn read(&self) -> Result<Parameters> {
+        let is_named =
+            |architecture: &Architecture| self.names().all(|name| name == ROPE || known(architecture, name).is_some());
+        if self.architecture().is_ok_and(is_named) { self.hugging_face() } else { self.parameters() }
     }
 
     /// Whether the file's architecture is one of those that [`hugging_face`](Self::hugging_face) and
@@ -60,15 +92,9 @@ impl Gguf {
 
     /// The parameter that a tensor is, with its name; nothing for a tensor that is a part of another one's.
     fn parameter(&self, architecture: &Architecture, name: &str) -> Result<Option<(String, Value)>> {
-        let layer = in_layer(name, LAYERS[0]);
-        let known = architecture.tensor(layer.is_some(), layer.map_or(name, |(_, name)| name));
-        let Some((tensor, rest)) = known else {
+        let Some((tensor, renamed)) = known(architecture, name) else {
             let help = "take `parameters`, with the names of the file";
             return Err(self.wrong(name, "it is no tensor of this architecture", help));
-        };
-        let renamed = match layer {
-            Some((number, _)) => format!("{}{number}.{}{rest}", LAYERS[1], tensor.1),
-            None => format!("{}{rest}", tensor.1),
         };
         let mut value = match tensor.2 {
             Change::NetGate => return Ok(None),

@@ -40,7 +40,7 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const PRE: &str = "tokenizer.ggml.pre";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-const BEGIN: &str = "tokenizer.ggml.bos_token_id";
+pub(super) const BEGIN: &str = "tokenizer.ggml.bos_token_id";
 const END: &str = "tokenizer.ggml.eos_token_id";
 
 const HELP: &str = "convert the model again, or take the tokenizer of its folder";
@@ -113,7 +113,9 @@ impl Gguf {
     /// There is no tokenizer, or a token is none of it.
     pub fn tokenizer_config(&self) -> Result<Json> {
         let vocabulary = self.vocabulary()?;
-        let mut config = Json::Object(Vec::new());
+        // The class that takes `tokenizer.json` as it is, and no class of the architecture.
+        let class = [("tokenizer_class", text("PreTrainedTokenizerFast"))];
+        let mut config = object(class.into_iter().chain([("clean_up_tokenization_spaces", Json::Bool(false))]));
         for (key, theirs) in [(BEGIN, "bos_token"), (END, "eos_token"), (UNKNOWN, "unk_token")] {
             if let Some(token) = self.token(key, &vocabulary)? {
                 config.set(theirs, text(&vocabulary.tokens[token]));

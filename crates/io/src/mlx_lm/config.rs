@@ -129,7 +129,7 @@ impl Config {
 
     /// The configuration for these parameters: as it is, if it says their formats. What it says of another library's format
     /// is left out, which is not theirs any more.
-    pub(super) fn describing(&self, parameters: &Parameters) -> Result<Self> {
+    pub(crate) fn describing(&self, parameters: &Parameters) -> Result<Self> {
         let mut this = self.clone();
         for place in [&[][..], &[TEXT]] {
             let method =

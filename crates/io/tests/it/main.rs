@@ -16,6 +16,7 @@ mod libraries;
 mod malformed;
 mod mlx_lm;
 mod mlx_prompt_cache;
+mod model_folder;
 mod models;
 mod resumable;
 mod rotation;

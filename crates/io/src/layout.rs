@@ -1,0 +1,145 @@
+//! The same decoder's parameters as mlx-lm has them, and as Hugging Face does.
+//!
+//! The names are the same but for experts: Hugging Face stores those of a layer apart, `mlp.experts.0.up_proj`, and mlx-lm as one
+//! array, `mlp.switch_mlp.up_proj`. Of a Qwen3-Next the filters lie the other way and the gains of norms are less 1 with Hugging
+//! Face. [`Gguf::hugging_face`](crate::Gguf::hugging_face) gives mlx-lm's arrangement.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mlx_rs::{Array, ops};
+use tacit_arrays::Stacked;
+use tacit_core::{Aval, Error, Result, Value};
+use tacit_nn::Parameters;
+
+/// The gains that a Qwen3-Next of Hugging Face stores less 1.
+const LESS_ONE: [&str; 5] = [
+    ".input_layernorm.weight",
+    ".post_attention_layernorm.weight",
+    "model.norm.weight",
+    ".q_norm.weight",
+    ".k_norm.weight",
+];
+
+const APART: &str = ".mlp.experts.";
+const TOGETHER: &str = ".mlp.switch_mlp.";
+
+/// The parameters as mlx-lm has them; those that are so already stay.
+///
+/// Experts that are implicit arrays become a [`Stacked`] one. What proposes several tokens in a Qwen3-Next of Hugging Face, which
+/// is not run, is left out.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use std::path::Path;
+///
+/// use mlx_rs::ops;
+/// use tacit_io::layout;
+/// use tacit_nn::Parameters;
+///
+/// let path = |expert| format!("model.layers.0.mlp.experts.{expert}.up_proj.weight");
+/// let apart: Parameters = (0..2).map(|expert| Ok((path(expert), ops::ones::<f32>(&[8, 4])?.into()))).collect::<tacit_core::Result<_>>()?;
+///
+/// let together = layout::as_mlx_lm(Path::new("model"), apart.clone())?;
+/// assert_eq!(together["model.layers.0.mlp.switch_mlp.up_proj.weight"].to_string(), "f32[2,8,4]");
+/// assert!(layout::as_hugging_face(together)?.keys().eq(apart.keys()));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// An expert is missing, or those of a layer differ in shape or type. The message names `file`.
+pub fn as_mlx_lm(file: &Path, mut parameters: Parameters) -> Result<Parameters> {
+    if has_filters(&parameters, |shape| matches!(shape, &[_, 1, taps] if taps != 1)) {
+        parameters.retain(|path, _| !path.starts_with("mtp."));
+        turn(&mut parameters, 1.0)?;
+    }
+    stacked(file, parameters)
+}
+
+/// The parameters as Hugging Face has them; those that are so already stay.
+///
+/// Experts that are one array are made dense, for which the [policy](tacit_core::Policy) is asked.
+///
+/// # Errors
+///
+/// An array of experts refuses to be made dense, or the policy forbids it.
+pub fn as_hugging_face(mut parameters: Parameters) -> Result<Parameters> {
+    if has_filters(&parameters, |shape| matches!(shape, &[_, taps, 1] if taps != 1)) {
+        turn(&mut parameters, -1.0)?;
+    }
+    let mut apart = Parameters::new();
+    for (path, value) in parameters {
+        let Some((layer, rest)) = path.split_once(TOGETHER) else {
+            apart.insert(path, value);
+            continue;
+        };
+        let experts = value.dense()?;
+        for (number, expert) in experts.split_equal(experts.dim(0), 0)?.iter().enumerate() {
+            apart.insert(format!("{layer}{APART}{number}.{rest}"), expert.squeeze_axes(&[0])?.into());
+        }
+    }
+    Ok(apart)
+}
+
+/// Whether filters of a hybrid decoder have such a shape.
+fn has_filters(parameters: &Parameters, lie: fn(&[i32]) -> bool) -> bool {
+    parameters.iter().any(|(path, value)| is_filter(path) && value.as_dense().is_some_and(|array| lie(array.shape())))
+}
+
+fn is_filter(path: &str) -> bool {
+    path.ends_with(".linear_attn.conv1d.weight")
+}
+
+/// Turns filters round, and adds a number to the gains.
+fn turn(parameters: &mut Parameters, added: f32) -> Result<()> {
+    for (path, value) in parameters.iter_mut() {
+        let Some(array) = value.as_dense() else { continue };
+        if is_filter(path) {
+            *value = array.swap_axes(1, 2)?.into();
+        } else if LESS_ONE.iter().any(|end| path.ends_with(end)) {
+            *value = array.add(Array::from_f32(added).as_dtype(array.dtype())?)?.into();
+        }
+    }
+    Ok(())
+}
+
+/// The parameters with the experts of a layer as one.
+fn stacked(file: &Path, parameters: Parameters) -> Result<Parameters> {
+    let mut stacked = Parameters::new();
+    let mut experts: BTreeMap<String, BTreeMap<usize, Value>> = BTreeMap::new();
+    for (path, value) in parameters {
+        let of_expert = path.split_once(APART).and_then(|(layer, rest)| {
+            let (number, rest) = rest.split_once('.')?;
+            Some((format!("{layer}{TOGETHER}{rest}"), number.parse().ok()?))
+        });
+        match of_expert {
+            Some((path, number)) => drop(experts.entry(path).or_default().insert(number, value)),
+            None => drop(stacked.insert(path, value)),
+        }
+    }
+    for (path, parts) in experts {
+        let wrong = |expert: usize, reason: &str| {
+            let key = path.replacen(TOGETHER, &format!("{APART}{expert}."), 1);
+            Error::checkpoint(file, Some(&key), reason, "fetch the tensors again, all of them")
+        };
+        if let Some(missing) = (0..parts.len()).find(|number| !parts.contains_key(number)) {
+            return Err(wrong(missing, "it is not there, and later experts are"));
+        }
+        let parts: Vec<Value> = parts.into_values().collect();
+        let avals = parts.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
+        // Dense ones are promoted to one dtype.
+        let arrays = parts.iter().map(Value::as_dense).collect::<Option<Vec<_>>>();
+        let alike = |aval: &Aval| if arrays.is_some() { aval.shape == avals[0].shape } else { *aval == avals[0] };
+        if let Some(other) = avals.iter().position(|aval| !alike(aval)) {
+            return Err(wrong(other, &format!("it is {}, and that of expert 0 is {}", avals[other], avals[0])));
+        }
+        let value = match arrays {
+            Some(arrays) => ops::stack(&arrays, 0)?.into(),
+            None => Stacked::new(parts)?.into(),
+        };
+        stacked.insert(path, value);
+    }
+    Ok(stacked)
+}
