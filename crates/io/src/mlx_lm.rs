@@ -5,6 +5,7 @@
 //! (`load_model` and `quantize_model` in `mlx_lm/utils.py`).
 
 mod config;
+mod k_quant;
 mod mode;
 
 use std::path::Path;
@@ -17,6 +18,7 @@ use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
 pub use config::Config;
+pub(crate) use k_quant::affine_of_k_quant;
 pub(crate) use mode::Mode;
 
 use crate::hugging_face::cannot_hold;

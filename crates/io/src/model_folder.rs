@@ -155,7 +155,8 @@ impl Library {
     /// The parameters as the library has them: experts apart or as one, and dense what it has no format for. `file` is what errors
     /// name.
     ///
-    /// What is made dense has the values that it stands for, and the [policy](tacit_core::Policy) is asked for it.
+    /// What is made dense has the values that it stands for, and the [policy](tacit_core::Policy) is asked for it. For mlx-lm K-quants
+    /// of 4 and 5 bits keep their codes, as affine arrays.
     ///
     /// # Errors
     ///
@@ -165,10 +166,12 @@ impl Library {
             Self::Tacit => Ok(parameters),
             Self::HuggingFace => layout::as_hugging_face(dense(&parameters)?),
             Self::MlxLm => {
-                let parameters = layout::as_mlx_lm(file.as_ref(), parameters)?;
-                let (mut held, others): (Parameters, Parameters) = parameters
-                    .into_iter()
-                    .partition(|(path, value)| !value.is_implicit() || mlx_lm::holds(path, value));
+                let (mut held, mut others) = (Parameters::new(), Parameters::new());
+                for (path, value) in layout::as_mlx_lm(file.as_ref(), parameters)? {
+                    let value = mlx_lm::affine_of_k_quant(&value).unwrap_or(Ok(value))?;
+                    let is_held = !value.is_implicit() || mlx_lm::holds(&path, &value);
+                    if is_held { &mut held } else { &mut others }.insert(path, value);
+                }
                 held.append(&mut dense(&others)?);
                 Ok(held)
             }

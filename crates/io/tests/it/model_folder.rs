@@ -98,10 +98,12 @@ fn what_stands_beside_the_tensors_of_a_folder_goes_along_byte_by_byte() {
 #[test]
 fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
     let x = ops::arange::<_, f32>(0, 8 * 256, None).and_then(|x| x.sin()?.reshape(&[8, 256])).expect("numbers");
-    let values: [(&str, Value); 4] = [
+    let values: [(&str, Value); 6] = [
         ("affine.weight", AffineArray::quantize(&x, Affine { bits: 5, group: 32 }).expect("whole groups").into()),
         ("affine.bias", AffineArray::quantize(&x, Affine { bits: 4, group: 64 }).expect("whole groups").into()),
-        ("k.weight", KQuantArray::quantize(&x, KQuant { bits: 4 }).expect("whole groups").into()),
+        ("k4.weight", KQuantArray::quantize(&x, KQuant { bits: 4 }).expect("whole groups").into()),
+        ("k5.weight", KQuantArray::quantize(&x, KQuant { bits: 5 }).expect("whole groups").into()),
+        ("k6.weight", KQuantArray::quantize(&x, KQuant { bits: 6 }).expect("whole groups").into()),
         ("nf4.weight", Nf4Array::quantize(&x, Nf4 { block: 64, double: false }).expect("whole groups").into()),
     ];
     let parameters: Parameters = values.into_iter().map(|(path, value)| (path.to_owned(), value)).collect();
@@ -112,8 +114,10 @@ fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
             held.iter().filter(|(_, value)| !value.is_implicit()).map(|(path, _)| path.as_str()).collect();
         let expected: &[&str] = match library {
             Library::Tacit => &[],
-            Library::MlxLm => &["affine.bias", "k.weight", "nf4.weight"],
-            Library::HuggingFace => &["affine.bias", "affine.weight", "k.weight", "nf4.weight"],
+            Library::MlxLm => &["affine.bias", "k6.weight", "nf4.weight"],
+            Library::HuggingFace => {
+                &["affine.bias", "affine.weight", "k4.weight", "k5.weight", "k6.weight", "nf4.weight"]
+            }
         };
         assert_eq!(floats, expected, "{library:?}");
         for (path, value) in &held {

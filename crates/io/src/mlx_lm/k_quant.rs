@@ -1,0 +1,35 @@
+//! K-quants as MLX's affine arrays.
+
+use mlx_rs::Dtype;
+use tacit_arrays::format::{Affine, Parts};
+use tacit_arrays::{AffineArray, KQuantArray, Packed};
+use tacit_core::{Aval, Error, Result, Value};
+
+/// The affine array with the codes of a K-quant, if MLX has its groups: those of 4 and 5 bits are of 32 elements.
+///
+/// Scales and biases are `f32`, in which an integer times a half is exact.
+pub(crate) fn affine_of_k_quant(value: &Value) -> Option<Result<Value>> {
+    let array = value.downcast::<KQuantArray>()?;
+    let (aval, format) = (value.aval().ok()?, *array.format());
+    let whole = aval.size().is_multiple_of(256) && aval.shape.last().is_some_and(|last| last % 32 == 0);
+    let fits = format.group() == 32 && whole && !array.stored().transposed;
+    fits.then(|| affine(array, Affine { bits: format.bits, group: 32 }, aval))
+}
+
+fn affine(array: &KQuantArray, format: Affine, aval: Aval) -> Result<Value> {
+    let along = |elements: i64| {
+        let mut shape = aval.shape.clone();
+        if let Some(last) = shape.last_mut() {
+            *last = (i64::from(*last) * i64::from(format.bits) / elements) as i32;
+        }
+        shape
+    };
+    let words = array.codes().view_dtype(Dtype::Uint32)?.reshape(&along(32))?;
+    // A number for each group: scales, and then biases.
+    let numbers = array.scales().ok_or_else(|| Error::invalid("a K-quant has no scales", "make it anew"))?.dense()?;
+    let groups = along(32 * i64::from(format.bits));
+    let numbers = numbers.split_equal(2, 0)?.iter().map(|half| half.reshape(&groups)).collect::<Result<Vec<_>, _>>()?;
+    let biases = numbers.get(1).cloned();
+    let parts = Parts { biases, ..Parts::new(words, numbers[0].clone()) };
+    Ok(AffineArray::from_parts(parts, format, aval)?.into())
+}
