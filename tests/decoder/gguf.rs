@@ -266,6 +266,19 @@ fn with_byte(name: &str, key: &str, behind: usize, byte: u8) -> Vec<u8> {
     bytes
 }
 
+/// A golden tokenizer with another text in the place of the first of a list. Behind a tokenizer there is nothing that is aligned.
+fn with_first(bytes: Vec<u8>, key: &str, text: &str) -> Vec<u8> {
+    let mut bytes = bytes;
+    let at = bytes.windows(key.len()).position(|found| found == key.as_bytes()).expect("is there") + key.len() + 16;
+    let length = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")) as usize;
+    bytes.splice(at..at + 8 + length, [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat());
+    bytes
+}
+
+fn with_empty_token(name: &str) -> Vec<u8> {
+    with_first(changed_in("tokenizers", name, &[]), "tokenizer.ggml.tokens", "")
+}
+
 #[test]
 fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
     let holder = Folder::new("gguf-tokenizers")?;
@@ -282,6 +295,10 @@ fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
         with_byte("qwen2", "tokenizer.ggml.merges", first, b'x'),
         with_byte("qwen2", "tokenizer.ggml.tokens", first, b'"'),
         with_byte("qwen2", "tokenizer.ggml.bos_token_id", 5, 77),
+        // A merge whose result is one of its halves, where nothing is a token as well.
+        with_first(with_empty_token("qwen2"), "tokenizer.ggml.merges", "a "),
+        with_first(with_empty_token("qwen2"), "tokenizer.ggml.merges", "a"),
+        with_first(with_empty_token("qwen2"), "tokenizer.ggml.merges", ""),
     ];
     let mut said = String::new();
     for bytes in files {
@@ -308,6 +325,12 @@ fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
         FILE: tokenizer.ggml.tokens: "\"" is token 0 and 1
         help: convert the model again, or take the tokenizer of its folder
         FILE: tokenizer.ggml.bos_token_id: it is 19720, and there are 526 tokens
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.merges: "a " is not of two parts, and what has one is merged into itself
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.merges: "a" is not of two parts, and what has one is merged into itself
+        help: convert the model again, or take the tokenizer of its folder
+        FILE: tokenizer.ggml.merges: "" is not of two parts, and what has one is merged into itself
         help: convert the model again, or take the tokenizer of its folder
     "#]].assert_eq(&said);
     Ok(())

@@ -255,6 +255,10 @@ impl Gguf {
             // The first half may be a space itself, in files of before they were written as letters.
             let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
             let (left, right) = at.map_or(("", ""), |at| (&merge[..at], &merge[at + 1..]));
+            if left.is_empty() || right.is_empty() {
+                let reason = format!("{merge:?} is not of two parts, and what has one is merged into itself");
+                return Err(self.wrong(MERGES, reason, HELP));
+            }
             let joined = format!("{left}{right}");
             let lacking = [left, right, &joined].into_iter().find(|half| !ids.contains_key(half));
             match lacking {
