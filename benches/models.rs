@@ -1,5 +1,6 @@
 //! What a whole model costs: a call of it beside the bare module's, sentences embedded by quantized encoders beside the
 //! float one, and checkpoints saved and loaded beside copying and reading the file.
+//! Where `TACIT_GEMMA` names the file of `tests/scripts/gemma.sh`, that decoder is loaded from it and quantized.
 //!
 //! The encoder has the sizes of all-MiniLM-L6-v2 and drawn weights. What is compared takes its turns in one run.
 
@@ -20,6 +21,7 @@ use tacit::model::Model;
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
 use tacit_figures::{Bench, Unit, resident};
+use tacit_models::Decoder;
 
 /// The tokens of a sentence.
 const TOKENS: i32 = 32;
@@ -35,7 +37,44 @@ fn main() -> Result<()> {
     for sentences in [1, 32] {
         embeddings(&bench, &bert, sentences)?;
     }
-    checkpoints(&bench)
+    checkpoints(&bench)?;
+    match std::env::var_os("TACIT_GEMMA") {
+        Some(file) => decoder(&bench, Path::new(&file)),
+        None => Ok(()),
+    }
+}
+
+/// A decoder from one file, beside reading the file, and its layers in another format. Memory is counted by the most that the process
+/// has beyond what it had before, pages of the file included, over what the result takes.
+fn decoder(bench: &Bench, file: &Path) -> Result<()> {
+    let rounds = bench
+        .turns()
+        .within(Duration::from_secs(20), 5)
+        .run("loading", || tacit_models::load(file).map(|loaded| drop(black_box(loaded))))
+        .run("reading the file into memory", || {
+            black_box(sum(&fs::read(file).map_err(Error::file("read", file))?));
+            Ok(())
+        })
+        .take()?;
+    rounds.record("file/load", Unit::rate("MB/s", megabytes(file)?));
+
+    let peak_of = |case: &str, make: &dyn Fn() -> Result<Model<Decoder>>| {
+        resident::reset_peak();
+        let before = resident::now();
+        let model = make()?;
+        let held = model.nbytes() as f64 / 1e6;
+        bench.amount(case, (resident::peak() - before) / 1e6, "MB", "the result", held);
+        Ok::<_, Error>(())
+    };
+    peak_of("file/load/memory", &|| Ok(tacit_models::load(file)?.1))?;
+    // Those of the layers alone: the embedding has eight bits in the file.
+    let layers = "model.layers.*_proj.weight";
+    peak_of("file/quantize/memory", &|| {
+        let _allow = Policy::Allow.scope();
+        let (_, mut model) = tacit_models::load(file)?;
+        model.replace(layers, |_, codes| Ok(Some(codes.dense()?.into())))?;
+        model.quantize(layers, "nf4:64")
+    })
 }
 
 fn encoder() -> Result<Bert> {
