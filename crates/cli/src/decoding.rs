@@ -6,11 +6,11 @@
 mod answer;
 #[cfg(test)]
 mod ids;
-mod source;
+pub(crate) mod source;
 mod step;
 mod stored;
 pub(crate) mod template;
-mod text;
+pub(crate) mod text;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -63,14 +63,14 @@ pub(crate) struct DecodingOptions {
 
 /// What the parameters become when they are read.
 #[derive(Args, Debug)]
-struct Weights {
+pub(crate) struct Weights {
     /// What the weights of the products become: a format such as nf4:64 or affine:4:64, of which the embedding and the head
     /// have at least 6 bits, or a file of rules
     #[arg(long, value_name = "FORMAT")]
-    weights: Option<String>,
+    pub(crate) weights: Option<String>,
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
-    lora: Option<PathBuf>,
+    pub(crate) lora: Option<PathBuf>,
 }
 
 /// How tokens are drawn.
@@ -226,7 +226,7 @@ impl<'o> Decoding<'o> {
 
 impl Weights {
     /// The decoder at a path, with these weights.
-    fn read(&self, path: &Path) -> Result<(Config, Model<Decoder>)> {
+    pub(crate) fn read(&self, path: &Path) -> Result<(Config, Model<Decoder>)> {
         let (config, mut model) = tacit_models::load(path)?;
         if let Some(weights) = &self.weights {
             model = tacit_models::quantize(model, weights)?;

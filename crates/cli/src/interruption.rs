@@ -57,24 +57,24 @@ fn turn(from: u8, to: u8) -> bool {
 }
 
 /// An answer that is being made: the first Ctrl-C ends it alone, and the second the program, as [`clear_up`] has it.
-pub(crate) struct Answering(());
+pub(crate) struct Answering(&'static AtomicU8);
 
 impl Answering {
     /// Begins an answer, of which there is one at a time.
     pub(crate) fn begin() -> Self {
         clear_up(None);
         ANSWER.store(RUNS, Ordering::SeqCst);
-        Self(())
+        Self(&ANSWER)
     }
 
     /// Whether it is to end.
     pub(crate) fn is_interrupted(&self) -> bool {
-        ANSWER.load(Ordering::SeqCst) == INTERRUPTED
+        self.0.load(Ordering::SeqCst) == INTERRUPTED
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        ANSWER.store(NONE, Ordering::SeqCst);
+        self.0.store(NONE, Ordering::SeqCst);
     }
 }

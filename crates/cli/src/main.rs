@@ -20,6 +20,7 @@ mod natural;
 mod new;
 mod output;
 mod overwriting;
+mod perplexity;
 mod primitives;
 mod quantize;
 mod table;
@@ -91,6 +92,12 @@ enum Command {
     /// Each line of the standard input is a message, and the answer is printed as it comes. Ctrl-C ends an answer, and otherwise
     /// the program; so does the end of the input.
     Chat(chat::Options),
+    /// Measure how well a decoder predicts a text, in several formats
+    ///
+    /// The text is cut into windows that follow each other, each of which begins anew; what is left behind the last does not
+    /// count. Perplexities can be compared where text, tokens, window and convention are the same. The number behind is the
+    /// standard error of the mean loss, as a perplexity.
+    Perplexity(perplexity::Options),
     /// Start a program as the ranks of a group, on this machine or on several
     Launch(launch::Options),
     /// List the array types and the formats that have a text
@@ -148,6 +155,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Bench(options) => output.show(&bench::bench(&options)?),
         Command::Generate(options) => return generate::generate(&options, &mut output),
         Command::Chat(options) => return chat::chat(&options, &mut output),
+        Command::Perplexity(options) => output.show(&perplexity::perplexity(&options)?),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
         Command::New(options) => output.show(&new::new(&options)?),

@@ -1,5 +1,7 @@
 //! `tacit generate` and `tacit chat` on a tiny model with its tokenizer in one file; `tests/scripts/generate.sh` has more.
 
+#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

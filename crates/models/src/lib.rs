@@ -3,7 +3,7 @@
 //! [`Decoder`] is plain mlx-rs modules: it knows of caches and of no array type, and its parameters have the paths that the
 //! files give them. [`load`] reads a folder or a GGUF file into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
 //! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them;
-//! [`token_losses`] is what trains and measures them. The architectures are those
+//! [`token_losses`] is what trains them, and [`perplexity()`] measures them. The architectures are those
 //! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`, and the hybrid `qwen3_next`, whose
 //! layers have a convolution and a gated delta rule in place of attention, but for each fourth. Such a layer goes through a
 //! prompt token by token in the graph, so that a long prompt should come in pieces of some dozens.
@@ -33,6 +33,7 @@ mod layers;
 mod linear;
 mod load;
 mod losses;
+mod perplexity;
 mod rope;
 mod vocabulary;
 
@@ -41,4 +42,5 @@ pub use decoder::{Decoder, Positions, caches};
 pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};
 pub use load::{adapt, load, quantize};
 pub use losses::token_losses;
+pub use perplexity::{Convention, Perplexity, Windows, perplexity};
 pub use rope::Rope;

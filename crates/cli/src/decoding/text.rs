@@ -29,6 +29,13 @@ pub(crate) fn tokens(tokenizer: &Tokenizer, text: &str, special: bool) -> Result
     Ok(encoding.get_ids().to_vec())
 }
 
+/// The token that begins a text, if the tokenizer puts one there.
+pub(crate) fn begin(tokenizer: &Tokenizer) -> Result<Option<u32>> {
+    let first = |special| Ok::<_, Error>(tokens(tokenizer, "a", special)?.first().copied());
+    let begin = first(true)?;
+    Ok(if begin == first(false)? { None } else { begin })
+}
+
 /// Text of tokens one at a time, that of the bytes of a character when the last of them has come.
 ///
 /// What a token adds depends on the ones before it, as with spaces between words: so that the last of them are decoded with it and

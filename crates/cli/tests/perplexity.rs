@@ -1,0 +1,193 @@
+//! `tacit perplexity` on a model whose perplexity is computed by hand.
+
+#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use expect_test::{Expect, expect};
+use mlx_rs::Array;
+use tacit_io::save;
+use tacit_nn::Parameters;
+
+/// A folder of a test, which is gone after it.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// A folder with a decoder whose only layer adds nothing, so that the last token alone says what comes next, and a file of
+    /// tokens.
+    ///
+    /// The embedding of token `t` is the unit vector `t` of 64; the last norm makes that 8 times as long, and so the head has an
+    /// eighth of the logarithms of what each token follows with.
+    fn new(name: &str, tokens: &str) -> Self {
+        const PROBABILITIES: [[f32; 4]; 4] = [
+            [1.0 / 2.0, 1.0 / 4.0, 1.0 / 8.0, 1.0 / 8.0],
+            [1.0 / 4.0; 4],
+            [1.0 / 8.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0],
+            [1.0 / 4.0, 1.0 / 2.0, 1.0 / 8.0, 1.0 / 8.0],
+        ];
+        let path = std::env::temp_dir().join(format!("tacit-perplexity-{name}-{}", std::process::id()));
+        drop(fs::remove_dir_all(&path));
+        fs::create_dir_all(&path).expect("makes a folder");
+        let (mut embedding, mut head) = ([0.0; 4 * 64], [0.0; 4 * 64]);
+        for (t, next) in PROBABILITIES.iter().enumerate() {
+            embedding[64 * t + t] = 1.0;
+            for (word, p) in next.iter().enumerate() {
+                head[64 * word + t] = p.ln() / 8.0;
+            }
+        }
+        let layer = "model.layers.0";
+        let mut parameters = Parameters::from([
+            ("model.embed_tokens.weight".to_owned(), Array::from_slice(&embedding, &[4, 64]).into()),
+            ("lm_head.weight".to_owned(), Array::from_slice(&head, &[4, 64]).into()),
+        ]);
+        for norm in
+            ["model.norm".to_owned(), format!("{layer}.input_layernorm"), format!("{layer}.post_attention_layernorm")]
+        {
+            parameters.insert(format!("{norm}.weight"), Array::from_slice(&[1.0f32; 64], &[64]).into());
+        }
+        for product in ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"] {
+            parameters.insert(
+                format!("{layer}.{product}_proj.weight"),
+                Array::from_slice(&[0.0f32; 64 * 64], &[64, 64]).into(),
+            );
+        }
+        save(path.join("model.safetensors"), &parameters).expect("saves");
+        let config = r#"{
+            "model_type": "llama", "vocab_size": 4, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-12, "rope_theta": 10000.0,
+            "tie_word_embeddings": false
+        }"#;
+        fs::write(path.join("config.json"), config).expect("writes");
+        fs::write(path.join("tokens"), tokens).expect("writes");
+        fs::write(path.join("coarse.toml"), "\"lm_head.weight\" = \"nf4:64\"\n").expect("writes");
+        Self(path)
+    }
+
+    fn run(&self, options: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command
+            .current_dir(&self.0)
+            .arg("perplexity")
+            .arg(&self.0)
+            .arg("--tokens")
+            .arg(self.0.join("tokens"))
+            .args(options);
+        command.output().expect("starts")
+    }
+
+    fn check(&self, options: &[&str], code: i32, expected: Expect) {
+        let output = self.run(options);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+        expected.assert_eq(&text.replace(self.0.to_str().expect("text"), "FOLDER"));
+        assert_eq!(output.status.code(), Some(code));
+    }
+
+    fn json(&self, options: &[&str]) -> serde_json::Value {
+        let output = self.run(&[options, &["--json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("json")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn number(json: &serde_json::Value) -> f64 {
+    json.as_f64().expect("a number")
+}
+
+#[test]
+fn perplexities_are_those_computed_by_hand() {
+    // The last token is in no whole window.
+    let folder = Folder::new("hand", "[0, 0, 1, 2,\n 3, 1, 0, 2, 1]");
+    let bit = 2f64.ln();
+    // In bits: 1, 2 and 2 of the first window, then 1, 2 and 3.
+    for (convention, bits, squares, count) in [("mlx-lm", 11.0, 23.0, 6.0), ("llama.cpp", 5.0, 13.0, 2.0)] {
+        let json = folder.json(&["--window", "4", "--convention", convention]);
+        let row = &json["formats"][0];
+        let mean: f64 = bits / count;
+        let (perplexity, variance) = (mean.exp2(), squares / count - mean * mean);
+        let error = (variance / (count - 1.0)).sqrt() * bit * perplexity;
+        assert!((number(&row["perplexity"]) / perplexity - 1.0).abs() < 1e-5, "{json}");
+        assert!((number(&row["standard_error"]) / error - 1.0).abs() < 1e-4, "{json}");
+        assert_eq!(
+            (number(&json["tokens"]), &json["windows"], &json["convention"]),
+            (count, &2.into(), &convention.into())
+        );
+        assert_eq!(row["bits_per_weight"], 32.0);
+    }
+    // Of the first window alone: 5 bits of 3 tokens.
+    let json = folder.json(&["--window", "4", "--convention", "mlx-lm", "--windows", "1"]);
+    assert!((number(&json["formats"][0]["perplexity"]) / (5f64 / 3.0).exp2() - 1.0).abs() < 1e-5, "{json}");
+}
+
+#[test]
+fn formats_stand_in_one_table_beside_their_bits() {
+    let folder = Folder::new("formats", "0 0 1 2 3 1 0 2");
+    folder.check(
+        &["--window", "4", "--formats", "none,affine:8:64,nf4:64,coarse.toml"],
+        0,
+        expect![[r#"
+            format       perplexity   error    bits   bytes
+            none             5.6569  1.9605  32.000  117504
+            affine:8:64      5.6569  1.9605   9.150   33600
+            nf4:64           5.6569  1.9605   4.758   17472
+            coarse.toml      5.7651  2.1072  31.760  116624
+            2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
+            lm_head.weight is in affine:8:64: of fewer than 6 bits it costs most of the quality; a file of rules decides otherwise
+            model.embed_tokens.weight is in affine:8:64: of fewer than 6 bits it costs most of the quality; a file of rules decides otherwise
+        "#]],
+    );
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let folder = Folder::new("wrong", "0 1 x");
+    folder.check(
+        &["--window", "4"],
+        1,
+        expect![[r#"
+        error: FOLDER/tokens: x is no number of a token
+        help: write the numbers of tokens alone, or give the text with `--text`
+    "#]],
+    );
+    fs::write(folder.0.join("tokens"), "0 1 2").expect("writes");
+    folder.check(
+        &["--window", "4"],
+        1,
+        expect![[r#"
+            error: a text of 3 tokens has no window of 4
+            help: give a longer text or shorter windows
+        "#]],
+    );
+    folder.check(
+        &["--window", "2"],
+        1,
+        expect![[r#"
+            error: no token counts in windows of 2 tokens
+            help: give at least 3 tokens a window
+        "#]],
+    );
+    fs::write(folder.0.join("tokens"), "0 1 2 4").expect("writes");
+    folder.check(
+        &["--window", "4"],
+        1,
+        expect![[r#"
+            error: token 4 is none of the 4 that the model knows
+            help: give tokens of this model's tokenizer
+        "#]],
+    );
+    folder.check(
+        &["--window", "3", "--formats", "nf5"],
+        1,
+        expect![[r#"
+            error: no format is named nf5
+            help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+        "#]],
+    );
+}

@@ -1,0 +1,110 @@
+//! How well a decoder predicts a text.
+
+use mlx_rs::Array;
+use tacit_core::{Error, Result};
+use tacit_nn::Model;
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::losses::token_losses;
+
+/// Which tokens of a window count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Convention {
+    /// Those of its later half, which have half a window before them, as `llama-perplexity` of llama.cpp counts.
+    #[default]
+    LlamaCpp,
+    /// All but its first, as `mlx_lm.perplexity` counts.
+    MlxLm,
+}
+
+/// A text in windows, of which each begins anew.
+///
+/// The windows follow each other without overlap, and what is left behind the last whole one does not count.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows<'t> {
+    /// The tokens of the text.
+    pub tokens: &'t [u32],
+    /// How many tokens a window has.
+    pub length: usize,
+    /// Which of them count.
+    pub convention: Convention,
+    /// What stands in the place of the first token of each window: llama.cpp puts there the one that begins a text.
+    pub first: Option<u32>,
+}
+
+/// The perplexity of a text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Perplexity {
+    /// The exponential of the mean loss of the tokens that count.
+    pub perplexity: f64,
+    /// Its standard error, as if the losses were independent; NaN of one token.
+    pub error: f64,
+    /// How many tokens counted.
+    pub tokens: usize,
+}
+
+/// Measures the perplexity of a text, window by window, and tells `progress` how many of how many windows are done.
+///
+/// Numbers can be compared where the text, the tokens, the length of the windows and the convention are the same.
+///
+/// ```no_run
+/// # fn main() -> tacit_core::Result<()> {
+/// use tacit_models::{Convention, Windows, load, perplexity};
+///
+/// let (config, mut model) = load("Qwen3-0.6B-4bit")?;
+/// # let tokens = vec![0; 8192];
+/// let windows = Windows { tokens: &tokens, length: 512, convention: Convention::MlxLm, first: None };
+/// let found = perplexity(&config, &mut model, &windows, |_, _| ())?;
+/// println!("{} +- {}", found.perplexity, found.error);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// No token counts, because the windows are too short or the text is; a token is not in the vocabulary.
+pub fn perplexity(
+    config: &Config,
+    model: &mut Model<Decoder>,
+    windows: &Windows<'_>,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Perplexity> {
+    let &Windows { tokens, length, convention, first } = windows;
+    // Of losses, of which the first token has none.
+    let uncounted = match convention {
+        Convention::LlamaCpp => length / 2,
+        Convention::MlxLm => 0,
+    };
+    if length < uncounted + 2 {
+        let message = format!("no token counts in windows of {length} tokens");
+        return Err(Error::invalid(message, "give at least 3 tokens a window"));
+    }
+    let total = tokens.len() / length;
+    if total == 0 {
+        let message = format!("a text of {} tokens has no window of {length}", tokens.len());
+        return Err(Error::invalid(message, "give a longer text or shorter windows"));
+    }
+    if let Some(token) = tokens.iter().chain(&first).find(|&&token| token >= config.vocab_size.unsigned_abs()) {
+        let message = format!("token {token} is none of the {} that the model knows", config.vocab_size);
+        return Err(Error::invalid(message, "give tokens of this model's tokenizer"));
+    }
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for (done, window) in tokens.chunks_exact(length).enumerate() {
+        let mut window = window.to_vec();
+        window[0] = first.unwrap_or(window[0]);
+        let losses = token_losses(config, model, &Array::from_slice(&window, &[1, length as i32]))?;
+        losses.eval()?;
+        for &loss in &losses.as_slice::<f32>()[uncounted..] {
+            sum += f64::from(loss);
+            squares += f64::from(loss).powi(2);
+        }
+        progress(done + 1, total);
+    }
+    let tokens = total * (length - 1 - uncounted);
+    let count = tokens as f64;
+    let mean = sum / count;
+    // Of the mean, by the unbiased variance of the losses; rounding may leave less than nothing of it.
+    let error = ((squares / count - mean * mean).max(0.0) / (count - 1.0)).sqrt();
+    Ok(Perplexity { perplexity: mean.exp(), error: error * mean.exp(), tokens })
+}
