@@ -766,7 +766,7 @@ fn the_book_lists_the_commands() {
 /// A GGUF file, the folder of Hugging Face that it was made of, and what is written of it have the same parameters.
 #[test]
 fn models_of_several_programs_have_the_same_names() {
-    let folder = Folder::new("names");
+    let folder = Folder::new("programs");
     let golden = |name: &str| format!("{}/../../tests/decoder/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     let (file, own) = (golden("gguf/qwen3_moe.gguf"), golden("gguf/qwen3_moe"));
     let mut said = String::new();
