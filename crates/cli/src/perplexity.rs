@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// What the weights of the products become, with commas between: formats, of which the embedding and the head have at
-    /// least 6 bits, files of rules, or none, which leaves the weights as they are
+    /// least 6 bits, files of rules, or none, which leaves the weights as they are; codes of the checkpoint stay in any case
     #[arg(long, value_delimiter = ',', default_value = "none")]
     formats: Vec<String>,
     /// The folder of an adapter, of mlx-lm or of PEFT
