@@ -82,7 +82,7 @@ fn an_interrupt_ends_an_answer_and_then_the_program() {
 }
 
 /// Checks that the arguments are refused, and how.
-fn refused(command: &str, options: &[&str], expected: Expect) {
+fn refused(command: &str, options: &[&str], expected: &Expect) {
     let output = tacit(command, options).output().expect("starts");
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
     let folder = model().parent().expect("a folder").to_str().expect("text").to_owned();
@@ -94,7 +94,7 @@ fn what_cannot_be_done_is_said() {
     refused(
         "generate",
         &["--prompt", "a", "--top-p", "1.5"],
-        expect![[r#"
+        &expect![[r#"
         error: top-p is 1.5
         help: give a probability, from 0 to 1
     "#]],
@@ -102,7 +102,7 @@ fn what_cannot_be_done_is_said() {
     refused(
         "generate",
         &["--prompt", "a", "--kv", "nf5"],
-        expect![[r#"
+        &expect![[r#"
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
     "#]],
@@ -114,7 +114,7 @@ fn what_cannot_be_done_is_said() {
     refused(
         "generate",
         &both,
-        expect![[r#"
+        &expect![[r#"
         error: a draft has not seen what a prompt cache holds
         help: leave out `--draft` or `--prompt-cache`
     "#]],
