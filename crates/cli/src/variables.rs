@@ -14,7 +14,7 @@ pub(crate) struct Variable {
 }
 
 /// The passes of Tacit itself, in the order in which they run.
-pub(crate) const PASSES: [&str; 5] = ["turned", "united", "programs", "plan", "agreement"];
+pub(crate) const PASSES: [&str; 6] = ["identities", "turned", "united", "programs", "plan", "agreement"];
 
 pub(crate) const VARIABLES: [Variable; 10] = [
     Variable {
@@ -37,7 +37,7 @@ pub(crate) const VARIABLES: [Variable; 10] = [
     },
     Variable {
         name: "TACIT_PASSES",
-        values: "off, or names with commas between them: turned, united, programs, plan, agreement",
+        values: "off, or names with commas between them: identities, turned, united, programs, plan, agreement",
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
         // A program may have passes of its own.
         reads: |text| {

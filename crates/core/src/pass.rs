@@ -5,10 +5,11 @@
 //! compute the same. Every crate may register one with [`register_pass!`](crate::register_pass); the facade brings those of
 //! `tacit-fusion`. They run in the order of their numbers, on each trace whose inputs are tracers; a shapeless trace stays as
 //! it was recorded, since a pass looks at shapes. [`CompileOptions::passes`](crate::compile::CompileOptions) chooses among them, and so does
-//! [`PASSES_VARIABLE`] for a whole process; [`CompileStats::rewritten`](crate::compile::CompileStats) tells what they did.
+//! [`PASSES_VARIABLE`] for a whole process; [`CompileStats`](crate::compile::CompileStats) tells what they did (`rewritten`) and left (`nodes`).
 
 mod graph;
 
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,19 +147,30 @@ pub struct Rewritten {
     pub nodes: usize,
 }
 
+/// What passes left of a graph.
+#[derive(Default)]
+pub(crate) struct Left {
+    pub(crate) rewritten: Vec<Rewritten>,
+    /// How many nodes there are of each primitive.
+    pub(crate) nodes: BTreeMap<&'static str, usize>,
+}
+
 /// Runs the passes on the graph from `inputs` to `outputs`, in the place of which come the outputs that it gives.
-pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) -> Result<(Vec<Array>, Vec<Rewritten>)> {
-    let mut rewritten = Vec::new();
+pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) -> Result<(Vec<Array>, Left)> {
+    let mut left = Left::default();
     // Where MLX does not compile, it calls the function on arrays themselves, which others hold.
-    if *passes == Passes::Off || Pass::all().is_empty() || !any_tracer(&inputs.iter().collect::<Vec<_>>()) {
-        return Ok((outputs, rewritten));
+    if !any_tracer(&inputs.iter().collect::<Vec<_>>()) {
+        return Ok((outputs, left));
     }
     let mut graph = Graph::new(inputs, outputs);
     for pass in Pass::all().iter().filter(|pass| passes.has(pass) && Passes::of_process().has(pass)) {
         let nodes = (pass.run)(&mut graph)?;
         if nodes > 0 {
-            rewritten.push(Rewritten { pass: pass.name, nodes });
+            left.rewritten.push(Rewritten { pass: pass.name, nodes });
         }
     }
-    Ok((graph.into_outputs(), rewritten))
+    let nodes = graph.nodes()?;
+    (0..nodes.len()).for_each(|node| *left.nodes.entry(nodes.name(node)).or_default() += 1);
+    drop(nodes);
+    Ok((graph.into_outputs(), left))
 }

@@ -1,14 +1,15 @@
-//! Passes over compiled graphs: turned products, equal nodes, programs over rows, and plans.
+//! Passes over compiled graphs: identities, turned products, equal nodes, programs over rows, and plans.
 //!
 //! A function that is [compiled](tacit_core::compile()) leaves a plain graph: forward, gradients and the optimizer's update in
-//! one. What is linked with this crate has four [passes](tacit_core::pass) rewrite it on the CPU, in this order:
+//! one. What is linked with this crate has five [passes](tacit_core::pass) rewrite it on the CPU, in this order:
 //!
-//! 1. `turned`: a product whose transpose is what is used becomes the product of the transposes the other way round, so that
+//! 1. `identities`: what only passes an operand on, such as a function with a derivative of its own, is left out.
+//! 2. `turned`: a product whose transpose is what is used becomes the product of the transposes the other way round, so that
 //!    the gradient of a weight comes in the weight's own layout.
-//! 2. `united`: of several nodes of one primitive, state and inputs one is left.
-//! 3. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
+//! 3. `united`: of several nodes of one primitive, state and inputs one is left.
+//! 4. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
 //!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
-//! 4. `plan`: kernels, programs, products of dense matrices and the plain ops between them become stages of one node, a
+//! 5. `plan`: kernels, programs, products of dense matrices and the plain ops between them become stages of one node, a
 //!    [`Plan`](tacit_core::pass::Plan). What the stages leave to each other lies in one arena, at places that are chosen once;
 //!    reshapes, and transposes and slices of what lies together, cost nothing; a state that nobody else holds is updated where
 //!    it lies. An op that no stage computes stays a node of MLX, between two plans. Nodes go together only if the same
@@ -40,12 +41,14 @@
 //! ```
 
 mod collectives;
+mod identities;
 mod needed;
 mod plan;
 mod programs;
 mod turned;
 mod united;
 
+tacit_core::register_pass!("identities", 5, identities::run);
 tacit_core::register_pass!("turned", 10, turned::run);
 tacit_core::register_pass!("united", 20, united::run);
 tacit_core::register_pass!("programs", 30, programs::run);

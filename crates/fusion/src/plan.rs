@@ -7,9 +7,11 @@
 mod arg_reduce;
 mod build;
 mod groups;
+mod indexed;
 mod integers;
 mod lay;
 mod product;
+mod reduce;
 mod stage;
 mod staged;
 mod steps;

@@ -11,7 +11,7 @@ use super::drawn::{Drawn, drawing, may_draw};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{CompileOptions, CompileStats, kept, switch};
-use crate::pass::{self, Passes, Rewritten};
+use crate::pass::{self, Left, Passes};
 use crate::phases::Phases;
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
@@ -55,7 +55,7 @@ struct Trace {
     outcome: Outcome,
     made: TreeDef,
     outputs: Vec<Array>,
-    rewritten: Vec<Rewritten>,
+    left: Left,
     recorded: Option<Recorded>,
     drawn: Option<Drawn>,
 }
@@ -259,14 +259,14 @@ impl Engine {
         results: &mut Results<'_>,
     ) -> Result<Trace> {
         let options = &self.options;
-        let mut tracing = Tracing { passes, key, around, made: None, rewritten: Vec::new() };
+        let mut tracing = Tracing { passes, key, around, made: None, left: Left::default() };
         let mut outputs = Vec::new();
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
             .map_err(|error| shapeless::named(&options.name, error.into()))?;
-        let Tracing { made, rewritten, .. } = tracing;
+        let Tracing { made, left, .. } = tracing;
         let made = made.ok_or_else(crate::values::never_called)?;
-        Ok(Trace { program, outcome, made, outputs, rewritten, recorded: None, drawn: None })
+        Ok(Trace { program, outcome, made, outputs, left, recorded: None, drawn: None })
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
@@ -325,13 +325,13 @@ impl Engine {
             None => self.shaped(&key, inputs, around, body)?,
         };
         let Self { options, entries, stats, latest, .. } = self;
-        let Trace { program, outcome, made, outputs, rewritten, recorded, drawn } = trace;
+        let Trace { program, outcome, made, outputs, left, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
             return Ok((outputs, made));
         }
         stats.traces += 1;
-        stats.rewritten = rewritten;
+        Left { rewritten: stats.rewritten, nodes: stats.nodes } = left;
         if stats.traces > 1 {
             let reason = entries.get(*latest).map(|before| before.key.reason(&key));
             stats.retraced(reason.unwrap_or_else(|| "the trace was dropped".to_owned()));
@@ -366,7 +366,7 @@ struct Tracing<'t> {
     around: &'t Around,
     /// The opened structure of what it gives.
     made: Option<TreeDef>,
-    rewritten: Vec<Rewritten>,
+    left: Left,
 }
 
 impl Tracing<'_> {
@@ -386,9 +386,9 @@ impl Tracing<'_> {
             inspect(&Seen { inputs: &inputs, ..*seen })
         })?;
         self.made = Some(def);
-        let (results, done) = pass::rewrite(self.passes, all, dense(&results)?)?;
+        let (results, left) = pass::rewrite(self.passes, all, dense(&results)?)?;
         check_depth(&results, all)?;
-        self.rewritten = done;
+        self.left = left;
         Ok(results)
     }
 }

@@ -1,6 +1,6 @@
 //! How often a compiled function was called and traced.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::pass::Rewritten;
 use crate::phases::Phases;
@@ -25,6 +25,10 @@ pub struct CompileStats {
     pub phases: Phases,
     /// What [passes](crate::pass) did to the graph of the latest trace.
     pub rewritten: Vec<Rewritten>,
+    /// How many nodes of each primitive the latest trace gives MLX, once passes have rewritten it.
+    ///
+    /// A plan counts as one. What stands beside it is what no stage of a plan computes, or only says how an array lies.
+    pub nodes: BTreeMap<&'static str, usize>,
     pub(super) retraces: VecDeque<String>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 use tacit_core::pass::{Nodes, PlanBuilder, PlanValue};
-use tacit_core::{Aval, Error, Result, array_id};
+use tacit_core::{Aval, Error, Result, array_id, broadcast_source};
 
 use tacit_kernels::Orientation;
 
@@ -65,8 +65,12 @@ impl Builder {
             }
             Read::Product(product) => {
                 let (a, b) = (self.side(nodes, read, node, 0)?, self.side(nodes, read, node, 1)?);
+                let mut operands = vec![a.0, b.0];
+                if product.is_added() {
+                    operands.push(self.addend(nodes, read, node)?);
+                }
                 let product = staged(product.with([a.1, b.1]), &Aval::from(&nodes.result(node)?));
-                self.plan.stage(product, &[a.0, b.0]).map_err(refused)
+                self.plan.stage(product, &operands).map_err(refused)
             }
             Read::Lay(_) | Read::Other => Ok(Vec::new()),
         }
@@ -84,6 +88,25 @@ impl Builder {
         Ok((self.operand(nodes, read, operand)?, Orientation::Plain))
     }
 
+    /// What a product is added to: one row of it, where all are the same.
+    fn addend(&mut self, nodes: &Nodes, read: &[Read], node: usize) -> Result<PlanValue> {
+        match source(nodes, node, 2)? {
+            Source::Constant(array) => {
+                let row = broadcast_source(&array)?;
+                let repeats =
+                    row.size() < array.size() && Lay::broadcast(&Aval::from(&row), &Aval::from(&array)).repeats;
+                Ok(self.constant(if repeats { row } else { array }))
+            }
+            Source::Value(slot)
+                if let Some(maker) = nodes.maker(slot)
+                    && let Read::Lay(Lay { repeats: true, .. }) = &read[maker] =>
+            {
+                self.operand(nodes, read, source(nodes, maker, 0)?)
+            }
+            operand => self.operand(nodes, read, operand),
+        }
+    }
+
     fn operands(&mut self, nodes: &Nodes, read: &[Read], node: usize) -> Result<Vec<PlanValue>> {
         (0..nodes.operands(node).len()).map(|at| self.operand(nodes, read, source(nodes, node, at)?)).collect()
     }
@@ -91,7 +114,7 @@ impl Builder {
     /// The value of an operand, however it lies.
     fn operand(&mut self, nodes: &Nodes, read: &[Read], operand: Source) -> Result<PlanValue> {
         let slot = match operand {
-            Source::Constant(array) => return Ok(self.constant(array)),
+            Source::Constant(array) => return self.repeated(array),
             Source::Value(slot) => slot,
         };
         if let Some(&known) = self.values.get(&slot.index()) {
@@ -119,6 +142,17 @@ impl Builder {
         let value = self.plan.input(Aval::from(&array));
         self.inputs.push(array);
         value
+    }
+
+    /// A constant, which is repeated in the plan if it is a broadcast one.
+    fn repeated(&mut self, array: Array) -> Result<PlanValue> {
+        let source = broadcast_source(&array)?;
+        if source.size() >= array.size() {
+            return Ok(self.constant(array));
+        }
+        let lay = Lay::broadcast(&Aval::from(&source), &Aval::from(&array));
+        let source = self.constant(source);
+        self.laid(&lay, source)
     }
 
     fn constant(&mut self, array: Array) -> PlanValue {

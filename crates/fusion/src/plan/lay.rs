@@ -15,6 +15,8 @@ pub(super) struct Lay {
     pub(super) result: Aval,
     /// Whether it is the transpose of each matrix.
     pub(super) turns: bool,
+    /// Whether it is one row of the result, again and again.
+    pub(super) repeats: bool,
 }
 
 /// Where the elements are.
@@ -28,7 +30,7 @@ pub(super) enum Elements {
 impl Lay {
     /// All elements in the same order.
     pub(super) fn same(result: &Aval) -> Self {
-        Self { elements: Elements::From(0), result: result.clone(), turns: false }
+        Self { elements: Elements::From(0), result: result.clone(), turns: false, repeats: false }
     }
 
     /// The elements from `first` on with these steps in the operand.
@@ -38,7 +40,7 @@ impl Lay {
             Some(first) => Elements::From(first * item(result)),
             None => Elements::Copied(staged(Rearranged { name, copy }, result)),
         };
-        Self { elements, result: result.clone(), turns: false }
+        Self { elements, result: result.clone(), turns: false, repeats: false }
     }
 
     pub(super) fn transpose(operand: &Aval, axes: &[i32]) -> Self {
@@ -71,7 +73,9 @@ impl Lay {
         let own = steps(&operand.shape);
         let mut from = vec![0; result.shape.len() - operand.shape.len()];
         from.extend(operand.shape.iter().zip(own).map(|(&extent, step)| if extent == 1 { 0 } else { step as isize }));
-        Self::strided("Broadcast", from, 0, result)
+        let repeats =
+            operand.shape.last() == result.shape.last() && operand.shape.last() == Some(&(operand.size() as i32));
+        Self { repeats, ..Self::strided("Broadcast", from, 0, result) }
     }
 }
 

@@ -6,24 +6,30 @@ use tacit_kernels::{Dense, Factors, Operand, Orientation, dense_matmul};
 
 use super::staged::{BoxError, Stage};
 
-/// `a b`, for each matrix of a batch.
+/// `a b`, for each matrix of a batch, or `alpha a b + beta c`.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     /// Rows, inner extent and columns.
     size: [usize; 3],
     orientations: [Orientation; 2],
+    /// Those of a product that is added to a third operand, which is such a batch, or a row.
+    added: Option<Factors>,
 }
 
 impl Product {
-    pub(super) fn new(a: &Aval, b: &Aval) -> Self {
+    pub(super) fn new(a: &Aval, b: &Aval, added: Option<Factors>) -> Self {
         let extent = |aval: &Aval, from_end: usize| aval.shape[aval.shape.len() - from_end] as usize;
         let size = [extent(a, 2), extent(a, 1), extent(b, 1)];
-        Self { size, orientations: [Orientation::Plain; 2] }
+        Self { size, orientations: [Orientation::Plain; 2], added }
     }
 
     /// The same with operands that are stored so.
     pub(super) fn with(self, orientations: [Orientation; 2]) -> Self {
         Self { orientations, ..self }
+    }
+
+    pub(super) fn is_added(self) -> bool {
+        self.added.is_some()
     }
 }
 
@@ -35,7 +41,7 @@ fn operand(values: &[f32], rows: usize, columns: usize, orientation: Orientation
 
 impl Stage for Product {
     fn name(&self) -> &'static str {
-        "Matmul"
+        if self.added.is_some() { "AddMM" } else { "Matmul" }
     }
 
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
@@ -44,10 +50,15 @@ impl Stage for Product {
         if m * n == 0 {
             return Ok(());
         }
+        if self.added.is_some() {
+            let addend = inputs[2].elements::<f32>()?;
+            out.chunks_mut(addend.len()).for_each(|out| out.copy_from_slice(addend));
+        }
+        let factors = self.added.unwrap_or_default();
         for (batch, out) in out.chunks_mut(m * n).enumerate() {
             let a = operand(&a[batch * m * k..][..m * k], m, k, self.orientations[0]);
             let b = operand(&b[batch * k * n..][..k * n], k, n, self.orientations[1]);
-            dense_matmul(a, b, Dense { values: out, rows: m, columns: n, stride: n }, Factors::default())?;
+            dense_matmul(a, b, Dense { values: out, rows: m, columns: n, stride: n }, factors)?;
         }
         Ok(())
     }

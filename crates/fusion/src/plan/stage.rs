@@ -7,11 +7,14 @@ use tacit_core::kernel::Kernel;
 use tacit_core::pass::{Nodes, Slot, runs_here};
 use tacit_core::primitives as p;
 use tacit_core::{Aval, Result, broadcast_source};
+use tacit_kernels::Factors;
 
 use super::arg_reduce::ArgReduce;
+use super::indexed::{Added, Taken};
 use super::integers::Integers;
 use super::lay::Lay;
 use super::product::Product;
+use super::reduce::Sum;
 use super::staged::staged;
 use super::update::{Joined, Placed, PlacedAt, TakenAt};
 
@@ -103,9 +106,38 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             let found = ArgReduce::new(&operand(0)?, &reduce.reduce_type, reduce.axis, &result);
             found.map(|found| Read::Stage(staged(found, &result)))
         }
+        "Gather" if count == 2 => {
+            let gather = primitive.view::<p::Gather>()?;
+            let rows = gather.axes == [0] && gather.slice_sizes[1..] == operand(0)?.shape[1..];
+            let taken = if rows { Taken::rows(&operand(0)?, &operand(1)?, &result) } else { None };
+            taken.map(|taken| Read::Stage(staged(taken, &result)))
+        }
+        "GatherAxis" => {
+            let axis = primitive.view::<p::GatherAxis>()?.axis;
+            let taken = Taken::along(&operand(0)?, &operand(1)?, axis);
+            taken.map(|taken| Read::Stage(staged(taken, &result)))
+        }
+        "Scatter Sum" if count == 3 => {
+            let axes = primitive.view::<p::ScatterSum>()?.axes;
+            let added = if axes == [0] { Added::rows(&result, &operand(1)?, &operand(2)?) } else { None };
+            added.map(|added| Read::Update(staged(added, &result)))
+        }
+        "ScatterAxis Sum" => {
+            let axis = primitive.view::<p::ScatterAxisSum>()?.axis;
+            let added = Added::along(&result, &operand(1)?, axis);
+            added.map(|added| Read::Update(staged(added, &result)))
+        }
+        "Sum" => {
+            let sum = Sum::new(&operand(0)?, &primitive.view::<p::Sum>()?.axes, &result);
+            sum.map(|sum| Read::Stage(staged(sum, &result)))
+        }
         // MLX multiplies what is broadcast without making it.
         "Matmul" if result.dtype == Dtype::Float32 && !is_repeated(nodes, node)? => {
-            Some(Read::Product(Product::new(&operand(0)?, &operand(1)?)))
+            Some(Read::Product(Product::new(&operand(0)?, &operand(1)?, None)))
+        }
+        "AddMM" if result.dtype == Dtype::Float32 && !is_repeated(nodes, node)? => {
+            let p::AddMM { alpha, beta } = primitive.view::<p::AddMM>()?;
+            Some(Read::Product(Product::new(&operand(0)?, &operand(1)?, Some(Factors { alpha, beta }))))
         }
         name => {
             let operands = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
@@ -114,9 +146,9 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
     })
 }
 
-/// Whether an operand is broadcast.
+/// Whether a factor is broadcast.
 fn is_repeated(nodes: &Nodes, node: usize) -> Result<bool> {
-    for at in 0..nodes.operands(node).len() {
+    for at in 0..2 {
         let operand = nodes.operand(node, at)?;
         if broadcast_source(&operand)?.size() != operand.size() {
             return Ok(true);

@@ -10,7 +10,7 @@ use crate::same::{assert_close, check, compiled, floats, nodes, normal};
 #[test]
 fn passes_run_in_their_order() {
     let names: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
-    assert_eq!(names, ["turned", "united", "programs", "plan"]);
+    assert_eq!(names, ["identities", "turned", "united", "programs", "plan"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Stages of plans: what each computes, where it lies, and what a failure leaves.
 
-use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp, argmax_axis, argmin_axis};
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp, argmax_axis, argmin_axis, scatter_add_single};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Result;
 use tacit_core::compile::{CompileOptions, CompiledWithState, compile_with, compile_with_state};
@@ -276,4 +276,114 @@ fn results_are_taken_one_now_and_one_later() {
         drop(now);
         assert_close(&later, &plain, 0.0);
     }
+}
+
+#[test]
+fn sums_along_any_axes_are_stages() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].add(one())?;
+        let sums = [&[0][..], &[1], &[0, 1], &[1, 2], &[0, 1, 2], &[0, 2]];
+        sums.into_iter().map(|axes| Ok(x.sum_axes(axes, false)?.multiply(one())?)).collect()
+    };
+    assert!(nodes(&check(&f, &[normal(&[3, 200, 70], 0)], 1e-5), "plan") >= 6);
+    // Longer than a run of additions, in one column and in many.
+    assert!(nodes(&check(&f, &[normal(&[2, 3000, 5], 1)], 1e-5), "plan") >= 6);
+    assert!(nodes(&check(&f, &[ops::zeros::<f32>(&[2, 0, 3]).expect("zeros")], 0.0), "plan") >= 2);
+}
+
+#[test]
+fn a_product_is_added_to_a_row_or_to_a_matrix() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, w, row, all] = inputs else { unreachable!() };
+        let (x, row) = (x.add(one())?, row.add(one())?);
+        let biased = ops::addmm(&row, &x, &w.t(), 1.0, 1.0)?;
+        let scaled = ops::addmm(&all.add(one())?, &x, &w.t(), 0.5, -2.0)?;
+        let constant = ops::addmm(&Array::from_slice(&[1_f32; 6], &[6]), &x, &w.t(), 1.0, 1.0)?;
+        Ok(vec![biased.exp()?, scaled.transpose_axes(&[1, 0])?.square()?, constant.abs()?])
+    };
+    let inputs = |k: i32| [normal(&[5, k], 0), normal(&[6, k], 1), normal(&[6], 2), normal(&[5, 6], 3)];
+    assert!(nodes(&check(&f, &inputs(16), 1e-5), "plan") >= 6);
+    // Of nothing, the addend is left.
+    check(&f, &inputs(0), 1e-5);
+}
+
+#[test]
+fn indices_choose_elements_and_rows_and_add_to_them() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, along, rows] = inputs else { unreachable!() };
+        let loss = |args: &[Array]| -> mlx_rs::error::Result<Vec<Array>> {
+            let picked = args[0].square()?.take_along_axis(along, 1)?;
+            let taken = args[0].exp()?.take_axis(rows, 0)?;
+            Ok(vec![picked.square()?.sum(None)?.add(taken.square()?.sum(None)?)?])
+        };
+        let (sums, gradients) = mlx_rs::transforms::value_and_grad(loss)(std::slice::from_ref(x))?;
+        let picked = x.abs()?.take_along_axis(along, 1)?.add(one())?;
+        let taken = x.abs()?.take_axis(rows, 0)?.add(one())?;
+        Ok(vec![sums[0].clone(), gradients[0].clone(), picked, taken])
+    };
+    // The same place twice, places from the end, and no place at all.
+    let along = Array::from_slice(&[0, 2, 2, -1, 1, 0], &[3, 2, 1]);
+    let along = ops::broadcast_to(&along, &[3, 2, 4]).expect("indices");
+    let rows = Array::from_slice(&[1, 1, -3, 0], &[2, 2]);
+    assert!(nodes(&check(&f, &[normal(&[3, 5, 4], 0), along.clone(), rows], 1e-6), "plan") >= 12);
+    check(&f, &[normal(&[3, 5, 4], 0), along, ops::zeros::<u32>(&[0]).expect("zeros")], 1e-6);
+}
+
+#[test]
+fn an_index_that_is_not_there_is_told_and_the_state_stays() {
+    let add = |(table, _): &mut (Array, Array), rows: Array| -> Result<Array> {
+        let updates = ops::broadcast_to(&one(), &[rows.size() as i32, 1, 3])?;
+        *table = scatter_add_single(&*table, &rows, &updates, 0)?;
+        Ok(table.add(one())?.sum(None)?)
+    };
+    let mut step = compile_with_state(CompileOptions::default(), add);
+    let mut state = (ops::zeros::<f32>(&[4, 3]).expect("zeros"), one());
+    let good = step.call(&mut state, Array::from_slice(&[0, -1], &[2])).expect("a step").dense().expect("a sum");
+    good.eval().expect("an eval");
+    assert_eq!(good.as_slice::<f32>(), [18.0]);
+    let kept = state.0.clone();
+    kept.eval().expect("an eval");
+    let bad = step.call(&mut state, Array::from_slice(&[0, 4], &[2])).expect("a step").dense().expect("a sum");
+    let told = bad.eval().expect_err("4 is not there").to_string();
+    let parts = ["the index 4 is not among the 4 along its axis", "help: give indices from -4 to 3"];
+    assert!(parts.into_iter().all(|part| told.contains(part)), "{told}");
+    assert_eq!(kept.as_slice::<f32>(), [[1.0; 3], [0.0; 3], [0.0; 3], [1.0; 3]].concat());
+}
+
+#[test]
+fn what_only_passes_an_operand_on_is_left_out() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].add(one())?;
+        let stopped = mlx_rs::stop_gradient(&mlx_rs::stop_gradient(&x)?)?;
+        // One that is a result stays.
+        Ok(vec![stopped.multiply(&x)?, stopped, mlx_rs::stop_gradient(&inputs[0])?])
+    };
+    assert_eq!(nodes(&check(&f, &[normal(&[3, 4], 0)], 0.0), "identities"), 1);
+}
+
+#[test]
+fn a_step_of_training_is_one_node() {
+    let mut step =
+        compile_with_state(CompileOptions::default(), |(w, b): &mut (Array, Array), (x, labels): (Array, Array)| {
+            let loss = |args: &[Array]| -> mlx_rs::error::Result<Vec<Array>> {
+                let logits = ops::addmm(&args[1], &x, &args[0].t(), 1.0, 1.0)?;
+                let picked = logits.take_along_axis(labels.expand_dims(1)?, 1)?.squeeze_axes(&[1])?;
+                Ok(vec![ops::logsumexp_axis(&logits, -1, false)?.subtract(picked)?.mean(None)?])
+            };
+            let (losses, gradients) =
+                mlx_rs::transforms::value_and_grad_with_argnums(loss, &[0, 1][..])(&[w.clone(), b.clone()])?;
+            *w = w.subtract(gradients[0].multiply(Array::from_f32(0.1))?)?;
+            *b = b.subtract(gradients[1].multiply(Array::from_f32(0.1))?)?;
+            Ok::<_, tacit_core::Error>(losses[0].clone())
+        });
+    let mut state = (normal(&[6, 16], 0), ops::zeros::<f32>(&[6]).expect("zeros"));
+    let batch = (normal(&[8, 16], 1), Array::from_slice(&[0_u32, 1, 2, 3, 4, 5, 0, 1], &[8]));
+    let mut losses = (0..20).map(|_| {
+        let loss = step.call(&mut state, batch.clone()).expect("a step").dense().expect("a loss");
+        loss.eval().expect("an eval");
+        loss.as_slice::<f32>()[0]
+    });
+    let (first, last) = (losses.next().expect("a loss"), losses.last().expect("a loss"));
+    assert!(last < 0.7 * first, "{first} to {last}");
+    assert_eq!(step.stats().nodes, [("Plan", 1), ("PlanResult", 3)].into());
 }

@@ -16,6 +16,7 @@ mod outputs;
 mod program;
 mod quantize;
 mod random;
+mod reduce;
 mod small;
 mod stored;
 mod sum;

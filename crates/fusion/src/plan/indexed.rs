@@ -1,0 +1,141 @@
+//! Elements and rows that an array of indices chooses, and what is added to them.
+
+use mlx_rs::Dtype;
+use tacit_core::Aval;
+use tacit_core::kernel::{Input, Output};
+
+use super::staged::{BoxError, Stage};
+use super::steps::item;
+
+/// Which elements of an array `[outer, extent, columns, each]` indices `[outer, chosen, columns]` choose.
+#[derive(Clone, Copy)]
+struct Chosen {
+    /// The rows among which each index chooses.
+    extent: usize,
+    /// The indices for one of `outer`, one after the other.
+    indices: usize,
+    columns: usize,
+    /// The elements that an index chooses.
+    each: usize,
+}
+
+fn size(shape: &[i32]) -> usize {
+    shape.iter().map(|&extent| extent as usize).product()
+}
+
+impl Chosen {
+    /// An index for each element of the result along an axis.
+    fn along(whole: &Aval, indices: &Aval, axis: usize) -> Option<Self> {
+        let columns = size(&whole.shape[axis + 1..]);
+        let same = whole.shape.len() == indices.shape.len()
+            && whole.shape[..axis] == indices.shape[..axis]
+            && whole.shape[axis + 1..] == indices.shape[axis + 1..];
+        let chosen =
+            Self { extent: whole.shape[axis] as usize, indices: size(&indices.shape[axis..]), columns, each: 1 };
+        (same && is_index(indices.dtype)).then_some(chosen)
+    }
+
+    /// An index for each row along the first axis.
+    fn rows(whole: &Aval, indices: &Aval, part: &Aval) -> Option<Self> {
+        let (&extent, row) = whole.shape.split_first()?;
+        let (begin, end) = part.shape.split_at_checked(indices.shape.len())?;
+        let same = begin == indices.shape && end.split_first() == Some((&1, row));
+        let chosen = Self { extent: extent as usize, indices: indices.size(), columns: 1, each: size(row) };
+        (same && is_index(indices.dtype)).then_some(chosen)
+    }
+
+    /// Calls `f` with the first element of each chosen part in the whole array and in the part; if an index is wrong, not
+    /// even once, so that what is written in place stays what it was.
+    fn for_each(&self, indices: &Input<'_>, f: impl FnMut(usize, usize)) -> Result<(), BoxError> {
+        if indices.aval().dtype == Dtype::Int32 {
+            self.for_each_of(indices.elements::<i32>()?, f)
+        } else {
+            self.for_each_of(indices.elements::<u32>()?, f)
+        }
+    }
+
+    fn for_each_of<T: Copy + Into<i64>>(&self, indices: &[T], mut f: impl FnMut(usize, usize)) -> Result<(), BoxError> {
+        let extent = self.extent as i64;
+        if let Some(index) = indices.iter().map(|&index| index.into()).find(|index| !(-extent..extent).contains(index))
+        {
+            return Err(format!(
+                "the index {index} is not among the {extent} along its axis\nhelp: give indices from -{extent} to {}",
+                extent - 1
+            )
+            .into());
+        }
+        for (at, &index) in indices.iter().enumerate() {
+            // As MLX: negative indices count from the end.
+            let index = index.into().rem_euclid(extent) as usize;
+            let outer = at / self.indices;
+            f(((outer * self.extent + index) * self.columns + at % self.columns) * self.each, at * self.each);
+        }
+        Ok(())
+    }
+}
+
+fn is_index(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Int32 | Dtype::Uint32)
+}
+
+/// What is taken.
+pub(super) struct Taken {
+    name: &'static str,
+    chosen: Chosen,
+}
+
+impl Taken {
+    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
+        let chosen = Chosen::along(whole, indices, axis as usize)?;
+        Some(Self { name: "GatherAxis", chosen })
+    }
+
+    pub(super) fn rows(whole: &Aval, indices: &Aval, result: &Aval) -> Option<Self> {
+        Some(Self { name: "Gather", chosen: Chosen::rows(whole, indices, result)? })
+    }
+}
+
+impl Stage for Taken {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let item = item(output.aval());
+        let (from, to, bytes) = (inputs[0].bytes(), output.bytes(), self.chosen.each * item);
+        self.chosen.for_each(&inputs[1], |whole, part| {
+            to[part * item..][..bytes].copy_from_slice(&from[whole * item..][..bytes]);
+        })
+    }
+}
+
+/// What is added to the array that is there.
+pub(super) struct Added {
+    name: &'static str,
+    chosen: Chosen,
+}
+
+impl Added {
+    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
+        let chosen = Chosen::along(whole, indices, axis as usize)?;
+        (whole.dtype == Dtype::Float32).then_some(Self { name: "ScatterAxis Sum", chosen })
+    }
+
+    pub(super) fn rows(whole: &Aval, indices: &Aval, updates: &Aval) -> Option<Self> {
+        let chosen = Chosen::rows(whole, indices, updates)?;
+        (whole.dtype == Dtype::Float32).then_some(Self { name: "Scatter Sum", chosen })
+    }
+}
+
+impl Stage for Added {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let (updates, to, each) = (inputs[1].elements::<f32>()?, output.elements::<f32>()?, self.chosen.each);
+        self.chosen.for_each(&inputs[0], |whole, part| {
+            to[whole..][..each].iter_mut().zip(&updates[part..][..each]).for_each(|(to, update)| *to += update);
+        })
+    }
+}
