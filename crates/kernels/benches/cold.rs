@@ -3,13 +3,14 @@
 //! `cargo bench -p tacit-kernels --bench cold -- [filter]`. A row is a format: its bits an element with its scales, and for
 //! 1, 2, 4 and 8 rows of activations the share of the reading speed at which the weights are multiplied; the last column is
 //! that speed. A turn multiplies all weights of a decoder's layers once and then reads them once; the shares are medians of
-//! the turns. `--large` takes matrices of 32 MB in place of a layer's; `--int8` rounds activations to 8 bits.
+//! the turns. `--large` takes matrices of 32 MB in place of a layer's; `--int8` rounds activations to 8 bits; `--one` takes
+//! one row of activations alone; `--avx2` leaves out what is above AVX2.
 
 use std::time::Instant;
 
 use half::f16;
 use tacit_kernels::{
-    Codes, E2M1, Matrix, Order, Orientation, Scales, dynamic8, int8_matmul, machine, matmul, nf4, threads,
+    Codes, E2M1, Isa, Matrix, Order, Orientation, Scales, dynamic8, int8_matmul, machine, matmul, nf4, threads,
 };
 
 /// Rows and columns of a layer's weights, those of Qwen3-0.6B.
@@ -218,18 +219,21 @@ fn main() {
     let wanted: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
     let layer = if has("--large") { &LARGE[..] } else { &LAYER[..] };
     let int8 = has("--int8");
+    let rows = if has("--one") { &ROWS[..1] } else { &ROWS[..] };
     println!("{} threads", threads::count());
-    println!("{:<26} {:>5} {:>6} {:>6} {:>6} {:>6} {:>9}", "format", "bits", "m1", "m2", "m4", "m8", "GB/s");
+    let names: String = rows.iter().map(|m| format!(" {:>6}", format!("m{m}"))).collect();
+    println!("{:<26} {:>5}{names} {:>9}", "format", "bits", "GB/s");
     for format in &FORMATS {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|part| format.name.contains(part.as_str()));
         if !is_wanted || int8 && (format.biased || !matches!(format.bits, 4 | 8)) {
             continue;
         }
-        measure(format, layer, int8);
+        let isa = if has("--avx2") { Isa::Avx2 } else { Isa::detect() };
+        isa.with(|| measure(format, layer, rows, int8));
     }
 }
 
-fn measure(format: &Format, layer: &[(usize, usize)], int8: bool) {
+fn measure(format: &Format, layer: &[(usize, usize)], rows: &[usize], int8: bool) {
     let elements: usize = layer.iter().map(|(n, k)| n * k).sum();
     let layers = ELEMENTS / elements;
     let weights: Vec<Buffers> =
@@ -238,7 +242,7 @@ fn measure(format: &Format, layer: &[(usize, usize)], int8: bool) {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     let x: Vec<f32> = (0..8 * 4096).map(|i| (i % 37) as f32 * 0.1 - 1.8).collect();
     let mut y = vec![0.0_f32; 8 * 8192];
-    let mut shares = ROWS.map(|_| Vec::new());
+    let mut shares = vec![Vec::new(); rows.len()];
     let mut speeds = Vec::new();
     let multiply = |m: usize, y: &mut [f32]| {
         for weight in &weights {
@@ -253,7 +257,7 @@ fn measure(format: &Format, layer: &[(usize, usize)], int8: bool) {
     };
     machine::read(&parts);
     for _ in 0..TURNS {
-        for (m, shares) in ROWS.iter().zip(&mut shares) {
+        for (m, shares) in rows.iter().zip(&mut shares) {
             let before = seconds(|| machine::read(&parts));
             let product = seconds(|| multiply(*m, &mut y));
             let after = seconds(|| machine::read(&parts));
@@ -262,8 +266,8 @@ fn measure(format: &Format, layer: &[(usize, usize)], int8: bool) {
             speeds.push(bytes as f64 / read / 1e9);
         }
     }
-    let [m1, m2, m4, m8] = shares.map(median);
+    let shares: String = shares.into_iter().map(|shares| format!(" {:>6.2}", median(shares))).collect();
     let all: usize = weights.iter().map(|weight| weight.n * weight.k).sum();
     let bits = 8.0 * bytes as f64 / all as f64;
-    println!("{:<26} {bits:>5.2} {m1:>6.2} {m2:>6.2} {m4:>6.2} {m8:>6.2} {:>9.1}", format.name, median(speeds));
+    println!("{:<26} {bits:>5.2}{shares} {:>9.1}", format.name, median(speeds));
 }

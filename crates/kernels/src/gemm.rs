@@ -16,9 +16,6 @@ use crate::{
     threads,
 };
 
-/// Output columns of one task that goes through all rows of a matrix.
-pub(crate) const TASK_COLUMNS: usize = 512;
-
 /// Output columns of one task here; bounds the part of the output that a task goes back to.
 const TASK_WIDTH: usize = 256;
 

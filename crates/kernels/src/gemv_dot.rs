@@ -12,7 +12,7 @@ use crate::{
     scales::{Numbers, Per},
     simd::{Kernel, LINE, Simd, run},
     unit::{Source, Units, unit},
-    unit_products::{Products, RowGroup},
+    unit_products::{Ahead, Products, RowGroup},
 };
 
 /// Rows of the matrix that are multiplied side by side, at most.
@@ -99,8 +99,13 @@ impl<U: Units> GemvDot<'_, U> {
                             // The last row is the one with the fewest bytes behind it.
                             group.readable = bytes.len() - starts[ROWS - 1];
                         }
-                        let group_bytes = ROWS * part.len() * U::BITS / 8;
-                        let ahead = ROWS * row_bytes * AHEAD.div_ceil(group_bytes + 1);
+                        let ahead = if part.len() == columns.len() {
+                            // In the order of the addresses, as the hardware reads ahead.
+                            Ahead::InOrder(AHEAD)
+                        } else {
+                            let group_bytes = ROWS * part.len() * U::BITS / 8;
+                            Ahead::Rows(ROWS * row_bytes * AHEAD.div_ceil(group_bytes + 1))
+                        };
                         let (groups, columns) = (&mut groups[..count], part);
                         run(isa, Products { units: self.units, groups, numbers: &numbers, x, columns, ahead });
                     }
@@ -115,7 +120,7 @@ impl<U: Units> GemvDot<'_, U> {
                             }
                             group.from = std::array::from_fn(|r| decoded[r * STRIDE..].as_ptr().cast());
                             group.readable = 4 * STRIDE;
-                            let (groups, ahead) = (std::slice::from_mut(group), 0);
+                            let (groups, ahead) = (std::slice::from_mut(group), Ahead::Rows(0));
                             let columns = part.start..part.end.next_multiple_of(S::LANES);
                             run(isa, Products { units: self.units, groups, numbers: &numbers, x, columns, ahead });
                         }

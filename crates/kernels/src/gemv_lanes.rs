@@ -7,12 +7,10 @@ use crate::{
     Isa, Matrix, Orientation,
     codec::Codec,
     codec_of::{Job, dispatch},
-    gemm::TASK_COLUMNS,
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},
     stored::{StoredProduct, Work},
-    threads,
 };
 
 /// Rows that are longer than this are multiplied along the lanes.
@@ -73,8 +71,7 @@ impl Job for Multiply<'_, '_> {
         let &StoredProduct { x, m, matrix, threads, .. } = product;
         let (scales, biases) = (matrix.scales.floats(), matrix.biases.and_then(|biases| biases.floats()));
         let scales = scales.unwrap_or_default();
-        let width = threads::share(out.columns(), threads, 16, TASK_COLUMNS);
-        out.for_each(threads, m, width, &|out| run(isa, GemvLanes { x, m, matrix, codes, scales, biases, out }));
+        out.for_each_run(threads, 16, &|out| run(isa, GemvLanes { x, m, matrix, codes, scales, biases, out }));
     }
 }
 

@@ -12,7 +12,6 @@ use crate::{
     output::{Output, Rectangle},
     shape::Shape,
     simd::{Dot, DotKernel, Kernel, Simd, run, run_dot},
-    threads,
     vnni::Step,
 };
 
@@ -57,7 +56,7 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
     let &IntegerProduct { rows, matrix, weights, threads } = product;
     let m = rows.units.len();
     let x = &Activations::new(&rows.codes, matrix, &weights.codes);
-    out.for_each(threads, m, threads::share(matrix.n, threads, ROWS, 1 << 12), &|out| {
+    out.for_each_run(threads, ROWS, &|out| {
         run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes: &weights.codes, out });
     });
     m

@@ -6,7 +6,7 @@ use crate::{
     codec::Codec,
     codec_of::{Job, dispatch},
     decode::Parts,
-    gemm::{PackedWork, TASK_COLUMNS},
+    gemm::PackedWork,
     gemv_axpy::{GemvAxpy, MAX_COLUMNS, Step},
     gemv_dot::GemvDot,
     machine::{Cycles, FROM_MEMORY, Machine},
@@ -14,7 +14,6 @@ use crate::{
     packed_b,
     shape::Shape,
     simd::{Kernel, Simd, panel_width_of, run},
-    threads,
     unit::{Decode, Decoded, Layout, Units},
 };
 
@@ -185,8 +184,7 @@ impl Multiply<'_, '_> {
         match orientation {
             Orientation::Transposed => {
                 let Some(x) = &run(isa, Arrange { x, m, matrix, layout }) else { return false };
-                let width = threads::share(self.out.columns(), threads, 16, TASK_COLUMNS);
-                self.out.for_each(threads, m, width, &|out| run(isa, GemvDot { isa, x, matrix, units, out }));
+                self.out.for_each_run(threads, 16, &|out| run(isa, GemvDot { isa, x, matrix, units, out }));
             }
             Orientation::Plain => {
                 let Some(step) = run(isa, Step(matrix, layout)) else { return false };

@@ -9,7 +9,11 @@ mod sync;
 use std::{
     cell::RefCell,
     iter,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    ops::Range,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use pool::Pool;
@@ -45,6 +49,40 @@ pub(crate) fn for_each_on(threads: usize, tasks: usize, task: &(dyn Fn(usize) + 
 pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item = T>, task: &(dyn Fn(T) + Sync)) {
     let parts: Vec<T> = parts.collect();
     drain(threads, parts.into_iter(), task);
+}
+
+/// Calls `task` with runs of 0 to `len - 1`, each number in one of them, on at most `threads` threads.
+///
+/// Each thread has a share of its own and goes through it in order, so that memory is read on where the run before ended. It
+/// takes half of what is left of it at a time, and half of another share when its own is done: the runs are few, and the
+/// last ones short.
+pub(crate) fn for_each_run(threads: usize, len: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
+    let pool = (threads > 1 && len > 1).then(current);
+    let workers = pool.as_ref().map_or(1, |pool| pool.threads().min(threads).min(len));
+    let Some(pool) = pool.filter(|_| workers > 1) else { return task(0..len) };
+    let shares = Mutex::new((0..workers).map(|i| i * len / workers..(i + 1) * len / workers).collect::<Vec<_>>());
+    let arrived = AtomicUsize::new(0);
+    pool.run(workers - 1, &|| {
+        let own = arrived.fetch_add(1, Ordering::Relaxed);
+        let next = || next_run(&mut shares.lock().unwrap_or_else(PoisonError::into_inner), own);
+        iter::from_fn(next).for_each(task);
+    });
+}
+
+/// Takes the next run of a share, or of what is left of another one.
+fn next_run(shares: &mut [Range<usize>], own: usize) -> Option<Range<usize>> {
+    if shares[own].is_empty() {
+        let longest = (0..shares.len()).max_by_key(|&i| shares[i].len())?;
+        let longest = &mut shares[longest];
+        let middle = longest.start + longest.len() / 2;
+        let half = middle..longest.end;
+        longest.end = middle;
+        shares[own] = half;
+    }
+    let share = &mut shares[own];
+    let run = share.start..share.start + share.len().div_ceil(2);
+    share.start = run.end;
+    Some(run).filter(|run| !run.is_empty())
 }
 
 /// Empties the queue.
@@ -84,4 +122,29 @@ fn setting() -> usize {
         .and_then(|text| text.trim().parse().ok())
         .filter(|&threads| threads > 0)
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_cover_each_number_once_and_follow_each_other() {
+        for threads in 1..5 {
+            for len in [1, 2, 3, 7, 64, 1000] {
+                let runs = Mutex::new(Vec::new());
+                with_count(threads, || for_each_run(threads, len, &|run| runs.lock().unwrap().push(run)));
+                let mut runs = runs.into_inner().unwrap();
+                runs.sort_by_key(|run| run.start);
+                let ends = runs.iter().map(|run| run.end);
+                let starts: Vec<usize> = runs.iter().map(|run| run.start).chain([len]).collect();
+                assert_eq!(iter::once(0).chain(ends).collect::<Vec<_>>(), starts);
+            }
+        }
+        let mut shares = vec![0..8, 8..10];
+        let taken: Vec<_> = iter::from_fn(|| next_run(&mut shares, 1)).collect();
+        // The end of the first share once its own is done; nothing is left.
+        assert_eq!(taken[..5], [8..9, 9..10, 4..6, 6..7, 7..8]);
+        assert_eq!(next_run(&mut shares, 0), None);
+    }
 }

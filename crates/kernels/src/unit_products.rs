@@ -66,8 +66,16 @@ pub(crate) struct Products<'a, U, const M: usize, const ROWS: usize> {
     /// The activations of the first of the columns.
     pub(crate) x: [*const f32; M],
     pub(crate) columns: Range<usize>,
-    /// Bytes from a row to what is asked for, or 0.
-    pub(crate) ahead: usize,
+    pub(crate) ahead: Ahead,
+}
+
+/// What is asked for while other bytes are read.
+#[derive(Clone, Copy)]
+pub(crate) enum Ahead {
+    /// So many bytes behind what is read of each row, if not 0.
+    Rows(usize),
+    /// As many bytes, in order, from so many behind the first row on: the rows follow each other without a gap.
+    InOrder(usize),
 }
 
 impl<U: Units, const M: usize, const ROWS: usize> Kernel for Products<'_, U, M, ROWS> {
@@ -99,7 +107,7 @@ struct Part<I, const M: usize, const ROWS: usize> {
     x: [*const f32; M],
     scales: [*const f32; ROWS],
     reader: Reader<I>,
-    ahead: usize,
+    ahead: Ahead,
     /// Columns.
     len: usize,
     /// Units that share scales, and units before the first column.
@@ -311,11 +319,22 @@ fn offset<T, const N: usize>(from: [*const T; N], by: usize) -> [*const T; N] {
 
 /// Asks for what lies `ahead` of `len` bytes of each row: a row is too short for the hardware to learn its stream.
 #[inline(always)]
-fn ask<S: Simd, const ROWS: usize>(simd: S, from: [*const u8; ROWS], at: usize, len: usize, ahead: usize) {
-    if at % LINE < len {
-        for from in from {
-            for line in 0..len.div_ceil(LINE) {
-                simd.prefetch(from.wrapping_add(at + ahead + line * LINE));
+fn ask<S: Simd, const ROWS: usize>(simd: S, from: [*const u8; ROWS], at: usize, len: usize, ahead: Ahead) {
+    if at % LINE >= len {
+        return;
+    }
+    let lines = len.div_ceil(LINE);
+    match ahead {
+        Ahead::Rows(ahead) => {
+            for from in from {
+                for line in 0..lines {
+                    simd.prefetch(from.wrapping_add(at + ahead + line * LINE));
+                }
+            }
+        }
+        Ahead::InOrder(ahead) => {
+            for line in 0..ROWS * lines {
+                simd.prefetch(from[0].wrapping_add(at / LINE * LINE * ROWS + ahead + line * LINE));
             }
         }
     }

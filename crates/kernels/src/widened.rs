@@ -100,11 +100,13 @@ impl Kernel for Widen<'_> {
             }
             Scales::Integers { codes, units, block } => {
                 let (codes, units) = (bytes(&codes[start..end]), Blocks::new(simd, units, block));
+                let quick = units.quick::<S>(start, whole);
                 for i in (0..whole).step_by(S::LANES) {
-                    // SAFETY: as above.
+                    // SAFETY: as above, and these vectors are those that `quick` is for.
                     unsafe {
+                        let unit = if i < quick { units.of_quick(simd, start + i) } else { units.of(simd, start + i) };
                         let values = simd.to_float(simd.load_signed(codes.as_ptr().add(i)));
-                        simd.store(out.as_mut_ptr().add(i), simd.mul(values, units.of(simd, start + i)));
+                        simd.store(out.as_mut_ptr().add(i), simd.mul(values, unit));
                     }
                 }
             }
@@ -137,6 +139,30 @@ impl<'a, I: Copy> Blocks<'a, I> {
         let index = unsafe { simd.load_words(index.as_ptr().cast()) };
         let shift = block.is_power_of_two().then(|| block.trailing_zeros());
         Self { values, block, shift, index }
+    }
+
+    /// How many of the `len` numbers from `start` on, which are whole vectors, [`of_quick`](Self::of_quick) is for.
+    #[inline(always)]
+    fn quick<S: Simd<I = I>>(&self, start: usize, len: usize) -> usize {
+        let &Self { values, block, shift, .. } = self;
+        let fits = start.is_multiple_of(block.min(S::LANES));
+        let Some(shift) = shift.filter(|_| fits) else { return 0 };
+        // Each vector in one block, or as many values readable as a vector has.
+        let values = if block < S::LANES { (values.len() + 1).saturating_sub(S::LANES) } else { values.len() };
+        len.min((values << shift).saturating_sub(start))
+    }
+
+    /// Those of a vector of numbers from `first`, without looking where they are.
+    ///
+    /// # Safety
+    /// The first of them is among those that [`quick`](Self::quick) says.
+    #[inline(always)]
+    unsafe fn of_quick<S: Simd<I = I>>(&self, simd: S, first: usize) -> S::F {
+        // SAFETY: the caller's promise: there is a shift, and at it a value, or as many as a vector has.
+        unsafe {
+            let from = self.values.as_ptr().add(first >> self.shift.unwrap_unchecked());
+            if self.block < S::LANES { simd.spread(from, S::LANES, self.index) } else { simd.splat(*from) }
+        }
     }
 
     /// Those of the numbers from `first`.

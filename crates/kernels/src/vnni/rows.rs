@@ -15,7 +15,6 @@ use crate::{
     matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
-    threads,
 };
 
 /// Rows of the matrix side by side: the lanes of a vector.
@@ -57,10 +56,9 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
 /// Computes all of a product that this module [`takes`], on a machine with VNNI.
 pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
     let &IntegerProduct { rows, matrix, weights, threads } = product;
-    let Matrix { n, k, .. } = *matrix;
-    let m = rows.units.len();
+    let (k, m) = (matrix.k, rows.units.len());
     let x = &Activations::new(&rows.codes, k, matrix, &weights.codes);
-    out.for_each(threads, m, threads::share(n, threads, ROWS, 1 << 12), &|out| {
+    out.for_each_run(threads, ROWS, &|out| {
         let part = Part { x, units: &rows.units, matrix, codes: &weights.codes };
         // SAFETY: the instructions are there.
         unsafe { part.run(out) };
