@@ -221,8 +221,8 @@ fn main() {
     let int8 = has("--int8");
     let rows = if has("--one") { &ROWS[..1] } else { &ROWS[..] };
     println!("{} threads", threads::count());
-    let names: String = rows.iter().map(|m| format!(" {:>6}", format!("m{m}"))).collect();
-    println!("{:<26} {:>5}{names} {:>9}", "format", "bits", "GB/s");
+    let names: Vec<String> = rows.iter().map(|m| format!("{:>6}", format!("m{m}"))).collect();
+    println!("{:<26} {:>5} {} {:>9}", "format", "bits", names.join(" "), "GB/s");
     for format in &FORMATS {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|part| format.name.contains(part.as_str()));
         if !is_wanted || int8 && (format.biased || !matches!(format.bits, 4 | 8)) {
@@ -266,8 +266,8 @@ fn measure(format: &Format, layer: &[(usize, usize)], rows: &[usize], int8: bool
             speeds.push(bytes as f64 / read / 1e9);
         }
     }
-    let shares: String = shares.into_iter().map(|shares| format!(" {:>6.2}", median(shares))).collect();
+    let shares: Vec<String> = shares.into_iter().map(|shares| format!("{:>6.2}", median(shares))).collect();
     let all: usize = weights.iter().map(|weight| weight.n * weight.k).sum();
     let bits = 8.0 * bytes as f64 / all as f64;
-    println!("{:<26} {bits:>5.2}{shares} {:>9.1}", format.name, median(speeds));
+    println!("{:<26} {bits:>5.2} {} {:>9.1}", format.name, shares.join(" "), median(speeds));
 }
