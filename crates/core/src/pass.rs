@@ -170,7 +170,9 @@ pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) ->
         }
     }
     let nodes = graph.nodes()?;
-    (0..nodes.len()).for_each(|node| *left.nodes.entry(nodes.name(node)).or_default() += 1);
+    // The results of a plan are nodes that compute nothing.
+    let computing = (0..nodes.len()).map(|node| nodes.name(node)).filter(|&name| name != "PlanResult");
+    computing.for_each(|name| *left.nodes.entry(name).or_default() += 1);
     drop(nodes);
     Ok((graph.into_outputs(), left))
 }

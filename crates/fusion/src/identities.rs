@@ -14,14 +14,16 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
             "CustomTransforms" => nodes.operands(node).len() - results.len(),
             _ => continue,
         };
+        let mut all = true;
         for (at, result) in results.enumerate() {
             // An output stays an array of its own, and what no input leads to is not in this graph.
             let operand = nodes.operands(node).nth(first + at).flatten().filter(|_| !nodes.is_output(result));
-            if let Some(operand) = operand {
-                nodes.replace(result, nodes.current(operand)?);
-                passed += 1;
+            match operand {
+                Some(operand) => nodes.replace(result, nodes.current(operand)?),
+                None => all = false,
             }
         }
+        passed += usize::from(all);
     }
     graph.rewire(nodes)?;
     Ok(passed)

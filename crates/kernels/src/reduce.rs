@@ -42,23 +42,35 @@ pub fn sum(x: &[f32], [outer, reduced, inner]: [usize; 3], sums: &mut [f32]) -> 
         });
         return Ok(());
     }
-    let step = threads::share(inner, threads, LANES, COLUMNS);
-    let parts = sums.chunks_mut(inner).enumerate().flat_map(|(outer, sums)| {
-        sums.chunks_mut(step).enumerate().map(move |(part, sums)| (outer, part * step, sums))
+    // Small blocks go together, and wide ones are cut.
+    let width = if outer >= 4 * threads { inner } else { threads::share(inner, threads, LANES, COLUMNS) };
+    let blocks = if width == inner { outer.div_ceil(4 * threads) } else { 1 };
+    let parts = sums.chunks_mut(blocks * inner).enumerate().flat_map(|(part, sums)| {
+        sums.chunks_mut(blocks * width).enumerate().map(move |(cut, sums)| (part * blocks, cut * width, sums))
     });
-    threads::for_each_part(threads, parts, &|(outer, first, sums): (usize, usize, &mut [f32])| {
-        sums.fill(0.0);
-        let mut run = [0.0; COLUMNS];
-        let run = &mut run[..sums.len()];
-        for rows in x[outer * reduced * inner..][..reduced * inner].chunks(RUN * inner) {
-            run.fill(0.0);
-            for row in rows.chunks_exact(inner) {
-                run.iter_mut().zip(&row[first..]).for_each(|(sum, x)| *sum += x);
+    threads::for_each_part(threads, parts, &|(first_block, first, sums): (usize, usize, &mut [f32])| {
+        for (block, sums) in sums.chunks_mut(width).enumerate() {
+            let x = &x[(first_block + block) * reduced * inner..][..reduced * inner];
+            for (cut, sums) in sums.chunks_mut(COLUMNS).enumerate() {
+                add_rows(x, inner, first + cut * COLUMNS, sums);
             }
-            sums.iter_mut().zip(&*run).for_each(|(sum, run)| *sum += run);
         }
     });
     Ok(())
+}
+
+/// The sums of as many columns of the rows of `x` as `sums` has, from this one on.
+fn add_rows(x: &[f32], inner: usize, first: usize, sums: &mut [f32]) {
+    sums.fill(0.0);
+    let mut run = [0.0; COLUMNS];
+    let run = &mut run[..sums.len()];
+    for rows in x.chunks(RUN * inner) {
+        run.fill(0.0);
+        for row in rows.chunks_exact(inner) {
+            run.iter_mut().zip(&row[first..]).for_each(|(sum, x)| *sum += x);
+        }
+        sums.iter_mut().zip(&*run).for_each(|(sum, run)| *sum += run);
+    }
 }
 
 /// The sum of numbers that lie one after the other.

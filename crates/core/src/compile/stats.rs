@@ -27,7 +27,8 @@ pub struct CompileStats {
     pub rewritten: Vec<Rewritten>,
     /// How many nodes of each primitive the latest trace gives MLX, once passes have rewritten it.
     ///
-    /// A plan counts as one. What stands beside it is what no stage of a plan computes, or only says how an array lies.
+    /// A plan counts as one. What stands beside it is what no stage of a plan computes, or only says how an array lies. It is
+    /// empty after a trace without shapes.
     pub nodes: BTreeMap<&'static str, usize>,
     pub(super) retraces: VecDeque<String>,
 }

@@ -44,7 +44,9 @@ struct Builder {
     inputs: Vec<Array>,
     /// By the indices of slots.
     values: HashMap<usize, PlanValue>,
+    /// By the identities of arrays, of which `inputs` and `kept` keep others from having the same.
     constants: HashMap<usize, PlanValue>,
+    kept: Vec<Array>,
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "as `map_err` has it")]
@@ -95,7 +97,7 @@ impl Builder {
                 let row = broadcast_source(&array)?;
                 let repeats =
                     row.size() < array.size() && Lay::broadcast(&Aval::from(&row), &Aval::from(&array)).repeats;
-                Ok(self.constant(if repeats { row } else { array }))
+                if repeats { Ok(self.constant(row)) } else { self.repeated(array) }
             }
             Source::Value(slot)
                 if let Some(maker) = nodes.maker(slot)
@@ -103,7 +105,7 @@ impl Builder {
             {
                 self.operand(nodes, read, source(nodes, maker, 0)?)
             }
-            operand => self.operand(nodes, read, operand),
+            operand @ Source::Value(_) => self.operand(nodes, read, operand),
         }
     }
 
@@ -150,9 +152,16 @@ impl Builder {
         if source.size() >= array.size() {
             return Ok(self.constant(array));
         }
+        let id = array_id(&array);
+        if let Some(&known) = self.constants.get(&id) {
+            return Ok(known);
+        }
         let lay = Lay::broadcast(&Aval::from(&source), &Aval::from(&array));
         let source = self.constant(source);
-        self.laid(&lay, source)
+        let value = self.laid(&lay, source)?;
+        self.constants.insert(id, value);
+        self.kept.push(array);
+        Ok(value)
     }
 
     fn constant(&mut self, array: Array) -> PlanValue {

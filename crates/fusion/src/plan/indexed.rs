@@ -44,8 +44,8 @@ impl Chosen {
         (same && is_index(indices.dtype)).then_some(chosen)
     }
 
-    /// Calls `f` with the first element of each chosen part in the whole array and in the part; if an index is wrong, not
-    /// even once, so that what is written in place stays what it was.
+    /// Calls `f` with the first element of each chosen part in the whole array and in the part, once all indices are known to
+    /// be within the array.
     fn for_each(&self, indices: &Input<'_>, f: impl FnMut(usize, usize)) -> Result<(), BoxError> {
         if indices.aval().dtype == Dtype::Int32 {
             self.for_each_of(indices.elements::<i32>()?, f)

@@ -47,7 +47,7 @@ impl Stage for Product {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let [m, k, n] = self.size;
         let (a, b, out) = (inputs[0].elements::<f32>()?, inputs[1].elements::<f32>()?, output.elements::<f32>()?);
-        if m * n == 0 {
+        if out.is_empty() {
             return Ok(());
         }
         if self.added.is_some() {

@@ -12,7 +12,7 @@ use tacit_kernels::Factors;
 use super::arg_reduce::ArgReduce;
 use super::indexed::{Added, Taken};
 use super::integers::Integers;
-use super::lay::Lay;
+use super::lay::{Elements, Lay};
 use super::product::Product;
 use super::reduce::Sum;
 use super::staged::staged;
@@ -106,13 +106,14 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             let found = ArgReduce::new(&operand(0)?, &reduce.reduce_type, reduce.axis, &result);
             found.map(|found| Read::Stage(staged(found, &result)))
         }
-        "Gather" if count == 2 => {
+        // MLX reads what is broadcast or lies in steps where it is, and a plan would copy it.
+        "Gather" if count == 2 && lies_together(nodes, node)? => {
             let gather = primitive.view::<p::Gather>()?;
             let rows = gather.axes == [0] && gather.slice_sizes[1..] == operand(0)?.shape[1..];
             let taken = if rows { Taken::rows(&operand(0)?, &operand(1)?, &result) } else { None };
             taken.map(|taken| Read::Stage(staged(taken, &result)))
         }
-        "GatherAxis" => {
+        "GatherAxis" if lies_together(nodes, node)? => {
             let axis = primitive.view::<p::GatherAxis>()?.axis;
             let taken = Taken::along(&operand(0)?, &operand(1)?, axis);
             taken.map(|taken| Read::Stage(staged(taken, &result)))
@@ -127,7 +128,7 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             let added = Added::along(&result, &operand(1)?, axis);
             added.map(|added| Read::Update(staged(added, &result)))
         }
-        "Sum" => {
+        "Sum" if lies_together(nodes, node)? => {
             let sum = Sum::new(&operand(0)?, &primitive.view::<p::Sum>()?.axes, &result);
             sum.map(|sum| Read::Stage(staged(sum, &result)))
         }
@@ -143,6 +144,20 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             let operands = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
             Integers::new(name, &operands, &result).map(|integers| Read::Stage(staged(integers, &result)))
         }
+    })
+}
+
+/// Whether the first operand is no view whose elements would be copied.
+fn lies_together(nodes: &Nodes, node: usize) -> Result<bool> {
+    Ok(match source(nodes, node, 0)? {
+        Source::Constant(array) => broadcast_source(&array)?.size() == array.size(),
+        Source::Value(slot) => match nodes.maker(slot) {
+            Some(maker) => match read_node(nodes, maker)? {
+                Some(Read::Lay(lay)) => matches!(lay.elements, Elements::From(_)),
+                _ => true,
+            },
+            None => true,
+        },
     })
 }
 
