@@ -365,7 +365,7 @@ fn indices_choose_elements_and_rows_and_add_to_them() {
 #[test]
 fn an_index_that_is_not_there_is_told() {
     let add = |(table, _): &mut (Array, Array), rows: Array| -> Result<Array> {
-        let updates = ops::broadcast_to(&one(), &[rows.size() as i32, 1, 3])?;
+        let updates = ops::broadcast_to(one(), &[rows.size() as i32, 1, 3])?;
         *table = scatter_add_single(&*table, &rows, &updates, 0)?;
         Ok(table.add(one())?.sum(None)?)
     };
@@ -401,7 +401,7 @@ fn a_step_of_training_is_one_node() {
     let mut step =
         compile_with_state(CompileOptions::default(), |(w, b): &mut (Array, Array), (x, labels): (Array, Array)| {
             let loss = |args: &[Array]| -> mlx_rs::error::Result<Vec<Array>> {
-                let logits = ops::addmm(&args[1], &x, &args[0].t(), 1.0, 1.0)?;
+                let logits = ops::addmm(&args[1], &x, args[0].t(), 1.0, 1.0)?;
                 let picked = logits.take_along_axis(labels.expand_dims(1)?, 1)?.squeeze_axes(&[1])?;
                 Ok(vec![ops::logsumexp_axis(&logits, -1, false)?.subtract(picked)?.mean(None)?])
             };
