@@ -60,12 +60,15 @@ impl Target {
         match self {
             Self::MlxLm => Some(Library::MlxLm),
             Self::HuggingFace => Some(Library::HuggingFace),
-            Self::Tacit if output.is_dir() || (output.extension().is_none() && !output.exists()) => {
-                Some(Library::Tacit)
-            }
+            // Names of models have points in them.
+            Self::Tacit if output.is_dir() || (!output.exists() && !is_file_name(output)) => Some(Library::Tacit),
             Self::Tacit | Self::Bitsandbytes | Self::Floats => None,
         }
     }
+}
+
+fn is_file_name(output: &Path) -> bool {
+    output.extension().is_some_and(|ending| ending == "safetensors")
 }
 
 pub(crate) fn convert(options: &Options) -> Result<Written> {

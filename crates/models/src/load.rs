@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tacit_core::{Aval, Error, Result};
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::current;
 use tacit_io::{self as io, Gguf, layout, mlx_adapter, peft};
 use tacit_nn::{Missing, Model, Parameters, Rules};
@@ -26,12 +27,25 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
         let file = Gguf::open(file)?;
         let config = Config::of_gguf(&file)?;
         let source = Source { tensors: file.path(), config: file.path() };
-        let parameters = file.hugging_face()?;
+        let parameters = in_one_dtype(file.hugging_face()?)?;
         return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
     }
     let folder = folder_of(path);
     let config = Config::read(folder)?;
     built(config, io::read(path)?, &Source { tensors: folder, config: &folder.join("config.json") })
+}
+
+/// Dense floats in the dtype of the embedding: llama.cpp widens vectors and small matrices to `F32`, and a decoder of half floats
+/// would compute in `f32` from the first of them on.
+fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
+    let dtype = parameters.get(EMBEDDING).and_then(Value::as_dense).map(Array::dtype);
+    let Some(dtype @ (Dtype::Float16 | Dtype::Bfloat16)) = dtype else { return Ok(parameters) };
+    for value in parameters.values_mut() {
+        if let Some(wide) = value.as_dense().filter(|array| array.dtype() == Dtype::Float32) {
+            *value = wide.as_dtype(dtype)?.into();
+        }
+    }
+    Ok(parameters)
 }
 
 /// What errors name: where tensors are, and where the configuration is.

@@ -286,5 +286,5 @@ impl Architecture {
 
 /// What stands behind a module's name: `.weight`, or nothing.
 fn behind<'n>(name: &'n str, module: &str) -> Option<&'n str> {
-    name.strip_prefix(module).filter(|rest| rest.is_empty() || rest.starts_with('.'))
+    name.strip_prefix(module).filter(|rest| matches!(*rest, "" | ".weight" | ".bias"))
 }

@@ -147,6 +147,10 @@ impl Gguf {
             let reason = || format!("it is {} {:?}, and should be a list of F32", stored.kind, stored.shape);
             let factors = factors.ok_or_else(|| self.wrong(ROPE, reason(), AGAIN))?.as_slice::<f32>();
             let factors = Json::List(factors.iter().map(|&factor| short(factor.into())).collect());
+            if factor.is_some() && scaling.get("rope_type").and_then(Json::text) != Some("none") {
+                let reason = "it stands beside a scaling of all positions, and no library has both";
+                return Err(self.wrong(ROPE, reason, AGAIN));
+            }
             scaling = Json::Object(Vec::new());
             scaling.set("rope_type", Json::Text("longrope".to_owned()));
             // Of texts that are as long as the model may read, or shorter, which all are.

@@ -1,6 +1,6 @@
 //! The names that Hugging Face's models have for llama.cpp's tensors, and what llama.cpp changed of these undone.
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
@@ -31,27 +31,14 @@ fn known(architecture: &Architecture, name: &str) -> Option<(&'static Tensor, St
     Some((tensor, renamed))
 }
 
-/// Dense floats in the dtype of the embedding: llama.cpp widens vectors and small matrices to `F32`, and a decoder of half floats
-/// would compute in `f32` from the first of them on.
-fn in_one_dtype(mut parameters: Parameters) -> Result<Parameters> {
-    let dtype = parameters.get("model.embed_tokens.weight").and_then(Value::as_dense).map(Array::dtype);
-    let Some(dtype @ (Dtype::Float16 | Dtype::Bfloat16)) = dtype else { return Ok(parameters) };
-    for value in parameters.values_mut() {
-        if let Some(wide) = value.as_dense().filter(|array| array.dtype() == Dtype::Float32) {
-            *value = wide.as_dtype(dtype)?.into();
-        }
-    }
-    Ok(parameters)
-}
-
 impl Gguf {
     /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2`, `qwen3`,
     /// `qwen3moe`, `qwen3next`, `gemma`, `gemma2` and `gemma3`.
     ///
     /// What llama.cpp changes is undone: rows of queries and keys are put in their old order, and 1 is taken from the gains of
     /// a Gemma. The experts of a layer are one array, and a `qwen3next` is as mlx-lm has it: see
-    /// [`layout`](crate::layout). Where the embedding is of half floats, vectors are too, which llama.cpp widens. `rope_freqs.weight`,
-    /// which is no parameter, is left out: [`configuration`](Self::configuration) has it.
+    /// [`layout`](crate::layout). `rope_freqs.weight`, which is no parameter, is left
+    /// out: [`configuration`](Self::configuration) has it.
     ///
     /// # Errors
     ///
@@ -64,14 +51,16 @@ impl Gguf {
                 parameters.insert(renamed, value);
             }
         }
-        in_one_dtype(parameters)
+        Ok(parameters)
     }
 
-    /// All tensors by the names of [`hugging_face`](Self::hugging_face) if each has one there, and else by their own.
+    /// All tensors by the names of [`hugging_face`](Self::hugging_face) if each has one there, and else by their own, as those of
+    /// an adapter.
     pub(crate) fn read(&self) -> Result<Parameters> {
         let is_named =
             |architecture: &Architecture| self.names().all(|name| name == ROPE || known(architecture, name).is_some());
-        if self.architecture().is_ok_and(is_named) { self.hugging_face() } else { self.parameters() }
+        let has_heads = self.own("attention.head_count").is_ok_and(|key| self.has(&key));
+        if has_heads && self.architecture().is_ok_and(is_named) { self.hugging_face() } else { self.parameters() }
     }
 
     /// Whether the file's architecture is one of those that [`hugging_face`](Self::hugging_face) and
