@@ -4,7 +4,6 @@
 //!     cargo run --features text --example one_file -- target/gemma/gemma-3-270m-q4_k_m.gguf TEXT DRAWING.svg
 
 use std::path::Path;
-use std::time::Instant;
 use std::{env, fs};
 
 // ANCHOR: use
@@ -44,9 +43,14 @@ const WAYS: [(&str, &str); 10] = [
 /// The tokens of a text in rows, each of which begins as a text does.
 fn tokens(file: &Path, text: &str) -> Result<Array> {
     let tokenizer = Gguf::open(file)?.tokenizer()?.line();
-    let tokenizer = Tokenizer::from_bytes(tokenizer).expect("a tokenizer");
-    let encoding = tokenizer.encode(text, true).expect("tokens");
-    let (&begin, ids) = encoding.get_ids().split_first().expect("a text");
+    let wrong =
+        |error: tokenizers::Error| Error::invalid(format!("the tokenizer: {error}"), "give another file or text");
+    let encoding =
+        Tokenizer::from_bytes(tokenizer).and_then(|tokenizer| tokenizer.encode(text, true)).map_err(wrong)?;
+    let (begin, ids) = match encoding.get_ids() {
+        [begin, ids @ ..] if ids.len() >= ROWS * (LENGTH - 1) => (*begin, ids),
+        few => return Err(Error::invalid(format!("the text has {} tokens", few.len()), "give one of 1,023 or more")),
+    };
     let rows = ids.chunks_exact(LENGTH - 1).take(ROWS).flat_map(|row| [&[begin], row].concat());
     Ok(Array::from_slice(&rows.collect::<Vec<_>>(), &[ROWS as i32, LENGTH as i32]))
 }
@@ -96,11 +100,9 @@ fn main() -> Result<()> {
     let [file, text, drawing] = [file, text, drawing].map(Path::new);
     let tokens = tokens(file, &fs::read_to_string(text).map_err(Error::file("read", text))?)?;
     let mut points = Vec::new();
-    println!("{:<20} {:<16} {:>6} {:>8} {:>11} {:>8}", "format", "of", "bits", "error", "perplexity", "seconds");
+    println!("{:<20} {:<16} {:>6} {:>8} {:>11}", "format", "of", "bits", "error", "perplexity");
     for way in [None].into_iter().chain(WAYS.map(Some)) {
-        let start = Instant::now();
         let (config, mut model) = way.map_or_else(|| load(file), |(format, which)| quantized(file, format, which))?;
-        let seconds = start.elapsed().as_secs_f64();
         let bits = bits(&model);
         let error = error(&model).map_or(String::new(), |error| format!("{error:.4}"));
         let perplexity = perplexity(&config, &mut model, &tokens)?;
@@ -110,7 +112,7 @@ fn main() -> Result<()> {
             Some((_, LAYERS)) => (1, "layers"),
             Some(_) => (2, "with embedding"),
         };
-        println!("{format:<20} {of:<16} {bits:>6.2} {error:>8} {perplexity:>11.3} {seconds:>8.1}");
+        println!("{format:<20} {of:<16} {bits:>6.2} {error:>8} {perplexity:>11.3}");
         points.push(Point { label: format.to_owned(), kind, x: bits, y: perplexity });
     }
     let kinds = [("#7d8590", "as stored"), ("#2f81f7", "layers quantized"), ("#d9601a", "and the embedding")];

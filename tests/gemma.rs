@@ -16,7 +16,7 @@ use tacit::io::Gguf;
 use tacit::model::{Cache, LoraConfig, ParameterFilter};
 use tacit::prelude::*;
 use tacit::{Counters, Error};
-use tacit_models::{Config, Decoder, Positions, caches, load, quantize, token_losses};
+use tacit_models::{Config, Decoder, Formats, Positions, caches, load, quantize, token_losses};
 use tokenizers::Tokenizer;
 
 /// The tokens that are given at once, which is less than the window.
@@ -171,7 +171,7 @@ fn codes_are_adapted_and_merged_as_they_are_stored() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let golden: Golden = read("gemma3_270m.json");
     let tokens = Array::from_slice(&golden.tokens[..64], &[1, 64]);
-    let model = quantize(model, "nf4:64")?;
+    let model = quantize(model, &Formats::read("nf4:64")?)?;
     assert!(model.get("model.layers.0.mlp.up_proj.weight")?.to_string().starts_with("Nf4("));
     assert!(model.get("model.embed_tokens.weight")?.to_string().starts_with("Affine("));
     let (outcome, counters) = Counters::of(|| -> Result<()> {

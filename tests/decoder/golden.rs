@@ -10,7 +10,7 @@ use tacit::io::json::Json;
 use tacit::model::generate::Sequences;
 use tacit::model::{Cache, Missing, generate};
 use tacit::prelude::*;
-use tacit_models::{Config, Decoder, Positions, adapt, caches, load, quantize};
+use tacit_models::{Config, Decoder, Formats, Positions, adapt, caches, load, quantize};
 
 use crate::refused::changed;
 
@@ -245,7 +245,7 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
     for weights in [None, Some("affine:4:32")] {
         let (config, mut model) = loaded("float/llama")?;
         if let Some(weights) = weights {
-            model = quantize(model, weights)?;
+            model = quantize(model, &Formats::read(weights)?)?;
         }
         let words = config.vocab_size;
         let mut compiled = compile_with_state(CompileOptions::default(), step);
@@ -334,7 +334,7 @@ fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
 #[test]
 fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
     let (_, model) = load(folder("float/qwen3_moe"))?;
-    let model = quantize(model, "affine:4:32")?;
+    let model = quantize(model, &Formats::read("affine:4:32")?)?;
     let formats = |value: Value| value.to_string();
     assert_eq!(formats(model.get("model.layers.1.mlp.switch_mlp.up_proj.weight")?), "Affine(bf16[4,32,32])");
     assert_eq!(formats(model.get("model.embed_tokens.weight")?), "Affine(bf16[128,32])");
@@ -344,7 +344,7 @@ fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
     assert_eq!(model.get("model.embed_tokens.weight")?.nbytes(), 128 * (32 + 4));
     let file = std::env::temp_dir().join(format!("tacit-decoder-rules-{}.toml", std::process::id()));
     std::fs::write(&file, "\"*.embed_tokens.weight\" = \"affine:4:32\"").expect("writes");
-    let own = quantize(load(folder("float/qwen3_moe"))?.1, file.to_str().expect("text"))?;
+    let own = quantize(load(folder("float/qwen3_moe"))?.1, &Formats::read(file.to_str().expect("text"))?)?;
     std::fs::remove_file(&file).ok();
     assert_eq!(own.get("model.embed_tokens.weight")?.nbytes(), 128 * (16 + 4));
     Ok(())

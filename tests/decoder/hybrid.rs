@@ -13,7 +13,7 @@ use tacit::io::mlx_prompt_cache::{self, PromptCache};
 use tacit::model::generate::{Draft, speculate};
 use tacit::model::{ArraysCache, Cache, Missing, PaddingSide, generate};
 use tacit::prelude::*;
-use tacit_models::{Decoder, Positions, caches, quantize};
+use tacit_models::{Decoder, Formats, Positions, caches, quantize};
 
 use crate::golden::{Golden, State, difference, folder, loaded, reserve, step};
 use crate::refused::changed;
@@ -56,7 +56,7 @@ fn a_hybrid_step_of_codes_is_that_of_their_floats_eager_and_compiled() -> Result
     let prompt = mlx_rs::ops::concatenate(&[&golden.prompt, &other], 0)?;
     for format in ["nf4:32", "affine:4:32"] {
         let (config, model) = loaded("float/qwen3_next")?;
-        let model = quantize(model, format)?;
+        let model = quantize(model, &Formats::read(format)?)?;
         let formats = model.values()?.values().filter(|value| value.is_implicit()).count();
         // Two deltas of two products, an attention of four, three of a dense layer, and six of each of two with experts.
         assert_eq!(formats, 1 + 2 * 2 + 4 + 3 + 2 * 6);

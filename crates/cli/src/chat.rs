@@ -4,11 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use tacit_core::{Error, Policy};
+use tacit_core::{Error, Policy, Result};
 
 use crate::decoding::template::{Conversation, Message, Template};
 use crate::decoding::{Decoding, DecodingOptions, prompt};
-use crate::output::{Failure, Output};
+use crate::output::{Failure, Output, unreadable_input};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -39,17 +39,21 @@ pub(crate) fn chat(options: &Options, output: &mut Output) -> Result<ExitCode, F
         if !message.trim().is_empty() {
             chat.turn(&message, output)?;
         }
+        if output.is_closed() {
+            break;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The next line of the standard input without its end, if there is one. Somebody at a terminal sees that it is their turn.
-fn message() -> io::Result<Option<String>> {
+fn message() -> Result<Option<String>> {
     if io::stdin().is_terminal() {
-        write!(io::stderr(), "> ")?;
+        // Who closed the standard error does not read it.
+        drop(write!(io::stderr(), "> "));
     }
     let mut line = String::new();
-    if io::stdin().read_line(&mut line)? == 0 {
+    if io::stdin().read_line(&mut line).map_err(|error| unreadable_input(&error))? == 0 {
         return Ok(None);
     }
     Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
@@ -86,10 +90,11 @@ impl Chat<'_> {
         let answer = self.decoding.answer(&tokens, |piece| output.piece(piece))?;
         messages.push(Message::new("assistant", answer.text.clone()));
         let conversation = Conversation { messages, end: self.decoding.end(&answer) };
-        self.decoding.keep(Some(&conversation))?;
-        self.before = Some(conversation);
+        // What was made is not lost where the caches cannot be written.
         output.line(&answer)?;
         answer.report();
+        self.decoding.keep(Some(&conversation))?;
+        self.before = Some(conversation);
         Ok(answer.code())
     }
 }

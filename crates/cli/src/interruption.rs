@@ -45,7 +45,7 @@ pub(crate) fn clear_up(kept: Option<&Path>) {
     });
 }
 
-/// How an answer is.
+/// The state of the answer: none, running or interrupted.
 static ANSWER: AtomicU8 = AtomicU8::new(NONE);
 const NONE: u8 = 0;
 const RUNS: u8 = 1;

@@ -84,7 +84,7 @@ enum Command {
     Bench(bench::Options),
     /// Continue a text with a decoder, in whatever format its weights and caches are
     ///
-    /// The text is printed as it comes. Ctrl-C ends it, and twice the program. It runs on the codes of the weights: a dense one is
+    /// The text is printed as it comes. One Ctrl-C ends the text, a second one the program. It runs on the codes of the weights: a dense one is
     /// never built.
     Generate(generate::Options),
     /// Talk with a decoder that was trained on conversations
@@ -95,8 +95,8 @@ enum Command {
     /// Measure how well a decoder predicts a text, in several formats
     ///
     /// The text is cut into windows that follow each other, each of which begins anew; what is left behind the last does not
-    /// count. Perplexities can be compared where text, tokens, window and convention are the same. The number behind is the
-    /// standard error of the mean loss, as a perplexity.
+    /// count. Perplexities can be compared where text, tokens, window and convention are the same. The error is the
+    /// standard error of the mean loss times the perplexity.
     Perplexity(perplexity::Options),
     /// Start a program as the ranks of a group, on this machine or on several
     Launch(launch::Options),
@@ -155,7 +155,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Bench(options) => output.show(&bench::bench(&options)?),
         Command::Generate(options) => return generate::generate(&options, &mut output),
         Command::Chat(options) => return chat::chat(&options, &mut output),
-        Command::Perplexity(options) => output.show(&perplexity::perplexity(&options)?),
+        Command::Perplexity(options) => perplexity::perplexity(&options, &mut output),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
         Command::New(options) => output.show(&new::new(&options)?),

@@ -12,11 +12,12 @@ use tacit_files::is_stdout;
 pub(crate) struct Output {
     out: Box<dyn Write>,
     json: bool,
+    closed: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { out: Box::new(io::stdout()), json }
+        Self { out: Box::new(io::stdout()), json, closed: false }
     }
 
     /// Keeps out of the way of these files, which the command writes.
@@ -44,33 +45,52 @@ impl Output {
         if self.json {
             return Ok(());
         }
-        if io::stdout().is_terminal() {
+        let written = if io::stdout().is_terminal() {
             let parts: Vec<_> = text.split('\t').map(printable::text).collect();
-            self.out.write_all(parts.join("\t").as_bytes())?;
+            self.out.write_all(parts.join("\t").as_bytes())
         } else {
-            self.out.write_all(text.as_bytes())?;
-        }
-        self.out.flush()
+            self.out.write_all(text.as_bytes())
+        };
+        let written = written.and_then(|()| self.out.flush());
+        self.closed |= written.as_ref().is_err_and(is_closed);
+        written
     }
 
     /// Prints a result of several as JSON, in one line: nothing for people, who have read its pieces.
-    pub(crate) fn line(&mut self, result: &impl Serialize) -> io::Result<()> {
+    pub(crate) fn line(&mut self, result: &impl Serialize) -> Result<(), Failure> {
         if !self.json {
             return Ok(());
         }
         let text = serde_json::to_string(result).map_err(io::Error::from)?;
-        writeln!(self.out, "{}", printable::json(&text))?;
-        self.out.flush()
+        self.bytes(format!("{}\n", printable::json(&text)).as_bytes())
     }
 
     /// Prints bytes as they are. A reader that has closed the other end has read enough: what the command found is not changed
     /// by that.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if is_closed(&error) => {
+                self.closed = true;
+                Ok(())
+            }
             written => Ok(written?),
         }
     }
+
+    /// Whether the reader of results has closed the other end.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+}
+
+/// Whether it is only that whoever reads the output has read enough.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// Why the standard input gives no text.
+pub(crate) fn unreadable_input(error: &io::Error) -> Error {
+    Error::invalid(format!("the standard input cannot be read: {error}"), "give text in UTF-8")
 }
 
 /// Why a command fails.
@@ -85,7 +105,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// Whether it is only that whoever reads the output has read enough.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        matches!(self, Self::Write(error) if is_closed(error))
     }
 }
 

@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
-use tacit_arrays::format::AnyFormat;
-use tacit_core::{Aval, Error, Policy, Result};
+use tacit_core::{Aval, Error, Policy, Result, printable};
 use tacit_io::{Progress, progress_bar};
-use tacit_models::Windows;
+use tacit_models::{Formats, Windows};
 
-use crate::decoding::Weights;
+use crate::decoding;
 use crate::decoding::source::Source;
 use crate::decoding::text;
-use crate::table::Table;
+use crate::output::{Failure, Output};
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["text", "tokens"]))]
@@ -27,9 +27,9 @@ pub(crate) struct Options {
     /// A file of tokens: their numbers, with spaces, commas or ends of lines between them
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// What the weights of the products become, with commas between: formats, of which the embedding and the head have at
-    /// least 6 bits, files of rules, or none, which leaves the weights as they are; codes of the checkpoint stay in any case
-    #[arg(long, value_delimiter = ',', default_value = "none")]
+    /// What the weights of the products become: a format, of which the embedding and the head have at least 6 bits, a file of
+    /// rules, or none, which leaves the weights as they are; may be given several times. Codes of the checkpoint stay
+    #[arg(long, value_name = "FORMAT", default_value = "none")]
     formats: Vec<String>,
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     window: usize,
     /// The most windows that are read
     #[arg(long, value_name = "N")]
-    windows: Option<usize>,
+    windows: Option<NonZero<usize>>,
     /// Which tokens of a window count
     #[arg(long, value_enum, default_value_t = Convention::LlamaCpp)]
     convention: Convention,
@@ -73,46 +73,61 @@ pub(crate) struct Perplexities {
 struct Row {
     format: String,
     perplexity: f64,
-    standard_error: f64,
+    /// Nothing of one token.
+    standard_error: Option<f64>,
     /// Of all parameters.
     bits_per_weight: f64,
     bytes: usize,
 }
 
-pub(crate) fn perplexity(options: &Options) -> Result<Perplexities> {
+/// Measures and prints, for people row by row, so that what was measured stays where a later format fails.
+pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let _deny = Policy::Deny.scope();
     // What is wrong is said before anything is measured.
-    for format in options.formats.iter().filter(|&format| format != "none" && Path::new(format).extension().is_none()) {
-        format.parse::<AnyFormat>()?;
-    }
+    let read = |text: &String| (text != "none").then(|| Formats::read(text)).transpose();
+    let asked = options.formats.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut tokens, begin) = tokens(options)?;
     let length = options.window;
-    tokens.truncate(options.windows.unwrap_or(usize::MAX).saturating_mul(length));
+    tokens.truncate(options.windows.map_or(usize::MAX, NonZero::get).saturating_mul(length));
     let (convention, first) = match options.convention {
         Convention::LlamaCpp => (tacit_models::Convention::LlamaCpp, begin),
         Convention::MlxLm => (tacit_models::Convention::MlxLm, None),
     };
     let windows = Windows { tokens: &tokens, length, convention, first };
+    let labels: Vec<_> = options.formats.iter().map(|text| printable::name(text)).collect();
+    let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max("format".len());
     let (mut formats, mut counted) = (Vec::new(), 0);
-    for format in &options.formats {
-        let weights = Some(format.clone()).filter(|format| format != "none");
-        let (config, mut model) = Weights { weights, lora: options.lora.clone() }.read(&options.model)?;
+    for ((text, asked), label) in options.formats.iter().zip(&asked).zip(&labels) {
+        let asked = asked.as_ref().map(|asked| (text.as_str(), asked));
+        let (config, mut model) = decoding::read(&options.model, asked, options.lora.as_deref())?;
         let mut bar = progress_bar();
         let found =
             tacit_models::perplexity(&config, &mut model, &windows, |done, total| bar(Progress { done, total }))?;
         counted = found.tokens;
         let bytes = model.nbytes();
         let elements: usize = model.avals().values().map(Aval::size).sum();
-        formats.push(Row {
-            format: format.clone(),
+        let row = Row {
+            format: text.clone(),
             perplexity: found.perplexity,
             standard_error: found.error,
             bits_per_weight: 8.0 * bytes as f64 / elements as f64,
             bytes,
-        });
+        };
+        if formats.is_empty() {
+            output.piece(&line(width, ["format", "perplexity", "error", "bits", "bytes"]))?;
+        }
+        let error = row.standard_error.map_or(String::new(), |error| format!("{error:.4}"));
+        let (perplexity, bits) = (format!("{:.4}", row.perplexity), format!("{:.3}", row.bits_per_weight));
+        output.piece(&line(width, [label, &perplexity, &error, &bits, &bytes.to_string()]))?;
+        formats.push(row);
     }
     let windows = tokens.len() / length;
-    Ok(Perplexities { formats, convention: options.convention, window: length, windows, tokens: counted })
+    output.show(&Perplexities { formats, convention: options.convention, window: length, windows, tokens: counted })
+}
+
+/// A row of the table, whose widths are known before its numbers are.
+fn line(width: usize, [format, perplexity, error, bits, bytes]: [&str; 5]) -> String {
+    format!("{format:<width$}  {perplexity:>12}  {error:>10}  {bits:>6}  {bytes:>12}\n")
 }
 
 /// The tokens of the text, and the one that begins a text, if there is one.
@@ -125,7 +140,8 @@ fn tokens(options: &Options) -> Result<(Vec<u32>, Option<u32>)> {
     let file = options.text.as_deref().unwrap_or(Path::new(""));
     let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
     let tokenizer = source.tokenizer()?;
-    Ok((text::tokens(&tokenizer, &text, true)?, text::begin(&tokenizer)?))
+    let tokens = text::tokens(&tokenizer, &file.display().to_string(), &text, true)?;
+    Ok((tokens, text::begin(&tokenizer)?))
 }
 
 /// The numbers in a file of tokens.
@@ -136,7 +152,9 @@ fn numbers(file: &Path) -> Result<Vec<u32>> {
     let number = |word: &str| {
         word.parse().map_err(|_| {
             let help = "write the numbers of tokens alone, or give the text with `--text`";
-            Error::checkpoint(file, None, format!("{word} is no number of a token"), help)
+            // A file of text may have no space at all.
+            let (end, more) = word.char_indices().nth(32).map_or((word.len(), ""), |(end, _)| (end, ".."));
+            Error::checkpoint(file, None, format!("{}{more} is not the number of a token", &word[..end]), help)
         })
     };
     text.split(between).filter(|word| !word.is_empty()).map(number).collect()
@@ -144,21 +162,11 @@ fn numbers(file: &Path) -> Result<Vec<u32>> {
 
 impl fmt::Display for Perplexities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["format", ">perplexity", ">error", ">bits", ">bytes"]);
-        for Row { format, perplexity, standard_error, bits_per_weight, bytes } in &self.formats {
-            table.row([
-                format.clone(),
-                format!("{perplexity:.4}"),
-                format!("{standard_error:.4}"),
-                format!("{bits_per_weight:.3}"),
-                bytes.to_string(),
-            ]);
-        }
         let (name, which) = match self.convention {
             Convention::LlamaCpp => ("llama.cpp", "the later half of each"),
             Convention::MlxLm => ("mlx-lm", "all but the first of each"),
         };
         let Self { tokens, windows, window, .. } = self;
-        write!(f, "{table}\n{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}")
+        write!(f, "{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}")
     }
 }

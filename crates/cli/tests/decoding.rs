@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use tacit_bridge::process::{Signal, signal};
+use tacit_bridge::process::{Signal, signal, with_default_signals};
 
 fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/spm.gguf")
@@ -17,6 +18,7 @@ fn model() -> PathBuf {
 
 fn tacit(command: &str, options: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    with_default_signals(&mut program);
     program.arg(command).arg(model()).args(options);
     program
 }
@@ -63,22 +65,69 @@ fn an_interrupt_ends_an_answer_and_then_the_program() {
     // It reads whatever comes, so that the program never waits for that, and tells of it.
     let reader = thread::spawn(move || {
         let mut piece = [0; 64];
-        while answers.read(&mut piece).expect("reads") > 0 && tell.send(()).is_ok() {}
-    });
-    for message in ["one", "two"] {
-        while told.try_recv().is_ok() {}
-        writeln!(said, "{message}").expect("is read");
-        told.recv().expect("an answer begins");
-        signal(chat.id(), Signal::Interrupt).expect("is ours");
-        let mut report = Vec::new();
-        while report.last().is_none_or(|line: &String| !line.starts_with("at most ")) {
-            report.push(reports.next().expect("a report").expect("reads"));
+        while answers.read(&mut piece).expect("reads") > 0 {
+            drop(tell.send(()));
         }
-        assert!(report.join("\n").contains(" tokens, to the interruption, at "), "{report:?}");
-    }
+    });
+    // What a second answer shows depends on where the first one ended.
+    writeln!(said, "one").expect("is read");
+    told.recv().expect("an answer begins");
     signal(chat.id(), Signal::Interrupt).expect("is ours");
-    assert_eq!(chat.wait().expect("ends").code(), Some(130));
+    let mut report = Vec::new();
+    while report.last().is_none_or(|line: &String| !line.starts_with("at most ")) {
+        report.push(reports.next().expect("a report").expect("reads"));
+    }
+    assert!(report.join("\n").contains(" tokens, to the interruption, at "), "{report:?}");
+    // One that comes before the program is done with the answer ends nothing more.
+    let ended = loop {
+        drop(signal(chat.id(), Signal::Interrupt));
+        thread::sleep(Duration::from_millis(50));
+        if let Some(ended) = chat.try_wait().expect("is ours") {
+            break ended;
+        }
+    };
+    assert_eq!(ended.code(), Some(130));
     reader.join().expect("reads");
+}
+
+/// Whoever reads only the beginning of an answer keeps its caches.
+#[test]
+fn a_closed_pipe_loses_no_prompt_cache() {
+    let folder = std::env::temp_dir().join(format!("tacit-closed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    for command in ["generate", "chat"] {
+        let cache = folder.join(command);
+        let options = ["--prompt", "Hello", "--max-tokens", "12", "--prompt-cache", cache.to_str().expect("text")];
+        let mut program = tacit(command, &options);
+        let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        drop(program.stdout.take());
+        let output = program.wait_with_output().expect("ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains(", to the close of the output, at "), "{said}");
+        assert!(cache.exists(), "{said}");
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
+#[test]
+fn an_input_that_is_no_text_is_named_as_such() {
+    let mut said = String::new();
+    for (command, options) in [("chat", &[][..]), ("generate", &["--prompt", "-"])] {
+        let mut program = tacit(command, options);
+        let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut program = program.expect("starts");
+        program.stdin.take().expect("a pipe").write_all(b"\xff\n").expect("is read");
+        let output = program.wait_with_output().expect("ends");
+        assert_eq!(output.status.code(), Some(1));
+        said += &String::from_utf8_lossy(&output.stderr);
+    }
+    expect![[r#"
+        error: the standard input cannot be read: stream did not contain valid UTF-8
+        help: give text in UTF-8
+        error: the standard input cannot be read: stream did not contain valid UTF-8
+        help: give text in UTF-8
+    "#]]
+    .assert_eq(&said);
 }
 
 /// Checks that the arguments are refused, and how.
@@ -105,6 +154,13 @@ fn what_cannot_be_done_is_said() {
         &expect![[r#"
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+    "#]],
+    );
+    refused(
+        "generate",
+        &["--prompt", "a", "--prompt-cache", "/no-such-folder/cache"],
+        &expect![[r#"
+        error: cannot write /no-such-folder/cache: No such file or directory (os error 2)
     "#]],
     );
     let own = model();

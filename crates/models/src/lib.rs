@@ -28,6 +28,7 @@ mod delta_net;
 mod experts;
 mod family;
 mod feed_forward;
+mod formats;
 mod keys;
 mod layers;
 mod linear;
@@ -39,6 +40,7 @@ mod vocabulary;
 
 pub use config::{Activation, Bias, Config, Norm};
 pub use decoder::{Decoder, Positions, caches};
+pub use formats::Formats;
 pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};
 pub use load::{adapt, load, quantize};
 pub use losses::token_losses;

@@ -11,6 +11,7 @@ use tacit_nn::{Missing, Model, Parameters, Rules};
 
 use crate::config::{Config, folder_of};
 use crate::decoder::Decoder;
+use crate::formats::Formats;
 
 /// Reads a decoder, with the parameters as they are stored, and its configuration.
 ///
@@ -114,19 +115,19 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
 /// The products' weights, by path; the router's stay as they are.
 const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
-/// Lets the products' weights take the format that a text says, or formats by the rules in a file of this name. Those that
-/// are quantized already stay. Where the text is a format, embedding and head have at least 6 bits: see [`Rules::for_decoder`].
+/// Lets the products' weights take one format, or all weights the formats of rules. Those that are quantized already stay. Of
+/// one format, embedding and head have at least 6 bits: see [`Rules::for_decoder`].
 ///
 /// # Errors
 ///
-/// The text is no format, the file cannot be read, or as for [`Model::quantize`].
-pub fn quantize(model: Model<Decoder>, weights: &str) -> Result<Model<Decoder>> {
-    let file = Path::new(weights);
-    if file.extension().is_some() {
-        model.quantize("*", &Rules::load(file)?)
-    } else {
-        let rules = Rules::for_decoder(weights, &model.values()?)?.rules;
-        model.quantize(PRODUCTS, &rules)
+/// As for [`Rules::for_decoder`] and [`Model::quantize`].
+pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decoder>> {
+    match formats {
+        Formats::One(format) => {
+            let rules = Rules::for_decoder(format, &model.values()?)?.rules;
+            model.quantize(PRODUCTS, &rules)
+        }
+        Formats::Rules(rules) => model.quantize("*", rules),
     }
 }
 

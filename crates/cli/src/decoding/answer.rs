@@ -11,7 +11,7 @@ use tacit_nn::generate::{Finish, GenerateStats, Texts};
 
 use super::text::Stream;
 use crate::interruption::Answering;
-use crate::output::Failure;
+use crate::output::{Failure, is_closed};
 
 /// A text with its tokens, and what it took.
 #[derive(Debug, Serialize)]
@@ -40,29 +40,43 @@ enum Ended {
     Length,
     /// Somebody pressed Ctrl-C.
     Interrupt,
+    /// Whoever reads it has closed the other end.
+    Closed,
 }
 
 impl Answer {
-    /// Reads a generation to its end, or to Ctrl-C, and gives `out` the text as it comes.
+    /// Reads a generation to its end, to Ctrl-C, or until `out`, which is given the text as it comes, is closed.
     pub(super) fn read(
         mut texts: Texts<'_, Stream<'_>>,
         answering: &Answering,
         weight_bytes: usize,
         mut out: impl FnMut(&str) -> io::Result<()>,
     ) -> Result<Self, Failure> {
+        let mut closed = false;
+        let mut out = |piece: &str| match out(piece) {
+            Err(error) if is_closed(&error) => {
+                closed = true;
+                Ok(false)
+            }
+            written => written.map(|()| true),
+        };
         let (mut text, mut tokens, mut finish) = (String::new(), Vec::new(), None);
         while !answering.is_interrupted()
             && let Some(piece) = texts.next().transpose()?
         {
-            out(&piece.text)?;
+            let is_open = out(&piece.text)?;
             text += &piece.text;
             tokens.push(piece.token);
             finish = piece.finish;
+            if !is_open {
+                break;
+            }
         }
         out("\n")?;
         let stats = texts.stats();
         let ended = match finish {
             Some(Finish::Stop) => Ended::Stop,
+            None if closed => Ended::Closed,
             None if answering.is_interrupted() => Ended::Interrupt,
             _ => Ended::Length,
         };
@@ -103,6 +117,7 @@ impl Answer {
             Ended::Stop => "its end",
             Ended::Length => "the most that were asked for",
             Ended::Interrupt => "the interruption",
+            Ended::Closed => "the close of the output",
         };
         let mut said = String::new();
         let _ =

@@ -40,7 +40,7 @@ fn texts_have_the_tokens_that_llama_cpp_gives_them() -> Result<()> {
         let file = folder().join(format!("{name}.gguf"));
         let tokenizer = Source::of(&file)?.tokenizer()?;
         for (text, ids) in golden.texts.iter().zip(&expected.ids) {
-            assert_eq!(text::tokens(&tokenizer, text, true)?, *ids, "{name}: {text:?}");
+            assert_eq!(text::tokens(&tokenizer, &name, text, true)?, *ids, "{name}: {text:?}");
             // Tokens of names are not written, and behind those of the user a space is put, which stays.
             let plain = !["<", "\n\n", "    "].iter().any(|token| text.contains(token));
             if plain {

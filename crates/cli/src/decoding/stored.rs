@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tacit_core::Policy;
 use tacit_core::{Error, Result};
+use tacit_files::Place;
 use tacit_io::Metadata;
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
 use tacit_nn::{Cache, KvCache};
@@ -15,13 +16,19 @@ const CONVERSATION: &str = "tacit.chat";
 
 /// What a file holds, where there is one, in place of the empty `caches`, and the conversation that they are of, if it says one.
 pub(crate) fn opened(caches: Vec<Cache>, file: Option<&Path>) -> Result<(Vec<Cache>, Option<Conversation>)> {
-    let Some(file) = file.filter(|file| file.exists()) else { return Ok((caches, None)) };
+    let Some(file) = file else { return Ok((caches, None)) };
+    // It is written when the answer is made: that it cannot be is said before.
+    Place::of(file)?;
+    if !file.exists() {
+        return Ok((caches, None));
+    }
     let wrong = |reason: String| {
         Error::checkpoint(file, None, reason, "give a file that was written with this model, or another name")
     };
     let read = mlx_prompt_cache::read(file)?;
     let conversation = read.metadata.get(CONVERSATION).map(|text| serde_json::from_str(text)).transpose();
-    let conversation = conversation.map_err(|error| wrong(format!("its conversation is none: {error}")))?;
+    let conversation =
+        conversation.map_err(|error| wrong(format!("its entry {CONVERSATION} is no conversation: {error}")))?;
     let held = read.caches()?;
     if held.len() != caches.len() {
         return Err(wrong(format!("it holds {} layers, and the model has {}", held.len(), caches.len())));

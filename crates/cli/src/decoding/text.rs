@@ -20,18 +20,18 @@ pub(crate) fn end_tokens(source: &Source, of_model: &[u32], tokenizer: &Tokenize
     Ok(tokens)
 }
 
-/// The tokens of a text; `special` adds those that begin one, as the tokenizer says.
-pub(crate) fn tokens(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
+/// The tokens of a text, which errors call `name`; `special` adds those that begin one, as the tokenizer says.
+pub(crate) fn tokens(tokenizer: &Tokenizer, name: &str, text: &str, special: bool) -> Result<Vec<u32>> {
     let encoding = tokenizer.encode(text, special);
     let encoding = encoding.map_err(|error| {
-        Error::invalid(format!("the tokenizer cannot read the prompt: {error}"), "give text that its vocabulary has")
+        Error::invalid(format!("the tokenizer cannot read {name}: {error}"), "give text that its vocabulary has")
     })?;
     Ok(encoding.get_ids().to_vec())
 }
 
 /// The token that begins a text, if the tokenizer puts one there.
 pub(crate) fn begin(tokenizer: &Tokenizer) -> Result<Option<u32>> {
-    let first = |special| Ok::<_, Error>(tokens(tokenizer, "a", special)?.first().copied());
+    let first = |special| Ok::<_, Error>(tokens(tokenizer, "a letter", "a", special)?.first().copied());
     let begin = first(true)?;
     Ok(if begin == first(false)? { None } else { begin })
 }
