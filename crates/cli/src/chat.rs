@@ -90,11 +90,8 @@ impl Chat<'_> {
         let answer = self.decoding.answer(&tokens, |piece| output.piece(piece))?;
         messages.push(Message::new("assistant", answer.text.clone()));
         let conversation = Conversation { messages, end: self.decoding.end(&answer) };
-        // What was made is not lost where the caches cannot be written.
-        output.line(&answer)?;
-        answer.report();
-        self.decoding.keep(Some(&conversation))?;
+        let code = self.decoding.finish(&answer, Some(&conversation), output)?;
         self.before = Some(conversation);
-        Ok(answer.code())
+        Ok(code)
     }
 }

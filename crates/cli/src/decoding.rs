@@ -14,6 +14,7 @@ pub(crate) mod text;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
 use mlx_rs::Array;
@@ -30,7 +31,7 @@ use template::{Conversation, Template};
 use text::Stream;
 
 use crate::interruption::Answering;
-use crate::output::{Failure, unreadable_input};
+use crate::output::{Failure, Output, unreadable_input};
 
 #[derive(Args, Debug)]
 pub(crate) struct DecodingOptions {
@@ -220,10 +221,20 @@ impl<'o> Decoding<'o> {
             .and_then(|token| self.tokenizer.id_to_token(token))
     }
 
-    /// Writes the caches into their file, if there is one, with the conversation that they hold.
-    pub(crate) fn keep(&self, conversation: Option<&Conversation>) -> Result<()> {
-        let Some(file) = &self.options.prompt_cache else { return Ok(()) };
-        stored::write(file, &self.caches, conversation)
+    /// Says what an answer took, and writes the caches into their file, if there is one, with the conversation that they hold.
+    pub(crate) fn finish(
+        &self,
+        answer: &Answer,
+        conversation: Option<&Conversation>,
+        output: &mut Output,
+    ) -> Result<ExitCode, Failure> {
+        // What was made is not lost where the caches cannot be written.
+        output.line(answer)?;
+        answer.report();
+        if let Some(file) = &self.options.prompt_cache {
+            stored::write(file, &self.caches, conversation)?;
+        }
+        Ok(answer.code())
     }
 }
 
@@ -231,24 +242,15 @@ impl Weights {
     /// The decoder at a path, with these weights.
     pub(crate) fn read(&self, path: &Path) -> Result<(Config, Model<Decoder>)> {
         let formats = self.weights.as_deref().map(Formats::read).transpose()?;
-        read(path, self.weights.as_deref().zip(formats.as_ref()), self.lora.as_deref())
+        read(path, formats.as_ref(), self.lora.as_deref())
     }
 }
 
-/// The decoder at a path, whose weights become what a text says, with an adapter over them.
-pub(crate) fn read(
-    path: &Path,
-    formats: Option<(&str, &Formats)>,
-    adapter: Option<&Path>,
-) -> Result<(Config, Model<Decoder>)> {
+/// The decoder at a path in these formats, with an adapter over it.
+pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path>) -> Result<(Config, Model<Decoder>)> {
     let (config, mut model) = tacit_models::load(path)?;
-    if let Some((text, formats)) = formats {
+    if let Some(formats) = formats {
         model = tacit_models::quantize(model, formats)?;
-        if !model.report().rows.values().any(|row| matches!(row.outcome, Outcome::Quantized { .. })) {
-            let message =
-                format!("no weight of {} became {text}: they are codes already, or do not fit", path.display());
-            return Err(Error::invalid(message, "take the checkpoint of floats, or leave the weights as they are"));
-        }
         if let Formats::One(format) = formats {
             tell_finer(&model, format);
         }

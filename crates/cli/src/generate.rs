@@ -23,9 +23,5 @@ pub(crate) fn generate(options: &Options, output: &mut Output) -> Result<ExitCod
     // Only what begins a text begins with the tokens for that.
     let tokens = decoding.tokens(&prompt(&options.prompt)?, !decoding.has_begun())?;
     let answer = decoding.answer(&tokens, |piece| output.piece(piece))?;
-    // What was made is not lost where the caches cannot be written.
-    output.line(&answer)?;
-    answer.report();
-    decoding.keep(None)?;
-    Ok(answer.code())
+    decoding.finish(&answer, None, output)
 }

@@ -86,20 +86,19 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
     // What is wrong is said before anything is measured.
     let read = |text: &String| (text != "none").then(|| Formats::read(text)).transpose();
     let asked = options.formats.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let (mut tokens, begin) = tokens(options)?;
+    let (mut tokens, first) = tokens(options)?;
     let length = options.window;
     tokens.truncate(options.windows.map_or(usize::MAX, NonZero::get).saturating_mul(length));
-    let (convention, first) = match options.convention {
-        Convention::LlamaCpp => (tacit_models::Convention::LlamaCpp, begin),
-        Convention::MlxLm => (tacit_models::Convention::MlxLm, None),
+    let convention = match options.convention {
+        Convention::LlamaCpp => tacit_models::Convention::LlamaCpp,
+        Convention::MlxLm => tacit_models::Convention::MlxLm,
     };
     let windows = Windows { tokens: &tokens, length, convention, first };
     let labels: Vec<_> = options.formats.iter().map(|text| printable::name(text)).collect();
     let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max("format".len());
     let (mut formats, mut counted) = (Vec::new(), 0);
     for ((text, asked), label) in options.formats.iter().zip(&asked).zip(&labels) {
-        let asked = asked.as_ref().map(|asked| (text.as_str(), asked));
-        let (config, mut model) = decoding::read(&options.model, asked, options.lora.as_deref())?;
+        let (config, mut model) = decoding::read(&options.model, asked.as_ref(), options.lora.as_deref())?;
         let mut bar = progress_bar();
         let found =
             tacit_models::perplexity(&config, &mut model, &windows, |done, total| bar(Progress { done, total }))?;
@@ -130,18 +129,20 @@ fn line(width: usize, [format, perplexity, error, bits, bytes]: [&str; 5]) -> St
     format!("{format:<width$}  {perplexity:>12}  {error:>10}  {bits:>6}  {bytes:>12}\n")
 }
 
-/// The tokens of the text, and the one that begins a text, if there is one.
+/// The tokens of the text, and the one with which windows begin, if there is one.
 fn tokens(options: &Options) -> Result<(Vec<u32>, Option<u32>)> {
     let source = Source::of(&options.model)?;
+    let begins = options.convention == Convention::LlamaCpp;
     if let Some(file) = &options.tokens {
-        let begin = if source.has_tokenizer() { text::begin(&source.tokenizer()?)? } else { None };
-        return Ok((numbers(file)?, begin));
+        // A tokenizer is read only for what begins a text.
+        let first = if begins && source.has_tokenizer() { text::begin(&source.tokenizer()?)? } else { None };
+        return Ok((numbers(file)?, first));
     }
     let file = options.text.as_deref().unwrap_or(Path::new(""));
     let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
     let tokenizer = source.tokenizer()?;
     let tokens = text::tokens(&tokenizer, &file.display().to_string(), &text, true)?;
-    Ok((tokens, text::begin(&tokenizer)?))
+    Ok((tokens, if begins { text::begin(&tokenizer)? } else { None }))
 }
 
 /// The numbers in a file of tokens.

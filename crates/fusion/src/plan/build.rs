@@ -95,8 +95,7 @@ impl Builder {
         match source(nodes, node, 2)? {
             Source::Constant(array) => {
                 let row = broadcast_source(&array)?;
-                let repeats =
-                    row.size() < array.size() && Lay::broadcast(&Aval::from(&row), &Aval::from(&array)).repeats;
+                let repeats = Lay::broadcast(&Aval::from(&row), &Aval::from(&array)).repeats;
                 if repeats { Ok(self.constant(row)) } else { self.repeated(array) }
             }
             Source::Value(slot)

@@ -53,10 +53,15 @@ pub(super) fn source(nodes: &Nodes, node: usize, operand: usize) -> Result<Sourc
 }
 
 pub(super) fn read(nodes: &Nodes) -> Result<Vec<Read>> {
-    (0..nodes.len()).map(|node| Ok(read_node(nodes, node)?.unwrap_or(Read::Other))).collect()
+    let mut read = Vec::with_capacity(nodes.len());
+    for node in 0..nodes.len() {
+        read.push(read_node(nodes, &read, node)?.unwrap_or(Read::Other));
+    }
+    Ok(read)
 }
 
-fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
+/// What a node is, where those before it are known.
+fn read_node(nodes: &Nodes, before: &[Read], node: usize) -> Result<Option<Read>> {
     let recorded = nodes.result(node)?;
     if !runs_here(&recorded)? {
         return Ok(None);
@@ -107,13 +112,13 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             found.map(|found| Read::Stage(staged(found, &result)))
         }
         // MLX reads what is broadcast or lies in steps where it is, and a plan would copy it.
-        "Gather" if count == 2 && lies_together(nodes, node)? => {
+        "Gather" if count == 2 && lies_together(nodes, before, node)? => {
             let gather = primitive.view::<p::Gather>()?;
             let rows = gather.axes == [0] && gather.slice_sizes[1..] == operand(0)?.shape[1..];
             let taken = if rows { Taken::rows(&operand(0)?, &operand(1)?, &result) } else { None };
             taken.map(|taken| Read::Stage(staged(taken, &result)))
         }
-        "GatherAxis" if lies_together(nodes, node)? => {
+        "GatherAxis" if lies_together(nodes, before, node)? => {
             let axis = primitive.view::<p::GatherAxis>()?.axis;
             let taken = Taken::along(&operand(0)?, &operand(1)?, axis);
             taken.map(|taken| Read::Stage(staged(taken, &result)))
@@ -128,7 +133,7 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
             let added = Added::along(&result, &operand(1)?, axis);
             added.map(|added| Read::Update(staged(added, &result)))
         }
-        "Sum" if lies_together(nodes, node)? => {
+        "Sum" if lies_together(nodes, before, node)? => {
             let sum = Sum::new(&operand(0)?, &primitive.view::<p::Sum>()?.axes, &result);
             sum.map(|sum| Read::Stage(staged(sum, &result)))
         }
@@ -148,15 +153,12 @@ fn read_node(nodes: &Nodes, node: usize) -> Result<Option<Read>> {
 }
 
 /// Whether the first operand is no view whose elements would be copied.
-fn lies_together(nodes: &Nodes, node: usize) -> Result<bool> {
+fn lies_together(nodes: &Nodes, before: &[Read], node: usize) -> Result<bool> {
     Ok(match source(nodes, node, 0)? {
         Source::Constant(array) => broadcast_source(&array)?.size() == array.size(),
-        Source::Value(slot) => match nodes.maker(slot) {
-            Some(maker) => match read_node(nodes, maker)? {
-                Some(Read::Lay(lay)) => matches!(lay.elements, Elements::From(_)),
-                _ => true,
-            },
-            None => true,
+        Source::Value(slot) => match nodes.maker(slot).map(|maker| &before[maker]) {
+            Some(Read::Lay(lay)) => matches!(lay.elements, Elements::From(_)),
+            _ => true,
         },
     })
 }

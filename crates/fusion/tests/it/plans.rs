@@ -362,6 +362,21 @@ fn indices_choose_elements_and_rows_and_add_to_them() {
     check(&f, &[normal(&[3, 5, 4], 0), along, ops::zeros::<u32>(&[0]).expect("zeros")], 1e-6);
 }
 
+/// What each node is, is asked once: a chain of nodes that look at what they take costs by its length.
+#[test]
+fn a_long_chain_of_gathers_is_one_plan() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let mut x = inputs[0].add(one())?;
+        for _ in 0..2000 {
+            x = x.take_along_axis(&inputs[1], 0)?;
+        }
+        Ok(vec![x])
+    };
+    let inputs = [normal(&[3, 2], 0), Array::from_slice(&[1, 2, 0, 0, 2, 1], &[3, 2])];
+    check(&f, &inputs, 0.0);
+    assert_eq!(beside(f, &inputs, "GatherAxis"), 0);
+}
+
 #[test]
 fn an_index_that_is_not_there_is_told() {
     let add = |(table, _): &mut (Array, Array), rows: Array| -> Result<Array> {
