@@ -305,6 +305,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn tacit_comes_of_collective(handle: mlx_array, comes: *mut bool) -> c_int;
     pub(crate) fn tacit_scalar_value(array: mlx_array, value: *mut f64, known: *mut bool) -> c_int;
+    pub(crate) fn tacit_arg_partition(values: *const f32, count: usize, kth: usize, places: *mut u32) -> c_int;
     pub(crate) fn tacit_runs_on(array: mlx_array, chosen: mlx_stream, runs: *mut bool) -> c_int;
     pub(crate) fn tacit_difference(
         a_outputs: *const mlx_array,

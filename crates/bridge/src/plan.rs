@@ -122,6 +122,11 @@ impl Plan {
         Ok(results.arrays)
     }
 
+    /// The kernels in the order in which they run, each with the aval of its first result.
+    pub fn stages(&self) -> impl ExactSizeIterator<Item = (&dyn Kernel, Option<&Aval>)> {
+        self.stages.iter().map(|stage| (&*stage.kernel, stage.outputs.first().map(|place| &place.aval)))
+    }
+
     /// The kernel that an error's text begins with, and the rest of the text.
     fn failed_stage<'a>(&self, text: &'a str) -> Option<(&'static str, &'a str)> {
         self.stages.iter().find_map(|stage| {

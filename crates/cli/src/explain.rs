@@ -11,7 +11,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
-use tacit_core::{Equation, Error, Explanation, Result, Value, explain as explained, printable};
+use tacit_core::{CompiledGraph, Equation, Error, Explanation, Result, Value, explain as explained, printable};
 use tacit_files::replace;
 use tacit_io::read;
 use tacit_models::{Config, Positions};
@@ -90,6 +90,10 @@ struct Whole {
     handled: usize,
     materialized: u64,
     materialized_bytes: u64,
+    /// The nodes that a compiled call gives MLX: a plan is one of them.
+    compiled_nodes: usize,
+    #[serde(skip)]
+    compiled: CompiledGraph,
 }
 
 pub(crate) fn explain(options: &Options) -> Result<Products> {
@@ -172,6 +176,8 @@ impl Whole {
             handled: trace.equations.iter().filter(handled).count(),
             materialized: trace.counters.materialized,
             materialized_bytes: trace.counters.materialized_bytes,
+            compiled_nodes: trace.compiled.nodes.len(),
+            compiled: trace.compiled.clone(),
         }
     }
 }
@@ -311,10 +317,10 @@ impl fmt::Display for Products {
         }
         match &self.model {
             None => Ok(()),
-            Some(Whole { ops, handled, materialized, materialized_bytes }) => write!(
+            Some(Whole { ops, handled, materialized, materialized_bytes, compiled, .. }) => write!(
                 f,
                 "\nthe model: {ops} ops after an implicit array, {handled} handled, \
-                 {materialized} arrays materialized ({materialized_bytes} bytes)"
+                 {materialized} arrays materialized ({materialized_bytes} bytes)\n{compiled:#}"
             ),
         }
     }

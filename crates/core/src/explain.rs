@@ -5,6 +5,7 @@ mod fold;
 mod layout;
 mod page;
 mod picture;
+mod rewritten;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -13,6 +14,7 @@ use tacit_bridge::{Aval, Slot};
 
 pub use self::explanation::{Equation, Explanation, Variable};
 use self::fold::Repeat;
+pub use self::rewritten::{CompiledGraph, CompiledNode};
 use crate::counters::Counters;
 use crate::dispatch::Taker;
 use crate::printable::name;
@@ -108,7 +110,8 @@ impl fmt::Display for Explanation {
             self.handled(),
             self.counters.materialized,
             self.counters.materialized_bytes
-        )
+        )?;
+        if self.compiled.is_told() { write!(f, "\n{}", self.compiled) } else { Ok(()) }
     }
 }
 
@@ -154,7 +157,8 @@ impl Scribe {
     }
 
     pub(crate) fn finish(self, counters: Counters) -> Explanation {
-        Explanation { inputs: self.inputs, equations: self.equations, outputs: self.outputs, counters }
+        let Self { inputs, equations, outputs, .. } = self;
+        Explanation { inputs, equations, outputs, counters, compiled: CompiledGraph::default() }
     }
 
     fn name(&mut self, slot: usize) -> String {

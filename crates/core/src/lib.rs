@@ -62,7 +62,7 @@ pub use compile::{compile, compile_with, compile_with_state};
 pub use counters::Counters;
 pub use dispatch::Taker;
 pub use error::{Error, Result};
-pub use explain::{Equation, Explanation, Variable};
+pub use explain::{CompiledGraph, CompiledNode, Equation, Explanation, Variable};
 pub use handler::{Call, Handler, Results};
 pub use implicit::{explain, implicit, implicit_with_state};
 pub use implicit_array::{ChildField, ChildName, ChildRef, DefaultHandler, ImplicitArray, Materialize, NamedChild};

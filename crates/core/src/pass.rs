@@ -18,7 +18,7 @@ use mlx_rs::Array;
 use tacit_bridge::any_tracer;
 
 pub use graph::{Graph, Nodes};
-pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, runs_here, scalar_value};
+pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, arg_partition, runs_here, scalar_value};
 
 use crate::Result;
 use crate::policy::warn;
@@ -35,15 +35,26 @@ pub struct Pass {
     pub order: u32,
     /// Rewrites a graph, and gives the number of nodes that others stand for now.
     pub run: fn(&mut Graph) -> Result<usize>,
+    /// Tells of each node of a graph that passes are done with why this one left it, where it would take such nodes.
+    pub reasons: Option<Reasons>,
     place: &'static Location<'static>,
 }
+
+/// Tells why a pass left each node of a graph.
+pub type Reasons = fn(&Nodes) -> Result<Vec<Option<&'static str>>>;
 
 impl Pass {
     /// A pass, registered where this is written.
     #[must_use]
     #[track_caller]
     pub const fn new(name: &'static str, order: u32, run: fn(&mut Graph) -> Result<usize>) -> Self {
-        Self { name, order, run, place: Location::caller() }
+        Self { name, order, run, reasons: None, place: Location::caller() }
+    }
+
+    /// The same pass, which tells why it left nodes.
+    #[must_use]
+    pub const fn telling(self, reasons: Reasons) -> Self {
+        Self { reasons: Some(reasons), ..self }
     }
 
     /// The registered passes, in the order in which they run.
@@ -61,7 +72,7 @@ impl Pass {
 
 inventory::collect!(Pass);
 
-/// Registers a [`Pass`](crate::pass::Pass): its name, its number, and its function.
+/// Registers a [`Pass`](crate::pass::Pass): its name, its number, its function, and what tells why it left nodes, if anything does.
 ///
 /// ```
 /// use tacit_core::pass::Graph;
@@ -77,6 +88,9 @@ inventory::collect!(Pass);
 macro_rules! register_pass {
     ($name:expr, $order:expr, $run:expr) => {
         $crate::__private::inventory::submit! { $crate::pass::Pass::new($name, $order, $run) }
+    };
+    ($name:expr, $order:expr, $run:expr, $reasons:expr) => {
+        $crate::__private::inventory::submit! { $crate::pass::Pass::new($name, $order, $run).telling($reasons) }
     };
 }
 
@@ -129,6 +143,11 @@ impl Passes {
         }
     }
 
+    /// Those that run: the process has chosen them as well.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = &'static Pass> + '_ {
+        Pass::all().iter().filter(|pass| self.has(pass) && Self::of_process().has(pass))
+    }
+
     fn has(&self, pass: &Pass) -> bool {
         match self {
             Self::All => true,
@@ -157,22 +176,32 @@ pub(crate) struct Left {
 
 /// Runs the passes on the graph from `inputs` to `outputs`, in the place of which come the outputs that it gives.
 pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) -> Result<(Vec<Array>, Left)> {
-    let mut left = Left::default();
     // Where MLX does not compile, it calls the function on arrays themselves, which others hold.
     if !any_tracer(&inputs.iter().collect::<Vec<_>>()) {
-        return Ok((outputs, left));
+        return Ok((outputs, Left::default()));
     }
     let mut graph = Graph::new(inputs, outputs);
-    for pass in Pass::all().iter().filter(|pass| passes.has(pass) && Passes::of_process().has(pass)) {
-        let nodes = (pass.run)(&mut graph)?;
-        if nodes > 0 {
-            left.rewritten.push(Rewritten { pass: pass.name, nodes });
-        }
-    }
+    let rewritten = run(passes, &mut graph)?;
+    let mut left = Left { rewritten, ..Left::default() };
     let nodes = graph.nodes()?;
-    // The results of a plan are nodes that compute nothing.
-    let computing = (0..nodes.len()).map(|node| nodes.name(node)).filter(|&name| name != "PlanResult");
-    computing.for_each(|name| *left.nodes.entry(name).or_default() += 1);
+    computing(&nodes).for_each(|node| *left.nodes.entry(nodes.name(node)).or_default() += 1);
     drop(nodes);
     Ok((graph.into_outputs(), left))
+}
+
+/// Runs the passes that are chosen, in order.
+pub(crate) fn run(passes: &Passes, graph: &mut Graph) -> Result<Vec<Rewritten>> {
+    let mut rewritten = Vec::new();
+    for pass in passes.chosen() {
+        let nodes = (pass.run)(graph)?;
+        if nodes > 0 {
+            rewritten.push(Rewritten { pass: pass.name, nodes });
+        }
+    }
+    Ok(rewritten)
+}
+
+/// The nodes of a graph but for the results of plans, which compute nothing.
+pub(crate) fn computing(nodes: &Nodes) -> impl Iterator<Item = usize> + '_ {
+    (0..nodes.len()).filter(|&node| nodes.name(node) != "PlanResult")
 }

@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 
 use crate::tree::{self, Arguments, Flattened, Open, TreeDef, Visitor};
-use crate::{Error, Explanation, Result, Tree, Value, trace};
+use crate::{CompiledGraph, Error, Explanation, Result, Tree, Value, trace};
 
 /// Values in their structure, implicit arrays closed.
 #[derive(Clone)]
@@ -46,11 +46,16 @@ impl Values {
 
     /// What happens when `f` runs on the arrays that stand for `args`.
     pub(crate) fn explained<O: Tree>(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<O>) -> Result<Explanation> {
-        let (_, explanation) = trace::run_explained(args, |arrays| {
+        let (results, explanation) = trace::run_explained(args, |arrays| {
             let results = f(arrays)?;
             arrays_of(|visitor| results.flatten(visitor), &mut None)
         })?;
-        Ok(explanation)
+        let arrays = |values: &[Value]| -> Result<Vec<Array>> {
+            let opened = tree::leaves(&values.to_vec(), Open::Fully)?;
+            Ok(opened.iter().filter_map(|leaf| leaf.as_dense().cloned()).collect())
+        };
+        let compiled = CompiledGraph::of(&arrays(args)?, arrays(&results)?)?;
+        Ok(Explanation { compiled, ..explanation })
     }
 
     /// The values as arrays; an implicit one is materialized.

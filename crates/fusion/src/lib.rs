@@ -20,7 +20,10 @@
 //! one. Adding, multiplying, comparing and casting give the same bits as MLX. So do elementary functions of half floats on
 //! x86-64; elsewhere, where MLX has other formulas, they are within a unit of the last place. Those of `f32` are within a few
 //! units. Sums of rows are taken in an order of their own; those of half floats, softmax and log-sum-exp compute in `f32` and
-//! are rounded once, at the end, where MLX's CPU may round after each addition.
+//! are rounded once, at the end, where MLX's CPU may round after each addition. So are products, which MLX rounds once as well.
+//!
+//! Sorts, partitions, running sums, greatest and least numbers, random bits, and what is put or added at indices are those of
+//! MLX to the bit.
 //!
 //! ```
 //! # fn main() -> tacit_core::Result<()> {
@@ -52,4 +55,4 @@ tacit_core::register_pass!("identities", 5, identities::run);
 tacit_core::register_pass!("turned", 10, turned::run);
 tacit_core::register_pass!("united", 20, united::run);
 tacit_core::register_pass!("programs", 30, programs::run);
-tacit_core::register_pass!("plan", 40, plan::run);
+tacit_core::register_pass!("plan", 40, plan::run, plan::reasons);

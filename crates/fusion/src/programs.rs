@@ -37,6 +37,11 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     Ok(replaced)
 }
 
+/// Whether programs have an op of MLX's of this name.
+pub(crate) fn has(name: &str) -> bool {
+    node::computes(name).is_some()
+}
+
 /// The program of each group that has one, with the results that are still needed then.
 fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Result<Vec<Option<Built>>> {
     for group in 0..groups.len() {

@@ -7,10 +7,13 @@ use crate::counters::Counters;
 use crate::dispatch::Taker;
 use crate::printable::name;
 
+use super::rewritten::CompiledGraph;
+
 /// What a trace did: each node, who took it, what was built.
 ///
 /// It prints like a jaxpr, with the handler and its place beside each node that one took. `{:#}` prints a block of nodes that
-/// repeats, such as a layer of a model, once, and tells how many more there are.
+/// repeats, such as a layer of a model, once, and tells how many more there are. What a [compiled](crate::compile()) function
+/// gives MLX follows, where that is not a single node without stages.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The arguments.
@@ -21,6 +24,8 @@ pub struct Explanation {
     pub outputs: Vec<String>,
     /// What was counted, in handlers that redispatched too.
     pub counters: Counters,
+    /// What passes make of it where it is compiled.
+    pub compiled: CompiledGraph,
 }
 
 /// A value with its name and what it is.

@@ -12,11 +12,23 @@ use crate::{Primitive, Result};
 pub struct Graph {
     inputs: Vec<Array>,
     outputs: Vec<Array>,
+    only_told: bool,
 }
 
 impl Graph {
     pub(super) fn new(inputs: &[Array], outputs: Vec<Array>) -> Self {
-        Self { inputs: inputs.to_vec(), outputs }
+        Self { inputs: inputs.to_vec(), outputs, only_told: false }
+    }
+
+    /// One that is rewritten to tell what passes make of it.
+    pub(crate) fn to_tell(inputs: &[Array], outputs: Vec<Array>) -> Self {
+        Self { only_told: true, ..Self::new(inputs, outputs) }
+    }
+
+    /// Whether nobody runs it: an explanation tells what passes make of it.
+    #[must_use]
+    pub fn is_only_told(&self) -> bool {
+        self.only_told
     }
 
     pub(super) fn into_outputs(self) -> Vec<Array> {

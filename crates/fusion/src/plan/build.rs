@@ -9,21 +9,28 @@ use tacit_core::{Aval, Error, Result, array_id, broadcast_source};
 
 use tacit_kernels::Orientation;
 
+use super::exported::Exported;
 use super::lay::{Elements, Lay};
 use super::stage::{Read, Source, source};
 use super::staged::staged;
 
 /// Puts one node in the place of a group's members, and gives their number.
-pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exported: &[bool]) -> Result<usize> {
+pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exported: &Exported) -> Result<usize> {
     let mut builder = Builder::default();
     let mut results = Vec::new();
     for &member in members {
         let made = builder.stage(nodes, read, member)?;
         for (slot, value) in nodes.results(member).zip(made) {
             builder.values.insert(slot.index(), value);
-            if exported[slot.index()] {
-                results.push((slot, value));
+            if !exported.is_needed(slot) {
+                continue;
             }
+            let updated = matches!(read[member], Read::Update(_));
+            let mut given = (slot, value);
+            while let Some((seen, lay)) = exported.seen_as(nodes, read, given.0, updated)? {
+                given = (seen, builder.laid(lay, given.1)?);
+            }
+            results.push(given);
         }
     }
     if results.is_empty() {
@@ -74,15 +81,25 @@ impl Builder {
                 let product = staged(product.with([a.1, b.1]), &Aval::from(&nodes.result(node)?));
                 self.plan.stage(product, &operands).map_err(refused)
             }
-            Read::Lay(_) | Read::Other => Ok(Vec::new()),
+            Read::Lay(_) | Read::Other(_) => Ok(Vec::new()),
         }
     }
 
-    /// An operand of a product: what it is the transpose of, where it is one.
+    /// An operand of a product: what it is a broadcast of, and what that is the transpose of.
     fn side(&mut self, nodes: &Nodes, read: &[Read], node: usize, at: usize) -> Result<(PlanValue, Orientation)> {
-        let operand = source(nodes, node, at)?;
-        if let Source::Value(slot) = operand
-            && let Some(maker) = nodes.maker(slot)
+        let Read::Product(product) = &read[node] else { return Err(Error::decline("it is no product")) };
+        let maker = |operand: &Source| match operand {
+            Source::Value(slot) => nodes.maker(*slot),
+            Source::Constant(_) => None,
+        };
+        let mut operand = source(nodes, node, at)?;
+        if product.is_shared(at)
+            && let Some(broadcast) = maker(&operand)
+        {
+            operand = source(nodes, broadcast, 0)?;
+        }
+        if product.takes_transposed(at)
+            && let Some(maker) = maker(&operand)
             && let Read::Lay(Lay { turns: true, .. }) = &read[maker]
         {
             return Ok((self.operand(nodes, read, source(nodes, maker, 0)?)?, Orientation::Transposed));

@@ -75,8 +75,8 @@ fn phases(nodes: &Nodes, read: &[Read]) -> Vec<usize> {
         phases[node] = match read[node] {
             Read::Lay(_) => most,
             // Those that take no stage come before the first phase, as the inputs do.
-            Read::Other if most == 0 && !takes_stage(nodes, read, node) => 0,
-            Read::Other => most | 1,
+            Read::Other(_) if most == 0 && !takes_stage(nodes, read, node) => 0,
+            Read::Other(_) => most | 1,
             _ => most.next_multiple_of(2),
         };
     }

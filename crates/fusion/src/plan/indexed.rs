@@ -1,11 +1,14 @@
-//! Elements and rows that an array of indices chooses, and what is added to them.
+//! Elements and rows that an array of indices chooses, what is put in their place, and what is added to them.
 
+use std::ops::Add;
+
+use half::{bf16, f16};
 use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_core::kernel::{Input, Output};
+use tacit_core::kernel::{Element, Input, Output};
 
 use super::staged::{BoxError, Stage};
-use super::steps::item;
+use super::steps::{item, size};
 
 /// Which elements of an array `[outer, extent, columns, each]` indices `[outer, chosen, columns]` choose.
 #[derive(Clone, Copy)]
@@ -17,10 +20,6 @@ struct Chosen {
     columns: usize,
     /// The elements that an index chooses.
     each: usize,
-}
-
-fn size(shape: &[i32]) -> usize {
-    shape.iter().map(|&extent| extent as usize).product()
 }
 
 impl Chosen {
@@ -109,7 +108,38 @@ impl Stage for Taken {
     }
 }
 
-/// What is added to the array that is there.
+/// What is put in the place of what is there; of several in one place, the last one.
+pub(super) struct Put {
+    name: &'static str,
+    chosen: Chosen,
+}
+
+impl Put {
+    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
+        let chosen = Chosen::along(whole, indices, axis as usize)?;
+        Some(Self { name: "ScatterAxis", chosen })
+    }
+
+    pub(super) fn rows(whole: &Aval, indices: &Aval, updates: &Aval) -> Option<Self> {
+        Some(Self { name: "Scatter", chosen: Chosen::rows(whole, indices, updates)? })
+    }
+}
+
+impl Stage for Put {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let item = item(output.aval());
+        let (from, to, bytes) = (inputs[1].bytes(), output.bytes(), self.chosen.each * item);
+        self.chosen.for_each(&inputs[0], |whole, part| {
+            to[whole * item..][..bytes].copy_from_slice(&from[part * item..][..bytes]);
+        })
+    }
+}
+
+/// What is added to the array that is there, each sum rounded.
 pub(super) struct Added {
     name: &'static str,
     chosen: Chosen,
@@ -118,13 +148,25 @@ pub(super) struct Added {
 impl Added {
     pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
         let chosen = Chosen::along(whole, indices, axis as usize)?;
-        (whole.dtype == Dtype::Float32).then_some(Self { name: "ScatterAxis Sum", chosen })
+        is_float(whole.dtype).then_some(Self { name: "ScatterAxis Sum", chosen })
     }
 
     pub(super) fn rows(whole: &Aval, indices: &Aval, updates: &Aval) -> Option<Self> {
         let chosen = Chosen::rows(whole, indices, updates)?;
-        (whole.dtype == Dtype::Float32).then_some(Self { name: "Scatter Sum", chosen })
+        is_float(whole.dtype).then_some(Self { name: "Scatter Sum", chosen })
     }
+
+    fn of<T: Element + Add<Output = T>>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+        let (updates, to, each) = (inputs[1].elements::<T>()?, output.elements::<T>()?, self.chosen.each);
+        self.chosen.for_each(&inputs[0], |whole, part| {
+            let to = to[whole..][..each].iter_mut();
+            to.zip(&updates[part..][..each]).for_each(|(to, update)| *to = *to + *update);
+        })
+    }
+}
+
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
 }
 
 impl Stage for Added {
@@ -133,9 +175,10 @@ impl Stage for Added {
     }
 
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let (updates, to, each) = (inputs[1].elements::<f32>()?, output.elements::<f32>()?, self.chosen.each);
-        self.chosen.for_each(&inputs[0], |whole, part| {
-            to[whole..][..each].iter_mut().zip(&updates[part..][..each]).for_each(|(to, update)| *to += update);
-        })
+        match output.aval().dtype {
+            Dtype::Float32 => self.of::<f32>(inputs, output),
+            Dtype::Float16 => self.of::<f16>(inputs, output),
+            _ => self.of::<bf16>(inputs, output),
+        }
     }
 }

@@ -58,6 +58,10 @@ fn is_integer(dtype: Dtype) -> bool {
 }
 
 impl Integers {
+    pub(super) fn has(name: &str) -> bool {
+        OPS.iter().any(|(known, _)| *known == name)
+    }
+
     pub(super) fn new(name: &str, operands: &[Aval], result: &Aval) -> Option<Self> {
         let &(name, op) = OPS.iter().find(|(known, _)| *known == name)?;
         let first = operands[0].dtype;

@@ -28,7 +28,7 @@ pub(super) enum Elements {
 }
 
 impl Lay {
-    /// All elements in the same order.
+    /// All elements in the same order, or the same bytes as elements of another type.
     pub(super) fn same(result: &Aval) -> Self {
         Self { elements: Elements::From(0), result: result.clone(), turns: false, repeats: false }
     }

@@ -26,3 +26,8 @@ pub(super) fn axes(
 pub(super) fn item(aval: &Aval) -> usize {
     Aval::new(&[1], aval.dtype).nbytes()
 }
+
+/// The elements of an array of this shape.
+pub(super) fn size(shape: &[i32]) -> usize {
+    shape.iter().map(|&extent| extent as usize).product()
+}

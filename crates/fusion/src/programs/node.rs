@@ -76,7 +76,7 @@ fn size(shape: &[i32]) -> usize {
 }
 
 /// The primitives of MLX that programs have, by name.
-fn computes(name: &str) -> Option<Computes> {
+pub(super) fn computes(name: &str) -> Option<Computes> {
     Some(Computes::Op(match name {
         "Abs" => Op::Abs,
         "Add" => Op::Add,

@@ -6,3 +6,5 @@ mod models;
 mod passes;
 mod plans;
 mod same;
+mod stages;
+mod told;
