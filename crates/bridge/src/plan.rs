@@ -123,6 +123,7 @@ impl Plan {
     }
 
     /// The kernels in the order in which they run, each with the aval of its first result.
+    #[must_use]
     pub fn stages(&self) -> impl ExactSizeIterator<Item = (&dyn Kernel, Option<&Aval>)> {
         self.stages.iter().map(|stage| (&*stage.kernel, stage.outputs.first().map(|place| &place.aval)))
     }

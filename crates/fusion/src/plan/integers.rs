@@ -18,6 +18,7 @@ enum Op {
     Add,
     Subtract,
     Multiply,
+    Remainder,
     Maximum,
     Minimum,
     Less,
@@ -34,7 +35,7 @@ enum Op {
 }
 
 /// The ops by the names that MLX gives them.
-const OPS: [(&str, Op); 16] = [
+const OPS: [(&str, Op); 17] = [
     ("Add", Op::Add),
     ("AsType", Op::Cast),
     ("Equal", Op::Equal),
@@ -49,6 +50,7 @@ const OPS: [(&str, Op); 16] = [
     ("Minimum", Op::Minimum),
     ("Multiply", Op::Multiply),
     ("NotEqual", Op::NotEqual),
+    ("Remainder", Op::Remainder),
     ("Select", Op::Select),
     ("Subtract", Op::Subtract),
 ];
@@ -67,7 +69,7 @@ impl Integers {
         let first = operands[0].dtype;
         let same = |operands: &[Aval], dtype| operands.iter().all(|operand| operand.dtype == dtype);
         let takes = match op {
-            Op::Add | Op::Subtract | Op::Multiply | Op::Maximum | Op::Minimum => {
+            Op::Add | Op::Subtract | Op::Multiply | Op::Remainder | Op::Maximum | Op::Minimum => {
                 is_integer(result.dtype) && same(operands, result.dtype)
             }
             Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => is_integer(first) && same(operands, first),
@@ -160,6 +162,13 @@ impl Stage for Integers {
             (Op::Add, _) => Self::wrapping(inputs, output, u32::wrapping_add),
             (Op::Subtract, _) => Self::wrapping(inputs, output, u32::wrapping_sub),
             (Op::Multiply, _) => Self::wrapping(inputs, output, u32::wrapping_mul),
+            // As MLX, of the sign of the divisor. MLX ends the program where that is 0.
+            (Op::Remainder, Dtype::Int32) => Self::wrapping(inputs, output, |a, b| {
+                let (a, b) = (a.cast_signed(), b.cast_signed());
+                let rest = a.checked_rem(b).unwrap_or(0);
+                (if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }).cast_unsigned()
+            }),
+            (Op::Remainder, _) => Self::wrapping(inputs, output, |a, b| a.checked_rem(b).unwrap_or(0)),
             (_, Dtype::Bool) => self.of_truth(inputs, output),
             (_, Dtype::Int32) => self.ordered::<i32>(inputs, output)?,
             _ => self.ordered::<u32>(inputs, output)?,
