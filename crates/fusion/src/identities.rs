@@ -1,7 +1,9 @@
-//! Nodes that only pass an operand on: what they meant to a transform is over once the graph is compiled.
+//! Nodes that only pass an operand on, or parts of it: what they meant to a transform is over once the graph is compiled.
 
+use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use tacit_core::Result;
-use tacit_core::pass::Graph;
+use tacit_core::pass::{Graph, Nodes, runs_here};
+use tacit_core::primitives as p;
 
 pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     let mut nodes = graph.nodes()?;
@@ -12,6 +14,10 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
             "StopGradient" => 0,
             // The operands of the function come first, and then its results.
             "CustomTransforms" => nodes.operands(node).len() - results.len(),
+            "Split" => {
+                passed += usize::from(cut(&mut nodes, node)?);
+                continue;
+            }
             _ => continue,
         };
         let mut all = true;
@@ -27,4 +33,25 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     }
     graph.rewire(nodes)?;
     Ok(passed)
+}
+
+/// Puts slices in the place of a split, of which each says for itself how it lies.
+fn cut(nodes: &mut Nodes, node: usize) -> Result<bool> {
+    let Some(operand) = nodes.operands(node).next().flatten() else {
+        return Ok(false);
+    };
+    if !runs_here(&nodes.result(node)?)? {
+        return Ok(false);
+    }
+    let p::Split { indices, axis } = nodes.primitive(node)?.view()?;
+    let whole = nodes.current(operand)?;
+    let mut first = 0;
+    for (part, result) in nodes.results(node).enumerate() {
+        let end = indices.get(part).copied().unwrap_or(whole.dim(axis));
+        let all = (0..axis).map(|_| (..).index_op());
+        let place: Vec<ArrayIndexOp<'_>> = all.chain([(first..end).index_op()]).collect();
+        nodes.replace(result, whole.try_index(&place[..])?);
+        first = end;
+    }
+    Ok(true)
 }

@@ -3,7 +3,8 @@
 //! A function that is [compiled](tacit_core::compile()) leaves a plain graph: forward, gradients and the optimizer's update in
 //! one. What is linked with this crate has five [passes](tacit_core::pass) rewrite it on the CPU, in this order:
 //!
-//! 1. `identities`: what only passes an operand on, such as a function with a derivative of its own, is left out.
+//! 1. `identities`: what only passes an operand on, such as a function with a derivative of its own, is left out, and a split
+//!    becomes slices.
 //! 2. `turned`: a product whose transpose is what is used becomes the product of the transposes the other way round, so that
 //!    the gradient of a weight comes in the weight's own layout.
 //! 3. `united`: of several nodes of one primitive, state and inputs one is left.

@@ -78,6 +78,10 @@ impl Builder {
                 if product.is_added() {
                     operands.push(self.addend(nodes, read, node)?);
                 }
+                if product.is_gathered() {
+                    operands.push(self.operand(nodes, read, source(nodes, node, 2)?)?);
+                    operands.push(self.operand(nodes, read, source(nodes, node, 3)?)?);
+                }
                 let product = staged(product.with([a.1, b.1]), &Aval::from(&nodes.result(node)?));
                 self.plan.stage(product, &operands).map_err(refused)
             }

@@ -24,6 +24,8 @@ pub(super) struct Product {
     dtype: Dtype,
     /// Of an operand of which a batch has fewer: which one each product takes.
     shared: [Option<Arc<[usize]>>; 2],
+    /// Whether two further operands say which matrices each product takes.
+    gathered: bool,
 }
 
 impl Product {
@@ -34,7 +36,7 @@ impl Product {
         let known = matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16);
         let same = a.dtype == dtype && b.dtype == dtype;
         let orientations = [Orientation::Plain; 2];
-        (known && same).then_some(Self { size, orientations, added, dtype, shared: [None, None] })
+        (known && same).then_some(Self { size, orientations, added, dtype, shared: [None, None], gathered: false })
     }
 
     /// The same with operands that are stored so.
@@ -45,7 +47,7 @@ impl Product {
     /// The same with an operand that is broadcast from one shape to another; none where its matrices themselves are.
     pub(super) fn sharing(mut self, operand: usize, from: &[i32], to: &[i32]) -> Option<Self> {
         let (batch, matrix) = to.split_at(to.len() - 2);
-        let own = from.len().checked_sub(2).filter(|&at| from[at..] == *matrix)?;
+        let own = from.len().checked_sub(2).filter(|&at| from[at..] == *matrix && !self.gathered)?;
         let each = steps(&from[..own]);
         let mut which = vec![0];
         for (axis, &extent) in batch.iter().enumerate() {
@@ -54,6 +56,34 @@ impl Product {
         }
         self.shared[operand] = Some(which.into());
         Some(self)
+    }
+
+    /// The product of matrices that two further operands choose from `a` and `b`.
+    pub(super) fn gathered(a: &Aval, b: &Aval, chosen: [&Aval; 2], result: &Aval) -> Option<Self> {
+        let indices = chosen.into_iter().all(|chosen| chosen.dtype == Dtype::Uint32);
+        let product = Self::new(a, b, None, result).filter(|_| indices && result.dtype == Dtype::Float32)?;
+        Some(Self { gathered: true, ..product })
+    }
+
+    pub(super) fn is_gathered(&self) -> bool {
+        self.gathered
+    }
+
+    /// The same with the matrices that operands choose.
+    fn chosen(&self, inputs: &[Input<'_>]) -> Result<Self, BoxError> {
+        let which = |operand: usize, matrix: usize| {
+            let count = inputs[operand].aval().size() / matrix.max(1);
+            let indices = inputs[operand + 2].elements::<u32>()?;
+            if let Some(index) = indices.iter().find(|&&index| index as usize >= count) {
+                return Err(format!(
+                    "the index {index} is not among {count} matrices\nhelp: give indices below {count}"
+                )
+                .into());
+            }
+            Ok::<Arc<[usize]>, BoxError>(indices.iter().map(|&index| index as usize).collect())
+        };
+        let [m, k, n] = self.size;
+        Ok(Self { shared: [Some(which(0, m * k)?), Some(which(1, k * n)?)], ..self.clone() })
     }
 
     pub(super) fn is_shared(&self, operand: usize) -> bool {
@@ -101,7 +131,7 @@ impl Product {
             let a = operand(&a[of_a * m * k..][..rows * k], rows, k, self.orientations[0]);
             let b = operand(&b[of_b * k * n..][..k * n], k, n, self.orientations[1]);
             let values = &mut out[first * m * n..][..rows * n];
-            dense_matmul(a, b, Dense { values, rows: rows, columns: n, stride: n }, factors)?;
+            dense_matmul(a, b, Dense { values, rows, columns: n, stride: n }, factors)?;
         }
         Ok(())
     }
@@ -162,7 +192,11 @@ fn operand(values: &[f32], rows: usize, columns: usize, orientation: Orientation
 
 impl Stage for Product {
     fn name(&self) -> &'static str {
-        if self.added.is_some() { "AddMM" } else { "Matmul" }
+        match (self.gathered, self.added) {
+            (true, _) => "GatherMM",
+            (_, Some(_)) => "AddMM",
+            _ => "Matmul",
+        }
     }
 
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
@@ -172,6 +206,7 @@ impl Stage for Product {
         match self.dtype {
             Dtype::Float16 => self.halves(inputs, output, |codes| Codes::F16 { codes }, f16::from_f32),
             Dtype::Bfloat16 => self.halves(inputs, output, |codes| Codes::Bf16 { codes }, bf16::from_f32),
+            _ if self.gathered => self.chosen(inputs)?.single(inputs, output),
             _ => self.single(inputs, output),
         }
     }

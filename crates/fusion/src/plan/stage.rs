@@ -6,7 +6,7 @@ use mlx_rs::Array;
 use tacit_core::kernel::Kernel;
 use tacit_core::pass::{Nodes, Slot, runs_here};
 use tacit_core::primitives as p;
-use tacit_core::{Aval, Result, broadcast_source};
+use tacit_core::{Aval, Primitive, Result, broadcast_source};
 use tacit_kernels::Factors;
 
 use crate::programs;
@@ -96,172 +96,243 @@ fn read_node(nodes: &Nodes, before: &[Read], node: usize) -> Result<Read> {
     if let Some(kernel) = primitive.shared_kernel() {
         return Ok(Read::Stage(kernel));
     }
-    let result = Aval::from(&recorded);
-    let operand = |at: usize| Ok::<_, tacit_core::Error>(Aval::from(&nodes.operand(node, at)?));
-    let count = nodes.operands(node).len();
-    if count == 0 {
+    let node = Node { nodes, before, at: node, primitive, result: Aval::from(&recorded) };
+    if node.count() == 0 {
         return Ok(Read::Other(Reason::UNKNOWN));
     }
-    Ok(match nodes.name(node) {
-        "Transpose" => Read::Lay(Lay::transpose(&operand(0)?, &primitive.view::<p::Transpose>()?.axes)),
-        "Slice" => {
-            let slice = primitive.view::<p::Slice>()?;
-            Read::Lay(Lay::slice(&operand(0)?, &slice.start_indices, &slice.strides, &result))
+    for read in [Node::lay, Node::placed, Node::chosen, Node::ordered, Node::reduced, Node::product] {
+        if let Some(read) = read(&node)? {
+            return Ok(read);
         }
-        "Broadcast" if count == 1 => Read::Lay(Lay::broadcast(&operand(0)?, &result)),
-        "Copy" | "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "StopGradient" | "Unflatten" => {
-            Read::Lay(Lay::same(&result))
-        }
-        name if name.starts_with("View") => {
-            if item(&operand(0)?) == item(&result) {
-                Read::Lay(Lay::same(&result))
-            } else {
-                Read::Other(Reason::DTYPES)
-            }
-        }
-        "Concatenate" => {
-            let axis = primitive.view::<p::Concatenate>()?.axis as usize;
-            let parts = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
-            Read::Stage(staged(Joined::new(&parts, axis, &result), &result))
-        }
-        "SliceUpdate" => {
-            let update = primitive.view::<p::SliceUpdate>()?;
-            let placed = Placed::new(&operand(1)?, &update.start_indices, &update.strides, &result);
-            updated(placed, &result, Reason::PLACES)
-        }
-        "DynamicSliceUpdate" => {
-            let axes = primitive.view::<p::DynamicSliceUpdate>()?.axes;
-            updated(PlacedAt::new(&operand(1)?, &operand(2)?, &axes, &result), &result, Reason::PLACES)
-        }
-        "DynamicSlice" => {
-            let axes = primitive.view::<p::DynamicSlice>()?.axes;
-            computed(TakenAt::new(&operand(0)?, &operand(1)?, &axes, &result), &result, Reason::PLACES)
-        }
-        "ArgReduce" => {
-            let reduce = primitive.view::<p::ArgReduce>()?;
-            let found = ArgReduce::new(&operand(0)?, &reduce.reduce_type, reduce.axis, &result);
-            computed(found, &result, Reason::AXES)
-        }
-        "ArgPartition" => {
-            let p::ArgPartition { kth, axis } = primitive.view()?;
-            computed(ArgPartitioned::new(&operand(0)?, kth, axis), &result, Reason::DTYPES)
-        }
-        "ArgSort" => {
-            let sorted = ArgSorted::new(&operand(0)?, primitive.view::<p::ArgSort>()?.axis);
-            computed(sorted, &result, Reason::DTYPES)
-        }
-        "Sort" => computed(Sorted::new(&operand(0)?, primitive.view::<p::Sort>()?.axis), &result, Reason::DTYPES),
-        "SearchSorted" => {
-            let right = primitive.view::<p::SearchSorted>()?.right;
-            computed(Searched::new(&operand(0)?, &operand(1)?, &result, right), &result, Reason::DTYPES)
-        }
-        "CumSum" => {
-            let p::CumSum { axis, reverse, inclusive } = primitive.view()?;
-            computed(RunningSum::new(&operand(0)?, axis, [reverse, inclusive], &result), &result, Reason::DTYPES)
-        }
-        "RandomBits" => computed(RandomBits::new(&operand(0)?, &result), &result, Reason::DTYPES),
-        // MLX reads what is broadcast or lies in steps where it is, and a plan would copy it.
-        "Gather" | "GatherAxis" | "Sum" | "Max" | "Min" | "And" | "Or" if !lies_together(nodes, before, node)? => {
-            Read::Other(Reason::REPEATED)
-        }
-        "Gather" if count == 2 => {
-            let gather = primitive.view::<p::Gather>()?;
-            let rows = gather.axes == [0] && gather.slice_sizes[1..] == operand(0)?.shape[1..];
-            let taken = if rows { Taken::rows(&operand(0)?, &operand(1)?, &result) } else { None };
-            computed(taken, &result, Reason::PLACES)
-        }
-        "GatherAxis" => {
-            let axis = primitive.view::<p::GatherAxis>()?.axis;
-            computed(Taken::along(&operand(0)?, &operand(1)?, axis), &result, Reason::PLACES)
-        }
-        "Scatter" if count == 3 => {
-            let rows = primitive.view::<p::Scatter>()?.axes == [0];
-            let put = if rows { Put::rows(&result, &operand(1)?, &operand(2)?) } else { None };
-            updated(put, &result, Reason::PLACES)
-        }
-        "ScatterAxis" => {
-            let axis = primitive.view::<p::ScatterAxis>()?.axis;
-            updated(Put::along(&result, &operand(1)?, axis), &result, Reason::PLACES)
-        }
-        "Scatter Sum" if count == 3 => {
-            let rows = primitive.view::<p::ScatterSum>()?.axes == [0];
-            let added = if rows { Added::rows(&result, &operand(1)?, &operand(2)?) } else { None };
-            updated(added, &result, Reason::PLACES)
-        }
-        "ScatterAxis Sum" => {
-            let axis = primitive.view::<p::ScatterAxisSum>()?.axis;
-            updated(Added::along(&result, &operand(1)?, axis), &result, Reason::PLACES)
-        }
-        "Sum" => {
-            let sum = Sum::new(&operand(0)?, &primitive.view::<p::Sum>()?.axes, &result);
-            computed(sum, &result, Reason::AXES)
-        }
-        "Max" => {
-            let extreme = Extreme::new(&operand(0)?, &primitive.view::<p::Max>()?.axes, true);
-            computed(extreme, &result, Reason::AXES)
-        }
-        "Min" => {
-            let extreme = Extreme::new(&operand(0)?, &primitive.view::<p::Min>()?.axes, false);
-            computed(extreme, &result, Reason::AXES)
-        }
-        "And" => computed(Truth::new(&operand(0)?, &primitive.view::<p::And>()?.axes, true), &result, Reason::AXES),
-        "Or" => computed(Truth::new(&operand(0)?, &primitive.view::<p::Or>()?.axes, false), &result, Reason::AXES),
-        name @ ("Matmul" | "AddMM") => {
-            let added = if name == "AddMM" {
-                let p::AddMM { alpha, beta } = primitive.view()?;
-                Some(Factors { alpha, beta })
-            } else {
-                None
-            };
-            match Product::new(&operand(0)?, &operand(1)?, added, &result) {
-                Some(product) => shared(nodes, node, product)?.map_or(Read::Other(Reason::REPEATED), Read::Product),
-                None => Read::Other(Reason::DTYPES),
-            }
-        }
-        name if name.starts_with("Compiled") => Read::Other(Reason::FUSED),
-        name => {
-            let operands = (0..count).map(operand).collect::<Result<Vec<_>>>()?;
-            let known = programs::has(name) || Integers::has(name);
-            let reason = if known { Reason::ELEMENTS } else { Reason::UNKNOWN };
-            computed(Integers::new(name, &operands, &result), &result, reason)
-        }
-    })
-}
-
-fn computed(stage: Option<impl Stage>, result: &Aval, reason: Reason) -> Read {
-    stage.map_or(Read::Other(reason), |stage| Read::Stage(staged(stage, result)))
-}
-
-fn updated(stage: Option<impl Stage>, result: &Aval, reason: Reason) -> Read {
-    stage.map_or(Read::Other(reason), |stage| Read::Update(staged(stage, result)))
-}
-
-/// Whether the first operand is no view whose elements would be copied.
-fn lies_together(nodes: &Nodes, before: &[Read], node: usize) -> Result<bool> {
-    Ok(match source(nodes, node, 0)? {
-        Source::Constant(array) => broadcast_source(&array)?.size() == array.size(),
-        Source::Value(slot) => match nodes.maker(slot).map(|maker| &before[maker]) {
-            Some(Read::Lay(lay)) => matches!(lay.elements, Elements::From(_)),
-            _ => true,
-        },
-    })
-}
-
-/// A product with matrices of which a batch shares some; none where MLX multiplies what is broadcast without making it.
-fn shared(nodes: &Nodes, node: usize, product: Product) -> Result<Option<Product>> {
-    let mut product = Some(product);
-    for at in 0..2 {
-        let operand = nodes.operand(node, at)?;
-        if broadcast_source(&operand)?.size() == operand.size() {
-            continue;
-        }
-        let maker = match source(nodes, node, at)? {
-            Source::Value(slot) => nodes.maker(slot).filter(|&maker| nodes.name(maker) == "Broadcast"),
-            Source::Constant(_) => None,
-        };
-        let Some(maker) = maker else { return Ok(None) };
-        let from = nodes.operand(maker, 0)?;
-        product = product.and_then(|product| product.sharing(at, from.shape(), operand.shape()));
     }
-    Ok(product)
+    node.elementwise()
+}
+
+/// A node that is read.
+struct Node<'n> {
+    nodes: &'n Nodes,
+    /// What those before it are.
+    before: &'n [Read],
+    /// Its number.
+    at: usize,
+    primitive: Primitive,
+    result: Aval,
+}
+
+impl Node<'_> {
+    fn name(&self) -> &'static str {
+        self.nodes.name(self.at)
+    }
+
+    fn count(&self) -> usize {
+        self.nodes.operands(self.at).len()
+    }
+
+    fn operand(&self, at: usize) -> Result<Aval> {
+        Ok(Aval::from(&self.nodes.operand(self.at, at)?))
+    }
+
+    fn operands(&self) -> Result<Vec<Aval>> {
+        (0..self.count()).map(|at| self.operand(at)).collect()
+    }
+
+    fn computed(&self, stage: Option<impl Stage>, reason: Reason) -> Read {
+        stage.map_or(Read::Other(reason), |stage| Read::Stage(staged(stage, &self.result)))
+    }
+
+    fn updated(&self, stage: Option<impl Stage>, reason: Reason) -> Read {
+        stage.map_or(Read::Other(reason), |stage| Read::Update(staged(stage, &self.result)))
+    }
+
+    /// What only says how an operand lies.
+    fn lay(&self) -> Result<Option<Read>> {
+        let Self { primitive, result, .. } = self;
+        Ok(Some(match self.name() {
+            "Transpose" => Read::Lay(Lay::transpose(&self.operand(0)?, &primitive.view::<p::Transpose>()?.axes)),
+            "Slice" => {
+                let slice = primitive.view::<p::Slice>()?;
+                Read::Lay(Lay::slice(&self.operand(0)?, &slice.start_indices, &slice.strides, result))
+            }
+            "Broadcast" if self.count() == 1 => Read::Lay(Lay::broadcast(&self.operand(0)?, result)),
+            "Copy" | "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "StopGradient" | "Unflatten" => {
+                Read::Lay(Lay::same(result))
+            }
+            name if name.starts_with("View") => {
+                let same = item(&self.operand(0)?) == item(result);
+                if same { Read::Lay(Lay::same(result)) } else { Read::Other(Reason::DTYPES) }
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Parts of arrays that are joined, written and taken.
+    fn placed(&self) -> Result<Option<Read>> {
+        let Self { primitive, result, .. } = self;
+        Ok(Some(match self.name() {
+            "Concatenate" => {
+                let axis = primitive.view::<p::Concatenate>()?.axis as usize;
+                Read::Stage(staged(Joined::new(&self.operands()?, axis, result), result))
+            }
+            "SliceUpdate" => {
+                let update = primitive.view::<p::SliceUpdate>()?;
+                let placed = Placed::new(&self.operand(1)?, &update.start_indices, &update.strides, result);
+                self.updated(placed, Reason::PLACES)
+            }
+            "DynamicSliceUpdate" => {
+                let axes = primitive.view::<p::DynamicSliceUpdate>()?.axes;
+                self.updated(PlacedAt::new(&self.operand(1)?, &self.operand(2)?, &axes, result), Reason::PLACES)
+            }
+            "DynamicSlice" => {
+                let axes = primitive.view::<p::DynamicSlice>()?.axes;
+                self.computed(TakenAt::new(&self.operand(0)?, &self.operand(1)?, &axes, result), Reason::PLACES)
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// What indices choose.
+    fn chosen(&self) -> Result<Option<Read>> {
+        let Self { primitive, result, .. } = self;
+        Ok(Some(match self.name() {
+            // MLX reads what is broadcast or lies in steps where it is, and a plan would copy it.
+            "Gather" | "GatherAxis" if !self.lies_together()? => Read::Other(Reason::REPEATED),
+            "Gather" if self.count() == 2 => {
+                let gather = primitive.view::<p::Gather>()?;
+                let whole = self.operand(0)?;
+                let rows = gather.axes == [0] && gather.slice_sizes[1..] == whole.shape[1..];
+                let taken = if rows { Taken::rows(&whole, &self.operand(1)?, result) } else { None };
+                self.computed(taken, Reason::PLACES)
+            }
+            "GatherAxis" => {
+                let axis = primitive.view::<p::GatherAxis>()?.axis;
+                self.computed(Taken::along(&self.operand(0)?, &self.operand(1)?, axis), Reason::PLACES)
+            }
+            "Scatter" if self.count() == 3 => {
+                let rows = primitive.view::<p::Scatter>()?.axes == [0];
+                let put = if rows { Put::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
+                self.updated(put, Reason::PLACES)
+            }
+            "ScatterAxis" => {
+                let axis = primitive.view::<p::ScatterAxis>()?.axis;
+                self.updated(Put::along(result, &self.operand(1)?, axis), Reason::PLACES)
+            }
+            "Scatter Sum" if self.count() == 3 => {
+                let rows = primitive.view::<p::ScatterSum>()?.axes == [0];
+                let added = if rows { Added::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
+                self.updated(added, Reason::PLACES)
+            }
+            "ScatterAxis Sum" => {
+                let axis = primitive.view::<p::ScatterAxisSum>()?.axis;
+                self.updated(Added::along(result, &self.operand(1)?, axis), Reason::PLACES)
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Sorts, searches and running sums, and random bits, of which samplers are made.
+    fn ordered(&self) -> Result<Option<Read>> {
+        let Self { primitive, result, .. } = self;
+        let first = self.operand(0)?;
+        Ok(Some(match self.name() {
+            "ArgPartition" => {
+                let p::ArgPartition { kth, axis } = primitive.view()?;
+                self.computed(ArgPartitioned::new(&first, kth, axis), Reason::DTYPES)
+            }
+            "ArgSort" => {
+                let axis = primitive.view::<p::ArgSort>()?.axis;
+                self.computed(ArgSorted::new(&first, axis), Reason::DTYPES)
+            }
+            "Sort" => self.computed(Sorted::new(&first, primitive.view::<p::Sort>()?.axis), Reason::DTYPES),
+            "SearchSorted" => {
+                let right = primitive.view::<p::SearchSorted>()?.right;
+                self.computed(Searched::new(&first, &self.operand(1)?, result, right), Reason::DTYPES)
+            }
+            "CumSum" => {
+                let p::CumSum { axis, reverse, inclusive } = primitive.view()?;
+                self.computed(RunningSum::new(&first, axis, [reverse, inclusive], result), Reason::DTYPES)
+            }
+            "RandomBits" => self.computed(RandomBits::new(&first, result), Reason::DTYPES),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Reductions along axes.
+    fn reduced(&self) -> Result<Option<Read>> {
+        let Self { primitive, result, .. } = self;
+        let first = self.operand(0)?;
+        Ok(Some(match self.name() {
+            "Sum" | "Max" | "Min" | "And" | "Or" if !self.lies_together()? => Read::Other(Reason::REPEATED),
+            "ArgReduce" => {
+                let reduce = primitive.view::<p::ArgReduce>()?;
+                let found = ArgReduce::new(&first, &reduce.reduce_type, reduce.axis, result);
+                self.computed(found, Reason::AXES)
+            }
+            "Sum" => self.computed(Sum::new(&first, &primitive.view::<p::Sum>()?.axes, result), Reason::AXES),
+            "Max" => self.computed(Extreme::new(&first, &primitive.view::<p::Max>()?.axes, true), Reason::AXES),
+            "Min" => self.computed(Extreme::new(&first, &primitive.view::<p::Min>()?.axes, false), Reason::AXES),
+            "And" => self.computed(Truth::new(&first, &primitive.view::<p::And>()?.axes, true), Reason::AXES),
+            "Or" => self.computed(Truth::new(&first, &primitive.view::<p::Or>()?.axes, false), Reason::AXES),
+            _ => return Ok(None),
+        }))
+    }
+
+    fn product(&self) -> Result<Option<Read>> {
+        let result = &self.result;
+        let product = match self.name() {
+            "Matmul" => Product::new(&self.operand(0)?, &self.operand(1)?, None, result),
+            "AddMM" => {
+                let p::AddMM { alpha, beta } = self.primitive.view()?;
+                Product::new(&self.operand(0)?, &self.operand(1)?, Some(Factors { alpha, beta }), result)
+            }
+            "GatherMM" if self.count() == 4 => {
+                let [a, b, of_a, of_b] = [self.operand(0)?, self.operand(1)?, self.operand(2)?, self.operand(3)?];
+                Product::gathered(&a, &b, [&of_a, &of_b], result)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(match product {
+            Some(product) => self.shared(product)?.map_or(Read::Other(Reason::REPEATED), Read::Product),
+            None => Read::Other(Reason::DTYPES),
+        }))
+    }
+
+    /// A product with matrices of which a batch shares some; none where MLX multiplies what is broadcast without making it.
+    fn shared(&self, product: Product) -> Result<Option<Product>> {
+        let mut product = Some(product);
+        for at in 0..2 {
+            let operand = self.nodes.operand(self.at, at)?;
+            if broadcast_source(&operand)?.size() == operand.size() {
+                continue;
+            }
+            let maker = match source(self.nodes, self.at, at)? {
+                Source::Value(slot) => self.nodes.maker(slot),
+                Source::Constant(_) => None,
+            };
+            let Some(maker) = maker.filter(|&maker| self.nodes.name(maker) == "Broadcast") else { return Ok(None) };
+            let from = self.nodes.operand(maker, 0)?;
+            product = product.and_then(|product| product.sharing(at, from.shape(), operand.shape()));
+        }
+        Ok(product)
+    }
+
+    fn elementwise(&self) -> Result<Read> {
+        let name = self.name();
+        if name.starts_with("Compiled") {
+            return Ok(Read::Other(Reason::FUSED));
+        }
+        let known = programs::has(name) || Integers::has(name);
+        let reason = if known { Reason::ELEMENTS } else { Reason::UNKNOWN };
+        Ok(self.computed(Integers::new(name, &self.operands()?, &self.result), reason))
+    }
+
+    /// Whether the first operand is no view whose elements would be copied.
+    fn lies_together(&self) -> Result<bool> {
+        Ok(match source(self.nodes, self.at, 0)? {
+            Source::Constant(array) => broadcast_source(&array)?.size() == array.size(),
+            Source::Value(slot) => match self.nodes.maker(slot).map(|maker| &self.before[maker]) {
+                Some(Read::Lay(lay)) => matches!(lay.elements, Elements::From(_)),
+                _ => true,
+            },
+        })
+    }
 }

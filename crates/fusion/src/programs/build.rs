@@ -220,6 +220,7 @@ impl Builder {
                 let factor = self.step(Op::Divide, &[one, sum]);
                 self.rounded(Op::Multiply, &[weights, factor], own)
             }
+            Computes::LogAddExp => self.log_add_exp([from[0], from[1]], own),
             Computes::LogSumExp => {
                 let row = self.each(from[0]);
                 let (_, sum, most) = self.weights(row);
@@ -232,6 +233,20 @@ impl Builder {
                 self.step(Op::Select, &[infinite, most, value])
             }
         }))
+    }
+
+    /// `log(e^a + e^b)`, as the greater one and what the other adds to it.
+    fn log_add_exp(&mut self, [a, b]: [Number; 2], precision: Precision) -> Number {
+        let (most, least) = (self.step(Op::Maximum, &[a, b]), self.step(Op::Minimum, &[a, b]));
+        let less = self.step(Op::Subtract, &[least, most]);
+        let weight = self.step(Op::Exp, &[less]);
+        let added = self.step(Op::Log1p, &[weight]);
+        let value = self.rounded(Op::Add, &[most, added], precision);
+        // An infinity less itself is no number.
+        let (infinity, none) = (self.constant(f32::INFINITY), self.constant(f32::NEG_INFINITY));
+        let (above, below) = (self.step(Op::Equal, &[most, infinity]), self.step(Op::Equal, &[least, none]));
+        let infinite = self.step(Op::Or, &[above, below]);
+        self.step(Op::Select, &[infinite, most, value])
     }
 
     /// `e^(x - m)` with the greatest `m` of each row, their sum, and `m`.

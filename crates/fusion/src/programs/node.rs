@@ -16,6 +16,7 @@ pub(super) enum Computes {
     /// A conversion to the dtype of the result.
     Cast,
     Softmax,
+    LogAddExp,
     LogSumExp,
 }
 
@@ -95,6 +96,7 @@ pub(super) fn computes(name: &str) -> Option<Computes> {
         "LessEqual" => Op::LessEqual,
         "Log" => Op::Log,
         "Log1p" => Op::Log1p,
+        "LogAddExp" => return Some(Computes::LogAddExp),
         "LogSumExp" => return Some(Computes::LogSumExp),
         "LogicalAnd" => Op::And,
         "LogicalNot" => Op::Not,

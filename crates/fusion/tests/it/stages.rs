@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::Result;
 use tacit_core::compile::{CompileOptions, Constants, compile_with};
 
-use crate::same::{Function, assert_close, check, normal};
+use crate::same::{Function, assert_close, check, nodes, normal};
 
 const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
 
@@ -254,8 +254,8 @@ fn products_of_half_floats_are_stages() {
             let row = of(dtype, &normal(&[6], 3));
             let inputs = [shaped(m, k, 0), shaped(6, k, 1), row, shaped(m, 6, 2)];
             check(&f, &inputs, relative);
-            let nodes = beside(&f, &inputs);
-            assert!(!nodes.contains_key("Matmul") && !nodes.contains_key("AddMM"), "{nodes:?}");
+            let left = beside(&f, &inputs);
+            assert!(!left.contains_key("Matmul") && !left.contains_key("AddMM"), "{left:?}");
         }
     }
 }
@@ -276,6 +276,51 @@ fn a_result_that_lies_in_another_way_is_the_plan_s_own() {
     };
     check(&both, &[normal(&[3, 4], 0)], 0.0);
     assert_eq!(beside(&both, &[normal(&[3, 4], 0)]), [("Reshape", 1)].into());
+}
+
+#[test]
+fn matrices_that_indices_choose_are_multiplied_where_they_are() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, w, chosen] = inputs else { unreachable!() };
+        let (x, w) = (x.multiply(one(x))?, w.multiply(one(w))?);
+        let of_all = ops::gather_mm(&x, w.swap_axes(-1, -2)?, None::<&Array>, chosen, None)?;
+        let of_some = ops::gather_mm(&x, w.swap_axes(-1, -2)?, chosen, chosen, None)?;
+        Ok(vec![of_all.abs()?, of_some.abs()?])
+    };
+    let inputs = [normal(&[4, 1, 16], 0), normal(&[5, 6, 16], 1), Array::from_slice(&[3_u32, 0, 0, 2], &[4])];
+    check(&f, &inputs, 1e-5);
+    assert_eq!(beside(&f, &inputs), BTreeMap::new());
+}
+
+#[test]
+fn exponentials_are_added_in_a_program() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].multiply(one(&inputs[0]))?;
+        let zero = one(&x).subtract(one(&x))?;
+        Ok(vec![ops::logaddexp(&x, &zero)?, ops::logaddexp(&x, &x)?, ops::logaddexp(&x.negative()?, &x)?])
+    };
+    for (dtype, relative) in [(Dtype::Float32, 1e-6), (Dtype::Float16, 1e-3), (Dtype::Bfloat16, 8e-3)] {
+        for x in [odd(), normal(&[6, 70], 0)] {
+            let inputs = [of(dtype, &x)];
+            let done = check(&f, &inputs, relative);
+            assert!(nodes(&done, "programs") >= 5, "{done:?}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_a_split_are_slices() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].add(one(&inputs[0]))?;
+        let rows = ops::split_equal(&x, 3, 0)?;
+        let columns = ops::split_at_indices(&x, &[1, 4], 1)?;
+        let mut made = vec![rows[1].add(&rows[0])?.square()?, columns[2].clone()];
+        made.push(columns[1].matmul(columns[1].swap_axes(0, 1)?)?.add(one(&x))?.multiply(columns[0].abs()?)?);
+        Ok(made)
+    };
+    let inputs = [normal(&[6, 7], 0)];
+    check(&f, &inputs, 1e-5);
+    assert_eq!(beside(&f, &inputs).get("Split"), None);
 }
 
 /// Heads of queries that share one of keys, as they are written with `broadcast_to`.
