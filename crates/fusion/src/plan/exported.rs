@@ -9,6 +9,9 @@ use super::groups::Groups;
 use super::lay::{Elements, Lay};
 use super::stage::Read;
 
+/// The bytes that are copied rather than made a node of: what takes about as long.
+const COPIED: usize = 1 << 12;
+
 /// The values that are needed beside the plans, and what takes them.
 pub(super) struct Exported {
     needed: Vec<bool>,
@@ -46,8 +49,8 @@ impl Exported {
         self.needed[slot.index()]
     }
 
-    /// The value as which alone this one is needed, if it is all of its elements in the same order. An array that is `updated` is
-    /// written in place only where it keeps the shape that it was given in.
+    /// The value as which alone this one is needed, if it is all of its elements in the same order, or few of them. An array that
+    /// is `updated` is written in place only where it keeps the shape that it was given in.
     pub(super) fn seen_as<'r>(
         &self,
         nodes: &Nodes,
@@ -58,8 +61,9 @@ impl Exported {
         let Takers::One(node) = self.takers[slot.index()] else { return Ok(None) };
         let Read::Lay(lay) = &read[node] else { return Ok(None) };
         let before = Aval::from(&nodes.operand(node, 0)?);
-        let whole = matches!(lay.elements, Elements::From(0)) && lay.result.nbytes() == before.nbytes();
-        let seen = nodes.results(node).next().filter(|_| whole && (!updated || lay.result.shape == before.shape));
+        let bytes = lay.result.nbytes();
+        let seen_so = matches!(lay.elements, Elements::From(_)) && (bytes == before.nbytes() || bytes <= COPIED);
+        let seen = nodes.results(node).next().filter(|_| seen_so && (!updated || lay.result.shape == before.shape));
         Ok(seen.map(|seen| (seen, lay)))
     }
 }

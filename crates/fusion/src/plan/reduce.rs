@@ -1,5 +1,7 @@
 //! Reductions along any axes that lie side by side.
 
+use std::borrow::Cow;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use mlx_rs::Dtype;
@@ -116,7 +118,7 @@ impl Stage for Extreme {
     }
 }
 
-/// Whether all are true, or any is.
+/// Whether all are true, or any is; every number but 0 is true.
 pub(super) struct Truth {
     extents: Extents,
     all: bool,
@@ -125,7 +127,8 @@ pub(super) struct Truth {
 impl Truth {
     pub(super) fn new(operand: &Aval, axes: &[i32], all: bool) -> Option<Self> {
         let extents = Extents::new(&operand.shape, axes)?;
-        (operand.dtype == Dtype::Bool && extents.0[1] > 0).then_some(Self { extents, all })
+        let known = matches!(operand.dtype, Dtype::Bool | Dtype::Float32 | Dtype::Int32 | Dtype::Uint32);
+        (known && extents.0[1] > 0).then_some(Self { extents, all })
     }
 }
 
@@ -136,7 +139,13 @@ impl Stage for Truth {
 
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let together: fn(u8, u8) -> u8 = if self.all { |a, b| a & b } else { |a, b| a | b };
-        self.extents.fold(inputs[0].bytes(), output.bytes(), together);
+        let words = || inputs[0].bytes().as_chunks::<4>().0.iter();
+        let truth: Cow<'_, [u8]> = match inputs[0].aval().dtype {
+            Dtype::Bool => Cow::Borrowed(inputs[0].bytes()),
+            Dtype::Float32 => words().map(|word| (f32::from_ne_bytes(*word) != 0.0).into()).collect(),
+            _ => words().map(|word| (*word != [0; 4]).into()).collect(),
+        };
+        self.extents.fold(&truth, output.bytes(), together);
         Ok(())
     }
 }

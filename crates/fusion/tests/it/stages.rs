@@ -186,6 +186,13 @@ fn the_greatest_least_and_truth_along_any_axes_are_stages() {
             whole(&f, &[of(dtype, &x)]);
         }
     }
+    let truth = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let x = inputs[0].add(&inputs[0])?;
+        Ok(vec![x.any_axes(&[0], false)?.logical_not()?, x.all_axes(&[1], false)?.logical_not()?])
+    };
+    let numbers = [[0.0, f32::NAN, -0.0, 1e-40], [0.0, 0.0, 0.0, f32::INFINITY], [1.0; 4]];
+    whole(&truth, &[Array::from_slice(&numbers.concat(), &[3, 4])]);
+    whole(&truth, &[Array::from_slice(&[0, 3, 0, 0, i32::MIN, 0], &[3, 2]).abs().expect("numbers")]);
     let whole_numbers = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].add(&inputs[0])?;
         Ok(vec![x.max(None)?.add(&x)?, x.min_axes(&[1], false)?.add(Array::from_int(1))?])
@@ -266,9 +273,18 @@ fn a_result_that_lies_in_another_way_is_the_plan_s_own() {
         let x = inputs[0].add(one(&inputs[0]))?.swap_axes(0, 1)?.square()?;
         let bits = x.view_dtype(Dtype::Int32)?.add(Array::from_int(1))?;
         let best = ops::indexing::argmax_axis(&x, -1, true)?;
-        Ok(vec![best.squeeze_axes(&[-1])?, bits.view_dtype(Dtype::Float32)?.reshape(&[-1])?])
+        let rows = x.negative()?.try_index((1.., ..))?;
+        Ok(vec![best.squeeze_axes(&[-1])?, bits.view_dtype(Dtype::Float32)?.reshape(&[-1])?, rows])
     };
     whole(&f, &[normal(&[3, 4], 0)]);
+    // A large part of what a stage makes stays a part of it.
+    let part = |inputs: &[Array]| -> Result<Vec<Array>> {
+        Ok(vec![inputs[0].add(one(&inputs[0]))?.swap_axes(0, 1)?.square()?.try_index((1.., ..))?])
+    };
+    check(&part, &[normal(&[3000, 4], 0)], 0.0);
+    assert_eq!(beside(&part, &[normal(&[3000, 4], 0)]), [("Slice", 1)].into());
+    check(&part, &[normal(&[30, 4], 0)], 0.0);
+    whole(&part, &[normal(&[30, 4], 0)]);
     // One that is a result in both ways is one of them, and MLX shows it as the other.
     let both = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].add(one(&inputs[0]))?.swap_axes(0, 1)?.square()?;
