@@ -12,7 +12,7 @@ use mlx_rs::Array;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::optimizers::Adam;
 use serde::Deserialize;
-use tacit::io::Gguf;
+use tacit::io::{Gguf, ModelFolder};
 use tacit::model::{Cache, LoraConfig, ParameterFilter};
 use tacit::prelude::*;
 use tacit::{Counters, Error};
@@ -198,5 +198,52 @@ fn codes_are_adapted_and_merged_as_they_are_stored() -> Result<()> {
     });
     outcome?;
     assert_eq!(counters.materialized_bytes, 0);
+    Ok(())
+}
+
+/// Layers in MXFP4, which GGUF has as well, learn and are merged in their codes; the file that is written is the same model, and
+/// llama.cpp says so where `TACIT_GEMMA_WRITTEN` names a folder for it (`tests/scripts/gemma.sh`).
+#[test]
+fn a_merged_model_becomes_one_file_again() -> Result<()> {
+    let Some(file) = file() else { return Ok(()) };
+    let (config, mut model) = load(&file)?;
+    model.replace("model.layers.*_proj.weight", |_, value| Ok(Some(value.dense()?.into())))?;
+    let golden: Golden = read("gemma3_270m.json");
+    let prompt = &golden.tokens[..PIECE];
+    let tokens = Array::from_slice(prompt, &[1, prompt.len() as i32]);
+    let mxfp4: AnyFormat = "mxfp4".parse()?;
+    let model = quantize(model, &Formats::read("mxfp4")?)?;
+    let lora = LoraConfig { rank: 8, ..LoraConfig::default() }.as_stored(mxfp4.clone());
+    let mut model = model.lora("*.{q_proj,v_proj}.weight", lora)?;
+    let mut optimizer = Adam::new(1e-3);
+    for _ in 0..10 {
+        let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
+            Ok::<_, Error>(token_losses(&config, model, tokens)?.mean(None)?)
+        })?;
+        model.update(&mut optimizer, &gradients)?;
+        model.eval()?;
+    }
+    model.merge(mxfp4)?;
+    let mut before = empty(&config, &model)?;
+    let expected = likeliest(&logits(&mut model, &mut before, prompt, Positions::All)?)?;
+    let kept = std::env::var_os("TACIT_GEMMA_WRITTEN").map(PathBuf::from);
+    let passing = std::env::temp_dir().join(format!("tacit-gemma-{}", std::process::id()));
+    let holder = kept.clone().unwrap_or(passing);
+    fs::create_dir_all(&holder).expect("makes a folder");
+    let made = holder.join("merged.gguf");
+    assert_eq!(ModelFolder::of(&file)?.write_gguf(&made, &model.values()?, None)?, 0);
+    let written = Gguf::open(&made)?;
+    assert_eq!(written.kind("blk.0.attn_q.weight")?.name(), "MXFP4");
+    assert_eq!(written.bytes_of("token_embd.weight")?, Gguf::open(&file)?.bytes_of("token_embd.weight")?);
+    drop(written);
+    let (config, mut model) = load(&made)?;
+    let mut after = empty(&config, &model)?;
+    assert_eq!(likeliest(&logits(&mut model, &mut after, prompt, Positions::All)?)?, expected);
+    if kept.is_some() {
+        let known = format!(r#"{{"tokens": {prompt:?}, "argmax": {expected:?}}}"#);
+        fs::write(holder.join("tokens.json"), known).expect("writes");
+    } else {
+        fs::remove_dir_all(holder).expect("removes");
+    }
     Ok(())
 }

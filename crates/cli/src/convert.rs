@@ -1,13 +1,13 @@
 //! `tacit convert`: a checkpoint in the way of another program.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
 use tacit_io::bitsandbytes::BitsAndBytesLayout;
-use tacit_io::{FileKind, Library, ModelFolder, bitsandbytes, dense, hugging_face, save};
+use tacit_io::{FileKind, GgufType, Library, ModelFolder, bitsandbytes, dense, hugging_face, save};
 use tacit_nn::Parameters;
 
 use crate::interruption;
@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// Whose checkpoint is written
     #[arg(long = "as", value_enum)]
     to: Target,
+    /// For gguf: what floats become, and codes that it has no type for: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 or q8_0
+    #[arg(long)]
+    format: Option<String>,
     /// The folder that is written, for mlx-lm and hugging-face, or the file; for tacit a name without an ending is a folder
     #[arg(short, long)]
     pub(crate) output: PathBuf,
@@ -38,6 +41,8 @@ enum Target {
     HuggingFace,
     /// bitsandbytes' file: nf4, fp4 and int8 codes
     Bitsandbytes,
+    /// llama.cpp's file, with configuration and tokenizer: floats, and codes that one of its types has
+    Gguf,
     /// A file of floats under their own names
     Floats,
 }
@@ -52,6 +57,8 @@ pub(crate) struct Written {
     after: usize,
     /// Parameters in codes that the target does not have, and that are floats there.
     became_floats: usize,
+    /// Parameters that were quantized anew, as `--format` asks.
+    quantized: usize,
 }
 
 impl Target {
@@ -62,7 +69,7 @@ impl Target {
             Self::HuggingFace => Some(Library::HuggingFace),
             // Names of models have points in them.
             Self::Tacit if output.is_dir() || (!output.exists() && !is_file_name(output)) => Some(Library::Tacit),
-            Self::Tacit | Self::Bitsandbytes | Self::Floats => None,
+            Self::Tacit | Self::Bitsandbytes | Self::Gguf | Self::Floats => None,
         }
     }
 }
@@ -74,6 +81,7 @@ fn is_file_name(output: &Path) -> bool {
 pub(crate) fn convert(options: &Options) -> Result<Written> {
     let (input, output) = (&options.input, &options.output);
     let library = options.to.library(output);
+    let others = others(options)?;
     if library.is_some() && output.exists() && !output.is_dir() {
         let reader = if library == Some(Library::MlxLm) { "mlx-lm" } else { "transformers" };
         return Err(Error::invalid(
@@ -81,10 +89,14 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
             "name a folder, which is made if it is not there",
         ));
     }
+    let is_gguf = matches!(options.to, Target::Gguf);
     // Before any work: the input may be large, and a file of the output in the way.
-    let folder = library.map(|library| Ok::<_, Error>((library, ModelFolder::of(input)?))).transpose()?;
+    let model = if library.is_some() || is_gguf { Some(ModelFolder::of(input)?) } else { None };
+    let folder = library.zip(model.as_ref());
     let files = match &folder {
-        Some((_, folder)) if output.exists() => folder.names().map(|name| output.join(name)).collect(),
+        Some((_, folder)) if output.exists() => {
+            folder.names().chain(folder.stale(output)).map(|name| output.join(name)).collect()
+        }
         Some(_) => Vec::new(),
         None => vec![output.clone()],
     };
@@ -100,8 +112,13 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         (None, Target::Floats) => dense(&read)?,
         _ => read,
     };
+    let mut quantized = 0;
     match (&folder, options.to) {
         (Some((library, folder)), _) => folder.write(output, &parameters, *library)?,
+        (None, Target::Gguf) => {
+            let written = model.as_ref().map(|model| model.write_gguf(output, &parameters, others));
+            quantized = written.transpose()?.unwrap_or_default();
+        }
         (None, Target::Bitsandbytes) => bitsandbytes::write(output, &parameters, BitsAndBytesLayout::default())?,
         (None, Target::Floats) => hugging_face::write(output, &parameters)?,
         (None, _) => save(output, &parameters)?,
@@ -113,9 +130,27 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         target: options.to,
         parameters: parameters.len(),
         before,
-        after: nbytes(&parameters),
+        after: if is_gguf { length(output) } else { nbytes(&parameters) },
         became_floats,
+        quantized,
     })
+}
+
+/// The bytes of a file.
+fn length(file: &Path) -> usize {
+    fs::metadata(file).map_or(0, |file| file.len() as usize)
+}
+
+/// The type of GGUF that is asked for.
+fn others(options: &Options) -> Result<Option<GgufType>> {
+    let Some(name) = &options.format else { return Ok(None) };
+    if !matches!(options.to, Target::Gguf) {
+        let help = "leave it out, or quantize by `tacit quantize` first";
+        return Err(Error::invalid("`--format` is a type of GGUF, and another checkpoint is written", help));
+    }
+    let known = GgufType::named(name);
+    let help = "take one of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0";
+    known.map(Some).ok_or_else(|| Error::invalid(format!("GGUF has no type {name}"), help))
 }
 
 impl fmt::Display for Written {
@@ -123,6 +158,9 @@ impl fmt::Display for Written {
         write!(f, "{} parameters, {} bytes before, {} after", self.parameters, self.before, self.after)?;
         if self.became_floats > 0 {
             write!(f, "\n{} are floats now: mlx-lm does not have their format", self.became_floats)?;
+        }
+        if self.quantized > 0 {
+            write!(f, "\n{} were quantized anew", self.quantized)?;
         }
         Ok(())
     }

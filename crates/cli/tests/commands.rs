@@ -779,10 +779,19 @@ fn models_of_several_programs_have_the_same_names() {
             assert_eq!((output.status.code(), said.contains("only in")), (Some(0), false), "{said}");
         }
     }
+    for (at, source) in [&file, &own, &folder.at("tacit"), &folder.at("mlx-lm")].into_iter().enumerate() {
+        let made = folder.at(&format!("{at}.gguf"));
+        said += &String::from_utf8(tacit(&["convert", source, "--as", "gguf", "-o", &made]).stdout).expect("text");
+        assert_eq!(tacit(&["compare", &file, &made, "--max-error", "0"]).status.code(), Some(0), "{source}");
+    }
     expect![[r#"
         26 parameters, 34752 bytes before, 34752 after
         26 parameters, 34752 bytes before, 34752 after
         44 parameters, 34752 bytes before, 34752 after
+        26 parameters, 34752 bytes before, 37120 after
+        44 parameters, 17376 bytes before, 20224 after
+        26 parameters, 34752 bytes before, 37120 after
+        26 parameters, 34752 bytes before, 37120 after
     "#]]
     .assert_eq(&said);
     let rules = folder.at("rules.json");
@@ -794,7 +803,11 @@ fn models_of_several_programs_have_the_same_names() {
     let strange = folder.at("strange.json");
     fs::write(&strange, r#"{"blk.*.ffn_up.weight": "nf4:64"}"#).expect("writes");
     let dense = folder.checkpoint();
-    let refused: [&[&str]; 3] = [
+    let refused: [&[&str]; 7] = [
+        &["convert", &file, "--as", "gguf", "--format", "q4_9", "-o", &folder.at("none.gguf")],
+        &["convert", &file, "--as", "gguf", "--format", "q6_k", "-o", &folder.at("none.gguf")],
+        &["convert", &file, "--as", "mlx-lm", "--format", "q8_0", "-o", &folder.at("none")],
+        &["convert", &dense, "--as", "gguf", "-o", &folder.at("none.gguf")],
         &["compare", &file, &dense],
         &["quantize", &dense, "--rules", &strange, "-o", &folder.at("none.safetensors")],
         &["convert", &dense, "--as", "hugging-face", "-o", &folder.at("none")],
@@ -805,6 +818,14 @@ fn models_of_several_programs_have_the_same_names() {
         String::from_utf8(output.stderr).expect("text").replace(folder.0.to_str().expect("text"), "FOLDER")
     });
     expect![[r#"
+        error: GGUF has no type q4_9
+        help: take one of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
+        error: there is no quantizing to Q6_K
+        help: take one of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
+        error: `--format` is a type of GGUF, and another checkpoint is written
+        help: leave it out, or quantize by `tacit quantize` first
+        error: FOLDER/none.gguf: nothing says what model these tensors are of
+        help: name a GGUF file, or the folder of a model with its config.json
         error: the two have no parameter in common: a begins with model.embed_tokens.weight, b with layer.bias
         help: compare two checkpoints of one model; `tacit inspect` lists their parameters
         error: no rule gives a parameter of FOLDER/dense.safetensors a format: the first is layer.bias

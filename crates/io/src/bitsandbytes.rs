@@ -152,7 +152,7 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: BitsAndByt
             return Err(cannot_hold(path, name, value, "bitsandbytes", help));
         }
     }
-    hugging_face::write_set(Set { path, beside: Vec::new() }, tensors)
+    hugging_face::write_set(Set { path, beside: Vec::new(), stale: Vec::new() }, tensors)
 }
 
 /// What stands between the name of a parameter and its 4-bit type.

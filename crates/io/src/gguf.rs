@@ -11,9 +11,13 @@ use tacit_nn::Parameters;
 
 mod architecture;
 mod arrays;
+mod block_bytes;
 mod blocks;
 mod configuration;
+mod container;
 mod cursor;
+mod description;
+mod encoded;
 mod header;
 mod heads;
 mod kind;
@@ -21,13 +25,18 @@ mod metadata;
 mod names;
 mod parts;
 mod pre_tokenizer;
+mod rounded;
 mod tokenizer;
+mod vocabulary;
+mod writing;
 
 use cursor::Cursor;
 use header::{Header, Stored};
 pub use kind::GgufType;
 pub use metadata::GgufValue;
 use parts::Parts;
+pub(crate) use vocabulary::Tokenizer;
+pub(crate) use writing::{Beside, write_model};
 
 /// A GGUF file, memory-mapped and checked.
 ///
@@ -150,6 +159,16 @@ impl Gguf {
         Ok(Aval::new(shape, kind.dtype.unwrap_or(Dtype::Float32)))
     }
 
+    /// The bytes of a tensor as the file has them.
+    ///
+    /// # Errors
+    ///
+    /// There is no tensor of this name.
+    pub fn bytes_of(&self, name: &str) -> Result<&[u8]> {
+        let stored = self.stored(name)?;
+        Ok(&self.files[stored.part].bytes()[stored.bytes.clone()])
+    }
+
     /// A tensor: dense, or the implicit array of its codes.
     ///
     /// # Errors
@@ -199,8 +218,7 @@ impl Gguf {
             return Err(self.wrong(name, reason, "make the file anew with llama-quantize and one of these"));
         };
         let stride = aval.shape.last().map_or(1, |&last| last as usize) / first.kind.elements * first.kind.bytes;
-        let bytes: Vec<&[u8]> =
-            all.iter().map(|stored| &self.files[stored.part].bytes()[stored.bytes.clone()]).collect();
+        let bytes = names.iter().map(|name| self.bytes_of(name)).collect::<Result<Vec<_>>>()?;
         let row = |row: usize| {
             let mut at = order.and_then(|order| order.get(row)).map_or(row, |&row| row as usize) * stride;
             let part = bytes.iter().find(|part| {

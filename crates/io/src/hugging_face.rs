@@ -58,7 +58,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 /// A parameter is not dense, or the files cannot be written: see [`write_sharded`](crate::write_sharded).
 pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
     let path = path.as_ref();
-    write_set(Set { path, beside: Vec::new() }, tensors(path, parameters)?)
+    write_set(Set { path, beside: Vec::new(), stale: Vec::new() }, tensors(path, parameters)?)
 }
 
 /// The parameters, all of which are to be dense.

@@ -7,7 +7,8 @@
 //!
 //! Each format of another program has a module, which keeps codes and scales as they are: [`bitsandbytes`], [`mlx_lm`], [`gptq`],
 //! [`awq`], [`torchao`], [`Gguf`] of llama.cpp, with configuration and tokenizer, and, for floats, [`hugging_face`]. The first two are written as well. [`read()`]
-//! recognizes the format. [`ModelFolder`] writes a whole model for another library, with its configuration and its tokenizer. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
+//! recognizes the format. [`ModelFolder`] writes a whole model for another library, with its configuration and its tokenizer, or as one
+//! GGUF file. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
 //! All of them use [`Parameters`](tacit_nn::Parameters). [`convert()`] converts one format to another and measures the error.
 
 mod adapter;

@@ -158,7 +158,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     }
     let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, config.indented(4).into_bytes())];
-    Set { path: &path, beside }.write(tensors, &Metadata::new(), Writing::default())
+    Set { path: &path, beside, stale: Vec::new() }.write(tensors, &Metadata::new(), Writing::default())
 }
 
 fn wrong(file: &Path, key: &str, reason: impl Into<String>) -> Error {

@@ -115,7 +115,7 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
 /// A parameter is neither dense nor the `weight` of a module in one of MLX's formats, or a file cannot be written, as for
 /// [`write_sharded`](crate::write_sharded).
 pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config) -> Result<()> {
-    write_beside(folder.as_ref(), parameters, config, Vec::new())
+    write_beside(folder.as_ref(), parameters, config, Vec::new(), Vec::new())
 }
 
 /// Whether a folder has a place for the codes of a parameter.
@@ -129,6 +129,7 @@ pub(crate) fn write_beside(
     parameters: &Parameters,
     config: &Config,
     mut beside: Vec<(&'static str, Vec<u8>)>,
+    stale: Vec<&'static str>,
 ) -> Result<()> {
     let config = config.describing(parameters)?;
     let path = folder.join("model.safetensors");
@@ -154,7 +155,7 @@ pub(crate) fn write_beside(
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
     let writing = Writing { shard: Some(SHARD), progress: None };
     beside.push(("config.json", config.text().into_bytes()));
-    Set { path: &path, beside }.write(tensors, &metadata, writing)
+    Set { path: &path, beside, stale }.write(tensors, &metadata, writing)
 }
 
 /// The largest file that mlx-lm writes, `MAX_FILE_SIZE_GB`.

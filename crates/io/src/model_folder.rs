@@ -1,14 +1,15 @@
 //! Folders of models: tensors, and what a library needs beside them to run the model.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tacit_core::{Error, Result};
 use tacit_files::{current, folder_of, make_folder};
 use tacit_nn::Parameters;
 
 use crate::checkpoint::metadata;
-use crate::gguf::Gguf;
+use crate::gguf::{self, Gguf, GgufType};
 use crate::json::Json;
 use crate::set::Set;
 use crate::structure::take_apart;
@@ -41,6 +42,9 @@ pub enum Library {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
+    folder: PathBuf,
+    /// The GGUF file that it is read from.
+    source: Option<Arc<Gguf>>,
     config: Option<Json>,
     beside: Vec<(&'static str, Vec<u8>)>,
 }
@@ -74,15 +78,25 @@ impl ModelFolder {
         let Some(file) = Gguf::find(path)? else {
             let mut beside = copied(folder, &[GENERATION])?;
             beside.extend(copied(folder, &TOKENIZER)?);
-            return Ok(Self { config: Json::open_if_there(folder.join(CONFIG))?, beside });
+            let config = Json::open_if_there(folder.join(CONFIG))?;
+            return Ok(Self { folder: folder.to_owned(), source: None, config, beside });
         };
         let file = Gguf::open(file)?;
-        let mut beside = if file.has_tokenizer() {
-            let made = [file.tokenizer()?, file.tokenizer_config()?];
+        // As much of a model that we do not run as its file says in known words.
+        let is_known = file.is_known();
+        let made = match (file.has_tokenizer(), is_known) {
+            (true, true) => Some([file.tokenizer()?, file.tokenizer_config()?]),
+            (true, false) => file.tokenizer().and_then(|made| Ok([made, file.tokenizer_config()?])).ok(),
+            (false, _) => None,
+        };
+        let mut beside = if let Some(made) = made {
             TOKENIZER.into_iter().zip(made).map(|(name, json)| (name, json.indented(2).into_bytes())).collect()
         } else {
             copied(folder, &TOKENIZER)?
         };
+        if !is_known {
+            return Ok(Self { folder: folder.to_owned(), source: Some(Arc::new(file)), config: None, beside });
+        }
         let config = file.configuration()?;
         let mut generation = Json::Object(Vec::new());
         for key in ["bos_token_id", "eos_token_id"] {
@@ -93,7 +107,7 @@ impl ModelFolder {
         if !generation.entries().is_empty() {
             beside.push((GENERATION, generation.indented(2).into_bytes()));
         }
-        Ok(Self { config: Some(config), beside })
+        Ok(Self { folder: folder.to_owned(), source: Some(Arc::new(file)), config: Some(config), beside })
     }
 
     /// The names of the files that [`write`](Self::write) writes.
@@ -101,9 +115,79 @@ impl ModelFolder {
         [TENSORS, CONFIG].into_iter().chain(self.beside.iter().map(|(name, _)| *name))
     }
 
+    /// The names of what a tokenizer of another model has left in a folder, which [`write`](Self::write) removes.
+    #[must_use]
+    pub fn stale(&self, folder: &Path) -> Vec<&'static str> {
+        let all = TOKENIZER.into_iter().chain([GENERATION]);
+        let stale = all.filter(|name| self.beside.iter().all(|(own, _)| own != name));
+        stale.filter(|name| current(&folder.join(name)).is_ok_and(|file| file.is_file())).collect()
+    }
+
+    /// Writes one file that llama.cpp reads, with the configuration and the tokenizer as metadata; says how many parameters were
+    /// quantized.
+    ///
+    /// Floats stay, and codes where a type of GGUF has the same numbers: those that were read from one, MLX's affine ones of 4 and
+    /// 5 bits, whose scales are halves, and MXFP4. Other parameters become `others`, which is one of F32, F16, BF16, Q4\_0, Q4\_1,
+    /// Q5\_0, Q5\_1 and Q8\_0, and so do matrices of floats; without it they are an error. The metadata of a GGUF file are copied.
+    ///
+    /// ```no_run
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use tacit_io::{GgufType, ModelFolder, read};
+    ///
+    /// let folder = "qwen3-0.6b";
+    /// ModelFolder::of(folder)?.write_gguf("qwen3-0.6b-q8_0.gguf", &read(folder)?, GgufType::named("q8_0"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There is no configuration; it, the tokenizer or a parameter is none that llama.cpp has; or the file cannot be written.
+    pub fn write_gguf(
+        &self,
+        file: impl AsRef<Path>,
+        parameters: &Parameters,
+        others: Option<GgufType>,
+    ) -> Result<usize> {
+        let tokenizer = if self.source.is_some() { None } else { self.tokenizer()? };
+        let beside = gguf::Beside {
+            folder: &self.folder,
+            source: self.source.as_deref(),
+            config: self.config.as_ref(),
+            tokenizer,
+        };
+        gguf::write_model(file.as_ref(), parameters, &beside, others)
+    }
+
+    /// The tokenizer of the files beside the tensors.
+    fn tokenizer(&self) -> Result<Option<gguf::Tokenizer>> {
+        let text = |name: &str| {
+            let (_, content) = self.beside.iter().find(|(own, _)| *own == name)?;
+            Some(String::from_utf8_lossy(content))
+        };
+        let json = |name: &str| {
+            let wrong = |reason| Error::checkpoint(&self.folder.join(name), None, reason, "fetch it again");
+            text(name).map(|text| Json::parse(&text).map_err(wrong)).transpose()
+        };
+        let config = json("tokenizer_config.json")?.unwrap_or(Json::Object(Vec::new()));
+        let Some(tokenizer) = json("tokenizer.json")? else {
+            let other = ["tokenizer.model", "vocab.json"].into_iter().find(|name| text(name).is_some());
+            return other.map_or(Ok(None), |name| {
+                let help = "make it with `save_pretrained` of the tokenizer in transformers";
+                let reason = "there is no tokenizer.json beside it, which alone is read";
+                Err(Error::checkpoint(&self.folder.join(name), None, reason, help))
+            });
+        };
+        let own = |json: &Json| Some(json.get("chat_template")?.text()?.to_owned());
+        let template = text("chat_template.jinja").map(|text| text.into_owned());
+        let template = template.or(json("chat_template.json")?.as_ref().and_then(own)).or_else(|| own(&config));
+        Ok(Some(gguf::Tokenizer { tokenizer, config, template }))
+    }
+
     /// Writes a folder of a library: `model.safetensors`, or more files and an index, `config.json`, and what stands beside them.
     ///
-    /// All of them appear at once, and nothing else of the folder changes, which is made if it is not there. The configuration is
+    /// All of them appear at once. Files of the tokenizer of a model that was there before go ([`stale`](Self::stale)), and nothing
+    /// else of the folder changes, which is made if it is not there. The configuration is
     /// the model's own, with what it has to say of the formats of these parameters.
     ///
     /// # Errors
@@ -114,15 +198,19 @@ impl ModelFolder {
         let folder = folder.as_ref();
         let path = folder.join(TENSORS);
         let config = || mlx_lm::Config::new(self.config.clone().unwrap_or_else(|| Json::Object(Vec::new())));
-        let mut beside = self.beside.clone();
+        let (mut beside, stale) = (self.beside.clone(), self.stale(folder));
+        if let Some(source) = self.source.as_ref().filter(|source| library != Library::Tacit && !source.is_known()) {
+            // It says which are.
+            source.configuration()?;
+        }
         match library {
-            Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside),
+            Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside, stale),
             Library::Tacit => {
                 beside.extend(self.config.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
                 let (structure, tensors) = take_apart(parameters, None)?;
                 let _new = make_folder(folder)?;
                 let tensors = tensors.into_iter().collect();
-                Set { path: &path, beside }.write(tensors, &metadata(&structure), Writing::default())
+                Set { path: &path, beside, stale }.write(tensors, &metadata(&structure), Writing::default())
             }
             Library::HuggingFace => {
                 if self.config.is_none() {
@@ -133,7 +221,7 @@ impl ModelFolder {
                 beside.push((CONFIG, config.json().indented(2).into_bytes()));
                 let tensors = hugging_face::tensors(&path, parameters)?;
                 let _new = make_folder(folder)?;
-                hugging_face::write_set(Set { path: &path, beside }, tensors)
+                hugging_face::write_set(Set { path: &path, beside, stale }, tensors)
             }
         }
     }

@@ -150,7 +150,8 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     };
     settings.describe(&modules, dora);
     let _new = make_folder(folder)?;
-    write_set(Set { path: &path, beside: vec![(CONFIG, settings.config.indented(2).into_bytes())] }, tensors)
+    let beside = vec![(CONFIG, settings.config.indented(2).into_bytes())];
+    write_set(Set { path: &path, beside, stale: Vec::new() }, tensors)
 }
 
 const MAGNITUDE: &str = "lora_magnitude_vector";

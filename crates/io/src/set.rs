@@ -18,6 +18,8 @@ pub(crate) struct Set<'s> {
     pub(crate) path: &'s Path,
     /// Names in the same folder with what these files hold, without which the tensors are not understood.
     pub(crate) beside: Vec<(&'static str, Vec<u8>)>,
+    /// Names in the same folder that would be taken for a part of it.
+    pub(crate) stale: Vec<&'static str>,
 }
 
 /// The tensors of a file.
@@ -25,7 +27,7 @@ type Group = Vec<(String, Array)>;
 
 impl Set<'_> {
     pub(crate) fn write(self, tensors: Group, metadata: &Metadata, writing: Writing<'_>) -> Result<()> {
-        let Self { path, beside } = self;
+        let Self { path, beside, stale } = self;
         let mut writer = Writer::new(path, &tensors, metadata, writing.progress)?;
         if Place::of(path)? == Place::Stream {
             let mut output = Output::create(path)?;
@@ -82,6 +84,7 @@ impl Set<'_> {
         for (file, name) in staged.into_iter().zip(&names) {
             commit.place(file, if names.len() == 1 { place } else { name.as_ref() })?;
         }
+        stale.iter().for_each(|name| commit.remove(name));
         for (name, content) in beside {
             commit.place_last(name, &content)?;
         }

@@ -54,5 +54,5 @@ pub fn write_with(
     writing: Writing<'_>,
 ) -> Result<()> {
     let path = path.as_ref();
-    Set { path, beside: Vec::new() }.write(tensors, metadata, writing)
+    Set { path, beside: Vec::new(), stale: Vec::new() }.write(tensors, metadata, writing)
 }

@@ -1,4 +1,4 @@
-//! What llama.cpp calls and changes of each architecture: the one table that all of `Gguf` reads.
+//! What llama.cpp calls and changes of each architecture: the one table that all of `Gguf` reads, and writes by.
 //!
 //! As `tensor_mapping.py` of gguf-py, `conversion` of llama.cpp and its `src/models` have it.
 
@@ -16,8 +16,14 @@ pub(super) struct Architecture {
     pub(super) tensors: &'static [&'static [Tensor]],
     /// The keys of the configuration.
     pub(super) keys: &'static [&'static [Key]],
-    /// What the configuration says where the file does not.
+    /// What the configuration says where the file does not: what llama.cpp takes then.
     pub(super) usual: &'static [(&'static str, Json)],
+    /// What Hugging Face's class takes where the configuration does not say it.
+    pub(super) implied: &'static [(&'static str, Json)],
+    /// What the configuration of every such model says, which is no key of the file.
+    pub(super) always: &'static [(&'static str, Json)],
+    /// All but the last of so many layers have a window.
+    pub(super) window: Option<u32>,
     /// Whether the gains of norms are stored plus 1.
     pub(super) gains_plus_one: bool,
     /// How scores are scaled, where it is not by the width of a head alone.
@@ -27,8 +33,21 @@ pub(super) struct Architecture {
 /// A tensor's module, or its whole name, in the file and in Hugging Face's model, and what is to be undone.
 pub(super) struct Tensor(pub(super) &'static str, pub(super) &'static str, pub(super) Change);
 
-/// A key behind the architecture's name, and that of Hugging Face.
-pub(super) type Key = (&'static str, &'static str);
+/// A key behind the architecture's name, that of Hugging Face, and what it is in a file.
+pub(super) type Key = (&'static str, &'static str, Kind);
+
+/// What a value is in a file.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// A `u32`, or one for each layer.
+    Count,
+    /// An `f32`.
+    Real,
+    /// A string.
+    Text,
+}
+
+use Kind::{Count, Real};
 
 /// What llama.cpp has made of a tensor.
 #[derive(Clone, Copy, PartialEq)]
@@ -116,44 +135,46 @@ const DELTA_NET: &[Tensor] = &[
 
 /// Of every architecture.
 const SIZES: &[Key] = &[
-    ("embedding_length", "hidden_size"),
-    ("block_count", "num_hidden_layers"),
-    ("feed_forward_length", "intermediate_size"),
-    ("attention.head_count", "num_attention_heads"),
-    ("attention.head_count_kv", "num_key_value_heads"),
-    ("attention.key_length", "head_dim"),
-    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-    ("context_length", "max_position_embeddings"),
-    ("rope.freq_base", "rope_theta"),
+    ("embedding_length", "hidden_size", Count),
+    ("block_count", "num_hidden_layers", Count),
+    ("feed_forward_length", "intermediate_size", Count),
+    ("attention.head_count", "num_attention_heads", Count),
+    ("attention.head_count_kv", "num_key_value_heads", Count),
+    ("attention.key_length", "head_dim", Count),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps", Real),
+    ("context_length", "max_position_embeddings", Count),
+    ("rope.freq_base", "rope_theta", Real),
 ];
 const EXPERT_SIZES: &[Key] = &[
-    ("expert_count", "num_experts"),
-    ("expert_used_count", "num_experts_per_tok"),
-    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_count", "num_experts", Count),
+    ("expert_used_count", "num_experts_per_tok", Count),
+    ("expert_feed_forward_length", "moe_intermediate_size", Count),
 ];
 const DELTA_NET_SIZES: &[Key] = &[
-    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
-    ("full_attention_interval", "full_attention_interval"),
-    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
-    ("ssm.state_size", "linear_key_head_dim"),
-    ("ssm.group_count", "linear_num_key_heads"),
-    ("ssm.time_step_rank", "linear_num_value_heads"),
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size", Count),
+    ("full_attention_interval", "full_attention_interval", Count),
+    ("ssm.conv_kernel", "linear_conv_kernel_dim", Count),
+    ("ssm.state_size", "linear_key_head_dim", Count),
+    ("ssm.group_count", "linear_num_key_heads", Count),
+    ("ssm.time_step_rank", "linear_num_value_heads", Count),
 ];
-const WINDOW: &[Key] = &[("attention.sliding_window", "sliding_window")];
-const LOCAL_ROPE: &[Key] = &[("rope.freq_base_swa", "rope_local_base_freq")];
-const CAPS: &[Key] =
-    &[("attn_logit_softcapping", "attn_logit_softcapping"), ("final_logit_softcapping", "final_logit_softcapping")];
+const WINDOW: &[Key] = &[("attention.sliding_window", "sliding_window", Count)];
+const LOCAL_ROPE: &[Key] = &[("rope.freq_base_swa", "rope_local_base_freq", Real)];
+const CAPS: &[Key] = &[
+    ("attn_logit_softcapping", "attn_logit_softcapping", Real),
+    ("final_logit_softcapping", "final_logit_softcapping", Real),
+];
 
 /// Of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
 pub(super) const ROPE_SCALING: &[Key] = &[
-    ("rope.scaling.type", "rope_type"),
+    ("rope.scaling.type", "rope_type", Kind::Text),
     // What files of 2023 have, and what later ones have in its place.
-    ("rope.scale_linear", "factor"),
-    ("rope.scaling.factor", "factor"),
-    ("rope.scaling.original_context_length", "original_max_position_embeddings"),
-    ("rope.scaling.yarn_attn_factor", "attention_factor"),
-    ("rope.scaling.yarn_beta_fast", "beta_fast"),
-    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+    ("rope.scale_linear", "factor", Real),
+    ("rope.scaling.factor", "factor", Real),
+    ("rope.scaling.original_context_length", "original_max_position_embeddings", Count),
+    ("rope.scaling.yarn_attn_factor", "attention_factor", Real),
+    ("rope.scaling.yarn_beta_fast", "beta_fast", Real),
+    ("rope.scaling.yarn_beta_slow", "beta_slow", Real),
 ];
 
 const EACH_WITH_EXPERTS: &[(&str, Json)] = &[
@@ -170,11 +191,21 @@ const PLAIN: Architecture = Architecture {
     tensors: &[],
     keys: &[SIZES],
     usual: &[],
+    implied: &[],
+    always: &[],
+    window: None,
     gains_plus_one: false,
     scale: None,
 };
 
-const GEMMA: Architecture = Architecture { gains_plus_one: true, ..PLAIN };
+const GEMMA: Architecture =
+    Architecture { gains_plus_one: true, implied: &[("head_dim", Json::Integer(256))], ..PLAIN };
+
+/// What every file says or means.
+pub(super) const USUAL: &[(&str, Json)] = &[("rope_theta", Json::Float(10_000.0))];
+
+/// What every configuration says or means.
+const IMPLIED: &[(&str, Json)] = &[("rms_norm_eps", Json::Float(1e-6)), ("rope_theta", Json::Float(10_000.0))];
 
 /// Those that are read. Mistral's models are of the architecture `llama` there.
 pub(super) const ARCHITECTURES: [Architecture; 8] = [
@@ -183,6 +214,7 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         model_type: "llama",
         class: "LlamaForCausalLM",
         tensors: &[ATTENTION, MIXED_HEADS, NORM_BEFORE, GATED],
+        implied: &[("partial_rotary_factor", Json::Float(1.0))],
         ..PLAIN
     },
     Architecture {
@@ -205,7 +237,7 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         class: "Qwen3MoeForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, EXPERTS],
         keys: &[SIZES, EXPERT_SIZES],
-        usual: EACH_WITH_EXPERTS,
+        always: EACH_WITH_EXPERTS,
         ..PLAIN
     },
     // The gains are plus 1 there, which is how mlx-lm has them.
@@ -215,7 +247,8 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         class: "Qwen3NextForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, EXPERTS, SHARED_EXPERT, DELTA_NET],
         keys: &[SIZES, EXPERT_SIZES, DELTA_NET_SIZES],
-        usual: EACH_WITH_EXPERTS,
+        implied: &[("head_dim", Json::Integer(256)), ("partial_rotary_factor", Json::Float(0.25))],
+        always: EACH_WITH_EXPERTS,
         ..PLAIN
     },
     Architecture {
@@ -232,6 +265,14 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         tensors: &[ATTENTION, PLAIN_HEADS, NORM_BETWEEN, NORMS_AROUND, GATED],
         keys: &[SIZES, WINDOW, CAPS],
         usual: &[("sliding_window", Json::Integer(4096))],
+        implied: &[
+            ("head_dim", Json::Integer(256)),
+            ("query_pre_attn_scalar", Json::Integer(256)),
+            ("sliding_window", Json::Integer(4096)),
+            ("attn_logit_softcapping", Json::Float(50.0)),
+            ("final_logit_softcapping", Json::Float(30.0)),
+        ],
+        window: Some(2),
         scale: Some(Scale { wide: 46 }),
         ..GEMMA
     },
@@ -241,7 +282,14 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         class: "Gemma3ForCausalLM",
         tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, NORMS_AROUND, GATED],
         keys: &[SIZES, WINDOW, LOCAL_ROPE, CAPS],
-        usual: &[("rope_theta", Json::Integer(10_000))],
+        implied: &[
+            ("head_dim", Json::Integer(256)),
+            ("query_pre_attn_scalar", Json::Integer(256)),
+            ("sliding_window", Json::Integer(4096)),
+            ("rope_theta", Json::Float(1e6)),
+            ("rope_local_base_freq", Json::Float(10_000.0)),
+        ],
+        window: Some(6),
         scale: Some(Scale { wide: 62 }),
         ..GEMMA
     },
@@ -254,11 +302,26 @@ impl Architecture {
         ALL.iter().find(|architecture| architecture.name == name)
     }
 
+    /// The one that runs the models of this `model_type`.
+    pub(super) fn of_model(model_type: &str) -> Option<&'static Self> {
+        const ALL: &[Architecture] = &ARCHITECTURES;
+        let model_type = if model_type == "mistral" { "llama" } else { model_type };
+        ALL.iter().find(|architecture| architecture.model_type == model_type)
+    }
+
+    /// What a configuration means that does not say it.
+    pub(super) fn implied(&self, key: &str) -> Option<&'static Json> {
+        self.implied.iter().chain(IMPLIED).find(|(own, _)| *own == key).map(|(_, value)| value)
+    }
+
     /// The names of all, for a message.
     pub(super) fn names() -> String {
-        let names: Vec<&str> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
-        let (last, first) = names.split_last().unwrap_or((&"", &[]));
-        format!("{} and {last}", first.join(", "))
+        listed(|architecture| architecture.name)
+    }
+
+    /// What configurations call them, for a message.
+    pub(super) fn models() -> String {
+        format!("mistral, {}", listed(|architecture| architecture.model_type))
     }
 
     /// The tensor of a layer, or one outside the layers, whose name in the file this is, and what stands behind the module.
@@ -275,13 +338,19 @@ impl Architecture {
     pub(super) fn key(&self, theirs: &str) -> Option<&'static str> {
         let last = theirs.rsplit_once('.').map_or(theirs, |(_, last)| last);
         let keys = self.keys.iter().copied().flatten().chain(ROPE_SCALING);
-        keys.copied().find(|(_, key)| *key == last).map(|(own, _)| own)
+        keys.copied().find(|(_, key, _)| *key == last).map(|(own, ..)| own)
     }
 
     fn all(&self, in_layer: bool) -> impl Iterator<Item = &'static Tensor> + use<> {
         let (outside, within) = if in_layer { (&[][..], self.tensors) } else { (MODEL, &[][..]) };
         outside.iter().chain(within.iter().copied().flatten())
     }
+}
+
+fn listed(name: fn(&Architecture) -> &'static str) -> String {
+    let names: Vec<&str> = ARCHITECTURES.iter().map(name).collect();
+    let (last, first) = names.split_last().unwrap_or((&"", &[]));
+    format!("{} and {last}", first.join(", "))
 }
 
 /// What stands behind a module's name: `.weight`, or nothing.

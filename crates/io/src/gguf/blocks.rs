@@ -46,11 +46,11 @@ pub(super) enum Form {
 }
 
 /// The values of `IQ4_NL` and `IQ4_XS`, `kvalues_iq4nl`.
-const IQ4: [f32; 16] =
+pub(super) const IQ4: [f32; 16] =
     [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 /// The values of `TQ1_0` and `TQ2_0`; those that llama.cpp writes have no 2.
-const TERNARY: [f32; 4] = [-1.0, 0.0, 1.0, 2.0];
+pub(super) const TERNARY: [f32; 4] = [-1.0, 0.0, 1.0, 2.0];
 
 /// The reader of the type of this name, if there is one.
 pub(super) fn reader(name: &str) -> Option<Reader> {

@@ -2,7 +2,7 @@
 
 use tacit_core::{Error, Result};
 
-use super::architecture::{ROPE_SCALING, Scale};
+use super::architecture::{ROPE_SCALING, Scale, USUAL};
 use super::cursor::Cursor;
 use super::names::ROPE;
 use super::tokenizer::{BEGIN, TOKENS};
@@ -41,13 +41,16 @@ impl Gguf {
         json.set("architectures", Json::List(vec![Json::Text(architecture.class.to_owned())]));
         json.set("model_type", Json::Text(architecture.model_type.to_owned()));
         json.set("torch_dtype", Json::Text(torch_dtype(self.aval(EMBEDDING)?.dtype).to_owned()));
-        for (key, value) in architecture.usual {
+        for (key, value) in USUAL.iter().chain(architecture.usual).chain(architecture.always) {
             json.set(key, value.clone());
         }
-        for &(own, theirs) in architecture.keys.iter().copied().flatten() {
+        for &(own, theirs, _) in architecture.keys.iter().copied().flatten() {
             if let Some(value) = self.said(own)? {
                 json.set(theirs, value);
             }
+        }
+        if let (None, Some(heads)) = (json.get("num_key_value_heads"), json.get("num_attention_heads").cloned()) {
+            json.set("num_key_value_heads", heads);
         }
         self.heads(&mut json)?;
         if let Some(types) = self.layer_types(&json)? {
@@ -130,7 +133,7 @@ impl Gguf {
             json.set("partial_rotary_factor", Json::Float(turned / width));
         }
         let mut scaling = Json::Object(Vec::new());
-        for &(own, theirs) in ROPE_SCALING {
+        for &(own, theirs, _) in ROPE_SCALING {
             if let Some(value) = self.said(own)? {
                 scaling.set(theirs, value);
             }
@@ -207,7 +210,7 @@ impl Gguf {
 }
 
 /// What scores are divided by the root of, where llama.cpp knows it by the number of layers.
-fn set_scale(json: &mut Json, scale: Scale) {
+pub(super) fn set_scale(json: &mut Json, scale: Scale) {
     let integer = |key: &str| json.get(key).and_then(Json::integer::<i64>);
     let [layers, hidden, heads, width] =
         ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"].map(integer);

@@ -30,6 +30,21 @@ impl GgufType {
         (8 * self.bytes) as f64 / self.elements as f64
     }
 
+    pub(super) fn number(self) -> u32 {
+        self.number
+    }
+
+    /// The type of this name, as llama.cpp's programs take it: `q8_0` or `Q8_0`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        TYPES.into_iter().find(|kind| kind.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The type of elements of a dtype, if there is one.
+    pub(super) fn dense(dtype: Dtype) -> Option<Self> {
+        TYPES.into_iter().find(|kind| kind.dtype == Some(dtype))
+    }
+
     /// The type of this number.
     pub(super) fn of(number: u32) -> Option<Self> {
         TYPES.into_iter().find(|kind| kind.number == number)

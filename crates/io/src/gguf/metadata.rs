@@ -19,9 +19,13 @@ pub enum GgufValue {
     List(Vec<GgufValue>),
 }
 
-/// The numbers that stand for strings and arrays; those of scalars are in [`width`].
-const STRING: u32 = 8;
-const ARRAY: u32 = 9;
+/// The numbers that stand for types of values; those of all scalars are in [`width`].
+pub(super) const U32: u32 = 4;
+pub(super) const I32: u32 = 5;
+pub(super) const F32: u32 = 6;
+pub(super) const BOOL: u32 = 7;
+pub(super) const STRING: u32 = 8;
+pub(super) const ARRAY: u32 = 9;
 
 /// How deep lists lie in each other: no file has more than one level, and a call is made for each.
 const DEPTH: u32 = 8;

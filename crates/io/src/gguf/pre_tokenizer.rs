@@ -13,10 +13,19 @@ pub(super) struct PreTokenizer {
     pub(super) begins: bool,
 }
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+pub(super) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?(?:(?=\p{L})[^a-z])*(?:(?=\p{L})[^A-Z])+|[^\r\n\p{L}\p{N}]?(?:(?=\p{L})[^a-z])+(?:(?=\p{L})[^A-Z])*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How Hugging Face's files write expressions, and how llama.cpp does.
+const WRITTEN: [(&str, &str); 2] = [
+    ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"),
+    (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        TEKKEN,
+    ),
+];
 
 const ALL: &[PreTokenizer] = &[
     PreTokenizer {
@@ -52,6 +61,16 @@ impl PreTokenizer {
     /// The one of this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.names.contains(&name))
+    }
+
+    /// The first name of the one that splits a text by these expressions.
+    pub(super) fn of(patterns: &[String], whole_words: bool) -> Option<&'static str> {
+        let replaced = |pattern: &String| {
+            WRITTEN.iter().fold(pattern.clone(), |pattern, (theirs, own)| pattern.replace(theirs, own))
+        };
+        let patterns: Vec<String> = patterns.iter().map(replaced).collect();
+        let known = ALL.iter().find(|known| known.whole_words == whole_words && *known.patterns == patterns[..]);
+        known.and_then(|known| known.names.first().copied())
     }
 
     /// All names, for a message.

@@ -9,15 +9,17 @@ use super::{Gguf, GgufValue};
 use crate::json::Json;
 
 /// The types of tokens, `llama_token_type`.
-mod kind {
-    pub(super) const UNKNOWN: i64 = 2;
-    pub(super) const CONTROL: i64 = 3;
-    pub(super) const USER_DEFINED: i64 = 4;
-    pub(super) const BYTE: i64 = 6;
+pub(super) mod kind {
+    pub(in crate::gguf) const NORMAL: i64 = 1;
+    pub(in crate::gguf) const UNKNOWN: i64 = 2;
+    pub(in crate::gguf) const CONTROL: i64 = 3;
+    pub(in crate::gguf) const USER_DEFINED: i64 = 4;
+    pub(in crate::gguf) const UNUSED: i64 = 5;
+    pub(in crate::gguf) const BYTE: i64 = 6;
 }
 
 /// Tokens behind which llama.cpp ends a text, whatever the metadata say.
-const ENDS: [&str; 12] = [
+pub(super) const ENDS: [&str; 12] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -34,19 +36,23 @@ const ENDS: [&str; 12] = [
 
 /// The key of the words of the vocabulary.
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
-const MODEL: &str = "tokenizer.ggml.model";
-const SCORES: &str = "tokenizer.ggml.scores";
-const TYPES: &str = "tokenizer.ggml.token_type";
-const MERGES: &str = "tokenizer.ggml.merges";
-const PRE: &str = "tokenizer.ggml.pre";
-const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const TYPES: &str = "tokenizer.ggml.token_type";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const PRE: &str = "tokenizer.ggml.pre";
+pub(super) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 pub(super) const BEGIN: &str = "tokenizer.ggml.bos_token_id";
-const END: &str = "tokenizer.ggml.eos_token_id";
+pub(super) const END: &str = "tokenizer.ggml.eos_token_id";
+
+pub(super) const END_OF_TURN: &str = "tokenizer.ggml.eot_token_id";
+pub(super) const END_OF_MESSAGE: &str = "tokenizer.ggml.eom_token_id";
+pub(super) const TEMPLATE: &str = "tokenizer.chat_template";
 
 const HELP: &str = "convert the model again, or take the tokenizer of its folder";
 
 /// The space of a vocabulary of `SentencePiece`.
-const SPACE: &str = "\u{2581}";
+pub(super) const SPACE: &str = "\u{2581}";
 
 /// The words of a file, and what is known of them.
 struct Vocabulary {
@@ -121,7 +127,7 @@ impl Gguf {
                 config.set(theirs, text(&vocabulary.tokens[token]));
             }
         }
-        if let Some(template) = self.value("tokenizer.chat_template")? {
+        if let Some(template) = self.value(TEMPLATE)? {
             config.set("chat_template", template);
         }
         Ok(config)
@@ -143,7 +149,7 @@ impl Gguf {
             return Ok(ends);
         }
         let vocabulary = self.vocabulary()?;
-        for key in [END, "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
+        for key in [END, END_OF_TURN, END_OF_MESSAGE] {
             ends.extend(self.token(key, &vocabulary)?.map(|token| token as u32));
         }
         let named = (0..).zip(&vocabulary.tokens).filter(|(_, token)| ENDS.contains(&token.as_str()));

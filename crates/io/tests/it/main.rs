@@ -9,6 +9,7 @@ mod foreign;
 mod fp8;
 mod gguf;
 mod gguf_malformed;
+mod gguf_written;
 mod golden;
 mod hugging_face;
 mod leaves;

@@ -56,7 +56,7 @@ fn a_file_with_a_tokenizer_becomes_a_folder_that_has_all() {
     }
     // The same in all folders.
     expect![[r#"
-        {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16", "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8, "num_attention_heads": 1, "rms_norm_eps": 1e-06, "max_position_embeddings": 512, "head_dim": 8, "vocab_size": 884, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": [2, 4]}
+        {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16", "rope_theta": 10000.0, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8, "num_attention_heads": 1, "rms_norm_eps": 1e-06, "max_position_embeddings": 512, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 884, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": [2, 4]}
         {"bos_token_id": 1, "eos_token_id": [2, 4]}
         {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": "{{ bos_token }}{% for message in messages %}<user>{{ message.content }}{% endfor %}"}
     "#]].assert_eq(&said.into_iter().collect::<String>());

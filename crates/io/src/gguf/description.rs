@@ -1,0 +1,291 @@
+//! The metadata of a model whose configuration is Hugging Face's: [`Gguf::configuration`](super::Gguf::configuration) backwards.
+
+use std::f32::consts::PI;
+use std::path::{Path, PathBuf};
+
+use tacit_core::{Error, Result};
+
+use super::architecture::{Architecture, Kind, ROPE_SCALING};
+use super::configuration::set_scale;
+use super::container::Entries;
+use super::tokenizer::{BEGIN, END};
+use crate::json::Json;
+
+/// A configuration, and the architecture that llama.cpp runs it as.
+pub(super) struct Description<'c> {
+    file: PathBuf,
+    config: &'c Json,
+    pub(super) architecture: &'static Architecture,
+}
+
+const ANOTHER: &str = "llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`";
+
+impl<'c> Description<'c> {
+    pub(super) fn new(folder: &Path, config: &'c Json) -> Result<Self> {
+        let file = folder.join("config.json");
+        let name = config.get("model_type").and_then(Json::text);
+        let architecture = name.and_then(Architecture::of_model).ok_or_else(|| {
+            let reason = format!("it is {}, and {} are written", name.unwrap_or("not there"), Architecture::models());
+            Error::checkpoint(&file, Some("model_type"), reason, ANOTHER)
+        })?;
+        let this = Self { file, config, architecture };
+        this.check()?;
+        Ok(this)
+    }
+
+    /// All keys but those of the tokenizer, for a vocabulary of so many words; `factors` is what becomes of rotary frequencies.
+    pub(super) fn entries(&self, words: i32) -> Result<(Entries, Option<Vec<f32>>)> {
+        let mut entries = Entries::default();
+        entries.text("general.architecture", self.architecture.name);
+        for &(own, theirs, kind) in self.architecture.keys.iter().copied().flatten() {
+            if let Some(value) = self.said(theirs)? {
+                self.set(&mut entries, own, theirs, value, kind)?;
+            }
+        }
+        entries.count(&self.own("vocab_size"), words.cast_unsigned());
+        if let Some(width) = self.head_dim()? {
+            entries.count(&self.own("attention.value_length"), width);
+        }
+        if let (Some(width), Some(heads)) =
+            (self.count("linear_value_head_dim")?, self.count("linear_num_value_heads")?)
+        {
+            entries.count(&self.own("ssm.inner_size"), width * heads);
+        }
+        let positions = self.said_object("rope_scaling")?.or(self.said_object("rope_parameters")?);
+        let turned = positions.and_then(|own| own.get("partial_rotary_factor")).or(self.said("partial_rotary_factor")?);
+        if let (Some(part), Some(width)) = (turned.and_then(Json::number), self.head_dim()?) {
+            entries.count(&self.own("rope.dimension_count"), (part * f64::from(width)).round() as u32);
+        }
+        let factors = positions.map(|own| self.positions(&mut entries, own)).transpose()?.flatten();
+        self.window(&mut entries)?;
+        for (key, theirs) in [(BEGIN, "bos_token_id"), (END, "eos_token_id")] {
+            if let Some(token) = self.tokens(theirs).next() {
+                entries.count(key, token);
+            }
+        }
+        Ok((entries, factors))
+    }
+
+    /// The tokens of a key: one, or several.
+    pub(super) fn tokens(&self, key: &str) -> impl Iterator<Item = u32> {
+        let tokens = match self.config.get(key) {
+            Some(Json::List(tokens)) => &tokens[..],
+            Some(token) => std::slice::from_ref(token),
+            None => &[],
+        };
+        tokens.iter().filter_map(Json::integer)
+    }
+
+    pub(super) fn own(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture.name)
+    }
+
+    /// A whole number of the configuration.
+    pub(super) fn count(&self, key: &str) -> Result<Option<u32>> {
+        let Some(value) = self.said(key)? else { return Ok(None) };
+        value.integer().map(Some).ok_or_else(|| self.wrong(key, format!("it is {value}, and should be a whole number")))
+    }
+
+    /// Whether the head is the embedding.
+    pub(super) fn is_tied(&self) -> bool {
+        let said = self.config.get("tie_word_embeddings").and_then(Json::flag);
+        said.unwrap_or(self.architecture.gains_plus_one)
+    }
+
+    /// Heads of keys and values.
+    pub(super) fn kv_heads(&self) -> Result<Option<u32>> {
+        Ok(self.count("num_key_value_heads")?.or(self.count("num_attention_heads")?))
+    }
+
+    fn head_dim(&self) -> Result<Option<u32>> {
+        if let Some(width) = self.count("head_dim")? {
+            return Ok(Some(width));
+        }
+        let (width, heads) = (self.count("hidden_size")?, self.count("num_attention_heads")?);
+        Ok(width.zip(heads).and_then(|(width, heads)| width.checked_div(heads)))
+    }
+
+    /// What the configuration says or means; a `null` where llama.cpp has a number of its own is refused.
+    fn said(&self, key: &str) -> Result<Option<&Json>> {
+        match (self.config.get(key), self.architecture.implied(key)) {
+            (Some(Json::Null), Some(implied)) => {
+                Err(self.wrong(key, format!("it is null, and llama.cpp takes {implied}")))
+            }
+            (Some(Json::Null), None) => Ok(None),
+            (Some(value), _) => Ok(Some(value)),
+            (None, implied) => Ok(implied),
+        }
+    }
+
+    fn said_object(&self, key: &str) -> Result<Option<&Json>> {
+        let Some(value) = self.said(key)? else { return Ok(None) };
+        // Of each kind of layers, as transformers 5 has it.
+        let value = value.get("full_attention").unwrap_or(value);
+        let is_object = matches!(value, Json::Object(_));
+        if is_object {
+            Ok(Some(value))
+        } else {
+            Err(self.wrong(key, format!("it is {value}, and should be an object")))
+        }
+    }
+
+    fn set(&self, entries: &mut Entries, own: &str, theirs: &str, value: &Json, kind: Kind) -> Result<()> {
+        let key = self.own(own);
+        let wrong = || self.wrong(theirs, format!("it is {value}, which {key} cannot be"));
+        match (kind, value) {
+            (Kind::Count, Json::List(values)) => {
+                let values: Option<Vec<u32>> = values.iter().map(Json::integer).collect();
+                entries.counts(&key, &values.ok_or_else(wrong)?);
+            }
+            (Kind::Count, _) => entries.count(&key, value.integer().ok_or_else(wrong)?),
+            (Kind::Real, _) => entries.real(&key, value.number().ok_or_else(wrong)? as f32),
+            (Kind::Text, _) => entries.text(&key, value.text().ok_or_else(wrong)?),
+        }
+        Ok(())
+    }
+
+    /// Checks what no key of a file says.
+    fn check(&self) -> Result<()> {
+        let of = self.architecture;
+        for (key, value) in of.always {
+            if let Some(other) = self.config.get(key).filter(|&other| other != value) {
+                return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {value}")));
+            }
+        }
+        let activations: &[&str] = if of.gains_plus_one { &["gelu", "gelu_pytorch_tanh"] } else { &["silu", "swish"] };
+        for key in ["hidden_act", "hidden_activation"] {
+            if let Some(other) = self.config.get(key).and_then(Json::text).filter(|name| !activations.contains(name)) {
+                return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {}", activations[0])));
+            }
+        }
+        let Some(scale) = of.scale else { return Ok(()) };
+        let mut theirs = self.config.clone();
+        if let Some(width) = self.head_dim()? {
+            theirs.set("head_dim", Json::Integer(width.into()));
+        }
+        set_scale(&mut theirs, scale);
+        let key = "query_pre_attn_scalar";
+        let number = |value: Option<&Json>| value.and_then(Json::number);
+        let (own, theirs) = (number(self.said(key)?), number(theirs.get(key)));
+        if own != theirs {
+            let shown = |number: Option<f64>| number.map_or("not there".to_owned(), |number| number.to_string());
+            return Err(self.wrong(key, format!("it is {}, and with llama.cpp {}", shown(own), shown(theirs))));
+        }
+        Ok(())
+    }
+
+    /// The keys of positions, or what frequencies are divided by.
+    fn positions(&self, entries: &mut Entries, own: &Json) -> Result<Option<Vec<f32>>> {
+        let wrong = |key: &str, reason: String| Err(self.wrong(&format!("rope_scaling.{key}"), reason));
+        let kind = own.get("rope_type").or(own.get("type")).and_then(Json::text).unwrap_or("default");
+        if let Some(theta) = own.get("rope_theta").and_then(Json::number) {
+            entries.remove(&self.own("rope.freq_base"));
+            entries.real(&self.own("rope.freq_base"), theta as f32);
+        }
+        match kind {
+            "default" | "none" => return Ok(None),
+            "llama3" => return self.stretched(own).map(Some),
+            "longrope" => {
+                let factors = own.get("long_factor").filter(|&long| Some(long) == own.get("short_factor"));
+                let Some(Json::List(factors)) = factors else {
+                    return wrong("long_factor", "it differs from short_factor".to_owned());
+                };
+                let factors = factors.iter().map(|factor| Some(factor.number()? as f32)).collect::<Option<Vec<f32>>>();
+                return match factors {
+                    Some(factors) => Ok(Some(factors)),
+                    None => wrong("long_factor", "it is no list of numbers".to_owned()),
+                };
+            }
+            "linear" | "yarn" => {}
+            other => return wrong("rope_type", format!("{other} is not written")),
+        }
+        entries.text(&self.own("rope.scaling.type"), kind);
+        for (theirs, value) in own.entries() {
+            let key = ROPE_SCALING.iter().rev().find(|(_, key, _)| key == theirs);
+            match key {
+                _ if *value == Json::Null
+                    || ["type", "rope_type", "rope_theta", "partial_rotary_factor"].contains(&&**theirs) => {}
+                Some(&(own, _, kind)) => self.set(entries, own, theirs, value, kind)?,
+                None => return wrong(theirs, format!("it is {value}, and llama.cpp has no key for it")),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Llama 3.1's factors, as llama.cpp's `conversion/llama.py` computes them.
+    fn stretched(&self, own: &Json) -> Result<Vec<f32>> {
+        let number = |key: &str| {
+            let number = own.get(key).and_then(Json::number);
+            number
+                .map(|number| number as f32)
+                .ok_or_else(|| self.wrong(&format!("rope_scaling.{key}"), "it is not there, or no number".to_owned()))
+        };
+        let [factor, low, high, original] =
+            ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"].map(number);
+        let (factor, low, high, original) = (factor?, low?, high?, original?);
+        let theta = own.get("rope_theta").or(self.said("rope_theta")?).and_then(Json::number).unwrap_or(1e4);
+        let width = self.head_dim()?.unwrap_or_default();
+        let stretched = |at: u32| {
+            let wavelength = 2.0 * PI * (theta.powf(f64::from(at) / f64::from(width)) as f32);
+            let smooth = ((original / wavelength - low) / (high - low)).clamp(0.0, 1.0);
+            ((1.0 - smooth) / factor + smooth).recip()
+        };
+        Ok((0..width).step_by(2).map(stretched).collect())
+    }
+
+    /// Which layers have a window, where these are not those that llama.cpp takes.
+    fn window(&self, entries: &mut Entries) -> Result<()> {
+        const KEY: &str = "layer_types";
+        let layers = self.count("num_hidden_layers")?.unwrap_or_default();
+        let types: Option<Vec<&str>> = match self.config.get(KEY) {
+            Some(Json::List(types)) => types.iter().map(Json::text).collect(),
+            _ => None,
+        };
+        let slides = |period: u32, layer: u32| period == 0 || layer % period < period - 1;
+        let is_period = |types: &[&str], name: &str, period: u32| {
+            types.len() == layers as usize
+                && (0..layers).zip(types).all(|(layer, own)| (*own == name) == slides(period, layer))
+        };
+        let Some(usual) = self.architecture.window else {
+            let flag = self.config.get("use_sliding_window").and_then(Json::flag) == Some(true);
+            let mistral = self.config.get("model_type").and_then(Json::text) == Some("mistral");
+            let listed = types.as_ref().is_some_and(|types| types.contains(&"sliding_attention"));
+            let length = self.count("max_position_embeddings")?;
+            let window = self.config.get("sliding_window").and_then(Json::integer::<u32>);
+            if let Some(window) = window.filter(|&window| (flag || mistral || listed) && Some(window) < length) {
+                let reason = format!(
+                    "it is {window}, and llama.cpp has no windows in the architecture {}",
+                    self.architecture.name
+                );
+                return Err(self.wrong("sliding_window", reason));
+            }
+            let interval = self.count("full_attention_interval")?.unwrap_or(4);
+            if let Some(types) = types.filter(|types| types.contains(&"linear_attention"))
+                && !is_period(&types, "linear_attention", interval)
+            {
+                return Err(self.wrong(KEY, format!("not each {interval}th alone is full_attention")));
+            }
+            return Ok(());
+        };
+        let said =
+            ["sliding_window_pattern", "_sliding_window_pattern"].into_iter().find_map(|key| self.config.get(key));
+        let period = match types {
+            Some(types) => {
+                let period = [usual]
+                    .into_iter()
+                    .chain(0..=layers)
+                    .find(|&period| is_period(&types, "sliding_attention", period));
+                period.ok_or_else(|| self.wrong(KEY, "not each of so many alone is full_attention".to_owned()))?
+            }
+            None => said.and_then(Json::integer).unwrap_or(usual),
+        };
+        if period != usual {
+            entries.count(&self.own("attention.sliding_window_pattern"), period);
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, key: &str, reason: String) -> Error {
+        Error::checkpoint(&self.file, Some(key), reason, ANOTHER)
+    }
+}

@@ -1,0 +1,256 @@
+//! Parameters as the bytes of a file's tensors: codes are kept where a type of GGUF has them, bit for bit.
+
+use half::f16;
+use mlx_rs::{Array, Dtype};
+use rayon::prelude::*;
+use tacit_arrays::format::PackedArray;
+use tacit_arrays::{
+    AffineArray, Bf16Array, CodebookArray, F16Array, Int8Array, KQuantArray, Mxfp4Array, Packed, Stacked,
+};
+use tacit_bridge::with_bytes;
+use tacit_core::{Error, Result, Value};
+
+use super::block_bytes::writer;
+use super::blocks::{Block, IQ4, TERNARY};
+use super::kind::GgufType;
+use super::rounded::rounded;
+use crate::floats::floats;
+
+/// A tensor that is to be written.
+pub(super) struct Encoded {
+    pub(super) kind: GgufType,
+    pub(super) shape: Vec<i32>,
+    source: Source,
+}
+
+enum Source {
+    /// Elements of the type itself.
+    Dense(Array),
+    /// Elements that are quantized.
+    Rounded(Value),
+    Blocks(Blocks),
+    /// Experts, one after the other.
+    Several(Vec<Encoded>),
+}
+
+/// The numbers of all blocks of a tensor, as [`Block`] has them, one after the other.
+#[derive(Default)]
+struct Blocks {
+    /// One stream, the lowest bits first.
+    codes: Option<Array>,
+    bits: usize,
+    scale: Vec<f32>,
+    bias: Vec<f32>,
+    scales: Vec<i8>,
+    biases: Vec<i8>,
+}
+
+impl Encoded {
+    /// A parameter whose numbers a type of GGUF has, or nothing.
+    pub(super) fn exact(value: &Value) -> Result<Option<Self>> {
+        let shape = value.aval()?.shape;
+        let dense = |array: Array| {
+            let kind = GgufType::dense(array.dtype())?;
+            Some(Self { kind, shape: shape.clone(), source: Source::Dense(array) })
+        };
+        if let Some(array) = value.as_dense() {
+            return Ok(dense(array.clone()));
+        }
+        if let Some(stacked) = value.downcast::<Stacked>() {
+            let parts = stacked.experts().iter().map(Self::exact).collect::<Result<Option<Vec<_>>>>()?;
+            let alike = parts.filter(|parts| parts.iter().all(|part| part.kind == parts[0].kind));
+            return Ok(alike.map(|parts| Self { kind: parts[0].kind, shape, source: Source::Several(parts) }));
+        }
+        let lies = |of: &dyn Packed| !of.stored().transposed;
+        if !value.family::<dyn Packed>().is_some_and(lies) {
+            return Ok(None);
+        }
+        if let Some(array) = value.downcast::<F16Array>() {
+            return Ok(dense(array.codes().view_dtype(Dtype::Float16)?));
+        }
+        if let Some(array) = value.downcast::<Bf16Array>() {
+            return Ok(dense(array.codes().view_dtype(Dtype::Bfloat16)?));
+        }
+        let found = if let Some(array) = value.downcast::<AffineArray>() {
+            affine(array)?
+        } else if let Some(array) = value.downcast::<KQuantArray>() {
+            k_quant(array)?
+        } else if let Some(array) = value.downcast::<CodebookArray>() {
+            table(array)?
+        } else if let Some(array) = value.downcast::<Mxfp4Array>() {
+            mxfp4(array)?
+        } else {
+            None
+        };
+        let found = found.and_then(|(name, blocks)| Some((GgufType::named(name)?, blocks)));
+        Ok(found.filter(|(kind, _)| is_whole(&shape, *kind)).map(|(kind, blocks)| Self {
+            kind,
+            shape,
+            source: Source::Blocks(blocks),
+        }))
+    }
+
+    /// A parameter that is quantized to a type, if its rows are whole blocks of it.
+    pub(super) fn of_type(value: &Value, kind: GgufType) -> Result<Option<Self>> {
+        let shape = value.aval()?.shape;
+        Ok(is_whole(&shape, kind).then(|| Self { kind, shape, source: Source::Rounded(value.clone()) }))
+    }
+
+    /// The bytes as the file has them.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+        match &self.source {
+            Source::Dense(array) => Ok(with_bytes(array, <[u8]>::to_vec)?),
+            Source::Rounded(value) => rounded(&value.dense()?, self.kind),
+            Source::Blocks(blocks) => blocks.bytes(self.kind),
+            Source::Several(parts) => Ok(parts.iter().map(Self::bytes).collect::<Result<Vec<_>>>()?.concat()),
+        }
+    }
+}
+
+/// Whether rows are whole blocks of a type.
+fn is_whole(shape: &[i32], kind: GgufType) -> bool {
+    shape.last().is_some_and(|&last| (last as usize).is_multiple_of(kind.elements))
+}
+
+impl Blocks {
+    fn new(array: &PackedArray<impl tacit_arrays::format::Format>, bits: u32) -> Self {
+        Self { codes: Some(array.codes().clone()), bits: bits as usize, ..Self::default() }
+    }
+
+    fn bytes(&self, kind: GgufType) -> Result<Vec<u8>> {
+        let (Some(write), Some(codes)) = (writer(kind.name()), &self.codes) else {
+            return Err(Error::invalid(format!("there is no writer of {kind}"), "take another type"));
+        };
+        let stride = kind.elements * self.bits / 8;
+        let Self { bits, ref scale, ref bias, ref scales, ref biases, .. } = *self;
+        Ok(with_bytes(codes, |codes| {
+            let count = codes.len() / stride;
+            let groups = |numbers: &[i8]| numbers.len() / count.max(1);
+            let (of_scales, of_biases) = (groups(scales), groups(biases));
+            let mut bytes = vec![0; count * kind.bytes];
+            let blocks = bytes.par_chunks_mut(kind.bytes).zip(codes.par_chunks(stride)).enumerate();
+            blocks.for_each(|(at, (bytes, codes))| {
+                let mut block = Block::EMPTY;
+                unpack(codes, bits, &mut block.codes);
+                block.scale = scale.get(at).copied().unwrap_or_default();
+                block.bias = bias.get(at).copied().unwrap_or_default();
+                block.scales[..of_scales].copy_from_slice(&scales[at * of_scales..][..of_scales]);
+                block.biases[..of_biases].copy_from_slice(&biases[at * of_biases..][..of_biases]);
+                write(&block, bytes);
+            });
+            bytes
+        })?)
+    }
+}
+
+/// The codes of a stream, a byte for each: eight of them are as many bytes as a code has bits.
+fn unpack(stream: &[u8], bits: usize, codes: &mut [u8]) {
+    for (stream, codes) in stream.chunks(bits).zip(codes.chunks_mut(8)) {
+        let word = stream.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
+        for (at, code) in codes.iter_mut().enumerate() {
+            *code = (word >> (at * bits) & ((1 << bits) - 1)) as u8;
+        }
+    }
+}
+
+fn is_half(number: f32) -> bool {
+    f16::from_f32(number).to_f32().to_bits() == number.to_bits()
+}
+
+type Found = Result<Option<(&'static str, Blocks)>>;
+
+/// Groups of 32, or larger ones, whose numbers are those of each 32.
+fn affine(array: &AffineArray) -> Found {
+    let format = *array.format();
+    let (Some(scales), Some(biases)) = (array.scales(), array.biases()) else { return Ok(None) };
+    let each = |numbers: &Array| -> Result<Vec<f32>> {
+        let numbers = floats(&numbers.as_dtype(Dtype::Float32)?)?;
+        Ok(numbers.into_iter().flat_map(|number| std::iter::repeat_n(number, format.group / 32)).collect())
+    };
+    let (scale, bias) = (each(&scales.dense()?)?, each(biases)?);
+    let middle = -((1_u32 << (format.bits - 1)) as f32);
+    // A zero may have either sign.
+    let centered = scale.iter().zip(&bias).all(|(scale, bias)| *bias == middle * scale);
+    let name = match (format.bits, centered) {
+        (4, true) => "Q4_0",
+        (4, false) => "Q4_1",
+        (5, true) => "Q5_0",
+        (5, false) => "Q5_1",
+        (8, true) => "Q8_0",
+        _ => return Ok(None),
+    };
+    let fits = scale.iter().all(|&scale| is_half(scale)) && (centered || bias.iter().all(|&bias| is_half(bias)));
+    Ok(fits.then(|| (name, Blocks { scale, bias, ..Blocks::new(array, format.bits) })))
+}
+
+fn k_quant(array: &KQuantArray) -> Found {
+    let format = *array.format();
+    let Some(numbers) = array.scales().and_then(Value::downcast::<Int8Array>) else { return Ok(None) };
+    let Some(largest) = numbers.scales() else { return Ok(None) };
+    // An integer's own unit is 127, as in `arrays`.
+    let mut scale: Vec<f32> = floats(&largest.dense()?)?.into_iter().map(|scale| scale / 127.0).collect();
+    let mut scales =
+        with_bytes(numbers.codes(), |bytes| bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>())?;
+    let (mut bias, mut biases) = (Vec::new(), Vec::new());
+    if !format.is_centered() {
+        bias = scale.split_off(scale.len() / 2).into_iter().map(|bias| -bias).collect();
+        biases = scales.split_off(scales.len() / 2);
+    }
+    let (name, own, of_biases) = match format.bits {
+        2 => ("Q2_K", 0..=15, 0..=15),
+        3 => ("Q3_K", -32..=31, 0..=0),
+        4 => ("Q4_K", 0..=63, 0..=63),
+        5 => ("Q5_K", 0..=63, 0..=63),
+        _ => ("Q6_K", -128..=127, 0..=0),
+    };
+    let fits = scales.iter().all(|scale| own.contains(scale))
+        && biases.iter().all(|bias| of_biases.contains(bias))
+        && scale.iter().chain(&bias).all(|&number| is_half(number));
+    Ok(fits.then(|| (name, Blocks { scale, bias, scales, biases, ..Blocks::new(array, format.bits) })))
+}
+
+fn table(array: &CodebookArray) -> Found {
+    let Some(scales) = array.scales() else { return Ok(None) };
+    let (values, scale) = (array.format().values(), floats(&scales.dense()?)?);
+    let halves = scale.iter().all(|&scale| is_half(scale));
+    let block = tacit_arrays::format::Format::block(array.format());
+    if values == TERNARY && block == 256 && halves {
+        return Ok(Some(("TQ2_0", Blocks { scale, ..Blocks::new(array, 2) })));
+    }
+    if values != IQ4 || block != 32 {
+        return Ok(None);
+    }
+    if halves {
+        return Ok(Some(("IQ4_NL", Blocks { scale, ..Blocks::new(array, 4) })));
+    }
+    let apart: Option<Vec<(f32, [i8; 8])>> = scale.chunks(8).map(apart).collect();
+    Ok(apart.map(|apart| {
+        let scales = apart.iter().flat_map(|(_, scales)| *scales).collect();
+        let scale = apart.into_iter().map(|(scale, _)| scale).collect();
+        ("IQ4_XS", Blocks { scale, scales, ..Blocks::new(array, 4) })
+    }))
+}
+
+/// A half and the integers of 6 bits whose products some scales are.
+///
+/// llama.cpp gives the largest one -32, which is tried first, so that its own blocks are the same bytes again.
+fn apart(scales: &[f32]) -> Option<(f32, [i8; 8])> {
+    let largest =
+        scales.iter().copied().fold(0.0_f32, |most, scale| if scale.abs() > most.abs() { scale } else { most });
+    (-32..=31).filter(|&integer| integer != 0).find_map(|integer: i8| {
+        let unit = f16::from_f32(largest / f32::from(integer)).to_f32();
+        let mut integers = [0; 8];
+        for (own, &scale) in integers.iter_mut().zip(scales) {
+            let found = if unit == 0.0 { 0.0 } else { (scale / unit).round() };
+            let fits = (-32.0..=31.0).contains(&found) && found * unit == scale;
+            *own = if fits { found as i8 } else { return None };
+        }
+        (scales.len() == 8).then_some((unit, integers))
+    })
+}
+
+fn mxfp4(array: &Mxfp4Array) -> Found {
+    let Some(scales) = array.scales() else { return Ok(None) };
+    let scales = with_bytes(&scales.dense()?, |bytes| bytes.iter().map(|byte| byte.cast_signed()).collect())?;
+    Ok(Some(("MXFP4", Blocks { scales, ..Blocks::new(array, 4) })))
+}

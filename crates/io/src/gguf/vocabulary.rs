@@ -1,0 +1,202 @@
+//! The tokenizer of a folder as metadata: [`Gguf::tokenizer`](super::Gguf::tokenizer) backwards.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use tacit_core::{Error, Result};
+
+use super::container::Entries;
+use super::pre_tokenizer::PreTokenizer;
+use super::tokenizer::{
+    BEGIN, END, END_OF_MESSAGE, END_OF_TURN, ENDS, MERGES, MODEL, PRE, SCORES, SPACE, TEMPLATE, TOKENS, TYPES, UNKNOWN,
+    kind,
+};
+use crate::json::Json;
+
+/// The files of a tokenizer.
+pub(crate) struct Tokenizer {
+    /// `tokenizer.json`.
+    pub(crate) tokenizer: Json,
+    /// `tokenizer_config.json`.
+    pub(crate) config: Json,
+    /// The template of chats.
+    pub(crate) template: Option<String>,
+}
+
+const HELP: &str = "llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`";
+
+/// What a token without a pair that gives it is worth.
+const UNSCORED: f32 = -1e6;
+
+impl Tokenizer {
+    /// Adds the keys of the tokenizer, for so many rows of the embedding; `ends` are the tokens that end a text.
+    pub(super) fn describe(
+        &self,
+        folder: &Path,
+        words: usize,
+        ends: impl Iterator<Item = u32>,
+        entries: &mut Entries,
+    ) -> Result<()> {
+        let wrong =
+            |key: &str, reason: String| Error::checkpoint(&folder.join("tokenizer.json"), Some(key), reason, HELP);
+        let said = |key: &str| self.tokenizer.get(key).filter(|&value| *value != Json::Null);
+        let Some(model) = said("model") else { return Err(wrong("model", "it is not there".to_owned())) };
+        let type_of = |json: &Json| json.get("type").and_then(Json::text).unwrap_or("BPE").to_owned();
+        if type_of(model) != "BPE" {
+            return Err(wrong("model.type", format!("it is {}, and BPE is written", type_of(model))));
+        }
+        let added = if let Some(Json::List(added)) = said("added_tokens") { &added[..] } else { &[] };
+        let vocab = model.get("vocab").map(Json::entries).unwrap_or_default();
+        let ids = vocab.iter().map(|(token, id)| (&**token, id));
+        let of_added = added.iter().filter_map(|token| Some((token.get("content")?.text()?, token.get("id")?)));
+        let mut tokens = vec![None; words];
+        let mut by_text = HashMap::new();
+        for (token, id) in ids.chain(of_added) {
+            let at = id.integer::<usize>().filter(|&id| id < words);
+            let at = at.ok_or_else(|| {
+                wrong("model.vocab", format!("{token:?} is token {id}, and the embedding has {words} rows"))
+            })?;
+            tokens[at] = Some(token.to_owned());
+            by_text.insert(token, at);
+        }
+        let bytes = model.get("byte_fallback").and_then(Json::flag) == Some(true);
+        let mut types: Vec<i64> =
+            tokens.iter().map(|token| if token.is_some() { kind::NORMAL } else { kind::UNUSED }).collect();
+        for (at, token) in tokens.iter().enumerate() {
+            let is_byte = |token: &str| token.len() == 6 && token.starts_with("<0x") && token.ends_with('>');
+            if bytes && token.as_deref().is_some_and(is_byte) {
+                types[at] = kind::BYTE;
+            }
+        }
+        let unknown = model.get("unk_token").and_then(Json::text).and_then(|token| by_text.get(token));
+        for token in added {
+            if let Some(at) = token.get("id").and_then(Json::integer::<usize>) {
+                let special = token.get("special").and_then(Json::flag) == Some(true);
+                types[at] = if special { kind::CONTROL } else { kind::USER_DEFINED };
+            }
+        }
+        if let Some(&at) = unknown {
+            types[at] = kind::UNKNOWN;
+        }
+        let tokens: Vec<String> =
+            tokens.into_iter().enumerate().map(|(at, token)| token.unwrap_or_else(|| format!("[PAD{at}]"))).collect();
+        let merges = merges(model).ok_or_else(|| wrong("model.merges", "it is no list of pairs".to_owned()))?;
+        entries.text(MODEL, if bytes { "llama" } else { "gpt2" });
+        if bytes {
+            entries.text(PRE, "default");
+            let mut scores = vec![UNSCORED; tokens.len()];
+            for (rank, (left, right)) in merges.iter().enumerate().rev() {
+                if let Some(&at) = by_text.get(&*format!("{left}{right}")) {
+                    scores[at] = -(rank as f32);
+                }
+            }
+            entries.reals(SCORES, &scores);
+            entries.flag("tokenizer.ggml.add_space_prefix", self.is_spaced());
+        } else {
+            let whole = model.get("ignore_merges").and_then(Json::flag) == Some(true);
+            let patterns = patterns(said("pre_tokenizer"));
+            let known = patterns.as_ref().and_then(|patterns| PreTokenizer::of(patterns, whole)).ok_or_else(|| {
+                let shown = said("pre_tokenizer").map_or_else(|| "not there".to_owned(), Json::line);
+                wrong("pre_tokenizer", format!("it is {shown}, and llama.cpp's {} are known", PreTokenizer::names()))
+            })?;
+            entries.text(PRE, known);
+            entries.texts(MERGES, &merges.iter().map(|(left, right)| format!("{left} {right}")).collect::<Vec<_>>());
+        }
+        entries.texts(TOKENS, &tokens);
+        entries.integers(TYPES, &types.iter().map(|&kind| kind as i32).collect::<Vec<_>>());
+        for (key, theirs) in [(BEGIN, "bos_token"), (END, "eos_token"), (UNKNOWN, "unk_token"), (PADDING, "pad_token")]
+        {
+            let token = self.config.get(theirs);
+            let token = token.and_then(|token| token.get("content").unwrap_or(token).text());
+            if let Some(&at) = token.and_then(|token| by_text.get(token)) {
+                entries.remove(key);
+                entries.count(key, at as u32);
+            }
+        }
+        let eos = entries.number(END);
+        let is_known =
+            |end: u32| Some(end) == eos || tokens.get(end as usize).is_some_and(|token| ENDS.contains(&&**token));
+        // llama.cpp knows the others by their names.
+        for (key, end) in [END_OF_TURN, END_OF_MESSAGE].into_iter().zip(ends.filter(|&end| !is_known(end))) {
+            entries.count(key, end);
+        }
+        if let Some(&at) = unknown.filter(|_| !entries.has(UNKNOWN)) {
+            entries.count(UNKNOWN, at as u32);
+        }
+        for (name, first) in [("bos", true), ("eos", false)] {
+            let key = format!("add_{name}_token");
+            let adds = match said("post_processor") {
+                Some(steps) => self.adds(steps, name, first),
+                None => self.config.get(&key).and_then(Json::flag).unwrap_or(false),
+            };
+            entries.flag(&format!("tokenizer.ggml.{key}"), adds);
+        }
+        if let Some(template) = &self.template {
+            entries.text(TEMPLATE, template);
+        }
+        Ok(())
+    }
+
+    /// Whether a space is put before a text.
+    fn is_spaced(&self) -> bool {
+        let steps = ["normalizer", "pre_tokenizer"].map(|key| self.tokenizer.get(key));
+        steps.into_iter().flatten().flat_map(all_steps).any(|step| match step.get("type").and_then(Json::text) {
+            Some("Prepend") => step.get("prepend").and_then(Json::text) == Some(SPACE),
+            Some("Metaspace") => step.get("prepend_scheme").and_then(Json::text) != Some("never"),
+            _ => false,
+        })
+    }
+
+    /// Whether a token is put before a text, or behind it.
+    fn adds(&self, steps: &Json, name: &str, first: bool) -> bool {
+        let token = self.config.get(&format!("{name}_token"));
+        let token = token.and_then(|token| token.get("content").unwrap_or(token).text());
+        all_steps(steps).into_iter().any(|step| {
+            let Some(Json::List(parts)) = step.get("single") else { return false };
+            let part = if first { parts.first() } else { parts.last() };
+            let added = part.and_then(|part| part.get("SpecialToken")?.get("id")?.text());
+            added.is_some() && added == token
+        })
+    }
+}
+
+const PADDING: &str = "tokenizer.ggml.padding_token_id";
+
+/// The steps of a sequence, or what is one step itself.
+fn all_steps(json: &Json) -> Vec<&Json> {
+    let steps = ["normalizers", "pretokenizers", "processors"].into_iter().find_map(|key| json.get(key));
+    if let Some(Json::List(steps)) = steps { steps.iter().flat_map(all_steps).collect() } else { vec![json] }
+}
+
+/// Pairs, which older files have as one text.
+fn merges(model: &Json) -> Option<Vec<(&str, &str)>> {
+    let Some(Json::List(merges)) = model.get("merges") else { return None };
+    merges
+        .iter()
+        .map(|merge| match merge {
+            Json::List(pair) => match &pair[..] {
+                [Json::Text(left), Json::Text(right)] => Some((&**left, &**right)),
+                _ => None,
+            },
+            Json::Text(pair) => pair.split_once(' '),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The expressions by which a text is split before bytes become letters.
+fn patterns(json: Option<&Json>) -> Option<Vec<String>> {
+    let mut patterns = Vec::new();
+    for step in all_steps(json?) {
+        let flag = |key: &str, usual: bool| step.get(key).and_then(Json::flag).unwrap_or(usual);
+        match step.get("type").and_then(Json::text)? {
+            "Split" => patterns.push(step.get("pattern")?.get("Regex")?.text()?.to_owned()),
+            "Digits" if flag("individual_digits", false) => patterns.push(r"\p{N}".to_owned()),
+            "ByteLevel" if flag("add_prefix_space", true) => return None,
+            "ByteLevel" if flag("use_regex", true) => patterns.push(super::pre_tokenizer::GPT2.to_owned()),
+            "ByteLevel" => {}
+            _ => return None,
+        }
+    }
+    Some(patterns)
+}
