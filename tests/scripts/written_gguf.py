@@ -1,9 +1,10 @@
 """Reads pairs of GGUF files by llama.cpp: they are to give the same logits, and texts the same tokens.
 
     python written_gguf.py BOUND TEXTS.json A.gguf B.gguf [A.gguf B.gguf ..]
-    python written_gguf.py --tokens TOKENS.json FILE.gguf
+    python written_gguf.py --tokens TOKENS.json FILE.gguf LEAST
 
-The second compares the likeliest tokens behind each of some with those in a file: {"tokens": [..], "argmax": [..]}.
+The second compares the likeliest tokens behind each of some with those in a file, {"tokens": [..], "argmax": [..]}: so many at least
+are the same.
 """
 
 import json
@@ -60,7 +61,7 @@ def main(first, *rest):
         found = logits(rest[1], known["tokens"]).argmax(-1).tolist()
         same = sum(a == b for a, b in zip(found, known["argmax"]))
         print(f"{rest[1]}: {same} of {len(found)} likeliest tokens are those of Tacit")
-        assert same == len(found)
+        assert same >= int(rest[2])
         return
     texts = json.load(open(rest[0]))["texts"]
     for a, b in zip(rest[1::2], rest[2::2]):
