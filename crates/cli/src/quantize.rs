@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
-use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
+use tacit_io::{Gguf, Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Parameters, Rules};
 
 use crate::interruption;
@@ -62,7 +62,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let own = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;
     let DecoderRules { rules, note } = match (own, &options.format) {
-        (Some(rules), _) => DecoderRules { rules, note: None },
+        (Some(rules), _) => DecoderRules { rules: in_all_names(options, rules, &values)?, note: None },
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     named(options, &rules, &values)?;
@@ -91,6 +91,17 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     Ok(Quantized { parameters: rows, before, after, resumed, note })
 }
 
+/// The rules, which may name a parameter of a GGUF file as the file does.
+fn in_all_names(options: &Options, rules: Rules, values: &Parameters) -> Result<Rules> {
+    match Gguf::find(&options.input)? {
+        Some(file) => {
+            let file = Gguf::open(file)?;
+            rules.by_names(values, |path| file.own_name(path))
+        }
+        None => Ok(rules),
+    }
+}
+
 /// Checks that the rules have a format for some parameter: others are those of another model.
 fn named(options: &Options, rules: &Rules, values: &Parameters) -> Result<()> {
     for (path, value) in values {
@@ -100,7 +111,7 @@ fn named(options: &Options, rules: &Rules, values: &Parameters) -> Result<()> {
     }
     let first = values.keys().next().map_or_else(|| "it has none".to_owned(), |path| format!("the first is {path}"));
     let message = format!("no rule gives a parameter of {} a format: {first}", options.input.display());
-    let help = "name parameters as `tacit inspect` lists them, which of a GGUF file are Hugging Face's names";
+    let help = "name parameters as `tacit inspect` lists them, or, of a GGUF file, as the file does";
     Err(Error::invalid(message, help))
 }
 

@@ -802,6 +802,12 @@ fn models_of_several_programs_have_the_same_names() {
     }
     let strange = folder.at("strange.json");
     fs::write(&strange, r#"{"blk.*.ffn_up.weight": "nf4:64"}"#).expect("writes");
+    fs::write(folder.at("own.json"), r#"{"blk.*.ffn_up_exps.weight": "nf4:64"}"#).expect("writes");
+    let arguments = ["quantize", &file, "--rules", &folder.at("own.json"), "-o", &folder.at("own.safetensors")];
+    let said = String::from_utf8(tacit(&arguments).stdout).expect("text");
+    let quantized =
+        said.lines().filter(|line| line.contains("Nf4(") && line.contains(".mlp.switch_mlp.up_proj.weight "));
+    assert_eq!(quantized.count(), 2, "{said}");
     let dense = folder.checkpoint();
     let refused: [&[&str]; 7] = [
         &["convert", &file, "--as", "gguf", "--format", "q4_9", "-o", &folder.at("none.gguf")],
@@ -829,7 +835,7 @@ fn models_of_several_programs_have_the_same_names() {
         error: the two have no parameter in common: a begins with model.embed_tokens.weight, b with layer.bias
         help: compare two checkpoints of one model; `tacit inspect` lists their parameters
         error: no rule gives a parameter of FOLDER/dense.safetensors a format: the first is layer.bias
-        help: name parameters as `tacit inspect` lists them, which of a GGUF file are Hugging Face's names
+        help: name parameters as `tacit inspect` lists them, or, of a GGUF file, as the file does
         error: FOLDER/none/model.safetensors: nothing says what model these tensors are of
         help: name a GGUF file, or the folder of a model with its config.json
     "#]]

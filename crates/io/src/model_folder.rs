@@ -1,8 +1,9 @@
 //! Folders of models: tensors, and what a library needs beside them to run the model.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use tacit_core::{Error, Result};
 use tacit_files::{current, folder_of, make_folder};
@@ -44,7 +45,7 @@ pub enum Library {
 pub struct ModelFolder {
     folder: PathBuf,
     /// The GGUF file that it is read from.
-    source: Option<Arc<Gguf>>,
+    source: Option<Rc<Gguf>>,
     config: Option<Json>,
     beside: Vec<(&'static str, Vec<u8>)>,
 }
@@ -95,7 +96,7 @@ impl ModelFolder {
             copied(folder, &TOKENIZER)?
         };
         if !is_known {
-            return Ok(Self { folder: folder.to_owned(), source: Some(Arc::new(file)), config: None, beside });
+            return Ok(Self { folder: folder.to_owned(), source: Some(Rc::new(file)), config: None, beside });
         }
         let config = file.configuration()?;
         let mut generation = Json::Object(Vec::new());
@@ -107,7 +108,7 @@ impl ModelFolder {
         if !generation.entries().is_empty() {
             beside.push((GENERATION, generation.indented(2).into_bytes()));
         }
-        Ok(Self { folder: folder.to_owned(), source: Some(Arc::new(file)), config: Some(config), beside })
+        Ok(Self { folder: folder.to_owned(), source: Some(Rc::new(file)), config: Some(config), beside })
     }
 
     /// The names of the files that [`write`](Self::write) writes.
@@ -179,9 +180,9 @@ impl ModelFolder {
             });
         };
         let own = |json: &Json| Some(json.get("chat_template")?.text()?.to_owned());
-        let template = text("chat_template.jinja").map(|text| text.into_owned());
+        let template = text("chat_template.jinja").map(Cow::into_owned);
         let template = template.or(json("chat_template.json")?.as_ref().and_then(own)).or_else(|| own(&config));
-        Ok(Some(gguf::Tokenizer { tokenizer, config, template }))
+        Ok(Some(gguf::Tokenizer { json: tokenizer, config, template }))
     }
 
     /// Writes a folder of a library: `model.safetensors`, or more files and an index, `config.json`, and what stands beside them.

@@ -84,7 +84,9 @@ impl Set<'_> {
         for (file, name) in staged.into_iter().zip(&names) {
             commit.place(file, if names.len() == 1 { place } else { name.as_ref() })?;
         }
-        stale.iter().for_each(|name| commit.remove(name));
+        for name in stale {
+            commit.remove(name);
+        }
         for (name, content) in beside {
             commit.place_last(name, &content)?;
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result};
 
-use crate::Pattern;
+use crate::{Parameters, Pattern};
 
 /// Formats by path, of which the first that matches counts.
 ///
@@ -186,6 +186,36 @@ impl Rules {
             Action::Skip => None,
             Action::Quantize(format) => Some(format),
         }
+    }
+
+    /// These rules for some parameters, each of which may also be named otherwise: as the file calls it that it was read from.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::ops;
+    /// use tacit_nn::{Parameters, Rules};
+    ///
+    /// let parameters = Parameters::from([("layers.0.up.weight".to_owned(), ops::ones::<f32>(&[8, 64])?.into())]);
+    /// let rules = Rules::new().quantize("blk.*.ffn_up.weight", "nf4:64")?;
+    /// let rules = rules.by_names(&parameters, |_| Some("blk.0.ffn_up.weight".to_owned()))?;
+    /// assert_eq!(rules, Rules::new().quantize("layers.0.up.weight", "nf4:64")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A parameter has no aval, or its path is no pattern.
+    pub fn by_names(&self, parameters: &Parameters, other: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let mut rules = Self::new();
+        for (path, value) in parameters {
+            let other = other(path);
+            let names: Vec<&str> = [path.as_str()].into_iter().chain(other.as_deref()).collect();
+            if let Some(Rule { action: Action::Quantize(format), .. }) = self.rule(&names, &value.aval()?) {
+                rules = rules.quantize(path.as_str(), format.clone())?;
+            }
+        }
+        Ok(rules)
     }
 
     /// These rules for what a pattern names, and none for the others.

@@ -10,7 +10,7 @@ pub(super) type Writer = fn(&Block, &mut [u8]);
 /// The writer of the type of this name, if there is one.
 pub(super) fn writer(name: &str) -> Option<Writer> {
     Some(match name {
-        "Q4_0" => q4_0,
+        "Q4_0" | "IQ4_NL" => q4_0,
         "Q4_1" => q4_1,
         "Q5_0" => q5_0,
         "Q5_1" => q5_1,
@@ -20,7 +20,6 @@ pub(super) fn writer(name: &str) -> Option<Writer> {
         "Q4_K" => q4_k,
         "Q5_K" => q5_k,
         "Q6_K" => q6_k,
-        "IQ4_NL" => q4_0,
         "IQ4_XS" => iq4_xs,
         "TQ2_0" => tq2_0,
         "MXFP4" => mxfp4,

@@ -170,7 +170,7 @@ fn affine(array: &AffineArray) -> Found {
     let (scale, bias) = (each(&scales.dense()?)?, each(biases)?);
     let middle = -((1_u32 << (format.bits - 1)) as f32);
     // A zero may have either sign.
-    let centered = scale.iter().zip(&bias).all(|(scale, bias)| *bias == middle * scale);
+    let centered = scale.iter().zip(&bias).all(|(scale, bias)| (bias - middle * scale).abs() <= 0.0);
     let name = match (format.bits, centered) {
         (4, true) => "Q4_0",
         (4, false) => "Q4_1",
@@ -242,7 +242,7 @@ fn apart(scales: &[f32]) -> Option<(f32, [i8; 8])> {
         let mut integers = [0; 8];
         for (own, &scale) in integers.iter_mut().zip(scales) {
             let found = if unit == 0.0 { 0.0 } else { (scale / unit).round() };
-            let fits = (-32.0..=31.0).contains(&found) && found * unit == scale;
+            let fits = (-32.0..=31.0).contains(&found) && (found * unit - scale).abs() <= 0.0;
             *own = if fits { found as i8 } else { return None };
         }
         (scales.len() == 8).then_some((unit, integers))

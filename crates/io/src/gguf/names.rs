@@ -162,7 +162,10 @@ impl Gguf {
         Error::Checkpoint { file, key: named.or(Some(key)), reason, help }
     }
 
-    fn own_name(&self, key: &str) -> Option<String> {
+    /// The file's own name for a parameter of [`hugging_face`](Self::hugging_face), or for a key of the
+    /// [`configuration`](Self::configuration).
+    #[must_use]
+    pub fn own_name(&self, key: &str) -> Option<String> {
         let architecture = self.architecture().ok()?;
         if let Some(own) = architecture.key(key) {
             return self.own(own).ok();

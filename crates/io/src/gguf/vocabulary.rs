@@ -16,7 +16,7 @@ use crate::json::Json;
 /// The files of a tokenizer.
 pub(crate) struct Tokenizer {
     /// `tokenizer.json`.
-    pub(crate) tokenizer: Json,
+    pub(crate) json: Json,
     /// `tokenizer_config.json`.
     pub(crate) config: Json,
     /// The template of chats.
@@ -39,7 +39,7 @@ impl Tokenizer {
     ) -> Result<()> {
         let wrong =
             |key: &str, reason: String| Error::checkpoint(&folder.join("tokenizer.json"), Some(key), reason, HELP);
-        let said = |key: &str| self.tokenizer.get(key).filter(|&value| *value != Json::Null);
+        let said = |key: &str| self.json.get(key).filter(|&value| *value != Json::Null);
         let Some(model) = said("model") else { return Err(wrong("model", "it is not there".to_owned())) };
         let type_of = |json: &Json| json.get("type").and_then(Json::text).unwrap_or("BPE").to_owned();
         if type_of(model) != "BPE" {
@@ -139,7 +139,7 @@ impl Tokenizer {
 
     /// Whether a space is put before a text.
     fn is_spaced(&self) -> bool {
-        let steps = ["normalizer", "pre_tokenizer"].map(|key| self.tokenizer.get(key));
+        let steps = ["normalizer", "pre_tokenizer"].map(|key| self.json.get(key));
         steps.into_iter().flatten().flat_map(all_steps).any(|step| match step.get("type").and_then(Json::text) {
             Some("Prepend") => step.get("prepend").and_then(Json::text) == Some(SPACE),
             Some("Metaspace") => step.get("prepend_scheme").and_then(Json::text) != Some("never"),

@@ -211,16 +211,16 @@ impl Plan<'_> {
             && let Some(encoded) = Encoded::of_type(value, kind)?
         {
             self.quantized += 1;
-            return Ok(self.push(name.to_owned(), encoded, rows));
+            self.push(name.to_owned(), encoded, rows);
+            return Ok(());
         }
-        match exact {
-            Some(encoded) => Ok(self.push(name.to_owned(), encoded, rows)),
-            None => {
-                let reason = format!("no type of GGUF has the numbers of {value}");
-                let help = format!("quantize it to one anew by `--format q8_0`, or to another of {}", names());
-                Err(self.wrong(name, reason, &help))
-            }
-        }
+        let Some(encoded) = exact else {
+            let reason = format!("no type of GGUF has the numbers of {value}");
+            let help = format!("quantize it to one anew by `--format q8_0`, or to another of {}", names());
+            return Err(self.wrong(name, reason, &help));
+        };
+        self.push(name.to_owned(), encoded, rows);
+        Ok(())
     }
 
     fn exact(&mut self, name: String, value: &Value, rows: Option<Vec<u32>>) -> Result<()> {

@@ -33,6 +33,12 @@ fn written(source: &Path, to: &Path) -> Gguf {
     Gguf::open(to).expect("opens")
 }
 
+/// The types of all tensors.
+fn kinds(file: &Gguf) -> String {
+    let kind = |name| format!("{name} {}\n", file.kind(name).expect("is there"));
+    file.names().map(kind).collect::<Vec<_>>().concat()
+}
+
 /// The metadata that a file says and another one does not say so.
 fn other_keys<'f>(file: &'f Gguf, other: &Gguf) -> Vec<&'f str> {
     file.keys().filter(|key| other.metadata(key).ok() != Some(file.metadata(key).expect("reads"))).collect()
@@ -107,13 +113,13 @@ fn blocks_of_every_type_are_written_as_they_were_read() {
     ModelFolder::of(types()).and_then(|model| model.write_gguf(&to, &parameters, None)).expect("writes");
     let made = Gguf::open(&to).expect("opens");
     assert_eq!(other_keys(&original, &made), [] as [&str; 0]);
-    let mut others = String::new();
+    let mut others = Vec::new();
     for name in names {
         if original.bytes_of(name).expect("is there") != made.bytes_of(name).expect("is there") {
             let [own, theirs] = [&made, &original].map(|file| file.get(name).and_then(|v| v.dense()).expect("reads"));
             let theirs = theirs.as_dtype(own.dtype()).expect("casts");
             assert!(own.eq_values(&theirs).expect("compares"), "{name}");
-            others += &format!("{name} {}\n", made.kind(name).expect("is there"));
+            others.push(format!("{name} {}\n", made.kind(name).expect("is there")));
         }
     }
     expect![[r#"
@@ -121,7 +127,7 @@ fn blocks_of_every_type_are_written_as_they_were_read() {
         TQ1_0.large TQ2_0
         TQ1_0.quantized TQ2_0
     "#]]
-    .assert_eq(&others);
+    .assert_eq(&others.concat());
 }
 
 #[test]
@@ -196,14 +202,13 @@ fn codes_of_mlx_are_kept_where_ggml_has_their_numbers() {
     let model = ModelFolder::of(&*scratch).expect("a folder");
     model.write_gguf(&to, &parameters, None).expect("writes");
     let made = Gguf::open(&to).expect("opens");
-    let kinds: String = made.names().map(|name| format!("{name} {}\n", made.kind(name).expect("is there"))).collect();
     expect![[r#"
         blk.0.attn_k.weight Q5_0
         blk.0.attn_q.weight Q4_1
         blk.0.attn_v.weight F16
         blk.0.ffn_up_exps.weight Q4_1
     "#]]
-    .assert_eq(&kinds);
+    .assert_eq(&kinds(&made));
     let experts = Stacked::new(vec![affine(4, 64).into(), affine(4, 64).into()]).expect("one shape");
     let pairs = [
         ("blk.0.attn_q.weight", parameters[&layer("self_attn.q_proj")].clone()),
@@ -235,15 +240,14 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
     let k = KQuantArray::quantize(&x.multiply(Array::from_f32(1e6)).expect("numbers"), KQuant { bits: 4 })
         .expect("whole groups");
     let dense = one(path, x.clone().into());
-    let plain = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}"#;
-    let with = |more: &str| plain.replace('}', &format!(", {more}}}"));
+    let with = |more: &str| PLAIN.replace('}', &format!(", {more}}}"));
     let of = |kind: &str, more: &str| with(more).replace("llama", kind);
     let cases = [
-        (plain.to_owned(), one(path, nf4.into())),
-        (plain.to_owned(), one(path, wide.into())),
-        (plain.to_owned(), one(path, k.into())),
-        (plain.to_owned(), one("model.layers.0.mlp.strange.weight", x.clone().into())),
-        (plain.replace("4,", "3,"), one("model.layers.0.self_attn.q_proj.weight", x.clone().into())),
+        (PLAIN.to_owned(), one(path, nf4.into())),
+        (PLAIN.to_owned(), one(path, wide.into())),
+        (PLAIN.to_owned(), one(path, k.into())),
+        (PLAIN.to_owned(), one("model.layers.0.mlp.strange.weight", x.clone().into())),
+        (PLAIN.replace("4,", "3,"), one("model.layers.0.self_attn.q_proj.weight", x.clone().into())),
         (of("mamba", r#""a": 1"#), dense.clone()),
         (with(r#""hidden_act": "relu""#), dense.clone()),
         (with(r#""hidden_size": "x""#).replacen(r#""hidden_size": 32, "#, "", 1), dense.clone()),
@@ -274,34 +278,6 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         said += &(folder.message(&error) + "\n");
         assert!(!folder.join("made.gguf").exists());
     }
-    let tokenizers = [
-        r#"{"model": {"type": "Unigram"}}"#,
-        r#"{"model": {"type": "BPE", "vocab": {"a": 9}, "merges": []}}"#,
-        r#"{"model": {"type": "BPE", "vocab": {"a": 1}, "merges": ["ab"]}}"#,
-        r#"{"model": {"type": "BPE", "vocab": {"a": 1}, "merges": []}, "pre_tokenizer": {"type": "Whitespace"}}"#,
-    ];
-    let embedding = one("model.embed_tokens.weight", x.clone().into());
-    for tokenizer in tokenizers {
-        let folder = folder(plain);
-        folder.file("tokenizer.json", tokenizer);
-        let model = ModelFolder::of(&*folder).expect("a folder");
-        let error = model.write_gguf(folder.join("made.gguf"), &embedding, None).expect_err("is refused");
-        said += &(folder.message(&error) + "\n");
-    }
-    let folder = folder(plain);
-    folder.file("tokenizer.model", "");
-    let model = ModelFolder::of(&*folder).expect("a folder");
-    said += &(folder.message(&model.write_gguf(folder.join("made.gguf"), &embedding, None).expect_err("is refused"))
-        + "\n");
-    fs::remove_file(folder.join("tokenizer.model")).expect("is there");
-    let model = ModelFolder::of(&*folder).expect("a folder");
-    let kind = GgufType::named("q4_k");
-    said += &(folder.message(&model.write_gguf(folder.join("made.gguf"), &embedding, kind).expect_err("is refused"))
-        + "\n");
-    let lone = Scratch::new();
-    lone.file("model.safetensors", "");
-    let model = ModelFolder::of(lone.join("model.safetensors")).expect("nothing is there");
-    said += &lone.message(&model.write_gguf(lone.join("made.gguf"), &dense, None).expect_err("is refused"));
     expect![[r#"
         FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of Nf4(f32[8,256])
         help: quantize it to one anew by `--format q8_0`, or to another of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
@@ -337,6 +313,45 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: norm_topk_prob: it is false, and with llama.cpp true
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]]
+    .assert_eq(&said);
+}
+
+const PLAIN: &str = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}"#;
+
+#[test]
+fn tokenizers_and_types_that_are_not_written_are_told() {
+    let dense = Parameters::from([("model.norm.weight".to_owned(), numbers(&[8]).into())]);
+    let embedding = Parameters::from([("model.embed_tokens.weight".to_owned(), numbers(&[8, 256]).into())]);
+    let mut said = String::new();
+    let tokenizers = [
+        r#"{"model": {"type": "Unigram"}}"#,
+        r#"{"model": {"type": "BPE", "vocab": {"a": 9}, "merges": []}}"#,
+        r#"{"model": {"type": "BPE", "vocab": {"a": 1}, "merges": ["ab"]}}"#,
+        r#"{"model": {"type": "BPE", "vocab": {"a": 1}, "merges": []}, "pre_tokenizer": {"type": "Whitespace"}}"#,
+    ];
+    for tokenizer in tokenizers {
+        let folder = folder(PLAIN);
+        folder.file("tokenizer.json", tokenizer);
+        let model = ModelFolder::of(&*folder).expect("a folder");
+        let error = model.write_gguf(folder.join("made.gguf"), &embedding, None).expect_err("is refused");
+        said += &(folder.message(&error) + "\n");
+    }
+    let folder = folder(PLAIN);
+    folder.file("tokenizer.model", "");
+    let model = ModelFolder::of(&*folder).expect("a folder");
+    said += &(folder.message(&model.write_gguf(folder.join("made.gguf"), &embedding, None).expect_err("is refused"))
+        + "\n");
+    fs::remove_file(folder.join("tokenizer.model")).expect("is there");
+    let model = ModelFolder::of(&*folder).expect("a folder");
+    let kind = GgufType::named("q4_k");
+    said += &(folder.message(&model.write_gguf(folder.join("made.gguf"), &embedding, kind).expect_err("is refused"))
+        + "\n");
+    let lone = Scratch::new();
+    lone.file("model.safetensors", "");
+    let model = ModelFolder::of(lone.join("model.safetensors")).expect("nothing is there");
+    said += &lone.message(&model.write_gguf(lone.join("made.gguf"), &dense, None).expect_err("is refused"));
+    expect![[r#"
         FOLDER/tokenizer.json: model.type: it is Unigram, and BPE is written
         help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
         FOLDER/tokenizer.json: model.vocab: "a" is token 9, and the embedding has 8 rows
@@ -371,14 +386,13 @@ fn others_are_quantized_where_it_is_asked_for() {
     let to = folder.join("made.gguf");
     assert_eq!(model.write_gguf(&to, &parameters, GgufType::named("q8_0")).expect("writes"), 2);
     let made = Gguf::open(&to).expect("opens");
-    let kinds: String = made.names().map(|name| format!("{name} {}\n", made.kind(name).expect("is there"))).collect();
     expect![[r#"
         blk.0.ffn_down.weight F32
         blk.0.ffn_up.weight Q8_0
         output_norm.weight F32
         token_embd.weight Q8_0
     "#]]
-    .assert_eq(&kinds);
+    .assert_eq(&kinds(&made));
 }
 
 /// As far as its file says it in known words, and with its own names.
