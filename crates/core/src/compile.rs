@@ -18,6 +18,7 @@
 mod captured;
 pub(crate) mod drawn;
 mod engine;
+mod given_back;
 pub(crate) mod held;
 mod kept;
 mod key;
@@ -34,11 +35,10 @@ pub use stats::CompileStats;
 pub use switch::{COMPILE_VARIABLE, MLX_VARIABLE, disable, disable_fusion, enable, is_enabled};
 
 use captured::Seen;
-use engine::Engine;
-use mlx_rs::Array;
+use engine::{Engine, Made};
 
 use crate::state::{CALL, GIVEN, Lent, MADE, Step, show};
-use crate::tree::{Arguments, Flattened, Open, Reader, TreeDef};
+use crate::tree::{Arguments, Flattened, Open, Reader};
 use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
 
@@ -177,18 +177,18 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
         B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
     {
         let replayed = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))?;
-        let (arrays, def) = match replayed {
-            Some(results) => results,
+        let Made { arrays, def, unchanged } = match replayed {
+            Some(made) => made,
             None => self.trace(state, &args)?,
         };
-        let mut reader = Reader::made(&def, arrays)?;
+        let mut reader = Reader::made(&def, arrays, unchanged.as_deref())?;
         reader.enter(CALL)?;
         let results = O::With::<Value>::unflatten(&mut reader)?;
         state.assign(&mut reader)?;
         Ok(results)
     }
 
-    fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<(Vec<Array>, TreeDef)> {
+    fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<Made> {
         let Self { engine, f } = self;
         let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
         let own = Values::of(&*state)?;
@@ -211,7 +211,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             // A trace whose results the types outside cannot take is not kept.
             {
                 let lent = Lent::new(&mut *state, own.clone());
-                let mut reader = Reader::made(&def, leaves.clone())?;
+                let mut reader = Reader::made(&def, leaves.clone(), None)?;
                 reader.enter(CALL)?;
                 O::With::<Value>::unflatten(&mut reader)?;
                 lent.state.assign(&mut reader)?;

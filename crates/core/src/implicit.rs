@@ -95,7 +95,7 @@ where
     let results =
         results.map_err(|error| error.with_arguments(|number| number.checked_sub(own_leaves).map(Argument::Number)))?;
     let made = made.ok_or_else(never_called)?;
-    let mut reader = Reader::made(&made, results)?;
+    let mut reader = Reader::made(&made, results, None)?;
     reader.enter(CALL)?;
     let results = O::With::<Value>::unflatten(&mut reader)?;
     let lent = Lent::new(state, own);

@@ -5,6 +5,7 @@ pub(crate) mod halves;
 mod held;
 pub(crate) mod kinds;
 mod leaves;
+mod own;
 pub(crate) mod qat;
 mod reported;
 pub(crate) mod surgery;
@@ -21,6 +22,7 @@ use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
 use self::held::Held;
+use self::own::Own;
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
 use crate::parameters::{Replacements, explained, missing, run, sorted};
@@ -55,7 +57,7 @@ use crate::{Inputs, ParameterFilter, Parameters};
 /// [`tie`](Self::tie); [`report`](Self::report) names what was one array and is not.
 #[derive(Clone, Debug)]
 pub struct Model<M> {
-    module: M,
+    module: Own<M>,
     /// Where the module has its parameters.
     places: Places,
     /// The implicit parameters; a broadcast zero has each one's place in the module.
@@ -86,7 +88,7 @@ impl<M: ModuleParameters> Model<M> {
         let places = Places::of(&module);
         let report = Report { shared: shared(&sorted(&module)), ..Report::default() };
         Ok(Self {
-            module,
+            module: Own::new(module),
             places,
             held: BTreeMap::new(),
             ties: Ties::default(),
@@ -129,7 +131,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn values(&self) -> Result<Parameters> {
-        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let own = sorted(&*self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
         own.map(|(path, array)| {
             let value = self.held.get(&*path).map_or_else(|| Ok(array.into()), Held::value)?;
             Ok((path.to_string(), value))
@@ -140,7 +142,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Shape and dtype of each parameter by path; a tied parameter is listed under the path that it is tied to.
     #[must_use]
     pub fn avals(&self) -> BTreeMap<String, Aval> {
-        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let own = sorted(&*self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
         own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
     }
 
@@ -169,7 +171,7 @@ impl<M: ModuleParameters> Model<M> {
     pub fn nbytes(&self) -> usize {
         let implicit: usize = self.held.values().map(Held::nbytes).sum();
         let is_dense = |path: &str| !self.held.contains_key(path) && !self.ties.is_tied(path);
-        let own = sorted(&self.module).into_iter().filter(|(path, _)| is_dense(path));
+        let own = sorted(&*self.module).into_iter().filter(|(path, _)| is_dense(path));
         implicit + own.map(|(_, array)| array.nbytes()).sum::<usize>()
     }
 
@@ -201,7 +203,7 @@ impl<M: ModuleParameters> Model<M> {
     /// The function fails, or as for [`implicit`](tacit_core::implicit()).
     pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O> {
         if self.is_dense() {
-            return f(&mut self.module).map_err(Into::into);
+            return f(&mut *self.module).map_err(Into::into);
         }
         self.run_with(&mut (), |module, ()| f(module))
     }
@@ -250,7 +252,7 @@ impl<M: ModuleParameters> Model<M> {
         self.refresh();
         let replacements = replacements(&self.places, &self.held, &self.ties, self.training)?;
         let mut def = None;
-        let (results, assigned) = run(&mut self.module, &replacements, inputs, state, |module, state| {
+        let (results, assigned) = run(&mut *self.module, &replacements, inputs, state, |module, state| {
             let (leaves, structure) = trees::flatten(&f(module, state).map_err(Into::into)?, Open::Closed)?;
             def = Some(structure);
             leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
@@ -271,7 +273,7 @@ impl<M: ModuleParameters> Model<M> {
     pub fn explain<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<Explanation> {
         self.refresh();
         let replacements = replacements(&self.places, &self.held, &self.ties, self.training)?;
-        explained(&mut self.module, &replacements, f)
+        explained(&mut *self.module, &replacements, f)
     }
 
     /// Whether a call is the module's own.
@@ -282,7 +284,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Finds the parameters again where some came or went.
     fn refresh(&mut self) {
         if self.places.sorted(self.module.parameters()).is_none() {
-            self.places = Places::of(&self.module);
+            self.places = Places::of(&*self.module);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The traces of a compiled function: which of them serves a call, and the making of a new one.
 
 use std::panic::Location;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mlx_rs::{Array, random};
@@ -8,6 +9,7 @@ use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth, record};
 
 use super::captured::{self, Around, Seen};
 use super::drawn::{Drawn, drawing, may_draw};
+use super::given_back::GivenBack;
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{CompileOptions, CompileStats, kept, switch};
@@ -18,6 +20,21 @@ use crate::{Aval, Error, Result, Value, trace};
 
 /// Arrays in an opened structure.
 type Opened<T> = (Vec<T>, TreeDef);
+
+/// What a call made.
+pub(super) struct Made {
+    pub(super) arrays: Vec<Array>,
+    /// Their structure, opened.
+    pub(super) def: TreeDef,
+    /// Of each entry of the structure, whether it is what the state had there before the call, where that is known.
+    pub(super) unchanged: Option<Rc<[bool]>>,
+}
+
+impl Made {
+    fn new((arrays, def): Opened<Array>) -> Self {
+        Self { arrays, def, unchanged: None }
+    }
+}
 
 /// Sees what was recorded.
 pub(super) type Inspect<'i> = dyn FnMut(&Seen<'_>) -> Result<()> + 'i;
@@ -38,8 +55,11 @@ pub(super) struct Engine {
 struct Entry {
     key: Key,
     program: Program,
-    /// The opened structure of what the program gives.
+    /// The opened structure of what the call makes.
     made: TreeDef,
+    given_back: GivenBack,
+    /// Of each entry of that structure, whether it is what the state had there.
+    unchanged: Rc<[bool]>,
     recorded: Option<Recorded>,
     /// Whose key is the last input, where the function draws random numbers.
     drawn: Option<Drawn>,
@@ -54,6 +74,7 @@ struct Trace {
     program: Program,
     outcome: Outcome,
     made: TreeDef,
+    given_back: GivenBack,
     outputs: Vec<Array>,
     left: Left,
     recorded: Option<Recorded>,
@@ -76,10 +97,7 @@ impl Engine {
     }
 
     /// Replays the trace that serves the inputs that `show` shows; nothing where there is none.
-    pub(super) fn replay<'a>(
-        &mut self,
-        show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>,
-    ) -> Result<Option<Opened<Array>>> {
+    pub(super) fn replay<'a>(&mut self, show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>) -> Result<Option<Made>> {
         let start = Instant::now();
         let replayed = self.replayed(show)?;
         if replayed.is_some() {
@@ -88,7 +106,7 @@ impl Engine {
         Ok(replayed)
     }
 
-    fn replayed<'a>(&mut self, show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>) -> Result<Option<Opened<Array>>> {
+    fn replayed<'a>(&mut self, show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>) -> Result<Option<Made>> {
         self.stats.calls += 1;
         if self.entries.is_empty() || !switch::is_enabled() || trace::is_recording() {
             return Ok(None);
@@ -120,27 +138,27 @@ impl Engine {
             if let (Some(last), Some(key)) = (inputs.last_mut(), &key) {
                 *last = key;
             }
-            let Some(outputs) = entry.replayed(&inputs)? else {
+            let Some(arrays) = entry.replayed(&inputs)? else {
                 self.entries.remove(i);
                 self.latest = self.entries.len();
                 return Ok(None);
             };
             entry.used = self.stats.calls;
             self.latest = i;
-            return Ok(Some((outputs, entry.made.clone())));
+            return Ok(Some(Made { arrays, def: entry.made.clone(), unchanged: Some(Rc::clone(&entry.unchanged)) }));
         }
         Ok(None)
     }
 
     /// Calls the function where no trace serves the inputs: `leaves` in the structure `closed`.
-    pub(super) fn call(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
+    pub(super) fn call(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Made> {
         let (start, before, inlined) = (Instant::now(), Phases::total(), self.stats.inlined);
         let made = self.called(leaves, closed, body);
         let time = start.elapsed();
         let is_traced = self.stats.inlined == inlined;
         let [trace, build] = if is_traced { [time, Duration::ZERO] } else { [Duration::ZERO, time] };
         self.stats.spent(Phases { trace, build, ..Phases::default() }, before);
-        made
+        made.map(Made::new)
     }
 
     fn called(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
@@ -259,14 +277,16 @@ impl Engine {
         results: &mut Results<'_>,
     ) -> Result<Trace> {
         let options = &self.options;
-        let mut tracing = Tracing { passes, key, around, made: None, left: Left::default() };
+        let mut tracing =
+            Tracing { passes, key, around, made: None, given_back: GivenBack::default(), left: Left::default() };
         let mut outputs = Vec::new();
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
             .map_err(|error| shapeless::named(&options.name, error.into()))?;
-        let Tracing { made, left, .. } = tracing;
+        let Tracing { made, given_back, left, .. } = tracing;
         let made = made.ok_or_else(crate::values::never_called)?;
-        Ok(Trace { program, outcome, made, outputs, left, recorded: None, drawn: None })
+        let outputs = given_back.filled(inputs, outputs);
+        Ok(Trace { program, outcome, made, given_back, outputs, left, recorded: None, drawn: None })
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
@@ -325,7 +345,7 @@ impl Engine {
             None => self.shaped(&key, inputs, around, body)?,
         };
         let Self { options, entries, stats, latest, .. } = self;
-        let Trace { program, outcome, made, outputs, left, recorded, drawn } = trace;
+        let Trace { program, outcome, made, given_back, outputs, left, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
             return Ok((outputs, made));
@@ -346,7 +366,9 @@ impl Engine {
             stats.evicted += 1;
         }
         *latest = entries.len();
-        entries.push(Entry { key, program, made: made.clone(), recorded, drawn, used: stats.calls });
+        let (unchanged, made_def) = (given_back.unchanged(&made, &key.def), made.clone());
+        let used = stats.calls;
+        entries.push(Entry { key, program, made: made_def, given_back, unchanged, recorded, drawn, used });
         Ok((outputs, made))
     }
 }
@@ -366,6 +388,7 @@ struct Tracing<'t> {
     around: &'t Around,
     /// The opened structure of what it gives.
     made: Option<TreeDef>,
+    given_back: GivenBack,
     left: Left,
 }
 
@@ -389,14 +412,16 @@ impl Tracing<'_> {
         let (results, left) = pass::rewrite(self.passes, all, dense(&results)?)?;
         check_depth(&results, all)?;
         self.left = left;
-        Ok(results)
+        let (given_back, computed) = GivenBack::of(results, given);
+        self.given_back = given_back;
+        Ok(computed)
     }
 }
 
 impl Entry {
-    /// What the program gives; nothing where MLX's own cache was cleared.
+    /// What the call makes; nothing where MLX's own cache was cleared.
     fn replayed(&mut self, inputs: &[&Array]) -> Result<Option<Vec<Array>>> {
-        let mut outputs = Vec::with_capacity(self.made.leaves());
+        let mut outputs = Vec::new();
         let mut dropped = false;
         let called = self.program.call(inputs, &mut outputs, &mut |_| {
             dropped = true;
@@ -406,7 +431,7 @@ impl Entry {
             return Ok(None);
         }
         called?;
-        Ok(Some(outputs))
+        Ok(Some(self.given_back.filled(inputs, outputs)))
     }
 }
 

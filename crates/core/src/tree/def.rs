@@ -89,6 +89,26 @@ impl TreeDef {
         })
     }
 
+    /// Of each entry, whether it is in the second child of the root, which is the first child of the other root, and is what it
+    /// is there; `same` tells it of two leaves by their numbers.
+    ///
+    /// Behind the first node with more or fewer children than in the other tree none is.
+    pub(crate) fn unchanged(&self, other: &Self, same: impl Fn(usize, usize) -> bool) -> Rc<[bool]> {
+        let mut unchanged = vec![false; self.len()];
+        let (Some(own), Some(other)) = (self.entries.get(1..), other.entries.get(1..)) else { return unchanged.into() };
+        let ((before, leaves_before), (len, _)) = (Entry::extent(own), Entry::extent(other));
+        let pairs = own[before..].iter().zip(&other[..len]).take_while(|(a, b)| a.len() == b.len());
+        let mut leaf = 0;
+        for (unchanged, (a, b)) in unchanged[1 + before..].iter_mut().zip(pairs) {
+            *unchanged = a == b;
+            if let Entry::Leaf { .. } = a {
+                *unchanged &= same(leaves_before + leaf, leaf);
+                leaf += 1;
+            }
+        }
+        unchanged.into()
+    }
+
     /// How many elements the tree has, if it is a tuple or a list.
     pub(crate) fn elements(&self) -> Option<usize> {
         match self.entries.first() {

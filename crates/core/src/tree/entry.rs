@@ -47,6 +47,21 @@ impl Entry {
         }
     }
 
+    /// The entries and the leaves of the subtree that these entries begin with.
+    pub(super) fn extent(entries: &[Self]) -> (usize, usize) {
+        let (mut open, mut count, mut leaves) = (1, 0, 0);
+        for entry in entries {
+            if open == 0 {
+                break;
+            }
+            open += entry.len();
+            open -= 1;
+            count += 1;
+            leaves += usize::from(matches!(entry, Self::Leaf { .. }));
+        }
+        (count, leaves)
+    }
+
     /// What a child is called; nothing where it is the only one and has no name of its own.
     pub(super) fn label(&self, child: usize) -> Option<String> {
         match self {

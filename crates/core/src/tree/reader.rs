@@ -13,6 +13,8 @@ pub struct Reader<'d> {
     entries: std::slice::Iter<'d, Entry>,
     leaves: Box<dyn Iterator<Item = Item> + 'd>,
     made: bool,
+    /// Of each entry, whether it is what the state had there before the call.
+    unchanged: Option<&'d [bool]>,
 }
 
 /// What stands at a leaf.
@@ -55,20 +57,26 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self { entries: def.entries().iter(), leaves: Box::new(leaves.map(Into::into)), made: false })
+        Ok(Self {
+            entries: def.entries().iter(),
+            leaves: Box::new(leaves.map(Into::into)),
+            made: false,
+            unchanged: None,
+        })
     }
 
-    /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says.
+    /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says; `unchanged` tells of each entry
+    /// whether it is what the state had there before, where that is known.
     ///
     /// # Errors
     ///
     /// As for [`new`](Self::new).
-    pub(crate) fn made<I>(def: &'d TreeDef, leaves: I) -> Result<Self>
+    pub(crate) fn made<I>(def: &'d TreeDef, leaves: I, unchanged: Option<&'d [bool]>) -> Result<Self>
     where
         I: IntoIterator<Item: Into<Item> + 'd>,
         I::IntoIter: ExactSizeIterator + 'd,
     {
-        Ok(Self { made: true, ..Self::new(def, leaves)? })
+        Ok(Self { made: true, unchanged, ..Self::new(def, leaves)? })
     }
 
     /// Whether a call made this of the state that it was given, and not the state itself, which is lent to a call or given
@@ -81,6 +89,23 @@ impl<'d> Reader<'d> {
         self.made
     }
 
+    /// Passes the next subtree over if a call left it as it was, structure and leaves, and tells whether it did.
+    ///
+    /// A state whose assignment costs something, such as a model, asks first. A step that only reads it is then given back
+    /// for nothing.
+    pub fn skip_unchanged(&mut self) -> bool {
+        let Some(unchanged) = self.unchanged else { return false };
+        let rest = self.entries.as_slice();
+        let (entries, leaves) = Entry::extent(rest);
+        let at = unchanged.len() - rest.len();
+        if !unchanged[at..at + entries].iter().all(|&entry| entry) {
+            return false;
+        }
+        self.entries.by_ref().take(entries).for_each(drop);
+        (0..leaves).for_each(|_| drop(self.next_item()));
+        true
+    }
+
     /// The next subtree as a value: a leaf, or an opened implicit array put together again.
     ///
     /// # Errors
@@ -88,7 +113,7 @@ impl<'d> Reader<'d> {
     /// There is a node instead.
     pub fn value(&mut self) -> Result<Value> {
         match self.entries.next() {
-            Some(Entry::Leaf { .. }) => match self.leaves.next() {
+            Some(Entry::Leaf { .. }) => match self.next_item() {
                 Some(Item::Value(value)) => Ok(value),
                 Some(Item::Nothing) => Err(mismatch("an array", "nothing")),
                 None => Err(mismatch("a leaf", "nothing more")),

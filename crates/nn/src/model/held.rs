@@ -1,6 +1,7 @@
 //! An implicit parameter as the leaves that it is made of.
 
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlx_rs::Array;
 use tacit_arrays::Placed;
@@ -30,7 +31,7 @@ impl Held {
         let aval = value.aval()?;
         let mut leaves = Vec::new();
         let skeleton = taken_apart(path, value, None, &mut leaves)?;
-        Ok(Self { form: Form(skeleton), aval, leaves })
+        Ok(Self { form: Form::new(skeleton), aval, leaves })
     }
 
     /// The array that the leaves make.
@@ -57,7 +58,7 @@ impl Held {
 
     /// The array as messages show it.
     pub(super) fn printed(&self) -> String {
-        match &self.form.0 {
+        match &self.form.skeleton {
             Value::Implicit(array) => format!("{}({})", short_name(&**array), self.aval),
             Value::Dense(_) => self.aval.to_string(),
         }
@@ -70,12 +71,21 @@ impl Held {
 
 /// An implicit array without data: equal and hash equal where the types and all static fields are.
 #[derive(Clone, Debug)]
-pub(super) struct Form(Value);
+pub(super) struct Form {
+    skeleton: Value,
+    /// Which form it is a clone of: forms of one model are compared at each call, mostly with their clones.
+    number: u64,
+}
 
 impl Form {
+    fn new(skeleton: Value) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { skeleton, number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
     /// The array of this form with these leaves.
     pub(super) fn filled(&self, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
-        put_together(&self.0, leaves)
+        put_together(&self.skeleton, leaves)
     }
 }
 
@@ -93,7 +103,7 @@ impl PartialEq for Form {
                 _ => false,
             }
         }
-        same(&self.0, &other.0)
+        self.number == other.number || same(&self.skeleton, &other.skeleton)
     }
 }
 
@@ -107,7 +117,7 @@ impl Hash for Form {
                 array.children().iter().for_each(|(_, child)| fed(child, state));
             }
         }
-        fed(&self.0, state);
+        fed(&self.skeleton, state);
     }
 }
 

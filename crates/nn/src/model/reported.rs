@@ -28,7 +28,7 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     #[must_use]
     pub fn report(&self) -> Report {
-        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let own = sorted(&*self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
         let row = |(path, array): (Rc<str>, &Array)| {
             let held = self.held.get(&*path);
             let (aval, after) =

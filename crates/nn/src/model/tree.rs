@@ -8,7 +8,6 @@ use tacit_core::{Error, Result, Tree};
 use super::Model;
 use super::held::Form;
 use crate::filter::Role;
-use crate::places::Places;
 
 const MODEL: &str = "Model";
 const PARAMETER: &str = "Parameter";
@@ -19,25 +18,17 @@ impl<M: ModuleParameters> Arguments for Model<M> {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        // Where parameters came or went since the last call, they are found anew.
-        let found;
-        let (places, arrays) = if let Some(arrays) = self.places.sorted(self.module.parameters()) {
-            (&self.places, arrays)
-        } else {
-            found = Places::of(&self.module);
-            let arrays = found.sorted(self.module.parameters());
-            (&found, arrays.unwrap_or_else(|| unreachable!("the places are those of the module")))
-        };
-        let parameters = places.paths.iter().map(String::as_str).zip(arrays);
+        let listed = self.module.listed(&self.places);
+        // Where parameters came or went since the last call, they were found anew.
+        let places = listed.found.as_ref().unwrap_or(&self.places);
+        let parameters = places.paths.iter().map(String::as_str).zip(&listed.arrays);
         let parameters: Vec<_> = parameters.filter(|(path, _)| !self.ties.is_tied(path)).collect();
         let keys: Vec<&str> = parameters.iter().map(|(key, _)| *key).collect();
         visitor.node(&Node::new(MODEL, Labels::Keys(&keys)).with_statics(&[(TRAINING, &self.training)]));
-        let all_trainable = places.sorted(self.module.trainable_parameters()).is_some();
-        let unfrozen = (!all_trainable).then(|| self.module.trainable_parameters().flatten());
-        let unfrozen = |path: &str| unfrozen.as_ref().is_none_or(|unfrozen| unfrozen.contains_key(path));
         for (path, array) in parameters {
             // What a step drops is given to it as any other input.
-            let moves = |role: Role| role == Role::Choice || self.is_trained(role, path, unfrozen);
+            let moves =
+                |role: Role| role == Role::Choice || self.is_trained(role, path, |path| listed.is_unfrozen(path));
             let Some(held) = self.held.get(path) else {
                 if moves(Role::of_dense(path)) {
                     visitor.array(array);
@@ -69,6 +60,9 @@ impl<M: ModuleParameters> Tree for Model<M> {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        if reader.skip_unchanged() {
+            return Ok(());
+        }
         let mut values = Vec::new();
         for path in reader.enter(MODEL)?.keys() {
             let value = if reader.is_at(PARAMETER) {

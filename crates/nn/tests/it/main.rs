@@ -17,6 +17,7 @@ mod compiling;
 mod cross_entropy;
 mod frozen;
 mod generate;
+mod given_back;
 mod halves;
 #[path = "../../../core/tests/it/log.rs"]
 mod log;
