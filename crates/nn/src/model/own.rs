@@ -32,17 +32,13 @@ pub(super) struct Listed {
 impl Listed {
     fn of(module: &impl ModuleParameters, places: &Places) -> Self {
         let sorted = |places: &Places| places.sorted(module.parameters());
-        let (found, arrays) = match sorted(places) {
-            Some(arrays) => (None, arrays),
-            None => {
-                let found = Places::of(module);
-                let arrays = sorted(&found).unwrap_or_else(|| unreachable!("the places are those of the module"));
-                (Some(found), arrays)
-            }
-        };
+        let known = sorted(places);
+        let found = known.is_none().then(|| Places::of(module));
+        let places = found.as_ref().unwrap_or(places);
+        let arrays = known.or_else(|| sorted(places));
+        let arrays = arrays.unwrap_or_else(|| unreachable!("the places are those of the module"));
         let arrays: Vec<Array> = arrays.into_iter().cloned().collect();
-        let trainable = module.trainable_parameters();
-        let all = found.as_ref().unwrap_or(places).sorted(trainable).is_some();
+        let all = places.sorted(module.trainable_parameters()).is_some();
         let unfrozen =
             (!all).then(|| module.trainable_parameters().flatten().into_keys().map(|path| path.to_string()).collect());
         Self { found, arrays, unfrozen }
