@@ -1,10 +1,12 @@
 //! What a decoder generates in a second, beside reading its weights from memory; and the memory that it takes.
 //!
 //! The decoder is that of `tacit-models`, with the sizes of Qwen3-0.6B and drawn weights. All formats take their
-//! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds;
-//! other words, such as `decode/nf4/compiled`, are parts of the names of the cases that are wanted.
+//! turns in one run. `-- --quick` is a small decoder in some seconds; other words, such as `decode/nf4/compiled`, are parts of
+//! the names of the cases that are wanted. `--beside=COMMAND` starts a program that decodes with the same sizes in the same
+//! rounds, as `benches/peers/llama.py --beside` does, and compares with it, too.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use tacit::model::{Cache, Missing};
 use tacit::prelude::*;
 use tacit::tree::{self, Open, leaves};
 use tacit::{Aval, format};
-use tacit_figures::{Bench, Unit, resident};
+use tacit_figures::{Bench, Beside, Unit, resident};
 use tacit_kernels::machine;
 use tacit_models::{Config, Decoder, Positions};
 
@@ -41,6 +43,9 @@ const FULL: Extent =
 const QUICK: Extent =
     Extent { layers: 2, words: 4096, prompt: 64, context: 512, rounds: 3, turn: Duration::from_millis(60) };
 
+/// Formats that a program beside may decode.
+const THEIRS: [&str; 3] = ["q4_0", "q4_k", "bf16"];
+
 /// How the weights are held.
 struct Weights {
     name: &'static str,
@@ -64,8 +69,32 @@ fn main() -> Result<()> {
     let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
     let runner = |weights| Ok(RefCell::new(Runner::new(&extent, weights)?));
     let runners = all.map(runner).collect::<Result<Vec<_>>>()?;
-    decoding(&bench, &extent, &runners)?;
-    prompts(&bench, &extent, &runners)
+    let beside = answered(Beside::given())?.map(RefCell::new);
+    decoding(&bench, &extent, &runners, beside.as_ref())?;
+    prompts(&bench, &extent, &runners, beside.as_ref())
+}
+
+/// What the program beside answers, as an error of ours.
+fn answered<T>(answer: io::Result<T>) -> Result<T> {
+    answer.map_err(|error| {
+        Error::invalid(error.to_string(), "give `--beside` a program and its arguments, as `benches/peers` says")
+    })
+}
+
+/// The cases that the program beside knows, with the name that they have among ours and the seconds of one step.
+fn theirs(beside: Option<&RefCell<Beside>>, case: &str) -> Result<Vec<(String, String, f64)>> {
+    let mut known = Vec::new();
+    for format in THEIRS {
+        let Some(beside) = beside else { break };
+        let asked = format!("{case}/{format}");
+        // The first step warms up.
+        let seconds = |steps| answered(beside.borrow_mut().seconds(&asked, steps));
+        if seconds(2)?.is_some() {
+            let took = seconds(2)?.unwrap_or(f64::NAN);
+            known.push((format!("{format}, the program beside"), asked, took));
+        }
+    }
+    Ok(known)
 }
 
 /// A model and its caches.
@@ -213,7 +242,13 @@ fn named<'a>(suffix: &str, runners: &'a [RefCell<Runner>]) -> Vec<(String, &'a R
     runners.iter().map(|runner| (format!("{}{suffix}", runner.borrow().weights.name), runner)).collect()
 }
 
-fn decoding(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>]) -> Result<()> {
+fn decoding(
+    bench: &Bench,
+    extent: &Extent,
+    runners: &[RefCell<Runner>],
+    beside: Option<&RefCell<Beside>>,
+) -> Result<()> {
+    let theirs = theirs(beside, "decode")?;
     let [compiled, eager, reading] =
         ["/compiled", "/eager", ": the time to read the weights"].map(|suffix| named(suffix, runners));
     let mut turns = bench.turns().within(20 * extent.turn, extent.rounds);
@@ -221,6 +256,11 @@ fn decoding(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>]) -> Resu
         for (name, runner) in all {
             turns = turns.measure(name, move || runner.borrow_mut().decode(compile, extent.turn));
         }
+    }
+    for ((name, asked, took), beside) in theirs.iter().zip(beside.into_iter().cycle()) {
+        let tokens = ((extent.turn.as_secs_f64() / took) as usize).clamp(2, 240);
+        turns =
+            turns.measure(name, move || Ok(answered(beside.borrow_mut().seconds(asked, tokens))?.unwrap_or(f64::NAN)));
     }
     for (name, runner) in &reading {
         turns = turns.seldom(name, move || {
@@ -230,22 +270,36 @@ fn decoding(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>]) -> Resu
     }
     let rounds = turns.take()?;
     for (name, (limit, _)) in compiled.iter().chain(&eager).map(|(name, _)| name).zip(reading.iter().cycle()) {
-        rounds.record_of(&format!("decode/{name}"), name, limit, Unit::rate("tokens/s", 1.0));
+        let case = format!("decode/{name}");
+        for limit in [limit].into_iter().chain(theirs.iter().map(|(name, ..)| name)) {
+            rounds.record_of(&case, name, limit, Unit::rate("tokens/s", 1.0));
+        }
     }
     Ok(())
 }
 
-fn prompts(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>]) -> Result<()> {
+fn prompts(
+    bench: &Bench,
+    extent: &Extent,
+    runners: &[RefCell<Runner>],
+    beside: Option<&RefCell<Beside>>,
+) -> Result<()> {
+    let theirs = theirs(beside, &format!("prompt{}", extent.prompt))?;
     let [prompts, products] = ["", ": its products alone"].map(|suffix| named(suffix, runners));
     let mut turns = bench.turns().within(20 * extent.turn, extent.rounds.min(3));
     for ((name, runner), (alone, _)) in prompts.iter().zip(&products) {
         turns = turns.measure(name, move || runner.borrow_mut().prompt(extent.prompt));
         turns = turns.measure(alone, move || runner.borrow().products(extent.prompt));
     }
+    for ((name, asked, _), beside) in theirs.iter().zip(beside.into_iter().cycle()) {
+        turns = turns.measure(name, move || Ok(answered(beside.borrow_mut().seconds(asked, 1))?.unwrap_or(f64::NAN)));
+    }
     let rounds = turns.take()?;
     for ((name, _), (alone, _)) in prompts.iter().zip(&products) {
         let case = format!("prompt{}/{name}", extent.prompt);
-        rounds.record_of(&case, name, alone, Unit::rate("tokens/s", f64::from(extent.prompt)));
+        for limit in [alone].into_iter().chain(theirs.iter().map(|(name, ..)| name)) {
+            rounds.record_of(&case, name, limit, Unit::rate("tokens/s", f64::from(extent.prompt)));
+        }
     }
     Ok(())
 }

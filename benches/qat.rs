@@ -13,8 +13,7 @@
 mod block;
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +30,7 @@ use tacit::compile::{CompileOptions, Constants, compile_with_state};
 use tacit::model::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
 use tacit::tree;
-use tacit_figures::{Bench, Unit};
+use tacit_figures::{Bench, Beside, Unit};
 
 use block::Block;
 
@@ -175,13 +174,13 @@ impl Run {
     }
 
     /// Steps of another program, if it knows this name.
-    fn beside(peer: &Rc<RefCell<Peer>>, name: &str) -> Result<Option<Self>> {
+    fn beside(peer: &Rc<RefCell<Beside>>, name: &str) -> Result<Option<Self>> {
         // The first step compiles.
-        if peer.borrow_mut().seconds(name, 1)?.is_none() {
+        if answered(peer.borrow_mut().seconds(name, 1))?.is_none() {
             return Ok(None);
         }
         let (peer, asked) = (Rc::clone(peer), name.to_owned());
-        let steps = Box::new(move |count| Ok(peer.borrow_mut().seconds(&asked, count)?.unwrap_or(f64::NAN)));
+        let steps = Box::new(move |count| Ok(answered(peer.borrow_mut().seconds(&asked, count))?.unwrap_or(f64::NAN)));
         Ok(Some(Self { name: format!("{name}, the program beside"), steps }))
     }
 
@@ -193,56 +192,15 @@ impl Run {
     }
 }
 
-/// A program that takes steps when asked: a line with a name and their number, and it answers with the seconds of one, or
-/// with a dash if it does not know the name.
-struct Peer {
-    process: Child,
-    asked: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Peer {
-    fn start(command: &str) -> Result<Self> {
-        let mut words = command.split_whitespace();
-        let failed =
-            |error| Error::invalid(format!("{command:?} does not run: {error}"), "give a program and its arguments");
-        let mut process = Command::new(words.next().unwrap_or_default())
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let (Some(asked), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
-            unreachable!("both are piped");
-        };
-        Ok(Self { process, asked, answers: BufReader::new(answers) })
-    }
-
-    /// The seconds of a step, if the program takes such steps.
-    fn seconds(&mut self, name: &str, steps: usize) -> Result<Option<f64>> {
-        let mut answer = String::new();
-        let told = writeln!(self.asked, "{name} {steps}").and_then(|()| self.asked.flush());
-        let told = told.and_then(|()| self.answers.read_line(&mut answer));
-        match (told, answer.trim()) {
-            (Ok(_), "-") => Ok(None),
-            (Ok(_), answer) if answer.parse::<f64>().is_ok() => Ok(answer.parse().ok()),
-            (told, answer) => {
-                Err(Error::invalid(format!("the program beside answers {answer:?} ({told:?})"), "see what it printed"))
-            }
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// What the program beside answers, as an error of ours.
+fn answered<T>(answer: io::Result<T>) -> Result<T> {
+    answer.map_err(|error| {
+        Error::invalid(error.to_string(), "give `--beside` a program and its arguments, as `benches/peers` says")
+    })
 }
 
 impl Case {
-    fn measure(&self, bench: &Bench, peer: Option<&Rc<RefCell<Peer>>>, seconds: f64) -> Result<()> {
+    fn measure(&self, bench: &Bench, peer: Option<&Rc<RefCell<Beside>>>, seconds: f64) -> Result<()> {
         let formats = [None].into_iter().chain(self.formats.map(Some));
         let mut runs: Vec<Run> = formats.clone().map(|format| (self.run)(self.name, format)).collect::<Result<_>>()?;
         let own = runs.len();
@@ -269,14 +227,13 @@ impl Case {
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let bench = tacit_figures::bench!("qat");
-    let (mut seconds, mut peer) = (30.0, None);
+    let mut seconds = 30.0;
     for argument in std::env::args().skip(1) {
-        match argument.split_once('=') {
-            Some(("--seconds", text)) => seconds = text.parse().unwrap_or(seconds),
-            Some(("--beside", command)) => peer = Some(Rc::new(RefCell::new(Peer::start(command)?))),
-            _ => {}
+        if let Some(text) = argument.strip_prefix("--seconds=") {
+            seconds = text.parse().unwrap_or(seconds);
         }
     }
+    let peer = answered(Beside::given())?.map(|beside| Rc::new(RefCell::new(beside)));
     let wanted = CASES.iter().filter(|case| bench.wants(case.name));
     wanted.into_iter().try_for_each(|case| case.measure(&bench, peer.as_ref(), seconds))
 }

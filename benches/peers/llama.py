@@ -11,6 +11,7 @@ import ctypes
 import json
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 
@@ -144,6 +145,22 @@ def record(kind, case, rates, threads, size):
     print(json.dumps(line), flush=True)
 
 
+def serve(decoders):
+    """Answers lines such as `decode/q4_k 20` and `prompt512/q4_k 1` with the seconds of a token and of a prompt."""
+    for line in sys.stdin:
+        case, count = line.split()
+        kind, _, name = case.partition("/")
+        if name not in decoders:
+            print("-", flush=True)
+        elif kind == "decode":
+            print(1 / decoders[name].decode(int(count)), flush=True)
+        elif kind.startswith("prompt"):
+            length = int(kind.removeprefix("prompt"))
+            print(length / statistics.median(decoders[name].prompt(length) for _ in range(int(count))), flush=True)
+        else:
+            print("-", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("formats", nargs="*", default=["q4_0", "q4_k"], help=", ".join(TYPES))
@@ -151,6 +168,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--decode", type=int, default=64, help="tokens of a round, one after the other")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of a round, all at once")
+    parser.add_argument("--beside", action="store_true", help="read cases from standard input, as `--beside` of the bench asks")
     parser.add_argument("--folder", type=pathlib.Path, help="where the model files are kept and looked for")
     given = parser.parse_args()
     silent = llama_cpp.llama_log_callback(lambda *_: None)
@@ -164,6 +182,8 @@ def main():
             if not path.exists():
                 write(path, TYPES[kind])
             decoders[kind] = Decoder(path, given.threads), path.stat().st_size
+        if given.beside:
+            return serve({kind: decoder for kind, (decoder, _) in decoders.items()})
         rates = {(kind, case): [] for kind in given.formats for case in ("decode", "prompt")}
         for round in range(given.rounds + 1):
             for kind, (decoder, _) in decoders.items():

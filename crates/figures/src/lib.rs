@@ -26,6 +26,7 @@
 
 pub mod accuracy;
 mod bench;
+mod beside;
 pub mod compare;
 mod limits;
 mod line;
@@ -36,6 +37,7 @@ mod rounds;
 mod statistics;
 
 pub use bench::{Bench, Probes};
+pub use beside::Beside;
 pub use line::{Line, read};
 pub use machine::{Limits, Machine, Run};
 pub use rounds::{Rounds, Turns, Unit};
