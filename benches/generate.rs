@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit::compile::{CompileOptions, CompiledWithState, compile_with_state};
+use tacit::compile::{CompileOptions, CompiledWithState, StageTimes, compile_with_state};
 use tacit::io::json::Json;
 use tacit::model::{Cache, Missing};
 use tacit::prelude::*;
@@ -71,6 +71,7 @@ fn main() -> Result<()> {
     let runners = all.map(runner).collect::<Result<Vec<_>>>()?;
     let beside = answered(Beside::given())?.map(RefCell::new);
     decoding(&bench, &extent, &runners, beside.as_ref())?;
+    runners.iter().try_for_each(|runner| breakdown(&bench, &extent, &mut runner.borrow_mut()))?;
     prompts(&bench, &extent, &runners, beside.as_ref())
 }
 
@@ -274,6 +275,45 @@ fn decoding(
         for limit in [limit].into_iter().chain(theirs.iter().map(|(name, ..)| name)) {
             rounds.record_of(&case, name, limit, Unit::rate("tokens/s", 1.0));
         }
+    }
+    Ok(())
+}
+
+/// Steps whose parts are timed.
+const STEPS: u32 = 64;
+
+/// Where the time of a compiled step goes: products, attention, the other stages of its plan, what is between the stages, and
+/// what is outside of it, which is the host's and MLX's.
+fn breakdown(bench: &Bench, extent: &Extent, runner: &mut Runner) -> Result<()> {
+    let name = runner.weights.name;
+    if !bench.wants(&format!("step/{name}")) {
+        return Ok(());
+    }
+    runner.decode(true, extent.turn)?;
+    runner.begin(256, &runner.half()?)?;
+    let mut next = runner.call(true, tokens(BEFORE)?)?;
+    next = runner.call(true, next)?;
+    let start = Instant::now();
+    let (made, times) = StageTimes::of(|| (0..STEPS).try_fold(next, |next, _| runner.call(true, next)));
+    made?;
+    let step = start.elapsed();
+    let of = |chosen: &dyn Fn(&str) -> bool| -> Duration {
+        times.stages.iter().filter(|(name, _)| chosen(name)).map(|(_, (_, time))| *time).sum()
+    };
+    let product = |name: &str| name.ends_with("Matmul");
+    let attention = |name: &str| name.ends_with("Attention");
+    let small = of(&|name| !product(name) && !attention(name));
+    let stages = of(&|_| true);
+    let parts = [
+        ("products", of(&product)),
+        ("attention", of(&attention)),
+        ("small stages", small),
+        ("between stages", times.total.saturating_sub(stages)),
+        ("host and MLX", step.saturating_sub(times.total)),
+    ];
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3 / f64::from(STEPS);
+    for (part, time) in parts {
+        bench.amount(&format!("step/{name}/{part}"), milliseconds(time), "ms", "the step", milliseconds(step));
     }
     Ok(())
 }

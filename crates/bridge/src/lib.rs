@@ -61,7 +61,7 @@ pub use mapped::{MappedFile, forget_pages, with_bytes};
 pub use names::NameId;
 pub use param::Param;
 pub use partition::arg_partition;
-pub use plan::{Plan, PlanBuilder, PlanValue};
+pub use plan::{Plan, PlanBuilder, PlanValue, StageTimes};
 pub use primitive::Primitive;
 pub use program::{Outcome, Program, any_tracer, compiler_available, set_no_fuse};
 pub use quantized::{Mode, Quantized, quantized_matmul};

@@ -5,11 +5,13 @@
 
 mod arena;
 mod places;
+mod times;
 
 use std::any::Any;
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
+use std::time::Instant;
 
 use mlx_rs::Array;
 
@@ -22,6 +24,8 @@ use crate::{Aval, aval};
 
 use arena::Arena;
 pub use places::PlanBuilder;
+pub use times::StageTimes;
+use times::Watch;
 
 /// An array of a [`Plan`], as its builder knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,10 +157,12 @@ impl Plan {
         if !fit(&self.inputs, inputs) || !fit(&self.outputs, outputs) {
             return Err("a plan was given other arrays than it was made for".into());
         }
+        let mut watch = Watch::begin();
         let mut arena = Arena::take(self.arena)?;
         let bases = Bases { inputs, outputs, arena: arena.as_mut_ptr() };
         for stage in &self.stages {
             *name = stage.kernel.name();
+            let start = watch.is_some().then(Instant::now);
             // SAFETY: the builder placed what a stage reads and what it writes within their memory, and apart from each other
             // and from all that later stages still read. The slices end with the stage.
             unsafe {
@@ -169,7 +175,11 @@ impl Plan {
                     stage.outputs.iter().map(|place| bases.output(place, fresh)).collect();
                 stage.kernel.eval_cpu(&read, &mut written)?;
             }
+            if let (Some(watch), Some(start)) = (&mut watch, start) {
+                watch.stage(name, start);
+            }
         }
+        watch.into_iter().for_each(Watch::end);
         Ok(())
     }
 }

@@ -33,6 +33,7 @@ pub use held::CapturedArray;
 pub use options::{CompileOptions, Constants};
 pub use stats::CompileStats;
 pub use switch::{COMPILE_VARIABLE, MLX_VARIABLE, disable, disable_fusion, enable, is_enabled};
+pub use tacit_bridge::StageTimes;
 
 use captured::Seen;
 use engine::{Engine, Made};

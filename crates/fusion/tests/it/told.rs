@@ -1,7 +1,8 @@
 //! What an explanation tells of the graph that passes leave.
 
 use mlx_rs::{Array, Stream, ops, transforms};
-use tacit_core::{Result, explain};
+use tacit_core::compile::StageTimes;
+use tacit_core::{Result, compile, explain, tree};
 
 use crate::same::normal;
 
@@ -116,5 +117,21 @@ fn explaining_leaves_the_arguments_as_they_are() -> Result<()> {
     let y = x.add(&x)?;
     y.eval()?;
     assert_eq!(x.as_slice::<f32>(), before);
+    Ok(())
+}
+
+/// Other tests may run plans meanwhile, of which some have the same stages.
+#[test]
+fn the_stages_of_plans_are_timed_while_somebody_asks() -> Result<()> {
+    let args = (normal(&[6, 16], 0), normal(&[16, 6], 1));
+    let mut step = compile(|(a, b): (Array, Array)| a.matmul(&b)?.matmul(&a)?.exp());
+    let mut call = || -> Result<()> { tree::eval(&step.call((&args.0, &args.1))?) };
+    call()?;
+    let (called, times) = StageTimes::of(|| (0..3).try_for_each(|_| call()));
+    called?;
+    assert!(times.plans >= 3, "{times:?}");
+    let (count, time) = times.stages["Matmul"];
+    assert!(count >= 6 && time > std::time::Duration::ZERO, "{times:?}");
+    assert!(times.stages.values().map(|(_, time)| *time).sum::<std::time::Duration>() <= times.total, "{times:?}");
     Ok(())
 }
