@@ -188,7 +188,7 @@ impl Rules {
         }
     }
 
-    /// These rules for some parameters, each of which may also be named otherwise: as the file calls it that it was read from.
+    /// These rules by the paths of these parameters; `other` gives the second name of a path, such as that in a file.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
