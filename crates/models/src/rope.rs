@@ -43,8 +43,12 @@ enum Variant {
         last: f32,
         gain: f32,
     },
-    /// Each frequency is divided by a factor of its own, as GGUF files of Llama 3.1 have it.
-    Factors(Arc<[f32]>),
+    /// Each frequency is divided by a factor of its own, as GGUF files of Llama 3.1 have it; queries and keys are multiplied by
+    /// `gain`.
+    Factors {
+        factors: Arc<[f32]>,
+        gain: f32,
+    },
 }
 
 impl Rope {
@@ -88,7 +92,7 @@ impl Rope {
                 Variant::Llama3 { factor: needed("factor")?, low, high, original }
             }
             "yarn" => yarn(own, all, dims, theta)?,
-            "longrope" => Variant::Factors(factors(own, dims)?),
+            "longrope" => factors(own, dims)?,
             other => {
                 let help = "there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the \
                             entry if its context is not longer than that of the first training";
@@ -110,7 +114,7 @@ impl Rope {
         };
         Ok(match self.variant {
             Variant::Plain | Variant::Linear { .. } => None,
-            Variant::Factors(ref factors) => Some(plain()?.multiply(Array::from_slice(factors, &[dims / 2]))?),
+            Variant::Factors { ref factors, .. } => Some(plain()?.multiply(Array::from_slice(factors, &[dims / 2]))?),
             Variant::Llama3 { factor, low, high, original } => {
                 let plain = plain()?;
                 let turns = ops::divide(number(original / (2.0 * PI)), &plain)?;
@@ -134,7 +138,7 @@ impl Rope {
         let base = wavelengths.is_none().then_some(self.theta);
         let turned = |x: &Array| fast::rope_dynamic(x, self.dims, self.interleaved, base, scale, offset, wavelengths);
         match self.variant {
-            Variant::Yarn { gain, .. } if (gain - 1.0).abs() > f32::EPSILON => {
+            Variant::Yarn { gain, .. } | Variant::Factors { gain, .. } if (gain - 1.0).abs() > f32::EPSILON => {
                 let gain = Array::from_f32(gain).as_dtype(x.dtype())?;
                 let parts = x.split_at_indices(&[self.dims], -1)?;
                 let x = match &parts[..] {
@@ -148,8 +152,8 @@ impl Rope {
     }
 }
 
-/// What each frequency is divided by, if that is the same for texts of any length.
-fn factors(own: &Keys, dims: i32) -> Result<Arc<[f32]>> {
+/// What each frequency is divided by, if that is the same for texts of any length, and the gain.
+fn factors(own: &Keys, dims: i32) -> Result<Variant> {
     const KEY: &str = "long_factor";
     let factors = own.positive_numbers(KEY)?;
     if factors.len() != dims as usize / 2 {
@@ -157,11 +161,11 @@ fn factors(own: &Keys, dims: i32) -> Result<Arc<[f32]>> {
         return Err(own.wrong(KEY, reason, "convert the model again"));
     }
     let gain = own.positive_number("attention_factor")?;
-    if own.positive_numbers("short_factor")? != factors || gain.is_none_or(|gain| (gain - 1.0).abs() > 0.0) {
-        let reason = "long texts have other frequencies than short ones, or another attention_factor than 1";
+    let (true, Some(gain)) = (own.positive_numbers("short_factor")? == factors, gain) else {
+        let reason = "long texts have other frequencies than short ones, or there is no attention_factor";
         return Err(own.wrong(KEY, reason, "take a model whose frequencies do not change with the length"));
-    }
-    Ok(factors.into())
+    };
+    Ok(Variant::Factors { factors: factors.into(), gain: gain as f32 })
 }
 
 /// The dimensions between which the frequencies change, and the gain.
