@@ -177,6 +177,9 @@ pub(super) const ROPE_SCALING: &[Key] = &[
     ("rope.scaling.yarn_beta_slow", "beta_slow", Real),
 ];
 
+/// What queries and keys are multiplied by, beside all that changes their positions.
+pub(super) const SCALED_HEADS: &str = "rope.scaling.attn_factor";
+
 const EACH_WITH_EXPERTS: &[(&str, Json)] = &[
     ("norm_topk_prob", Json::Bool(true)),
     ("decoder_sparse_step", Json::Integer(1)),

@@ -2,7 +2,7 @@
 
 use tacit_core::{Error, Result};
 
-use super::architecture::{ROPE_SCALING, Scale, USUAL};
+use super::architecture::{ROPE_SCALING, SCALED_HEADS, Scale, USUAL};
 use super::cursor::Cursor;
 use super::names::ROPE;
 use super::tokenizer::{BEGIN, TOKENS};
@@ -144,6 +144,12 @@ impl Gguf {
         if scaling.get("rope_type").is_none() && factor.is_some() {
             scaling.set("rope_type", Json::Text("linear".to_owned()));
         }
+        let scaled = self.said(SCALED_HEADS)?;
+        let is_scaled = scaled.as_ref().is_some_and(|scaled| scaled.number().is_none_or(|own| (own - 1.0).abs() > 0.0));
+        if is_scaled && !self.header.tensors.contains_key(ROPE) {
+            let reason = format!("it scales heads without {ROPE}, and no library has it so");
+            return Err(self.wrong_own(SCALED_HEADS, reason));
+        }
         if let Some(stored) = self.header.tensors.get(ROPE) {
             let factors = self.get(ROPE)?;
             let factors = factors.as_dense().filter(|_| stored.shape.len() == 1 && stored.kind.name() == "F32");
@@ -160,7 +166,7 @@ impl Gguf {
             for key in ["long_factor", "short_factor"] {
                 scaling.set(key, factors.clone());
             }
-            scaling.set("attention_factor", Json::Float(1.0));
+            scaling.set("attention_factor", scaled.clone().unwrap_or(Json::Float(1.0)));
             if let Some(length) = json.get("max_position_embeddings") {
                 scaling.set("original_max_position_embeddings", length.clone());
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 
-use super::architecture::{Architecture, Kind, ROPE_SCALING};
+use super::architecture::{Architecture, Kind, ROPE_SCALING, SCALED_HEADS};
 use super::configuration::set_scale;
 use super::container::Entries;
 use super::tokenizer::{BEGIN, END};
@@ -17,6 +17,12 @@ pub(super) struct Description<'c> {
     config: &'c Json,
     pub(super) architecture: &'static Architecture,
 }
+
+/// More than a head has: a number is computed of each of them.
+const WIDEST: u32 = 1 << 16;
+
+/// The kind of layers that see a window.
+const LOCAL: &str = "sliding_attention";
 
 const ANOTHER: &str = "llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`";
 
@@ -49,31 +55,44 @@ impl<'c> Description<'c> {
         if let (Some(width), Some(heads)) =
             (self.count("linear_value_head_dim")?, self.count("linear_num_value_heads")?)
         {
-            entries.count(&self.own("ssm.inner_size"), width * heads);
+            let both = width.checked_mul(heads).ok_or_else(|| {
+                let reason = format!("{heads} heads of {width} numbers are no layer");
+                self.damaged("linear_num_value_heads", reason)
+            })?;
+            entries.count(&self.own("ssm.inner_size"), both);
         }
-        let positions = self.said_object("rope_scaling")?.or(self.said_object("rope_parameters")?);
-        let turned = positions.and_then(|own| own.get("partial_rotary_factor")).or(self.said("partial_rotary_factor")?);
-        if let (Some(part), Some(width)) = (turned.and_then(Json::number), self.head_dim()?) {
-            entries.count(&self.own("rope.dimension_count"), (part * f64::from(width)).round() as u32);
+        let of_kinds = self.said_object("rope_scaling")?.or(self.said_object("rope_parameters")?);
+        // Of each kind of layers, as transformers 5 has it.
+        let positions = of_kinds.map(|own| own.get("full_attention").unwrap_or(own));
+        let dims = self.turned(positions)?;
+        if let Some(dims) = dims {
+            entries.count(&self.own("rope.dimension_count"), dims);
         }
-        let factors = positions.map(|own| self.positions(&mut entries, own)).transpose()?.flatten();
+        let dims = dims.or(self.head_dim()?).unwrap_or_default();
+        let factors = positions.map(|own| self.positions(&mut entries, own, dims)).transpose()?.flatten();
+        if let Some(own) = of_kinds.and_then(|own| own.get(LOCAL)) {
+            self.local(&mut entries, own, positions)?;
+        }
         self.window(&mut entries)?;
         for (key, theirs) in [(BEGIN, "bos_token_id"), (END, "eos_token_id")] {
-            if let Some(token) = self.tokens(theirs).next() {
+            let tokens = self.tokens(theirs)?;
+            // Some layers alone have no words.
+            if let Some(token) = tokens.iter().find(|&&token| words > 0 && token >= words.cast_unsigned()) {
+                return Err(self.damaged(theirs, format!("it has {token}, and the embedding has {words} rows")));
+            }
+            if let Some(&token) = tokens.first() {
                 entries.count(key, token);
             }
         }
         Ok((entries, factors))
     }
 
-    /// The tokens of a key: one, or several.
-    pub(super) fn tokens(&self, key: &str) -> impl Iterator<Item = u32> {
-        let tokens = match self.config.get(key) {
-            Some(Json::List(tokens)) => &tokens[..],
-            Some(token) => std::slice::from_ref(token),
-            None => &[],
-        };
-        tokens.iter().filter_map(Json::integer)
+    /// The tokens of a key: one, several, or none.
+    pub(super) fn tokens(&self, key: &str) -> Result<Vec<u32>> {
+        let Some(said) = self.config.get(key).filter(|&value| *value != Json::Null) else { return Ok(Vec::new()) };
+        let tokens = if let Json::List(tokens) = said { &tokens[..] } else { std::slice::from_ref(said) };
+        let tokens = tokens.iter().map(Json::integer).collect::<Option<_>>();
+        tokens.ok_or_else(|| self.damaged(key, format!("it is {said}, which is no token")))
     }
 
     pub(super) fn own(&self, key: &str) -> String {
@@ -99,6 +118,9 @@ impl<'c> Description<'c> {
 
     fn head_dim(&self) -> Result<Option<u32>> {
         if let Some(width) = self.count("head_dim")? {
+            if width > WIDEST {
+                return Err(self.damaged("head_dim", format!("it is {width}, and no head is wider than {WIDEST}")));
+            }
             return Ok(Some(width));
         }
         let (width, heads) = (self.count("hidden_size")?, self.count("num_attention_heads")?);
@@ -119,8 +141,6 @@ impl<'c> Description<'c> {
 
     fn said_object(&self, key: &str) -> Result<Option<&Json>> {
         let Some(value) = self.said(key)? else { return Ok(None) };
-        // Of each kind of layers, as transformers 5 has it.
-        let value = value.get("full_attention").unwrap_or(value);
         let is_object = matches!(value, Json::Object(_));
         if is_object {
             Ok(Some(value))
@@ -138,7 +158,7 @@ impl<'c> Description<'c> {
                 entries.counts(&key, &values.ok_or_else(wrong)?);
             }
             (Kind::Count, _) => entries.count(&key, value.integer().ok_or_else(wrong)?),
-            (Kind::Real, _) => entries.real(&key, value.number().ok_or_else(wrong)? as f32),
+            (Kind::Real, _) => entries.real(&key, real(value).ok_or_else(wrong)?),
             (Kind::Text, _) => entries.text(&key, value.text().ok_or_else(wrong)?),
         }
         Ok(())
@@ -174,27 +194,29 @@ impl<'c> Description<'c> {
         Ok(())
     }
 
-    /// The keys of positions, or what frequencies are divided by.
-    fn positions(&self, entries: &mut Entries, own: &Json) -> Result<Option<Vec<f32>>> {
+    /// How many numbers of a head are turned, where a key says it.
+    fn turned(&self, positions: Option<&Json>) -> Result<Option<u32>> {
+        const PART: &str = "partial_rotary_factor";
+        let part = positions.and_then(|own| own.get(PART)).or(self.said(PART)?);
+        let (Some(part), Some(width)) = (part, self.head_dim()?) else { return Ok(None) };
+        let dims = part.number().map(|part| (part * f64::from(width)).round());
+        let dims = dims.filter(|&dims| dims >= 0.0 && dims <= f64::from(width)).ok_or_else(|| {
+            self.damaged(PART, format!("it is {part}, which is no part of the {width} numbers of a head"))
+        })?;
+        Ok(Some(dims as u32))
+    }
+
+    /// The keys of positions, or what the frequencies of so many turned numbers are divided by.
+    fn positions(&self, entries: &mut Entries, own: &Json, dims: u32) -> Result<Option<Vec<f32>>> {
         let wrong = |key: &str, reason: String| Err(self.wrong(&format!("rope_scaling.{key}"), reason));
         let kind = own.get("rope_type").or(own.get("type")).and_then(Json::text).unwrap_or("default");
-        if let Some(theta) = own.get("rope_theta").and_then(Json::number) {
-            entries.remove(&self.own("rope.freq_base"));
-            entries.real(&self.own("rope.freq_base"), theta as f32);
-        }
+        self.base(entries, "rope.freq_base", own)?;
         match kind {
             "default" | "none" => return Ok(None),
-            "llama3" => return self.stretched(own).map(Some),
-            "longrope" => {
-                let factors = own.get("long_factor").filter(|&long| Some(long) == own.get("short_factor"));
-                let Some(Json::List(factors)) = factors else {
-                    return wrong("long_factor", "it differs from short_factor".to_owned());
-                };
-                let factors = factors.iter().map(|factor| Some(factor.number()? as f32)).collect::<Option<Vec<f32>>>();
-                return match factors {
-                    Some(factors) => Ok(Some(factors)),
-                    None => wrong("long_factor", "it is no list of numbers".to_owned()),
-                };
+            "llama3" => return self.stretched(own, dims).map(Some),
+            "longrope" => return self.divided(entries, own, dims).map(Some),
+            "linear" | "yarn" if own.get("factor").is_none_or(|factor| *factor == Json::Null) => {
+                return wrong("factor", "it is not there".to_owned());
             }
             "linear" | "yarn" => {}
             other => return wrong("rope_type", format!("{other} is not written")),
@@ -212,19 +234,84 @@ impl<'c> Description<'c> {
         Ok(None)
     }
 
-    /// Llama 3.1's factors, as llama.cpp's `conversion/llama.py` computes them.
-    fn stretched(&self, own: &Json) -> Result<Vec<f32>> {
+    /// The base of frequencies, where their own section has one.
+    fn base(&self, entries: &mut Entries, key: &str, own: &Json) -> Result<()> {
+        let Some(theta) = own.get("rope_theta") else { return Ok(()) };
+        entries.remove(&self.own(key));
+        self.set(entries, key, "rope_theta", theta, Kind::Real)
+    }
+
+    /// The positions of layers with a window, of which llama.cpp knows the base alone.
+    fn local(&self, entries: &mut Entries, own: &Json, full: Option<&Json>) -> Result<()> {
+        if !self.architecture.keys.iter().any(|keys| keys.iter().any(|(key, ..)| *key == "rope.freq_base_swa")) {
+            if full == Some(own) {
+                return Ok(());
+            }
+            let reason = "it differs from full_attention, and llama.cpp has one kind of positions in the architecture";
+            return Err(self.wrong(LOCAL, format!("{reason} {}", self.architecture.name)));
+        }
+        let plain = |(key, value): &(String, Json)| match &**key {
+            "rope_theta" => true,
+            "rope_type" | "type" => value.text() == Some("default"),
+            _ => *value == Json::Null,
+        };
+        if !matches!(own, Json::Object(_)) || !own.entries().iter().all(plain) {
+            return Err(self.wrong(LOCAL, format!("it is {own}, and llama.cpp has plain positions there")));
+        }
+        self.base(entries, "rope.freq_base_swa", own)
+    }
+
+    /// What frequencies are divided by, for texts of all lengths, and what scales queries and keys beside it.
+    fn divided(&self, entries: &mut Entries, own: &Json, dims: u32) -> Result<Vec<f32>> {
+        let wrong = |key: &str, reason: &str| self.wrong(&format!("rope_scaling.{key}"), reason.to_owned());
+        let factors = own.get("long_factor").filter(|&long| Some(long) == own.get("short_factor"));
+        let Some(Json::List(factors)) = factors else {
+            return Err(wrong("long_factor", "it differs from short_factor"));
+        };
+        let factors = factors.iter().map(|factor| real(factor).filter(|&factor| factor > 0.0));
+        let factors: Vec<f32> =
+            factors.collect::<Option<_>>().ok_or_else(|| wrong("long_factor", "it is no list of numbers above 0"))?;
+        if factors.len() != dims as usize / 2 {
+            let reason = format!("it has {} numbers, and {dims} of a head are turned in pairs", factors.len());
+            return Err(wrong("long_factor", &reason));
+        }
         let number = |key: &str| {
-            let number = own.get(key).and_then(Json::number);
-            number
-                .map(|number| number as f32)
+            let Some(value) = own.get(key).filter(|&value| *value != Json::Null) else { return Ok(None) };
+            let number = value.number().filter(|number| *number as f32 > 0.0 && (*number as f32).is_finite());
+            number.map(Some).ok_or_else(|| wrong(key, &format!("it is {value}, which is no number above 0")))
+        };
+        let scale = match number("attention_factor")? {
+            Some(scale) => scale,
+            None => {
+                // As transformers computes it.
+                let most = self.said("max_position_embeddings")?.and_then(Json::number);
+                let top = self.said("original_max_position_embeddings")?.and_then(Json::number);
+                let original = number("original_max_position_embeddings")?.or(top);
+                let factor = number("factor")?.or(most.zip(original).map(|(most, original)| most / original));
+                match (factor, original.or(most)) {
+                    (Some(factor), _) if factor <= 1.0 => 1.0,
+                    (Some(factor), Some(original)) if original > 1.0 => (1.0 + factor.ln() / original.ln()).sqrt(),
+                    _ => return Err(wrong("attention_factor", "it is not there, nor what it is computed of")),
+                }
+            }
+        };
+        if (scale - 1.0).abs() > 0.0 {
+            entries.real(&self.own(SCALED_HEADS), scale as f32);
+        }
+        Ok(factors)
+    }
+
+    /// Llama 3.1's factors, as llama.cpp's `conversion/llama.py` computes them.
+    fn stretched(&self, own: &Json, width: u32) -> Result<Vec<f32>> {
+        let number = |key: &str| {
+            own.get(key)
+                .and_then(real)
                 .ok_or_else(|| self.wrong(&format!("rope_scaling.{key}"), "it is not there, or no number".to_owned()))
         };
         let [factor, low, high, original] =
             ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"].map(number);
         let (factor, low, high, original) = (factor?, low?, high?, original?);
         let theta = own.get("rope_theta").or(self.said("rope_theta")?).and_then(Json::number).unwrap_or(1e4);
-        let width = self.head_dim()?.unwrap_or_default();
         let stretched = |at: u32| {
             let wavelength = 2.0 * PI * (theta.powf(f64::from(at) / f64::from(width)) as f32);
             let smooth = ((original / wavelength - low) / (high - low)).clamp(0.0, 1.0);
@@ -249,7 +336,7 @@ impl<'c> Description<'c> {
         let Some(usual) = self.architecture.window else {
             let flag = self.config.get("use_sliding_window").and_then(Json::flag) == Some(true);
             let mistral = self.config.get("model_type").and_then(Json::text) == Some("mistral");
-            let listed = types.as_ref().is_some_and(|types| types.contains(&"sliding_attention"));
+            let listed = types.as_ref().is_some_and(|types| types.contains(&LOCAL));
             let length = self.count("max_position_embeddings")?;
             let window = self.config.get("sliding_window").and_then(Json::integer::<u32>);
             if let Some(window) = window.filter(|&window| (flag || mistral || listed) && Some(window) < length) {
@@ -269,15 +356,19 @@ impl<'c> Description<'c> {
         };
         let said =
             ["sliding_window_pattern", "_sliding_window_pattern"].into_iter().find_map(|key| self.config.get(key));
-        let period = match types {
-            Some(types) => {
-                let period = [usual]
-                    .into_iter()
-                    .chain(0..=layers)
-                    .find(|&period| is_period(&types, "sliding_attention", period));
+        let period = match (types, said) {
+            (Some(types), _) => {
+                // The first layer that sees everything ends the first period.
+                let first = types.iter().position(|own| *own != LOCAL).map_or(0, |layer| layer as u32 + 1);
+                let period = [usual, first].into_iter().find(|&period| is_period(&types, LOCAL, period));
                 period.ok_or_else(|| self.wrong(KEY, "not each of so many alone is full_attention".to_owned()))?
             }
-            None => said.and_then(Json::integer).unwrap_or(usual),
+            (None, Some(said)) => {
+                let wrong =
+                    || self.damaged("sliding_window_pattern", format!("it is {said}, and should be a whole number"));
+                said.integer().ok_or_else(wrong)?
+            }
+            (None, None) => usual,
         };
         if period != usual {
             entries.count(&self.own("attention.sliding_window_pattern"), period);
@@ -285,7 +376,16 @@ impl<'c> Description<'c> {
         Ok(())
     }
 
+    fn damaged(&self, key: &str, reason: String) -> Error {
+        Error::checkpoint(&self.file, Some(key), reason, "fetch the configuration again, with the tensors")
+    }
+
     fn wrong(&self, key: &str, reason: String) -> Error {
         Error::checkpoint(&self.file, Some(key), reason, ANOTHER)
     }
+}
+
+/// A number that `f32` holds.
+fn real(value: &Json) -> Option<f32> {
+    value.number().map(|number| number as f32).filter(|number| number.is_finite())
 }

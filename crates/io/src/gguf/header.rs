@@ -39,7 +39,7 @@ const HELP: &str = "the file is not as it was written: fetch or convert it again
 const ALIGNMENT: &str = "general.alignment";
 
 /// The most extents that ggml has.
-const MOST_DIMENSIONS: u32 = 4;
+pub(super) const MOST_DIMENSIONS: u32 = 4;
 
 /// Reads and checks the header of a file with these bytes.
 pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {

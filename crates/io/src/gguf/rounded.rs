@@ -1,5 +1,6 @@
 //! Floats quantized to types of GGUF, as `quantize_row_q4_0_ref` and its like in `ggml-quants.c` do it.
 
+use half::f16;
 use mlx_rs::{Array, Dtype};
 use rayon::prelude::*;
 use tacit_bridge::with_bytes;
@@ -15,22 +16,39 @@ pub(super) const ROUNDED: [&str; 8] = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5
 /// The bytes of an array's elements, whose rows are whole blocks.
 pub(super) fn rounded(array: &Array, kind: GgufType) -> Result<Vec<u8>> {
     if let Some(dtype) = kind.dtype {
-        return Ok(with_bytes(&array.as_dtype(dtype)?, <[u8]>::to_vec)?);
+        let narrow = array.as_dtype(dtype)?;
+        // What was infinite or no number before is so in each type of floats.
+        let lost = || narrow.is_finite()?.logical_not()?.logical_and(array.is_finite()?);
+        if dtype != Dtype::Float32 && array.dtype() != dtype && with_bytes(&lost()?, |lost| lost.contains(&1))? {
+            return Err(beyond(kind));
+        }
+        return Ok(with_bytes(&narrow, <[u8]>::to_vec)?);
     }
     let (Some(write), Some(round)) = (writer(kind.name()), rounding(kind.name())) else {
         return Err(Error::invalid(format!("there is no quantizing to {kind}"), format!("take one of {}", names())));
     };
-    Ok(with_bytes(&array.as_dtype(Dtype::Float32)?, |floats| {
+    let bytes = with_bytes(&array.as_dtype(Dtype::Float32)?, |floats| {
         let floats = floats.as_chunks::<4>().0;
         let mut bytes = vec![0; floats.len() / kind.elements * kind.bytes];
-        bytes.par_chunks_mut(kind.bytes).zip(floats.par_chunks(kind.elements)).for_each(|(bytes, floats)| {
+        let blocks = bytes.par_chunks_mut(kind.bytes).zip(floats.par_chunks(kind.elements));
+        let is_held = blocks.all(|(bytes, floats)| {
             let (mut x, mut block) = ([0.0; 32], Block::EMPTY);
             x.iter_mut().zip(floats).for_each(|(x, float)| *x = f32::from_le_bytes(*float));
             round(&x, &mut block);
             write(&block, bytes);
+            let is_half = |scale: f32| f16::from_f32(scale).is_finite();
+            x.iter().all(|x| x.is_finite()) && is_half(block.scale) && is_half(block.bias)
         });
-        bytes
-    })?)
+        is_held.then_some(bytes)
+    })?;
+    bytes.ok_or_else(|| beyond(kind))
+}
+
+/// What llama-quantize says of such a tensor is that its data are not valid, and it writes nothing either.
+fn beyond(kind: GgufType) -> Error {
+    let what = if kind.dtype.is_some() { "numbers" } else { "numbers, or scales of them," };
+    let help = "write it with `--format bf16` or `f32`, or look for weights that are not numbers";
+    Error::invalid(format!("it has {what} that {kind} does not hold"), help)
 }
 
 pub(super) fn names() -> String {

@@ -30,13 +30,7 @@ const UNSCORED: f32 = -1e6;
 
 impl Tokenizer {
     /// Adds the keys of the tokenizer, for so many rows of the embedding; `ends` are the tokens that end a text.
-    pub(super) fn describe(
-        &self,
-        folder: &Path,
-        words: usize,
-        ends: impl Iterator<Item = u32>,
-        entries: &mut Entries,
-    ) -> Result<()> {
+    pub(super) fn describe(&self, folder: &Path, words: usize, ends: Vec<u32>, entries: &mut Entries) -> Result<()> {
         let wrong =
             |key: &str, reason: String| Error::checkpoint(&folder.join("tokenizer.json"), Some(key), reason, HELP);
         let said = |key: &str| self.json.get(key).filter(|&value| *value != Json::Null);
@@ -45,32 +39,43 @@ impl Tokenizer {
         if type_of(model) != "BPE" {
             return Err(wrong("model.type", format!("it is {}, and BPE is written", type_of(model))));
         }
-        let added = if let Some(Json::List(added)) = said("added_tokens") { &added[..] } else { &[] };
+        let added = if let Some(Json::List(added)) = said(ADDED) { &added[..] } else { &[] };
         let vocab = model.get("vocab").map(Json::entries).unwrap_or_default();
         let ids = vocab.iter().map(|(token, id)| (&**token, id));
-        let of_added = added.iter().filter_map(|token| Some((token.get("content")?.text()?, token.get("id")?)));
-        let mut tokens = vec![None; words];
+        let of_added = added.iter().map(|token| {
+            let known = token.get("content").and_then(Json::text).zip(token.get("id"));
+            known.ok_or_else(|| wrong(ADDED, format!("{token} has no content, or no id")))
+        });
+        let mut tokens: Vec<Option<&str>> = vec![None; words];
         let mut by_text = HashMap::new();
-        for (token, id) in ids.chain(of_added) {
+        for (order, token) in ids.map(Ok).chain(of_added).enumerate() {
+            let (token, id) = token?;
             let at = id.integer::<usize>().filter(|&id| id < words);
             let at = at.ok_or_else(|| {
                 wrong("model.vocab", format!("{token:?} is token {id}, and the embedding has {words} rows"))
             })?;
-            tokens[at] = Some(token.to_owned());
-            by_text.insert(token, at);
+            // An added token may give another name to one of the model.
+            let other = tokens[at].replace(token).filter(|&other| other != token && order < vocab.len());
+            if let Some(other) = other {
+                return Err(wrong("model.vocab", format!("token {at} is {other:?} and {token:?}")));
+            }
+            if let Some(other) = by_text.insert(token, at).filter(|&other| other != at) {
+                return Err(wrong("model.vocab", format!("{token:?} is token {other} and {at}")));
+            }
         }
         let bytes = model.get("byte_fallback").and_then(Json::flag) == Some(true);
         let mut types: Vec<i64> =
             tokens.iter().map(|token| if token.is_some() { kind::NORMAL } else { kind::UNUSED }).collect();
         for (at, token) in tokens.iter().enumerate() {
             let is_byte = |token: &str| token.len() == 6 && token.starts_with("<0x") && token.ends_with('>');
-            if bytes && token.as_deref().is_some_and(is_byte) {
+            if bytes && token.is_some_and(is_byte) {
                 types[at] = kind::BYTE;
             }
         }
         let unknown = model.get("unk_token").and_then(Json::text).and_then(|token| by_text.get(token));
         for token in added {
-            if let Some(at) = token.get("id").and_then(Json::integer::<usize>) {
+            let at = token.get("content").and_then(Json::text).and_then(|text| by_text.get(text));
+            if let Some(&at) = at {
                 let special = token.get("special").and_then(Json::flag) == Some(true);
                 types[at] = if special { kind::CONTROL } else { kind::USER_DEFINED };
             }
@@ -78,8 +83,8 @@ impl Tokenizer {
         if let Some(&at) = unknown {
             types[at] = kind::UNKNOWN;
         }
-        let tokens: Vec<String> =
-            tokens.into_iter().enumerate().map(|(at, token)| token.unwrap_or_else(|| format!("[PAD{at}]"))).collect();
+        let word = |(at, token): (usize, Option<&str>)| token.map_or_else(|| filler(at, &by_text), str::to_owned);
+        let tokens: Vec<String> = tokens.into_iter().enumerate().map(word).collect();
         let merges = merges(model).ok_or_else(|| wrong("model.merges", "it is no list of pairs".to_owned()))?;
         entries.text(MODEL, if bytes { "llama" } else { "gpt2" });
         if bytes {
@@ -117,7 +122,8 @@ impl Tokenizer {
         let is_known =
             |end: u32| Some(end) == eos || tokens.get(end as usize).is_some_and(|token| ENDS.contains(&&**token));
         // llama.cpp knows the others by their names.
-        for (key, end) in [END_OF_TURN, END_OF_MESSAGE].into_iter().zip(ends.filter(|&end| !is_known(end))) {
+        for (key, end) in [END_OF_TURN, END_OF_MESSAGE].into_iter().zip(ends.into_iter().filter(|&end| !is_known(end)))
+        {
             entries.count(key, end);
         }
         if let Some(&at) = unknown.filter(|_| !entries.has(UNKNOWN)) {
@@ -160,6 +166,16 @@ impl Tokenizer {
     }
 }
 
+/// What llama.cpp calls a row of the embedding that no token has; longer, where a token is called so.
+fn filler(at: usize, by_text: &HashMap<&str, usize>) -> String {
+    let mut name = format!("[PAD{at}]");
+    while by_text.contains_key(&*name) {
+        name.insert(name.len() - 1, '_');
+    }
+    name
+}
+
+const ADDED: &str = "added_tokens";
 const PADDING: &str = "tokenizer.ggml.padding_token_id";
 
 /// The steps of a sequence, or what is one step itself.

@@ -11,13 +11,14 @@ use super::container::{Described, Entries, write};
 use super::cursor::Cursor;
 use super::description::Description;
 use super::encoded::Encoded;
+use super::header::MOST_DIMENSIONS;
 use super::kind::GgufType;
 use super::names::{LAYERS, ROPE, in_layer};
 use super::rounded::{ROUNDED, names};
 use super::vocabulary::Tokenizer;
 use super::{Gguf, heads, metadata};
 use crate::json::Json;
-use crate::layout;
+use crate::{Distance, layout};
 
 /// What stands beside the tensors of a model.
 pub(crate) struct Beside<'b> {
@@ -36,6 +37,9 @@ struct Tensor {
     of: usize,
     rows: Option<Vec<u32>>,
 }
+
+const HEAD: &str = "lm_head.weight";
+const EMBEDDING: &str = "model.embed_tokens.weight";
 
 const SMALL: [&str; 4] = ["ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a"];
 
@@ -64,7 +68,11 @@ pub(crate) fn write_model(
         Plan { path, others, widens: description.is_some(), quantized: 0, encoded: Vec::new(), tensors: Vec::new() };
     match &description {
         Some(description) => {
-            for (name, value) in layout::as_mlx_lm(path, parameters.clone())? {
+            let mut parameters = layout::as_mlx_lm(path, parameters.clone())?;
+            if description.is_tied() {
+                plan.drop_tied(&mut parameters)?;
+            }
+            for (name, value) in parameters {
                 plan.parameter(description, &name, value)?;
             }
         }
@@ -89,7 +97,7 @@ pub(crate) fn write_model(
             let (mut entries, factors) = description.entries(words)?;
             match &beside.tokenizer {
                 Some(tokenizer) => {
-                    let ends = description.tokens("eos_token_id");
+                    let ends = description.tokens("eos_token_id")?;
                     tokenizer.describe(beside.folder, words as usize, ends, &mut entries)?;
                 }
                 None => entries.text("tokenizer.ggml.model", "none"),
@@ -109,7 +117,14 @@ pub(crate) fn write_model(
         tensors.into_iter().map(|tensor| (tensor.described, (tensor.of, tensor.rows))).unzip();
     write(path, &entries, &described, |at| {
         let (of, rows) = &parts[at];
-        let bytes = encoded[*of].bytes()?;
+        let beyond = |error: Error| match error {
+            Error::Invalid { message, help } => {
+                let key = Some(described[at].name.clone());
+                Error::Checkpoint { file: path.to_owned(), key, reason: message, help }
+            }
+            other => other,
+        };
+        let bytes = encoded[*of].bytes().map_err(beyond)?;
         let Some(rows) = rows else { return Ok(bytes) };
         let stride = bytes.len() / (encoded[*of].shape[0].max(1) as usize);
         let row = |&row: &u32| &bytes[row as usize * stride..][..stride];
@@ -145,10 +160,26 @@ struct Plan<'p> {
 }
 
 impl Plan<'_> {
+    /// Takes a head out that is the embedding; with it in the file, llama.cpp would hold both.
+    fn drop_tied(&self, parameters: &mut Parameters) -> Result<()> {
+        let Some(head) = parameters.remove(HEAD) else { return Ok(()) };
+        let same = match parameters.get(EMBEDDING) {
+            Some(embedding) if embedding.aval()?.shape == head.aval()?.shape => {
+                Distance::of_values(embedding, &head)?.error <= 0.0
+            }
+            _ => false,
+        };
+        if same {
+            return Ok(());
+        }
+        let reason = format!("it is not {EMBEDDING}, which the configuration says it is");
+        let help = "leave the head out, or write `\"tie_word_embeddings\": false` into config.json if it is its own";
+        Err(self.wrong(HEAD, reason, help))
+    }
+
     /// Adds the tensors that a parameter of Hugging Face's is.
     fn parameter(&mut self, of: &Description<'_>, path: &str, mut value: Value) -> Result<()> {
-        let tied = of.is_tied();
-        if path.ends_with("rotary_emb.inv_freq") || (tied && path.starts_with("lm_head.")) {
+        if path.ends_with("rotary_emb.inv_freq") {
             return Ok(());
         }
         let layer = in_layer(path, LAYERS[1]);
@@ -165,14 +196,18 @@ impl Plan<'_> {
         if let Some(array) = changed(of, &name, tensor.2, &value)? {
             value = array.into();
         }
-        let rows = value.aval()?.shape.first().map_or(0, |&rows| rows as usize);
         let heads = match tensor.2 {
             Change::Queries => of.count("num_attention_heads")?,
             Change::Keys => of.kv_heads()?,
             Change::Net => of.count("linear_num_key_heads")?,
             _ => return self.tensor(&name, &value, None),
         };
-        let heads = heads.unwrap_or_default() as usize;
+        let aval = value.aval()?;
+        let Some(&rows) = aval.shape.first() else {
+            let help = "fetch the tensors again: this is no matrix and no bias";
+            return Err(self.wrong(path, format!("it is {aval}, which has no rows of heads"), help));
+        };
+        let (rows, heads) = (rows as usize, heads.unwrap_or_default() as usize);
         let key = of.count("linear_key_head_dim")?.unwrap_or_default() as usize;
         let is_net = tensor.2 == Change::Net;
         let order = if is_net { heads::net_order(rows, heads, key) } else { heads::order(rows, heads) };
@@ -198,6 +233,10 @@ impl Plan<'_> {
     /// Adds a tensor of a value, in a type that has it or that was asked for.
     fn tensor(&mut self, name: &str, value: &Value, rows: Option<Vec<u32>>) -> Result<()> {
         let aval = value.aval()?;
+        if aval.shape.len() > MOST_DIMENSIONS as usize {
+            let reason = format!("it is {aval}, and a tensor of ggml has at most {MOST_DIMENSIONS} extents");
+            return Err(self.wrong(name, reason, "reshape it, or leave it out"));
+        }
         let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
         let is_small = aval.shape.len() < 2 || SMALL.iter().any(|small| module.ends_with(small));
         if self.widens && is_small && aval.dtype.is_float() {

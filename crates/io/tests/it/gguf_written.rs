@@ -252,7 +252,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         (with(r#""hidden_act": "relu""#), dense.clone()),
         (with(r#""hidden_size": "x""#).replacen(r#""hidden_size": 32, "#, "", 1), dense.clone()),
         (with(r#""rope_scaling": {"rope_type": "dynamic", "factor": 2.0}"#), dense.clone()),
-        (with(r#""rope_scaling": {"rope_type": "yarn", "mscale": 2.0}"#), dense.clone()),
+        (with(r#""rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": 2.0}"#), dense.clone()),
         (
             with(r#""rope_scaling": {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [2.0]}"#),
             dense.clone(),

@@ -1,0 +1,117 @@
+//! Positions of models that are written as a GGUF file: every number that changes what a model computes is in the file, or the
+//! model is refused.
+
+use expect_test::expect;
+use tacit_io::GgufValue;
+use tacit_io::json::Json;
+
+use crate::gguf_written_malformed::{embedding, folder, llama, refused, written};
+
+/// What llama.cpp scales queries and keys by beside factors of their frequencies.
+#[test]
+fn factors_of_frequencies_come_with_what_scales_heads() {
+    let factors = "[1.0, 1.5, 2.0, 4.0]";
+    let of = |more: &str| {
+        llama(&format!(
+            r#""max_position_embeddings": 4096, "rope_scaling": {{"rope_type": "longrope", "long_factor": {factors}, "short_factor": {factors}{more}}}"#
+        ))
+    };
+    let scaled = |more: &str| {
+        let folder = folder(&of(more));
+        let made = written(&folder, &embedding(), None).expect("writes");
+        assert_eq!(made.aval("rope_freqs.weight").expect("is there").shape, [4]);
+        let scaling = made.configuration().expect("reads").get("rope_scaling").cloned();
+        let own = match made.metadata("llama.rope.scaling.attn_factor") {
+            Ok(GgufValue::Float(factor)) => Some(factor as f32),
+            _ => None,
+        };
+        (own, scaling.and_then(|scaling| scaling.get("attention_factor")?.number()))
+    };
+    assert_eq!(scaled(r#", "attention_factor": 1.0"#), (None, Some(1.0)));
+    assert_eq!(scaled(r#", "attention_factor": 1.25"#), (Some(1.25), Some(1.25)));
+    // As transformers has it where nothing says so.
+    let usual = |factor: f64, original: f64| (1.0 + factor.ln() / original.ln()).sqrt() as f32;
+    let (own, said) = scaled(r#", "original_max_position_embeddings": 1024"#);
+    assert_eq!(own, Some(usual(4.0, 1024.0)));
+    assert!((said.expect("is there") as f32 - usual(4.0, 1024.0)).abs() <= 0.0);
+    assert_eq!(scaled(r#", "factor": 2.0, "original_max_position_embeddings": 1024"#).0, Some(usual(2.0, 1024.0)));
+    assert_eq!(scaled(r#", "original_max_position_embeddings": 4096"#), (None, Some(1.0)));
+    let three = of("").replace("[1.0, 1.5, 2.0, 4.0]", "[1.0, 2.0, 4.0]");
+    let cases = [
+        three,
+        of("").replace("\"max_position_embeddings\": 4096, ", ""),
+        of(r#", "attention_factor": "x""#),
+        of(r#", "attention_factor": 0.0"#),
+        of(r#", "mscale": 2.0"#),
+        llama(r#""rope_scaling": {"rope_type": "linear"}"#),
+    ];
+    refused(
+        cases.iter().map(|config| (&**config, embedding())),
+        &expect![[r#"
+        FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are turned in pairs
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is 0.0, which is no number above 0
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.factor: it is not there
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]],
+    );
+}
+
+/// The configuration of a Gemma 3 as transformers 5 writes it.
+#[test]
+fn each_kind_of_layers_has_its_own_frequencies() {
+    let of = |sliding: &str| {
+        format!(
+            r#"{{"model_type": "gemma3_text", "num_hidden_layers": 6, "head_dim": 256, "query_pre_attn_scalar": 256, "rope_parameters": {{"full_attention": {{"rope_type": "linear", "factor": 8.0, "rope_theta": 2000000.0}}, "sliding_attention": {sliding}}}}}"#
+        )
+    };
+    let made = written(&folder(&of(r#"{"rope_type": "default", "rope_theta": 20000.0}"#)), &embedding(), None);
+    let made = made.expect("writes");
+    let keys = ["freq_base", "freq_base_swa", "scaling.factor"].map(|key| format!("gemma3.rope.{key}"));
+    let values = keys.map(|key| made.metadata(&key).expect("is there"));
+    assert_eq!(values, [2e6, 2e4, 8.0].map(GgufValue::Float));
+    let cases = [
+        of(r#"{"rope_type": "linear", "factor": 2.0, "rope_theta": 20000.0}"#),
+        of(r#"{"rope_type": "default", "rope_theta": "x"}"#),
+        of(r#"{"rope_type": "default", "partial_rotary_factor": 0.5}"#),
+        of("1"),
+        llama(
+            r#""rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e5}}"#,
+        ),
+    ];
+    refused(
+        cases.iter().map(|config| (&**config, embedding())),
+        &expect![[r#"
+        FOLDER/config.json: sliding_attention: it is {"rope_type": "linear", "factor": 2.0, "rope_theta": 20000.0}, and llama.cpp has plain positions there
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_theta: it is "x", which gemma3.rope.freq_base_swa cannot be
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: sliding_attention: it is {"rope_type": "default", "partial_rotary_factor": 0.5}, and llama.cpp has plain positions there
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: sliding_attention: it is 1, and llama.cpp has plain positions there
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: sliding_attention: it differs from full_attention, and llama.cpp has one kind of positions in the architecture llama
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]],
+    );
+}
+
+/// A reader beside these: nothing of a file is left out that changes what a model computes.
+#[test]
+fn what_scales_heads_is_not_left_out_of_a_configuration() {
+    let of = |factor: &str| {
+        llama(&format!(
+            r#""rope_scaling": {{"rope_type": "longrope", "long_factor": [1.0, 1.0, 1.0, 2.0], "short_factor": [1.0, 1.0, 1.0, 2.0], "attention_factor": {factor}}}"#
+        ))
+    };
+    let made = written(&folder(&of("1.5")), &embedding(), None).expect("writes");
+    let scaling = made.configuration().expect("reads").get("rope_scaling").cloned().expect("is there");
+    assert_eq!(scaling.get("attention_factor"), Some(&Json::Float(1.5)));
+}
