@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
 use tacit_io::bitsandbytes::BitsAndBytesLayout;
-use tacit_io::{FileKind, GgufType, Library, ModelFolder, bitsandbytes, dense, hugging_face, save};
+use tacit_io::{FileKind, GgufType, Library, ModelFolder, bitsandbytes, dense, hugging_face, layout, save};
 use tacit_nn::Parameters;
 
 use crate::interruption;
@@ -103,7 +103,11 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     options.overwriting.check(files, [input])?;
     interruption::clear_up(None);
     let kind = FileKind::of(input)?;
-    let read = kind.read(input)?;
+    let mut read = kind.read(input)?;
+    if library == Some(Library::MlxLm) {
+        // Before parameters are counted: the experts of a layer are one there.
+        read = layout::as_mlx_lm(input, read)?;
+    }
     let nbytes = |parameters: &Parameters| parameters.values().map(Value::nbytes).sum();
     let codes = |parameters: &Parameters| parameters.values().filter(|value| value.is_implicit()).count();
     let (before, codes_before) = (nbytes(&read), codes(&read));

@@ -856,4 +856,17 @@ fn models_of_several_programs_have_the_same_names() {
             1 are floats now: mlx-lm does not have their format
         "#]],
     );
+    // Experts of a layer are one parameter for mlx-lm, which is counted once.
+    let experts = folder.at("experts");
+    fs::create_dir(&experts).expect("makes a folder");
+    fs::write(folder.at("experts/config.json"), r#"{"model_type": "qwen3_moe"}"#).expect("writes");
+    let expert = |expert| format!("model.layers.0.mlp.experts.{expert}.up_proj.weight");
+    let wide = ops::ones::<f32>(&[8, 64]).expect("ones");
+    let codes = || tacit_arrays::Nf4Array::quantize(&wide, 64).expect("whole blocks");
+    let parameters: Parameters = (0..3).map(|number| (expert(number), codes().into())).collect();
+    save(folder.at("experts/model.safetensors"), &parameters).expect("saves");
+    check(&["convert", &experts, "--as", "mlx-lm", "-o", &folder.at("of_experts")], 0, &folder, expect![[r#"
+        1 parameters, 864 bytes before, 6144 after
+        1 are floats now: mlx-lm does not have their format
+    "#]]);
 }
