@@ -22,7 +22,7 @@ use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Policy, Result};
 use tacit_models::{Config, Decoder, Formats, Positions};
 use tacit_nn::generate::{Draft, GenerateOptions, Generation, Sampler, Texts, generate, speculate};
-use tacit_nn::{Cache, Model, Outcome};
+use tacit_nn::{Cache, Model, Rules};
 use tokenizers::Tokenizer;
 
 use answer::Answer;
@@ -250,9 +250,14 @@ impl Weights {
 pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path>) -> Result<(Config, Model<Decoder>)> {
     let (config, mut model) = tacit_models::load(path)?;
     if let Some(formats) = formats {
+        let note = match formats {
+            Formats::One(format) => Rules::for_decoder(format, &model.values()?)?.note,
+            Formats::Rules(_) => None,
+        };
         model = tacit_models::quantize(model, formats)?;
-        if let Formats::One(format) = formats {
-            tell_finer(&model, format);
+        if let Some(note) = note {
+            // Who closed the standard error does not read it.
+            drop(writeln!(io::stderr(), "{note}"));
         }
     }
     // MLX has no fast product of half floats on a CPU.
@@ -261,20 +266,6 @@ pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path
         tacit_models::adapt(&mut model, folder)?;
     }
     Ok((config, model))
-}
-
-/// Says which weights are in another format than was asked for.
-fn tell_finer(model: &Model<Decoder>, format: &AnyFormat) {
-    let asked = format.to_string();
-    for (path, row) in model.report().rows {
-        if let Outcome::Quantized { format, .. } = row.outcome
-            && format != asked
-        {
-            let why = "4 bits in it raised the perplexity of Gemma 3 270M by 13 %; a file of rules decides otherwise";
-            // Who closed the standard error does not read it.
-            drop(writeln!(io::stderr(), "{path} is in {format}: {why}"));
-        }
-    }
 }
 
 /// Empty caches for this model.

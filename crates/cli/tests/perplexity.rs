@@ -201,10 +201,36 @@ fn formats_stand_in_one_table_beside_their_bits() {
             nf4:64             5.6569      1.9605   4.758         17472
             coarse.toml        5.7651      2.1072  31.760        116624
             2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
-            lm_head.weight is in affine:8:64: 4 bits in it raised the perplexity of Gemma 3 270M by 13 %; a file of rules decides otherwise
-            model.embed_tokens.weight is in affine:8:64: 4 bits in it raised the perplexity of Gemma 3 270M by 13 %; a file of rules decides otherwise
+            lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
         "#]],
     );
+}
+
+/// As `common_tokenize` of llama-perplexity does it, which parses no special tokens, and as `mlx_lm.perplexity` does it.
+#[test]
+fn special_tokens_in_a_text_are_those_of_the_convention() {
+    let folder = Folder::new("special", "0 1 2 1 0 1 2");
+    let tokenizer = r#"{
+        "model": {"type": "BPE", "vocab": {"<": 0, "s": 1, ">": 2, "<s>": 3}, "merges": []},
+        "added_tokens": [{
+            "id": 3, "content": "<s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false
+        }]
+    }"#;
+    fs::write(folder.0.join("tokenizer.json"), tokenizer).expect("writes");
+    let text = folder.0.join("text");
+    fs::write(&text, "<s>s<s>").expect("writes");
+    let of_text = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.arg("perplexity").arg(&folder.0).arg("--text").arg(&text).args(["--window", "3", "--json"]);
+        let output = command.args(options).output().expect("starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("json")
+    };
+    assert_eq!(of_text(&[]), folder.json(&["--window", "3"]));
+    fs::write(folder.0.join("tokens"), "3 1 3").expect("writes");
+    let of_mlx_lm = ["--convention", "mlx-lm"];
+    assert_eq!(of_text(&of_mlx_lm), folder.json(&[&of_mlx_lm[..], &["--window", "3"]].concat()));
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Rules {
         }
         let note = (!finer.is_empty()).then(|| {
             format!(
-                "{}: 4 bits in the embedding raised the perplexity of Gemma 3 270M by 13 %; rules of your own decide otherwise",
+                "{}: embedding and head have at least {BITS} bits, since each token goes through them; rules of your own decide otherwise",
                 finer.join(", ")
             )
         });
