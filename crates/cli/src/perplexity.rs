@@ -48,11 +48,12 @@ pub(crate) struct Options {
 /// Which tokens of a window count.
 #[derive(Clone, Copy, PartialEq, Serialize, ValueEnum)]
 enum Convention {
-    /// Those of its later half; the first token of each window is the one that begins a text, where the tokenizer has one
+    /// Those of its later half; the first token of each window is the one that begins a text, where the tokenizer has one, and
+    /// what looks like a special token in the text is text
     #[value(name = "llama.cpp")]
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
-    /// All but its first
+    /// All but its first; what looks like a special token in the text is that token
     #[value(name = "mlx-lm")]
     #[serde(rename = "mlx-lm")]
     MlxLm,
@@ -140,7 +141,9 @@ fn tokens(options: &Options) -> Result<(Vec<u32>, Option<u32>)> {
     }
     let file = options.text.as_deref().unwrap_or(Path::new(""));
     let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
-    let tokenizer = source.tokenizer()?;
+    let mut tokenizer = source.tokenizer()?;
+    // A text that has the name of a special token, as `</s>`, means its letters to llama-perplexity, and the token to mlx-lm.
+    tokenizer.set_encode_special_tokens(options.convention == Convention::LlamaCpp);
     let tokens = text::tokens(&tokenizer, &file.display().to_string(), &text, true)?;
     Ok((tokens, if begins { text::begin(&tokenizer)? } else { None }))
 }
