@@ -9,36 +9,36 @@ use crate::scratch::Scratch;
 
 /// A file in the making: its parts are put one after the other.
 #[derive(Clone, Default)]
-struct Maker {
+pub(crate) struct Maker {
     metadata: Vec<Vec<u8>>,
-    tensors: Vec<Vec<u8>>,
+    pub(crate) tensors: Vec<Vec<u8>>,
     elements: Vec<u8>,
     alignment: usize,
 }
 
-fn text(text: &str) -> Vec<u8> {
+pub(crate) fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
 impl Maker {
-    fn value(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
+    pub(crate) fn value(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         self.metadata.push([&text(key), &kind.to_le_bytes()[..], value].concat());
         self
     }
 
-    fn tensor(mut self, name: &str, extents: &[u64], kind: u32, offset: u64) -> Self {
+    pub(crate) fn tensor(mut self, name: &str, extents: &[u64], kind: u32, offset: u64) -> Self {
         let extents: Vec<u8> = extents.iter().flat_map(|extent| extent.to_le_bytes()).collect();
         let count = (extents.len() as u32 / 8).to_le_bytes();
         self.tensors.push([&text(name), &count[..], &extents, &kind.to_le_bytes(), &offset.to_le_bytes()].concat());
         self
     }
 
-    fn elements(mut self, count: usize) -> Self {
+    pub(crate) fn elements(mut self, count: usize) -> Self {
         self.elements = (0..count).map(|at| at as u8).collect();
         self
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let counts = [self.tensors.len() as u64, self.metadata.len() as u64].map(u64::to_le_bytes).concat();
         self.with_counts(&counts)
     }
@@ -253,5 +253,22 @@ proptest! {
             bytes[at.index(length)] = byte;
         }
         let _ = read(&folder, &bytes);
+    }
+}
+
+/// As llama.cpp's converter of adapters makes them: their tensors are changes of tensors, and have no names of Hugging Face's.
+#[test]
+fn tensors_of_an_adapter_keep_their_names() {
+    let folder = Scratch::new();
+    let adapter = Maker::default()
+        .value("general.architecture", 8, &text("llama"))
+        .value("general.type", 8, &text("adapter"))
+        .tensor("blk.0.attn_q.weight.lora_a", &[32, 2], 0, 0)
+        .tensor("blk.0.attn_q.weight.lora_b", &[2, 32], 0, 256)
+        .elements(512);
+    let heads = adapter.clone().value("llama.attention.head_count", 4, &4_u32.to_le_bytes());
+    for made in [adapter, heads] {
+        let parameters = tacit_io::read(folder.file("model.gguf", made.bytes())).expect("reads");
+        assert_eq!(parameters.keys().collect::<Vec<_>>(), ["blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_b"]);
     }
 }

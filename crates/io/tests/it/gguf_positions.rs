@@ -2,10 +2,12 @@
 //! model is refused.
 
 use expect_test::expect;
-use tacit_io::GgufValue;
 use tacit_io::json::Json;
+use tacit_io::{Gguf, GgufValue};
 
+use crate::gguf_malformed::{Maker, text};
 use crate::gguf_written_malformed::{embedding, folder, llama, refused, written};
+use crate::scratch::Scratch;
 
 /// What llama.cpp scales queries and keys by beside factors of their frequencies.
 #[test]
@@ -114,4 +116,64 @@ fn what_scales_heads_is_not_left_out_of_a_configuration() {
     let made = written(&folder(&of("1.5")), &embedding(), None).expect("writes");
     let scaling = made.configuration().expect("reads").get("rope_scaling").cloned().expect("is there");
     assert_eq!(scaling.get("attention_factor"), Some(&Json::Float(1.5)));
+}
+
+/// A file of llama.cpp with factors of four frequencies.
+fn with_factors() -> Maker {
+    let count = |count: u32| count.to_le_bytes();
+    Maker::default()
+        .value("general.architecture", 8, &text("llama"))
+        .value("llama.embedding_length", 4, &count(32))
+        .value("llama.attention.head_count", 4, &count(4))
+        .tensor("token_embd.weight", &[32, 1], 0, 0)
+        .tensor("rope_freqs.weight", &[4], 0, 128)
+        .elements(144)
+}
+
+#[test]
+fn factors_of_frequencies_are_read_alone() {
+    let folder = Scratch::new();
+    let real = |number: f32| number.to_le_bytes();
+    let scaling = |made: Maker| {
+        let read = Gguf::open(folder.file("made.gguf", made.bytes())).and_then(|file| file.configuration());
+        read.map(|json| json.get("rope_scaling").cloned()).map_err(|error| folder.message(&error))
+    };
+    let kind = |scaling: Option<Json>| scaling.and_then(|own| Some(own.get("rope_type")?.text()?.to_owned()));
+    for alone in [
+        with_factors(),
+        with_factors().value("llama.rope.scaling.factor", 6, &real(1.0)),
+        with_factors().value("llama.rope.scaling.type", 8, &text("none")).value(
+            "llama.rope.scaling.factor",
+            6,
+            &real(4.0),
+        ),
+    ] {
+        assert_eq!(kind(scaling(alone).expect("reads")).as_deref(), Some("longrope"));
+    }
+    let mut none = with_factors();
+    none.tensors.truncate(1);
+    let beside = [
+        with_factors().value("llama.rope.scaling.factor", 6, &real(4.0)),
+        with_factors().value("llama.rope.scale_linear", 6, &real(4.0)),
+        with_factors().value("llama.rope.scaling.type", 8, &text("yarn")).value(
+            "llama.rope.scaling.factor",
+            6,
+            &real(4.0),
+        ),
+        none.clone().value("llama.rope.scaling.attn_factor", 6, &real(1.5)),
+        none.value("llama.rope.scaling.attn_factor", 8, &text("x")),
+    ];
+    let said = beside.map(|made| scaling(made).expect_err("is refused") + "\n").concat();
+    expect![[r#"
+        FOLDER/made.gguf: rope_freqs.weight: it stands beside a scaling of all positions, and no library has both
+        help: convert the model again
+        FOLDER/made.gguf: rope_freqs.weight: it stands beside a scaling of all positions, and no library has both
+        help: convert the model again
+        FOLDER/made.gguf: rope_freqs.weight: it stands beside a scaling of all positions, and no library has both
+        help: convert the model again
+        FOLDER/made.gguf: llama.rope.scaling.attn_factor: it scales heads without rope_freqs.weight, and no library has it so
+        help: convert the model again
+        FOLDER/made.gguf: llama.rope.scaling.attn_factor: it scales heads without rope_freqs.weight, and no library has it so
+        help: convert the model again
+    "#]].assert_eq(&said);
 }
