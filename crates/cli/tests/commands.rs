@@ -865,8 +865,13 @@ fn models_of_several_programs_have_the_same_names() {
     let codes = || tacit_arrays::Nf4Array::quantize(&wide, 64).expect("whole blocks");
     let parameters: Parameters = (0..3).map(|number| (expert(number), codes().into())).collect();
     save(folder.at("experts/model.safetensors"), &parameters).expect("saves");
-    check(&["convert", &experts, "--as", "mlx-lm", "-o", &folder.at("of_experts")], 0, &folder, expect![[r#"
+    check(
+        &["convert", &experts, "--as", "mlx-lm", "-o", &folder.at("of_experts")],
+        0,
+        &folder,
+        expect![[r#"
         1 parameters, 864 bytes before, 6144 after
         1 are floats now: mlx-lm does not have their format
-    "#]]);
+    "#]],
+    );
 }

@@ -145,10 +145,15 @@ impl Gguf {
             scaling.set("rope_type", Json::Text("linear".to_owned()));
         }
         let scaled = self.said(SCALED_HEADS)?;
-        let is_scaled = scaled.as_ref().is_some_and(|scaled| scaled.number().is_none_or(|own| (own - 1.0).abs() > 0.0));
-        if is_scaled && !self.header.tensors.contains_key(ROPE) {
-            let reason = format!("it scales heads without {ROPE}, and no library has it so");
-            return Err(self.wrong_own(SCALED_HEADS, reason));
+        let other = scaled.as_ref().map(Json::number).filter(|scaled| scaled.is_none_or(|own| (own - 1.0).abs() > 0.0));
+        if let Some(other) = other.filter(|_| !self.header.tensors.contains_key(ROPE)) {
+            let is_yarn = scaling.get("rope_type").and_then(Json::text) == Some("yarn");
+            let Some(other) = other.filter(|_| is_yarn) else {
+                let reason = format!("it scales heads without {ROPE} or yarn, and no library has it so");
+                return Err(self.wrong_own(SCALED_HEADS, reason));
+            };
+            let gain = factor.map_or(1.0, yarn_gain) * other;
+            scaling.set("attention_factor", short(f64::from(gain as f32)));
         }
         if let Some(stored) = self.header.tensors.get(ROPE) {
             let factors = self.get(ROPE)?;
@@ -213,6 +218,11 @@ impl Gguf {
     fn wrong_own(&self, key: &str, reason: String) -> Error {
         self.own(key).map_or_else(|error| error, |key| self.wrong(&key, reason, AGAIN))
     }
+}
+
+/// What YaRN multiplies queries and keys by for a factor of positions, where nothing says it.
+pub(super) fn yarn_gain(factor: f64) -> f64 {
+    if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
 }
 
 /// What scores are divided by the root of, where llama.cpp knows it by the number of layers.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tacit_core::{Error, Result};
 
 use super::architecture::{Architecture, Kind, ROPE_SCALING, SCALED_HEADS};
-use super::configuration::set_scale;
+use super::configuration::{set_scale, yarn_gain};
 use super::container::Entries;
 use super::tokenizer::{BEGIN, END};
 use crate::json::Json;
@@ -203,7 +203,13 @@ impl<'c> Description<'c> {
         let dims = dims.filter(|&dims| dims >= 0.0 && dims <= f64::from(width)).ok_or_else(|| {
             self.damaged(PART, format!("it is {part}, which is no part of the {width} numbers of a head"))
         })?;
-        Ok(Some(dims as u32))
+        let dims = dims as u32;
+        if self.architecture.name == "llama" && dims != width {
+            return Err(
+                self.wrong(PART, format!("it is {part}, and llama.cpp turns all of a head in the architecture llama"))
+            );
+        }
+        Ok(Some(dims))
     }
 
     /// The keys of positions, or what the frequencies of so many turned numbers are divided by.
@@ -227,6 +233,17 @@ impl<'c> Description<'c> {
             match key {
                 _ if *value == Json::Null
                     || ["type", "rope_type", "rope_theta", "partial_rotary_factor"].contains(&&**theirs) => {}
+                _ if theirs == "attention_factor" => {
+                    // Transformers has none of a linear scaling. llama.cpp computes that of YaRN, and multiplies it by this.
+                    let factor = own.get("factor").and_then(Json::number).filter(|_| kind == "yarn");
+                    let Some(gain) = real(value).filter(|&gain| gain > 0.0) else {
+                        return wrong(theirs, format!("it is {value}, which is no number above 0"));
+                    };
+                    let ratio = factor.map_or(1.0, |factor| f64::from(gain) / yarn_gain(factor)) as f32;
+                    if (ratio - 1.0).abs() > f32::EPSILON {
+                        entries.real(&self.own(SCALED_HEADS), ratio);
+                    }
+                }
                 Some(&(own, _, kind)) => self.set(entries, own, theirs, value, kind)?,
                 None => return wrong(theirs, format!("it is {value}, and llama.cpp has no key for it")),
             }

@@ -46,23 +46,29 @@ fn factors_of_frequencies_come_with_what_scales_heads() {
         of(r#", "attention_factor": 0.0"#),
         of(r#", "mscale": 2.0"#),
         llama(r#""rope_scaling": {"rope_type": "linear"}"#),
+        llama(r#""rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": "x"}"#),
+        llama(r#""partial_rotary_factor": 0.5"#),
     ];
     refused(
         cases.iter().map(|config| (&**config, embedding())),
         &expect![[r#"
-        FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are turned in pairs
-        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
-        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
-        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: rope_scaling.attention_factor: it is 0.0, which is no number above 0
-        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
-        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: rope_scaling.factor: it is not there
-        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-    "#]],
+            FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are turned in pairs
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.attention_factor: it is 0.0, which is no number above 0
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.factor: it is not there
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture llama
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        "#]],
     );
 }
 
@@ -118,6 +124,33 @@ fn what_scales_heads_is_not_left_out_of_a_configuration() {
     assert_eq!(scaling.get("attention_factor"), Some(&Json::Float(1.5)));
 }
 
+/// llama.cpp computes what YaRN scales queries and keys by, and multiplies it by a key; it reads no other.
+#[test]
+fn the_scale_of_yarn_is_a_multiple_of_its_usual_one() {
+    let of = |kind: &str, more: &str| {
+        let config = llama(&format!(r#""rope_scaling": {{"rope_type": "{kind}", "factor": 4.0{more}}}"#));
+        let made = written(&folder(&config), &embedding(), None).expect("writes");
+        assert!(made.metadata("llama.rope.scaling.yarn_attn_factor").is_err());
+        let scaling = made.configuration().expect("reads").get("rope_scaling").cloned().expect("is there");
+        let key = made.metadata("llama.rope.scaling.attn_factor").ok();
+        (key, scaling.get("attention_factor").cloned())
+    };
+    let usual = 0.1 * 4f64.ln() + 1.0;
+    let float = |number: f64| Some(GgufValue::Float(f64::from(number as f32)));
+    let (key, said) = of("yarn", r#", "attention_factor": 1.4"#);
+    assert_eq!(key, float(f64::from(1.4f32) / usual));
+    // The file has an f32 of the quotient.
+    let said = said.and_then(|said| said.number()).expect("is there");
+    assert!((said - 1.4).abs() < 1.4 * f64::from(f32::EPSILON), "{said}");
+    for (kind, more) in [
+        ("yarn", String::new()),
+        ("yarn", format!(r#", "attention_factor": {usual}"#)),
+        ("linear", r#", "attention_factor": 1.4"#.to_owned()),
+    ] {
+        assert_eq!(of(kind, &more), (None, None), "{kind}{more}");
+    }
+}
+
 /// A file of llama.cpp with factors of four frequencies.
 fn with_factors() -> Maker {
     let count = |count: u32| count.to_le_bytes();
@@ -171,9 +204,9 @@ fn factors_of_frequencies_are_read_alone() {
         help: convert the model again
         FOLDER/made.gguf: rope_freqs.weight: it stands beside a scaling of all positions, and no library has both
         help: convert the model again
-        FOLDER/made.gguf: llama.rope.scaling.attn_factor: it scales heads without rope_freqs.weight, and no library has it so
+        FOLDER/made.gguf: llama.rope.scaling.attn_factor: it scales heads without rope_freqs.weight or yarn, and no library has it so
         help: convert the model again
-        FOLDER/made.gguf: llama.rope.scaling.attn_factor: it scales heads without rope_freqs.weight, and no library has it so
+        FOLDER/made.gguf: llama.rope.scaling.attn_factor: it scales heads without rope_freqs.weight or yarn, and no library has it so
         help: convert the model again
     "#]].assert_eq(&said);
 }
