@@ -24,6 +24,7 @@ mod perplexity;
 mod primitives;
 mod quantize;
 mod table;
+mod train;
 mod types;
 mod variables;
 
@@ -98,6 +99,12 @@ enum Command {
     /// count. Perplexities can be compared where text, tokens, window and convention are the same. The error is the
     /// standard error of the mean loss times the perplexity.
     Perplexity(perplexity::Options),
+    /// Adapt a decoder to texts: by adapters beside its weights as they are stored, or by training these for a format
+    ///
+    /// The loss of prompts and of what users say does not count. The run is kept in a folder beside the output until that is
+    /// whole. After an interruption, of whatever kind, the same command goes on where it was last saved, and the output is the same,
+    /// bit by bit.
+    Train(train::Options),
     /// Start a program as the ranks of a group, on this machine or on several
     Launch(launch::Options),
     /// List the array types and the formats that have a text
@@ -156,6 +163,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Generate(options) => return generate::generate(&options, &mut output),
         Command::Chat(options) => return chat::chat(&options, &mut output),
         Command::Perplexity(options) => perplexity::perplexity(&options, &mut output),
+        Command::Train(options) => train::train(&options, &mut output),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
         Command::New(options) => output.show(&new::new(&options)?),

@@ -3,7 +3,7 @@
 //! [`Decoder`] is plain mlx-rs modules: it knows of caches and of no array type, and its parameters have the paths that the
 //! files give them. [`load`] reads a folder or a GGUF file into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
 //! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them;
-//! [`token_losses`] is what trains them, and [`perplexity()`] measures them. The architectures are those
+//! [`token_losses`] is what trains them, on [`Rows`] of tokens, and [`perplexity()`] measures them. The architectures are those
 //! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`, and the hybrid `qwen3_next`, whose
 //! layers have a convolution and a gated delta rule in place of attention, but for each fourth. Such a layer goes through a
 //! prompt token by token in the graph, so that a long prompt should come in pieces of some dozens.
@@ -36,6 +36,7 @@ mod load;
 mod losses;
 mod perplexity;
 mod rope;
+mod rows;
 mod vocabulary;
 
 pub use config::{Activation, Bias, Config, Norm};
@@ -46,3 +47,4 @@ pub use load::{adapt, load, quantize};
 pub use losses::token_losses;
 pub use perplexity::{Convention, Perplexity, Windows, perplexity};
 pub use rope::Rope;
+pub use rows::{Batch, Rows, Sample};

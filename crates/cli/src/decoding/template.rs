@@ -103,6 +103,15 @@ impl Template {
 
     /// The text of a conversation, up to where the model's answer begins: it holds the tokens that begin a text, too.
     pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
+        self.text(messages, true)
+    }
+
+    /// The text of a conversation to its end.
+    pub(crate) fn ended(&self, messages: &[Message]) -> Result<String> {
+        self.text(messages, false)
+    }
+
+    fn text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let mut environment = Environment::new();
         // As transformers sets it.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -124,7 +133,7 @@ impl Template {
             &self.source,
             context! {
                 messages => messages,
-                add_generation_prompt => true,
+                add_generation_prompt => add_generation_prompt,
                 bos_token => self.bos_token.as_deref().unwrap_or_default(),
                 eos_token => self.eos_token.as_deref().unwrap_or_default(),
             },

@@ -1,0 +1,274 @@
+//! What `tacit train` is asked for.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use tacit_arrays::format::AnyFormat;
+use tacit_core::{Error, Result};
+use tacit_models::{Decoder, Formats, Rows};
+use tacit_nn::training::Schedule;
+use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, QatConfig};
+
+use crate::overwriting::Overwriting;
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("how").required(true).args(["lora", "dora", "qat"]))]
+pub(crate) struct Options {
+    /// A GGUF file, or a folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
+    pub(super) model: PathBuf,
+    /// Train low-rank adapters of this rank beside the weights, which stay as they are
+    #[arg(long, value_name = "RANK")]
+    lora: Option<NonZero<usize>>,
+    /// Train low-rank adapters of this rank, and the magnitudes of the weights' rows
+    #[arg(long, value_name = "RANK")]
+    dora: Option<NonZero<usize>>,
+    /// Train the weights themselves, as this format will store them: they become floats for it, which takes several times their
+    /// bytes
+    #[arg(long, value_name = "FORMAT")]
+    qat: Option<String>,
+    /// A file of texts, a line of JSON each: {"text": ..}; {"prompt": .., "completion": ..}, of which the completion is learned;
+    /// or {"messages": [{"role": .., "content": ..}, ..]}, in the model's chat template, of which the answers are
+    #[arg(long, value_name = "FILE")]
+    pub(super) data: PathBuf,
+    /// Another such file, whose loss is measured and which is not learned
+    #[arg(long, value_name = "FILE")]
+    pub(super) evaluate: Option<PathBuf>,
+    /// What is written: the folder of an adapter; of a model that was merged or trained by `--qat`, its folder, or a GGUF file if the
+    /// name ends with .gguf
+    #[arg(short, long, value_name = "PATH")]
+    pub(super) output: PathBuf,
+    /// Whose adapter is written
+    #[arg(long = "as", value_enum, default_value_t = Library::Peft)]
+    pub(super) library: Library,
+    /// Merge the adapters into the weights in this format, as which they are trained, so that nothing is lost; or in none, into floats
+    #[arg(long, value_name = "FORMAT", conflicts_with = "qat")]
+    merge: Option<String>,
+    /// Which weights are trained, by their paths
+    #[arg(long, value_name = "PATTERN", default_value = "model.layers.*_proj.weight")]
+    layers: String,
+    /// What the weights of the products become before: a format, or a file of rules, as for `tacit generate`. Codes stay
+    #[arg(long, value_name = "FORMAT")]
+    weights: Option<String>,
+    #[command(flatten)]
+    pub(super) pace: Pace,
+    /// How many tokens a row has
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    length: usize,
+    /// Give each text a row of its own: without it several that fit are put into one, of which each sees those before it
+    #[arg(long)]
+    pub(super) apart: bool,
+    /// What the order of the data and the adapters begin with
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Say the loss after so many steps
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub(super) report_every: NonZero<u64>,
+    /// Measure the loss of the other file after so many steps, and at the end
+    #[arg(long, value_name = "N", default_value = "100")]
+    pub(super) evaluate_every: NonZero<u64>,
+    /// Save the run after so many steps: after an interruption the same command goes on there
+    #[arg(long, value_name = "N", default_value = "50")]
+    pub(super) save_every: NonZero<u64>,
+    /// Record losses, rates, norms and memory in this file, as lines of JSON
+    #[arg(long, value_name = "FILE")]
+    pub(super) record: Option<PathBuf>,
+    /// Draw the losses
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) overwriting: Overwriting,
+}
+
+/// How steps are made.
+#[derive(Args, Clone)]
+pub(super) struct Pace {
+    /// How many steps are made; without it so many that each row is learned as often as `--epochs` says
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<NonZero<u64>>,
+    /// How often each row is learned
+    #[arg(long, value_name = "N", default_value = "1")]
+    epochs: NonZero<u64>,
+    /// How many rows are learned at a time
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) batch: NonZero<usize>,
+    /// From how many batches a step takes its gradient, which is that of one batch of all their rows
+    #[arg(long, value_name = "N", default_value = "4")]
+    pub(super) accumulate: NonZero<usize>,
+    /// The learning rate, after the warm-up
+    #[arg(long, value_name = "RATE", default_value_t = 1e-4)]
+    rate: f32,
+    /// In how many steps the rate rises to that
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    warmup: u64,
+    /// How the rate falls
+    #[arg(long, value_enum, default_value_t = Fall::Cosine)]
+    schedule: Fall,
+    /// The greatest norm of a gradient, which is scaled down to it; inf is none
+    #[arg(long, value_name = "NORM", default_value_t = 1.0)]
+    pub(super) clip: f32,
+    /// What part of a weight, times the rate, each step takes from it
+    #[arg(long, value_name = "DECAY", default_value_t = 0.0)]
+    pub(super) decay: f32,
+    /// Multiply the change of adapters by this over their rank; without it by 2
+    #[arg(long, value_name = "ALPHA")]
+    alpha: Option<f32>,
+}
+
+/// How the rate falls.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Fall {
+    /// To 0 along half a cosine
+    Cosine,
+    /// To 0 along a line
+    Linear,
+    /// Not at all
+    Constant,
+}
+
+/// Whose adapter is written.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(super) enum Library {
+    /// That of Hugging Face's library PEFT
+    Peft,
+    /// mlx-lm's
+    MlxLm,
+}
+
+/// What adapters are merged into.
+pub(super) enum Merged {
+    Floats,
+    Format(AnyFormat),
+}
+
+impl Merged {
+    fn format(self) -> Option<AnyFormat> {
+        match self {
+            Self::Floats => None,
+            Self::Format(format) => Some(format),
+        }
+    }
+}
+
+/// What a run does, step by step.
+pub(super) struct Plan {
+    pub(super) steps: u64,
+    pub(super) schedule: Schedule,
+    pub(super) trained: ParameterFilter,
+    pub(super) pace: Pace,
+    pub(super) seed: u64,
+    pub(super) report_every: NonZero<u64>,
+    pub(super) evaluate_every: NonZero<u64>,
+    pub(super) save_every: NonZero<u64>,
+}
+
+impl Options {
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// What the weights become when they are read.
+    pub(super) fn weights(&self) -> Result<Option<Formats>> {
+        self.weights.as_deref().map(Formats::read).transpose()
+    }
+
+    /// What adapters are merged into, if they are.
+    pub(super) fn merged(&self) -> Result<Option<Merged>> {
+        let read = |text: &str| if text == "none" { Ok(Merged::Floats) } else { text.parse().map(Merged::Format) };
+        self.merge.as_deref().map(read).transpose()
+    }
+
+    /// Whether the weights are trained, and not adapters.
+    pub(super) fn is_aware(&self) -> bool {
+        self.qat.is_some()
+    }
+
+    /// Checks what needs no file.
+    pub(super) fn check(&self) -> Result<()> {
+        let Pace { rate, clip, decay, alpha, .. } = &self.pace;
+        let positive = [("--rate", Some(rate)), ("--alpha", alpha.as_ref())];
+        for (name, value) in positive {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && **value > 0.0)) {
+                return Err(Error::invalid(format!("`{name}` is {value}"), "give a number above 0"));
+            }
+        }
+        if clip.is_nan() || *clip <= 0.0 {
+            return Err(Error::invalid(format!("`--clip` is {clip}"), "give a number above 0, or inf"));
+        }
+        if !decay.is_finite() || *decay < 0.0 {
+            return Err(Error::invalid(format!("`--decay` is {decay}"), "give 0 or a number above it"));
+        }
+        if self.length < 2 {
+            let message = format!("no token follows another one in rows of {}", self.length);
+            return Err(Error::invalid(message, "give rows of at least two tokens"));
+        }
+        self.merged()?;
+        self.qat.as_deref().map(str::parse::<AnyFormat>).transpose()?;
+        Ok(())
+    }
+
+    /// The model with what is to be trained.
+    pub(super) fn prepared(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
+        if let Some(format) = &self.qat {
+            return model.prepare(self.layers.as_str(), QatConfig::new(format.parse::<AnyFormat>()?));
+        }
+        let (method, rank) = match (self.lora, self.dora) {
+            (Some(rank), _) => (Method::Lora, rank.get()),
+            (_, rank) => (Method::Dora, rank.map_or(1, NonZero::get)),
+        };
+        let alpha = self.pace.alpha.unwrap_or(2.0 * rank as f32);
+        let stored = self.merged()?.and_then(Merged::format);
+        let config = LoraConfig { rank, alpha, method, stored, seed: self.seed, ..LoraConfig::default() };
+        model.lora(self.layers.as_str(), config)
+    }
+
+    pub(super) fn plan(&self, rows: &Rows) -> Plan {
+        let pace = self.pace.clone();
+        let of_step = (pace.batch.get() as u64).saturating_mul(pace.accumulate.get() as u64);
+        let of_epochs = (rows.len() as u64).saturating_mul(pace.epochs.get()).div_ceil(of_step);
+        let steps = pace.steps.map_or(of_epochs, NonZero::get);
+        let schedule = match pace.schedule {
+            Fall::Cosine => Schedule::cosine(pace.rate, steps),
+            Fall::Linear => Schedule::linear(pace.rate, steps),
+            Fall::Constant => Schedule::constant(pace.rate),
+        };
+        Plan {
+            steps,
+            schedule: schedule.with_warmup(pace.warmup),
+            trained: if self.is_aware() { ParameterFilter::Masters } else { ParameterFilter::Lora },
+            pace,
+            seed: self.seed,
+            report_every: self.report_every,
+            evaluate_every: self.evaluate_every,
+            save_every: self.save_every,
+        }
+    }
+
+    /// What decides about the numbers of a run: one that was begun otherwise is another run.
+    pub(super) fn described(&self, steps: u64) -> Vec<(&'static str, String)> {
+        let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, seed, .. } = self;
+        let Pace { batch, accumulate, rate, warmup, schedule, clip, decay, alpha, .. } = pace;
+        let given: [(_, Option<&dyn ToString>); 17] = [
+            ("--lora", lora.as_ref().map(|rank| rank as _)),
+            ("--dora", dora.as_ref().map(|rank| rank as _)),
+            ("--qat", qat.as_ref().map(|format| format as _)),
+            ("--merge", merge.as_ref().map(|format| format as _)),
+            ("--layers", Some(layers)),
+            ("--weights", weights.as_ref().map(|format| format as _)),
+            ("the number of steps", Some(&steps)),
+            ("--batch", Some(batch)),
+            ("--accumulate", Some(accumulate)),
+            ("--rate", Some(rate)),
+            ("--warmup", Some(warmup)),
+            ("--clip", Some(clip)),
+            ("--decay", Some(decay)),
+            ("--alpha", alpha.as_ref().map(|alpha| alpha as _)),
+            ("--length", Some(length)),
+            ("--apart", Some(apart)),
+            ("--seed", Some(seed)),
+        ];
+        let text = |value: Option<&dyn ToString>| value.map_or("not given".to_owned(), ToString::to_string);
+        let schedule = [("--schedule", format!("{schedule:?}").to_lowercase())];
+        given.map(|(name, value)| (name, text(value))).into_iter().chain(schedule).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! The steps of a run.
+
+use std::time::Instant;
+
+use mlx_rs::builder::Builder;
+use mlx_rs::module::FlattenedModuleParam;
+use mlx_rs::optimizers::{AdamW, AdamWBuilder};
+use mlx_rs::{Array, memory};
+use tacit_core::{Error, Result, tree};
+use tacit_models::{Batch, Config, Decoder, Rows, token_losses};
+use tacit_nn::training::{Accumulated, clip_by_norm};
+use tacit_nn::{Model, Stateful};
+
+use super::options::Plan;
+use super::saved::Saved;
+use crate::output::{Failure, Output};
+
+/// What is trained on what.
+pub(super) struct Run<'r> {
+    pub(super) config: &'r Config,
+    pub(super) rows: &'r Rows,
+    /// Rows that are not learned.
+    pub(super) others: Option<&'r Rows>,
+    pub(super) plan: &'r Plan,
+}
+
+/// What came of it.
+pub(super) struct Ended {
+    pub(super) resumed: u64,
+    pub(super) loss: Option<f64>,
+    pub(super) evaluated: Option<f64>,
+    pub(super) peak_bytes: usize,
+}
+
+/// What a step says.
+struct Step {
+    loss: f64,
+    norm: f64,
+    /// Tokens that were learned.
+    tokens: usize,
+}
+
+impl Run<'_> {
+    /// Makes the steps that are not made yet.
+    pub(super) fn run(
+        &self,
+        model: &mut Model<Decoder>,
+        saved: &mut Saved,
+        output: &mut Output,
+    ) -> Result<Ended, Failure> {
+        let plan = self.plan;
+        let mut optimizer = self.optimizer()?;
+        let resumed = saved.restore(model, &mut optimizer)?;
+        let mut ended = Ended { resumed, loss: None, evaluated: None, peak_bytes: 0 };
+        memory::reset_peak_memory().map_err(Error::from)?;
+        if resumed == 0 {
+            output.piece(&line(["step", "loss", "rate", "norm", "tokens/s"]))?;
+            self.evaluated(0, model, saved, output)?;
+        }
+        let (mut begun, mut tokens) = (Instant::now(), 0);
+        for made in resumed..plan.steps {
+            let step = self.step(made, model, &mut optimizer)?;
+            let (number, rate) = (made + 1, plan.schedule.at(made));
+            saved.scalar(number, "loss", step.loss)?;
+            saved.scalar(number, "rate", rate.into())?;
+            saved.scalar(number, "norm", step.norm)?;
+            ended.loss = Some(step.loss);
+            tokens += step.tokens;
+            let is_last = number == plan.steps;
+            if number.is_multiple_of(plan.report_every.get()) || is_last {
+                let speed = tokens as f64 / begun.elapsed().as_secs_f64();
+                let texts = [
+                    number.to_string(),
+                    format!("{:.4}", step.loss),
+                    format!("{rate:.2e}"),
+                    format!("{:.3}", step.norm),
+                    format!("{speed:.0}"),
+                ];
+                output.piece(&line(texts.each_ref().map(String::as_str)))?;
+                (begun, tokens) = (Instant::now(), 0);
+            }
+            if number.is_multiple_of(plan.evaluate_every.get()) || is_last {
+                ended.evaluated = self.evaluated(number, model, saved, output)?;
+            }
+            if number.is_multiple_of(plan.save_every.get()) || is_last {
+                saved.save(number, model, &optimizer, &plan.trained)?;
+            }
+        }
+        if resumed == plan.steps {
+            ended.evaluated = self.evaluated(resumed, model, saved, output)?;
+        }
+        ended.peak_bytes = memory::peak_memory().map_err(Error::from)?;
+        Ok(ended)
+    }
+
+    fn optimizer(&self) -> Result<Stateful<AdamW>> {
+        let built = AdamWBuilder::new(0.0).weight_decay(self.plan.pace.decay).build();
+        built.map(Stateful).map_err(|never| match never {})
+    }
+
+    /// One step: the gradient of the mean loss of what is learned in all its batches.
+    fn step(&self, made: u64, model: &mut Model<Decoder>, optimizer: &mut Stateful<AdamW>) -> Result<Step> {
+        let plan = self.plan;
+        let batches = self.batches(made)?;
+        let tokens = batches.iter().map(|rows| self.rows.learned(rows)).sum::<usize>();
+        let (mut accumulated, mut loss) = (Accumulated::default(), 0.0);
+        for rows in &batches {
+            // The mean over batches of this is the mean over all tokens, however many of them each batch has.
+            let scale = batches.len() as f32 / tokens as f32;
+            let (part, gradients) = self.gradient(model, self.rows.batch(rows), scale)?;
+            accumulated.add(&gradients)?;
+            loss += item(&part)? / batches.len() as f64;
+        }
+        if !loss.is_finite() {
+            let message = format!("the loss of step {} is {loss}", made + 1);
+            let help = "give a lower `--rate` or a longer `--warmup`; where it is the first step, check the weights";
+            return Err(Error::invalid(message, help));
+        }
+        let (gradients, norm) = clip_by_norm(accumulated.take_mean()?, plan.pace.clip)?;
+        optimizer.lr = plan.schedule.array(made);
+        model.update(optimizer, &gradients)?;
+        tree::eval(&(&*model, &*optimizer))?;
+        Ok(Step { loss, norm: item(&norm)?, tokens })
+    }
+
+    /// The loss of a batch, as a sum times `scale`, and its gradient.
+    fn gradient(&self, model: &mut Model<Decoder>, batch: Batch, scale: f32) -> Result<(Array, FlattenedModuleParam)> {
+        let Batch { tokens, weights } = batch;
+        let batch = Batch { tokens, weights: weights.multiply(Array::from_f32(scale))? };
+        model.value_and_grad(self.plan.trained.clone(), &batch, |model, batch| self.sum(model, batch))
+    }
+
+    /// The rows of each batch of a step. Epochs follow each other, each in an order of its own.
+    fn batches(&self, made: u64) -> Result<Vec<Vec<usize>>> {
+        let (batch, accumulate) = (self.plan.pace.batch.get(), self.plan.pace.accumulate.get());
+        let (count, mut order) = (self.rows.len(), None);
+        let first = made * (batch * accumulate) as u64;
+        let mut row = |at: u64| -> Result<usize> {
+            let epoch = at / count as u64;
+            if order.as_ref().is_none_or(|(known, _)| *known != epoch) {
+                order = Some((epoch, self.rows.order(self.plan.seed.wrapping_add(epoch))?));
+            }
+            Ok(order.as_ref().map_or(0, |(_, order)| order[(at % count as u64) as usize]))
+        };
+        let batches = (0..accumulate as u64).map(|number| {
+            let first = first + number * batch as u64;
+            (first..first + batch as u64).map(&mut row).collect()
+        });
+        batches.collect()
+    }
+
+    /// The mean loss of what is learned in the other rows, said and recorded.
+    fn evaluated(
+        &self,
+        number: u64,
+        model: &mut Model<Decoder>,
+        saved: &mut Saved,
+        output: &mut Output,
+    ) -> Result<Option<f64>, Failure> {
+        let Some(rows) = self.others else { return Ok(None) };
+        let loss = self.mean(rows, model)?;
+        saved.scalar(number, "evaluated", loss)?;
+        output.piece(&format!(
+            "{number:>8}  a loss of {loss:.4} and a perplexity of {:.3} in the other file\n",
+            loss.exp()
+        ))?;
+        Ok(Some(loss))
+    }
+
+    /// The mean loss of what is learned in rows.
+    fn mean(&self, rows: &Rows, model: &mut Model<Decoder>) -> Result<f64> {
+        let all: Vec<usize> = (0..rows.len()).collect();
+        let mut sum = 0.0;
+        for part in all.chunks(self.plan.pace.batch.get()) {
+            sum += item(&self.sum(model, &rows.batch(part))?)?;
+        }
+        Ok(sum / rows.learned(&all) as f64)
+    }
+
+    /// The sum of the losses of what is learned in a batch.
+    fn sum(&self, model: &mut Model<Decoder>, batch: &Batch) -> Result<Array> {
+        Ok(token_losses(self.config, model, &batch.tokens)?.multiply(&batch.weights)?.sum(None)?)
+    }
+}
+
+/// The number that an array is, once it is computed.
+fn item(array: &Array) -> Result<f64> {
+    array.eval()?;
+    Ok(array.item_exact::<f32>().into())
+}
+
+fn line([step, loss, rate, norm, speed]: [&str; 5]) -> String {
+    format!("{step:>8}  {loss:>8}  {rate:>8}  {norm:>8}  {speed:>8}\n")
+}

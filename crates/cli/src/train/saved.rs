@@ -1,0 +1,138 @@
+//! What a run leaves on the disk, so that the same command goes on where it was.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use mlx_rs::optimizers::AdamW;
+use tacit_core::{Error, Result, printable};
+use tacit_files::make_folder;
+use tacit_io::{Rotation, Training, sources};
+use tacit_models::Decoder;
+use tacit_nn::{Model, ParameterFilter, Stateful};
+use tacit_record::{Chart, Record, Recorder};
+
+use super::options::Options;
+use super::output::Written;
+
+/// The folder beside the output, and the record of the run.
+pub(super) struct Saved {
+    folder: PathBuf,
+    /// Locked while somebody trains here.
+    _lock: File,
+    rotation: Rotation,
+    recorder: Recorder,
+    latest: Option<Training>,
+    /// By which a run is known again.
+    notes: Vec<(&'static str, String)>,
+    svg: Option<PathBuf>,
+}
+
+/// Those before the latest are for whoever damages that one.
+const KEPT: usize = 2;
+
+impl Saved {
+    /// Begins a run, or finds what an interrupted one has left.
+    pub(super) fn open(options: &Options, steps: u64, written: &Written) -> Result<Self> {
+        let folder = written.beside(&options.output)?;
+        let new = make_folder(&folder)?;
+        let lock = locked(&folder)?;
+        let mut notes = options.described(steps);
+        notes.push(("the model", state(&options.model)?));
+        notes.push(("the data", state(&options.data)?));
+        let rotation = Rotation::new(&folder, KEPT)?;
+        let latest = rotation.load_latest()?;
+        if let Some(run) = &latest
+            && let Some((name, own)) = notes.iter().find(|(name, own)| run.notes.get(*name) != Some(own))
+        {
+            let was = run.notes.get(*name).map_or("not there", String::as_str);
+            let place = printable::name(&folder.to_string_lossy()).into_owned();
+            let message = format!(
+                "{place} holds another run, in which {name} was {}, and is {}",
+                printable::name(was),
+                printable::name(own)
+            );
+            return Err(Error::invalid(message, "give the same options to go on, or remove the folder to begin anew"));
+        }
+        let record = options.record.clone().unwrap_or_else(|| folder.join("record.jsonl"));
+        let made = latest.as_ref().map_or(0, |run| run.step);
+        let recorder = if made == 0 { Recorder::create(record) } else { Recorder::resume(record, made) }?;
+        drop(new);
+        Ok(Self { folder, _lock: lock, rotation, recorder, latest, notes, svg: options.svg.clone() })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Gives model and optimizer what they were, and says how many steps were made.
+    pub(super) fn restore(&mut self, model: &mut Model<Decoder>, optimizer: &mut Stateful<AdamW>) -> Result<u64> {
+        let Some(run) = self.latest.take() else { return Ok(0) };
+        run.restore_model(model)?;
+        run.restore_optimizer(&mut **optimizer)?;
+        Ok(run.step)
+    }
+
+    pub(super) fn save(
+        &mut self,
+        step: u64,
+        model: &Model<Decoder>,
+        optimizer: &Stateful<AdamW>,
+        trained: &ParameterFilter,
+    ) -> Result<()> {
+        self.recorder.memory(step)?;
+        let run = Training::new(step).with_model(model, trained)?.with_optimizer(&**optimizer)?;
+        let run = self.notes.iter().fold(run, |run, (name, text)| run.with_note(*name, text));
+        self.rotation.save(&run).map(drop)
+    }
+
+    pub(super) fn scalar(&mut self, step: u64, name: &str, value: f64) -> Result<()> {
+        self.recorder.scalar(step, name, value)
+    }
+
+    /// Draws the losses, where that is asked for.
+    pub(super) fn draw(&self) -> Result<()> {
+        let Some(file) = &self.svg else { return Ok(()) };
+        let record = Record::read(self.recorder.path())?;
+        let chart = Chart::new("loss by step").line("learned", record.scalar("loss")?);
+        let chart = match record.scalar("evaluated") {
+            Ok(evaluated) => chart.line("the other file", evaluated),
+            Err(_) => chart,
+        };
+        chart.save(file)
+    }
+
+    /// Removes the folder, once what was trained is written.
+    pub(super) fn finish(self) -> Result<()> {
+        drop(self.recorder);
+        fs::remove_dir_all(&self.folder).map_err(Error::file("remove", &self.folder))
+    }
+}
+
+/// The file by which no other program trains in a folder.
+fn locked(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let file = File::create(&path).map_err(Error::file("write", &path))?;
+    match file.try_lock() {
+        // Not every file system has locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let place = printable::name(&folder.to_string_lossy()).into_owned();
+            let help = "wait until it ends, or write to another place";
+            Err(Error::invalid(format!("another program trains in {place}"), help))
+        }
+    }
+}
+
+/// By which files are known again: their names, sizes and times of their last change.
+fn state(path: &Path) -> Result<String> {
+    let files =
+        if path.extension().is_some_and(|ending| ending == "jsonl") { vec![path.to_owned()] } else { sources(path)? };
+    let one = |file: &PathBuf| {
+        let own = fs::metadata(file).map_err(Error::file("read", file))?;
+        let changed = own.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let whole = file.canonicalize().unwrap_or_else(|_| file.clone());
+        Ok(format!("{} of {} bytes at {}", whole.display(), own.len(), changed.as_nanos()))
+    };
+    Ok(files.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))
+}

@@ -1,0 +1,322 @@
+//! `tacit train` on a tiny model with its tokenizer in one file.
+
+#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use expect_test::{Expect, expect};
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/spm.gguf")
+}
+
+/// A folder of a test with data in it, which is gone after it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = Self(std::env::temp_dir().join(format!("tacit-train-{name}-{}", std::process::id())));
+        drop(fs::remove_dir_all(&folder.0));
+        fs::create_dir_all(&folder.0).expect("makes a folder");
+        let words = ["Hello, world!", "The quick brown fox", "jumps over the lazy dog.", "numbers", "x=y+z"];
+        // Those of the book are among them.
+        let mut lines = include_str!("rows.jsonl").to_owned();
+        for (number, word) in words.iter().enumerate() {
+            let others = [
+                serde_json::json!({"text": word}),
+                serde_json::json!({"prompt": word, "completion": words[(number + 1) % words.len()]}),
+                serde_json::json!({"messages": [{"role": "user", "content": word}, {"role": "assistant", "content": "yes"}]}),
+            ];
+            lines.extend(others.iter().map(|row| format!("{row}\n")));
+        }
+        fs::write(folder.0.join("data.jsonl"), lines).expect("writes");
+        folder
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn command(&self, options: &[&str], output: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.current_dir(&self.0).arg("train").arg(model()).args(options).args(["--length", "32"]);
+        command.args(["--data", "data.jsonl", "-o", output]);
+        command
+    }
+
+    fn run(&self, options: &[&str], output: &str) -> Output {
+        self.command(options, output).output().expect("starts")
+    }
+
+    fn json(&self, options: &[&str], output: &str) -> serde_json::Value {
+        let run = self.run(&[options, &["--json"]].concat(), output);
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        serde_json::from_slice(&run.stdout).expect("json")
+    }
+
+    /// Checks that the arguments are refused, and how.
+    fn refused(&self, options: &[&str], output: &str, expected: Expect) {
+        let run = self.run(options, output);
+        let text = String::from_utf8([run.stdout, run.stderr].concat()).expect("text");
+        let text = text.replace(self.0.to_str().expect("text"), "FOLDER");
+        expected.assert_eq(&text.replace(model().to_str().expect("text"), "MODEL"));
+        assert_eq!(run.status.code(), Some(1));
+    }
+
+    /// The perplexity of the data as a text, with more options.
+    fn perplexity(&self, model: &Path, options: &[&str]) -> f64 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.current_dir(&self.0).arg("perplexity").arg(model).args(["--text", "data.jsonl", "--window", "32"]);
+        let run = command.args(options).arg("--json").output().expect("starts");
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&run.stdout).expect("json");
+        json["formats"][0]["perplexity"].as_f64().expect("a number")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn number(json: &serde_json::Value) -> f64 {
+    json.as_f64().unwrap_or_else(|| panic!("{json} is no number"))
+}
+
+/// Rates that suit a model of eight numbers a token.
+const FAST: [&str; 6] = ["--rate", "3e-2", "--steps", "30", "--warmup", "3"];
+
+#[test]
+fn an_adapter_learns_and_is_read_by_other_commands() {
+    let folder = Folder::new("adapter");
+    let before = folder.perplexity(&model(), &[]);
+    for (way, library) in [("--lora", "peft"), ("--dora", "peft"), ("--lora", "mlx-lm")] {
+        let own = [way, "4", "--as", library, "--evaluate", "data.jsonl", "--evaluate-every", "10"];
+        let output = format!("adapter{way}-{library}");
+        let more = ["--record", "record.jsonl", "--svg", "losses.svg"];
+        let json = folder.json(&[&own[..], &FAST, &more].concat(), &output);
+        assert_eq!((json["steps"].as_u64(), json["resumed"].as_u64()), (Some(30), Some(0)));
+        assert!(json["loss"].is_number() && number(&json["evaluated"]) < before.ln(), "{json}");
+        let after = folder.perplexity(&model(), &["--lora", &output]);
+        assert!(after < 0.5 * before, "{way} {library}: {before} became {after}");
+        // Nothing of the run is left but the output.
+        assert!(!folder.at(&format!(".{output}.training")).exists());
+        let record = fs::read_to_string(folder.at("record.jsonl")).expect("was recorded");
+        assert_eq!(record.lines().filter(|line| line.contains("\"loss\"")).count(), 30, "{record}");
+        assert_eq!(record.lines().filter(|line| line.contains("\"evaluated\"")).count(), 4, "{record}");
+        assert!(fs::read_to_string(folder.at("losses.svg")).expect("was drawn").starts_with("<svg"));
+    }
+}
+
+/// What is merged was trained as it is stored, and what was trained for a format is stored in it: the files are models.
+#[test]
+fn a_model_is_merged_or_trained_for_a_format() {
+    let folder = Folder::new("model");
+    let before = folder.perplexity(&model(), &[]);
+    for (name, options) in [
+        ("merged", ["--lora", "4", "--merge", "int8:8"]),
+        ("floats.gguf", ["--dora", "4", "--merge", "none"]),
+        ("aware", ["--qat", "int8:8", "--as", "peft"]),
+    ] {
+        let json = folder.json(&[&options[..], &FAST].concat(), name);
+        let after = folder.perplexity(&folder.at(name), &[]);
+        assert!(after < 0.7 * before, "{name}: {before} became {after}");
+        let lost = json["lost"].as_f64();
+        assert_eq!(lost, if name == "aware" { None } else { Some(0.0) }, "{json}");
+    }
+}
+
+/// Tokens of several batches are as those of one: gradients are of the mean over all of them.
+#[test]
+fn batches_that_are_accumulated_are_one_batch() {
+    let folder = Folder::new("accumulated");
+    let losses = ["4,1", "1,4", "2,2"].map(|way| {
+        let (batch, accumulate) = way.split_once(',').expect("two numbers");
+        let options = ["--lora", "4", "--apart", "--batch", batch, "--accumulate", accumulate];
+        let pace = ["--rate", "1e-2", "--steps", "12"];
+        number(&folder.json(&[&options[..], &pace].concat(), &format!("adapter-{way}"))["loss"])
+    });
+    for loss in &losses {
+        assert!((loss / losses[0] - 1.0).abs() < 1e-3, "{losses:?}");
+    }
+}
+
+/// The bytes of every file of a folder.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(folder).expect("reads").map(|entry| entry.expect("reads").path());
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    let mut files: Vec<_> = entries.map(|path| (name(&path), fs::read(&path).expect("reads"))).collect();
+    files.sort();
+    files
+}
+
+/// A run that is killed again and again ends in the same bytes as one that nobody has touched.
+#[test]
+fn a_run_that_is_killed_goes_on_to_the_same_bits() {
+    for (way, value) in [("--lora", "4"), ("--dora", "4"), ("--qat", "int8:8")] {
+        let folder = Folder::new(&format!("killed{way}"));
+        let options = [way, value, "--steps", "40", "--rate", "1e-2", "--save-every", "3", "--report-every", "1"];
+        assert!(folder.run(&options, "whole").status.success());
+        let kept = folder.at(".killed.training");
+        let (mut kills, mut latest) = (0, 0);
+        for goal in [1, 12, 21, 33] {
+            let mut child = folder.command(&options, "killed").stdout(Stdio::null()).spawn().expect("starts");
+            let begun = Instant::now();
+            while latest < goal && child.try_wait().expect("waits").is_none() {
+                assert!(begun.elapsed() < Duration::from_mins(2), "no step {goal} in {}", kept.display());
+                sleep(Duration::from_millis(1));
+                let names = fs::read_dir(&kept).into_iter().flatten().flatten().map(|entry| entry.file_name());
+                let names = names.map(|name| name.to_string_lossy().into_owned());
+                let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok();
+                latest = names.filter_map(step).fold(latest, u64::max);
+            }
+            // `kill -9`: nothing of the program runs any more.
+            child.kill().expect("is ours");
+            kills += u64::from(!child.wait().expect("ends").success());
+        }
+        assert!(kills > 0, "no run was killed before it ended");
+        let json = folder.json(&[&options[..], &["--force"]].concat(), "killed");
+        assert!(json["resumed"].as_u64() >= Some(3), "{json}");
+        assert!(files(&folder.at("whole")) == files(&folder.at("killed")), "{way}: the outputs differ");
+    }
+}
+
+#[test]
+fn what_cannot_be_trained_is_said() {
+    let folder = Folder::new("wrong");
+    let lora = ["--lora", "4"];
+    let with = |more: &[&'static str]| [&lora[..], more].concat();
+    folder.refused(
+        &with(&["--rate", "0"]),
+        "adapter",
+        expect![[r#"
+        error: `--rate` is 0
+        help: give a number above 0
+    "#]],
+    );
+    folder.refused(
+        &with(&["--rate", "nan"]),
+        "adapter",
+        expect![[r#"
+        error: `--rate` is NaN
+        help: give a number above 0
+    "#]],
+    );
+    folder.refused(
+        &with(&["--clip", "0"]),
+        "adapter",
+        expect![[r#"
+        error: `--clip` is 0
+        help: give a number above 0, or inf
+    "#]],
+    );
+    folder.refused(
+        &with(&["--decay=-1"]),
+        "adapter",
+        expect![[r#"
+            error: `--decay` is -1
+            help: give 0 or a number above it
+        "#]],
+    );
+    folder.refused(&with(&["--layers", "no.such.weight"]), "adapter", expect![[r#"
+        error: no.such.weight names no matrix of the model
+        help: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
+    "#]]);
+    folder.refused(&with(&["--merge", "nf5"]), "adapter", expect![[r#"
+        error: no format is named nf5
+        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+    "#]]);
+    folder.refused(&["--qat", "nf5"], "adapter", expect![[r#"
+        error: no format is named nf5
+        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+    "#]]);
+    folder.refused(
+        &with(&["--evaluate", "no.jsonl"]),
+        "adapter",
+        expect![[r#"
+        error: cannot open no.jsonl: No such file or directory (os error 2)
+    "#]],
+    );
+    folder.refused(
+        &lora,
+        "data.jsonl",
+        expect![[r#"
+        error: data.jsonl is no folder
+        help: name a folder, which is made if it is not there
+    "#]],
+    );
+    folder.refused(
+        &with(&["--rate", "1e30", "--clip", "inf", "--steps", "4"]),
+        "wild",
+        expect![[r#"
+            step      loss      rate      norm  tokens/s
+        error: the loss of step 2 is NaN
+        help: give a lower `--rate` or a longer `--warmup`; where it is the first step, check the weights
+    "#]],
+    );
+    fs::write(folder.at("data.jsonl"), "{\"text\": \"well\"}\n{\"txt\": \"\"}\n").expect("writes");
+    folder.refused(
+        &lora,
+        "adapter",
+        expect![[r#"
+        error: data.jsonl:2: it has neither text, nor a prompt and a completion, nor messages
+        help: write {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}
+    "#]],
+    );
+    fs::write(folder.at("data.jsonl"), "\n").expect("writes");
+    folder.refused(
+        &lora,
+        "adapter",
+        expect![[r#"
+        error: data.jsonl: no token of the data is learned
+        help: give texts of at least two tokens, or completions that are not empty
+    "#]],
+    );
+    assert_eq!(folder.run(&[], "adapter").status.code(), Some(2));
+    assert_eq!(folder.run(&["--lora", "4", "--dora", "4"], "adapter").status.code(), Some(2));
+    assert_eq!(folder.run(&["--lora", "0"], "adapter").status.code(), Some(2));
+    assert!(!folder.at("adapter").exists());
+}
+
+#[test]
+fn a_run_with_other_options_is_not_gone_on_with() {
+    let folder = Folder::new("other");
+    let begun = ["--lora", "4", "--steps", "4000", "--save-every", "1"];
+    let mut child = folder.command(&begun, "adapter").stdout(Stdio::null()).spawn().expect("starts");
+    while fs::read_dir(folder.at(".adapter.training")).map_or(0, Iterator::count) < 3 {
+        assert!(child.try_wait().expect("waits").is_none());
+        sleep(Duration::from_millis(2));
+    }
+    // Two do not write one output.
+    folder.refused(
+        &begun,
+        "adapter",
+        expect![[r#"
+            error: another program trains in .adapter.training
+            help: wait until it ends, or write to another place
+        "#]],
+    );
+    child.kill().expect("is ours");
+    child.wait().expect("ends");
+    folder.refused(
+        &["--lora", "8", "--steps", "4000"],
+        "adapter",
+        expect![[r#"
+            error: .adapter.training holds another run, in which --lora was 4, and is 8
+            help: give the same options to go on, or remove the folder to begin anew
+        "#]],
+    );
+    folder.refused(
+        &[&begun[..], &["--seed", "1"]].concat(),
+        "adapter",
+        expect![[r#"
+        error: .adapter.training holds another run, in which --seed was 0, and is 1
+        help: give the same options to go on, or remove the folder to begin anew
+    "#]],
+    );
+}
