@@ -96,7 +96,8 @@ fn is_filter(path: &str) -> bool {
 fn turn(parameters: &mut Parameters, added: f32) -> Result<()> {
     for (path, value) in parameters.iter_mut() {
         let Some(array) = value.as_dense() else { continue };
-        if is_filter(path) {
+        // What is none is told by who looks for the parameters of a model.
+        if is_filter(path) && array.ndim() == 3 {
             *value = array.swap_axes(1, 2)?.into();
         } else if LESS_ONE.iter().any(|end| path.ends_with(end)) {
             *value = array.add(Array::from_f32(added).as_dtype(array.dtype())?)?.into();

@@ -86,6 +86,17 @@ impl Tokenizer {
         let word = |(at, token): (usize, Option<&str>)| token.map_or_else(|| filler(at, &by_text), str::to_owned);
         let tokens: Vec<String> = tokens.into_iter().enumerate().map(word).collect();
         let merges = merges(model).ok_or_else(|| wrong("model.merges", "it is no list of pairs".to_owned()))?;
+        for (left, right) in &merges {
+            let joined = format!("{left}{right}");
+            if let Some(other) = [left, right, &*joined].into_iter().find(|part| !by_text.contains_key(part)) {
+                let reason = format!("it has {left:?} and {right:?}, and {other:?} is no token");
+                return Err(wrong("model.merges", reason));
+            }
+            // Of the space between the two in a file.
+            if left.is_empty() || right.is_empty() || (!bytes && joined.contains(' ')) {
+                return Err(wrong("model.merges", format!("{left:?} and {right:?} are no pair of letters")));
+            }
+        }
         entries.text(MODEL, if bytes { "llama" } else { "gpt2" });
         if bytes {
             entries.text(PRE, "default");

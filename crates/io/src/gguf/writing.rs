@@ -73,10 +73,12 @@ pub(crate) fn write_model(
                 plan.drop_tied(&mut parameters)?;
             }
             for (name, value) in parameters {
-                plan.parameter(description, &name, value)?;
+                plan.parameter(description, &name, value).map_err(|error| named(path, &name, error))?;
             }
         }
-        None => parameters.iter().try_for_each(|(name, value)| plan.tensor(name, value, None))?,
+        None => parameters
+            .iter()
+            .try_for_each(|(name, value)| plan.tensor(name, value, None).map_err(|error| named(path, name, error)))?,
     }
     let is_named = |tensor: &Tensor, name: &str| tensor.described.name == name;
     let words = plan.tensors.iter().find(|tensor| is_named(tensor, "token_embd.weight"));
@@ -117,20 +119,26 @@ pub(crate) fn write_model(
         tensors.into_iter().map(|tensor| (tensor.described, (tensor.of, tensor.rows))).unzip();
     write(path, &entries, &described, |at| {
         let (of, rows) = &parts[at];
-        let beyond = |error: Error| match error {
-            Error::Invalid { message, help } => {
-                let key = Some(described[at].name.clone());
-                Error::Checkpoint { file: path.to_owned(), key, reason: message, help }
-            }
-            other => other,
-        };
-        let bytes = encoded[*of].bytes().map_err(beyond)?;
+        let bytes = encoded[*of].bytes().map_err(|error| named(path, &described[at].name, error))?;
         let Some(rows) = rows else { return Ok(bytes) };
         let stride = bytes.len() / (encoded[*of].shape[0].max(1) as usize);
         let row = |&row: &u32| &bytes[row as usize * stride..][..stride];
         Ok(rows.iter().flat_map(row).copied().collect())
     })?;
     Ok(quantized)
+}
+
+/// An error of an op, or of a type, with the parameter that it is about.
+fn named(file: &Path, name: &str, error: Error) -> Error {
+    let (reason, help) = match error {
+        Error::Invalid { message, help } => (message, help),
+        Error::Mlx(_) => {
+            let help = "the configuration is that of another model: fetch both again";
+            (format!("it cannot be written: {}", error.clause()), Some(help.to_owned()))
+        }
+        other => return other,
+    };
+    Error::Checkpoint { file: file.to_owned(), key: Some(name.to_owned()), reason, help }
 }
 
 /// The metadata of a file, but for what is said of its parts and, where types changed, of these.

@@ -13,7 +13,7 @@ use tacit_arrays::{
     Cast, Concat, Constant, Diagonal, Identity, Lora, LowRank, Masked, Scaled, Sliced, Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Result, Value};
-use tacit_io::{Training, Writing, save, save_with};
+use tacit_io::{Gguf, GgufValue, Training, Writing, save, save_with};
 use tacit_nn::{Model, ParameterFilter, Parameters};
 use tacit_record::Recorder;
 
@@ -113,6 +113,54 @@ pub(crate) fn gguf() -> Vec<Sample> {
     let mut samples = Sample::golden(["gguf/types.gguf", "gguf/llama.gguf"]);
     samples.extend(["spm", "qwen2"].map(|name| Sample::of(&decoders_folder().join(format!("tokenizers/{name}.gguf")))));
     samples
+}
+
+/// Folders of Hugging Face of which GGUF files are written, some of them with a tokenizer.
+pub(crate) fn hugging_face() -> Vec<Sample> {
+    let models = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "gemma2", "gemma3_text"];
+    let folder = |name: &str| Sample::of(&decoders_folder().join("gguf").join(name));
+    let mut samples: Vec<Sample> = models.into_iter().map(folder).collect();
+    let changed = |name: &str, from: &str, to: &str| {
+        let mut sample = folder(name);
+        let config = sample.files.get_mut("config.json").expect("is there");
+        let text = String::from_utf8_lossy(config).replace([' ', '\n'], "");
+        assert!(text.contains(from), "{text}");
+        *config = text.replace(from, to).into_bytes();
+        sample
+    };
+    samples.extend([
+        changed(
+            "gemma3_text",
+            r#""rope_theta":100000.0"#,
+            r#""layer_types":["sliding_attention","full_attention","sliding_attention","full_attention","sliding_attention","full_attention","sliding_attention"],"rope_parameters":{"full_attention":{"rope_type":"default","rope_theta":1e5},"sliding_attention":{"rope_type":"default","rope_theta":1e3}}"#,
+        ),
+        changed(
+            "mistral",
+            r#""sliding_window":null"#,
+            r#""rope_scaling":{"rope_type":"longrope","long_factor":[1,2,3,4],"short_factor":[1,2,3,4],"factor":2.0,"original_max_position_embeddings":64}"#,
+        ),
+        changed(
+            "mistral",
+            r#""sliding_window":null"#,
+            r#""rope_scaling":{"rope_type":"yarn","factor":2.0,"attention_factor":1.5,"beta_fast":16,"beta_slow":2}"#,
+        ),
+    ]);
+    samples.extend(["spm", "qwen2"].map(with_tokenizer));
+    samples
+}
+
+/// A folder with a tokenizer and an embedding of its tokens.
+fn with_tokenizer(name: &str) -> Sample {
+    let file = Gguf::open(decoders_folder().join(format!("tokenizers/{name}.gguf"))).expect("opens");
+    let Ok(GgufValue::List(tokens)) = file.metadata("tokenizer.ggml.tokens") else { panic!("{name} has no tokens") };
+    let folder = Scratch::new();
+    folder.file("config.json", r#"{"model_type": "llama", "bos_token_id": 1, "eos_token_id": [2, 0]}"#);
+    folder.file("tokenizer.json", file.tokenizer().expect("reads").line());
+    folder.file("tokenizer_config.json", file.tokenizer_config().expect("reads").line());
+    let words = ops::zeros::<f32>(&[tokens.len() as i32 + 4, 2]).expect("zeros");
+    let parameters = Parameters::from([("model.embed_tokens.weight".to_owned(), words.into())]);
+    save(folder.join("model.safetensors"), &parameters).expect("saves");
+    Sample::of(&folder)
 }
 
 fn decoders_folder() -> PathBuf {

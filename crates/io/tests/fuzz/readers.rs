@@ -7,8 +7,8 @@ use mlx_rs::optimizers::AdamW;
 use tacit_core::{Result, Value};
 use tacit_io::mlx_prompt_cache::StoredCache;
 use tacit_io::{
-    Content, Gguf, Tensors, Training, awq, bitsandbytes, contents, gptq, hugging_face, load, mlx_adapter, mlx_lm,
-    mlx_prompt_cache, peft, torchao,
+    Content, Gguf, GgufType, ModelFolder, Tensors, Training, awq, bitsandbytes, contents, gptq, hugging_face, load,
+    mlx_adapter, mlx_lm, mlx_prompt_cache, peft, torchao,
 };
 use tacit_nn::Parameters;
 use tacit_record::{Chart, Record};
@@ -87,6 +87,7 @@ pub(crate) fn readers() -> Vec<Reader> {
         ),
         Reader { name: "contents", corpus: corpus::of_each_kind(), read: Box::new(any) },
         Reader { name: "model", corpus: corpus::decoders(), read: Box::new(model) },
+        Reader { name: "gguf_written", corpus: corpus::hugging_face(), read: Box::new(written) },
         Reader { name: "record", corpus: vec![corpus::record()], read: Box::new(record) },
     ]
 }
@@ -143,6 +144,22 @@ fn any(path: &Path) -> Result<Vec<Value>> {
 fn model(path: &Path) -> Result<Vec<Value>> {
     let (_, model) = tacit_models::load(path)?;
     Ok(model.values()?.into_values().collect())
+}
+
+/// Writes a folder as a GGUF file. What is written is read again, whatever it was written of.
+fn written(path: &Path) -> Result<Vec<Value>> {
+    let (model, parameters) = (ModelFolder::of(path)?, tacit_io::read(path)?);
+    let mut values = Vec::new();
+    for kind in [None, GgufType::named("q8_0")] {
+        let to = path.join("written.gguf");
+        model.write_gguf(&to, &parameters, kind)?;
+        let file = Gguf::open(to).expect("what is written is opened");
+        if file.has_tokenizer() {
+            file.tokenizer().expect("its tokenizer is read");
+        }
+        values.extend(file.parameters().expect("its tensors are read").into_values());
+    }
+    Ok(values)
 }
 
 /// Reads a record, and draws all of it.
