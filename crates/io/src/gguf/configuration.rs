@@ -7,6 +7,7 @@ use super::cursor::Cursor;
 use super::names::ROPE;
 use super::tokenizer::{BEGIN, TOKENS};
 use super::{Gguf, GgufValue, metadata};
+use crate::floats::floats;
 use crate::json::Json;
 use crate::torch_dtype::torch_dtype;
 
@@ -159,7 +160,7 @@ impl Gguf {
             let factors = self.get(ROPE)?;
             let factors = factors.as_dense().filter(|_| stored.shape.len() == 1 && stored.kind.name() == "F32");
             let reason = || format!("it is {} {:?}, and should be a list of F32", stored.kind, stored.shape);
-            let factors = factors.ok_or_else(|| self.wrong(ROPE, reason(), AGAIN))?.as_slice::<f32>();
+            let factors = floats(factors.ok_or_else(|| self.wrong(ROPE, reason(), AGAIN))?)?;
             let factors = Json::List(factors.iter().map(|&factor| short(factor.into())).collect());
             if factor.is_some() && scaling.get("rope_type").and_then(Json::text) != Some("none") {
                 let reason = "it stands beside a scaling of all positions, and no library has both";

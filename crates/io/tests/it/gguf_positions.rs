@@ -183,6 +183,11 @@ fn factors_of_frequencies_are_read_alone() {
     ] {
         assert_eq!(kind(scaling(alone).expect("reads")).as_deref(), Some("longrope"));
     }
+    // An empty list is one; whose heads it fits is left to who reads the configuration.
+    let mut empty = with_factors();
+    empty.tensors.truncate(1);
+    let empty = scaling(empty.tensor("rope_freqs.weight", &[0], 0, 128)).expect("reads");
+    assert_eq!(empty.and_then(|own| own.get("long_factor").cloned()), Some(Json::List(Vec::new())));
     let mut none = with_factors();
     none.tensors.truncate(1);
     let beside = [
