@@ -12,6 +12,7 @@
 
 mod arrays;
 mod aval;
+mod buffer;
 mod callback;
 mod custom_function;
 mod custom_vjp;
@@ -46,6 +47,7 @@ mod vmap;
 
 pub use arrays::{array_id, distinct, prototype};
 pub use aval::{Aval, ParseAvalError, dtype_name, dtype_named};
+pub use buffer::Buffer;
 pub use callback::PanicError;
 pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function, in_chunks, is_wanted};
 pub use custom_vjp::{Differentiable, custom_vjp};
@@ -57,7 +59,7 @@ pub use eval::{Spent, eval};
 pub use gradients::GradientError;
 pub use graph::{broadcast_source, constants, frontier, held_elsewhere, holders, is_traced, reached};
 pub use group::{Engine, Group, InFlight, Op, Watcher};
-pub use mapped::{MappedFile, forget_pages, with_bytes};
+pub use mapped::{MappedFile, forget_bytes, forget_pages, with_bytes};
 pub use names::NameId;
 pub use param::Param;
 pub use partition::arg_partition;

@@ -31,6 +31,10 @@ pub struct MappedFile {
     base: Option<Array>,
 }
 
+// SAFETY: `base` is what `array` makes parts of, which copies pointers whose counts are atomic; nothing else is done with it
+// until it is dropped, which any thread may do.
+unsafe impl Sync for MappedFile {}
+
 impl MappedFile {
     /// Maps the whole of `file`.
     ///
@@ -114,13 +118,16 @@ pub fn with_bytes<R>(array: &Array, f: impl FnOnce(&[u8]) -> R) -> Result<R, Bri
 ///
 /// It cannot be evaluated.
 pub fn forget_pages(array: &Array) -> Result<(), BridgeError> {
-    with_bytes(array, |bytes| {
-        let regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        let below = regions.range(..=bytes.as_ptr().addr()).next_back();
-        if let Some(region) = below.and_then(|(_, region)| region.upgrade()) {
-            region.forget(bytes);
-        }
-    })
+    with_bytes(array, forget_bytes)
+}
+
+/// Gives the system back the memory of bytes of a mapped file, as [`forget_pages`] does that of an array. Nothing happens to others.
+pub fn forget_bytes(bytes: &[u8]) {
+    let regions = REGIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let below = regions.range(..=bytes.as_ptr().addr()).next_back();
+    if let Some(region) = below.and_then(|(_, region)| region.upgrade()) {
+        region.forget(bytes);
+    }
 }
 
 /// The mapped files by where they begin.
@@ -200,8 +207,9 @@ impl Region {
         if cfg!(target_os = "linux") && !self.are_of_the_file(start, end - begin).unwrap_or(false) {
             return;
         }
-        // SAFETY: the pages are of the region and have bytes of an array that is held meanwhile, so that MLX does not write
-        // into them: they are those of the file, and are read from it again. If the system refuses, they stay.
+        // SAFETY: the pages are of the region and have bytes that are borrowed, of an array or a file that is held meanwhile, so
+        // that MLX does not write into them: they are those of the file, and are read from it again. If the system refuses, they
+        // stay.
         unsafe { libc::madvise(start.cast(), end - begin, libc::MADV_DONTNEED) };
     }
 

@@ -3,15 +3,15 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Result};
 
-/// Appends codes, a multiple of eight of them or of whole bytes, to a stream.
-pub(crate) fn push_codes(codes: &[u8], bits: u32, stream: &mut Vec<u8>) {
+/// Writes codes, a multiple of eight of them or of whole bytes, as the stream that `place` has the length of.
+pub(crate) fn write_codes(codes: &[u8], bits: u32, place: &mut [u8]) {
     if bits == 8 {
-        stream.extend_from_slice(codes);
+        place.copy_from_slice(codes);
         return;
     }
-    for codes in codes.chunks(8) {
+    for (codes, place) in codes.chunks(8).zip(place.chunks_mut(bits as usize)) {
         let word = codes.iter().rev().fold(0_u64, |word, &code| word << bits | u64::from(code));
-        stream.extend(&word.to_le_bytes()[..(codes.len() * bits as usize).div_ceil(8)]);
+        place.copy_from_slice(&word.to_le_bytes()[..place.len()]);
     }
 }
 

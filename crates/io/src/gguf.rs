@@ -3,8 +3,9 @@
 //! The container is that of ggml's `docs/gguf.md`, versions 2 and 3, little-endian.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::Dtype;
 use tacit_bridge::MappedFile;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
@@ -18,6 +19,7 @@ mod container;
 mod cursor;
 mod description;
 mod encoded;
+mod filled;
 mod header;
 mod heads;
 mod kind;
@@ -26,6 +28,7 @@ mod names;
 mod parts;
 mod pre_tokenizer;
 mod rounded;
+mod rows;
 mod tokenizer;
 mod vocabulary;
 mod writing;
@@ -35,13 +38,14 @@ use header::{Header, Stored};
 pub use kind::GgufType;
 pub use metadata::GgufValue;
 use parts::Parts;
+use rows::Rows;
 pub(crate) use vocabulary::Tokenizer;
 pub(crate) use writing::{Beside, write_model};
 
 /// A GGUF file, memory-mapped and checked.
 ///
-/// Tensors are read when they are asked for. Those of `F32`, `F16`, `BF16` and integers are parts of the file and not
-/// copied. Quantized ones keep their codes and become implicit arrays of `f32`, whose values are those of gguf-py's
+/// Tensors are read when they are used: those of `F32`, `F16`, `BF16` and integers are parts of the file and not copied, and
+/// codes are lazy arrays. Quantized tensors keep their codes and become implicit arrays of `f32`, whose values are those of gguf-py's
 /// `dequantize`, bit for bit:
 ///
 /// | type | array | bits an element here, and in the file |
@@ -70,7 +74,7 @@ pub(crate) use writing::{Beside, write_model};
 pub struct Gguf {
     path: PathBuf,
     /// One, or the parts of a model that was split, of which the first has the metadata.
-    files: Vec<MappedFile>,
+    files: Vec<Arc<MappedFile>>,
     header: Header,
 }
 
@@ -90,7 +94,7 @@ impl Gguf {
             Error::checkpoint(path, None, "the folder holds no model in a GGUF file", "open another folder, or a file")
         })?;
         let Parts { path, files, header } = Parts::open(file)?;
-        Ok(Self { path, files, header })
+        Ok(Self { path, files: files.into_iter().map(Arc::new).collect(), header })
     }
 
     /// The GGUF file that a path means: itself, or the only model of a folder in which there are no other tensors.
@@ -201,41 +205,27 @@ impl Gguf {
         if let Some(rows) = aval.shape.first_mut() {
             *rows = all.iter().map(|stored| stored.shape[0]).sum();
         }
+        let stride = aval.shape.last().map_or(1, |&last| last as usize) / first.kind.elements * first.kind.bytes;
+        let places = all.iter().map(|stored| (Arc::clone(&self.files[stored.part]), stored.bytes.clone()));
+        let rows = Rows::new(places.collect(), order, stride);
         if first.kind.dtype.is_some() {
-            let part = |(stored, name): (&&Stored, &&str)| {
-                Ok::<_, Error>(self.files[stored.part].array(stored.bytes.start, &self.aval(name)?)?)
-            };
-            let parts = all.iter().zip(names).map(part).collect::<Result<Vec<_>>>()?;
-            let array = if let [array] = &parts[..] { array.clone() } else { ops::concatenate(&parts, 0)? };
-            let order = order.map(|order| Array::from_slice(order, &[order.len() as i32]));
-            return Ok(match order {
-                Some(order) => array.take_axis(order, 0)?.into(),
-                None => array.into(),
-            });
+            if names.len() == 1 && order.is_none() {
+                return Ok(self.files[first.part].array(first.bytes.start, &aval)?.into());
+            }
+            return arrays::dense(aval, rows);
         }
         let Some(reader) = blocks::reader(first.kind.name()) else {
             let reason = format!("its type, {}, is not read; {} are", first.kind, blocks::READ);
             return Err(self.wrong(name, reason, "make the file anew with llama-quantize and one of these"));
         };
-        let stride = aval.shape.last().map_or(1, |&last| last as usize) / first.kind.elements * first.kind.bytes;
-        let bytes = names.iter().map(|name| self.bytes_of(name)).collect::<Result<Vec<_>>>()?;
-        let row = |row: usize| {
-            let mut at = order.and_then(|order| order.get(row)).map_or(row, |&row| row as usize) * stride;
-            let part = bytes.iter().find(|part| {
-                let is_here = at < part.len();
-                at -= if is_here { 0 } else { part.len() };
-                is_here
-            });
-            part.map_or(&[][..], |part| &part[at..at + stride])
-        };
-        arrays::array(first.kind, reader, aval, &row).map_err(|error| {
+        arrays::array(first.kind, reader, aval, rows).map_err(|error| {
             self.wrong(name, format!("it cannot be read: {}", error.clause()), "leave it out, or convert it again")
         })
     }
 
     /// The bytes of the file with the metadata.
     fn bytes(&self) -> &[u8] {
-        self.files.first().map_or(&[], MappedFile::bytes)
+        self.files.first().map_or(&[], |file| file.bytes())
     }
 
     fn stored(&self, name: &str) -> Result<&Stored> {

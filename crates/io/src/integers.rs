@@ -7,7 +7,7 @@ use tacit_arrays::AffineArray;
 use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Result};
 
-use crate::codes::{push_codes, words};
+use crate::codes::{words, write_codes};
 
 /// A matrix whose elements are `scale * (code - zero)`, row by row.
 pub(crate) struct Integers {
@@ -64,8 +64,8 @@ impl Integers {
         for numbers in [&mut scales, &mut biases] {
             *numbers = numbers.iter().flat_map(|&number| std::iter::repeat_n(number, group / own)).collect();
         }
-        let mut stream = Vec::with_capacity(codes.len() * bits as usize / 8);
-        push_codes(&codes, bits, &mut stream);
+        let mut stream = vec![0; (codes.len() * bits as usize).div_ceil(8)];
+        write_codes(&codes, bits, &mut stream);
         packed(&stream, &scales, &biases, Affine { bits, group: own }, aval).map_err(|error| error.clause())
     }
 }

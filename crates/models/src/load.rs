@@ -67,6 +67,8 @@ fn built(mut config: Config, parameters: Parameters, source: &Source<'_>) -> Res
     let mut model = Model::new(Decoder::new(&config)?)?;
     check(source.tensors, &model.avals(), &parameters)?;
     model.assign(parameters, Missing::Refuse)?;
+    // What is lazy belongs to this thread, and whoever has a model may send it to another.
+    model.eval()?;
     Ok((config, model))
 }
 

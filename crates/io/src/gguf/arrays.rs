@@ -1,133 +1,239 @@
 //! The blocks of a tensor as an implicit array.
+//!
+//! They are decoded when they are evaluated, where they stay and some rows at a time: neither the bytes of the file nor the
+//! numbers are in memory twice.
 
-use mlx_rs::{Array, Dtype};
+use half::f16;
+use mlx_rs::Dtype;
 use rayon::prelude::*;
 use tacit_arrays::format::{Affine, Codebook, Granularity, KQuant, Mxfp4, Parts};
-use tacit_arrays::{CodebookArray, Int8Array, KQuantArray, Mxfp4Array};
+use tacit_arrays::{AffineArray, CodebookArray, Int8Array, KQuantArray, Mxfp4Array};
 use tacit_core::{Aval, Result, Value};
 
 use super::blocks::{Block, Form, Reader};
+use super::filled::filled;
 use super::kind::GgufType;
-use crate::codes::{bytes_of, floats, push_codes, words};
-use crate::integers::packed;
-
-/// The bytes of a row of a tensor.
-pub(super) type Row<'a> = &'a (dyn Fn(usize) -> &'a [u8] + Sync);
+use super::rows::Rows;
+use crate::codes::write_codes;
 
 /// The array of the tensor with these rows.
-pub(super) fn array(kind: GgufType, reader: Reader, aval: Aval, row: Row<'_>) -> Result<Value> {
-    let read = Read::all(kind, reader, &aval, row);
-    let bits = reader.bits;
+pub(super) fn array(kind: GgufType, reader: Reader, aval: Aval, rows: Rows) -> Result<Value> {
+    let blocks = Blocks { kind, reader, rows, aval };
     Ok(match reader.form {
-        Form::Affine => packed(&read.codes, &read.scales, &read.biases, Affine { bits, group: 32 }, aval)?.into(),
-        Form::KQuant => k_quant(read, bits, aval)?.into(),
-        Form::Table { values, scales } => {
-            let parts = Parts::new(bytes_of(&read.codes), floats(&read.scales));
-            CodebookArray::from_parts(parts, Codebook::new(kind.elements / scales, values)?, aval)?.into()
-        }
-        Form::Mxfp4 => {
-            let groups = along(&aval, 32);
-            let scales =
-                Array::from_slice(&read.integers.iter().map(|byte| byte.cast_unsigned()).collect::<Vec<_>>(), &groups);
-            let parts = Parts::new(words(&read.codes, bits, &aval)?, scales);
-            Mxfp4Array::from_parts(parts, Mxfp4::default(), aval)?.into()
-        }
+        Form::Affine => affine(blocks)?.into(),
+        Form::KQuant => k_quant(blocks)?.into(),
+        Form::Table { values, scales } => table(blocks, values, scales)?.into(),
+        Form::Mxfp4 => mxfp4(blocks)?.into(),
     })
 }
 
+/// The dense array of this aval with these rows.
+pub(super) fn dense(aval: Aval, rows: Rows) -> Result<Value> {
+    let [array] = filled([aval], move |[bytes]| {
+        let width = rows.get(0).len().max(1);
+        bytes.chunks_exact_mut(width).enumerate().for_each(|(row, place)| place.copy_from_slice(rows.get(row)));
+        rows.forget_all();
+    })?;
+    Ok(array.into())
+}
+
 /// All blocks of a tensor.
-#[derive(Default)]
-struct Read {
-    codes: Vec<u8>,
-    scales: Vec<f32>,
-    biases: Vec<f32>,
-    integers: Vec<i8>,
-    integer_biases: Vec<i8>,
+struct Blocks {
+    kind: GgufType,
+    reader: Reader,
+    rows: Rows,
+    aval: Aval,
 }
 
 /// Elements that one task decodes, or those of a row if they are more.
 const TASK: usize = 1 << 20;
 
-impl Read {
-    fn all(kind: GgufType, reader: Reader, aval: &Aval, row: Row<'_>) -> Self {
-        let last = aval.shape.last().map_or(1, |&last| last as usize);
-        let rows = aval.size().checked_div(last).unwrap_or_default();
-        let task = (TASK / last.max(1)).max(1);
-        let read: Vec<Self> = (0..rows.div_ceil(task))
-            .into_par_iter()
-            .map(|at| Self::rows(kind, reader, (at * task..rows.min((at + 1) * task)).map(row)))
+impl Blocks {
+    fn count(&self) -> usize {
+        self.aval.size() / self.kind.elements
+    }
+
+    /// Elements of a row.
+    fn width(&self) -> usize {
+        self.aval.shape.last().map_or(1, |&last| last as usize)
+    }
+
+    /// The rows of each task.
+    fn tasks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let width = self.width();
+        let rows = self.aval.size().checked_div(width).unwrap_or_default();
+        let each = (TASK / width.max(1)).max(1);
+        (0..rows).step_by(each).map(move |begin| begin..rows.min(begin + each))
+    }
+
+    /// Reads each block and gives it to `put`, with its parts of `buffers`: of each an equal one.
+    fn decode<const N: usize>(&self, buffers: [&mut [u8]; N], put: impl Fn(&Block, [&mut [u8]; N]) + Sync) {
+        let in_row = self.width() / self.kind.elements;
+        let widths = buffers.each_ref().map(|buffer| buffer.len().checked_div(self.count()).unwrap_or_default());
+        let mut rest = buffers;
+        let tasks: Vec<_> = self
+            .tasks()
+            .map(|rows| {
+                let blocks = rows.len() * in_row;
+                (rows, split(&mut rest, widths.map(|width| width * blocks)))
+            })
             .collect();
-        read.into_iter().reduce(Self::joined).unwrap_or_default()
-    }
-
-    fn rows<'a>(kind: GgufType, reader: Reader, rows: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
-        let (mut read, mut block) = (Self::default(), Block::EMPTY);
-        for row in rows {
-            read.codes.reserve(row.len() / kind.bytes * kind.elements * reader.bits as usize / 8);
-            for bytes in row.chunks_exact(kind.bytes) {
-                (reader.read)(bytes, &mut block);
-                push_codes(&block.codes[..kind.elements], reader.bits, &mut read.codes);
-                read.push(&block, reader);
-            }
-        }
-        read
-    }
-
-    fn joined(mut self, mut next: Self) -> Self {
-        self.codes.append(&mut next.codes);
-        self.scales.append(&mut next.scales);
-        self.biases.append(&mut next.biases);
-        self.integers.append(&mut next.integers);
-        self.integer_biases.append(&mut next.integer_biases);
-        self
-    }
-
-    fn push(&mut self, block: &Block, Reader { bits, form, .. }: Reader) {
-        let &Block { scale, bias, ref scales, ref biases, .. } = block;
-        match form {
-            Form::Affine => {
-                self.scales.push(scale);
-                self.biases.push(bias);
-            }
-            Form::KQuant => {
-                let groups = 256 / KQuant { bits }.group();
-                // An integer's own unit is 127; see `k_quant`.
-                self.scales.push(127.0 * scale);
-                self.integers.extend(&scales[..groups]);
-                if !(KQuant { bits }).is_centered() {
-                    self.biases.push(-127.0 * bias);
-                    self.integer_biases.extend(&biases[..groups]);
+        tasks.into_par_iter().for_each(|(rows, mut places)| {
+            let mut block = Block::EMPTY;
+            for row in rows.clone() {
+                for bytes in self.rows.get(row).chunks_exact(self.kind.bytes) {
+                    (self.reader.read)(bytes, &mut block);
+                    put(&block, split(&mut places, widths));
                 }
             }
-            Form::Table { scales: count, .. } => {
-                self.scales.extend(scales[..count].iter().map(|&group| scale * f32::from(group)));
-            }
-            Form::Mxfp4 => self.integers.push(scales[0]),
+            self.rows.forget(rows);
+        });
+        self.rows.forget_all();
+    }
+
+    /// Whether half floats hold all scales and biases.
+    fn in_halves(&self) -> bool {
+        let is_half = |number: f32| f16::from_f32(number).to_f32().total_cmp(&number).is_eq();
+        let tasks: Vec<_> = self.tasks().collect();
+        let all = tasks.into_par_iter().all(|rows| {
+            let mut block = Block::EMPTY;
+            let all = rows.clone().all(|row| {
+                self.rows.get(row).chunks_exact(self.kind.bytes).all(|bytes| {
+                    (self.reader.read)(bytes, &mut block);
+                    is_half(block.scale) && is_half(block.bias)
+                })
+            });
+            self.rows.forget(rows);
+            all
+        });
+        self.rows.forget_all();
+        all
+    }
+
+    /// The codes of a block, as a stream.
+    fn put_codes(&self, block: &Block, place: &mut [u8]) {
+        write_codes(&block.codes[..self.kind.elements], self.reader.bits, place);
+    }
+
+    /// All codes, as bytes.
+    fn stream(&self) -> Aval {
+        let bytes = self.count() * self.kind.elements * self.reader.bits as usize / 8;
+        Aval::new(&[extent(bytes)], Dtype::Uint8)
+    }
+
+    /// All codes, as the 32-bit words of MLX's layout.
+    fn words(&self) -> Aval {
+        self.along(|width| (i64::from(width) * i64::from(self.reader.bits) / 32) as i32, Dtype::Uint32)
+    }
+
+    /// The tensor's shape, whose last extent `f` changes.
+    fn along(&self, f: impl Fn(i32) -> i32, dtype: Dtype) -> Aval {
+        let mut shape = self.aval.shape.clone();
+        if let Some(last) = shape.last_mut() {
+            *last = f(*last);
         }
+        Aval::new(&shape, dtype)
     }
 }
 
-/// The shape of what there is one of for so many elements of a row.
-fn along(aval: &Aval, elements: i32) -> Vec<i32> {
-    let mut shape = aval.shape.clone();
-    if let Some(last) = shape.last_mut() {
-        *last /= elements;
+/// An extent of an array; what is too large for one is no extent of MLX's.
+fn extent(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(-1)
+}
+
+/// Takes so many bytes of each of some buffers.
+fn split<'b, const N: usize>(rest: &mut [&'b mut [u8]; N], counts: [usize; N]) -> [&'b mut [u8]; N] {
+    let mut counts = counts.into_iter();
+    rest.each_mut().map(|rest| {
+        let (part, behind) = std::mem::take(rest).split_at_mut(counts.next().unwrap_or_default());
+        *rest = behind;
+        part
+    })
+}
+
+/// Scales and biases are in half precision where it holds all of them, and otherwise in `f32`.
+fn affine(blocks: Blocks) -> Result<AffineArray> {
+    if blocks.in_halves() {
+        affine_in(blocks, Dtype::Float16, |number| f16::from_f32(number).to_le_bytes())
+    } else {
+        affine_in(blocks, Dtype::Float32, f32::to_le_bytes)
     }
-    shape
+}
+
+fn affine_in<const W: usize>(blocks: Blocks, dtype: Dtype, number: fn(f32) -> [u8; W]) -> Result<AffineArray> {
+    const GROUP: i32 = 32;
+    let (aval, bits) = (blocks.aval.clone(), blocks.reader.bits);
+    let groups = blocks.along(|width| width / GROUP, dtype);
+    let [codes, scales, biases] = filled([blocks.words(), groups.clone(), groups], move |buffers| {
+        blocks.decode(buffers, |block, [codes, scale, bias]| {
+            blocks.put_codes(block, codes);
+            scale.copy_from_slice(&number(block.scale));
+            bias.copy_from_slice(&number(block.bias));
+        });
+    })?;
+    let parts = Parts { biases: Some(biases), ..Parts::new(codes, scales) };
+    AffineArray::from_parts(parts, Affine { bits, group: GROUP as usize }, aval)
 }
 
 /// The integers of the scales, and behind them those of the biases.
 ///
 /// An [`Int8Array`] multiplies by the 127th of its scale. In `f32` 127 times a half-precision number is exact, and so is
 /// its 127th again.
-fn k_quant(mut read: Read, bits: u32, aval: Aval) -> Result<KQuantArray> {
-    let supers = read.scales.len() as i32;
-    let groups = 256 / KQuant { bits }.group();
-    read.integers.append(&mut read.integer_biases);
-    read.scales.append(&mut read.biases);
-    let rows = read.scales.len() as i32 / supers.max(1);
-    let shape = [rows, supers, groups as i32];
-    let parts = Parts::new(Array::from_slice(&read.integers, &shape), floats(&read.scales));
-    let scales = Int8Array::from_parts(parts, Granularity::Block(groups), Aval::new(&shape, Dtype::Float32))?;
-    KQuantArray::from_parts(Parts::new(bytes_of(&read.codes), scales), KQuant { bits }, aval)
+fn k_quant(blocks: Blocks) -> Result<KQuantArray> {
+    let (aval, format) = (blocks.aval.clone(), KQuant { bits: blocks.reader.bits });
+    let (supers, groups) = (blocks.count(), 256 / format.group());
+    let rows = if supers == 0 { 0 } else { 2 - usize::from(format.is_centered()) };
+    let shape = [rows, supers, groups].map(extent);
+    let avals = [blocks.stream(), Aval::new(&[extent(rows * supers)], Dtype::Float32), Aval::new(&shape, Dtype::Int8)];
+    let [codes, scales, integers] = filled(avals, move |[codes, scales, integers]| {
+        let (scales, biases) = scales.split_at_mut(supers * size_of::<f32>());
+        let (scale_integers, bias_integers) = integers.split_at_mut(supers * groups);
+        blocks.decode([codes, scales, biases, scale_integers, bias_integers], |block, places| {
+            let [codes, scale, bias, of_scale, of_bias] = places;
+            blocks.put_codes(block, codes);
+            // An integer's own unit is 127.
+            scale.copy_from_slice(&(127.0 * block.scale).to_le_bytes());
+            put_integers(&block.scales, of_scale);
+            if !bias.is_empty() {
+                bias.copy_from_slice(&(-127.0 * block.bias).to_le_bytes());
+                put_integers(&block.biases, of_bias);
+            }
+        });
+    })?;
+    let scales = Int8Array::from_parts(
+        Parts::new(integers, scales),
+        Granularity::Block(groups),
+        Aval::new(&shape, Dtype::Float32),
+    )?;
+    KQuantArray::from_parts(Parts::new(codes, scales), format, aval)
+}
+
+fn table(blocks: Blocks, values: &'static [f32], count: usize) -> Result<CodebookArray> {
+    let (aval, format) = (blocks.aval.clone(), Codebook::new(blocks.kind.elements / count, values)?);
+    let scales = Aval::new(&[extent(blocks.count() * count)], Dtype::Float32);
+    let [codes, scales] = filled([blocks.stream(), scales], move |buffers| {
+        blocks.decode(buffers, |block, [codes, scales]| {
+            blocks.put_codes(block, codes);
+            for (&group, scale) in block.scales.iter().zip(scales.as_chunks_mut().0) {
+                *scale = (block.scale * f32::from(group)).to_le_bytes();
+            }
+        });
+    })?;
+    CodebookArray::from_parts(Parts::new(codes, scales), format, aval)
+}
+
+fn mxfp4(blocks: Blocks) -> Result<Mxfp4Array> {
+    let aval = blocks.aval.clone();
+    let scales = blocks.along(|width| width / 32, Dtype::Uint8);
+    let [codes, scales] = filled([blocks.words(), scales], move |buffers| {
+        blocks.decode(buffers, |block, [codes, scale]| {
+            blocks.put_codes(block, codes);
+            put_integers(&block.scales, scale);
+        });
+    })?;
+    Mxfp4Array::from_parts(Parts::new(codes, scales), Mxfp4::default(), aval)
+}
+
+fn put_integers(integers: &[i8], place: &mut [u8]) {
+    place.iter_mut().zip(integers).for_each(|(byte, integer)| *byte = integer.cast_unsigned());
 }
