@@ -15,6 +15,9 @@ use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern};
 
+/// Bytes of dense arrays whose codes are put in their places together: to find these costs as much for one as for many.
+const WAITING: usize = 64 << 20;
+
 /// What may be missing when values are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -30,8 +33,8 @@ impl<M: ModuleParameters> Model<M> {
     /// What has one axis, such as a bias, stays as it is unless the pattern is its path; so does what the format cannot
     /// divide, and what is implicit already. [`report`](Self::report) tells of each.
     ///
-    /// Each is quantized and compared with what it was, one after the other; the dense arrays live until all are done. Then
-    /// every array of the model is evaluated, so that it can go to another thread.
+    /// Each is quantized and compared with what it was, one after the other, and the dense arrays go as the codes take their
+    /// places. Then every array of the model is evaluated, so that it can go to another thread.
     ///
     /// # Errors
     ///
@@ -43,6 +46,7 @@ impl<M: ModuleParameters> Model<M> {
         let rules = formats.into_rules()?.within(pattern)?;
         let mut report = self.report.clone();
         let (mut made, mut left) = (Parameters::new(), Vec::new());
+        let (mut waiting, mut quantizes) = (0, false);
         for (path, value) in self.values()? {
             let rule = rules.rule(&self.ties.all(&path), &value.aval()?);
             let (quantized, row) = applied(&path, &value, rule)?;
@@ -51,12 +55,18 @@ impl<M: ModuleParameters> Model<M> {
             }
             if let Some(quantized) = quantized {
                 made.insert(path.clone(), quantized);
+                (waiting, quantizes) = (waiting + value.nbytes(), true);
             } else if rule.is_none() && report.rows.contains_key(&path) {
                 continue;
             }
             report.rows.insert(path, row);
+            drop(value);
+            if waiting >= WAITING {
+                self.put_all(std::mem::take(&mut made))?;
+                waiting = 0;
+            }
         }
-        if made.is_empty() {
+        if !quantizes {
             let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
             return Err(nothing_quantized(&left, listed(paths.iter())));
         }
