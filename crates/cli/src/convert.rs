@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
 use tacit_io::bitsandbytes::BitsAndBytesLayout;
-use tacit_io::{FileKind, GgufType, Library, ModelFolder, bitsandbytes, dense, hugging_face, layout, save};
+use tacit_io::{
+    FileKind, GgufType, Library, ModelFolder, Writing, bitsandbytes, dense, hugging_face, layout, save_with,
+};
 use tacit_nn::Parameters;
 
 use crate::interruption;
@@ -113,31 +115,33 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     let (before, codes_before) = (nbytes(&read), codes(&read));
     let parameters = match (library, options.to) {
         (Some(library), _) => library.holdable(input, read)?,
-        (None, Target::Floats) => dense(&read)?,
+        (None, Target::Floats) => dense(read)?,
         _ => read,
     };
-    let mut quantized = 0;
-    match (&folder, options.to) {
-        (Some((library, folder)), _) => folder.write(output, &parameters, *library)?,
-        (None, Target::Gguf) => {
-            let written = model.as_ref().map(|model| model.write_gguf(output, &parameters, others));
-            quantized = written.transpose()?.unwrap_or_default();
-        }
-        (None, Target::Bitsandbytes) => bitsandbytes::write(output, &parameters, BitsAndBytesLayout::default())?,
-        (None, Target::Floats) => hugging_face::write(output, &parameters)?,
-        (None, _) => save(output, &parameters)?,
-    }
     let became_floats =
         if library == Some(Library::MlxLm) { codes_before.saturating_sub(codes(&parameters)) } else { 0 };
-    Ok(Written {
+    let mut written = Written {
         read_by: kind.to_string(),
         target: options.to,
         parameters: parameters.len(),
         before,
-        after: if is_gguf { length(output) } else { nbytes(&parameters) },
+        after: nbytes(&parameters),
         became_floats,
-        quantized,
-    })
+        quantized: 0,
+    };
+    // They are given away, and let go of one by one as they are written.
+    match (&folder, options.to) {
+        (Some((library, folder)), _) => folder.write(output, parameters, *library)?,
+        (None, Target::Gguf) => {
+            let quantized = model.as_ref().map(|model| model.write_gguf(output, parameters, others));
+            written.quantized = quantized.transpose()?.unwrap_or_default();
+            written.after = length(output);
+        }
+        (None, Target::Bitsandbytes) => bitsandbytes::write(output, parameters, BitsAndBytesLayout::default())?,
+        (None, Target::Floats) => hugging_face::write(output, parameters)?,
+        (None, _) => save_with(output, parameters, Writing::default())?,
+    }
+    Ok(written)
 }
 
 /// The bytes of a file.

@@ -85,7 +85,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     }
     let resumed = work.resumed();
     let mut bar = progress_bar();
-    work.finish(&made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
+    work.finish(made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
     Ok(Quantized { parameters: rows, before, after, resumed, note })

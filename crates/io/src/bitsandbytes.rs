@@ -5,6 +5,7 @@
 //! (`QuantState.as_dict(packed=True)` in `bitsandbytes/functional.py`). An 8-bit weight of a module is `weight`, `SCB` and
 //! `weight_format` (`Linear8bitLt._save_to_state_dict` in `bitsandbytes/nn/modules.py`).
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -129,10 +130,10 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 /// # Errors
 ///
 /// A parameter is neither dense nor one of these formats, or the file cannot be written, as for [`write`](crate::write()).
-pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: BitsAndBytesLayout) -> Result<()> {
+pub fn write(path: impl AsRef<Path>, parameters: impl Borrow<Parameters>, layout: BitsAndBytesLayout) -> Result<()> {
     let path = path.as_ref();
     let mut tensors = Vec::new();
-    for (name, value) in parameters {
+    for (name, value) in parameters.borrow() {
         let mut put = |end: &str, array: Array| tensors.push((format!("{name}{end}"), array));
         if let Value::Dense(array) = value {
             put("", array.clone());
@@ -152,6 +153,8 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: BitsAndByt
             return Err(cannot_hold(path, name, value, "bitsandbytes", help));
         }
     }
+    // Those that are given away go as they are written.
+    drop(parameters);
     hugging_face::write_set(Set { path, beside: Vec::new(), stale: Vec::new() }, tensors)
 }
 

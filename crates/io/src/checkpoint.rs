@@ -7,6 +7,7 @@
 //! [`ModelFile`](crate::ModelFile) is a whole model or some of its leaves, which are tensors under their own paths; under
 //! `tacit.leaves` then what these mean, as [`LeafKinds`](tacit_nn::LeafKinds) in JSON.
 
+use std::borrow::Borrow;
 use std::path::Path;
 
 use tacit_bridge::mlx;
@@ -59,13 +60,15 @@ pub fn save(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
     save_with(path, parameters, Writing::default())
 }
 
-/// Saves as [`save`] does, in several files or with word of its progress.
+/// Saves as [`save`] does, in several files or with word of its progress. Parameters that are given away, and not lent, are let go
+/// of one by one as they are written.
 ///
 /// # Errors
 ///
 /// As for [`save`].
-pub fn save_with(path: impl AsRef<Path>, parameters: &Parameters, writing: Writing<'_>) -> Result<()> {
-    let (structure, arrays) = take_apart(parameters, None)?;
+pub fn save_with(path: impl AsRef<Path>, parameters: impl Borrow<Parameters>, writing: Writing<'_>) -> Result<()> {
+    let (structure, arrays) = take_apart(parameters.borrow(), None)?;
+    drop(parameters);
     write_with(path, arrays.into_iter().collect(), &metadata(&structure), writing)
 }
 

@@ -1,5 +1,6 @@
 //! Converts parameters from one format to another, and tells what that costs.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -90,11 +91,11 @@ pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, Co
 /// # Errors
 ///
 /// A parameter refuses to be made dense, or the [policy](tacit_core::Policy) forbids it.
-pub fn dense(parameters: &Parameters) -> Result<Parameters> {
+pub fn dense(parameters: impl Borrow<Parameters>) -> Result<Parameters> {
     let dense = |(path, value): (&String, &Value)| {
         Ok((path.clone(), value.dense().map_err(|error| named(path, error))?.into()))
     };
-    parameters.iter().map(dense).collect()
+    parameters.borrow().iter().map(dense).collect()
 }
 
 fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value, Converted)> {

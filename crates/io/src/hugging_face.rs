@@ -1,5 +1,6 @@
 //! Reads and writes float checkpoints as the libraries of Hugging Face do.
 
+use std::borrow::Borrow;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
@@ -49,16 +50,20 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     Ok(parameters)
 }
 
-/// Writes dense parameters, in files of at most 5 GB; `path` is the place of a single one, such as `model.safetensors`.
+/// Writes dense parameters, in files of at most 5 GB. Those that are given away, and not lent, are let go of one by one as they
+/// are written. `path` is the place of a single one, such as `model.safetensors`.
 ///
 /// What [`read`] took from a file that transformers wrote is the same bytes again.
 ///
 /// # Errors
 ///
 /// A parameter is not dense, or the files cannot be written: see [`write_sharded`](crate::write_sharded).
-pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
+pub fn write(path: impl AsRef<Path>, parameters: impl Borrow<Parameters>) -> Result<()> {
     let path = path.as_ref();
-    write_set(Set { path, beside: Vec::new(), stale: Vec::new() }, tensors(path, parameters)?)
+    let tensors = tensors(path, parameters.borrow())?;
+    // Those that are given away go as they are written.
+    drop(parameters);
+    write_set(Set { path, beside: Vec::new(), stale: Vec::new() }, tensors)
 }
 
 /// The parameters, all of which are to be dense.

@@ -8,6 +8,7 @@ mod config;
 mod k_quant;
 mod mode;
 
+use std::borrow::Borrow;
 use std::path::Path;
 
 use mlx_rs::Dtype;
@@ -126,15 +127,15 @@ pub(crate) fn holds(path: &str, value: &Value) -> bool {
 /// Writes a folder with other files beside its own.
 pub(crate) fn write_beside(
     folder: &Path,
-    parameters: &Parameters,
+    parameters: impl Borrow<Parameters>,
     config: &Config,
     mut beside: Vec<(&'static str, Vec<u8>)>,
     stale: Vec<&'static str>,
 ) -> Result<()> {
-    let config = config.describing(parameters)?;
+    let config = config.describing(parameters.borrow())?;
     let path = folder.join("model.safetensors");
     let mut tensors = Vec::new();
-    for (name, value) in parameters {
+    for (name, value) in parameters.borrow() {
         if let Value::Dense(array) = value {
             tensors.push((name.clone(), array.clone()));
             continue;
@@ -151,6 +152,8 @@ pub(crate) fn write_beside(
         tensors.extend(biases.map(|biases| (format!("{module}.biases"), biases)));
         tensors.extend(global_scale.map(|scale| (format!("{module}.global_scale"), scale)));
     }
+    // Those that are given away go as they are written.
+    drop(parameters);
     let _new = make_folder(folder)?;
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
     let writing = Writing { shard: Some(SHARD), progress: None };

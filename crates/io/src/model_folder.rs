@@ -1,6 +1,6 @@
 //! Folders of models: tensors, and what a library needs beside them to run the model.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -147,7 +147,7 @@ impl ModelFolder {
     pub fn write_gguf(
         &self,
         file: impl AsRef<Path>,
-        parameters: &Parameters,
+        parameters: impl Borrow<Parameters>,
         others: Option<GgufType>,
     ) -> Result<usize> {
         let tokenizer = if self.source.is_some() { None } else { self.tokenizer()? };
@@ -195,7 +195,7 @@ impl ModelFolder {
     ///
     /// There is no configuration and the library needs one, a value is none that the library has (see [`Library::holdable`]), or
     /// a file cannot be written.
-    pub fn write(&self, folder: impl AsRef<Path>, parameters: &Parameters, library: Library) -> Result<()> {
+    pub fn write(&self, folder: impl AsRef<Path>, parameters: impl Borrow<Parameters>, library: Library) -> Result<()> {
         let folder = folder.as_ref();
         let path = folder.join(TENSORS);
         let config = || mlx_lm::Config::new(self.config.clone().unwrap_or_else(|| Json::Object(Vec::new())));
@@ -208,7 +208,8 @@ impl ModelFolder {
             Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside, stale),
             Library::Tacit => {
                 beside.extend(self.config.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
-                let (structure, tensors) = take_apart(parameters, None)?;
+                let (structure, tensors) = take_apart(parameters.borrow(), None)?;
+                drop(parameters);
                 let _new = make_folder(folder)?;
                 let tensors = tensors.into_iter().collect();
                 Set { path: &path, beside, stale }.write(tensors, &metadata(&structure), Writing::default())
@@ -218,9 +219,10 @@ impl ModelFolder {
                     let help = "name a GGUF file, or the folder of a model with its config.json";
                     return Err(Error::checkpoint(&path, None, "nothing says what model these tensors are of", help));
                 }
-                let config = config().describing(parameters)?;
+                let config = config().describing(parameters.borrow())?;
                 beside.push((CONFIG, config.json().indented(2).into_bytes()));
-                let tensors = hugging_face::tensors(&path, parameters)?;
+                let tensors = hugging_face::tensors(&path, parameters.borrow())?;
+                drop(parameters);
                 let _new = make_folder(folder)?;
                 hugging_face::write_set(Set { path: &path, beside, stale }, tensors)
             }
@@ -253,7 +255,7 @@ impl Library {
     pub fn holdable(self, file: impl AsRef<Path>, parameters: Parameters) -> Result<Parameters> {
         match self {
             Self::Tacit => Ok(parameters),
-            Self::HuggingFace => layout::as_hugging_face(dense(&parameters)?),
+            Self::HuggingFace => layout::as_hugging_face(dense(parameters)?),
             Self::MlxLm => {
                 let (mut held, mut others) = (Parameters::new(), Parameters::new());
                 for (path, value) in layout::as_mlx_lm(file.as_ref(), parameters)? {
@@ -261,7 +263,7 @@ impl Library {
                     let is_held = !value.is_implicit() || mlx_lm::holds(&path, &value);
                     if is_held { &mut held } else { &mut others }.insert(path, value);
                 }
-                held.append(&mut dense(&others)?);
+                held.append(&mut dense(others)?);
                 Ok(held)
             }
         }

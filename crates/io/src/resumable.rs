@@ -1,5 +1,6 @@
 //! Values that are made one by one, of which an interruption loses none but the one at hand.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileType, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -154,7 +155,7 @@ impl Resumable {
     /// # Errors
     ///
     /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
-    pub fn finish(self, parameters: &Parameters, writing: Writing<'_>) -> Result<()> {
+    pub fn finish(self, parameters: impl Borrow<Parameters>, writing: Writing<'_>) -> Result<()> {
         save_with(&self.output, parameters, writing)?;
         let Some(Kept { folder, .. }) = self.kept else { return Ok(()) };
         // The output is whole: what is left here would be of no inputs that anybody has.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use mlx_rs::Array;
 use serde_json::json;
-use tacit_bridge::with_bytes;
+use tacit_bridge::{forget_bytes, with_bytes};
 use tacit_core::{Aval, Error, Result};
 
 use crate::header::{LENGTH, LONGEST, METADATA};
@@ -68,6 +68,8 @@ impl<'w, 'p> Writer<'w, 'p> {
 
     fn chunk(&mut self, file: &mut impl Write, chunk: &[u8]) -> io::Result<()> {
         file.write_all(chunk)?;
+        // Of an array that lies in another file, nothing stays in memory.
+        forget_bytes(chunk);
         self.done += chunk.len();
         if let Some(progress) = &mut self.progress {
             progress(Progress { done: self.done, total: self.total });

@@ -6,6 +6,7 @@ use std::path::Path;
 use tacit_core::{Error, Result};
 use tacit_files::Output;
 
+use super::encoded::Out;
 use super::header::MAGIC;
 use super::kind::GgufType;
 use super::metadata::{ARRAY, BOOL, F32, I32, STRING, U32};
@@ -96,12 +97,13 @@ impl Described {
     }
 }
 
-/// Writes a file; `bytes` gives those of the tensor of this number, and each is let go of before the next one is asked for.
-pub(super) fn write(
+/// Writes a file of these tensors, each described, in their order. `write` gives the bytes of one by its name, some at a time, and lets it
+/// go before it is given the next.
+pub(super) fn write<T>(
     path: &Path,
     entries: &Entries,
-    tensors: &[Described],
-    mut bytes: impl FnMut(usize) -> Result<Vec<u8>>,
+    tensors: Vec<(Described, T)>,
+    write: impl Fn(&str, T, Out<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut header = MAGIC.to_vec();
     header.extend(3_u32.to_le_bytes());
@@ -112,7 +114,7 @@ pub(super) fn write(
         header.extend(value);
     }
     let mut place = 0;
-    for tensor in tensors {
+    for (tensor, _) in &tensors {
         header.extend(text(&tensor.name));
         header.extend((tensor.shape.len() as u32).to_le_bytes());
         header.extend(tensor.shape.iter().rev().flat_map(|&extent| (extent as u64).to_le_bytes()));
@@ -124,14 +126,18 @@ pub(super) fn write(
     let mut file = Output::create(path)?;
     let failed = |error| Error::file("write", path)(error);
     file.write_all(&header).map_err(failed)?;
-    for (at, tensor) in tensors.iter().enumerate() {
-        let mut bytes = bytes(at)?;
-        if bytes.len() != tensor.nbytes() {
-            let reason = format!("it has {} bytes, and the header says {}", bytes.len(), tensor.nbytes());
-            return Err(Error::checkpoint(path, Some(&tensor.name), reason, "report this: it is a defect of Tacit"));
+    for (described, tensor) in tensors {
+        let mut written = 0;
+        write(&described.name, tensor, &mut |bytes| {
+            written += bytes.len();
+            file.write_all(bytes).map_err(failed)
+        })?;
+        if written != described.nbytes() {
+            let reason = format!("it has {written} bytes, and the header says {}", described.nbytes());
+            return Err(Error::checkpoint(path, Some(&described.name), reason, "report this: it is a defect of Tacit"));
         }
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-        file.write_all(&bytes).map_err(failed)?;
+        let gap = written.next_multiple_of(ALIGNMENT) - written;
+        file.write_all(&[0; ALIGNMENT][..gap]).map_err(failed)?;
     }
     file.finish()
 }

@@ -3,11 +3,11 @@
 use half::f16;
 use mlx_rs::{Array, Dtype};
 use rayon::prelude::*;
-use tacit_arrays::format::PackedArray;
+use tacit_arrays::format::{PackedArray, Pieces};
 use tacit_arrays::{
     AffineArray, Bf16Array, CodebookArray, F16Array, Int8Array, KQuantArray, Mxfp4Array, Packed, Stacked,
 };
-use tacit_bridge::with_bytes;
+use tacit_bridge::{forget_bytes, with_bytes};
 use tacit_core::{Error, Result, Value};
 
 use super::block_bytes::writer;
@@ -28,7 +28,8 @@ enum Source {
     Dense(Array),
     /// Elements that are quantized.
     Rounded(Value),
-    Blocks(Blocks),
+    /// Codes that the type has; their numbers are read when they are written.
+    Blocks(Value),
     /// Experts, one after the other.
     Several(Vec<Encoded>),
 }
@@ -71,23 +72,9 @@ impl Encoded {
         if let Some(array) = value.downcast::<Bf16Array>() {
             return Ok(dense(array.codes().view_dtype(Dtype::Bfloat16)?));
         }
-        let found = if let Some(array) = value.downcast::<AffineArray>() {
-            affine(array)?
-        } else if let Some(array) = value.downcast::<KQuantArray>() {
-            k_quant(array)?
-        } else if let Some(array) = value.downcast::<CodebookArray>() {
-            table(array)?
-        } else if let Some(array) = value.downcast::<Mxfp4Array>() {
-            mxfp4(array)?
-        } else {
-            None
-        };
-        let found = found.and_then(|(name, blocks)| Some((GgufType::named(name)?, blocks)));
-        Ok(found.filter(|(kind, _)| is_whole(&shape, *kind)).map(|(kind, blocks)| Self {
-            kind,
-            shape,
-            source: Source::Blocks(blocks),
-        }))
+        let kind = Blocks::of(value)?.and_then(|(name, _)| GgufType::named(name));
+        let kind = kind.filter(|kind| is_whole(&shape, *kind));
+        Ok(kind.map(|kind| Self { kind, shape, source: Source::Blocks(value.clone()) }))
     }
 
     /// A parameter that is quantized to a type, if its rows are whole blocks of it.
@@ -96,15 +83,40 @@ impl Encoded {
         Ok(is_whole(&shape, kind).then(|| Self { kind, shape, source: Source::Rounded(value.clone()) }))
     }
 
-    /// The bytes as the file has them.
-    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+    /// Gives `out` the bytes as the file has them, some at a time.
+    pub(super) fn write(&self, out: Out<'_>) -> Result<()> {
         match &self.source {
-            Source::Dense(array) => Ok(with_bytes(array, <[u8]>::to_vec)?),
-            Source::Rounded(value) => rounded(&value.dense()?, self.kind),
-            Source::Blocks(blocks) => blocks.bytes(self.kind),
-            Source::Several(parts) => Ok(parts.iter().map(Self::bytes).collect::<Result<Vec<_>>>()?.concat()),
+            Source::Dense(array) => with_bytes(array, |bytes| {
+                bytes.chunks(PIECE).try_for_each(|bytes| {
+                    out(bytes)?;
+                    forget_bytes(bytes);
+                    Ok(())
+                })
+            })?,
+            Source::Rounded(value) => {
+                let pieces = Pieces::of(value)?;
+                pieces.ranges().try_for_each(|rows| {
+                    out(&rounded(&pieces.get(rows.clone())?, self.kind)?)?;
+                    pieces.forget(rows)
+                })
+            }
+            Source::Blocks(value) => match Blocks::of(value)? {
+                Some((_, blocks)) => blocks.write(self.kind, out),
+                None => Err(no_writer(self.kind)),
+            },
+            Source::Several(parts) => parts.iter().try_for_each(|part| part.write(out)),
         }
     }
+}
+
+/// Takes bytes of a file, one piece after the other.
+pub(super) type Out<'o> = &'o mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Bytes of a piece, about.
+const PIECE: usize = 1 << 24;
+
+fn no_writer(kind: GgufType) -> Error {
+    Error::invalid(format!("there is no writer of {kind}"), "take another type")
 }
 
 /// Whether rows are whole blocks of a type.
@@ -117,29 +129,49 @@ impl Blocks {
         Self { codes: Some(array.codes().clone()), bits: bits as usize, ..Self::default() }
     }
 
-    fn bytes(&self, kind: GgufType) -> Result<Vec<u8>> {
-        let (Some(write), Some(codes)) = (writer(kind.name()), &self.codes) else {
-            return Err(Error::invalid(format!("there is no writer of {kind}"), "take another type"));
-        };
+    /// The blocks of codes that a type of GGUF has, and its name.
+    fn of(value: &Value) -> Found {
+        if let Some(array) = value.downcast::<AffineArray>() {
+            affine(array)
+        } else if let Some(array) = value.downcast::<KQuantArray>() {
+            k_quant(array)
+        } else if let Some(array) = value.downcast::<CodebookArray>() {
+            table(array)
+        } else if let Some(array) = value.downcast::<Mxfp4Array>() {
+            mxfp4(array)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn write(&self, kind: GgufType, out: Out<'_>) -> Result<()> {
+        let (Some(write), Some(codes)) = (writer(kind.name()), &self.codes) else { return Err(no_writer(kind)) };
         let stride = kind.elements * self.bits / 8;
         let Self { bits, ref scale, ref bias, ref scales, ref biases, .. } = *self;
-        Ok(with_bytes(codes, |codes| {
+        with_bytes(codes, |codes| {
             let count = codes.len() / stride;
             let groups = |numbers: &[i8]| numbers.len() / count.max(1);
             let (of_scales, of_biases) = (groups(scales), groups(biases));
-            let mut bytes = vec![0; count * kind.bytes];
-            let blocks = bytes.par_chunks_mut(kind.bytes).zip(codes.par_chunks(stride)).enumerate();
-            blocks.for_each(|(at, (bytes, codes))| {
-                let mut block = Block::EMPTY;
-                unpack(codes, bits, &mut block.codes);
-                block.scale = scale.get(at).copied().unwrap_or_default();
-                block.bias = bias.get(at).copied().unwrap_or_default();
-                block.scales[..of_scales].copy_from_slice(&scales[at * of_scales..][..of_scales]);
-                block.biases[..of_biases].copy_from_slice(&biases[at * of_biases..][..of_biases]);
-                write(&block, bytes);
-            });
-            bytes
-        })?)
+            let piece = (PIECE / kind.bytes).max(1);
+            let mut bytes = vec![0; count.min(piece) * kind.bytes];
+            for (first, codes) in (0..).step_by(piece).zip(codes.chunks(piece * stride)) {
+                let bytes = &mut bytes[..codes.len() / stride * kind.bytes];
+                let blocks = bytes.par_chunks_mut(kind.bytes).zip(codes.par_chunks_exact(stride)).enumerate();
+                blocks.for_each(|(at, (bytes, codes))| {
+                    let at = first + at;
+                    let mut block = Block::EMPTY;
+                    unpack(codes, bits, &mut block.codes);
+                    block.scale = scale.get(at).copied().unwrap_or_default();
+                    block.bias = bias.get(at).copied().unwrap_or_default();
+                    block.scales[..of_scales].copy_from_slice(&scales[at * of_scales..][..of_scales]);
+                    block.biases[..of_biases].copy_from_slice(&biases[at * of_biases..][..of_biases]);
+                    write(&block, bytes);
+                });
+                out(bytes)?;
+                forget_bytes(codes);
+            }
+            Ok(())
+        })?
     }
 }
 

@@ -1,6 +1,8 @@
 //! A model as one file: parameters by Hugging Face's names become llama.cpp's tensors, changed as it changes them.
 
+use std::borrow::Borrow;
 use std::path::Path;
+use std::rc::Rc;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value};
@@ -33,8 +35,8 @@ pub(crate) struct Beside<'b> {
 /// What is known of a tensor before it is written.
 struct Tensor {
     described: Described,
-    /// The encoded parameter, and of its rows those that are the tensor's.
-    of: usize,
+    /// The parameter, and of its rows those that are the tensor's.
+    encoded: Rc<Encoded>,
     rows: Option<Vec<u32>>,
 }
 
@@ -46,16 +48,18 @@ const SMALL: [&str; 4] = ["ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "s
 /// Writes a file of parameters. What no type of GGUF has, and floats, become `others`, where one is given.
 pub(crate) fn write_model(
     path: &Path,
-    parameters: &Parameters,
+    parameters: impl Borrow<Parameters>,
     beside: &Beside<'_>,
     others: Option<GgufType>,
 ) -> Result<usize> {
     if let Some(kind) = others.filter(|kind| !ROUNDED.contains(&&*kind.name().to_ascii_lowercase())) {
         return Err(Error::invalid(format!("there is no quantizing to {kind}"), format!("take one of {}", names())));
     }
+    // Those that are given away go as they are written.
+    let held = parameters.borrow().clone();
+    drop(parameters);
     // By the names of its file.
-    let unnamed =
-        beside.source.filter(|source| source.names().any(|name| name != ROPE && parameters.contains_key(name)));
+    let unnamed = beside.source.filter(|source| source.names().any(|name| name != ROPE && held.contains_key(name)));
     let description = match (unnamed, beside.config) {
         (Some(_), _) => None,
         (None, Some(config)) => Some(Description::new(beside.folder, config)?),
@@ -64,11 +68,10 @@ pub(crate) fn write_model(
             return Err(Error::checkpoint(path, None, "nothing says what model these tensors are of", help));
         }
     };
-    let mut plan =
-        Plan { path, others, widens: description.is_some(), quantized: 0, encoded: Vec::new(), tensors: Vec::new() };
+    let mut plan = Plan { path, others, widens: description.is_some(), quantized: 0, tensors: Vec::new() };
     match &description {
         Some(description) => {
-            let mut parameters = layout::as_mlx_lm(path, parameters.clone())?;
+            let mut parameters = layout::as_mlx_lm(path, held)?;
             if description.is_tied() {
                 plan.drop_tied(&mut parameters)?;
             }
@@ -76,9 +79,9 @@ pub(crate) fn write_model(
                 plan.parameter(description, &name, value).map_err(|error| named(path, &name, error))?;
             }
         }
-        None => parameters
-            .iter()
-            .try_for_each(|(name, value)| plan.tensor(name, value, None).map_err(|error| named(path, name, error)))?,
+        None => held.into_iter().try_for_each(|(name, value)| {
+            plan.tensor(&name, &value, None).map_err(|error| named(path, &name, error))
+        })?,
     }
     let is_named = |tensor: &Tensor, name: &str| tensor.described.name == name;
     let words = plan.tensors.iter().find(|tensor| is_named(tensor, "token_embd.weight"));
@@ -114,16 +117,18 @@ pub(crate) fn write_model(
     if let Some(factors) = factors {
         plan.exact(ROPE.to_owned(), &factors, None)?;
     }
-    let Plan { encoded, tensors, quantized, .. } = plan;
-    let (described, parts): (Vec<_>, Vec<_>) =
-        tensors.into_iter().map(|tensor| (tensor.described, (tensor.of, tensor.rows))).unzip();
-    write(path, &entries, &described, |at| {
-        let (of, rows) = &parts[at];
-        let bytes = encoded[*of].bytes().map_err(|error| named(path, &described[at].name, error))?;
-        let Some(rows) = rows else { return Ok(bytes) };
-        let stride = bytes.len() / (encoded[*of].shape[0].max(1) as usize);
-        let row = |&row: &u32| &bytes[row as usize * stride..][..stride];
-        Ok(rows.iter().flat_map(row).copied().collect())
+    let Plan { tensors, quantized, .. } = plan;
+    let tensors = tensors.into_iter().map(|tensor| (tensor.described, (tensor.encoded, tensor.rows)));
+    write(path, &entries, tensors.collect(), |name, (encoded, rows), out| {
+        let Some(rows) = rows else { return encoded.write(out).map_err(|error| named(path, name, error)) };
+        let mut bytes = Vec::new();
+        let written = encoded.write(&mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        });
+        written.map_err(|error| named(path, name, error))?;
+        let stride = bytes.len() / (encoded.shape[0].max(1) as usize);
+        rows.iter().try_for_each(|&row| out(&bytes[row as usize * stride..][..stride]))
     })?;
     Ok(quantized)
 }
@@ -163,7 +168,6 @@ struct Plan<'p> {
     /// Whether what llama.cpp adds and multiplies becomes F32, as it has to be.
     widens: bool,
     quantized: usize,
-    encoded: Vec<Encoded>,
     tensors: Vec<Tensor>,
 }
 
@@ -233,8 +237,9 @@ impl Plan<'_> {
         let gates = (rows - 2 * key * heads) / 2;
         let behind = file.split_off(rows - gates);
         self.tensor(&name, &value, Some(file))?;
-        let (of, quantized) = (self.encoded.len() - 1, self.encoded[self.encoded.len() - 1].kind);
-        self.add(named("attn_gate"), quantized, of, Some(behind));
+        if let Some(encoded) = self.tensors.last().map(|tensor| Rc::clone(&tensor.encoded)) {
+            self.add(named("attn_gate"), encoded, Some(behind));
+        }
         Ok(())
     }
 
@@ -278,17 +283,16 @@ impl Plan<'_> {
     }
 
     fn push(&mut self, name: String, encoded: Encoded, rows: Option<Vec<u32>>) {
-        let kind = encoded.kind;
-        self.encoded.push(encoded);
-        self.add(name, kind, self.encoded.len() - 1, rows);
+        self.add(name, Rc::new(encoded), rows);
     }
 
-    fn add(&mut self, name: String, kind: GgufType, of: usize, rows: Option<Vec<u32>>) {
-        let mut shape = self.encoded[of].shape.clone();
+    fn add(&mut self, name: String, encoded: Rc<Encoded>, rows: Option<Vec<u32>>) {
+        let mut shape = encoded.shape.clone();
         if let (Some(first), Some(rows)) = (shape.first_mut(), &rows) {
             *first = rows.len() as i32;
         }
-        self.tensors.push(Tensor { described: Described { name, kind, shape }, of, rows });
+        let described = Described { name, kind: encoded.kind, shape };
+        self.tensors.push(Tensor { described, encoded, rows });
     }
 
     fn wrong(&self, key: &str, reason: impl Into<String>, help: &str) -> Error {

@@ -66,7 +66,7 @@ pub(crate) fn tacit() -> Vec<Sample> {
     }
     fs::remove_file(&path).expect("removes");
     let writing = Writing { shard: Some(1024), progress: None };
-    save_with(&path, &values.into_iter().take(4).collect(), writing).expect("saves");
+    save_with(&path, values.into_iter().take(4).collect::<Parameters>(), writing).expect("saves");
     samples.push(Sample::of(&folder));
     samples
 }

@@ -19,7 +19,7 @@ fn a_sharded_model_is_read_whole() {
 fn what_the_library_safetensors_wrote_is_written_as_the_same_file() {
     let (folder, theirs) = (Scratch::new(), golden("peft/base.safetensors"));
     let ours = folder.join("model.safetensors");
-    hugging_face::write(&ours, &hugging_face::read(&theirs).expect("reads")).expect("writes");
+    hugging_face::write(&ours, hugging_face::read(&theirs).expect("reads")).expect("writes");
     // Torch's `save_file` has no metadata unless it is given some; transformers gives it, and so does this.
     let (theirs, ours) = (fs::read(theirs).expect("reads"), fs::read(ours).expect("reads"));
     let elements = |file: &[u8]| file[8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize..].to_vec();

@@ -35,7 +35,7 @@ fn a_quantized_model_computes_the_same_through_mlx_lm_and_bitsandbytes() {
 
     let path = folder.join("bitsandbytes.safetensors");
     let mut of_bnb = model().quantize("*.weight", Nf4 { block: 64, double: true }).expect("quantizes");
-    bitsandbytes::write(&path, &of_bnb.values().unwrap(), bitsandbytes::BitsAndBytesLayout::default()).expect("writes");
+    bitsandbytes::write(&path, of_bnb.values().unwrap(), bitsandbytes::BitsAndBytesLayout::default()).expect("writes");
     again.assign(bitsandbytes::read(&path).expect("reads"), Missing::Refuse).expect("fits");
     assert!(forward(&mut again).eq_values(forward(&mut of_bnb)).unwrap());
 }
