@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use mlx_rs::random;
-use tacit_io::save;
+use mlx_rs::{Dtype, random};
+use serde_json::json;
+use tacit_io::{hugging_face, save};
 use tacit_nn::Parameters;
 
 /// Bytes of floats that are read at a time.
@@ -49,40 +50,161 @@ fn peak(arguments: &[&str]) -> u64 {
     most
 }
 
-#[test]
-fn a_checkpoint_is_quantized_and_converted_in_pieces() {
-    let folder: PathBuf = std::env::temp_dir().join(format!("tacit-cli-memory-{}", std::process::id()));
-    drop(fs::remove_dir_all(&folder));
-    fs::create_dir_all(&folder).expect("makes a folder");
-    let at = |name: &str| folder.join(name).to_str().expect("text").to_owned();
-    let (small, large) = (at("small.safetensors"), at("large.safetensors"));
-    checkpoint(Path::new(&small), &[64]);
-    // An embedding of 134 MB, and 67 MB in other layers.
-    checkpoint(Path::new(&large), &[32_768, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048]);
-    let size = |file: &str| fs::metadata(file).expect("was written").len();
-    let check = |what: &str, arguments: &dyn Fn(&str, &str) -> Vec<String>| {
+/// The same commands on a small input and on a large one, in a folder that goes with it.
+struct Measured {
+    folder: PathBuf,
+    small: String,
+    large: String,
+}
+
+impl Measured {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("tacit-cli-{name}-{}", std::process::id()));
+        drop(fs::remove_dir_all(&folder));
+        fs::create_dir_all(&folder).expect("makes a folder");
+        let at = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+        Self { small: at("small"), large: at("large"), folder }
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.folder.join(name).to_str().expect("text").to_owned()
+    }
+
+    /// Checks that a command takes at most 1.5 times its result and a piece, beside what it takes of the small input; `words`
+    /// are its arguments, in which IN and OUT stand for paths. The result is what is at OUT, or of `result` bytes.
+    fn check(&self, what: &str, words: &str, result: Option<u64>) -> u64 {
         let run = |input: &str, output: &str| {
-            let arguments = arguments(input, output);
+            let argument = |word: &str| word.replace("IN", input).replace("OUT", output);
+            let arguments: Vec<String> = words.split(' ').map(argument).collect();
             peak(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
         };
         // What the program itself takes.
-        let own = run(&small, &at(&format!("{what}-small.safetensors")));
-        let output = at(&format!("{what}.safetensors"));
-        let taken = run(&large, &output).saturating_sub(own);
-        let limit = size(&output) * 3 / 2 + PIECE;
+        let own = run(&self.small, &self.at(&format!("small-{what}")));
+        let output = self.at(what);
+        let taken = run(&self.large, &output).saturating_sub(own);
+        let result = result.unwrap_or_else(|| size(Path::new(&output)));
+        let limit = result * 3 / 2 + PIECE;
         println!(
-            "{what}: {:.0} MB for {:.0} MB beside {:.0}",
+            "{what}: {:.0} MB for {:.0} MB beside {:.0}: {:.2}",
             taken as f64 / 1e6,
-            size(&output) as f64 / 1e6,
-            own as f64 / 1e6
+            result as f64 / 1e6,
+            own as f64 / 1e6,
+            taken as f64 / result as f64
         );
         assert!(taken <= limit, "{what}: {taken} bytes, and {limit} are the most");
-    };
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    for format in ["nf4:64", "affine:4:64", "nvfp4:global", "rotated:affine:4:64", "k:4"] {
-        let what = format.replace(':', "-");
-        check(&what, &|input, output| words(&["quantize", input, "--format", format, "-o", output]));
+        result
     }
-    check("floats", &|input, output| words(&["convert", input, "--as", "floats", "-o", output]));
-    drop(fs::remove_dir_all(&folder));
+
+    /// Removes what a command wrote: the next ones write as much.
+    fn remove(&self, what: &str) {
+        for file in [self.at(what), self.at(&format!("small-{what}"))] {
+            drop(fs::remove_file(&file));
+            drop(fs::remove_dir_all(&file));
+        }
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// The bytes of a file, or of all files of a folder.
+fn size(path: &Path) -> u64 {
+    if !path.is_dir() {
+        return fs::metadata(path).expect("was written").len();
+    }
+    let files = fs::read_dir(path).expect("was written");
+    files.map(|file| file.and_then(|file| file.metadata()).expect("was written").len()).sum()
+}
+
+#[test]
+fn a_checkpoint_is_quantized_and_converted_in_pieces() {
+    let mut of = Measured::new("memory");
+    for path in [&mut of.small, &mut of.large] {
+        *path += ".safetensors";
+    }
+    checkpoint(Path::new(&of.small), &[64]);
+    // An embedding of 134 MB, and 67 MB in other layers.
+    checkpoint(Path::new(&of.large), &[32_768, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048]);
+    for format in ["nf4:64", "affine:4:64", "nvfp4:global", "rotated:affine:4:64", "k:4"] {
+        let what = format!("{}.safetensors", format.replace(':', "-"));
+        of.check(&what, &format!("quantize IN --format {format} -o OUT"), None);
+        of.remove(&what);
+    }
+    of.check("floats.safetensors", "convert IN --as floats -o OUT", None);
+}
+
+/// A decoder in half floats: `width` of its hidden states, in so many layers. The rows of its queries and keys are in another
+/// order in a GGUF file.
+fn decoder(folder: &Path, [width, inner, layers, words]: [i32; 4]) {
+    fs::create_dir_all(folder).expect("makes a folder");
+    let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![words, width])];
+    shapes.push(("model.norm.weight".to_owned(), vec![width]));
+    for layer in 0..layers {
+        let mut add = |name: &str, shape: &[i32]| {
+            shapes.push((format!("model.layers.{layer}.{name}.weight"), shape.to_vec()));
+        };
+        for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            add(&format!("self_attn.{name}"), &[width, width]);
+        }
+        for (name, shape) in [("gate_proj", [inner, width]), ("up_proj", [inner, width]), ("down_proj", [width, inner])]
+        {
+            add(&format!("mlp.{name}"), &shape);
+        }
+        for name in ["input_layernorm", "post_attention_layernorm"] {
+            add(name, &[width]);
+        }
+    }
+    let parameter = |(at, (name, shape)): (usize, (String, Vec<i32>))| {
+        let key = random::key(at as u64).expect("a key");
+        let weight = random::normal::<f32>(&shape, None, 0.05, &key).and_then(|x| x.as_dtype(Dtype::Float16));
+        (name, weight.expect("numbers").into())
+    };
+    let parameters: Parameters = shapes.into_iter().enumerate().map(parameter).collect();
+    hugging_face::write(folder.join("model.safetensors"), parameters).expect("writes");
+    let config = json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": width,
+        "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "vocab_size": words, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 512,
+        "tie_word_embeddings": true, "torch_dtype": "float16",
+    });
+    fs::write(folder.join("config.json"), config.to_string()).expect("writes");
+}
+
+/// A tokenizer of one word, beside the models: those of files have none.
+fn tokenizer(folder: &Path) {
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "a" },
+    });
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).expect("writes");
+}
+
+#[test]
+fn a_decoder_is_loaded_quantized_and_converted_in_pieces() {
+    let mut of = Measured::new("memory-decoder");
+    decoder(Path::new(&of.small), [128, 256, 1, 256]);
+    // An embedding of 67 MB, and 134 MB in the layers.
+    decoder(Path::new(&of.large), [1024, 4096, 4, 32_768]);
+    let folders = [of.small.clone(), of.large.clone()];
+    of.check("q8_0.gguf", "convert IN --as gguf --format q8_0 -o OUT", None);
+    (of.small, of.large) = (of.at("small-q8_0.gguf"), of.at("q8_0.gguf"));
+    tokenizer(&of.folder);
+    of.check("load", "generate IN --prompt a --max-tokens 1", Some(size(Path::new(&of.large))));
+    for (what, target) in [("tacit.safetensors", "tacit"), ("same.gguf", "gguf"), ("mlx", "mlx-lm")] {
+        of.check(what, &format!("convert IN --as {target} -o OUT"), None);
+        of.remove(what);
+    }
+    of.check("q4_0.gguf", "convert IN --as gguf --format q4_0 -o OUT", None);
+    let quantized = of.check("nf4.safetensors", "quantize IN --format nf4:64 -o OUT", None);
+    of.check("floats.safetensors", "convert IN --as floats -o OUT", None);
+    // Floats that become codes as they are loaded.
+    for folder in &folders {
+        tokenizer(Path::new(folder));
+    }
+    [of.small, of.large] = folders;
+    of.check("quantized", "generate IN --weights nf4:64 --prompt a --max-tokens 1", Some(quantized));
 }
