@@ -66,7 +66,7 @@ pub(crate) struct DecodingOptions {
 #[derive(Args, Debug)]
 pub(crate) struct Weights {
     /// What the weights of the products become: a format such as nf4:64 or affine:4:64, of which the embedding and the head
-    /// have at least 6 bits, or a file of rules
+    /// have at least 6 bits, or a file of rules; codes of the file stay as they are, and `tacit quantize` changes them
     #[arg(long, value_name = "FORMAT")]
     pub(crate) weights: Option<String>,
     /// The folder of an adapter, of mlx-lm or of PEFT
@@ -254,8 +254,9 @@ pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path
             Formats::One(format) => Rules::for_decoder(format, &model.values()?)?.note,
             Formats::Rules(_) => None,
         };
+        let codes = codes_that_stay(&model, formats)?;
         model = tacit_models::quantize(model, formats)?;
-        if let Some(note) = note {
+        for note in note.into_iter().chain(codes) {
             // Who closed the standard error does not read it.
             drop(writeln!(io::stderr(), "{note}"));
         }
@@ -266,6 +267,24 @@ pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path
         tacit_models::adapt(&mut model, folder)?;
     }
     Ok((config, model))
+}
+
+/// Which weights the formats name and do not change, in words: codes of the file stay as they are.
+fn codes_that_stay(model: &Model<Decoder>, formats: &Formats) -> Result<Option<String>> {
+    let values = model.values()?;
+    let rules = match formats {
+        Formats::One(format) => Rules::for_decoder(format, &values)?.rules,
+        Formats::Rules(rules) => rules.clone(),
+    };
+    let mut staying = Vec::new();
+    for (path, value) in values.iter().filter(|(_, value)| value.is_implicit()) {
+        if rules.format(path, &value.aval()?).is_some() {
+            staying.push(format!("{path}, {value}"));
+        }
+    }
+    let Some(first) = staying.first() else { return Ok(None) };
+    let more = if staying.len() > 1 { format!(" and {} more", staying.len() - 1) } else { String::new() };
+    Ok(Some(format!("{first}{more}: codes stay as they are, and `tacit quantize` makes others of them")))
 }
 
 /// Empty caches for this model.

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use expect_test::{Expect, expect};
 use mlx_rs::Array;
+use tacit_arrays::format::AnyFormat;
 use tacit_io::save;
 use tacit_models::{Convention, Windows};
 use tacit_nn::Parameters;
@@ -166,7 +167,28 @@ fn a_format_that_no_weight_took_is_not_measured() {
         format    perplexity       error    bits         bytes
         none          5.6607      1.9658   8.654         31776
         error: the rules quantize no parameter of the model: model.layers.0.mlp.down_proj.weight: it is implicit already
-        help: name other parameters or another format: its parameters are lm_head.weight, model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
+        help: name other parameters or another format: its parameters are lm_head.weight, model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight; codes are quantized anew by `tacit quantize`, or once they are made dense
+    "#]]);
+}
+
+/// Where some weights are floats and others codes, the output says which stay.
+#[test]
+fn codes_that_stay_are_told() {
+    let folder = Folder::new("some-codes", "0 0 1 2 3 1 0 2");
+    let file = folder.0.join("model.safetensors");
+    let mut parameters = tacit_io::read(&file).expect("reads");
+    let up = "model.layers.0.mlp.up_proj.weight";
+    let format: AnyFormat = "int8:64".parse().expect("a format");
+    let codes = format.quantize(&parameters[up].dense().expect("dense")).expect("quantizes");
+    parameters.insert(up.to_owned(), codes);
+    fs::remove_file(&file).expect("removes");
+    save(&file, &parameters).expect("saves");
+    folder.check(&["--window", "4", "--formats", "nf4:64"], 0, expect![[r#"
+        format    perplexity       error    bits         bytes
+        nf4:64        5.6569      1.9605   5.316         19520
+        2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
+        lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
+        model.layers.0.mlp.up_proj.weight, Int8(f32[64,64]): codes stay as they are, and `tacit quantize` makes others of them
     "#]]);
 }
 

@@ -221,6 +221,9 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
 /// Why a rule passes by what it names by a pattern.
 const ONE_AXIS: &str = "it has one axis";
 
+/// Why a rule passes by codes, and whatever else is not dense.
+const IMPLICIT: &str = "it is implicit already";
+
 /// The error of rules that quantize nothing: why not what they name, once for each reason.
 fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
     const WHAT: &str = "the rules quantize no parameter of the model";
@@ -233,12 +236,15 @@ fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
     if reasons.is_empty() {
         return Error::invalid(WHAT, paths);
     }
-    let one_axis = reasons.iter().any(|(_, reason)| reason == ONE_AXIS);
+    let has = |why: &str| reasons.iter().any(|(_, reason)| reason == why);
+    let (one_axis, implicit) = (has(ONE_AXIS), has(IMPLICIT));
     let reasons: Vec<String> = reasons.iter().take(4).map(|(path, reason)| format!("{path}: {reason}")).collect();
     let exact = if one_axis { "; what has one axis is quantized where a rule names its very path" } else { "" };
+    let codes =
+        if implicit { "; codes are quantized anew by `tacit quantize`, or once they are made dense" } else { "" };
     Error::invalid(
         format!("{WHAT}: {}", reasons.join("; ")),
-        format!("name other parameters or another format: {paths}{exact}"),
+        format!("name other parameters or another format: {paths}{exact}{codes}"),
     )
 }
 
@@ -255,7 +261,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
         Some(Rule { action: Action::Skip, .. }) => return left("a rule skips it"),
         Some(Rule { action: Action::Quantize(format), .. }) => format,
     };
-    let Value::Dense(array) = value else { return left("it is implicit already") };
+    let Value::Dense(array) = value else { return left(IMPLICIT) };
     if !aval.dtype.is_float() {
         return left("it is not float");
     }
