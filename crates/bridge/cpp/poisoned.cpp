@@ -324,6 +324,14 @@ void Run::fail(Failure failure) {
   Failures::all().fail(*trail_, note_, std::move(failure));
 }
 
+bool nothing_poisoned() {
+  auto& failures = Failures::all();
+  if (!failures.quiet()) {
+    failures.settle();
+  }
+  return failures.quiet();
+}
+
 Watched::Watched() {
   ++Failures::all().kernels;
 }

@@ -42,6 +42,9 @@ class Run {
   uint32_t note_;
 };
 
+// Whether no array that somebody holds is poisoned, and none can be any more. Where this is false, an eval finds out.
+bool nothing_poisoned();
+
 // Evals are watched while one of these lives.
 struct Watched {
   Watched();

@@ -6,6 +6,7 @@
 #include "bridge.h"
 #include "group.h"
 #include "mlx/transforms_impl.h"
+#include "plan.h"
 
 namespace tacit {
 
@@ -93,10 +94,11 @@ std::vector<array> Replay::operator()(const std::vector<array>& inputs) const {
     for (auto source : step.operands) {
       operands.push_back(value(source));
     }
+    auto primitive = with_residents(step.primitive, operands);
     if (step.shapes.size() == 1) {
-      values.emplace_back(step.shapes[0], step.dtypes[0], step.primitive, std::move(operands));
+      values.emplace_back(step.shapes[0], step.dtypes[0], std::move(primitive), std::move(operands));
     } else {
-      for (auto& result : array::make_arrays(step.shapes, step.dtypes, step.primitive, operands)) {
+      for (auto& result : array::make_arrays(step.shapes, step.dtypes, primitive, operands)) {
         values.push_back(std::move(result));
       }
     }

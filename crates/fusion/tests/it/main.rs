@@ -5,6 +5,7 @@ mod halves;
 mod models;
 mod passes;
 mod plans;
+mod residents;
 mod same;
 mod stages;
 mod told;

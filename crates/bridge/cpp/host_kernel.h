@@ -1,0 +1,263 @@
+// A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its own rules or its fallback.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bridge.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "poisoned.h"
+
+namespace tacit {
+
+namespace {
+
+// What a kernel sees of an array: dense row-major bytes.
+struct Buffer {
+  void* data;
+  size_t bytes;
+  const int32_t* shape;
+  size_t ndim;
+  int dtype;
+};
+
+// Why plain ops stand for a kernel; `examples` are those of a vmap.
+struct FallbackReason {
+  enum Kind : int { kDevice, kVjp, kJvp, kVmap };
+  int kind;
+  size_t examples;
+};
+
+// The Rust side of a kernel. A callback returns 0, or 1 after tacit_set_callback_error. `vjp`, `jvp` and `vmap` may return
+// 2: the kernel has none of its own. `equal` tells whether two kernels are the same function: 1 or 0.
+struct KernelTable {
+  void (*release)(void* kernel);
+  int (*eval)(void* kernel, const Buffer* inputs, size_t input_count, const Buffer* outputs, size_t output_count);
+  int (*fallback)(void* kernel, FallbackReason reason, const Handle* inputs, size_t count, Sink results);
+  int (*vjp)(
+      void* kernel, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
+      const int32_t* argnums, size_t argnum_count, Sink gradients);
+  int (*jvp)(
+      void* kernel, const Handle* primals, size_t primal_count, const Handle* tangents, const int32_t* argnums,
+      size_t argnum_count, Sink tangents_out);
+  int (*avals)(void* kernel, const Handle* inputs, size_t count, Sink prototypes);
+  int (*equal)(void* kernel, void* other);
+  int (*vmap)(void* kernel, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
+  // Leaves the error of a failure with this text: of its eval, or of an array that came of it and is read later.
+  int (*failed)(void* kernel, const char* text, size_t length, bool later);
+};
+
+struct RustKernel {
+  KernelTable table;
+  void* kernel;
+  std::string name;
+
+  RustKernel(KernelTable table, void* kernel, const char* name) : table(table), kernel(kernel), name(name) {}
+  RustKernel(const RustKernel&) = delete;
+  RustKernel& operator=(const RustKernel&) = delete;
+  ~RustKernel() {
+    table.release(kernel);
+  }
+};
+
+// Arrays of the avals of a kernel's results.
+std::vector<array> prototypes_of(const RustKernel& rust, const std::vector<array>& inputs) {
+  auto from = borrow(inputs);
+  Collector prototypes;
+  check(rust.table.avals(rust.kernel, from.data(), from.size(), prototypes.sink()));
+  return std::move(prototypes.arrays);
+}
+
+// An input of a kernel that is no input of its node, because it is there already.
+struct Resident {
+  // Its number among all inputs of the kernel.
+  size_t place;
+  array value;
+};
+
+// In the order of their places; none where it is null.
+using Residents = std::shared_ptr<const std::vector<Resident>>;
+
+class HostKernel : public Primitive {
+ public:
+  HostKernel(mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, size_t results)
+      : Primitive(stream), rust_(std::move(rust)), results_(results) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    for (auto& output : outputs) {
+      output.set_data(mlx::core::allocator::malloc(output.nbytes()));
+      encoder.set_output_array(output);
+    }
+    dispatch(inputs, nullptr, outputs, outputs.front(), {});
+  }
+
+  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
+    throw std::runtime_error("kernel " + rust_->name + " has no GPU source");
+  }
+
+  std::vector<array> vjp(
+      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
+      const std::vector<array>&) override {
+    auto from = borrow(primals);
+    auto back = borrow(cotangents);
+    Collector own;
+    auto status = rust_->table.vjp(
+        rust_->kernel, from.data(), from.size(), back.data(), back.size(), argnums.data(), argnums.size(), own.sink());
+    check(status);
+    if (status == 0) {
+      return std::move(own.arrays);
+    }
+    return gradients_of(fallback({FallbackReason::kVjp, 0}), primals, cotangents, argnums);
+  }
+
+  std::vector<array> jvp(
+      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
+    auto from = borrow(primals);
+    auto along = borrow(tangents);
+    Collector own;
+    auto status = rust_->table.jvp(
+        rust_->kernel, from.data(), from.size(), along.data(), argnums.data(), argnums.size(), own.sink());
+    check(status);
+    if (status == 0) {
+      return std::move(own.arrays);
+    }
+    return tangents_of(fallback({FallbackReason::kJvp, 0}), primals, tangents, argnums);
+  }
+
+  std::pair<std::vector<array>, std::vector<int>> vmap(
+      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    auto from = borrow(inputs);
+    Collector results;
+    std::vector<int> result_axes;
+    auto status = rust_->table.vmap(
+        rust_->kernel, from.data(), axes.data(), from.size(), results.sink(), axis_sink(result_axes));
+    check(status);
+    if (status == 0) {
+      return {std::move(results.arrays), std::move(result_axes)};
+    }
+    size_t examples = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (axes[i] >= 0) {
+        examples = static_cast<size_t>(inputs[i].shape(axes[i]));
+      }
+    }
+    auto outputs = vmap_to_front(fallback({FallbackReason::kVmap, examples}), inputs, axes);
+    auto count = outputs.size();
+    return {std::move(outputs), std::vector<int>(count, 0)};
+  }
+
+  const char* name() const override {
+    return rust_->name.c_str();
+  }
+
+  // MLX's compile unites equal nodes by this, and loses results of those that have several.
+  bool is_equivalent(const Primitive& other) const override {
+    return results_ == 1 && same(other);
+  }
+
+  bool same(const Primitive& other) const {
+    const auto* same = dynamic_cast<const HostKernel*>(&other);
+    return same != nullptr && (same->rust_ == rust_ || rust_->table.equal(rust_->kernel, same->rust_->kernel) != 0);
+  }
+
+  void* kernel() const {
+    return rust_->kernel;
+  }
+
+  std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
+    std::vector<Shape> shapes;
+    for (const auto& prototype : prototypes_of(*rust_, inputs)) {
+      shapes.push_back(prototype.shape());
+    }
+    return shapes;
+  }
+
+  static std::vector<array> fallen_back(const RustKernel& rust, FallbackReason reason, const std::vector<array>& inputs) {
+    auto from = borrow(inputs);
+    Collector results;
+    check(rust.table.fallback(rust.kernel, reason, from.data(), from.size(), results.sink()));
+    return std::move(results.arrays);
+  }
+
+ protected:
+  // Has the kernel run on these arrays when their turn comes. `residents` are inputs too, which are there already. Who is
+  // told of a failure holds `watched`; `kept` lives until then.
+  void dispatch(
+      const std::vector<array>& inputs, Residents residents, const std::vector<array>& outputs, const array& watched,
+      std::vector<std::shared_ptr<array::Data>> kept) {
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    std::vector<array> reads, writes;
+    reads.reserve(inputs.size());
+    for (const auto& input : inputs) {
+      auto read = row_major(input, stream());
+      encoder.set_input_array(read);
+      reads.push_back(array::unsafe_weak_copy(read));
+    }
+    for (const auto& output : outputs) {
+      writes.push_back(array::unsafe_weak_copy(output));
+    }
+    auto run = std::make_shared<Run>(watched);
+    encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads), residents = std::move(residents),
+                      writes = std::move(writes), kept = std::move(kept)]() mutable {
+      try {
+        evaluate(*rust, reads, residents.get(), writes);
+      } catch (const std::exception& error) {
+        std::for_each(writes.begin(), writes.end(), poison);
+        Failure failure = [rust, text = std::string(error.what())](bool later) {
+          check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
+        };
+        if (!run->watched()) {
+          failure(false);
+        }
+        run->fail(std::move(failure));
+      }
+      run.reset();
+    });
+  }
+
+  std::shared_ptr<RustKernel> rust_;
+
+ private:
+  static Buffer view(const array& value) {
+    return Buffer{const_cast<char*>(value.data<char>()), value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
+  }
+
+  static void evaluate(
+      const RustKernel& rust, std::vector<array>& reads, const std::vector<Resident>* residents,
+      std::vector<array>& writes) {
+    std::vector<Buffer> from, to;
+    auto read = reads.begin();
+    auto add_reads = [&](size_t end) {
+      for (; from.size() < end; ++read) {
+        from.push_back(view(*read));
+      }
+    };
+    auto count = reads.size() + (residents == nullptr ? 0 : residents->size());
+    from.reserve(count);
+    if (residents != nullptr) {
+      for (const auto& resident : *residents) {
+        add_reads(resident.place);
+        from.push_back(view(resident.value));
+      }
+    }
+    add_reads(count);
+    for (const auto& value : writes) {
+      to.push_back(view(value));
+    }
+    check(rust.table.eval(rust.kernel, from.data(), from.size(), to.data(), to.size()));
+  }
+
+  ArrayFunction fallback(FallbackReason reason) const {
+    return [rust = rust_, reason](const std::vector<array>& args) { return fallen_back(*rust, reason, args); };
+  }
+
+  size_t results_;
+  Watched watched_;
+};
+
+}  // namespace
+}  // namespace tacit

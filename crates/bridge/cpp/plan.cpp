@@ -1,0 +1,192 @@
+// Plans: many kernels as one node of the graph.
+#include "plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "host_kernel.h"
+#include "main_thread.h"
+
+namespace tacit {
+
+namespace {
+
+// Arrays that one node computes and other nodes give.
+struct Results {
+  std::vector<std::optional<array>> arrays;
+};
+
+// A kernel of many inputs and many results. MLX has each result of a node hold all its inputs; so this one has a single
+// result without elements, which stands for all of them, and `PlanResults` take them from it, some at a time.
+class PlanKernel : public HostKernel {
+ public:
+  // What all nodes of a plan have in common.
+  struct Face {
+    // Outputs that begin as an input, each with its input.
+    std::vector<std::pair<size_t, size_t>> donated;
+    // Of each input, whether it is one of those.
+    std::vector<bool> is_donated;
+    std::vector<array> prototypes;
+  };
+
+  PlanKernel(
+      mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, std::shared_ptr<const Face> face, Residents residents)
+      : HostKernel(stream, std::move(rust), 1), face_(std::move(face)), residents_(std::move(residents)) {}
+
+  // The same plan with all inputs for residents that may be one; they leave `inputs`.
+  std::shared_ptr<Primitive> with_residents(std::vector<array>& inputs) {
+    std::vector<Resident> residents;
+    std::vector<array> others;
+    residents.reserve(inputs.size());
+    for (size_t place = 0; place < inputs.size(); ++place) {
+      if (is_resident(inputs[place]) && !face_->is_donated[place]) {
+        residents.push_back({place, std::move(inputs[place])});
+      } else {
+        others.push_back(std::move(inputs[place]));
+      }
+    }
+    inputs = std::move(others);
+    return std::make_shared<PlanKernel>(
+        stream(), rust_, face_, std::make_shared<const std::vector<Resident>>(std::move(residents)));
+  }
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    std::vector<array> made;
+    for (const auto& prototype : face_->prototypes) {
+      made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
+    }
+    for (auto [to, from] : face_->donated) {
+      const auto& given = inputs[from - residents_before(from)];
+      auto& result = made[to];
+      auto lies_alike = given.shape() == result.shape() && given.flags().row_contiguous &&
+          given.data_size() == given.size() &&
+          reinterpret_cast<uintptr_t>(given.data<char>()) % std::max<size_t>(given.itemsize(), 1) == 0;
+      if (lies_alike && given.is_donatable()) {
+        result.copy_shared_buffer(given);
+      }
+    }
+    std::vector<std::shared_ptr<array::Data>> kept;
+    auto results = std::make_unique<Results>();
+    for (auto& result : made) {
+      if (result.data_shared_ptr() == nullptr) {
+        result.set_data(mlx::core::allocator::malloc(result.nbytes()));
+      }
+      encoder.set_output_array(result);
+      kept.push_back(result.data_shared_ptr());
+      results->arrays.emplace_back(result);
+    }
+    dispatch(inputs, std::move(residents_), made, outputs.front(), std::move(kept));
+    outputs.front().set_data(mlx::core::allocator::Buffer(results.release()), [](mlx::core::allocator::Buffer held) {
+      delete static_cast<Results*>(held.ptr());
+    });
+  }
+
+  bool is_equivalent(const Primitive&) const override {
+    return false;
+  }
+
+ private:
+  // Whether an input can be read as it lies, by whoever holds it.
+  static bool is_resident(const array& input) {
+    return input.status() == array::Status::available && !input.is_tracer() && input.flags().row_contiguous &&
+        reinterpret_cast<uintptr_t>(input.data<char>()) % std::max<size_t>(input.itemsize(), 1) == 0;
+  }
+
+  size_t residents_before(size_t place) const {
+    if (residents_ == nullptr) {
+      return 0;
+    }
+    auto before = [](const Resident& resident, size_t place) { return resident.place < place; };
+    return std::lower_bound(residents_->begin(), residents_->end(), place, before) - residents_->begin();
+  }
+
+  std::shared_ptr<const Face> face_;
+  Residents residents_;
+};
+
+// Some results of a plan, those from a place on.
+class PlanResults : public Primitive {
+ public:
+  PlanResults(mlx::core::Stream stream, size_t first) : Primitive(stream), first_(first) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto& made = static_cast<Results*>(const_cast<array&>(inputs[0]).buffer().ptr())->arrays;
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      auto& result = made[first_ + i];
+      if (!result) {
+        throw std::runtime_error("a result of a plan was taken twice");
+      }
+      outputs[i].copy_shared_buffer(*result);
+      result.reset();
+      encoder.set_output_array(outputs[i]);
+    }
+  }
+
+  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
+    throw std::runtime_error("a plan has no GPU source");
+  }
+
+  const char* name() const override {
+    return "PlanResults";
+  }
+
+ private:
+  size_t first_;
+};
+
+// Results of one node: MLX takes some microseconds for a node, and has each result of it hold all others.
+constexpr size_t kTogether = 32;
+
+}  // namespace
+
+bool is_planned(const array& value) {
+  return value.has_primitive() && typeid(value.primitive()) == typeid(PlanResults);
+}
+
+std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {
+  auto* plan = dynamic_cast<PlanKernel*>(primitive.get());
+  return plan == nullptr || !nothing_poisoned() ? primitive : plan->with_residents(inputs);
+}
+
+}  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+// Takes `kernel` over in every case, a plan for a CPU stream. `donated` are pairs of an output and the input that it begins
+// as, one after the other.
+int tacit_plan_apply(
+    KernelTable table, void* kernel, const char* name, Handle chosen, const Handle* inputs, size_t count,
+    const size_t* donated, size_t donated_count, Sink results) {
+  return guarded([&] {
+    auto rust = std::make_shared<RustKernel>(table, kernel, name);
+    take_main_thread();
+    auto arrays = gather(inputs, count);
+    auto stream = stream_or_default(chosen);
+    auto face = std::make_shared<PlanKernel::Face>();
+    face->is_donated.resize(count);
+    for (size_t i = 0; i < donated_count; i += 2) {
+      face->donated.emplace_back(donated[i], donated[i + 1]);
+      face->is_donated.at(donated[i + 1]) = true;
+    }
+    face->prototypes = prototypes_of(*rust, arrays);
+    const auto& prototypes = face->prototypes;
+    auto primitive = std::make_shared<PlanKernel>(stream, rust, face, nullptr);
+    array all(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
+    for (size_t first = 0; first < prototypes.size(); first += kTogether) {
+      std::vector<Shape> shapes;
+      std::vector<Dtype> dtypes;
+      for (auto i = first; i < std::min(first + kTogether, prototypes.size()); ++i) {
+        shapes.push_back(prototypes[i].shape());
+        dtypes.push_back(prototypes[i].dtype());
+      }
+      auto taken = std::make_shared<PlanResults>(stream, first);
+      pour(array::make_arrays(std::move(shapes), dtypes, std::move(taken), {all}), results);
+    }
+  });
+}
+}
