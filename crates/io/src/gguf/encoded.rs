@@ -119,9 +119,10 @@ fn no_writer(kind: GgufType) -> Error {
     Error::invalid(format!("there is no writer of {kind}"), "take another type")
 }
 
-/// Whether rows are whole blocks of a type.
+/// Whether rows are whole blocks of a type; there is no block of no elements.
 fn is_whole(shape: &[i32], kind: GgufType) -> bool {
-    shape.last().is_some_and(|&last| (last as usize).is_multiple_of(kind.elements))
+    let is_none = kind.dtype.is_none() && shape.contains(&0);
+    !is_none && shape.last().is_some_and(|&last| (last as usize).is_multiple_of(kind.elements))
 }
 
 impl Blocks {

@@ -115,8 +115,8 @@ pub(crate) fn gguf() -> Vec<Sample> {
     samples
 }
 
-/// Folders of Hugging Face of which GGUF files are written, some of them with a tokenizer.
-pub(crate) fn hugging_face() -> Vec<Sample> {
+/// Of which GGUF files are written: folders of Hugging Face, some of them with a tokenizer, and such files.
+pub(crate) fn models() -> Vec<Sample> {
     let models = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "gemma2", "gemma3_text"];
     let folder = |name: &str| Sample::of(&decoders_folder().join("gguf").join(name));
     let mut samples: Vec<Sample> = models.into_iter().map(folder).collect();
@@ -146,6 +146,7 @@ pub(crate) fn hugging_face() -> Vec<Sample> {
         ),
     ]);
     samples.extend(["spm", "qwen2"].map(with_tokenizer));
+    samples.extend(["llama", "qwen3_next", "gemma3_text"].map(|name| folder(&format!("{name}.gguf"))));
     samples
 }
 
@@ -183,8 +184,10 @@ pub(crate) fn decoders() -> Vec<Sample> {
         "affine/gemma2",
         "float/gemma3_text",
         "gguf/llama.gguf",
+        "gguf/qwen3.gguf",
         "gguf/qwen3_next.gguf",
         "gguf/gemma2_bf16.gguf",
+        "gguf/gemma3_text.gguf",
     ]
     .map(decoder)
     .into()

@@ -9,6 +9,7 @@
 
 mod bytes;
 mod corpus;
+mod gguf;
 mod json;
 #[cfg(fuzzing)]
 mod libfuzzer;
@@ -105,8 +106,11 @@ fn change(sample: &mut Sample, random: &mut Random) {
     let names: Vec<String> = sample.files.keys().cloned().collect();
     let name = random.one_of(&names);
     let Some(file) = sample.files.get_mut(name) else { return };
-    if Path::new(name).extension().is_some_and(|extension| extension == "safetensors") {
+    let ends = |ending: &str| Path::new(name).extension().is_some_and(|extension| extension == ending);
+    if ends("safetensors") {
         safetensors::mutate(file, random);
+    } else if ends("gguf") {
+        gguf::mutate(file, random);
     } else if let (Ok(mut read), false) = (serde_json::from_slice(file), random.once_in(8)) {
         json::mutate(&mut read, random);
         *file = read.to_string().into_bytes();

@@ -88,7 +88,7 @@ pub(crate) fn readers() -> Vec<Reader> {
         ),
         Reader { name: "contents", corpus: corpus::of_each_kind(), read: Box::new(any) },
         Reader { name: "model", corpus: corpus::decoders(), read: Box::new(model) },
-        Reader { name: "gguf_written", corpus: corpus::hugging_face(), read: Box::new(written) },
+        Reader { name: "gguf_written", corpus: corpus::models(), read: Box::new(written) },
         Reader { name: "record", corpus: vec![corpus::record()], read: Box::new(record) },
     ]
 }
@@ -150,15 +150,17 @@ fn model(path: &Path) -> Result<Vec<Value>> {
     Ok(model.values()?.into_values().collect())
 }
 
-/// Writes a folder as a GGUF file. What is written is read again, whatever it was written of.
+/// Writes a folder or a file as a GGUF file. What is written is read again, whatever it was written of.
 fn written(path: &Path) -> Result<Vec<Value>> {
     let (model, parameters) = (ModelFolder::of(path)?, tacit_io::read(path)?);
     let mut values = Vec::new();
     for kind in [None, GgufType::named("q8_0")] {
-        let to = path.join("written.gguf");
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+        let to = folder.join("written");
         model.write_gguf(&to, &parameters, kind)?;
         let file = Gguf::open(to).expect("what is written is opened");
-        if file.has_tokenizer() {
+        // The metadata of a file are copied as they are.
+        if path.is_dir() && file.has_tokenizer() {
             file.tokenizer().expect("its tokenizer is read");
         }
         values.extend(file.parameters().expect("its tensors are read").into_values());

@@ -153,8 +153,11 @@ fn parameters_without_rows_are_refused() {
         "#]],
     );
     let none = parameters([("model.layers.0.self_attn.q_proj.weight", numbers(&[0, 32]))]);
-    let made = written(&folder(LLAMA), &none, None).expect("writes");
-    assert_eq!(made.aval("blk.0.attn_q.weight").expect("is there").shape, [0, 32]);
+    for kind in [None, Some("q8_0")] {
+        let made = written(&folder(LLAMA), &none, kind).expect("writes");
+        assert_eq!(made.aval("blk.0.attn_q.weight").expect("is there").shape, [0, 32]);
+        made.get("blk.0.attn_q.weight").expect("reads");
+    }
 }
 
 #[test]
