@@ -2,10 +2,12 @@
 //! (`tests/decoder/golden/make_gguf.py`).
 
 use std::fs;
+use std::path::Path;
 
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
+use tacit::io::json::Json;
 use tacit::io::{Library, ModelFolder, Tensors, read};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions, caches, load};
@@ -333,5 +335,44 @@ fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
         FILE: tokenizer.ggml.merges: "" is not of two parts, and what has one is merged into itself
         help: convert the model again, or take the tokenizer of its folder
     "#]].assert_eq(&said);
+    Ok(())
+}
+
+/// YaRN that stretches nothing and factors that are all 1 are plain positions with queries and keys scaled, in a folder and in the
+/// file that is written of it.
+#[test]
+fn queries_and_keys_are_scaled_whatever_says_it() -> Result<()> {
+    tacit::compile::disable_fusion();
+    let (_, prompt) = golden()?;
+    let original = folder("gguf/mistral");
+    let of = |name: &str, scaling: &str| {
+        let holder = Folder::new(name)?;
+        fs::copy(original.join("model.safetensors"), holder.0.join("model.safetensors")).expect("copies");
+        let mut config = Json::open(original.join("config.json"))?;
+        config.set("rope_scaling", Json::parse(scaling).expect("JSON"));
+        fs::write(holder.0.join("config.json"), config.line()).expect("writes");
+        let file = holder.0.join("written");
+        ModelFolder::of(&holder.0)?.write_gguf(&file, read(&holder.0)?, None)?;
+        let of = |path: &Path| Ok::<_, Error>(logits(load(path)?, &prompt)?.as_dtype(Dtype::Float32)?);
+        Ok::<_, Error>([of(&holder.0)?, of(&file)?])
+    };
+    let [plain, _] = of("unscaled", "null")?;
+    let ones = "[1.0, 1.0, 1.0, 1.0]";
+    let [first, others @ ..] = [
+        ("yarn", r#"{"rope_type": "yarn", "factor": 1.0, "attention_factor": 1.5}"#.to_owned()),
+        (
+            "longrope",
+            format!(
+                r#"{{"rope_type": "longrope", "long_factor": {ones}, "short_factor": {ones}, "attention_factor": 1.5}}"#
+            ),
+        ),
+    ]
+    .map(|(name, scaling)| of(name, &scaling));
+    let [scaled, file] = first?;
+    assert!(difference(&scaled, &plain)? > 1e-2);
+    let others = others.into_iter().collect::<Result<Vec<_>>>()?;
+    for other in others.into_iter().flatten().chain([file]) {
+        assert!(difference(&other, &scaled)? < 1e-5);
+    }
     Ok(())
 }
