@@ -2,11 +2,11 @@
 
 use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, Dtype, builder::Builder};
+use mlx_rs::{Array, Dtype, builder::Builder, ops};
 use tacit::model::{LoraConfig, ParameterFilter};
 use tacit::prelude::*;
 use tacit::{Counters, Error};
-use tacit_models::{Config, Decoder, Formats, Positions, caches, quantize, token_losses};
+use tacit_models::{Config, Decoder, Formats, Positions, caches, checkpointed_token_losses, quantize, token_losses};
 
 use crate::golden::{difference, loaded};
 
@@ -63,6 +63,42 @@ fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
                 far < 1e-4 || gradient.abs()?.max(None)?.item_exact::<f32>() < 1e-12,
                 "{name}: {path} differs by {far}"
             );
+        }
+    }
+    Ok(())
+}
+
+/// Layers that are computed again for the gradient, of every kind: windows, caps, norms of heads, a state in place of attention.
+#[test]
+fn losses_and_gradients_are_the_same_where_layers_are_computed_again() -> Result<()> {
+    for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next"] {
+        let (config, model) = loaded(name)?;
+        let lora = LoraConfig { rank: 2, ..LoraConfig::default() };
+        let mut model = quantize(model, &Formats::read("affine:8:32")?)?.lora("model.layers.*_proj.weight", lora)?;
+        // A change that is not zero, so that both factors have gradients.
+        for (path, value) in model.adapters()? {
+            let b = Array::from_slice(&[0.01f32], &[1]);
+            let (path, shape) = (format!("{path}.b"), value.aval()?.shape);
+            model.set_leaves([(path, ops::broadcast_to(&b, &[shape[0], 2])?)])?;
+        }
+        let _deny = Policy::Deny.scope();
+        let tokens = tokens();
+        let (outcome, counters) = Counters::of(|| -> Result<_> {
+            let kept = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
+                Ok::<_, Error>(token_losses(&config, model, tokens)?.mean(None)?)
+            })?;
+            let again = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
+                Ok::<_, Error>(checkpointed_token_losses(&config, model, tokens)?.mean(None)?)
+            })?;
+            Ok((kept, again))
+        });
+        let ((loss, kept), (same, again)) = outcome?;
+        assert_eq!((difference(&same, &loss)? < 1e-6, counters.materialized_bytes), (true, 0), "{name}");
+        assert_eq!(kept.len(), again.len(), "{name}");
+        for (path, gradient) in &kept {
+            let far = difference(&again[path], gradient)?;
+            assert!(far < 1e-5, "{name}: {path} differs by {far}");
+            assert!(gradient.abs()?.max(None)?.item_exact::<f32>() > 0.0, "{name}: {path} has no gradient");
         }
     }
     Ok(())

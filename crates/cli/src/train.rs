@@ -7,11 +7,12 @@ mod run;
 mod saved;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tacit_core::{Policy, Result};
-use tacit_models::Rows;
+use tacit_bridge::process::give_back_memory;
+use tacit_core::{Error, Policy, Result, printable};
+use tacit_models::{Config, Rows};
 
 use crate::interruption;
 use crate::output::{Failure, Output};
@@ -42,21 +43,13 @@ pub(crate) struct Trained {
 /// Trains, and prints a line for some of the steps as they are made.
 pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let written = output::Written::of(options)?;
+    let (rows, others) = rows(options)?;
+    // A tokenizer takes as much memory as some models.
+    give_back_memory();
     let (config, model) = crate::decoding::read(&options.model, options.weights()?.as_ref(), None)?;
-    let mut reader =
-        data::Reader::of(&options.model, config.end_tokens.first().copied(), config.vocab_size.unsigned_abs())?;
-    let samples = reader.read(&options.data)?;
-    let length = options.length();
-    let rows = if options.apart { Rows::apart(&samples, length) } else { Rows::packed(&samples, length, options.seed) };
-    let rows = rows.map_err(|error| in_file(&options.data, &error))?;
-    drop(samples);
-    let others = options
-        .evaluate
-        .as_ref()
-        .map(|file| Rows::apart(&reader.read(file)?, length).map_err(|error| in_file(file, &error)));
-    let others = others.transpose()?;
-    drop(reader);
     let mut model = options.prepared(model)?;
+    // The pieces in which the tensors were read.
+    give_back_memory();
     let plan = options.plan(&rows);
     let mut saved = saved::Saved::open(options, plan.steps, &written)?;
     interruption::clear_up(Some(saved.folder()));
@@ -82,9 +75,24 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     })
 }
 
-fn in_file(file: &std::path::Path, error: &tacit_core::Error) -> tacit_core::Error {
-    let place = tacit_core::printable::name(&file.to_string_lossy()).into_owned();
-    tacit_core::Error::invalid(format!("{place}: {}", error.clause()), error.help().unwrap_or_default())
+/// The rows of the data, and those of the other file, if there is one.
+fn rows(options: &Options) -> Result<(Rows, Option<Rows>)> {
+    let config = Config::find(&options.model)?;
+    let words = config.vocab_size.unsigned_abs();
+    let mut reader = data::Reader::of(&options.model, config.end_tokens.first().copied(), words)?;
+    let (samples, length) = (reader.read(&options.data)?, options.length());
+    let rows = if options.apart { Rows::apart(&samples, length) } else { Rows::packed(&samples, length, options.seed) };
+    let rows = rows.map_err(|error| in_file(&options.data, &error))?;
+    let others = options
+        .evaluate
+        .as_ref()
+        .map(|file| Rows::apart(&reader.read(file)?, length).map_err(|error| in_file(file, &error)));
+    Ok((rows, others.transpose()?))
+}
+
+fn in_file(file: &Path, error: &Error) -> Error {
+    let place = printable::name(&file.to_string_lossy()).into_owned();
+    Error::invalid(format!("{place}: {}", error.clause()), error.help().unwrap_or_default())
 }
 
 impl fmt::Display for Trained {

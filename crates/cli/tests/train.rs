@@ -155,6 +155,13 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
+/// The latest step that is saved in the folder of a run; 0 is none.
+fn saved(folder: &Path) -> u64 {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok();
+    names.map(|name| name.to_string_lossy().into_owned()).filter_map(step).max().unwrap_or(0)
+}
+
 /// A run that is killed again and again ends in the same bytes as one that nobody has touched.
 #[test]
 fn a_run_that_is_killed_goes_on_to_the_same_bits() {
@@ -170,10 +177,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits() {
             while latest < goal && child.try_wait().expect("waits").is_none() {
                 assert!(begun.elapsed() < Duration::from_mins(2), "no step {goal} in {}", kept.display());
                 sleep(Duration::from_millis(1));
-                let names = fs::read_dir(&kept).into_iter().flatten().flatten().map(|entry| entry.file_name());
-                let names = names.map(|name| name.to_string_lossy().into_owned());
-                let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok();
-                latest = names.filter_map(step).fold(latest, u64::max);
+                latest = saved(&kept).max(latest);
             }
             // `kill -9`: nothing of the program runs any more.
             child.kill().expect("is ours");
@@ -288,7 +292,7 @@ fn a_run_with_other_options_is_not_gone_on_with() {
     let folder = Folder::new("other");
     let begun = ["--lora", "4", "--steps", "4000", "--save-every", "1"];
     let mut child = folder.command(&begun, "adapter").stdout(Stdio::null()).spawn().expect("starts");
-    while fs::read_dir(folder.at(".adapter.training")).map_or(0, Iterator::count) < 3 {
+    while saved(&folder.at(".adapter.training")) == 0 {
         assert!(child.try_wait().expect("waits").is_none());
         sleep(Duration::from_millis(2));
     }

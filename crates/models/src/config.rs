@@ -99,6 +99,19 @@ impl Config {
         Ok(family.is_some())
     }
 
+    /// The configuration of what [`load`](crate::load()) would read at a path, without its tensors. Where it does not say whether the
+    /// head is the embedding, neither does this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read), or for [`of_gguf`](Self::of_gguf).
+    pub fn find(path: &Path) -> Result<Self> {
+        match Gguf::find(path)? {
+            Some(file) => Self::of_gguf(&Gguf::open(file)?),
+            None => Self::read(folder_of(path)),
+        }
+    }
+
     /// The most tokens of a prompt that one step should be given, where its graph grows with each.
     #[must_use]
     pub fn prefill(&self) -> Option<usize> {

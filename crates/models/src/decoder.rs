@@ -3,10 +3,13 @@
 //! What is not in every model is an option of the configuration: norms of heads, norms behind as well as before, caps of
 //! scores, windows, experts, layers with a state in place of attention. Tacit is here for the caches alone.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use mlx_rs::error::Exception;
 use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::{Module, Param};
+use mlx_rs::module::{Module, ModuleParameters as _, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops};
 use tacit_core::{Error, Result};
@@ -245,6 +248,17 @@ struct Body {
     norm: Norm,
 }
 
+impl Body {
+    /// What the first layer is given.
+    fn embedded(&mut self, tokens: &Array, config: &Config) -> Result<Array> {
+        let x = self.embed_tokens.forward(&known(tokens, config.vocab_size)?)?;
+        Ok(match config.embedding_scale {
+            Some(scale) => x.multiply(scalar(scale, x.dtype())?)?,
+            None => x,
+        })
+    }
+}
+
 /// The decoder that a configuration describes.
 #[derive(Debug, ModuleParameters)]
 pub struct Decoder {
@@ -300,10 +314,7 @@ impl Decoder {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
             return Err(Error::invalid(message, MAKE_CACHES));
         }
-        let mut x = model.embed_tokens.forward(&known(tokens, config.vocab_size)?)?;
-        if let Some(scale) = config.embedding_scale {
-            x = x.multiply(scalar(scale, x.dtype())?)?;
-        }
+        let mut x = model.embedded(tokens, config)?;
         let attended = caches.iter().filter_map(|cache| if let Cache::Kv(cache) = cache { Some(cache) } else { None });
         let masks = KvCache::masks(attended, tokens.dim(1))?;
         let mut masks = masks.iter();
@@ -318,6 +329,43 @@ impl Decoder {
             x = x.try_index((.., -1.., ..))?;
         }
         Ok(model.norm.forward(&x)?)
+    }
+
+    /// What the first layer is given for tokens.
+    pub(crate) fn embedded(&mut self, tokens: &Array) -> Result<Array> {
+        self.model.embedded(tokens, &self.config)
+    }
+
+    /// What the head is given for what the last layer gives.
+    pub(crate) fn normalized(&self, x: &Array) -> Result<Array> {
+        Ok(self.model.norm.forward(x)?)
+    }
+}
+
+/// A layer by itself: what it makes of `x: [batch, n, hidden_size]` of whole texts, with parameters by their paths in it. Keys and
+/// values are of this dtype.
+pub(crate) fn layer_alone(
+    config: Rc<Config>,
+    number: usize,
+    dtype: Dtype,
+) -> impl Fn((Array, BTreeMap<String, Array>)) -> Result<Array> {
+    move |(x, parameters)| {
+        let own = &config.layers[number];
+        let mut layer = Layer::new(&config, own)?;
+        for (path, slot) in layer.parameters_mut().flatten() {
+            let given = parameters.get(&*path);
+            *slot =
+                given.cloned().ok_or_else(|| Error::invalid(format!("layer {number} has no {path}"), "report it"))?;
+        }
+        // Codes of half floats would have no gradient.
+        let mut cache = cache(&config, own, x.dim(0), dtype)?.stored(None, None)?;
+        cache.reserve(x.dim(1))?;
+        let attended = if let Cache::Kv(cache) = &cache { Some(cache) } else { None };
+        let mask = KvCache::masks(attended, x.dim(1))?.pop();
+        let wavelengths = config.kinds.iter().map(|kind| kind.rope.wavelengths());
+        let wavelengths = wavelengths.collect::<Result<Vec<_>, _>>()?;
+        let shared = Shared { kinds: &config.kinds, wavelengths: &wavelengths };
+        layer.forward(&x, &shared, mask.as_ref(), &mut cache)
     }
 }
 
@@ -336,15 +384,17 @@ impl Config {
 /// Half floats are in the formats `f16` and `bf16` on a CPU: see [`KvCache::hold_halves`]. A step that is differentiated takes
 /// [`Cache::stored`] of them without a format, as [`token_losses`](crate::token_losses) does.
 pub fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<Cache>> {
-    let shape = [batch, config.kv_heads, config.head_dim];
-    let cache = |layer: &LayerConfig| match layer.mixer {
+    config.layers.iter().map(|layer| cache(config, layer, batch, dtype)).collect()
+}
+
+fn cache(config: &Config, layer: &LayerConfig, batch: i32, dtype: Dtype) -> Result<Cache> {
+    match layer.mixer {
         Mixer::Attention { kind } => {
-            let cache = KvCache::new(shape, dtype)?.with_window(config.kinds[kind].window)?;
-            Ok(cache.hold_halves()?.into())
+            let cache = KvCache::new([batch, config.kv_heads, config.head_dim], dtype)?;
+            Ok(cache.with_window(config.kinds[kind].window)?.hold_halves()?.into())
         }
         Mixer::DeltaNet(_) => Ok(ArraysCache::new(DeltaNet::SLOTS).into()),
-    };
-    config.layers.iter().map(cache).collect()
+    }
 }
 
 /// `cap * tanh(x / cap)`.

@@ -4,7 +4,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, nn, ops, random};
+use mlx_rs::{Array, nn, ops, random, stop_gradient};
 
 use crate::config::Activation;
 use crate::feed_forward::{FeedForward, Gated};
@@ -79,7 +79,9 @@ impl Experts {
 impl FeedForward for Experts {
     fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
         let shares = ops::softmax_axis(self.gate.forward(x)?, -1, true)?;
-        let chosen = ops::argpartition_axis(&shares, -self.per_token, -1)?.try_index((.., .., -self.per_token..))?;
+        // A choice has no gradient, and MLX refuses to take one of indices.
+        let sorted = ops::argpartition_axis(stop_gradient(&shares)?, -self.per_token, -1)?;
+        let chosen = sorted.try_index((.., .., -self.per_token..))?;
         let mut shares = shares.take_along_axis(&chosen, -1)?;
         if self.normalized {
             shares = shares.divide(shares.sum_axis(-1, true)?)?;

@@ -44,7 +44,7 @@ pub use decoder::{Decoder, Positions, caches};
 pub use formats::Formats;
 pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};
 pub use load::{adapt, load, quantize};
-pub use losses::token_losses;
+pub use losses::{checkpointed_token_losses, token_losses};
 pub use perplexity::{Convention, Perplexity, Windows, perplexity};
 pub use rope::Rope;
 pub use rows::{Batch, Rows, Sample};

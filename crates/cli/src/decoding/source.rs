@@ -47,7 +47,11 @@ impl Source {
         let unread =
             |error| Error::checkpoint(&path, None, format!("{error}"), "fetch the tokenizer of this model again");
         let tokenizer = match self {
-            Self::File(file) => Tokenizer::from_bytes(file.tokenizer()?.line()),
+            Self::File(file) => {
+                // Of a large vocabulary each of the two takes as much memory as some models.
+                let line = file.tokenizer()?.line();
+                Tokenizer::from_bytes(line)
+            }
             Self::Folder(_) => Tokenizer::from_file(&path),
         };
         let mut tokenizer = tokenizer.map_err(unread)?;

@@ -58,6 +58,9 @@ pub(crate) struct Options {
     /// Give each text a row of its own: without it several that fit are put into one, of which each sees those before it
     #[arg(long)]
     pub(super) apart: bool,
+    /// Keep what layers compute for the gradient, in place of computing it again: less time, and several times the memory
+    #[arg(long)]
+    keep_activations: bool,
     /// What the order of the data and the adapters begin with
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
@@ -156,6 +159,8 @@ pub(super) struct Plan {
     pub(super) schedule: Schedule,
     pub(super) trained: ParameterFilter,
     pub(super) pace: Pace,
+    /// Whether what layers compute is kept for the gradient.
+    pub(super) keeps: bool,
     pub(super) seed: u64,
     pub(super) report_every: NonZero<u64>,
     pub(super) evaluate_every: NonZero<u64>,
@@ -237,6 +242,7 @@ impl Options {
             schedule: schedule.with_warmup(pace.warmup),
             trained: if self.is_aware() { ParameterFilter::Masters } else { ParameterFilter::Lora },
             pace,
+            keeps: self.keep_activations,
             seed: self.seed,
             report_every: self.report_every,
             evaluate_every: self.evaluate_every,
@@ -246,9 +252,9 @@ impl Options {
 
     /// What decides about the numbers of a run: one that was begun otherwise is another run.
     pub(super) fn described(&self, steps: u64) -> Vec<(&'static str, String)> {
-        let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, seed, .. } = self;
+        let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, keep_activations, seed, .. } = self;
         let Pace { batch, accumulate, rate, warmup, schedule, clip, decay, alpha, .. } = pace;
-        let given: [(_, Option<&dyn ToString>); 17] = [
+        let given: [(_, Option<&dyn ToString>); 18] = [
             ("--lora", lora.as_ref().map(|rank| rank as _)),
             ("--dora", dora.as_ref().map(|rank| rank as _)),
             ("--qat", qat.as_ref().map(|format| format as _)),
@@ -265,6 +271,7 @@ impl Options {
             ("--alpha", alpha.as_ref().map(|alpha| alpha as _)),
             ("--length", Some(length)),
             ("--apart", Some(apart)),
+            ("--keep-activations", Some(keep_activations)),
             ("--seed", Some(seed)),
         ];
         let text = |value: Option<&dyn ToString>| value.map_or("not given".to_owned(), ToString::to_string);

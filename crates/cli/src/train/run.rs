@@ -6,8 +6,9 @@ use mlx_rs::builder::Builder;
 use mlx_rs::module::FlattenedModuleParam;
 use mlx_rs::optimizers::{AdamW, AdamWBuilder};
 use mlx_rs::{Array, memory};
+use tacit_bridge::process::give_back_memory;
 use tacit_core::{Error, Result, tree};
-use tacit_models::{Batch, Config, Decoder, Rows, token_losses};
+use tacit_models::{Batch, Config, Decoder, Rows, checkpointed_token_losses, token_losses};
 use tacit_nn::training::{Accumulated, clip_by_norm};
 use tacit_nn::{Model, Stateful};
 
@@ -82,6 +83,8 @@ impl Run<'_> {
             if number.is_multiple_of(plan.evaluate_every.get()) || is_last {
                 ended.evaluated = self.evaluated(number, model, saved, output)?;
             }
+            // A record begins to count anew.
+            ended.peak_bytes = memory::peak_memory().map_err(Error::from)?.max(ended.peak_bytes);
             if number.is_multiple_of(plan.save_every.get()) || is_last {
                 saved.save(number, model, &optimizer, &plan.trained)?;
             }
@@ -89,7 +92,7 @@ impl Run<'_> {
         if resumed == plan.steps {
             ended.evaluated = self.evaluated(resumed, model, saved, output)?;
         }
-        ended.peak_bytes = memory::peak_memory().map_err(Error::from)?;
+        ended.peak_bytes = memory::peak_memory().map_err(Error::from)?.max(ended.peak_bytes);
         Ok(ended)
     }
 
@@ -120,6 +123,8 @@ impl Run<'_> {
         optimizer.lr = plan.schedule.array(made);
         model.update(optimizer, &gradients)?;
         tree::eval(&(&*model, &*optimizer))?;
+        // The C library keeps what a step leaves, in pieces that the next one does not fit into.
+        give_back_memory();
         Ok(Step { loss, norm: item(&norm)?, tokens })
     }
 
@@ -179,7 +184,8 @@ impl Run<'_> {
 
     /// The sum of the losses of what is learned in a batch.
     fn sum(&self, model: &mut Model<Decoder>, batch: &Batch) -> Result<Array> {
-        Ok(token_losses(self.config, model, &batch.tokens)?.multiply(&batch.weights)?.sum(None)?)
+        let losses = if self.plan.keeps { token_losses } else { checkpointed_token_losses };
+        Ok(losses(self.config, model, &batch.tokens)?.multiply(&batch.weights)?.sum(None)?)
     }
 }
 
