@@ -338,7 +338,7 @@ fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
     Ok(())
 }
 
-/// YaRN that stretches nothing and factors that are all 1 are plain positions with queries and keys scaled, in a folder and in the
+/// `YaRN` that stretches nothing and factors that are all 1 are plain positions with queries and keys scaled, in a folder and in the
 /// file that is written of it.
 #[test]
 fn queries_and_keys_are_scaled_whatever_says_it() -> Result<()> {

@@ -221,7 +221,7 @@ impl Gguf {
     }
 }
 
-/// What YaRN multiplies queries and keys by for a factor of positions, where nothing says it.
+/// What `YaRN` multiplies queries and keys by for a factor of positions, where nothing says it.
 pub(super) fn yarn_gain(factor: f64) -> f64 {
     if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
 }

@@ -297,19 +297,18 @@ impl<'c> Description<'c> {
             let number = value.number().filter(|number| *number as f32 > 0.0 && (*number as f32).is_finite());
             number.map(Some).ok_or_else(|| wrong(key, &format!("it is {value}, which is no number above 0")))
         };
-        let scale = match number("attention_factor")? {
-            Some(scale) => scale,
-            None => {
-                // As transformers computes it.
-                let most = self.said("max_position_embeddings")?.and_then(Json::number);
-                let top = self.said("original_max_position_embeddings")?.and_then(Json::number);
-                let original = number("original_max_position_embeddings")?.or(top);
-                let factor = number("factor")?.or(most.zip(original).map(|(most, original)| most / original));
-                match (factor, original.or(most)) {
-                    (Some(factor), _) if factor <= 1.0 => 1.0,
-                    (Some(factor), Some(original)) if original > 1.0 => (1.0 + factor.ln() / original.ln()).sqrt(),
-                    _ => return Err(wrong("attention_factor", "it is not there, nor what it is computed of")),
-                }
+        let scale = if let Some(scale) = number("attention_factor")? {
+            scale
+        } else {
+            // As transformers computes it.
+            let most = self.said("max_position_embeddings")?.and_then(Json::number);
+            let top = self.said("original_max_position_embeddings")?.and_then(Json::number);
+            let original = number("original_max_position_embeddings")?.or(top);
+            let factor = number("factor")?.or(most.zip(original).map(|(most, original)| most / original));
+            match (factor, original.or(most)) {
+                (Some(factor), _) if factor <= 1.0 => 1.0,
+                (Some(factor), Some(original)) if original > 1.0 => (1.0 + factor.ln() / original.ln()).sqrt(),
+                _ => return Err(wrong("attention_factor", "it is not there, nor what it is computed of")),
             }
         };
         if (scale - 1.0).abs() > 0.0 {

@@ -40,29 +40,7 @@ impl Tokenizer {
             return Err(wrong("model.type", format!("it is {}, and BPE is written", type_of(model))));
         }
         let added = if let Some(Json::List(added)) = said(ADDED) { &added[..] } else { &[] };
-        let vocab = model.get("vocab").map(Json::entries).unwrap_or_default();
-        let ids = vocab.iter().map(|(token, id)| (&**token, id));
-        let of_added = added.iter().map(|token| {
-            let known = token.get("content").and_then(Json::text).zip(token.get("id"));
-            known.ok_or_else(|| wrong(ADDED, format!("{token} has no content, or no id")))
-        });
-        let mut tokens: Vec<Option<&str>> = vec![None; words];
-        let mut by_text = HashMap::new();
-        for (order, token) in ids.map(Ok).chain(of_added).enumerate() {
-            let (token, id) = token?;
-            let at = id.integer::<usize>().filter(|&id| id < words);
-            let at = at.ok_or_else(|| {
-                wrong("model.vocab", format!("{token:?} is token {id}, and the embedding has {words} rows"))
-            })?;
-            // An added token may give another name to one of the model.
-            let other = tokens[at].replace(token).filter(|&other| other != token && order < vocab.len());
-            if let Some(other) = other {
-                return Err(wrong("model.vocab", format!("token {at} is {other:?} and {token:?}")));
-            }
-            if let Some(other) = by_text.insert(token, at).filter(|&other| other != at) {
-                return Err(wrong("model.vocab", format!("{token:?} is token {other} and {at}")));
-            }
-        }
+        let (tokens, by_text) = known(model, added, words, &wrong)?;
         let bytes = model.get("byte_fallback").and_then(Json::flag) == Some(true);
         let mut types: Vec<i64> =
             tokens.iter().map(|token| if token.is_some() { kind::NORMAL } else { kind::UNUSED }).collect();
@@ -85,18 +63,7 @@ impl Tokenizer {
         }
         let word = |(at, token): (usize, Option<&str>)| token.map_or_else(|| filler(at, &by_text), str::to_owned);
         let tokens: Vec<String> = tokens.into_iter().enumerate().map(word).collect();
-        let merges = merges(model).ok_or_else(|| wrong("model.merges", "it is no list of pairs".to_owned()))?;
-        for (left, right) in &merges {
-            let joined = format!("{left}{right}");
-            if let Some(other) = [left, right, &*joined].into_iter().find(|part| !by_text.contains_key(part)) {
-                let reason = format!("it has {left:?} and {right:?}, and {other:?} is no token");
-                return Err(wrong("model.merges", reason));
-            }
-            // Of the space between the two in a file.
-            if left.is_empty() || right.is_empty() || (!bytes && joined.contains(' ')) {
-                return Err(wrong("model.merges", format!("{left:?} and {right:?} are no pair of letters")));
-            }
-        }
+        let merges = merges(model, &by_text, bytes, &wrong)?;
         entries.text(MODEL, if bytes { "llama" } else { "gpt2" });
         if bytes {
             entries.text(PRE, "default");
@@ -177,6 +144,40 @@ impl Tokenizer {
     }
 }
 
+/// An error about a key of `tokenizer.json`.
+type Wrong<'w> = &'w dyn Fn(&str, String) -> Error;
+
+/// The token of each row of the embedding, and the row of each token.
+type Known<'j> = (Vec<Option<&'j str>>, HashMap<&'j str, usize>);
+
+/// Reads the tokens for so many rows.
+fn known<'j>(model: &'j Json, added: &'j [Json], words: usize, wrong: Wrong<'_>) -> Result<Known<'j>> {
+    let vocab = model.get("vocab").map(Json::entries).unwrap_or_default();
+    let ids = vocab.iter().map(|(token, id)| (&**token, id));
+    let of_added = added.iter().map(|token| {
+        let known = token.get("content").and_then(Json::text).zip(token.get("id"));
+        known.ok_or_else(|| wrong(ADDED, format!("{token} has no content, or no id")))
+    });
+    let mut tokens: Vec<Option<&str>> = vec![None; words];
+    let mut by_text = HashMap::new();
+    for (order, token) in ids.map(Ok).chain(of_added).enumerate() {
+        let (token, id) = token?;
+        let at = id.integer::<usize>().filter(|&id| id < words);
+        let at = at.ok_or_else(|| {
+            wrong("model.vocab", format!("{token:?} is token {id}, and the embedding has {words} rows"))
+        })?;
+        // An added token may give another name to one of the model.
+        let other = tokens[at].replace(token).filter(|&other| other != token && order < vocab.len());
+        if let Some(other) = other {
+            return Err(wrong("model.vocab", format!("token {at} is {other:?} and {token:?}")));
+        }
+        if let Some(other) = by_text.insert(token, at).filter(|&other| other != at) {
+            return Err(wrong("model.vocab", format!("{token:?} is token {other} and {at}")));
+        }
+    }
+    Ok((tokens, by_text))
+}
+
 /// What llama.cpp calls a row of the embedding that no token has; longer, where a token is called so.
 fn filler(at: usize, by_text: &HashMap<&str, usize>) -> String {
     let mut name = format!("[PAD{at}]");
@@ -195,8 +196,30 @@ fn all_steps(json: &Json) -> Vec<&Json> {
     if let Some(Json::List(steps)) = steps { steps.iter().flat_map(all_steps).collect() } else { vec![json] }
 }
 
+/// The pairs that are merged, of tokens into a token.
+fn merges<'j>(
+    model: &'j Json,
+    by_text: &HashMap<&str, usize>,
+    bytes: bool,
+    wrong: Wrong<'_>,
+) -> Result<Vec<(&'j str, &'j str)>> {
+    let merges = pairs(model).ok_or_else(|| wrong("model.merges", "it is no list of pairs".to_owned()))?;
+    for (left, right) in &merges {
+        let joined = format!("{left}{right}");
+        if let Some(other) = [left, right, &*joined].into_iter().find(|part| !by_text.contains_key(part)) {
+            let reason = format!("it has {left:?} and {right:?}, and {other:?} is no token");
+            return Err(wrong("model.merges", reason));
+        }
+        // Of the space between the two in a file.
+        if left.is_empty() || right.is_empty() || (!bytes && joined.contains(' ')) {
+            return Err(wrong("model.merges", format!("{left:?} and {right:?} are no pair of letters")));
+        }
+    }
+    Ok(merges)
+}
+
 /// Pairs, which older files have as one text.
-fn merges(model: &Json) -> Option<Vec<(&str, &str)>> {
+fn pairs(model: &Json) -> Option<Vec<(&str, &str)>> {
     let Some(Json::List(merges)) = model.get("merges") else { return None };
     merges
         .iter()

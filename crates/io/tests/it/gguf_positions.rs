@@ -124,7 +124,7 @@ fn what_scales_heads_is_not_left_out_of_a_configuration() {
     assert_eq!(scaling.get("attention_factor"), Some(&Json::Float(1.5)));
 }
 
-/// llama.cpp computes what YaRN scales queries and keys by, and multiplies it by a key; it reads no other.
+/// llama.cpp computes what `YaRN` scales queries and keys by, and multiplies it by a key; it reads no other.
 #[test]
 fn the_scale_of_yarn_is_a_multiple_of_its_usual_one() {
     let of = |kind: &str, more: &str| {
