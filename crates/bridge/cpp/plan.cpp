@@ -18,7 +18,7 @@ struct Results {
 };
 
 // A kernel of many inputs and many results. MLX has each result of a node hold all its inputs; so this one has a single
-// result without elements, which stands for all of them, and `PlanResults` take them from it, some at a time.
+// result without elements, which stands for all of them, and a `PlanResult` takes each from it.
 class PlanKernel : public HostKernel {
  public:
   // What all nodes of a plan have in common.
@@ -106,23 +106,19 @@ class PlanKernel : public HostKernel {
   Residents residents_;
 };
 
-// Some results of a plan, those from a place on.
-class PlanResults : public Primitive {
+// One of the results of a plan.
+class PlanResult : public Primitive {
  public:
-  PlanResults(mlx::core::Stream stream, size_t first) : Primitive(stream), first_(first) {}
+  PlanResult(mlx::core::Stream stream, size_t place) : Primitive(stream), place_(place) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    auto& made = static_cast<Results*>(const_cast<array&>(inputs[0]).buffer().ptr())->arrays;
-    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      auto& result = made[first_ + i];
-      if (!result) {
-        throw std::runtime_error("a result of a plan was taken twice");
-      }
-      outputs[i].copy_shared_buffer(*result);
-      result.reset();
-      encoder.set_output_array(outputs[i]);
+    auto& result = static_cast<Results*>(const_cast<array&>(inputs[0]).buffer().ptr())->arrays[place_];
+    if (!result) {
+      throw std::runtime_error("a result of a plan was taken twice");
     }
+    outputs[0].copy_shared_buffer(*result);
+    result.reset();
+    mlx::core::cpu::get_command_encoder(stream()).set_output_array(outputs[0]);
   }
 
   void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
@@ -130,20 +126,17 @@ class PlanResults : public Primitive {
   }
 
   const char* name() const override {
-    return "PlanResults";
+    return "PlanResult";
   }
 
  private:
-  size_t first_;
+  size_t place_;
 };
-
-// Results of one node: MLX takes some microseconds for a node, and has each result of it hold all others.
-constexpr size_t kTogether = 32;
 
 }  // namespace
 
 bool is_planned(const array& value) {
-  return value.has_primitive() && typeid(value.primitive()) == typeid(PlanResults);
+  return value.has_primitive() && typeid(value.primitive()) == typeid(PlanResult);
 }
 
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {
@@ -177,16 +170,12 @@ int tacit_plan_apply(
     const auto& prototypes = face->prototypes;
     auto primitive = std::make_shared<PlanKernel>(stream, rust, face, nullptr);
     array all(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
-    for (size_t first = 0; first < prototypes.size(); first += kTogether) {
-      std::vector<Shape> shapes;
-      std::vector<Dtype> dtypes;
-      for (auto i = first; i < std::min(first + kTogether, prototypes.size()); ++i) {
-        shapes.push_back(prototypes[i].shape());
-        dtypes.push_back(prototypes[i].dtype());
-      }
-      auto taken = std::make_shared<PlanResults>(stream, first);
-      pour(array::make_arrays(std::move(shapes), dtypes, std::move(taken), {all}), results);
+    std::vector<array> made;
+    for (size_t i = 0; i < prototypes.size(); ++i) {
+      auto taken = std::make_shared<PlanResult>(stream, i);
+      made.emplace_back(prototypes[i].shape(), prototypes[i].dtype(), std::move(taken), std::vector<array>{all});
     }
+    pour(made, results);
   });
 }
 }

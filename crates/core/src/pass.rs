@@ -203,5 +203,5 @@ pub(crate) fn run(passes: &Passes, graph: &mut Graph) -> Result<Vec<Rewritten>> 
 
 /// The nodes of a graph but for the results of plans, which compute nothing.
 pub(crate) fn computing(nodes: &Nodes) -> impl Iterator<Item = usize> + '_ {
-    (0..nodes.len()).filter(|&node| nodes.name(node) != "PlanResults")
+    (0..nodes.len()).filter(|&node| nodes.name(node) != "PlanResult")
 }

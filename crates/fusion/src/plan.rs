@@ -53,6 +53,6 @@ pub(crate) fn reasons(nodes: &Nodes) -> Result<Vec<Option<&'static str>>> {
         Read::Lay(_) => Reason::LIES.0,
         Read::Stage(_) | Read::Update(_) | Read::Product(_) => Reason::ALONE.0,
     };
-    let is_plan = |node: usize| matches!(nodes.name(node), "Plan" | "PlanResults");
+    let is_plan = |node: usize| matches!(nodes.name(node), "Plan" | "PlanResult");
     Ok((0..nodes.len()).map(|node| (!is_plan(node)).then(|| reason(node))).collect())
 }

@@ -59,7 +59,7 @@ fn inputs_are_read_however_they_lie() {
 }
 
 #[test]
-fn results_beyond_those_of_one_node_are_each_their_own() {
+fn results_are_each_their_own_in_any_order() {
     let f = |inputs: Vec<Array>| -> Result<Vec<Array>> {
         let sum = inputs[0].add(&inputs[1])?;
         inputs.iter().map(|x| Ok(x.exp()?.matmul(&sum)?.add(x)?)).collect()
