@@ -856,7 +856,12 @@ fn models_of_several_programs_have_the_same_names() {
             1 are floats now: mlx-lm does not have their format
         "#]],
     );
-    // Experts of a layer are one parameter for mlx-lm, which is counted once.
+}
+
+/// They are one parameter for mlx-lm.
+#[test]
+fn experts_of_a_layer_are_counted_once() {
+    let folder = Folder::new("experts_of_a_layer");
     let experts = folder.at("experts");
     fs::create_dir(&experts).expect("makes a folder");
     fs::write(folder.at("experts/config.json"), r#"{"model_type": "qwen3_moe"}"#).expect("writes");
