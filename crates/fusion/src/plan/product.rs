@@ -11,7 +11,7 @@ use tacit_kernels::{
 };
 
 use super::staged::{BoxError, Stage};
-use super::steps::steps;
+use super::steps::{size, steps};
 
 /// `a b`, for each matrix of a batch, or `alpha a b + beta c`.
 #[derive(Clone)]
@@ -71,8 +71,10 @@ impl Product {
 
     /// The same with the matrices that operands choose.
     fn chosen(&self, inputs: &[Input<'_>]) -> Result<Self, BoxError> {
-        let which = |operand: usize, matrix: usize| {
-            let count = inputs[operand].aval().size() / matrix.max(1);
+        let which = |operand: usize| {
+            let shape = &inputs[operand].aval().shape;
+            // Not by their elements: matrices of an inner extent of 0 have none.
+            let count = size(&shape[..shape.len() - 2]);
             let indices = inputs[operand + 2].elements::<u32>()?;
             if let Some(index) = indices.iter().find(|&&index| index as usize >= count) {
                 return Err(format!(
@@ -82,8 +84,7 @@ impl Product {
             }
             Ok::<Arc<[usize]>, BoxError>(indices.iter().map(|&index| index as usize).collect())
         };
-        let [m, k, n] = self.size;
-        Ok(Self { shared: [Some(which(0, m * k)?), Some(which(1, k * n)?)], ..self.clone() })
+        Ok(Self { shared: [Some(which(0)?), Some(which(1)?)], ..self.clone() })
     }
 
     pub(super) fn is_shared(&self, operand: usize) -> bool {
@@ -124,6 +125,13 @@ impl Product {
         if self.added.is_some() {
             let addend = inputs[2].elements::<f32>()?;
             out.chunks_mut(addend.len()).for_each(|out| out.copy_from_slice(addend));
+        }
+        if let Some(Factors { beta, .. }) = self.added.filter(|_| k == 0) {
+            // As MLX, which multiplies the addend by a factor of 0 too where there is no product.
+            for sum in out {
+                *sum *= beta;
+            }
+            return Ok(());
         }
         let factors = self.added.unwrap_or_default();
         for Run { first, products, a: of_a, b: of_b } in self.runs(out.len() / (m * n)) {
@@ -168,7 +176,13 @@ impl Product {
             let addend = inputs[2].elements::<T>()?;
             let addend = if addend.len() == n { addend } else { &addend[first * self.size[0] * n..][..m * n] };
             let sums = wide.iter().zip(addend.iter().cycle());
-            let sums = sums.map(|(product, addend)| alpha * product + beta * (*addend).into());
+            // As BLAS: what is multiplied by 0 is not read, NaN and infinities too. MLX reads it where there is no product.
+            let is_read = beta != 0.0 || k == 0;
+            let sums = sums.map(
+                |(product, addend)| {
+                    if is_read { alpha * product + beta * (*addend).into() } else { alpha * product }
+                },
+            );
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out = round(sum));
         }
         Ok(())

@@ -309,6 +309,39 @@ fn matrices_that_indices_choose_are_multiplied_where_they_are() {
 }
 
 #[test]
+fn chosen_matrices_without_elements_have_products_of_zeros() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, w, chosen] = inputs else { unreachable!() };
+        let (x, w) = (x.multiply(one(x))?, w.multiply(one(w))?);
+        let of_some = ops::gather_mm(&x, &w, chosen, chosen, None)?;
+        Ok(vec![ops::gather_mm(&x, &w, None::<&Array>, chosen, None)?.abs()?, of_some.abs()?])
+    };
+    let zeros = |shape| ops::zeros::<f32>(shape).expect("zeros");
+    let inputs = [zeros(&[4, 2, 0]), zeros(&[5, 0, 3]), Array::from_slice(&[3_u32, 0, 0, 2], &[4])];
+    check(&f, &inputs, 0.0);
+    assert_eq!(beside(&f, &inputs).get("GatherMM"), None);
+}
+
+#[test]
+fn an_addend_whose_factor_is_zero_is_read_where_mlx_reads_it() {
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let [x, w, c] = inputs else { unreachable!() };
+        Ok(vec![ops::addmm(c, x.multiply(one(x))?, w.multiply(one(w))?, 1.5, 0.0)?.abs()?])
+    };
+    for (dtype, relative) in [(Dtype::Float32, 1e-5), (Dtype::Float16, 2e-3), (Dtype::Bfloat16, 1.6e-2)] {
+        for k in [0, 1, 7] {
+            let numbers = |rows, columns, seed| {
+                let shape = [rows, columns];
+                if k == 0 { ops::zeros::<f32>(&shape).expect("zeros") } else { normal(&shape, seed) }
+            };
+            let inputs = [numbers(2, k, 0), numbers(k, 9, 1), odd()].map(|array| of(dtype, &array));
+            check(&f, &inputs, relative);
+            assert_eq!(beside(&f, &inputs).get("AddMM"), None);
+        }
+    }
+}
+
+#[test]
 fn exponentials_are_added_in_a_program() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
