@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn every_learned_token_of_a_long_sample_is_predicted_once() -> Result<()> {
         let long = sample(10..30, 5);
-        let rows = Rows::packed(&[long.clone()], 4, 0)?;
+        let rows = Rows::packed(std::slice::from_ref(&long), 4, 0)?;
         let all: Vec<usize> = (0..rows.len()).collect();
         assert_eq!((rows.learned(&all), rows.cut()), (15, 1));
         let mut predicted = Vec::new();
