@@ -34,7 +34,7 @@ fn lying() -> Vec<Array> {
         wide.try_index((.., ..6)).expect("a part"),
         wide.try_index((.., (..).stride_by(-2))).expect("a part"),
         normal(&[6, 8], 2).swap_axes(0, 1).expect("a view"),
-        ops::broadcast_to(&normal(&[1, 6], 3), &[8, 6]).expect("a view"),
+        ops::broadcast_to(normal(&[1, 6], 3), &[8, 6]).expect("a view"),
         normal(&[9, 6], 4).try_index(1..).expect("a part"),
         off,
     ];
