@@ -22,7 +22,7 @@ use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Policy, Result};
 use tacit_models::{Config, Decoder, Formats, Positions};
 use tacit_nn::generate::{Draft, GenerateOptions, Generation, Sampler, Texts, generate, speculate};
-use tacit_nn::{Cache, Model, Rules};
+use tacit_nn::{Cache, DecoderRules, Model, Rules};
 use tokenizers::Tokenizer;
 
 use answer::Answer;
@@ -250,13 +250,9 @@ impl Weights {
 pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path>) -> Result<(Config, Model<Decoder>)> {
     let (config, mut model) = tacit_models::load(path)?;
     if let Some(formats) = formats {
-        let note = match formats {
-            Formats::One(format) => Rules::for_decoder(format, &model.values()?)?.note,
-            Formats::Rules(_) => None,
-        };
-        let codes = codes_that_stay(&model, formats)?;
+        let notes = notes(&model, formats)?;
         model = tacit_models::quantize(model, formats)?;
-        for note in note.into_iter().chain(codes) {
+        for note in notes {
             // Who closed the standard error does not read it.
             drop(writeln!(io::stderr(), "{note}"));
         }
@@ -269,12 +265,12 @@ pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path
     Ok((config, model))
 }
 
-/// Which weights the formats name and do not change, in words: codes of the file stay as they are.
-fn codes_that_stay(model: &Model<Decoder>, formats: &Formats) -> Result<Option<String>> {
+/// What becomes otherwise than the formats say, in words: a finer embedding, and codes of the file, which stay as they are.
+fn notes(model: &Model<Decoder>, formats: &Formats) -> Result<Vec<String>> {
     let values = model.values()?;
-    let rules = match formats {
-        Formats::One(format) => Rules::for_decoder(format, &values)?.rules,
-        Formats::Rules(rules) => rules.clone(),
+    let DecoderRules { rules, note } = match formats {
+        Formats::One(format) => Rules::for_decoder(format, &values)?,
+        Formats::Rules(rules) => DecoderRules { rules: rules.clone(), note: None },
     };
     let mut staying = Vec::new();
     for (path, value) in values.iter().filter(|(_, value)| value.is_implicit()) {
@@ -282,9 +278,11 @@ fn codes_that_stay(model: &Model<Decoder>, formats: &Formats) -> Result<Option<S
             staying.push(format!("{path}, {value}"));
         }
     }
-    let Some(first) = staying.first() else { return Ok(None) };
-    let more = if staying.len() > 1 { format!(" and {} more", staying.len() - 1) } else { String::new() };
-    Ok(Some(format!("{first}{more}: codes stay as they are, and `tacit quantize` makes others of them")))
+    let codes = staying.first().map(|first| {
+        let more = if staying.len() > 1 { format!(" and {} more", staying.len() - 1) } else { String::new() };
+        format!("{first}{more}: codes stay as they are, and `tacit quantize` makes others of them")
+    });
+    Ok(note.into_iter().chain(codes).collect())
 }
 
 /// Empty caches for this model.
