@@ -81,20 +81,6 @@ int tacit_mapped_array(
   });
 }
 
-// An array of its own memory, all zero, whose elements begin at `data`.
-int tacit_array_zeroed(const int32_t* shape, size_t ndim, int dtype, Handle* made, void** data) {
-  return guarded([&] {
-    array value(Shape(shape, shape + ndim), dtype_of(dtype), nullptr, {});
-    value.set_data(allocator::malloc(value.nbytes()));
-    if (value.nbytes() > 0) {
-      std::memset(value.data<char>(), 0, value.nbytes());
-    }
-    value.set_status(array::Status::available);
-    *data = value.nbytes() == 0 ? nullptr : value.data<char>();
-    *made = own(std::move(value));
-  });
-}
-
 // The elements of an evaluated array, row by row. `rows` keeps them: the array itself, or a copy that has them so.
 int tacit_array_rows(Handle evaluated, Handle* rows, const void** data) {
   return guarded([&] {

@@ -335,13 +335,6 @@ unsafe extern "C" {
         dtype: c_int,
         made: *mut mlx_array,
     ) -> c_int;
-    pub(crate) fn tacit_array_zeroed(
-        shape: *const i32,
-        ndim: usize,
-        dtype: c_int,
-        made: *mut mlx_array,
-        data: *mut *mut c_void,
-    ) -> c_int;
     pub(crate) fn tacit_array_rows(evaluated: mlx_array, rows: *mut mlx_array, data: *mut *const c_void) -> c_int;
 
     pub(crate) fn tacit_prototype(shape: *const i32, ndim: usize, dtype: c_int, value: *mut mlx_array) -> c_int;

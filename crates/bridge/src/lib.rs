@@ -12,7 +12,6 @@
 
 mod arrays;
 mod aval;
-mod buffer;
 mod callback;
 mod custom_function;
 mod custom_vjp;
@@ -47,7 +46,6 @@ mod vmap;
 
 pub use arrays::{array_id, distinct, prototype};
 pub use aval::{Aval, ParseAvalError, dtype_name, dtype_named};
-pub use buffer::Buffer;
 pub use callback::PanicError;
 pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function, in_chunks, is_wanted};
 pub use custom_vjp::{Differentiable, custom_vjp};

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
+use tacit_bridge::BoxError;
 use tacit_bridge::kernel::{self, Input, Kernel, Output};
-use tacit_bridge::{BoxError, Buffer};
 use tacit_core::{Aval, Result};
+
+use crate::codes::bytes_of;
 
 /// Writes the elements of arrays, which are there as bytes.
 type Fill<const N: usize> = Box<dyn Fn([&mut [u8]; N]) + Send + Sync>;
@@ -44,10 +46,16 @@ impl<const N: usize> Kernel for Filled<N> {
     }
 
     fn decompose(&self, _inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
-        let mut buffers = self.avals.iter().map(Buffer::new).collect::<Result<Vec<_>, _>>()?;
-        let all: &mut [Buffer; N] = buffers.as_mut_slice().try_into()?;
-        (self.fill)(all.each_mut().map(Buffer::bytes));
-        Ok(buffers.into_iter().map(Buffer::into_array).collect())
+        let mut buffers = self.avals.each_ref().map(|aval| vec![0; aval.nbytes()]);
+        (self.fill)(buffers.each_mut().map(Vec::as_mut_slice));
+        let array = |(aval, bytes): (&Aval, &Vec<u8>)| {
+            // MLX has no other view of nothing.
+            if bytes.is_empty() {
+                return Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?);
+            }
+            Ok(bytes_of(bytes).view_dtype(aval.dtype)?.reshape(&aval.shape)?)
+        };
+        self.avals.iter().zip(&buffers).map(array).collect()
     }
 }
 
@@ -63,20 +71,30 @@ mod tests {
     fn arrays_are_read_together_and_once() {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        let avals = [Aval::new(&[3], Dtype::Uint8), Aval::new(&[1, 2], Dtype::Int8)];
-        let fill = move |[first, second]: [&mut [u8]; 2]| {
+        let avals = [
+            Aval::new(&[3], Dtype::Uint8),
+            Aval::new(&[1, 2], Dtype::Int8),
+            Aval::new(&[2, 1], Dtype::Uint16),
+            Aval::new(&[0, 2], Dtype::Float32),
+        ];
+        let fill = move |[first, second, wide, none]: [&mut [u8]; 4]| {
             counted.fetch_add(1, Ordering::Relaxed);
             first.copy_from_slice(&[1, 2, 3]);
             second.copy_from_slice(&[255, 4]);
+            wide.copy_from_slice(&[1, 2, 3, 4]);
+            assert!(none.is_empty());
         };
-        let [first, second] = filled(avals.clone(), fill.clone()).expect("fits");
+        let [first, second, wide, none] = filled(avals.clone(), fill.clone()).expect("fits");
         assert_eq!(calls.load(Ordering::Relaxed), 0);
         assert_eq!(second.as_slice::<i8>(), [-1, 4]);
         assert_eq!(first.as_slice::<u8>(), [1, 2, 3]);
+        assert_eq!((wide.as_slice::<u16>(), none.shape()), (&[0x201, 0x403][..], &[0, 2][..]));
         assert_eq!(calls.load(Ordering::Relaxed), 1);
         // Where there is no CPU kernel, the same.
-        let decomposed = Filled { avals, fill: Box::new(fill) }.decompose(&[]).expect("fits");
+        let decomposed = Filled { avals: avals.clone(), fill: Box::new(fill) }.decompose(&[]).expect("fits");
+        assert_eq!(decomposed.iter().map(Aval::from).collect::<Vec<_>>(), avals);
         assert_eq!(decomposed[1].as_slice::<i8>(), [-1, 4]);
+        assert_eq!(decomposed[2].as_slice::<u16>(), [0x201, 0x403]);
         assert!(filled([Aval::new(&[-1], Dtype::Uint8)], |_| ()).is_err());
     }
 }
