@@ -32,6 +32,7 @@ mod output;
 mod place;
 mod record;
 mod staged;
+mod work;
 
 pub use commit::Commit;
 pub use current::{Current, current};
@@ -41,3 +42,4 @@ pub use lock::Steady;
 pub use output::{Output, replace};
 pub use place::{Place, folder_of, is_stdout};
 pub use staged::{Staged, abandon};
+pub use work::lock_work;

@@ -65,7 +65,7 @@ pub use read::{Content, contents, read};
 pub use resumable::Resumable;
 pub use rotation::Rotation;
 pub use shards::replaced;
-pub use sources::sources;
+pub use sources::{FileState, sources};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};
 pub use tensors::Tensors;
 pub use training::Training;

@@ -2,20 +2,19 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::fs::{self, File, FileType, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::{Error, Result, Value};
-use tacit_files::{Place, is_file_at};
+use tacit_files::{Place, lock_work};
 use tacit_nn::Parameters;
 
 use crate::checkpoint::{metadata, values};
 use crate::index::TENSORS;
-use crate::sources::sources;
+use crate::sources::{FileState, sources};
 use crate::structure::take_apart;
 use crate::write::write;
 use crate::{Tensors, Writing, save_with};
@@ -95,7 +94,10 @@ impl Resumable {
             Place::File => {
                 let name = output.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
                 let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
-                let source = locked(&folder, output)?;
+                let source = lock_work(&folder, INPUTS, output)?.ok_or_else(|| {
+                    let help = "let the other program come to its end, or write to another place";
+                    Error::checkpoint(output, None, "it is being made already", help)
+                })?;
                 let mut kept = Kept { folder, source, made: BTreeMap::new() };
                 kept.take_up(&inputs).map_err(failed)?;
                 Some(kept)
@@ -229,51 +231,11 @@ fn read_part<N: DeserializeOwned>(file: &Path, path: &str) -> Result<(Value, N)>
     Ok((value, serde_json::from_str(note).map_err(|error| wrong(format!("its note cannot be read: {error}")))?))
 }
 
-/// The file in a folder that keeps others away as long as it is open.
-fn locked(folder: &Path, output: &Path) -> Result<File> {
-    let failed = |error| Error::file("write", output)(error);
-    let place = folder.join(INPUTS);
-    loop {
-        match fs::create_dir(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            _ => {}
-        }
-        // Whoever follows a link writes, and removes, elsewhere.
-        for (path, expected) in [(folder, FileType::is_dir as fn(&FileType) -> bool), (&place, FileType::is_file)] {
-            if fs::symlink_metadata(path).is_ok_and(|own| !expected(&own.file_type())) {
-                let help = "remove it, or write to another place";
-                return Err(Error::checkpoint(path, None, "it is not what an interrupted run leaves there", help));
-            }
-        }
-        let file = match File::options().read(true).write(true).create(true).truncate(false).open(&place) {
-            // Another program has come to its end, and removed the folder.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            file => file.map_err(failed)?,
-        };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let help = "let the other program come to its end, or write to another place";
-                return Err(Error::checkpoint(output, None, "it is being made already", help));
-            }
-            // A file system without locks: two programs at once are then the user's to avoid.
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        // Between opening and locking, another program may have come to its end.
-        if is_file_at(&file, &place) {
-            return Ok(file);
-        }
-    }
-}
-
 /// The files that an input is read of, a line each: name, size and the time of the last change.
 fn state(input: &Path) -> Result<String> {
     let line = |file: PathBuf| {
-        let of = fs::metadata(&file).map_err(Error::file("open", &file))?;
-        let changed = of.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
-        let file = fs::canonicalize(&file).unwrap_or(file);
-        Ok(format!("{} {} {}\n", file.display(), of.len(), changed.unwrap_or_default()))
+        let FileState { path, bytes, changed } = FileState::of(&file)?;
+        Ok(format!("{} {bytes} {changed}\n", path.display()))
     };
     Ok(sources(input)?.into_iter().map(line).collect::<Result<Vec<_>>>()?.concat())
 }

@@ -1,8 +1,10 @@
 //! What a checkpoint is read of.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
-use tacit_core::Result;
+use tacit_core::{Error, Result};
 
 use crate::index::Files;
 
@@ -33,4 +35,29 @@ pub fn sources(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     parts.extend(BESIDE.map(|name| path.with_file_name(name)));
     let held = parts.iter().map(|file| current.path(file));
     Ok(held.filter(|file| file.is_file()).collect())
+}
+
+/// By what a file is known again without being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileState {
+    /// Its name from the root on, no link.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was changed last, in nanoseconds since 1970; 0 where that is not known.
+    pub changed: u128,
+}
+
+impl FileState {
+    /// That of a file as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell of it.
+    pub fn of(file: &Path) -> Result<Self> {
+        let own = fs::metadata(file).map_err(Error::file("open", file))?;
+        let changed = own.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
+        let path = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        Ok(Self { path, bytes: own.len(), changed: changed.unwrap_or_default() })
+    }
 }

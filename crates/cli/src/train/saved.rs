@@ -1,13 +1,12 @@
 //! What a run leaves on the disk, so that the same command goes on where it was.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use mlx_rs::optimizers::AdamW;
 use tacit_core::{Error, Result, printable};
-use tacit_files::make_folder;
-use tacit_io::{Rotation, Training, sources};
+use tacit_files::{lock_work, make_folder};
+use tacit_io::{FileState, Rotation, Training, sources};
 use tacit_models::Decoder;
 use tacit_nn::{Model, ParameterFilter, Stateful};
 use tacit_record::{Chart, Record, Recorder};
@@ -36,10 +35,14 @@ impl Saved {
     pub(super) fn open(options: &Options, steps: u64, written: &Written) -> Result<Self> {
         let folder = written.beside(&options.output)?;
         let new = make_folder(&folder)?;
-        let lock = locked(&folder)?;
+        let lock = lock_work(&folder, "lock", &options.output)?.ok_or_else(|| {
+            let place = printable::name(&folder.to_string_lossy()).into_owned();
+            let help = "wait until it ends, or write to another place";
+            Error::invalid(format!("another program trains in {place}"), help)
+        })?;
         let mut notes = options.described(steps);
-        notes.push(("the model", state(&options.model)?));
-        notes.push(("the data", state(&options.data)?));
+        notes.push(("the model", state(&sources(&options.model)?)?));
+        notes.push(("the data", state(std::slice::from_ref(&options.data))?));
         let rotation = Rotation::new(&folder, KEPT)?;
         let latest = rotation.load_latest()?;
         if let Some(run) = &latest
@@ -109,30 +112,11 @@ impl Saved {
     }
 }
 
-/// The file by which no other program trains in a folder.
-fn locked(folder: &Path) -> Result<File> {
-    let path = folder.join("lock");
-    let file = File::create(&path).map_err(Error::file("write", &path))?;
-    match file.try_lock() {
-        // Not every file system has locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            let place = printable::name(&folder.to_string_lossy()).into_owned();
-            let help = "wait until it ends, or write to another place";
-            Err(Error::invalid(format!("another program trains in {place}"), help))
-        }
-    }
-}
-
 /// By which files are known again: their names, sizes and times of their last change.
-fn state(path: &Path) -> Result<String> {
-    let files =
-        if path.extension().is_some_and(|ending| ending == "jsonl") { vec![path.to_owned()] } else { sources(path)? };
+fn state(files: &[PathBuf]) -> Result<String> {
     let one = |file: &PathBuf| {
-        let own = fs::metadata(file).map_err(Error::file("read", file))?;
-        let changed = own.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-        let whole = file.canonicalize().unwrap_or_else(|_| file.clone());
-        Ok(format!("{} of {} bytes at {}", whole.display(), own.len(), changed.as_nanos()))
+        let FileState { path, bytes, changed } = FileState::of(file)?;
+        Ok(format!("{} of {bytes} bytes at {changed}", path.display()))
     };
     Ok(files.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))
 }
