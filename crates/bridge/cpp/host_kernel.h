@@ -223,7 +223,8 @@ class HostKernel : public Primitive {
 
  private:
   static Buffer view(const array& value) {
-    return Buffer{const_cast<char*>(value.data<char>()), value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
+    auto* data = const_cast<char*>(value.data<char>());
+    return Buffer{data, value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
   }
 
   static void evaluate(

@@ -80,7 +80,7 @@ fn rows(options: &Options) -> Result<(Rows, Option<Rows>)> {
     let config = Config::find(&options.model)?;
     let words = config.vocab_size.unsigned_abs();
     let mut reader = data::Reader::of(&options.model, config.end_tokens.first().copied(), words)?;
-    let (samples, length) = (reader.read(&options.data)?, options.length());
+    let (samples, length) = (reader.read(&options.data)?, options.length);
     let rows = if options.apart { Rows::apart(&samples, length) } else { Rows::packed(&samples, length, options.seed) };
     let rows = rows.map_err(|error| in_file(&options.data, &error))?;
     let others = options

@@ -270,12 +270,13 @@ mod tests {
         Ok(())
     }
 
+    const CONVERSATION: &str = r#"{"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"}]}"#;
+
     #[test]
     fn answers_are_learned_and_what_users_say_is_not() -> Result<()> {
         const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% if m.role == 'assistant' %}</s>{% endif %}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
         let folder = Folder::new("chat", "spm_unspaced.gguf", TEMPLATE);
-        let line = r#"{"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"}]}"#;
-        let (reader, samples) = folder.read(line)?;
+        let (reader, samples) = folder.read(CONVERSATION)?;
         let [sample] = samples.as_slice() else { panic!("{samples:?}") };
         expect![[r#"
             [
@@ -292,8 +293,7 @@ mod tests {
     fn answers_that_are_written_otherwise_later_become_samples_of_their_own() -> Result<()> {
         const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}] {% if loop.last and m.role == 'assistant' %}last {% endif %}{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
         let folder = Folder::new("turns", "spm_unspaced.gguf", TEMPLATE);
-        let line = r#"{"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"}]}"#;
-        let (reader, samples) = folder.read(line)?;
+        let (reader, samples) = folder.read(CONVERSATION)?;
         let found: Vec<_> = samples.iter().map(|sample| texts(&reader, sample)).collect();
         expect![[r#"
             [

@@ -54,7 +54,7 @@ pub(crate) struct Options {
     pub(super) pace: Pace,
     /// How many tokens a row has
     #[arg(long, value_name = "N", default_value_t = 512)]
-    length: usize,
+    pub(super) length: usize,
     /// Give each text a row of its own: without it several that fit are put into one, of which each sees those before it
     #[arg(long)]
     pub(super) apart: bool,
@@ -168,10 +168,6 @@ pub(super) struct Plan {
 }
 
 impl Options {
-    pub(super) fn length(&self) -> usize {
-        self.length
-    }
-
     /// What the weights become when they are read.
     pub(super) fn weights(&self) -> Result<Option<Formats>> {
         self.weights.as_deref().map(Formats::read).transpose()
