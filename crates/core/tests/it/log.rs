@@ -1,14 +1,25 @@
 //! A subscriber of `tracing`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 /// Keeps the messages that Tacit logs.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+/// Lives beside each other one. Where there is a single subscriber, `tracing` asks the thread that comes to a message first,
+/// which may have none, whether anybody listens; of two it asks both.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Log(Arc::default())));
+
+impl Default for Log {
+    fn default() -> Self {
+        LazyLock::force(&SECOND);
+        Self(Arc::default())
+    }
+}
 
 impl Log {
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -44,4 +55,15 @@ impl Subscriber for Log {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn what_a_thread_without_a_subscriber_said_first_is_heard_of_others() {
+    let log = Log::default();
+    let say = || tracing::info!(target: "tacit", "said");
+    tracing::subscriber::with_default(log.clone(), || {
+        std::thread::spawn(say).join().expect("no panic");
+        say();
+    });
+    assert_eq!(log.lines(), ["said"]);
 }
