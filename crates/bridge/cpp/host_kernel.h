@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bridge.h"
+#include "launch.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "poisoned.h"
 
@@ -46,6 +48,8 @@ struct KernelTable {
   int (*avals)(void* kernel, const Handle* inputs, size_t count, Sink prototypes);
   int (*equal)(void* kernel, void* other);
   int (*vmap)(void* kernel, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
+  // Gives the launch of its GPU source on such inputs, or nothing if it has none for the backend.
+  int (*launch)(void* kernel, Backend backend, const Handle* inputs, size_t count, LaunchSink launch);
   // Leaves the error of a failure with this text: of its eval, or of an array that came of it and is read later.
   int (*failed)(void* kernel, const char* text, size_t length, bool later);
 };
@@ -71,6 +75,34 @@ std::vector<array> prototypes_of(const RustKernel& rust, const std::vector<array
   return std::move(prototypes.arrays);
 }
 
+// The launch of a kernel's GPU source on such inputs; null if it has none.
+std::shared_ptr<const Launched> launched_of(
+    const RustKernel& rust, const std::vector<array>& inputs, const std::vector<array>& outputs,
+    mlx::core::Stream stream) {
+  struct Receiver {
+    const std::vector<array>& inputs;
+    const std::vector<array>& outputs;
+    mlx::core::Stream stream;
+    std::shared_ptr<const Launched> launched;
+    std::exception_ptr failure;
+  } receiver{inputs, outputs, stream, nullptr, nullptr};
+  // No exception may pass the Rust that calls it.
+  LaunchSink sink{&receiver, [](void* ctx, const Launch* launch) {
+                    auto& to = *static_cast<Receiver*>(ctx);
+                    try {
+                      to.launched = std::make_shared<const Launched>(*launch, to.inputs, to.outputs, to.stream);
+                    } catch (...) {
+                      to.failure = std::current_exception();
+                    }
+                  }};
+  auto from = borrow(inputs);
+  check(rust.table.launch(rust.kernel, gpu_backend(), from.data(), from.size(), sink));
+  if (receiver.failure != nullptr) {
+    std::rethrow_exception(receiver.failure);
+  }
+  return std::move(receiver.launched);
+}
+
 // An input of a kernel that is no input of its node, because it is there already.
 struct Resident {
   // Its number among all inputs of the kernel.
@@ -83,8 +115,11 @@ using Residents = std::shared_ptr<const std::vector<Resident>>;
 
 class HostKernel : public Primitive {
  public:
-  HostKernel(mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, size_t results)
-      : Primitive(stream), rust_(std::move(rust)), results_(results) {}
+  // `launched` is its launch on the inputs that it is made for, on a GPU.
+  HostKernel(
+      mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, size_t results,
+      std::shared_ptr<const Launched> launched = nullptr)
+      : Primitive(stream), rust_(std::move(rust)), results_(results), launched_(std::move(launched)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
@@ -95,8 +130,19 @@ class HostKernel : public Primitive {
     dispatch(inputs, nullptr, outputs, outputs.front(), {});
   }
 
-  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
-    throw std::runtime_error("kernel " + rust_->name + " has no GPU source");
+  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    if (std::all_of(outputs.begin(), outputs.end(), [](const array& output) { return output.size() == 0; })) {
+      for (auto& output : outputs) {
+        output.set_data(mlx::core::allocator::malloc(0));
+      }
+      return;
+    }
+    // A replay without shapes puts other inputs under the same primitive.
+    auto launched = launched_ != nullptr && launched_->fits(inputs) ? launched_ : launched_of(*rust_, inputs, outputs, stream());
+    if (launched == nullptr) {
+      throw std::runtime_error("kernel " + rust_->name + " has no GPU source for these inputs");
+    }
+    launched->eval_gpu(inputs, outputs);
   }
 
   std::vector<array> vjp(
@@ -257,6 +303,7 @@ class HostKernel : public Primitive {
   }
 
   size_t results_;
+  std::shared_ptr<const Launched> launched_;
   Watched watched_;
 };
 

@@ -68,28 +68,35 @@ int tacit_prototype(const int32_t* shape, size_t ndim, int dtype, Handle* value)
   return guarded([&] { *value = own(prototype(shape, ndim, dtype)); });
 }
 
-// Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a device without a
-// source the fallback is the result.
+// Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a GPU for which it has no
+// source, it runs on the CPU if `host` is set, and else its fallback is the result.
 int tacit_kernel_apply(
-    KernelTable table, void* kernel, const char* name, Handle chosen, const Handle* inputs, size_t count,
+    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, const Handle* inputs, size_t count,
     Sink results) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     take_main_thread();
     auto arrays = gather(inputs, count);
     auto stream = stream_or_default(chosen);
-    if (stream.device != mlx::core::Device::cpu) {
-      pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);
-      return;
-    }
     auto prototypes = prototypes_of(*rust, arrays);
+    std::shared_ptr<const Launched> launched;
+    if (stream.device != mlx::core::Device::cpu) {
+      launched = launched_of(*rust, arrays, prototypes, stream);
+      if (launched == nullptr && !host) {
+        pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);
+        return;
+      }
+      if (launched == nullptr) {
+        stream = mlx::core::default_stream(mlx::core::Device::cpu);
+      }
+    }
     std::vector<Shape> shapes;
     std::vector<Dtype> dtypes;
     for (const auto& value : prototypes) {
       shapes.push_back(value.shape());
       dtypes.push_back(value.dtype());
     }
-    auto primitive = std::make_shared<HostKernel>(stream, rust, shapes.size());
+    auto primitive = std::make_shared<HostKernel>(stream, rust, shapes.size(), std::move(launched));
     if (shapes.size() == 1) {
       pour({array(std::move(shapes[0]), dtypes[0], std::move(primitive), std::move(arrays))}, results);
     } else {

@@ -75,7 +75,31 @@ pub(crate) struct KernelTable {
     pub(crate) avals: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
     pub(crate) equal: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
     pub(crate) vmap: VmapRule,
+    pub(crate) launch: extern "C" fn(*mut c_void, c_int, *const mlx_array, usize, LaunchSink) -> c_int,
     pub(crate) failed: extern "C" fn(*mut c_void, *const c_char, usize, bool) -> c_int,
+}
+
+/// One launch of a source on a GPU, alive for the call that hands it over.
+#[repr(C)]
+pub(crate) struct Launch {
+    pub(crate) name: *const c_char,
+    pub(crate) header: *const c_char,
+    pub(crate) body: *const c_char,
+    pub(crate) inputs: *const *const c_char,
+    pub(crate) input_count: usize,
+    pub(crate) outputs: *const *const c_char,
+    pub(crate) output_count: usize,
+    pub(crate) sizes: *const i32,
+    pub(crate) size_count: usize,
+    pub(crate) grid: [i32; 3],
+    pub(crate) group: [i32; 3],
+}
+
+/// Receives a launch, once or never.
+#[repr(C)]
+pub(crate) struct LaunchSink {
+    pub(crate) ctx: *mut c_void,
+    pub(crate) give: extern "C" fn(*mut c_void, *const Launch),
 }
 
 /// A function from arrays to arrays that is borrowed for one call.
@@ -371,11 +395,13 @@ unsafe extern "C" {
         result: *mut mlx_array,
     ) -> c_int;
 
+    pub(crate) fn tacit_gpu() -> c_int;
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
         kernel: *mut c_void,
         name: *const c_char,
         stream: mlx_stream,
+        host: bool,
         inputs: *const mlx_array,
         count: usize,
         results: Sink,

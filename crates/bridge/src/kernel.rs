@@ -2,6 +2,7 @@
 
 mod elements;
 mod fallback;
+mod launch;
 
 use std::any::Any;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -15,13 +16,14 @@ use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
 use crate::custom_function::check_tangents;
 use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
-use crate::ffi::{self, AxisSink, Buffer, FallbackReason, KernelTable, Sink};
+use crate::ffi::{self, AxisSink, Buffer, FallbackReason, KernelTable, LaunchSink, Sink};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, Param};
 
 pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
+pub use launch::{Backend, Launch};
 
 pub(crate) use elements::buffers;
 use elements::{input, output};
@@ -49,6 +51,13 @@ pub trait Kernel: Any + Send + Sync {
     /// Whatever the kernel refuses; it becomes an error of the eval, and so does a panic. What was computed from the
     /// results is an error from then on, wherever it is read or evaluated.
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError>;
+
+    /// The launch that computes the results on a GPU, from dense row-major inputs of these avals; `None` where the kernel has
+    /// no source for them, and its [fallback](Self::fallback) stands for it.
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        let _ = (inputs, backend);
+        None
+    }
 
     /// The same function in plain MLX ops.
     ///
@@ -101,12 +110,13 @@ pub trait Kernel: Any + Send + Sync {
 /// Puts `kernel` into the graph.
 ///
 /// It goes to the stream that mlx-rs's own ops go to here. Inputs that turn out not to be row-major when it runs are copied
-/// then. On a device for which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead.
+/// then. On a GPU for which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead, or with
+/// `host` the kernel itself, on the CPU.
 ///
 /// # Errors
 ///
 /// The kernel refuses the avals of the inputs.
-pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array], host: bool) -> Result<Vec<Array>, BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
     let mut results = Collector::default();
@@ -114,14 +124,15 @@ pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, Br
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         unsafe {
             let (inputs, count) = (handles.as_ptr(), handles.len());
-            ffi::tacit_kernel_apply(TABLE, boxed(kernel), name.as_ptr(), stream, inputs, count, results.sink())
+            ffi::tacit_kernel_apply(TABLE, boxed(kernel), name.as_ptr(), stream, host, inputs, count, results.sink())
         }
     }))?;
     Ok(results.arrays)
 }
 
 /// What C++ calls of a kernel.
-pub(crate) const TABLE: KernelTable = KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, failed };
+pub(crate) const TABLE: KernelTable =
+    KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, launch, failed };
 
 /// A kernel as C++ holds it, until it calls `release`.
 pub(crate) fn boxed(kernel: Arc<dyn Kernel>) -> *mut c_void {
@@ -336,6 +347,24 @@ extern "C" fn avals(kernel: *mut c_void, inputs: *const mlx_array, count: usize,
         let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
         let made = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
         Ok(arrays::pour(&made, &prototypes)?)
+    })
+}
+
+extern "C" fn launch(
+    kernel: *mut c_void,
+    backend: c_int,
+    inputs: *const mlx_array,
+    count: usize,
+    sink: LaunchSink,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the kernel and the inputs are live for the length of the call.
+        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
+        let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
+        match kernel.launch(&inputs, Backend::of(backend)?) {
+            Some(launch) => launch.give(&sink),
+            None => Ok(()),
+        }
     })
 }
 

@@ -16,12 +16,18 @@ pub(crate) struct Variable {
 /// The passes of Tacit itself, in the order in which they run.
 pub(crate) const PASSES: [&str; 6] = ["identities", "turned", "united", "programs", "plan", "agreement"];
 
-pub(crate) const VARIABLES: [Variable; 10] = [
+pub(crate) const VARIABLES: [Variable; 11] = [
     Variable {
         name: "TACIT_MATERIALIZE",
         values: "allow, warn or deny",
         doc: "what happens when a call needs an implicit array materialized, where no guard says so; `warn` where it is not set",
         reads: |text| ["allow", "warn", "deny"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "TACIT_DEVICE_FALLBACK",
+        values: "dense or cpu",
+        doc: "what stands for a kernel on a GPU for which it has no source: plain ops there, or the kernel itself on the CPU; `dense` where it is not set",
+        reads: |text| ["dense", "cpu"].contains(&text.to_ascii_lowercase().as_str()),
     },
     Variable {
         name: "TACIT_COMPILE",

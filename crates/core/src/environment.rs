@@ -9,16 +9,16 @@ use crate::policy::warn;
 /// If the variable is not set that is the default, which is one of the words; so it is, with a warning, if the variable is none
 /// of them. Case does not matter.
 #[derive(Debug)]
-pub struct Setting<T: 'static> {
+pub struct Setting<T: 'static, const N: usize> {
     variable: &'static str,
-    words: [(&'static str, T); 3],
+    words: [(&'static str, T); N],
     read: OnceLock<T>,
 }
 
-impl<T: Copy + Default + PartialEq> Setting<T> {
+impl<T: Copy + Default + PartialEq, const N: usize> Setting<T, N> {
     /// A setting that has not been read.
     #[must_use]
-    pub const fn new(variable: &'static str, words: [(&'static str, T); 3]) -> Self {
+    pub const fn new(variable: &'static str, words: [(&'static str, T); N]) -> Self {
         Self { variable, words, read: OnceLock::new() }
     }
 
@@ -38,10 +38,12 @@ impl<T: Copy + Default + PartialEq> Setting<T> {
         });
         // Outside the lock: who is told may ask again, as a subscriber that runs compiled functions does.
         if let Some(text) = wrong {
-            let [first, second, third] = self.words.map(|(word, _)| word);
+            let words = self.words.map(|(word, _)| word);
+            let (last, others) = words.split_last().unwrap_or((&"", &[]));
+            let others = others.join(", ");
             let default = self.words.iter().find(|(_, value)| *value == T::default());
             let default = default.map_or("the default", |(word, _)| word);
-            warn(&format!("{}={text} is none of {first}, {second} and {third}; {default} is in force", self.variable));
+            warn(&format!("{}={text} is none of {others} and {last}; {default} is in force", self.variable));
         }
         value
     }

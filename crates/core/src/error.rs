@@ -416,7 +416,7 @@ pub(crate) const UNNAMED: &str = "the type";
 /// How a caller does without what stands for a kernel.
 pub(crate) fn way_out(reason: Fallback) -> &'static str {
     match reason {
-        Fallback::Device => "run it on the CPU",
+        Fallback::Device => "run it on the CPU, or only the kernel with TACIT_DEVICE_FALLBACK=cpu",
         Fallback::Vjp | Fallback::Jvp => "leave the children of the implicit array out of the derivative, with `Wrt`",
         Fallback::Vmap { .. } => "map the other operands and not the children of the implicit array",
     }

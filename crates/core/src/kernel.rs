@@ -8,14 +8,14 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Array;
 
-pub use tacit_bridge::kernel::{Element, Fallback, Input, Kernel, Output};
+pub use tacit_bridge::kernel::{Backend, Element, Fallback, Input, Kernel, Launch, Output};
 pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;
 use crate::error::way_out;
 use crate::handler::HandlerPrimitive;
 use crate::pattern::PrimitivePattern;
-use crate::{Aval, Error, Policy, Primitive, Result, policy};
+use crate::{Aval, DeviceFallback, Error, Policy, Primitive, Result, policy};
 
 /// Puts `kernel` into the graph, applied to `inputs`.
 ///
@@ -23,7 +23,8 @@ use crate::{Aval, Error, Policy, Primitive, Result, policy};
 ///
 /// The kernel refuses the avals of the inputs. What it refuses when it runs becomes an error of the eval.
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
-    Ok(tacit_bridge::kernel::apply(Arc::new(kernel), inputs)?)
+    let host = DeviceFallback::current() == DeviceFallback::Cpu;
+    Ok(tacit_bridge::kernel::apply(Arc::new(kernel), inputs, host)?)
 }
 
 /// A kernel that handlers can take by its type, as [`Applied`].

@@ -27,6 +27,27 @@ pub enum Policy {
     Deny,
 }
 
+/// What stands for a kernel on a GPU for which it has no source.
+///
+/// The innermost guard of [`scope`](Self::scope) says it, then the environment (`TACIT_DEVICE_FALLBACK=dense` or `cpu`). On a
+/// CPU it says nothing.
+///
+/// ```
+/// use tacit_core::DeviceFallback;
+///
+/// let guard = DeviceFallback::Cpu.scope();
+/// assert_eq!(DeviceFallback::current(), DeviceFallback::Cpu);
+/// drop(guard);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum DeviceFallback {
+    /// Plain MLX ops on the GPU. Where they build the dense array of codes, the [`Policy`] is asked.
+    #[default]
+    Dense,
+    /// The kernel itself, on the CPU, from the codes: nothing dense is built, and the GPU waits for it.
+    Cpu,
+}
+
 /// Warns through `tracing`, or on standard error where no subscriber listens, neither the thread's nor the program's.
 pub(crate) fn warn(text: &str) {
     if tracing::dispatcher::get_default(tracing::Dispatch::is::<NoSubscriber>) {

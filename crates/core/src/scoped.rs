@@ -1,4 +1,4 @@
-//! What is in force on this thread: registry and policy.
+//! What is in force on this thread: registry, policy, and what stands for a kernel off the CPU.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use crate::array_type::ArrayType;
 use crate::environment::Setting;
+use crate::policy::DeviceFallback;
 use crate::{Policy, Registry};
 
 thread_local! {
     static REGISTRY: RefCell<Vec<Arc<Registry>>> = const { RefCell::new(Vec::new()) };
     static POLICY: RefCell<Vec<Policy>> = const { RefCell::new(Vec::new()) };
+    static DEVICE_FALLBACK: RefCell<Vec<DeviceFallback>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Registry {
@@ -61,7 +63,7 @@ impl Policy {
 
     /// The policy of the environment.
     pub(crate) fn of_process() -> Self {
-        static DEFAULT: Setting<Policy> =
+        static DEFAULT: Setting<Policy, 3> =
             Setting::new(POLICY_VARIABLE, [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)]);
         DEFAULT.get()
     }
@@ -80,6 +82,35 @@ pub struct PolicyGuard(Depth);
 impl Drop for PolicyGuard {
     fn drop(&mut self) {
         POLICY.with_borrow_mut(|stack| self.0.leave(stack));
+    }
+}
+
+/// The variable that says what stands for a kernel off the CPU where no guard does: `dense` or `cpu`.
+pub const DEVICE_FALLBACK_VARIABLE: &str = "TACIT_DEVICE_FALLBACK";
+
+impl DeviceFallback {
+    /// What is in force on this thread: that of the innermost guard, and where there is none that of the environment.
+    #[must_use]
+    pub fn current() -> Self {
+        static DEFAULT: Setting<DeviceFallback, 2> =
+            Setting::new(DEVICE_FALLBACK_VARIABLE, [("dense", DeviceFallback::Dense), ("cpu", DeviceFallback::Cpu)]);
+        DEVICE_FALLBACK.with_borrow(|stack| stack.last().copied()).unwrap_or_else(|| DEFAULT.get())
+    }
+
+    /// Puts this in force on this thread until the guard is dropped.
+    #[must_use = "it is in force only while the guard lives"]
+    pub fn scope(self) -> DeviceFallbackGuard {
+        DEVICE_FALLBACK.with_borrow_mut(|stack| DeviceFallbackGuard(Depth::push(stack, self)))
+    }
+}
+
+/// Keeps a fallback in force; see [`DeviceFallback::scope`].
+#[derive(Debug)]
+pub struct DeviceFallbackGuard(Depth);
+
+impl Drop for DeviceFallbackGuard {
+    fn drop(&mut self) {
+        DEVICE_FALLBACK.with_borrow_mut(|stack| self.0.leave(stack));
     }
 }
 

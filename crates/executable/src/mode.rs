@@ -23,7 +23,7 @@ impl Mode {
     /// The mode of executables whose builder names none.
     #[must_use]
     pub fn from_environment() -> Self {
-        static MODE: Setting<Mode> =
+        static MODE: Setting<Mode, 3> =
             Setting::new(MODE_VARIABLE, [("eager", Mode::Eager), ("lazy", Mode::Lazy), ("compiled", Mode::Compiled)]);
         MODE.get()
     }

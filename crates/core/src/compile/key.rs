@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlx_rs::{Array, Stream, thread_local_default_stream};
 
 use crate::tree::TreeDef;
-use crate::{Aval, Policy, Registry};
+use crate::{Aval, DeviceFallback, Policy, Registry};
 
 /// What a trace depends on.
 pub(super) struct Key {
@@ -22,13 +22,19 @@ pub(super) struct Scope {
     registry: Arc<Registry>,
     /// The policy of a guard; without one the types of arrays and the process say it, neither of which changes.
     guard: Option<Policy>,
+    device_fallback: DeviceFallback,
     /// The stream that mlx-rs was told to use here; MLX's own default is not changed by it.
     stream: Option<Stream>,
 }
 
 impl Scope {
     pub(super) fn current() -> Self {
-        Self { registry: Registry::current(), guard: Policy::guarded(), stream: thread_local_default_stream() }
+        Self {
+            registry: Registry::current(),
+            guard: Policy::guarded(),
+            device_fallback: DeviceFallback::current(),
+            stream: thread_local_default_stream(),
+        }
     }
 
     /// The policy for types that have none of their own.
@@ -39,7 +45,10 @@ impl Scope {
 
 impl PartialEq for Scope {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.registry, &other.registry) && self.guard == other.guard && self.stream == other.stream
+        Arc::ptr_eq(&self.registry, &other.registry)
+            && self.guard == other.guard
+            && self.device_fallback == other.device_fallback
+            && self.stream == other.stream
     }
 }
 
@@ -75,6 +84,10 @@ impl Key {
         }
         if self.device != next.device {
             return format!("stream {} -> {}", self.device, next.device);
+        }
+        let [fallback, other] = [&self.scope, &next.scope].map(|scope| scope.device_fallback);
+        if fallback != other {
+            return format!("device fallback {fallback:?} -> {other:?}");
         }
         if self.scope != next.scope {
             return "another registry".to_owned();

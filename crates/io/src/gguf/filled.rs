@@ -17,7 +17,8 @@ struct Filled<const N: usize> {
     fill: Fill<N>,
 }
 
-/// Arrays of these avals whose elements `fill` writes where they stay, all at once, when one of them is evaluated.
+/// Arrays of these avals whose elements `fill` writes where they stay, all at once, when one of them is evaluated; on the CPU,
+/// wherever they are used.
 pub(super) fn filled<const N: usize>(
     avals: [Aval; N],
     fill: impl Fn([&mut [u8]; N]) + Send + Sync + 'static,
@@ -26,7 +27,7 @@ pub(super) fn filled<const N: usize>(
     if let Some(wrong) = avals.iter().find(|aval| aval.shape.iter().any(|&extent| extent < 0)) {
         return Err(tacit_bridge::BridgeError::NegativeExtent(wrong.shape.clone()).into());
     }
-    let arrays = kernel::apply(Arc::new(Filled { avals, fill: Box::new(fill) }), &[])?;
+    let arrays = kernel::apply(Arc::new(Filled { avals, fill: Box::new(fill) }), &[], true)?;
     Ok(arrays.try_into().unwrap_or_else(|_| unreachable!("a kernel has as many results as it says")))
 }
 

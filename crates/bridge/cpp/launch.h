@@ -1,0 +1,55 @@
+// Kernels given as source to the GPU that MLX runs on.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bridge.h"
+
+namespace tacit {
+
+// Which language of MLX's a source is in, as src/kernel/launch.rs counts.
+enum class Backend : int { kMetal, kCuda };
+
+// The backend of the GPUs of this library: CUDA's if it was built with that.
+Backend gpu_backend();
+
+// One launch of a source, alive for the call that hands it over.
+struct Launch {
+  const char* name;
+  const char* header;
+  const char* body;
+  const char* const* inputs;
+  size_t input_count;
+  const char* const* outputs;
+  size_t output_count;
+  const int32_t* sizes;
+  size_t size_count;
+  int32_t grid[3];
+  int32_t group[3];
+};
+
+// Receives a launch, or nothing where the kernel has no source.
+struct LaunchSink {
+  void* ctx;
+  void (*give)(void* ctx, const Launch* launch);
+};
+
+// MLX's primitive of a launch, for inputs and results of these shapes and dtypes.
+class Launched {
+ public:
+  Launched(const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs, mlx::core::Stream stream);
+
+  // Whether it was made for such inputs.
+  bool fits(const std::vector<array>& inputs) const;
+
+  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) const;
+
+ private:
+  std::shared_ptr<Primitive> primitive_;
+  // What the body reads as `sizes_shape`; none if it is empty.
+  Shape sizes_;
+  std::vector<std::pair<Shape, Dtype>> inputs_;
+};
+
+}  // namespace tacit

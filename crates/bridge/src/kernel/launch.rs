@@ -1,0 +1,108 @@
+//! Kernels as source for the GPUs that MLX runs on.
+
+use std::ffi::{CString, NulError, c_char, c_int};
+
+use crate::error::BoxError;
+use crate::ffi;
+
+/// The language of a kernel's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// The Metal Shading Language.
+    Metal,
+    /// CUDA C++.
+    Cuda,
+}
+
+impl Backend {
+    /// That of the GPU that MLX runs on here, if there is one.
+    #[must_use]
+    pub fn available() -> Option<Self> {
+        // SAFETY: asks the library.
+        Self::of(unsafe { ffi::tacit_gpu() }).ok()
+    }
+
+    pub(super) fn of(code: c_int) -> Result<Self, BoxError> {
+        match code {
+            0 => Ok(Self::Metal),
+            1 => Ok(Self::Cuda),
+            other => Err(format!("the GPU backend {other} is not known to this build").into()),
+        }
+    }
+}
+
+/// One launch of a kernel's source on a GPU.
+///
+/// MLX writes the head of the function: a pointer for each name of `inputs` and `outputs`, in their dtypes, without other
+/// parameters. So what changes from call to call and shall not be compiled into the text is in `sizes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The name of the function: letters, digits and `_`. Equal names must mean equal texts.
+    pub name: String,
+    /// What stands before the function: types, tables and functions.
+    pub header: String,
+    /// The body of the function. On Metal it names the attributes that it reads, such as `thread_position_in_grid`.
+    pub body: String,
+    /// The names of the inputs, of which rows lie one behind the other.
+    pub inputs: Vec<String>,
+    /// The names of the results.
+    pub outputs: Vec<String>,
+    /// At most 8 integers, which the body reads as `sizes_shape[0]` and so on.
+    pub sizes: Vec<i32>,
+    /// Threads along each of three axes, in all. Where it is no multiple of `group`, CUDA starts whole groups.
+    pub grid: [usize; 3],
+    /// Threads of one group.
+    pub group: [usize; 3],
+}
+
+impl Launch {
+    /// Hands it to C++.
+    pub(super) fn give(&self, sink: &ffi::LaunchSink) -> Result<(), BoxError> {
+        if self.sizes.len() > 8 {
+            return Err(format!("a GPU source takes at most 8 sizes, and {} are given", self.sizes.len()).into());
+        }
+        let (name, header, body) = (text(&self.name)?, text(&self.header)?, text(&self.body)?);
+        let (inputs, outputs) = (Names::of(&self.inputs)?, Names::of(&self.outputs)?);
+        let launch = ffi::Launch {
+            name: name.as_ptr(),
+            header: header.as_ptr(),
+            body: body.as_ptr(),
+            inputs: inputs.pointers.as_ptr(),
+            input_count: inputs.pointers.len(),
+            outputs: outputs.pointers.as_ptr(),
+            output_count: outputs.pointers.len(),
+            sizes: self.sizes.as_ptr(),
+            size_count: self.sizes.len(),
+            grid: threads(self.grid)?,
+            group: threads(self.group)?,
+        };
+        (sink.give)(sink.ctx, &raw const launch);
+        Ok(())
+    }
+}
+
+/// Texts as C takes them.
+struct Names {
+    pointers: Vec<*const c_char>,
+    /// What they point to.
+    _texts: Vec<CString>,
+}
+
+impl Names {
+    fn of(names: &[String]) -> Result<Self, BoxError> {
+        let texts = names.iter().map(|name| text(name)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { pointers: texts.iter().map(|text| text.as_ptr()).collect(), _texts: texts })
+    }
+}
+
+fn text(text: &str) -> Result<CString, NulError> {
+    CString::new(text)
+}
+
+fn threads(count: [usize; 3]) -> Result<[i32; 3], BoxError> {
+    let mut threads = [0; 3];
+    for (to, &from) in threads.iter_mut().zip(&count) {
+        *to = i32::try_from(from)?;
+    }
+    Ok(threads)
+}

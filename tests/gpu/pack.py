@@ -1,0 +1,36 @@
+"""Packs what cargo built, and the MLX that it is linked with: pack.py BUILT.jsonl OUT.tar.xz"""
+
+import json
+import lzma
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+built, out = sys.argv[1:]
+programs, mlx = {}, None
+for line in map(json.loads, open(built)):
+    if line.get("reason") == "build-script-executed" and "/mlx-sys#" in line["package_id"]:
+        # Where programs look for the library: link.rs writes its absolute path into each of them.
+        linked = os.path.join(line["out_dir"], "link", "libmlx.so")
+        dynamic = subprocess.run(["readelf", "--dynamic", linked], capture_output=True, text=True, check=True).stdout
+        mlx = dynamic.split("Library soname: [")[1].split("]")[0]
+    if line.get("executable"):
+        kind, name = line["target"]["kind"][0], line["target"]["name"]
+        package = line["package_id"].rsplit("/", 1)[-1].split("#")[0]
+        programs[f"{kind}-{package}-{name}"] = line["executable"]
+
+root = os.path.dirname(os.path.dirname(os.path.dirname(mlx)))
+with tempfile.TemporaryDirectory() as scratch, lzma.open(out, "wb", preset=6) as compressed:
+    with tarfile.open(fileobj=compressed, mode="w|") as archive:
+        for name, program in programs.items():
+            stripped = os.path.join(scratch, "stripped")
+            subprocess.run(["strip", "-o", stripped, program], check=True)
+            archive.add(stripped, f"bin/{name}")
+        archive.add(root, "mlx")
+        # Programs and tests hold both paths.
+        places = os.path.join(scratch, "places")
+        with open(places, "w") as file:
+            print(root, os.getcwd(), sep="\n", file=file)
+        archive.add(places, "places")

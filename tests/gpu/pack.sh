@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds what a GPU machine without a network runs, and packs it: tests/gpu/pack.sh FOLDER [PART_MIB]
+#
+# FOLDER gets `part.00`, `part.01`, .. of at most PART_MIB (60) each, for machines that take no larger file. There,
+# `bash tests/gpu/run.sh FOLDER RESULTS` in a checkout of the same commit joins them and runs. Needs what a build of Tacit needs;
+# the machine there needs Python with CUDA 13's packages, and a GPU.
+#
+# TACIT_GPU_SMALL=1 packs the program `tacit` alone, by which CI tries the packing and the unpacking.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+folder=$(mkdir -p "$1" && cd "$1" && pwd)
+part=${2:-60}
+export MLX_BACKEND=cuda13 CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=none CARGO_PROFILE_BENCH_DEBUG=none
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/gpu
+
+built=$folder/built.jsonl
+: >"$built"
+build() {
+    cargo "$@" --locked --message-format=json-render-diagnostics >>"$built"
+}
+build build -p tacit-cli
+if [[ -z ${TACIT_GPU_SMALL:-} ]]; then
+    build test --no-run -p tacit-bridge -p tacit-core -p tacit-arrays -p tacit-nn -p tacit-executable -p tacit-conformance
+    build build --examples
+    build bench --no-run --bench gpu
+fi
+
+rm -f "$folder"/part.*
+python3 tests/gpu/pack.py "$built" "$folder/all.tar.xz"
+split --bytes="${part}M" --numeric-suffixes "$folder/all.tar.xz" "$folder/part."
+rm "$folder/all.tar.xz" "$built"
+ls -l "$folder"
