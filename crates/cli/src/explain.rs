@@ -11,6 +11,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
+use tacit_core::kernel::{Backend, trace_for};
 use tacit_core::{CompiledGraph, Equation, Error, Explanation, Result, Value, explain as explained, printable};
 use tacit_files::replace;
 use tacit_io::read;
@@ -40,6 +41,9 @@ pub(crate) struct Options {
     /// Write the drawing and a list of all ops into this page
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// What would happen on a GPU of this kind, which need not be here: of the kernels those count that have no source for it
+    #[arg(long, value_name = "KIND", value_parser = ["metal", "cuda"])]
+    gpu: Option<String>,
     /// Fail where something would be materialized, or a layer cannot be computed
     #[arg(long)]
     deny: bool,
@@ -54,6 +58,9 @@ pub(crate) struct Products {
     layers: Vec<Layer>,
     materialized: u64,
     materialized_bytes: u64,
+    /// The kernels without a source for the GPU that was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decomposed: Option<u64>,
     /// The model as a whole, where it is one that can be built.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<Whole>,
@@ -79,6 +86,8 @@ struct Layer {
     /// How many arrays each call materializes.
     materialized: u64,
     materialized_bytes: u64,
+    #[serde(skip)]
+    decomposed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -90,6 +99,8 @@ struct Whole {
     handled: usize,
     materialized: u64,
     materialized_bytes: u64,
+    #[serde(skip)]
+    decomposed: u64,
     /// The nodes that a compiled call gives MLX: a plan is one of them.
     compiled_nodes: usize,
     #[serde(skip)]
@@ -98,6 +109,8 @@ struct Whole {
 
 pub(crate) fn explain(options: &Options) -> Result<Products> {
     options.overwriting.check(options.svg.iter().chain(&options.html), [&options.path])?;
+    let backend = options.gpu.as_deref().map(|gpu| if gpu == "metal" { Backend::Metal } else { Backend::Cuda });
+    let _traced_for = backend.map(trace_for);
     let only: Option<Pattern> = options.only.as_deref().map(str::parse).transpose()?;
     let tokens = &options.input_shape;
     let (mut layers, mut kinds): (Vec<Layer>, BTreeMap<Kind, Member>) = (Vec::new(), BTreeMap::new());
@@ -145,6 +158,8 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         input_shape: tokens.clone(),
         materialized: sum(|layer| layer.materialized),
         materialized_bytes: sum(|layer| layer.materialized_bytes),
+        // What a model does counts more than what its layers might.
+        decomposed: backend.map(|_| model.as_ref().map_or_else(|| sum(|layer| layer.decomposed), |model| model.decomposed)),
         layers,
         model,
         unbuilt,
@@ -176,6 +191,7 @@ impl Whole {
             handled: trace.equations.iter().filter(handled).count(),
             materialized: trace.counters.materialized,
             materialized_bytes: trace.counters.materialized_bytes,
+            decomposed: trace.counters.decomposed,
             compiled_nodes: trace.compiled.nodes.len(),
             compiled: trace.compiled.clone(),
         }
@@ -231,6 +247,7 @@ impl Layer {
             declined: Vec::new(),
             materialized: 0,
             materialized_bytes: 0,
+            decomposed: 0,
             error,
         };
         match explained(value, |weight| role.call(&weight, tokens)) {
@@ -253,6 +270,7 @@ impl Layer {
                     declined: declined.map(ToString::to_string).collect(),
                     materialized: trace.counters.materialized,
                     materialized_bytes: trace.counters.materialized_bytes,
+                    decomposed: trace.counters.decomposed,
                     ..none(None)
                 }
             }
@@ -312,6 +330,9 @@ impl fmt::Display for Products {
             self.materialized,
             self.materialized_bytes
         )?;
+        if let Some(decomposed) = self.decomposed {
+            write!(f, ", {decomposed} kernels as plain ops on the GPU")?;
+        }
         if let Some(reason) = &self.unbuilt {
             write!(f, "\nthe model cannot be built: {reason}")?;
         }

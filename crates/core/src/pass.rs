@@ -18,10 +18,17 @@ use mlx_rs::Array;
 use tacit_bridge::any_tracer;
 
 pub use graph::{Graph, Nodes};
-pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, arg_partition, runs_here, scalar_value};
+pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, arg_partition, scalar_value};
 
 use crate::Result;
 use crate::policy::warn;
+use crate::scoped::traced_for;
+
+/// Whether a primitive makes `array` on the CPU, on the stream on which a kernel would be put now, and no GPU is
+/// [traced for](crate::kernel::trace_for): there a pass may put kernels of the CPU in its place.
+pub fn runs_here(array: &Array) -> Result<bool> {
+    Ok(traced_for().is_none() && tacit_bridge::runs_here(array)?)
+}
 
 /// The variable that chooses passes for the process: `off`, or their names with commas between them. Unset or empty, all.
 pub const PASSES_VARIABLE: &str = "TACIT_PASSES";
