@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 use tacit::arrays::Constant;
 use tacit::compile::{CompileOptions, compile_with};
 use tacit::dispatch::Param;
-use tacit::kernel::{self, Applied, Input, Kernel, NamedKernel, Output};
+use tacit::kernel::{self, Applied, Backend, Input, Kernel, Launch, NamedKernel, Output, trace_for};
 use tacit::prelude::*;
 use tacit::transform::grad;
 
@@ -17,8 +17,8 @@ use tacit::transform::grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 4] =
-    [("values", values), ("gradient", gradient), ("shapes", shapes), ("handled", handled)];
+pub(crate) const SECTIONS: [Section; 5] =
+    [("values", values), ("gradient", gradient), ("shapes", shapes), ("gpu", gpu), ("handled", handled)];
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -65,6 +65,30 @@ impl Kernel for SoftCap {
         Some(rule())
     }
     // ANCHOR_END: vjp
+
+    // ANCHOR: launch
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        let size: i32 = inputs[0].shape.iter().product();
+        let at = match backend {
+            Backend::Metal => "thread_position_in_grid.x",
+            Backend::Cuda => "blockIdx.x * blockDim.x + threadIdx.x",
+        };
+        // What is compiled into the text is also in its name; what changes from call to call is a size.
+        let (bits, cap) = (self.cap.to_bits(), self.cap);
+        let body = format!("int at = {at};\nif (at < sizes_shape[0]) y[at] = {cap:?}f * tanh(x[at] / {cap:?}f);\n");
+        let (threads, group) = (size as usize, 256);
+        Some(Launch {
+            name: format!("soft_cap_{bits:08x}"),
+            header: String::new(),
+            body,
+            inputs: vec!["x".into()],
+            outputs: vec!["y".into()],
+            sizes: vec![size],
+            grid: [threads.next_multiple_of(group), 1, 1],
+            group: [group, 1, 1],
+        })
+    }
+    // ANCHOR_END: launch
 }
 
 // ANCHOR: named
@@ -111,6 +135,15 @@ fn shapes() -> Result<String> {
     Ok(format!("calls: {}, traces: {}, shapes that were compared: {}", stats.calls, stats.traces, stats.checked))
 }
 // ANCHOR_END: shapes
+
+// ANCHOR: gpu
+fn gpu() -> Result<String> {
+    let _cuda = trace_for(Backend::Cuda);
+    let x = Array::from_slice(&[-100f32, 1.0], &[2]);
+    let (y, counters) = Counters::of(|| soft_cap(30.0, &x));
+    Ok(format!("{}, {} kernels as plain ops", numbers(&y?), counters.decomposed))
+}
+// ANCHOR_END: gpu
 
 // ANCHOR: handler
 /// Of equal elements one is capped.
