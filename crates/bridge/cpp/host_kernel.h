@@ -103,6 +103,15 @@ std::shared_ptr<const Launched> launched_of(
   return std::move(receiver.launched);
 }
 
+// Whether a kernel has a GPU source for such inputs.
+bool has_launch(const RustKernel& rust, const std::vector<array>& inputs, Backend backend) {
+  auto found = false;
+  LaunchSink sink{&found, [](void* ctx, const Launch*) { *static_cast<bool*>(ctx) = true; }};
+  auto from = borrow(inputs);
+  check(rust.table.launch(rust.kernel, backend, from.data(), from.size(), sink));
+  return found;
+}
+
 // An input of a kernel that is no input of its node, because it is there already.
 struct Resident {
   // Its number among all inputs of the kernel.

@@ -69,10 +69,11 @@ int tacit_prototype(const int32_t* shape, size_t ndim, int dtype, Handle* value)
 }
 
 // Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a GPU for which it has no
-// source, it runs on the CPU if `host` is set, and else its fallback is the result.
+// source, it runs on the CPU if `host` is set, and else its fallback is the result. `traced_for` is the backend of a GPU that
+// the CPU stands in for, or -1. `placed` tells where it went.
 int tacit_kernel_apply(
-    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, const Handle* inputs, size_t count,
-    Sink results) {
+    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, int traced_for, const Handle* inputs,
+    size_t count, Sink results, Placed* placed) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     take_main_thread();
@@ -80,13 +81,21 @@ int tacit_kernel_apply(
     auto stream = stream_or_default(chosen);
     auto prototypes = prototypes_of(*rust, arrays);
     std::shared_ptr<const Launched> launched;
-    if (stream.device != mlx::core::Device::cpu) {
-      launched = launched_of(*rust, arrays, prototypes, stream);
-      if (launched == nullptr && !host) {
+    *placed = Placed::kCpu;
+    if (stream.device != mlx::core::Device::cpu || traced_for >= 0) {
+      bool has_source;
+      if (stream.device != mlx::core::Device::cpu) {
+        launched = launched_of(*rust, arrays, prototypes, stream);
+        has_source = launched != nullptr;
+      } else {
+        has_source = has_launch(*rust, arrays, static_cast<Backend>(traced_for));
+      }
+      *placed = has_source ? Placed::kGpu : host ? Placed::kHost : Placed::kPlain;
+      if (*placed == Placed::kPlain) {
         pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);
         return;
       }
-      if (launched == nullptr) {
+      if (*placed == Placed::kHost) {
         stream = mlx::core::default_stream(mlx::core::Device::cpu);
       }
     }

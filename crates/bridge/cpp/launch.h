@@ -11,6 +11,9 @@ namespace tacit {
 // Which language of MLX's a source is in, as src/kernel/launch.rs counts.
 enum class Backend : int { kMetal, kCuda };
 
+// Where a kernel went, as src/kernel/launch.rs counts.
+enum class Placed : int { kCpu, kGpu, kHost, kPlain };
+
 // The backend of the GPUs of this library: CUDA's if it was built with that.
 Backend gpu_backend();
 

@@ -402,9 +402,11 @@ unsafe extern "C" {
         name: *const c_char,
         stream: mlx_stream,
         host: bool,
+        traced_for: c_int,
         inputs: *const mlx_array,
         count: usize,
         results: Sink,
+        placed: *mut c_int,
     ) -> c_int;
     pub(crate) fn tacit_plan_apply(
         table: KernelTable,

@@ -23,7 +23,7 @@ use crate::{Aval, Param};
 
 pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
-pub use launch::{Backend, Launch};
+pub use launch::{Backend, Launch, Placed, Placement};
 
 pub(crate) use elements::buffers;
 use elements::{input, output};
@@ -109,25 +109,45 @@ pub trait Kernel: Any + Send + Sync {
 
 /// Puts `kernel` into the graph.
 ///
-/// It goes to the stream that mlx-rs's own ops go to here. Inputs that turn out not to be row-major when it runs are copied
-/// then. On a GPU for which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead, or with
-/// `host` the kernel itself, on the CPU.
+/// It goes to the stream that mlx-rs's own ops go to here, and there as [`place`] says of nothing special.
 ///
 /// # Errors
 ///
 /// The kernel refuses the avals of the inputs.
-pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array], host: bool) -> Result<Vec<Array>, BridgeError> {
+pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    Ok(place(kernel, inputs, Placement::default())?.0)
+}
+
+/// Puts `kernel` into the graph, and says where it went.
+///
+/// It goes to the stream that mlx-rs's own ops go to here. Inputs that turn out not to be row-major when it runs are copied
+/// then. On a GPU for which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead, unless
+/// `placement` says otherwise.
+///
+/// # Errors
+///
+/// The kernel refuses the avals of the inputs.
+pub fn place(
+    kernel: Arc<dyn Kernel>,
+    inputs: &[Array],
+    placement: Placement,
+) -> Result<(Vec<Array>, Placed), BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
     let mut results = Collector::default();
+    let mut placed = 0;
     check(with_stream(|stream| {
+        let Placement { host, traced_for } = placement;
+        let traced_for = traced_for.map_or(-1, Backend::code);
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         unsafe {
+            let (name, kernel) = (name.as_ptr(), boxed(kernel));
             let (inputs, count) = (handles.as_ptr(), handles.len());
-            ffi::tacit_kernel_apply(TABLE, boxed(kernel), name.as_ptr(), stream, host, inputs, count, results.sink())
+            let (sink, placed) = (results.sink(), &raw mut placed);
+            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, traced_for, inputs, count, sink, placed)
         }
     }))?;
-    Ok(results.arrays)
+    Ok((results.arrays, Placed::of(placed)))
 }
 
 /// What C++ calls of a kernel.

@@ -16,11 +16,23 @@ pub struct Counters {
     pub materialized: u64,
     /// The bytes of the dense arrays that were built.
     pub materialized_bytes: u64,
+    /// Kernels for which plain ops stand, on a GPU for which they have no source.
+    pub decomposed: u64,
+    /// Kernels that run on the CPU for the same reason, as [`DeviceFallback::Cpu`](crate::DeviceFallback::Cpu) says.
+    pub offloaded: u64,
 }
 
 thread_local! {
     static TOTAL: Cell<Counters> = const {
-        Cell::new(Counters { seen: 0, handled: 0, declined: 0, materialized: 0, materialized_bytes: 0 })
+        Cell::new(Counters {
+            seen: 0,
+            handled: 0,
+            declined: 0,
+            materialized: 0,
+            materialized_bytes: 0,
+            decomposed: 0,
+            offloaded: 0,
+        })
     };
 }
 
@@ -38,6 +50,12 @@ impl Counters {
         (result, Self::total() - before)
     }
 
+    /// The kernels that have no source for the GPU, as the end of a line; nothing where there are none.
+    pub(crate) fn elsewhere(&self) -> String {
+        let told = |count: u64, how: &str| if count == 0 { String::new() } else { format!(", {count} {how}") };
+        told(self.decomposed, "as plain ops") + &told(self.offloaded, "on the CPU")
+    }
+
     pub(crate) fn add(self) {
         let mut total = TOTAL.get();
         total += self;
@@ -52,6 +70,8 @@ impl AddAssign for Counters {
         self.declined += other.declined;
         self.materialized += other.materialized;
         self.materialized_bytes += other.materialized_bytes;
+        self.decomposed += other.decomposed;
+        self.offloaded += other.offloaded;
     }
 }
 
@@ -65,6 +85,8 @@ impl Sub for Counters {
             declined: self.declined - before.declined,
             materialized: self.materialized - before.materialized,
             materialized_bytes: self.materialized_bytes - before.materialized_bytes,
+            decomposed: self.decomposed - before.decomposed,
+            offloaded: self.offloaded - before.offloaded,
         }
     }
 }

@@ -104,12 +104,13 @@ impl fmt::Display for Explanation {
         }
         write!(
             f,
-            "    in ({}) }}   {} ops, {} handled, {} materialized ({} B)",
+            "    in ({}) }}   {} ops, {} handled, {} materialized ({} B){}",
             self.outputs.iter().map(|output| name(output)).collect::<Vec<_>>().join(" "),
             self.equations.len(),
             self.handled(),
             self.counters.materialized,
-            self.counters.materialized_bytes
+            self.counters.materialized_bytes,
+            self.counters.elsewhere()
         )?;
         if self.compiled.is_told() { write!(f, "\n{}", self.compiled) } else { Ok(()) }
     }

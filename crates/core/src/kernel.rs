@@ -7,14 +7,17 @@ use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Array;
+use tacit_bridge::kernel::{Placed, Placement};
 
 pub use tacit_bridge::kernel::{Backend, Element, Fallback, Input, Kernel, Launch, Output};
+pub use crate::scoped::{TracedForGuard, trace_for};
 pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;
 use crate::error::way_out;
 use crate::handler::HandlerPrimitive;
 use crate::pattern::PrimitivePattern;
+use crate::scoped::traced_for;
 use crate::{Aval, DeviceFallback, Error, Policy, Primitive, Result, policy};
 
 /// Puts `kernel` into the graph, applied to `inputs`.
@@ -24,7 +27,14 @@ use crate::{Aval, DeviceFallback, Error, Policy, Primitive, Result, policy};
 /// The kernel refuses the avals of the inputs. What it refuses when it runs becomes an error of the eval.
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     let host = DeviceFallback::current() == DeviceFallback::Cpu;
-    Ok(tacit_bridge::kernel::apply(Arc::new(kernel), inputs, host)?)
+    let placement = Placement { host, traced_for: traced_for() };
+    let (made, placed) = tacit_bridge::kernel::place(Arc::new(kernel), inputs, placement)?;
+    match placed {
+        Placed::Cpu | Placed::Gpu => {}
+        Placed::Host => Counters { offloaded: 1, ..Counters::default() }.add(),
+        Placed::Plain => Counters { decomposed: 1, ..Counters::default() }.add(),
+    }
+    Ok(made)
 }
 
 /// A kernel that handlers can take by its type, as [`Applied`].

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use tacit_bridge::kernel::Backend;
+
 use crate::array_type::ArrayType;
 use crate::environment::Setting;
 use crate::policy::DeviceFallback;
@@ -12,6 +14,7 @@ use crate::{Policy, Registry};
 thread_local! {
     static REGISTRY: RefCell<Vec<Arc<Registry>>> = const { RefCell::new(Vec::new()) };
     static POLICY: RefCell<Vec<Policy>> = const { RefCell::new(Vec::new()) };
+    static TRACED_FOR: RefCell<Vec<Backend>> = const { RefCell::new(Vec::new()) };
     static DEVICE_FALLBACK: RefCell<Vec<DeviceFallback>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -111,6 +114,31 @@ pub struct DeviceFallbackGuard(Depth);
 impl Drop for DeviceFallbackGuard {
     fn drop(&mut self) {
         DEVICE_FALLBACK.with_borrow_mut(|stack| self.0.leave(stack));
+    }
+}
+
+/// Has graphs become what they would be on a GPU of this backend until the guard is dropped, on this thread; the CPU still runs
+/// them.
+///
+/// For looking at what a GPU would run, where none is: kernels that have a source for it stay what they are, for others stands
+/// what would stand there, asked and counted. MLX's own ops are those of the CPU.
+#[must_use = "it is in force only while the guard lives"]
+pub fn trace_for(backend: Backend) -> TracedForGuard {
+    TRACED_FOR.with_borrow_mut(|stack| TracedForGuard(Depth::push(stack, backend)))
+}
+
+/// The backend of the innermost guard.
+pub(crate) fn traced_for() -> Option<Backend> {
+    TRACED_FOR.with_borrow(|stack| stack.last().copied())
+}
+
+/// Keeps graphs those of a GPU; see [`trace_for`].
+#[derive(Debug)]
+pub struct TracedForGuard(Depth);
+
+impl Drop for TracedForGuard {
+    fn drop(&mut self) {
+        TRACED_FOR.with_borrow_mut(|stack| self.0.leave(stack));
     }
 }
 

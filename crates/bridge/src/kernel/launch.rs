@@ -22,11 +22,51 @@ impl Backend {
         Self::of(unsafe { ffi::tacit_gpu() }).ok()
     }
 
+    pub(super) fn code(self) -> c_int {
+        match self {
+            Self::Metal => 0,
+            Self::Cuda => 1,
+        }
+    }
+
     pub(super) fn of(code: c_int) -> Result<Self, BoxError> {
         match code {
             0 => Ok(Self::Metal),
             1 => Ok(Self::Cuda),
             other => Err(format!("the GPU backend {other} is not known to this build").into()),
+        }
+    }
+}
+
+/// How a kernel is placed where it may not be the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Where a GPU has no source of the kernel, it runs on the CPU, and its fallback does not stand for it.
+    pub host: bool,
+    /// The graph becomes what it would be on such a GPU, although the CPU runs it.
+    pub traced_for: Option<Backend>,
+}
+
+/// Where a kernel went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// To the CPU, where everything else runs.
+    Cpu,
+    /// To the GPU, as its source.
+    Gpu,
+    /// To the CPU, while everything else runs on a GPU.
+    Host,
+    /// Plain ops stand for it.
+    Plain,
+}
+
+impl Placed {
+    pub(super) fn of(code: c_int) -> Self {
+        match code {
+            1 => Self::Gpu,
+            2 => Self::Host,
+            3 => Self::Plain,
+            _ => Self::Cpu,
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use mlx_rs::{Array, Stream, thread_local_default_stream};
+use tacit_bridge::kernel::Backend;
 
+use crate::scoped::traced_for;
 use crate::tree::TreeDef;
 use crate::{Aval, DeviceFallback, Policy, Registry};
 
@@ -23,6 +25,8 @@ pub(super) struct Scope {
     /// The policy of a guard; without one the types of arrays and the process say it, neither of which changes.
     guard: Option<Policy>,
     device_fallback: DeviceFallback,
+    /// The GPU that the CPU stands in for.
+    traced_for: Option<Backend>,
     /// The stream that mlx-rs was told to use here; MLX's own default is not changed by it.
     stream: Option<Stream>,
 }
@@ -33,6 +37,7 @@ impl Scope {
             registry: Registry::current(),
             guard: Policy::guarded(),
             device_fallback: DeviceFallback::current(),
+            traced_for: traced_for(),
             stream: thread_local_default_stream(),
         }
     }
@@ -48,6 +53,7 @@ impl PartialEq for Scope {
         Arc::ptr_eq(&self.registry, &other.registry)
             && self.guard == other.guard
             && self.device_fallback == other.device_fallback
+            && self.traced_for == other.traced_for
             && self.stream == other.stream
     }
 }
@@ -88,6 +94,9 @@ impl Key {
         let [fallback, other] = [&self.scope, &next.scope].map(|scope| scope.device_fallback);
         if fallback != other {
             return format!("device fallback {fallback:?} -> {other:?}");
+        }
+        if self.scope.traced_for != next.scope.traced_for {
+            return "another GPU is traced for".to_owned();
         }
         if self.scope != next.scope {
             return "another registry".to_owned();

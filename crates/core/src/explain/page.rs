@@ -30,12 +30,13 @@ pub(super) fn html(explanation: &Explanation) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>Trace</title>\
          <style>{STYLE}</style></head><body>\n\
-         <p>{} ops, {} handled, {} materialized ({} B)</p>\n\
+         <p>{} ops, {} handled, {} materialized ({} B){}</p>\n\
          <div class=\"drawing\">{}</div>\n<div class=\"list\"><table>\n{rows}</table></div>\n</body></html>\n",
         explanation.equations.len(),
         explanation.handled(),
         counters.materialized,
         counters.materialized_bytes,
+        counters.elsewhere(),
         svg(explanation, true),
     )
 }

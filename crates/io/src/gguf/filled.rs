@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mlx_rs::{Array, ops};
 use tacit_bridge::BoxError;
-use tacit_bridge::kernel::{self, Input, Kernel, Output};
+use tacit_bridge::kernel::{self, Input, Kernel, Output, Placement};
 use tacit_core::{Aval, Result};
 
 use crate::codes::bytes_of;
@@ -27,7 +27,8 @@ pub(super) fn filled<const N: usize>(
     if let Some(wrong) = avals.iter().find(|aval| aval.shape.iter().any(|&extent| extent < 0)) {
         return Err(tacit_bridge::BridgeError::NegativeExtent(wrong.shape.clone()).into());
     }
-    let arrays = kernel::apply(Arc::new(Filled { avals, fill: Box::new(fill) }), &[], true)?;
+    let placement = Placement { host: true, traced_for: None };
+    let (arrays, _) = kernel::place(Arc::new(Filled { avals, fill: Box::new(fill) }), &[], placement)?;
     Ok(arrays.try_into().unwrap_or_else(|_| unreachable!("a kernel has as many results as it says")))
 }
 
