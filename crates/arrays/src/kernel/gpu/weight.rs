@@ -57,12 +57,12 @@ impl Weight {
         }
         let _ = writeln!(writer.fields, "  TACIT_STATIC CODING = tacit::{};", table.coding);
         let _ = writeln!(writer.fields, "  TACIT_STATIC SCALING = tacit::{};", numbers.scaling);
-        writer.fields += "  tacit::u32 block, replica;\n  const TACIT_GROUP float* table;\n";
+        writer.fields += "  tacit::u32 block, lane;\n  const TACIT_GROUP float* table;\n";
         let Writer { tables, fields, statements, names, label } = writer;
         let staged = match table.entries * table.replicas {
-            0 => "  w.table = 0;\n  w.replica = 0;\n".to_owned(),
+            0 => "  w.table = 0;\n  w.lane = 0;\n".to_owned(),
             staged => format!(
-                "  TACIT_GROUP_ARRAY(float, tacit_staged, {staged});\n  w.table = tacit_staged;\n  w.replica = at.lane % {};\n  \
+                "  TACIT_GROUP_ARRAY(float, tacit_staged, {staged});\n  w.table = tacit_staged;\n  w.lane = at.lane % {} * 4;\n  \
                  tacit::stage_table(w, tacit_staged, at.thread, THREADS);\n  TACIT_BARRIER();\n",
                 table.replicas
             ),

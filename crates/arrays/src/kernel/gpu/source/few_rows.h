@@ -15,6 +15,9 @@ template <class W, int STEPS> struct Strip {
   u64 first;
 };
 
+// Whether sums of units are scaled, instead of each.
+template <class W> TACIT_FN bool is_scaled_late() { return !W::BIASED && W::SPAN >= 8 && W::SCALING != NO_SCALES; }
+
 template <class W, int STEPS> TACIT_FN Strip<W, STEPS> load_strip(W w, u64 first, bool aligned) {
   Strip<W, STEPS> strip;
   strip.codes = load_codes<W, STEPS>(w, first, aligned);
@@ -29,12 +32,15 @@ template <class W, int STEPS> TACIT_FN Strip<W, STEPS> load_strip(W w, u64 first
   return strip;
 }
 
-template <class W, int STEPS> TACIT_FN Eight strip_values(W w, Strip<W, STEPS> strip, int step) {
+// What eight elements are multiplied by x as, and what their sum is multiplied by afterwards: units and their scale, where they
+// share it and nothing is added to them, or values.
+template <class W, int STEPS> TACIT_FN Eight strip_factors(W w, Strip<W, STEPS> strip, int step) {
   Eight values = units_in<W, STEPS>(w, strip.codes, step);
+  if (is_scaled_late<W>()) return values;
   TACIT_UNROLL
   for (int i = 0; i < 8; ++i) {
     Line line = W::SPAN >= 8 ? strip.line[step] : line_of(w, strip.first + 8 * step + i);
-    values.at[i] = value_of<W>(values.at[i], line);
+    values.at[i] = W::BIASED ? values.at[i] * line.scale + line.bias : value_of<W>(values.at[i], line);
   }
   return values;
 }
@@ -66,18 +72,28 @@ template <class W, class T, int STEPS, int ROWS, int M> struct Transposed {
         if (at + stride < k)
           next[r] = load_strip<W, STEPS>(w, start + (u64)(row + r < n ? row + r : n - 1) * k + at + stride, aligned);
       }
+      // The sums of what shares a scale.
+      float part[ROWS][M];
       TACIT_UNROLL
       for (int step = 0; step < STEPS; ++step) {
-        Eight values[ROWS];
+        Eight factors[ROWS];
         TACIT_UNROLL
-        for (int r = 0; r < ROWS; ++r) values[r] = strip_values(w, strip[r], step);
+        for (int r = 0; r < ROWS; ++r) factors[r] = strip_factors(w, strip[r], step);
+        const bool begins = step == 0 || W::SPAN < 8 * STEPS, ends = step == STEPS - 1 || W::SPAN < 8 * STEPS;
         TACIT_UNROLL
         for (int i = 0; i < M; ++i) {
           Eight read = eight_floats(x + (u64)((u32)i < m ? i : m - 1) * k + at + 8 * step, aligned);
           TACIT_UNROLL
           for (int r = 0; r < ROWS; ++r) {
-            TACIT_UNROLL
-            for (int e = 0; e < 8; ++e) sum[r][i] += values[r].at[e] * read.at[e];
+            if (is_scaled_late<W>()) {
+              if (begins) part[r][i] = 0.0f;
+              TACIT_UNROLL
+              for (int e = 0; e < 8; ++e) part[r][i] += factors[r].at[e] * read.at[e];
+              if (ends) sum[r][i] += part[r][i] * strip[r].line[step].scale;
+            } else {
+              TACIT_UNROLL
+              for (int e = 0; e < 8; ++e) sum[r][i] += factors[r].at[e] * read.at[e];
+            }
           }
         }
       }

@@ -44,21 +44,36 @@ TACIT_FN void stage_table(W w, TACIT_GROUP float* table, u32 thread, u32 threads
     table[i] = Entry<W::CODING>::of(w, i / W::REPLICAS);
 }
 
-// What a code stands for in units of its block's scale.
+// What a code stands for in units of its block's scale. `scaled` is the code times the bytes between entries of a table; `lane`
+// are those before the lane's own, fewer than between entries, so that a single operation puts an address together.
 template <int CODING> struct Unit {
-  template <class W> static TACIT_FN float of(W w, u32 code) { return w.table[code * W::REPLICAS + w.replica]; }
+  enum { SHIFTED = 1 };
+  template <class W> static TACIT_FN float of(W w, u32 scaled) {
+    return *(const TACIT_GROUP float*)((const TACIT_GROUP u8*)w.table + (scaled | w.lane));
+  }
 };
+// Of numbers to 2^23 the float of 2^23 holds the sum in its lowest bits.
 template <> struct Unit<UNSIGNED_CODES> {
-  template <class W> static TACIT_FN float of(W, u32 code) { return (float)code; }
+  enum { SHIFTED = 0 };
+  template <class W> static TACIT_FN float of(W, u32 code) { return from_bits(0x4b000000u | code) - 8388608.0f; }
 };
 template <> struct Unit<SIGNED_CODES> {
-  template <class W> static TACIT_FN float of(W, u32 code) { return (float)(i8)(u8)code; }
+  enum { SHIFTED = 0 };
+  template <class W> static TACIT_FN float of(W, u32 code) {
+    return from_bits((0x4b000000u | code) ^ 0x80u) - (8388608.0f + 128.0f);
+  }
 };
 template <> struct Unit<F16_CODES> {
+  enum { SHIFTED = 0 };
   template <class W> static TACIT_FN float of(W, u32 code) { return half_from_bits(code); }
 };
 template <> struct Unit<BF16_CODES> {
+  enum { SHIFTED = 0 };
   template <class W> static TACIT_FN float of(W, u32 code) { return from_bits(code << 16); }
+};
+// How far a code is shifted for its unit.
+template <class W> struct Shift {
+  enum { BITS = !Unit<W::CODING>::SHIFTED ? 0 : W::REPLICAS == 32 ? 7 : 4, MASK = ((1 << W::BITS) - 1) << BITS };
 };
 
 // The scale of a block, and what is added to its elements.
@@ -134,7 +149,7 @@ template <class W> TACIT_FN u32 code_at(W w, u64 element) {
 
 // Any element.
 template <class W> TACIT_FN float element(W w, u64 at) {
-  return value_of<W>(Unit<W::CODING>::of(w, code_at(w, at)), line_of(w, at));
+  return value_of<W>(Unit<W::CODING>::of(w, code_at(w, at) << Shift<W>::BITS), line_of(w, at));
 }
 
 // Codes of 8 STEPS elements whose first is a multiple of 8: these are whole bytes.
@@ -170,13 +185,17 @@ template <class W, int STEPS> TACIT_FN Codes<W::BITS, STEPS> load_codes(W w, u64
   return codes;
 }
 
-// Code `i` of them; with a constant `i` this is a shift and a mask.
+// Code `i` of them, shifted for its unit; with a constant `i` this is a shift and a mask.
 template <class W, int STEPS> TACIT_FN u32 code_in(Codes<W::BITS, STEPS> codes, int i) {
   int place = W::HIGH_FIRST ? i ^ (8 / W::BITS - 1) : i;
   int bit = place * W::BITS, word = bit / 32, shift = bit % 32;
-  u32 code = codes.word[word] >> shift;
-  if (shift + W::BITS > 32) code |= codes.word[word + 1] << (32 - shift);
-  return code & ((1u << W::BITS) - 1);
+  if (shift + W::BITS > 32) {
+    u32 code = codes.word[word] >> shift | codes.word[word + 1] << (32 - shift);
+    return code << Shift<W>::BITS & Shift<W>::MASK;
+  }
+  u32 code = shift >= Shift<W>::BITS ? codes.word[word] >> (shift - Shift<W>::BITS)
+                                     : codes.word[word] << (Shift<W>::BITS - shift);
+  return code & Shift<W>::MASK;
 }
 
 // Units of eight of them, from eight times `step` on.
