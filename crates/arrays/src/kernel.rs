@@ -12,6 +12,7 @@ mod encode;
 mod encode_by;
 mod gather;
 mod gather_matmul;
+mod gpu;
 mod hadamard;
 mod host;
 mod int8_matmul;

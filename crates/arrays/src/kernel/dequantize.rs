@@ -1,11 +1,11 @@
 //! All values of a stored matrix.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Input, Kernel, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
-use super::Layout;
 use super::host::{Fallible, floats_mut, single};
+use super::{Layout, gpu};
 
 /// The values of a matrix as `dtype[n, k]`, rounded once.
 ///
@@ -38,6 +38,10 @@ impl Kernel for Dequantize {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         Ok(tacit_kernels::dequantize(&self.layout.matrix(inputs)?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::dequantize(&self.layout, inputs, self.dtype, backend.into()).map(gpu::Parts::launch)
     }
 
     /// The dense array is what was asked for, so that its fallback asks nobody.

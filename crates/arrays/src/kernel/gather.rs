@@ -1,12 +1,12 @@
 //! Some rows of a stored matrix.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
-use super::Layout;
 use super::host::{Fallible, floats_mut, single};
 use super::parts::tangents_of;
+use super::{Layout, gpu};
 
 /// Rows of a matrix: `rows: u32[r]` gives `dtype[r, k]`.
 ///
@@ -40,6 +40,10 @@ impl Kernel for GatherRows {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let matrix = self.layout.matrix(&inputs[1..])?;
         Ok(tacit_kernels::gather_rows(&matrix, inputs[0].elements()?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::gather_rows(&self.layout, inputs, self.dtype, backend.into()).map(gpu::Parts::launch)
     }
 
     /// Where each row has codes and scales of its own, of these alone.

@@ -2,13 +2,13 @@
 
 use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Indices, Orientation, Stack};
 
-use super::Layout;
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
+use super::{Layout, gpu};
 
 /// Matrices of one shape, each the rows behind those of the one before it.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,10 @@ impl Kernel for GatherMatmul {
         let indices = Indices { rows: x.aval().shape[1] as usize, x: left.elements()?, stack: right.elements()? };
         let stack = Stack { matrix: rows.matrix(children)?, count: *count };
         Ok(tacit_kernels::gather_matmul(floats(x)?, indices, &stack, *orientation, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::gather_matmul(&self.stack, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

@@ -2,13 +2,13 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
-use super::{Layout, mlx_matmul};
+use super::{Layout, gpu, mlx_matmul};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
 ///
@@ -101,6 +101,14 @@ impl Kernel for Matmul {
                 Ok(tacit_kernels::grouped_matmul(x, m, matrices, &matrix, *rows, self.orientation, out)?)
             }
         }
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        match &self.groups {
+            None => gpu::matmul(&self.layout, self.orientation, inputs, backend.into()),
+            Some(groups) => gpu::grouped_matmul(&self.layout, self.orientation, groups, inputs, backend.into()),
+        }
+        .map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

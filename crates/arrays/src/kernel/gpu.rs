@@ -1,0 +1,21 @@
+//! The kernels' source for GPUs: one text for all formats, which MLX compiles when a kernel first runs.
+//!
+//! The text in `gpu/source` is written in what CUDA's C++ and Metal's have in common; `cuda.h` and `metal.h` give both the same
+//! names. What a format is comes before it as a generated description, so that a declared format runs as the built-in ones
+//! do. A third header, `host.h`, lets a CPU play a GPU in the tests.
+
+mod dequantize;
+#[cfg(test)]
+mod emulator;
+mod matmul;
+mod product;
+#[cfg(test)]
+mod signature;
+mod source;
+#[cfg(test)]
+mod tests;
+mod weight;
+
+pub(super) use dequantize::{dequantize, gather_rows};
+pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
+pub(super) use source::Parts;

@@ -1,0 +1,70 @@
+//! Elements of a stored matrix as floats, on a GPU.
+
+use mlx_rs::Dtype;
+use tacit_core::Aval;
+
+use super::source::{Parts, Target, float, size};
+use super::weight::{Weight, short};
+use crate::kernel::Layout;
+
+const THREADS: usize = 256;
+
+/// Rows along the grid: CUDA has no more groups there.
+const MOST_ROWS: usize = 32768;
+
+/// The launch of [`dequantize`](crate::kernel::dequantize). None for a matrix without elements, which no GPU is asked for.
+pub(crate) fn dequantize(layout: &Layout, children: &[Aval], dtype: Dtype, target: Target) -> Option<Parts> {
+    let weight = Weight::new(layout, children)?;
+    let elements = layout.n * layout.k;
+    let kind = float(dtype)?;
+    let body = format!(
+        "  enum {{ THREADS = {THREADS} }};\n{}  tacit::dequantize<Weight, {kind}>(w, (TACIT_DEVICE {kind}*)out, \
+         (tacit::u64)sizes_shape[0] * (tacit::u64)sizes_shape[1], at, THREADS);\n",
+        weight.bind
+    );
+    let groups = [elements.div_ceil(8 * THREADS), 1, 1];
+    let label = format!("dequantize_{}_{}", weight.label, short(dtype));
+    parts(weight, label, body, [layout.n, layout.k, 0], groups, target)
+}
+
+/// The launch of [`gather_rows`](crate::kernel::gather_rows), of `rows` and the children. A row outside of the matrix is NaN.
+/// None where nothing is taken.
+pub(crate) fn gather_rows(layout: &Layout, inputs: &[Aval], dtype: Dtype, target: Target) -> Option<Parts> {
+    let (rows, children) = inputs.split_first()?;
+    let mut weight = Weight::new(layout, children)?;
+    let kind = float(dtype)?;
+    let body = format!(
+        "  enum {{ THREADS = {THREADS} }};\n{}  tacit::gather_rows<Weight, {kind}>(w, (const TACIT_DEVICE tacit::u32*)rows, (TACIT_DEVICE \
+         {kind}*)out, sizes_shape[0], sizes_shape[1], sizes_shape[2], at, THREADS);\n",
+        weight.bind,
+    );
+    let groups = [layout.k.div_ceil(THREADS), rows.size().min(MOST_ROWS), 1];
+    let label = format!("gather_rows_{}_{}", weight.label, short(dtype));
+    weight.inputs.insert(0, "rows".to_owned());
+    parts(weight, label, body, [layout.n, layout.k, rows.size()], groups, target)
+}
+
+fn parts(
+    weight: Weight,
+    label: String,
+    body: String,
+    sizes: [usize; 3],
+    groups: [usize; 3],
+    target: Target,
+) -> Option<Parts> {
+    if groups.contains(&0) {
+        return None;
+    }
+    let [n, k, count] = sizes.map(size);
+    Some(Parts {
+        label,
+        common: vec![include_str!("source/dequantize.h")],
+        description: weight.text,
+        body,
+        inputs: weight.inputs,
+        sizes: vec![n?, k?, count?, 0, 0, 0, 0, size(weight.block)?],
+        groups,
+        threads: THREADS,
+        target,
+    })
+}

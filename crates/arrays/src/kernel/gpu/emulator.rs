@@ -1,0 +1,189 @@
+//! A CPU that plays a GPU: the kernels' text compiled by the host's C++ compiler, one program for many launches.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use mlx_rs::Dtype;
+use tacit_core::Aval;
+
+use super::source::{Parts, Target};
+
+/// In which order the threads of a group run between barriers: from the first to the last, from the last to the first, or one of
+/// the others, which are drawn.
+pub(crate) type Order = u32;
+
+/// Launches before they are compiled.
+#[derive(Default)]
+pub(crate) struct Program {
+    common: Vec<&'static str>,
+    instances: Vec<String>,
+    by_name: HashMap<String, u32>,
+}
+
+/// A launch of a compiled program.
+#[derive(Clone, Debug)]
+pub(crate) struct Compiled {
+    instance: u32,
+    sizes: Vec<i32>,
+    grid: [usize; 3],
+    group: [usize; 3],
+}
+
+impl Program {
+    /// Adds what a launch runs, if it is not there yet. `inputs` and `output` are what MLX would type the parameters by.
+    pub(crate) fn add(&mut self, parts: Parts, inputs: &[Aval], output: Dtype) -> Compiled {
+        assert_eq!(parts.target, Target::Host);
+        assert_eq!(parts.inputs.len(), inputs.len());
+        for text in &parts.common {
+            if !self.common.contains(text) {
+                self.common.push(text);
+            }
+        }
+        let description = parts.description.clone();
+        let launch = parts.launch();
+        // Types are no part of a name.
+        let types: Vec<&str> = inputs.iter().map(|input| c_type(input.dtype)).collect();
+        let next = self.instances.len() as u32;
+        let instance = *self.by_name.entry(format!("{} {types:?}", launch.name)).or_insert_with(|| {
+            let mut text = format!("namespace instance_{next} {{\n{description}");
+            text += "void kernel(char** inputs, char** outputs, const int* sizes_shape) {\n";
+            for (at, (name, kind)) in launch.inputs.iter().zip(&types).enumerate() {
+                let _ = writeln!(text, "  const {kind}* {name} = (const {kind}*)inputs[{at}]; (void){name};");
+            }
+            let _ = writeln!(text, "  {0}* out = ({0}*)outputs[0];", c_type(output));
+            let _ = writeln!(text, "{}}}\n}}", launch.body);
+            self.instances.push(text);
+            next
+        });
+        Compiled { instance, sizes: launch.sizes, grid: launch.grid, group: launch.group }
+    }
+
+    /// Compiles it, in a folder that goes with what is returned.
+    pub(crate) fn compile(&self) -> Emulator {
+        let folder = std::env::temp_dir().join(format!("tacit-emulator-{}-{:p}", std::process::id(), self));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (source, program) = (folder.join("kernels.cpp"), folder.join("kernels"));
+        let names: Vec<String> = (0..self.instances.len()).map(|at| format!("instance_{at}::kernel")).collect();
+        let text = [
+            Target::Host.header(),
+            self.common.concat(),
+            self.instances.concat(),
+            include_str!("source/host_main.h").to_owned(),
+            format!(
+                "static const host::Instance instances[] = {{{}}};\nint main() {{ return host::serve(instances, {}); }}\n",
+                names.join(", "),
+                names.len()
+            ),
+        ]
+        .concat();
+        std::fs::write(&source, text).expect("writes");
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        // A product and a sum are rounded each; what jumps between stacks is no overflow.
+        let options = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-U_FORTIFY_SOURCE", "-pthread", "-o"];
+        let status = Command::new(compiler).args(options).args([&program, &source]).status().expect("a C++ compiler");
+        assert!(status.success(), "{} does not compile", source.display());
+        Emulator { folder }
+    }
+}
+
+/// A compiled program.
+pub(crate) struct Emulator {
+    folder: PathBuf,
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A run of a launch: its inputs and the bytes of its result.
+pub(crate) struct Job {
+    pub launch: Compiled,
+    pub order: Order,
+    /// Whether arrays end where no byte can be read behind them, rather than begin at a multiple of 16.
+    pub at_end: bool,
+    pub inputs: Vec<Vec<u8>>,
+    pub length: usize,
+}
+
+impl Emulator {
+    /// The results of all jobs, or what the program says of the first that fails.
+    pub(crate) fn run(&self, jobs: &[Job]) -> Result<Vec<Vec<u8>>, String> {
+        let mut child = Command::new(self.folder.join("kernels"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut input = child.stdin.take().expect("a pipe");
+        let results = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for job in jobs {
+                    // A program that ended says why by itself.
+                    if input.write_all(&job.bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+            read_results(&mut child, jobs)
+        });
+        let status = child.wait().expect("ends");
+        let mut said = String::new();
+        let _ = child.stderr.take().expect("a pipe").read_to_string(&mut said);
+        if status.success() { Ok(results) } else { Err(format!("{status}: {said}")) }
+    }
+}
+
+fn read_results(child: &mut Child, jobs: &[Job]) -> Vec<Vec<u8>> {
+    let mut output = child.stdout.take().expect("a pipe");
+    let mut results = Vec::new();
+    for job in jobs {
+        let mut result = vec![0; job.length];
+        if output.read_exact(&mut result).is_err() {
+            break;
+        }
+        results.push(result);
+    }
+    results
+}
+
+impl Job {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut word = |value: u32| bytes.extend(value.to_le_bytes());
+        word(self.launch.instance);
+        word(self.order);
+        word(u32::from(self.at_end));
+        for at in 0..8 {
+            word(self.launch.sizes.get(at).map_or(0, |&size| size.cast_unsigned()));
+        }
+        for extent in self.launch.grid.iter().chain(&self.launch.group) {
+            word(*extent as u32);
+        }
+        word(self.inputs.len() as u32);
+        for input in &self.inputs {
+            bytes.extend((input.len() as u64).to_le_bytes());
+            bytes.extend(input);
+        }
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend((self.length as u64).to_le_bytes());
+        bytes
+    }
+}
+
+fn c_type(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Uint8 => "tacit::u8",
+        Dtype::Int8 => "tacit::i8",
+        Dtype::Uint16 => "tacit::u16",
+        Dtype::Uint32 => "tacit::u32",
+        Dtype::Float16 => "tacit::f16",
+        Dtype::Bfloat16 => "tacit::bf16",
+        Dtype::Float32 => "float",
+        other => unreachable!("no child is of {other:?}"),
+    }
+}

@@ -1,0 +1,198 @@
+//! The launch of a product, with one matrix or with several of a stack.
+
+use std::fmt::Write as _;
+
+use tacit_core::Aval;
+use tacit_kernels::Orientation;
+
+use super::source::{Parts, Target, float, size};
+use super::weight::{Weight, short};
+use crate::kernel::Layout;
+
+/// The most rows of activations for which every element of the matrix is decoded by one thread alone.
+const FEW: usize = 8;
+
+/// Summands from which on the rounding of each weight to a half float is less than that of the sum.
+const LONG: usize = 256;
+
+/// Groups along the last axis of a grid: CUDA has not many more there.
+const MOST_ENTRIES: usize = 32768;
+
+/// What is multiplied.
+pub(super) struct Product<'a> {
+    /// All matrices as one.
+    pub layout: &'a Layout,
+    /// Rows of each matrix.
+    pub n: usize,
+    pub orientation: Orientation,
+    /// Rows of activations for each matrix.
+    pub m: usize,
+    /// Products.
+    pub entries: usize,
+    pub x: &'a Aval,
+    pub children: &'a [Aval],
+    pub chosen: Chosen<'a>,
+}
+
+/// Which matrix and which rows of activations an entry multiplies.
+pub(super) enum Chosen<'a> {
+    /// The only ones.
+    Only,
+    /// Its own rows, and the matrix of this number.
+    Matrices(&'a [usize]),
+    /// Those that two inputs say, which may be wrong: how many there are of each.
+    Indices { groups: usize, count: usize },
+}
+
+/// How a group computes its part.
+struct Way {
+    text: &'static str,
+    label: String,
+    /// The group's memory, which Metal declares in a function's outermost scope only.
+    memory: String,
+    call: String,
+    threads: usize,
+    /// Groups along the result's columns and rows.
+    groups: [usize; 2],
+}
+
+impl Product<'_> {
+    /// The parts of its launch, or none where there is nothing to compute.
+    pub(super) fn parts(&self, what: &str, target: Target) -> Option<Parts> {
+        let weight = Weight::new(self.layout, self.children)?;
+        let kind = float(self.x.dtype)?;
+        let way = if self.m <= FEW { self.few(kind) } else { self.many(kind) };
+        let entries = self.entries.min(MOST_ENTRIES);
+        if way.groups.contains(&0) || entries == 0 || self.depth() == 0 {
+            return None;
+        }
+        let (mut header, mut names) = (weight.text.clone(), vec!["x".to_owned()]);
+        let mut body = format!("  enum {{ THREADS = {} }};\n{}{}", way.threads, way.memory, weight.bind);
+        body += "  const tacit::u32 n = sizes_shape[0], k = sizes_shape[1], m = sizes_shape[2];\n";
+        let (depth, columns) = match self.orientation {
+            Orientation::Transposed => ("k", "n"),
+            Orientation::Plain => ("n", "k"),
+        };
+        let entry_of = |x: &str, matrix: &str| {
+            format!(
+                "    const TACIT_DEVICE {kind}* rows = (const TACIT_DEVICE {kind}*)x + (tacit::u64){x} * m * {depth};\n    \
+                 TACIT_DEVICE {kind}* result = (TACIT_DEVICE {kind}*)out + (tacit::u64)entry * m * {columns};\n    \
+                 const tacit::u64 start = (tacit::u64){matrix} * n * k;\n"
+            )
+        };
+        let many = "  for (tacit::u32 entry = at.z; entry < (tacit::u32)sizes_shape[3]; entry += 32768) {\n";
+        match &self.chosen {
+            Chosen::Only => {
+                body += "  {\n    const tacit::u32 entry = 0;\n";
+                body += &entry_of("entry", "0");
+            }
+            Chosen::Matrices(matrices) => {
+                let list: Vec<String> = matrices.iter().map(ToString::to_string).collect();
+                let _ = writeln!(header, "TACIT_TABLE(tacit_matrices, {}) = {{{}}};", list.len(), list.join(", "));
+                body += many;
+                body += &entry_of("entry", "tacit_matrices[entry]");
+            }
+            Chosen::Indices { .. } => {
+                names.extend(["left".to_owned(), "right".to_owned()]);
+                body += many;
+                let _ = write!(
+                    body,
+                    "    const tacit::u32 group = left[entry], matrix = right[entry];\n    \
+                     if (group >= (tacit::u32)sizes_shape[4] || matrix >= (tacit::u32)sizes_shape[5]) {{\n      \
+                     tacit::no_product((TACIT_DEVICE {kind}*)out + (tacit::u64)entry * m * {columns}, (tacit::u64)m * \
+                     {columns}, at, THREADS);\n      continue;\n    }}\n"
+                );
+                body += &entry_of("group", "matrix");
+            }
+        }
+        body += "    const bool aligned = tacit::is_aligned(w.codes) && tacit::is_aligned(rows);\n";
+        body += &way.call;
+        body += "  }\n";
+        names.extend(weight.inputs);
+        let (groups, count) = match self.chosen {
+            Chosen::Indices { groups, count, .. } => (groups, count),
+            _ => (0, 0),
+        };
+        let sizes = [self.n, self.layout.k, self.m, self.entries, groups, count, 0, weight.block];
+        Some(Parts {
+            label: format!("{what}_{}_{}_{}", weight.label, short(self.x.dtype), way.label),
+            common: vec![target.matrix(), include_str!("source/no_product.h"), way.text],
+            description: header,
+            body,
+            inputs: names,
+            sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
+            groups: [way.groups[0], way.groups[1], entries],
+            threads: way.threads,
+            target,
+        })
+    }
+
+    fn depth(&self) -> usize {
+        if self.orientation == Orientation::Transposed { self.layout.k } else { self.n }
+    }
+
+    fn columns(&self) -> usize {
+        if self.orientation == Orientation::Transposed { self.n } else { self.layout.k }
+    }
+
+    /// Each element is decoded once, by the thread that multiplies it with all rows.
+    fn few(&self, kind: &str) -> Way {
+        let rows = self.m.next_power_of_two();
+        let k = self.layout.k;
+        match self.orientation {
+            Orientation::Transposed => {
+                // A warp reads 32 times so many octets of a row at once.
+                let steps = if k.is_multiple_of(32) && k >= 512 { 4 } else { usize::from(k.is_multiple_of(8)) };
+                let each = 2;
+                let multiply = |aligned: &str| {
+                    format!(
+                        "tacit::Transposed<Weight, {kind}, {steps}, {each}, {rows}>::multiply(w, rows, result, start, n, k, m, \
+                         (at.x * (THREADS / 32) + at.warp) * {each}, at.lane, {aligned});"
+                    )
+                };
+                Way {
+                    text: include_str!("source/few_rows.h"),
+                    label: format!("t{rows}_s{steps}"),
+                    memory: String::new(),
+                    call: format!("    if (aligned) {}\n    else {}\n", multiply("true"), multiply("false")),
+                    threads: 256,
+                    groups: [self.n.div_ceil(each * 256 / 32), 1],
+                }
+            }
+            Orientation::Plain => {
+                let steps = usize::from(k.is_multiple_of(8));
+                let width = if steps == 1 { 64 } else { 32 };
+                Way {
+                    text: include_str!("source/few_rows.h"),
+                    label: format!("p{rows}_s{steps}"),
+                    memory: "  TACIT_GROUP_ARRAY(float, tacit_meeting, THREADS);\n".to_owned(),
+                    call: format!(
+                        "    \
+                         tacit::Plain<Weight, {kind}, {steps}, {rows}>::multiply(w, rows, result, start, n, k, m, at.x, at.thread, \
+                         THREADS, tacit_meeting, aligned);\n"
+                    ),
+                    threads: 256,
+                    groups: [k.div_ceil(width), 1],
+                }
+            }
+        }
+    }
+
+    /// Tiles are decoded into the memory of a group.
+    fn many(&self, kind: &str) -> Way {
+        let steps = usize::from(self.layout.k.is_multiple_of(8));
+        let transposed = usize::from(self.orientation == Orientation::Transposed);
+        // The matrix units take weights in the type of x, as of a dense matrix. That is lost in a long sum and not in a short one.
+        let tile = if kind == "float" || self.depth() < LONG { "ExactTile" } else { "MatrixTile" };
+        let tile_type = format!("tacit::{tile}<Weight, {kind}, {steps}, {transposed}>");
+        Way {
+            text: include_str!("source/tiles.h"),
+            label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
+            memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
+            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.thread, tacit_memory, aligned);\n"
+                .to_owned(),
+            threads: 128,
+            groups: [self.columns().div_ceil(64), self.m.div_ceil(64)],
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A launch as the function that MLX makes of it, for compilers that show what is wrong without a GPU.
+
+use std::fmt::Write as _;
+
+use mlx_rs::Dtype;
+use tacit_core::Aval;
+use tacit_core::kernel::{Backend, Launch};
+
+/// The whole text, for inputs of these avals and a result of this dtype.
+pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], output: Dtype) -> String {
+    let mut parameters = Vec::new();
+    let named = launch.inputs.iter().zip(inputs.iter().map(|input| input.dtype));
+    let mut text = String::new();
+    match backend {
+        Backend::Cuda => {
+            parameters.push("const unsigned char* sizes, const __grid_constant__ Shape sizes_shape".to_owned());
+            parameters.extend(named.map(|(name, dtype)| format!("const {}* {name}", cuda(dtype))));
+            parameters.push(format!("{}* {}", cuda(output), launch.outputs[0]));
+            let _ = write!(
+                text,
+                "#include \"mlx/backend/cuda/device/utils.cuh\"\n#include <cooperative_groups.h>\n{}\nnamespace mlx::core::cu \
+                 {{\nextern \"C\" __global__ void {}({}) {{\n{}\n}}\n}}\n",
+                launch.header,
+                launch.name,
+                parameters.join(", "),
+                launch.body
+            );
+        }
+        Backend::Metal => {
+            let mut at = 0;
+            let mut buffer = |parameter: String| {
+                at += 1;
+                format!("{parameter} [[buffer({})]]", at - 1)
+            };
+            parameters.push(buffer("const device uint8_t* sizes".to_owned()));
+            parameters.push(buffer("const constant int* sizes_shape".to_owned()));
+            parameters.extend(named.map(|(name, dtype)| buffer(format!("const device {}* {name}", metal(dtype)))));
+            parameters.push(buffer(format!("device {}* {}", metal(output), launch.outputs[0])));
+            for (attribute, kind) in [
+                ("simdgroup_index_in_threadgroup", "uint"),
+                ("thread_index_in_simdgroup", "uint"),
+                ("thread_index_in_threadgroup", "uint"),
+                ("threadgroup_position_in_grid", "uint3"),
+            ] {
+                if launch.body.contains(attribute) {
+                    parameters.push(format!("{kind} {attribute} [[{attribute}]]"));
+                }
+            }
+            let _ = write!(
+                text,
+                "{}\n[[kernel]] void {}({}) {{\n{}\n}}\n",
+                launch.header,
+                launch.name,
+                parameters.join(", "),
+                launch.body
+            );
+        }
+    }
+    text
+}
+
+fn cuda(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Float16 => "__half",
+        Dtype::Bfloat16 => "__nv_bfloat16",
+        other => metal(other),
+    }
+}
+
+fn metal(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Uint8 => "uint8_t",
+        Dtype::Int8 => "int8_t",
+        Dtype::Uint16 => "uint16_t",
+        Dtype::Uint32 => "uint32_t",
+        Dtype::Float16 => "float16_t",
+        Dtype::Bfloat16 => "bfloat16_t",
+        Dtype::Float32 => "float",
+        other => unreachable!("no input is of {other:?}"),
+    }
+}

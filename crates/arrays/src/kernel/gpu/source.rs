@@ -1,0 +1,117 @@
+//! A launch's text, put together from its parts.
+
+use mlx_rs::Dtype;
+use tacit_core::kernel::{Backend, Launch};
+
+/// How the text calls the types and memories of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A GPU, through MLX.
+    Gpu(Backend),
+    /// A CPU that plays one.
+    #[cfg(test)]
+    Host,
+}
+
+impl From<Backend> for Target {
+    fn from(backend: Backend) -> Self {
+        Self::Gpu(backend)
+    }
+}
+
+impl Target {
+    /// The text before the description of a kernel.
+    pub(super) fn header(self) -> String {
+        let own = match self {
+            Self::Gpu(Backend::Cuda) => include_str!("source/cuda.h"),
+            Self::Gpu(Backend::Metal) => include_str!("source/metal.h"),
+            #[cfg(test)]
+            Self::Host => include_str!("source/host.h"),
+        };
+        [own, include_str!("source/weight.h")].concat()
+    }
+
+    /// The products of a warp.
+    pub(super) fn matrix(self) -> &'static str {
+        match self {
+            Self::Gpu(Backend::Cuda) => include_str!("source/matrix_cuda.h"),
+            Self::Gpu(Backend::Metal) => include_str!("source/matrix_metal.h"),
+            #[cfg(test)]
+            Self::Host => include_str!("source/matrix_loops.h"),
+        }
+    }
+
+    /// The start of a body: where the thread is.
+    fn place(self) -> &'static str {
+        match self {
+            Self::Gpu(Backend::Metal) => {
+                "  const tacit::Place at = {threadgroup_position_in_grid.x, threadgroup_position_in_grid.y,\n    \
+                 threadgroup_position_in_grid.z, thread_index_in_threadgroup, thread_index_in_simdgroup,\n    \
+                 simdgroup_index_in_threadgroup};\n"
+            }
+            #[cfg(test)]
+            Self::Host => "  const tacit::Place at = TACIT_PLACE();\n",
+            Self::Gpu(Backend::Cuda) => "  const tacit::Place at = TACIT_PLACE();\n",
+        }
+    }
+}
+
+/// A float type by its name in the text.
+pub(super) fn float(dtype: Dtype) -> Option<&'static str> {
+    match dtype {
+        Dtype::Float32 => Some("float"),
+        Dtype::Float16 => Some("tacit::f16"),
+        Dtype::Bfloat16 => Some("tacit::bf16"),
+        _ => None,
+    }
+}
+
+/// A number as 32 bits.
+pub(super) fn size(value: usize) -> Option<i32> {
+    i32::try_from(value).ok()
+}
+
+/// What a launch consists of beside its name.
+pub(crate) struct Parts {
+    /// What the kernel is, for whoever reads its name.
+    pub label: String,
+    /// Texts of `source` that it needs, in order.
+    pub common: Vec<&'static str>,
+    /// The description of what it reads.
+    pub description: String,
+    /// The body after the place of the thread.
+    pub body: String,
+    pub inputs: Vec<String>,
+    pub sizes: Vec<i32>,
+    /// Groups along each axis.
+    pub groups: [usize; 3],
+    /// Threads of a group.
+    pub threads: usize,
+    pub target: Target,
+}
+
+impl Parts {
+    /// The launch. Its name ends in a hash of the text, so that equal names are equal texts.
+    pub(crate) fn launch(self) -> Launch {
+        let header = [self.target.header(), self.common.concat(), self.description].concat();
+        let body = [self.target.place(), &self.body].concat();
+        let hash = fingerprint(&[&header, &body, &self.inputs.join(",")]);
+        let [x, y, z] = self.groups;
+        Launch {
+            name: format!("tacit_{}_{hash:016x}", self.label),
+            header,
+            body,
+            inputs: self.inputs,
+            outputs: vec!["out".to_owned()],
+            sizes: self.sizes,
+            grid: [x * self.threads, y, z],
+            group: [self.threads, 1, 1],
+        }
+    }
+}
+
+/// FNV-1a of the texts, the same in every build: MLX keeps compiled kernels by their names.
+fn fingerprint(texts: &[&str]) -> u64 {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,92 @@
+// What the common text needs of CUDA. MLX compiles it with NVRTC, after its own header.
+
+#define TACIT_CUDA 1
+#define TACIT_FN __device__ __forceinline__
+#define TACIT_STATIC static constexpr int
+#define TACIT_DEVICE
+#define TACIT_CONSTANT
+#define TACIT_GROUP
+#define TACIT_THREAD
+#define TACIT_UNROLL _Pragma("unroll")
+// Read by lanes at different indices, which constant memory would serve one after the other.
+#define TACIT_TABLE(name, count) __device__ const unsigned int name[count]
+#define TACIT_GROUP_ARRAY(type, name, count) __shared__ __align__(16) type name[count]
+#define TACIT_BARRIER() __syncthreads()
+#define TACIT_PLACE() \
+  tacit::Place { blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.x & 31, threadIdx.x >> 5 }
+
+namespace tacit {
+
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef __half f16;
+typedef __nv_bfloat16 bf16;
+
+TACIT_FN float exact_mul(float a, float b) { return __fmul_rn(a, b); }
+TACIT_FN float exact_add(float a, float b) { return __fadd_rn(a, b); }
+TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
+TACIT_FN float to_float(float value) { return value; }
+TACIT_FN float to_float(f16 value) { return __half2float(value); }
+TACIT_FN float to_float(bf16 value) { return __bfloat162float(value); }
+template <class T> struct Round;
+template <> struct Round<float> { static TACIT_FN float from(float value) { return value; } };
+template <> struct Round<f16> { static TACIT_FN f16 from(float value) { return __float2half_rn(value); } };
+template <> struct Round<bf16> { static TACIT_FN bf16 from(float value) { return __float2bfloat16_rn(value); } };
+TACIT_FN float half_from_bits(u32 bits) { return __half2float(__ushort_as_half((u16)bits)); }
+TACIT_FN float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
+template <class P> TACIT_FN bool is_aligned(P at) { return ((u64)at & 15) == 0; }
+TACIT_FN u32 load16(const u8* at) { return *(const u16*)at; }
+TACIT_FN u32 load32(const u8* at) { return __ldg((const u32*)at); }
+struct Quad { u32 word[4]; };
+TACIT_FN Quad load128(const u8* at) {
+  uint4 read = __ldg((const uint4*)at);
+  return Quad{{read.x, read.y, read.z, read.w}};
+}
+
+struct Eight {
+  float at[8];
+};
+TACIT_FN Eight eight_floats(const float* at, bool aligned) {
+  Eight values;
+  if (aligned) {
+    TACIT_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float4 read = __ldg((const float4*)at + half);
+      values.at[4 * half] = read.x;
+      values.at[4 * half + 1] = read.y;
+      values.at[4 * half + 2] = read.z;
+      values.at[4 * half + 3] = read.w;
+    }
+  } else {
+    TACIT_UNROLL
+    for (int i = 0; i < 8; ++i) values.at[i] = at[i];
+  }
+  return values;
+}
+TACIT_FN float low_float(u32 pair, f16) { return half_from_bits(pair & 0xffff); }
+TACIT_FN float high_float(u32 pair, f16) { return half_from_bits(pair >> 16); }
+TACIT_FN float low_float(u32 pair, bf16) { return from_bits(pair << 16); }
+TACIT_FN float high_float(u32 pair, bf16) { return from_bits(pair & 0xffff0000u); }
+template <class T> TACIT_FN Eight eight_halves(const T* at, bool aligned) {
+  Eight values;
+  if (aligned) {
+    Quad read = load128((const u8*)at);
+    TACIT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      values.at[2 * i] = low_float(read.word[i], T());
+      values.at[2 * i + 1] = high_float(read.word[i], T());
+    }
+  } else {
+    TACIT_UNROLL
+    for (int i = 0; i < 8; ++i) values.at[i] = to_float(at[i]);
+  }
+  return values;
+}
+TACIT_FN Eight eight_floats(const f16* at, bool aligned) { return eight_halves(at, aligned); }
+TACIT_FN Eight eight_floats(const bf16* at, bool aligned) { return eight_halves(at, aligned); }
+
+}  // namespace tacit

@@ -1,0 +1,241 @@
+//! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use mlx_rs::{Array, Dtype};
+use tacit_conformance::oracle::relative_error;
+use tacit_core::Aval;
+use tacit_core::kernel::{Backend, Kernel, apply};
+use tacit_kernels::Orientation;
+
+use super::emulator::{Compiled, Job, Program};
+use super::source::{Parts, Target};
+use super::{dequantize, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
+use crate::format::mx::ScaleRule;
+use crate::format::{Affine, Granularity, Int8, Mxfp8, Nf4};
+use crate::kernel::dequantize::Dequantize;
+use crate::kernel::gather::GatherRows;
+use crate::kernel::gather_matmul::GatherMatmul;
+use crate::kernel::matmul::Matmul;
+use crate::kernel::tests::{Case, case, cases, normal};
+use crate::kernel::{Groups, Layout, StackLayout};
+
+/// What a kernel must give on these inputs.
+type Expected = Box<dyn Fn(&[Array]) -> Array>;
+
+/// A kernel on some inputs, with its source.
+struct Sample {
+    parts: Parts,
+    inputs: Vec<Array>,
+    dtype: Dtype,
+    /// What a CPU's result may differ by.
+    tolerance: f64,
+    expected: Expected,
+}
+
+/// A compiled launch with what it must give.
+struct Check {
+    name: String,
+    launch: Compiled,
+    inputs: Vec<Vec<u8>>,
+    expected: Array,
+    tolerance: f64,
+}
+
+fn bytes(array: &Array) -> Vec<u8> {
+    fn of<T: mlx_rs::ArrayElement + Copy, const N: usize>(array: &Array, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+        array.as_slice::<T>().iter().flat_map(|&value| bytes(value)).collect()
+    }
+    array.eval().expect("evaluates");
+    match array.dtype() {
+        Dtype::Uint8 => of(array, u8::to_le_bytes),
+        Dtype::Int8 => of(array, i8::to_le_bytes),
+        Dtype::Uint16 => of(array, u16::to_le_bytes),
+        Dtype::Uint32 => of(array, u32::to_le_bytes),
+        Dtype::Float16 => of(array, half::f16::to_le_bytes),
+        Dtype::Bfloat16 => of(array, half::bf16::to_le_bytes),
+        _ => of(array, f32::to_le_bytes),
+    }
+}
+
+/// Numbers by their bytes.
+fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    match dtype {
+        Dtype::Float16 => bytes.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f32()).collect(),
+        Dtype::Bfloat16 => bytes.as_chunks().0.iter().map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect(),
+        _ => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
+    }
+}
+
+fn avals(inputs: &[Array]) -> Vec<Aval> {
+    inputs.iter().map(Aval::from).collect()
+}
+
+/// What the CPU gives.
+fn on_cpu(kernel: impl Kernel, inputs: &[Array]) -> Array {
+    apply(kernel, inputs).expect("runs").remove(0)
+}
+
+/// The product with the dense matrix in the type of `x`.
+fn with_rounded(layout: Layout, orientation: Orientation, inputs: &[Array]) -> Array {
+    let dtype = inputs[0].dtype();
+    let dense = on_cpu(Dequantize { layout, dtype }, &inputs[1..]).as_dtype(Dtype::Float32).expect("floats");
+    let right = if orientation == Orientation::Transposed { dense.t() } else { dense };
+    let x = inputs[0].as_dtype(Dtype::Float32).expect("floats");
+    x.matmul(right).expect("fits").as_dtype(dtype).expect("floats")
+}
+
+const DTYPES: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
+
+/// Rows of activations: for the few that are multiplied at once, and for tiles.
+const ROWS: [i32; 3] = [1, 3, 70];
+
+/// What sums of products may differ by, as in the tests of the CPU's kernels.
+fn tolerance(dtype: Dtype) -> f64 {
+    if dtype == Dtype::Float32 { 1e-5 } else { 4e-3 }
+}
+
+/// The kernels of a case on inputs of such dtypes, which take turns.
+fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
+    let Case { layout, children } = case;
+    let layout = *layout;
+    let mut samples = Vec::new();
+    let dtype = DTYPES[turn % 3];
+    let mut add = |parts: Option<Parts>, inputs: Vec<Array>, dtype: Dtype, tolerance: f64, kernel: Expected| {
+        samples.push(Sample { parts: parts.expect("has a source"), inputs, dtype, tolerance, expected: kernel });
+    };
+    let parts = dequantize(&layout, &avals(children), dtype, target);
+    add(parts, children.clone(), dtype, 0.0, Box::new(move |inputs| on_cpu(Dequantize { layout, dtype }, inputs)));
+    let rows = Array::from_slice(&[2_u32, 0, 2], &[3]);
+    let inputs = [&[rows], children.as_slice()].concat();
+    let parts = gather_rows(&layout, &avals(&inputs), dtype, target);
+    add(parts, inputs, dtype, 0.0, Box::new(move |inputs| on_cpu(GatherRows { layout, dtype }, inputs)));
+    for (orientation, depth) in [(Orientation::Transposed, layout.k), (Orientation::Plain, layout.n)] {
+        for (at, m) in ROWS.into_iter().enumerate() {
+            let dtype = DTYPES[(turn + at) % 3];
+            let x = normal(2, &[m, depth as i32]).as_dtype(dtype).expect("a float type");
+            let inputs = [&[x], children.as_slice()].concat();
+            let parts = matmul(&layout, orientation, &avals(&inputs), target);
+            // The matrix units take weights in the type of x.
+            let is_rounded = parts.as_ref().is_some_and(|parts| parts.label.contains("_tile"));
+            let expected = move |inputs: &[Array]| {
+                if is_rounded {
+                    with_rounded(layout, orientation, inputs)
+                } else {
+                    on_cpu(Matmul { layout, orientation, groups: None }, inputs)
+                }
+            };
+            add(parts, inputs, dtype, tolerance(dtype), Box::new(expected));
+        }
+    }
+    samples
+}
+
+/// Products with some of several matrices.
+fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
+    let Case { layout, children } = case;
+    let (layout, dtype) = (*layout, DTYPES[turn % 3]);
+    let orientation = [Orientation::Transposed, Orientation::Plain][turn % 2];
+    let count = [2, 3, layout.n].into_iter().find(|&count| layout.n.is_multiple_of(count)).unwrap_or(1);
+    let n = layout.n / count;
+    let depth = if orientation == Orientation::Transposed { layout.k } else { n } as i32;
+    let stack = StackLayout { rows: layout, count, orientation };
+    let m = [2, 9][turn % 2];
+    let x = normal(2, &[4, m, depth]).as_dtype(dtype).expect("a float type");
+    let indices = |of: usize| Array::from_slice(&(0..5).map(|at| (at * 7 + 3) % of as u32).collect::<Vec<_>>(), &[5]);
+    let inputs = [&[x, indices(4), indices(count)], children.as_slice()].concat();
+    let parts = gather_matmul(&stack, &avals(&inputs), target).expect("has a source");
+    let expected = Box::new(move |inputs: &[Array]| on_cpu(GatherMatmul { stack }, inputs));
+    let gathered = Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected };
+    let groups = Groups { matrices: (0..3).map(|entry| (entry * 5 + 1) % count).collect(), rows: n };
+    let x = normal(3, &[3 * m, depth]).as_dtype(dtype).expect("a float type");
+    let inputs = [&[x], children.as_slice()].concat();
+    let parts = grouped_matmul(&layout, orientation, &groups, &avals(&inputs), target).expect("has a source");
+    // The kernel of a CPU refuses groups whose first row begins within a block.
+    let expected = Box::new(move |inputs: &[Array]| {
+        Matmul { layout, orientation, groups: Some(groups.clone()) }.decompose(inputs).expect("runs").remove(0)
+    });
+    vec![gathered, Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected }]
+}
+
+/// Those that the kernels of a CPU are tested on, and some of which matrix units and wide reads take part.
+fn all_cases() -> Vec<Case> {
+    let mut all = cases();
+    for (n, k) in [(264, 544), (272, 261)] {
+        all.push(case(&Nf4::from(64), n, k));
+        all.push(case(&Int8 { granularity: Granularity::Block(k) }, n, k));
+    }
+    all.push(case(&Affine { bits: 4, group: 64 }, 264, 576));
+    all.push(case(&Affine { bits: 3, group: 32 }, 264, 544));
+    all.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 264, 544));
+    all
+}
+
+fn all_samples(target: Target) -> Vec<Sample> {
+    let turns = all_cases().into_iter().enumerate();
+    turns
+        .flat_map(|(turn, case)| [samples(&case, turn, target), samples_of_stacks(&case, turn, target)])
+        .flatten()
+        .collect()
+}
+
+fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
+    let dtype = expected.dtype();
+    let (found, expected) = (numbers(found, dtype), numbers(&bytes(expected), dtype));
+    assert_eq!(found.len(), expected.len(), "{name}");
+    if tolerance == 0.0 {
+        let is_equal = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+        assert!(found.iter().zip(&expected).all(is_equal), "{name}: {found:?}\n{expected:?}");
+    } else {
+        let [a, b] = [&found, &expected].map(|numbers| Array::from_slice(numbers, &[numbers.len() as i32]));
+        let error = relative_error(&a, &b).expect("compares");
+        assert!(error <= tolerance, "{name}: {error}\n{found:?}\n{expected:?}");
+    }
+}
+
+#[test]
+fn they_give_what_the_kernels_of_a_cpu_give() {
+    let mut program = Program::default();
+    let add = |sample: Sample| {
+        let name = format!("{} {:?}", sample.parts.label, sample.parts.sizes);
+        Check {
+            name,
+            launch: program.add(sample.parts, &avals(&sample.inputs), sample.dtype),
+            expected: (sample.expected)(&sample.inputs),
+            inputs: sample.inputs.iter().map(bytes).collect(),
+            tolerance: sample.tolerance,
+        }
+    };
+    let checks: Vec<Check> = all_samples(Target::Host).into_iter().map(add).collect();
+    let emulator = program.compile();
+    let job = |(at, check): (usize, &Check)| Job {
+        launch: check.launch.clone(),
+        order: at as u32 % 4,
+        at_end: at % 2 == 1,
+        inputs: check.inputs.clone(),
+        length: check.expected.nbytes(),
+    };
+    let jobs: Vec<Job> = checks.iter().enumerate().map(job).collect();
+    let results = emulator.run(&jobs).expect("runs");
+    assert_eq!(results.len(), checks.len());
+    for (check, found) in checks.iter().zip(&results) {
+        compare(&check.name, found, &check.expected, check.tolerance);
+    }
+}
+
+/// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
+#[test]
+fn their_sources_are_written_for_compilers() {
+    let Some(folder) = std::env::var_os("TACIT_GPU_SOURCES") else { return };
+    for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
+        let mut written = HashSet::new();
+        for sample in all_samples(backend.into()) {
+            let launch = sample.parts.launch();
+            if written.insert(launch.name.clone()) {
+                let text = signature::function(&launch, backend, &avals(&sample.inputs), sample.dtype);
+                std::fs::write(Path::new(&folder).join(format!("{}.{ending}", launch.name)), text).expect("writes");
+            }
+        }
+    }
+}
