@@ -172,7 +172,7 @@ impl Product<'_> {
                     memory: "  TACIT_GROUP_ARRAY(float, tacit_meeting, THREADS);\n".to_owned(),
                     call: format!(
                         "    \
-                         tacit::Plain<Weight, {kind}, {steps}, {rows}>::multiply(w, rows, result, start, n, k, m, at.x, at.thread, \
+                         tacit::Plain<Weight, {kind}, {steps}, {rows}>::multiply(w, rows, result, start, n, k, m, at.x, at.id, \
                          THREADS, tacit_meeting, aligned);\n"
                     ),
                     threads: 256,
@@ -213,7 +213,7 @@ impl Product<'_> {
             text: vec![target.matrix(), include_str!("source/tiles.h")],
             label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
             memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
-            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.thread, tacit_memory, aligned);\n"
+            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.id, tacit_memory, aligned);\n"
                 .to_owned(),
             threads: 128,
             groups: [self.columns().div_ceil(64), self.m.div_ceil(64)],

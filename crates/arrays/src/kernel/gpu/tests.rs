@@ -113,8 +113,10 @@ fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     add(parts, inputs, dtype, 0.0, Box::new(move |inputs| on_cpu(GatherRows { layout, dtype }, inputs)));
     for (orientation, depth) in [(Orientation::Transposed, layout.k), (Orientation::Plain, layout.n)] {
         let in_turn = ROWS.into_iter().enumerate().map(|(at, m)| (m, DTYPES[(turn + at) % 3]));
-        let halves = [Dtype::Bfloat16, Dtype::Float16].map(|dtype| (70, dtype)).into_iter().filter(|_| layout.k > LONG);
-        for (m, dtype) in in_turn.chain(halves) {
+        // What time is spent in.
+        let hot = [(1, Dtype::Bfloat16), (8, Dtype::Bfloat16), (70, Dtype::Bfloat16), (70, Dtype::Float16)];
+        let hot = hot.into_iter().filter(|_| layout.k > LONG);
+        for (m, dtype) in in_turn.chain(hot) {
             let x = normal(2, &[m, depth as i32]).as_dtype(dtype).expect("a float type");
             let inputs = [&[x], children.as_slice()].concat();
             let parts = matmul(&layout, orientation, &avals(&inputs), target);
@@ -287,8 +289,8 @@ fn exchange(barrier: &str) -> Parts {
         common: Vec::new(),
         description: String::new(),
         body: format!(
-            "  TACIT_GROUP_ARRAY(float, numbers, 64);\n  numbers[at.thread] = x[at.thread];\n  {barrier}\n  out[at.thread] = numbers[63 - \
-             at.thread];\n"
+            "  TACIT_GROUP_ARRAY(float, numbers, 64);\n  numbers[at.id] = x[at.id];\n  {barrier}\n  out[at.id] = numbers[63 - \
+             at.id];\n"
         ),
         inputs: vec!["x".to_owned()],
         sizes: Vec::new(),
@@ -321,7 +323,7 @@ fn a_barrier_that_is_missing_shows() {
     let Some(whole) = in_orders(exchange("TACIT_BARRIER();")) else { return };
     assert_eq!(whole, [const { Ok(true) }; 4]);
     assert_eq!(in_orders(exchange("")).expect("compiles"), [const { Ok(false) }; 4]);
-    for one_that_waits in ["if (at.thread != 5) TACIT_BARRIER();", "if (at.thread == 5) tacit::shuffle_xor(1.0f, 1);"] {
+    for one_that_waits in ["if (at.id != 5) TACIT_BARRIER();", "if (at.id == 5) tacit::shuffle_xor(1.0f, 1);"] {
         for result in in_orders(exchange(one_that_waits)).expect("compiles") {
             let error = result.expect_err("some wait for others");
             assert!(error.contains("some threads wait at a barrier that others do not reach"), "{error}");
@@ -332,7 +334,7 @@ fn a_barrier_that_is_missing_shows() {
 #[test]
 fn what_is_beyond_an_array_cannot_be_read() {
     let mut parts = exchange("TACIT_BARRIER();");
-    parts.body = parts.body.replace("x[at.thread]", "x[at.thread + 1]");
+    parts.body = parts.body.replace("x[at.id]", "x[at.id + 1]");
     let mut program = Program::default();
     let x = Array::from_slice(&[1.0_f32; 64], &[64]);
     let launch = program.add(parts, &[Aval::from(&x)], Dtype::Float32);

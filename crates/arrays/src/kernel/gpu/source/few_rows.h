@@ -134,7 +134,7 @@ template <class W, class T, int STEPS, int M> struct Plain {
   enum { WIDTH = STEPS == 0 ? 1 : 8, LANES = STEPS == 0 ? 32 : 8 };
 
   template <class X>
-  static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 m, u32 strip, u32 thread,
+  static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 m, u32 strip, u32 id,
                                 u32 threads, TACIT_GROUP float* meeting, bool aligned) {
     float sum[M][WIDTH];
     TACIT_UNROLL
@@ -142,7 +142,7 @@ template <class W, class T, int STEPS, int M> struct Plain {
       TACIT_UNROLL
       for (int e = 0; e < WIDTH; ++e) sum[i][e] = 0.0f;
     }
-    const u32 column = (strip * LANES + thread % LANES) * WIDTH, group = thread / LANES, groups = threads / LANES;
+    const u32 column = (strip * LANES + id % LANES) * WIDTH, group = id / LANES, groups = threads / LANES;
     if (column < k) {
       for (u32 row = group; row < n; row += groups) {
         Eight values = Columns<STEPS>::read(w, start + (u64)row * k + column, aligned);
@@ -159,11 +159,11 @@ template <class W, class T, int STEPS, int M> struct Plain {
       TACIT_UNROLL
       for (int e = 0; e < WIDTH; ++e) {
         TACIT_BARRIER();
-        meeting[thread] = sum[i][e];
+        meeting[id] = sum[i][e];
         TACIT_BARRIER();
-        if (thread < (u32)LANES && column < k && (u32)i < m) {
+        if (id < (u32)LANES && column < k && (u32)i < m) {
           float total = 0.0f;
-          for (u32 other = 0; other < groups; ++other) total = exact_add(total, meeting[other * LANES + thread]);
+          for (u32 other = 0; other < groups; ++other) total = exact_add(total, meeting[other * LANES + id]);
           out[(u64)i * k + column + e] = Round<T>::from(total);
         }
       }
