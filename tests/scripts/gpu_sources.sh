@@ -36,7 +36,7 @@ chosen=()
 others=0
 for text in "$texts"/*.cu; do
     case $text in
-    *_t1_s4_* | *_t8_s4_* | *_band_*) [[ ${TACIT_SWEEP:-} == full || $text == *bf16* ]] && chosen+=("$text") ;;
+    *_t1_s4_* | *_h1_* | *_band_*) [[ ${TACIT_SWEEP:-} == full || $text == *bf16* ]] && chosen+=("$text") ;;
     *) ((others++ % 24 != 0)) && [[ ${TACIT_SWEEP:-} != full ]] || chosen+=("$text") ;;
     esac
 done

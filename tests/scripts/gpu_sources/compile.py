@@ -17,7 +17,7 @@ nvidia, stubs, architecture, *texts = sys.argv[1:]
 for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
     library = ctypes.CDLL(glob.glob(f"{nvidia}/lib/{name}")[0], mode=ctypes.RTLD_GLOBAL)
 # What time is spent in: products of one row and of many.
-HOT = re.compile(r"_(t1_s4|t8_s4|band)_[0-9a-f]+\.cu$")
+HOT = re.compile(r"_(t1_s4|h1|h2|band)_[0-9a-f]+\.cu$")
 OPTIONS = [
     # As MLX compiles them.
     "--device-as-default-execution-space",

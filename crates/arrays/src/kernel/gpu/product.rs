@@ -61,7 +61,9 @@ impl Product<'_> {
     pub(super) fn parts(&self, what: &str, target: Target) -> Option<Parts> {
         let weight = Weight::new(self.layout, self.children)?;
         let kind = float(self.x.dtype)?;
-        let way = if self.m <= FEW {
+        let way = if let Some(way) = self.few_halves(kind, &weight, target) {
+            way
+        } else if self.m <= FEW {
             self.few(kind)
         } else {
             self.band(kind, &weight, target).unwrap_or_else(|| self.many(kind, target))
@@ -137,6 +139,32 @@ impl Product<'_> {
 
     fn columns(&self) -> usize {
         if self.orientation == Orientation::Transposed { self.n } else { self.layout.k }
+    }
+
+    /// The matrix units multiply what each lane decodes, where rows are long; for a single row that is no gain.
+    fn few_halves(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
+        let k = self.layout.k;
+        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= 512 && k.is_multiple_of(128);
+        if !fits || !(2..=16).contains(&self.m) || weight.span < 8 {
+            return None;
+        }
+        let tiles = self.m.div_ceil(8);
+        Some(Way {
+            text: vec![
+                target.matrix(),
+                target.band()?,
+                include_str!("source/few_rows.h"),
+                include_str!("source/few_halves.h"),
+            ],
+            label: format!("h{tiles}"),
+            memory: format!(
+                "  typedef tacit::FewHalves<Weight, {kind}, {tiles}> Tile;\n  TACIT_GROUP_ARRAY(float, tacit_meeting, Tile::MEMORY);\n"
+            ),
+            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.x * 16, at, tacit_meeting, aligned);\n"
+                .to_owned(),
+            threads: 256,
+            groups: [self.n.div_ceil(16), 1],
+        })
     }
 
     /// Each element is decoded once, by the thread that multiplies it with all rows.

@@ -114,7 +114,13 @@ fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     for (orientation, depth) in [(Orientation::Transposed, layout.k), (Orientation::Plain, layout.n)] {
         let in_turn = ROWS.into_iter().enumerate().map(|(at, m)| (m, DTYPES[(turn + at) % 3]));
         // What time is spent in.
-        let hot = [(1, Dtype::Bfloat16), (8, Dtype::Bfloat16), (70, Dtype::Bfloat16), (70, Dtype::Float16)];
+        let hot = [
+            (1, Dtype::Bfloat16),
+            (8, Dtype::Bfloat16),
+            (15, Dtype::Float16),
+            (70, Dtype::Bfloat16),
+            (70, Dtype::Float16),
+        ];
         let hot = hot.into_iter().filter(|_| layout.k > LONG);
         for (m, dtype) in in_turn.chain(hot) {
             let x = normal(2, &[m, depth as i32]).as_dtype(dtype).expect("a float type");
@@ -168,11 +174,12 @@ fn all_cases() -> Vec<Case> {
     let mut all = cases();
     all.push(case(&Nf4::from(64), 272, 261));
     all.push(case(&Nf4::from(64), 264, 576));
+    all.push(case(&Nf4::from(64), 25, 640));
     all.push(case(&Int8 { granularity: Granularity::Block(576) }, 264, 576));
     all.push(case(&Affine { bits: 4, group: 64 }, 264, 576));
-    all.push(case(&Affine { bits: 3, group: 32 }, 264, 544));
+    all.push(case(&Affine { bits: 3, group: 32 }, 264, 640));
     all.push(case(&Affine { bits: 6, group: 32 }, 130, 320));
-    all.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 130, 320));
+    all.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 130, 640));
     all
 }
 

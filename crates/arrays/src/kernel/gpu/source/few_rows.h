@@ -32,6 +32,16 @@ template <class W, int STEPS> TACIT_FN Strip<W, STEPS> load_strip(W w, u64 first
   return strip;
 }
 
+// Eight of its elements.
+template <class W, int STEPS> TACIT_FN Eight strip_values(W w, TACIT_THREAD const Strip<W, STEPS>& strip, int step) {
+  Eight values = units_in<W, STEPS>(w, strip.codes, step);
+  TACIT_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    values.at[i] = value_of<W>(values.at[i], W::SPAN >= 8 ? strip.line[step] : line_of(w, strip.first + 8 * step + i));
+  }
+  return values;
+}
+
 // What eight elements are multiplied by x as, and what their sum is multiplied by afterwards: units and their scale, where they
 // share it and nothing is added to them, or values.
 template <class W, int STEPS> TACIT_FN Eight strip_factors(W w, Strip<W, STEPS> strip, int step) {
