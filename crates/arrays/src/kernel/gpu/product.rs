@@ -46,7 +46,7 @@ pub(super) enum Chosen<'a> {
 
 /// How a group computes its part.
 struct Way {
-    text: &'static str,
+    text: Vec<&'static str>,
     label: String,
     /// The group's memory, which Metal declares in a function's outermost scope only.
     memory: String,
@@ -61,7 +61,11 @@ impl Product<'_> {
     pub(super) fn parts(&self, what: &str, target: Target) -> Option<Parts> {
         let weight = Weight::new(self.layout, self.children)?;
         let kind = float(self.x.dtype)?;
-        let way = if self.m <= FEW { self.few(kind) } else { self.many(kind) };
+        let way = if self.m <= FEW {
+            self.few(kind)
+        } else {
+            self.band(kind, &weight, target).unwrap_or_else(|| self.many(kind, target))
+        };
         let entries = self.entries.min(MOST_ENTRIES);
         if way.groups.contains(&0) || entries == 0 || self.depth() == 0 {
             return None;
@@ -116,7 +120,7 @@ impl Product<'_> {
         let sizes = [self.n, self.layout.k, self.m, self.entries, groups, count, 0, weight.block];
         Some(Parts {
             label: format!("{what}_{}_{}_{}", weight.label, short(self.x.dtype), way.label),
-            common: vec![target.matrix(), include_str!("source/no_product.h"), way.text],
+            common: [vec![include_str!("source/no_product.h")], way.text].concat(),
             description: header,
             body,
             inputs: names,
@@ -151,7 +155,7 @@ impl Product<'_> {
                     )
                 };
                 Way {
-                    text: include_str!("source/few_rows.h"),
+                    text: vec![include_str!("source/few_rows.h")],
                     label: format!("t{rows}_s{steps}"),
                     memory: String::new(),
                     call: format!("    if (aligned) {}\n    else {}\n", multiply("true"), multiply("false")),
@@ -163,7 +167,7 @@ impl Product<'_> {
                 let steps = usize::from(k.is_multiple_of(8));
                 let width = if steps == 1 { 64 } else { 32 };
                 Way {
-                    text: include_str!("source/few_rows.h"),
+                    text: vec![include_str!("source/few_rows.h")],
                     label: format!("p{rows}_s{steps}"),
                     memory: "  TACIT_GROUP_ARRAY(float, tacit_meeting, THREADS);\n".to_owned(),
                     call: format!(
@@ -178,15 +182,35 @@ impl Product<'_> {
         }
     }
 
+    /// Each thread decodes what it multiplies, where rows and blocks are long.
+    fn band(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
+        let (k, bits) = (self.layout.k, self.layout.scheme.bits());
+        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= LONG && k.is_multiple_of(64);
+        if !fits || weight.span < 16 || bits > 8 {
+            return None;
+        }
+        Some(Way {
+            text: vec![target.matrix(), target.band()?, include_str!("source/band.h")],
+            label: "band".to_owned(),
+            memory: format!(
+                "  typedef tacit::Band<Weight, {kind}, 128> Tile;\n  TACIT_ALIGNED_GROUP_ARRAY({kind}, tacit_memory, Tile::MEMORY);\n"
+            ),
+            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.x * 128, at.y * 128, at, tacit_memory, aligned);\n".to_owned(),
+            threads: 256,
+            // Groups that run beside each other read the same elements.
+            groups: [self.m.div_ceil(128), self.n.div_ceil(128)],
+        })
+    }
+
     /// Tiles are decoded into the memory of a group.
-    fn many(&self, kind: &str) -> Way {
+    fn many(&self, kind: &str, target: Target) -> Way {
         let steps = usize::from(self.layout.k.is_multiple_of(8));
         let transposed = usize::from(self.orientation == Orientation::Transposed);
         // The matrix units take weights in the type of x, as of a dense matrix. That is lost in a long sum and not in a short one.
         let tile = if kind == "float" || self.depth() < LONG { "ExactTile" } else { "MatrixTile" };
         let tile_type = format!("tacit::{tile}<Weight, {kind}, {steps}, {transposed}>");
         Way {
-            text: include_str!("source/tiles.h"),
+            text: vec![target.matrix(), include_str!("source/tiles.h")],
             label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
             memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
             call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.thread, tacit_memory, aligned);\n"

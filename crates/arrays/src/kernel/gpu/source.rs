@@ -41,6 +41,16 @@ impl Target {
         }
     }
 
+    /// The products of a band of rows by four warps, which no simdgroup of Metal has.
+    pub(super) fn band(self) -> Option<&'static str> {
+        match self {
+            Self::Gpu(Backend::Cuda) => Some(include_str!("source/band_cuda.h")),
+            Self::Gpu(Backend::Metal) => None,
+            #[cfg(test)]
+            Self::Host => Some(include_str!("source/band_host.h")),
+        }
+    }
+
     /// The start of a body: where the thread is.
     fn place(self) -> &'static str {
         match self {

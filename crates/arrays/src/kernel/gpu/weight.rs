@@ -21,6 +21,8 @@ pub(super) struct Weight {
     pub label: String,
     /// Elements of a block, which the kernel is told of.
     pub block: usize,
+    /// Elements that share a scale, counted from a multiple of them: 64 at most.
+    pub span: usize,
 }
 
 impl Weight {
@@ -39,8 +41,7 @@ impl Weight {
         if writer.names.len() != children.len() {
             return None;
         }
-        // Elements that share a scale, counted from a multiple of them.
-        let span = [32, 16, 8].into_iter().find(|span| block.is_multiple_of(*span)).unwrap_or(1);
+        let span = [64, 32, 16, 8].into_iter().find(|span| block.is_multiple_of(*span)).unwrap_or(1);
         // A block of another length would make one text for each shape: the kernel is told of it when it runs.
         let known = if block.is_power_of_two() { block } else { 0 };
         for (name, value) in [
@@ -73,6 +74,7 @@ impl Weight {
             inputs: names.into_iter().map(str::to_owned).collect(),
             label,
             block,
+            span,
         })
     }
 }

@@ -24,6 +24,7 @@
 #define TACIT_UNROLL
 #define TACIT_TABLE(name, count) static const unsigned int name[count]
 #define TACIT_GROUP_ARRAY(type, name, count) type* name = (type*)host::group_array(#name, (count) * sizeof(type))
+#define TACIT_ALIGNED_GROUP_ARRAY(type, name, count) TACIT_GROUP_ARRAY(type, name, count)
 #define TACIT_BARRIER() host::wait_for_group()
 #define TACIT_PLACE() host::place()
 
@@ -125,6 +126,8 @@ void wait_for_group();
 void wait_for_warp();
 void* group_array(const char* name, std::size_t bytes);
 float shuffle_xor(float value, tacit::u32 mask);
+// What the lanes of this warp show each other.
+tacit::u32 (*shown())[16];
 
 }  // namespace host
 

@@ -57,6 +57,9 @@ float shuffle_xor(float value, u32 mask) {
   return other;
 }
 
+u32 shown_words[32][32][16];
+u32 (*shown())[16] { return shown_words[running->place.warp]; }
+
 // Memory of the group, which holds NaN at first.
 void* group_array(const char* name, std::size_t bytes) {
   std::vector<char>& array = arrays[name];
