@@ -5,14 +5,16 @@
 # `bash tests/gpu/run.sh FOLDER RESULTS` in a checkout of the same commit joins them and runs. Needs what a build of Tacit needs;
 # the machine there needs a GPU, its driver, and Python with CUDA 13's packages (those that the wheel mlx-cuda-13 asks for).
 #
-# TACIT_GPU_SMALL=1 packs the program `tacit` alone, by which CI tries the packing and the unpacking.
+# TACIT_GPU_SMALL=1 packs the program `tacit` alone, built for the CPU, by which CI tries the packing and the unpacking.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 part=${2:-60}
-export MLX_BACKEND=cuda13 CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=none CARGO_PROFILE_BENCH_DEBUG=none
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/gpu
+export CARGO_TERM_COLOR=never
+if [[ -z ${TACIT_GPU_SMALL:-} ]]; then
+    export MLX_BACKEND=cuda13 CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=none CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/gpu
+fi
 
 built=$folder/built.jsonl
 : >"$built"
