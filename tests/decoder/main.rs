@@ -8,3 +8,4 @@ mod golden;
 mod hybrid;
 mod losses;
 mod refused;
+mod twice;

@@ -59,7 +59,7 @@ fn built(mut config: Config, parameters: Parameters, source: &Source<'_>) -> Res
     let mut parameters = layout::as_mlx_lm(source.tensors, parameters)?;
     let head = parameters.contains_key(HEAD);
     if *config.tied.get_or_insert(!head) {
-        parameters.remove(HEAD);
+        layout::drop_tied_head(source.tensors, &mut parameters)?;
     }
     // Old checkpoints keep what is computed.
     parameters.retain(|path, _| !path.ends_with(".rotary_emb.inv_freq"));
