@@ -236,14 +236,14 @@ fn a_step_of_training_and_one_of_evaluation_share_a_model() -> Result<()> {
         let (mut eager, mut state) = (first.clone(), first.clone());
         let (mut training, mut evaluation) =
             (compile_with_state(denied(), train), compile_with_state(denied(), evaluate));
-        for call in 0..4 {
+        for (call, &way) in WAYS.iter().enumerate() {
             let trains = order >> call & 1 == 0;
             let mut called = |state: &mut Trained, x: &Array| {
                 if trains { training.call(state, x) } else { evaluation.call(state, x) }
             };
             let (kept, before) = (state.clone(), held(&state.0));
             // Of another number of rows, so that it is traced.
-            fails.set(WAYS[call]);
+            fails.set(way);
             assert!(called(&mut state, &ones(&[2 + call as i32, 64])).is_err());
             fails.set(Fails::No);
             assert_eq!(held(&state.0), before);
