@@ -68,9 +68,14 @@ fn an_expert_has_one_number_and_a_layer_one_array_of_them() -> tacit::Result<()>
         let experts = ops::zeros_dtype(&[4, 32, 32], Dtype::Float32).expect("zeros");
         parameters.insert("model.layers.1.mlp.switch_mlp.up_proj.weight".to_owned(), experts.into());
     };
-    refused("float/qwen3_moe", "together", &together, &expect![[r#"
+    refused(
+        "float/qwen3_moe",
+        "together",
+        &together,
+        &expect![[r#"
         FOLDER: model.layers.1.mlp.experts.0.up_proj.weight: model.layers.1.mlp.switch_mlp.up_proj.weight is there too, which stands for all experts of the layer
-        help: fetch the tensors again, all of them"#]])
+        help: fetch the tensors again, all of them"#]],
+    )
 }
 
 /// As transformers has it; what is written for llama.cpp says the same.
