@@ -65,7 +65,12 @@ impl<M: ModuleParameters> Tree for Model<M> {
             return Ok(());
         }
         let made = reader.is_made();
-        let keys = reader.enter(MODEL)?.keys();
+        let entered = reader.enter(MODEL)?;
+        if made && entered.static_field::<bool>(TRAINING)? != self.training {
+            // The module has a mode of its own, which is no parameter: the function itself has to change it.
+            return Err(Error::decline("the call leaves the model in another mode"));
+        }
+        let keys = entered.keys();
         self.refresh();
         let own = self.places.paths.iter().map(String::as_str).filter(|path| !self.ties.is_tied(path));
         let moved = Moved::of(own, keys);

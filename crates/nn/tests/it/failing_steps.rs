@@ -161,6 +161,25 @@ fn a_step_that_moves_a_parameter_does_so_in_each_model() -> Result<()> {
     Ok(())
 }
 
+/// A replay left the second model in training.
+#[test]
+fn a_step_that_ends_training_does_so_in_each_model() -> Result<()> {
+    let mut step = compile_with_state(denied(), |model: &mut Model<nn::Sequential>, x: Array| {
+        model.training_mode(false);
+        model.forward(&x)
+    });
+    let x = ones(&[1, 64]);
+    for _ in 0..3 {
+        let dropout = nn::DropoutBuilder::new().p(0.5).build().expect("a probability");
+        let mut model = Model::new(nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(dropout))?;
+        let made = step.call(&mut model, &x)?.dense()?;
+        for _ in 0..3 {
+            assert_near(&numbers(&model.forward(&x)?), &numbers(&made));
+        }
+    }
+    Ok(())
+}
+
 /// It is recorded twice, and in the second recording the module has another form than in the first.
 #[test]
 fn a_step_that_moves_a_parameter_and_draws_is_refused() -> Result<()> {
