@@ -128,7 +128,7 @@ const LEFT_OUT: [&str; 4] = ["linalg::det", "linalg::lu", "linalg::slogdet", "li
 /// its value.
 const UNSAFE_GRADIENTS: [&str; 3] = ["cummax", "cummin", "pad[value]"];
 
-const EXTENTS: [i32; 10] = [1, 2, 3, 4, 4, 5, 7, 8, 16, 33];
+const EXTENTS: [i32; 11] = [1, 2, 3, 4, 4, 5, 7, 8, 16, 17, 33];
 
 /// The program of a seed; implicit inputs are of these subjects.
 pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {

@@ -101,7 +101,7 @@ fn the_state_of_the_thread_gives_each_draw_its_own_numbers() {
     let mut run = || {
         let mut all = Vec::new();
         for size in [5, 7, 5, 7, 5, 16] {
-            for made in [one.call(&zeros(&[size])), two.call(&zeros(&[size]))] {
+            for made in [one.call(zeros(&[size])), two.call(zeros(&[size]))] {
                 all.extend(made.expect("a call").iter().map(|made| floats(&made.dense().expect("an array"))));
             }
         }

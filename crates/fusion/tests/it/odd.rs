@@ -120,10 +120,10 @@ fn elements_of_every_kind_and_shape() {
             x.round(0)?,
             x.floor()?,
             x.abs()?.negative()?,
-            ops::select(&x.gt(y)?, &x, &number(&x, 7.0))?,
+            ops::select(&x.gt(y)?, &x, number(&x, 7.0))?,
             ops::select(&x.ne(&x)?, &zero, &x)?,
-            ops::maximum(&x, &number(&x, 0.0))?,
-            ops::maximum(&number(&x, -0.0), &x)?,
+            ops::maximum(&x, number(&x, 0.0))?,
+            ops::maximum(number(&x, -0.0), &x)?,
             x.divide(y)?,
             x.divide(&zero)?,
             x.square()?.sqrt()?,
@@ -354,12 +354,12 @@ fn gradients_of_what_is_not_chosen() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let g = |x: &Array| -> std::result::Result<Array, mlx_rs::error::Exception> {
             let positive = x.gt(number(x, 0.0))?;
-            let safe = ops::select(&positive, x, &one(x))?;
-            let inner = ops::select(&positive, &safe.sqrt()?, &number(x, 0.0))?;
-            let unsafe_one = ops::select(&positive, &x.sqrt()?, &number(x, 0.0))?;
+            let safe = ops::select(&positive, x, one(x))?;
+            let inner = ops::select(&positive, &safe.sqrt()?, number(x, 0.0))?;
+            let unsafe_one = ops::select(&positive, &x.sqrt()?, number(x, 0.0))?;
             inner
                 .add(&unsafe_one)?
-                .add(ops::maximum(x, &number(x, 0.0))?)?
+                .add(ops::maximum(x, number(x, 0.0))?)?
                 .add(x.abs()?)?
                 .add(ops::clip(x, (number(x, -1.0), number(x, 1.0)))?)?
                 .sum(None)
