@@ -78,6 +78,7 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
     if !environment::is_apple() {
         let quoted = |text: &str| format!("\"{text}\"");
         build.define("MLX_SYS_PREAMBLE_HEADER", &*quoted(kernels::HEADER));
+        build.define("MLX_SYS_ARCHITECTURE", &*quoted(&environment::cargo("CARGO_CFG_TARGET_ARCH")));
         build.define("MLX_SYS_VERSION", &*quoted(&mlx.version));
         build.define("MLX_SYS_PREAMBLE", &*quoted(&kernels::file().to_string_lossy()));
         build.file(own.join("jit_directory.cpp"));
