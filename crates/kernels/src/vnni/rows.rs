@@ -233,7 +233,11 @@ impl Group<'_> {
             for (sums, from) in sums.iter_mut().zip(&self.from) {
                 let from = from.wrapping_add(vector * VECTOR);
                 // The next group's codes: a row is too short for the hardware to learn its stream.
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(self.ahead).cast());
+                #[allow(unused_unsafe, reason = "Rust 1.91 has the intrinsic unsafe, later ones do not")]
+                // SAFETY: a prefetch reads nothing, wherever the address leads.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(self.ahead).cast());
+                }
                 // SAFETY: the caller's promise.
                 let (codes, x) =
                     unsafe { (_mm512_loadu_si512(from.cast()), x.add(vector * if PAIRS { 128 } else { 64 })) };
