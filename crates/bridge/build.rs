@@ -30,6 +30,8 @@ fn main() {
     build.opt_level(if unoptimized { 1 } else { 2 }).debug(false).flag_if_supported("-g1");
     // MLX's headers are not free of unused parameters; ours are checked.
     build.flag_if_supported("-Wno-unused-parameter");
+    // On Arm GCC notes wherever a pair of floats is returned that GCC 10 had changed how: everything here is compiled by one.
+    build.flag_if_supported("-Wno-psabi");
     build.file(merged(&out)).compile("tacit_bridge");
 }
 
