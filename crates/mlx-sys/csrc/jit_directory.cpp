@@ -7,8 +7,9 @@
 // folder of this process alone, and hands every other call on. `TMPDIR` stays as it is.
 //
 // The folder is `<cache>/jit/<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
-// earlier processes are linked in at the start, new ones are linked out at exit. Beside the kernels stands the header
-// that each begins with, as the build has precompiled it.
+// earlier processes are linked in at the start, new ones are linked out at exit. They are kept by the machine that they are for,
+// as MLX's names do not say it: a home may be that of several machines, or of one that emulates another. Beside the kernels
+// stands the header that each begins with, as the build has precompiled it.
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -29,6 +30,14 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kernels = MLX_SYS_KERNELS;
+
+#if defined(__x86_64__)
+constexpr const char* machine = "x86_64";
+#elif defined(__aarch64__)
+constexpr const char* machine = "aarch64";
+#else
+#error "MLX has no library for this machine; name it here as `uname -m` does"
+#endif
 
 fs::path system_temp_directory() {
   using Function = fs::path (*)();
@@ -139,7 +148,7 @@ class PrivateFolder {
     bring_preamble(own_);
     if (!shared_.empty()) {
       sweep(shared_);
-      share(shared_ / kernels, own_ / kernels, [](const fs::path&) { return true; });
+      share(shared_ / machine / kernels, own_ / kernels, [](const fs::path&) { return true; });
     }
   }
 
@@ -149,7 +158,7 @@ class PrivateFolder {
     }
     if (!shared_.empty()) {
       // What has been loaded is whole; the compiler may still be at work on the rest.
-      share(own_ / kernels, shared_ / kernels, is_loaded);
+      share(own_ / kernels, shared_ / machine / kernels, is_loaded);
     }
     std::error_code ignored;
     fs::remove_all(own_, ignored);
