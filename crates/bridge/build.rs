@@ -21,7 +21,11 @@ fn main() {
     }
     let include = env::var_os("DEP_MLX_INCLUDE").expect("mlx-sys publishes its include folders");
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++20").includes(env::split_paths(&include)).include("cpp").include(&out);
+    build.cpp(true).std("c++20").include("cpp").include(&out);
+    // Of headers that are not ours nothing is warned of.
+    for folder in env::split_paths(&include) {
+        build.flag("-isystem").flag(folder);
+    }
     for define in env::var("DEP_MLX_DEFINES").unwrap_or_default().split(',').filter(|d| !d.is_empty()) {
         build.define(define, None);
     }
