@@ -23,7 +23,11 @@ fn main() {
     }
     let include = env::var_os("DEP_MLX_INCLUDE").expect("mlx-sys publishes its include folders");
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++20").includes(env::split_paths(&include)).include("cpp").include(&out);
+    build.cpp(true).std("c++20").include("cpp").include(&out);
+    // Of headers that are not ours nothing is warned of.
+    for folder in env::split_paths(&include) {
+        build.flag("-isystem").flag(folder);
+    }
     for define in defines.split(',').filter(|define| !define.is_empty()) {
         build.define(define, None);
     }
@@ -32,6 +36,8 @@ fn main() {
     build.opt_level(if unoptimized { 1 } else { 2 }).debug(false).flag_if_supported("-g1");
     // MLX's headers are not free of unused parameters; ours are checked.
     build.flag_if_supported("-Wno-unused-parameter");
+    // On Arm GCC notes wherever a pair of floats is returned that GCC 10 had changed how: everything here is compiled by one.
+    build.flag_if_supported("-Wno-psabi");
     build.file(merged(&out)).compile("tacit_bridge");
 }
 

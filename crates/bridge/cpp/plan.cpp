@@ -136,7 +136,11 @@ class PlanResult : public Primitive {
 }  // namespace
 
 bool is_planned(const array& value) {
-  return value.has_primitive() && typeid(value.primitive()) == typeid(PlanResult);
+  if (!value.has_primitive()) {
+    return false;
+  }
+  const auto& primitive = value.primitive();
+  return typeid(primitive) == typeid(PlanResult);
 }
 
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {

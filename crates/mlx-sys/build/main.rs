@@ -15,6 +15,7 @@ mod header;
 mod kernels;
 mod link;
 mod locate;
+mod mach_o;
 mod mlx_c;
 mod python;
 mod versions;

@@ -6,11 +6,10 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::Step;
 use crate::{
     Isa, Matrix, Order,
     int8_lanes::transpose_scales,
-    integers::{IntegerProduct, Integers, Work},
+    integers::{self, IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
@@ -80,15 +79,7 @@ struct Activations {
 
 impl Activations {
     fn new(rows: &[i8], k: usize, matrix: &Matrix, weights: &Integers) -> Self {
-        let (mut runs, mut blocks) = (Vec::new(), Vec::new());
-        for step in Step::all(matrix) {
-            let mut from = 0;
-            for (end, block) in step.ends.into_iter().zip(step.blocks) {
-                runs.push(end - from);
-                blocks.push(block);
-                from = end;
-            }
-        }
+        let (runs, blocks) = integers::runs(matrix);
         let mut starts = Vec::with_capacity(runs.len() * (rows.len() / k));
         for row in rows.chunks_exact(k) {
             let mut rest = row;
