@@ -7,6 +7,9 @@
 mod dequantize;
 #[cfg(test)]
 mod emulator;
+mod encode;
+#[cfg(test)]
+mod encode_tests;
 mod matmul;
 mod product;
 #[cfg(test)]
@@ -17,5 +20,6 @@ mod tests;
 mod weight;
 
 pub(super) use dequantize::{dequantize, gather_rows};
+pub(super) use encode::{encode_by, quantize};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
 pub(super) use source::Parts;

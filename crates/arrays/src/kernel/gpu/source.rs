@@ -92,6 +92,7 @@ pub(crate) struct Parts {
     /// The body after the place of the thread.
     pub body: String,
     pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
     pub sizes: Vec<i32>,
     /// Groups along each axis.
     pub groups: [usize; 3],
@@ -105,14 +106,14 @@ impl Parts {
     pub(crate) fn launch(self) -> Launch {
         let header = [self.target.header(), self.common.concat(), self.description].concat();
         let body = [self.target.place(), &self.body].concat();
-        let hash = fingerprint(&[&header, &body, &self.inputs.join(",")]);
+        let hash = fingerprint(&[&header, &body, &self.inputs.join(","), &self.outputs.join(",")]);
         let [x, y, z] = self.groups;
         Launch {
             name: format!("tacit_{}_{hash:016x}", self.label),
             header,
             body,
             inputs: self.inputs,
-            outputs: vec!["out".to_owned()],
+            outputs: self.outputs,
             sizes: self.sizes,
             grid: [x * self.threads, y, z],
             group: [self.threads, 1, 1],

@@ -11,7 +11,7 @@ use tacit_kernels::Orientation;
 
 use super::emulator::{Compiled, Job, Program};
 use super::source::{Parts, Target};
-use super::{dequantize, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
+use super::{dequantize, encode_tests, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
 use crate::format::mx::ScaleRule;
 use crate::format::{Affine, Granularity, Int8, Mxfp8, Nf4};
 use crate::kernel::dequantize::Dequantize;
@@ -43,7 +43,7 @@ struct Check {
     tolerance: f64,
 }
 
-fn bytes(array: &Array) -> Vec<u8> {
+pub(super) fn bytes(array: &Array) -> Vec<u8> {
     fn of<T: mlx_rs::ArrayElement + Copy, const N: usize>(array: &Array, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
         array.as_slice::<T>().iter().flat_map(|&value| bytes(value)).collect()
     }
@@ -60,7 +60,7 @@ fn bytes(array: &Array) -> Vec<u8> {
 }
 
 /// Numbers by their bytes.
-fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+pub(super) fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     match dtype {
         Dtype::Float16 => bytes.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f32()).collect(),
         Dtype::Bfloat16 => bytes.as_chunks().0.iter().map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect(),
@@ -68,7 +68,7 @@ fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     }
 }
 
-fn avals(inputs: &[Array]) -> Vec<Aval> {
+pub(super) fn avals(inputs: &[Array]) -> Vec<Aval> {
     inputs.iter().map(Aval::from).collect()
 }
 
@@ -86,7 +86,7 @@ fn with_rounded(layout: Layout, orientation: Orientation, inputs: &[Array]) -> A
     x.matmul(right).expect("fits").as_dtype(dtype).expect("floats")
 }
 
-const DTYPES: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
+pub(super) const DTYPES: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
 
 /// Rows of activations: for the few that are multiplied at once, and for tiles.
 const ROWS: [i32; 3] = [1, 3, 70];
@@ -221,7 +221,7 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
         let name = format!("{} {:?}", sample.parts.label, sample.parts.sizes);
         Check {
             name,
-            launch: program.add(sample.parts, &avals(&sample.inputs), sample.dtype),
+            launch: program.add(sample.parts, &avals(&sample.inputs), &[sample.dtype]),
             expected: (sample.expected)(&sample.inputs),
             inputs: sample.inputs.iter().map(bytes).collect(),
             tolerance: sample.tolerance,
@@ -234,13 +234,13 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
         order: at as u32 % 4,
         at_end: at % 2 == 1,
         inputs: check.inputs.clone(),
-        length: check.expected.nbytes(),
+        lengths: vec![check.expected.nbytes()],
     };
     let jobs: Vec<Job> = checks.iter().enumerate().map(job).collect();
     let results = emulator.run(&jobs).expect("runs");
     assert_eq!(results.len(), checks.len());
     for (check, found) in checks.iter().zip(&results) {
-        compare(&check.name, found, &check.expected, check.tolerance);
+        compare(&check.name, &found[0], &check.expected, check.tolerance);
     }
 }
 
@@ -249,11 +249,13 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
 fn their_sources_are_written_for_compilers() {
     let Some(folder) = std::env::var_os("TACIT_GPU_SOURCES") else { return };
     for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
+        let of_samples = all_samples(backend.into())
+            .into_iter()
+            .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
-        for sample in all_samples(backend.into()) {
-            let launch = sample.parts.launch();
+        for (launch, inputs, outputs) in of_samples.chain(encode_tests::launches(backend)) {
             if written.insert(launch.name.clone()) {
-                let text = signature::function(&launch, backend, &avals(&sample.inputs), sample.dtype);
+                let text = signature::function(&launch, backend, &inputs, &outputs);
                 std::fs::write(Path::new(&folder).join(format!("{}.{ending}", launch.name)), text).expect("writes");
             }
         }

@@ -200,7 +200,7 @@ impl Table {
 }
 
 /// A label as part of a name in the text.
-fn word(label: &str) -> String {
+pub(super) fn word(label: &str) -> String {
     label.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
 }
 

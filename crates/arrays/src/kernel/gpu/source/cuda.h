@@ -36,7 +36,10 @@ struct bf16 {
 
 TACIT_FN float exact_mul(float a, float b) { return __fmul_rn(a, b); }
 TACIT_FN float exact_add(float a, float b) { return __fadd_rn(a, b); }
+TACIT_FN float exact_div(float a, float b) { return __fdiv_rn(a, b); }
+TACIT_FN float nearest_even(float value) { return rintf(value); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
+TACIT_FN u32 to_bits(float value) { return __float_as_uint(value); }
 TACIT_FN float to_float(float value) { return value; }
 TACIT_FN float half_from_bits(u32 bits) {
   float value;
@@ -70,6 +73,7 @@ TACIT_FN float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(0xfff
 
 template <class P> TACIT_FN bool is_aligned(P at) { return ((u64)at & 15) == 0; }
 TACIT_FN u32 load16(const u8* at) { return *(const u16*)at; }
+TACIT_FN void store32(u8* at, u32 word) { *(u32*)at = word; }
 TACIT_FN u32 load32(const u8* at) { return __ldg((const u32*)at); }
 struct Quad { u32 word[4]; };
 TACIT_FN Quad load128(const u8* at) {
