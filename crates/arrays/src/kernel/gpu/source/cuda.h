@@ -16,6 +16,7 @@
   __shared__ __align__(1024) unsigned char name##_bytes[(count) * sizeof(type)]; \
   type* name = (type*)name##_bytes
 #define TACIT_BARRIER() __syncthreads()
+#define TACIT_WARP_BARRIER() __syncwarp()
 #define TACIT_PLACE() \
   tacit::Place { blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.x & 31, threadIdx.x >> 5 }
 
@@ -32,6 +33,8 @@ typedef __nv_bfloat16 bf16;
 TACIT_FN float exact_mul(float a, float b) { return __fmul_rn(a, b); }
 TACIT_FN float exact_add(float a, float b) { return __fadd_rn(a, b); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
+TACIT_FN u32 to_bits(float value) { return __float_as_uint(value); }
+TACIT_FN float exp_of(float value) { return expf(value); }
 TACIT_FN float to_float(float value) { return value; }
 TACIT_FN float to_float(f16 value) { return __half2float(value); }
 TACIT_FN float to_float(bf16 value) { return __bfloat162float(value); }

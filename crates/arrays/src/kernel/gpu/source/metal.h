@@ -11,6 +11,7 @@
 #define TACIT_TABLE(name, count) constant uint name[count]
 #define TACIT_GROUP_ARRAY(type, name, count) threadgroup type name[count]
 #define TACIT_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define TACIT_WARP_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 
 namespace tacit {
 
@@ -32,6 +33,8 @@ inline float exact_add(float a, float b) {
   return a + b;
 }
 inline float from_bits(u32 bits) { return as_type<float>(bits); }
+inline u32 to_bits(float value) { return as_type<u32>(value); }
+inline float exp_of(float value) { return metal::precise::exp(value); }
 inline float to_float(float value) { return value; }
 inline float to_float(f16 value) { return (float)value; }
 inline float to_float(bf16 value) { return (float)value; }
