@@ -3,7 +3,7 @@
 #
 # FOLDER gets `part.00`, `part.01`, .. of at most PART_MIB (60) each, for machines that take no larger file. There,
 # `bash tests/gpu/run.sh FOLDER RESULTS` in a checkout of the same commit joins them and runs. Needs what a build of Tacit needs;
-# the machine there needs Python with CUDA 13's packages, and a GPU.
+# the machine there needs a GPU, its driver, and Python with CUDA 13's packages (those that the wheel mlx-cuda-13 asks for).
 #
 # TACIT_GPU_SMALL=1 packs the program `tacit` alone, by which CI tries the packing and the unpacking.
 set -euo pipefail
@@ -21,9 +21,10 @@ build() {
 }
 build build -p tacit-cli
 if [[ -z ${TACIT_GPU_SMALL:-} ]]; then
-    build test --no-run -p tacit-bridge -p tacit-core -p tacit-arrays -p tacit-nn -p tacit-executable -p tacit-conformance
-    build build --examples
-    build bench --no-run --bench gpu
+    build test --no-run -p tacit-bridge -p tacit-core -p tacit-arrays -p tacit-nn -p tacit-executable
+    build build -p tacit-mlx --example qat_digits --example lora --example own_kernel
+    # It times evals alone, in which no Rust runs: optimizing it changes nothing, and would build everything once more.
+    build bench --no-run --profile dev --bench gpu
 fi
 
 rm -f "$folder"/part.*

@@ -2,6 +2,7 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "mlx/backend/cuda/cuda.h"
@@ -10,6 +11,10 @@
 namespace tacit {
 
 namespace {
+
+// MLX's CUDA backend keeps 400 graphs that differ, and ends a process with an error when it has met twice as many since the
+// process began, as every long run of training does. That only such a run is slower is no reason to end it. What is set stays.
+[[maybe_unused]] const int unchecked = setenv("MLX_ENABLE_CACHE_THRASHING_CHECK", "0", 0);
 
 std::vector<std::string> strings(const char* const* texts, size_t count) {
   return {texts, texts + count};

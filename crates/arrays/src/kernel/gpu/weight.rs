@@ -86,7 +86,7 @@ impl Weight {
             0 => format!("  {variable}.table = 0;\n  {variable}.lane = 0;\n"),
             staged => format!(
                 "  TACIT_GROUP_ARRAY(float, {prefix}tacit_staged, {staged});\n  {variable}.table = {prefix}tacit_staged;\n  \
-                 {variable}.lane = at.lane % {} * 4;\n  tacit::stage_table({variable}, {prefix}tacit_staged, at.thread, THREADS);\n  \
+                 {variable}.lane = at.lane % {} * 4;\n  tacit::stage_table({variable}, {prefix}tacit_staged, at.id, THREADS);\n  \
                  TACIT_BARRIER();\n",
                 table.replicas
             ),

@@ -4,9 +4,9 @@
 namespace tacit {
 
 // Whether any thread of a group says so. `flag` is read by nobody else.
-TACIT_FN bool any_of_group(bool own, TACIT_GROUP float* flag, u32 thread) {
+TACIT_FN bool any_of_group(bool own, TACIT_GROUP float* flag, u32 id) {
   TACIT_BARRIER();
-  if (thread == 0) *flag = 0.0f;
+  if (id == 0) *flag = 0.0f;
   TACIT_BARRIER();
   if (own) *flag = 1.0f;
   TACIT_BARRIER();
@@ -36,7 +36,7 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
     Put<float, W_ROW, 1> key_tile = {right};
     Put<float, W_ROW, 0> value_tile = {right};
     // A thread has four rows, and every 16th column; the 16 threads of a row run together.
-    const u32 r0 = at.thread / 16 * 4, c0 = at.thread % 16;
+    const u32 r0 = at.id / 16 * 4, c0 = at.id % 16;
     u64 masks[4];
     TACIT_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -65,16 +65,16 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
             seen = seen || (token < tokens && Masked<MASK>::sees(numbers[i][j]));
           }
         }
-        if (MASK != NO_MASK && skip && !any_of_group(seen, flag, at.thread)) continue;
+        if (MASK != NO_MASK && skip && !any_of_group(seen, flag, at.id)) continue;
         for (u32 d = 0; d < (u32)HEAD; d += DEPTH) {
           TACIT_BARRIER();
-          for (u32 i = at.thread; i < (u32)(ROWS * DEPTH); i += TILE_THREADS) {
+          for (u32 i = at.id; i < (u32)(ROWS * DEPTH); i += TILE_THREADS) {
             const u32 r = i / DEPTH, c = i % DEPTH;
             const bool there = row + r < rows && d + c < (u32)HEAD;
             left[r * Q_ROW + c] = there ? to_float(q[(u64)(row + r) * HEAD + d + c]) : 0.0f;
           }
           StageWeight<K, HEAD % 8 == 0, TOKENS, DEPTH>::stage(keys, key_tile, start * HEAD, first, tokens, d, HEAD,
-                                                              at.thread, keys_aligned);
+                                                              at.id, keys_aligned);
           TACIT_BARRIER();
           add<Q_ROW, W_ROW>(left, right, r0, c0, scores);
         }
@@ -111,7 +111,7 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
           for (u32 t = 0; t < (u32)TOKENS && first + t < tokens; t += DEPTH) {
             TACIT_BARRIER();
             StageWeight<V, WIDTH % 8 == 0, DEPTH, TOKENS>::stage(values, value_tile, start * WIDTH, first + t, tokens,
-                                                                 chunk * TOKENS, WIDTH, at.thread, values_aligned);
+                                                                 chunk * TOKENS, WIDTH, at.id, values_aligned);
             TACIT_BARRIER();
             add<P_ROW, W_ROW>(left + t, right, r0, c0, sums[chunk]);
           }
@@ -124,7 +124,7 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
         for (u32 mask = 8; mask > 0; mask /= 2) sum[i] = exact_add(sum[i], shuffle_xor(sum[i], mask));
         again = again || (row + r0 + i < rows && Masked<MASK>::counts_hidden(max[i], hiding.hidden));
       }
-      if (MASK != NO_MASK && skip && any_of_group(again, flag, at.thread)) continue;
+      if (MASK != NO_MASK && skip && any_of_group(again, flag, at.id)) continue;
       TACIT_UNROLL
       for (int i = 0; i < 4; ++i) {
         if (row + r0 + i >= rows) continue;

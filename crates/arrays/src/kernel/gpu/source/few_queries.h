@@ -97,7 +97,7 @@ template <class K, class V, int HEAD, int WIDTH, int ROWS, int WARPS, int MASK> 
     TACIT_GROUP float* states = memory + (MEMORY - STATES);
     TACIT_GROUP float* weights = meeting + at.warp * 32 * ROWS;
     const bool keys_aligned = is_aligned(keys.codes), values_aligned = is_aligned(values.codes);
-    for (u32 i = at.thread; i < (u32)(ROWS * HEAD); i += 32 * WARPS) {
+    for (u32 i = at.id; i < (u32)(ROWS * HEAD); i += 32 * WARPS) {
       const u32 r = i / HEAD, d = i % HEAD;
       queries[(d / 8 * ROWS + r) * 8 + d % 8] = row + r < rows ? to_float(q[(u64)(row + r) * HEAD + d]) : 0.0f;
     }
@@ -182,7 +182,7 @@ template <class K, class V, int HEAD, int WIDTH, int ROWS, int WARPS, int MASK> 
         }
         TACIT_BARRIER();
         if (row + r >= rows) continue;
-        for (u32 c = at.thread; c < (u32)WIDTH; c += 32 * WARPS) {
+        for (u32 c = at.id; c < (u32)WIDTH; c += 32 * WARPS) {
           float total = 0.0f;
           for (int part = 0; part < WARPS * AT_ONCE; ++part) total = exact_add(total, meeting[part * WIDTH + c]);
           write(out, (u64)(row + r) * WIDTH + c, total);

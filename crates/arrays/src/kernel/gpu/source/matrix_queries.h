@@ -26,7 +26,7 @@ template <class K, class V, class T, int HEAD, int WIDTH, int MASK> struct Matri
     TACIT_GROUP float* factors = memory + TILES;
     TACIT_GROUP float* flag = factors + SIDE;
     // Each warp makes 16 rows by 32 columns; of the softmax four threads that run together have a row, and every fourth column.
-    const u32 wr = at.warp / 2 * 16, wc = at.warp % 2 * 32, r = at.thread / 4, c0 = at.thread % 4;
+    const u32 wr = at.warp / 2 * 16, wc = at.warp % 2 * 32, r = at.id / 4, c0 = at.id % 4;
     const u32 own = row + r < rows ? row + r : rows - 1;
     const u64 mask = (u64)Places::of(entry + own / queries_each) * masked + (u64)(own % queries_each) * hiding.row;
     for (int skip = 1;; skip = 0) {
@@ -43,19 +43,19 @@ template <class K, class V, class T, int HEAD, int WIDTH, int MASK> struct Matri
           numbers[j] = token < tokens ? Masked<MASK>::number(hiding, mask + (u64)token * hiding.column) : 0.0f;
           seen = seen || (token < tokens && Masked<MASK>::sees(numbers[j]));
         }
-        if (MASK != NO_MASK && skip && !any_of_group(seen, flag, at.thread)) continue;
+        if (MASK != NO_MASK && skip && !any_of_group(seen, flag, at.id)) continue;
         MatrixSum products[2];
         products[0].clear();
         products[1].clear();
         for (u32 d = 0; d < (u32)HEAD; d += SIDE) {
           TACIT_BARRIER();
-          for (u32 i = at.thread; i < (u32)(SIDE * SIDE); i += THREADS) {
+          for (u32 i = at.id; i < (u32)(SIDE * SIDE); i += THREADS) {
             const bool there = row + i / SIDE < rows && d + i % SIDE < (u32)HEAD;
             left[i / SIDE * ROW + i % SIDE] =
                 Round<T>::from(there ? to_float(q[(u64)(row + i / SIDE) * HEAD + d + i % SIDE]) : 0.0f);
           }
           StageWeight<K, HEAD % 8 == 0, SIDE, SIDE, THREADS>::stage(keys, right, start * HEAD, first, tokens, d, HEAD,
-                                                                    at.thread, keys_aligned);
+                                                                    at.id, keys_aligned);
           TACIT_BARRIER();
           TACIT_UNROLL
           for (int e = 0; e < SIDE; e += 16) {
@@ -101,7 +101,7 @@ template <class K, class V, class T, int HEAD, int WIDTH, int MASK> struct Matri
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
           if (chunk > 0) TACIT_BARRIER();
           StageWeight<V, WIDTH % 8 == 0, SIDE, SIDE, THREADS>::stage(values, right, start * WIDTH, first, tokens,
-                                                                     chunk * SIDE, WIDTH, at.thread, values_aligned);
+                                                                     chunk * SIDE, WIDTH, at.id, values_aligned);
           TACIT_BARRIER();
           TACIT_UNROLL
           for (int j = 0; j < 2; ++j) sums[chunk][j].scale_rows(factors + wr, at.lane);
@@ -121,7 +121,7 @@ template <class K, class V, class T, int HEAD, int WIDTH, int MASK> struct Matri
       sum = exact_add(sum, shuffle_xor(sum, 1));
       sum = exact_add(sum, shuffle_xor(sum, 2));
       const bool again = row + r < rows && Masked<MASK>::counts_hidden(max, hiding.hidden);
-      if (MASK != NO_MASK && skip && any_of_group(again, flag, at.thread)) continue;
+      if (MASK != NO_MASK && skip && any_of_group(again, flag, at.id)) continue;
       TACIT_BARRIER();
       if (c0 == 0) factors[r] = 1.0f / sum;
       // Each warp has room of its own for one product.
