@@ -16,7 +16,7 @@ target=$(mkdir -p "${CARGO_TARGET_DIR:=target}" && cd "$CARGO_TARGET_DIR" && pwd
 cuda=$target/cuda
 if [[ ! -e $cuda/complete ]]; then
     rm -rf "$cuda"
-    packages=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-nvcc==13.0.88)
+    packages=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvcc==13.0.88)
     if ! { python3 -m venv "$cuda" && "$cuda/bin/pip" install --quiet --disable-pip-version-check --no-deps "${packages[@]}"; }; then
         rm -rf "$cuda"
         echo "CUDA's compilers cannot be had from pip"
@@ -41,14 +41,14 @@ for text in "$texts"/*.cu; do
     esac
 done
 found=0
-"$cuda/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" tests/scripts/gpu_sources 90a "${chosen[@]}" || found=1
+"$cuda/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 90a "${chosen[@]}" || found=1
 # The instructions of older GPUs are others in the products of many rows alone.
 older=()
 for text in "${chosen[@]}"; do
     [[ $text != *_band_* && $text != *_tile* ]] || ((${#older[@]} >= 3)) || older+=("$text")
 done
 for architecture in 80 75; do
-    "$cuda/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" tests/scripts/gpu_sources "$architecture" "${older[@]}" || found=1
+    "$cuda/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" "$architecture" "${older[@]}" || found=1
 done
 
 # What Metal has not.

@@ -1,6 +1,6 @@
 """Compiles CUDA texts for GPUs that are not here, and says what registers and memory they take.
 
-    compile.py NVIDIA_FOLDER STUBS ARCHITECTURE TEXT...
+    compile.py NVIDIA_FOLDER ARCHITECTURE TEXT...
 
 Fails where a text does not compile, and where a hot one spills registers or keeps anything in local memory."""
 import concurrent.futures
@@ -12,20 +12,14 @@ import subprocess
 import sys
 import tempfile
 
-nvidia, stubs, architecture, *texts = sys.argv[1:]
+nvidia, architecture, *texts = sys.argv[1:]
 # The library loads this by its name.
 for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
     library = ctypes.CDLL(glob.glob(f"{nvidia}/lib/{name}")[0], mode=ctypes.RTLD_GLOBAL)
 # What time is spent in: products of one row and of many.
 HOT = re.compile(r"_(t1_s4|h1|h2|band)_[0-9a-f]+\.cu$")
-OPTIONS = [
-    # As MLX compiles them.
-    "--device-as-default-execution-space",
-    f"--gpu-architecture=compute_{architecture}",
-    f"--include-path={stubs}",
-    f"--include-path={nvidia}/include",
-    f"--include-path={nvidia}/include/cccl",
-]
+# As crates/bridge/cpp/nvrtc.cpp asks for them.
+OPTIONS = [f"--gpu-architecture=compute_{architecture}", "--std=c++17"]
 
 
 def text_of(program, size_of, get):
