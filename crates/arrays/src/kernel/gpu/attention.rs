@@ -78,6 +78,7 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
         description: [keys.text, values.text, sharing.table, masks.places].concat(),
         body,
         inputs: names,
+        outputs: vec!["out".to_owned()],
         sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
         groups: [groups, blocks, 1],
         threads: way.threads,

@@ -285,22 +285,22 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
     let rows = Array::from_slice(&[1_u32, 6, u32::MAX, 5], &[4]);
     let taken = [&[rows], children.as_slice()].concat();
     let parts = gather_rows(&layout, &avals(&taken), Dtype::Float32, Target::Host).expect("has a source");
-    let gather = program.add(parts, &avals(&taken), Dtype::Float32);
+    let gather = program.add(parts, &avals(&taken), &[Dtype::Float32]);
     let stack = StackLayout { rows: layout, count: 3, orientation: Orientation::Transposed };
     let indices = |indices: &[u32]| Array::from_slice(indices, &[3]);
     let chosen = [&[normal(1, &[2, 1, 64]), indices(&[0, 2, 1]), indices(&[2, 0, 3])], children.as_slice()].concat();
     let parts = gather_matmul(&stack, &avals(&chosen), Target::Host).expect("has a source");
-    let multiply = program.add(parts, &avals(&chosen), Dtype::Float32);
+    let multiply = program.add(parts, &avals(&chosen), &[Dtype::Float32]);
     let job = |launch: &Compiled, inputs: &[Array], length| Job {
         launch: launch.clone(),
         order: 0,
         at_end: true,
         inputs: inputs.iter().map(bytes).collect(),
-        length,
+        lengths: vec![length],
     };
     let Some(emulator) = program.compile() else { return };
     let results = emulator.run(&[job(&gather, &taken, 4 * 64 * 4), job(&multiply, &chosen, 3 * 2 * 4)]).expect("runs");
-    let [gathered, multiplied] = [&results[0], &results[1]].map(|bytes| numbers(bytes, Dtype::Float32));
+    let [gathered, multiplied] = [&results[0], &results[1]].map(|results| numbers(&results[0], Dtype::Float32));
     assert_eq!([0, 1, 2, 3].map(|row| nan(&gathered, row, 64)), [false, true, true, false]);
     assert_eq!([0, 1, 2].map(|entry| nan(&multiplied, entry, 2)), [false, true, true]);
 }
@@ -316,6 +316,7 @@ fn exchange(barrier: &str) -> Parts {
              at.id];\n"
         ),
         inputs: vec!["x".to_owned()],
+        outputs: vec!["out".to_owned()],
         sizes: Vec::new(),
         groups: [1, 1, 1],
         threads: 64,
@@ -327,11 +328,11 @@ fn exchange(barrier: &str) -> Parts {
 fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
     let mut program = Program::default();
     let x = Array::from_slice(&(0..64_u8).map(f32::from).collect::<Vec<_>>(), &[64]);
-    let launch = program.add(parts, &[Aval::from(&x)], Dtype::Float32);
+    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
     let emulator = program.compile()?;
     let run = |order| {
-        let job = Job { launch: launch.clone(), order, at_end: false, inputs: vec![bytes(&x)], length: 256 };
-        let found = numbers(&emulator.run(&[job])?[0], Dtype::Float32);
+        let job = Job { launch: launch.clone(), order, at_end: false, inputs: vec![bytes(&x)], lengths: vec![256] };
+        let found = numbers(&emulator.run(&[job])?[0][0], Dtype::Float32);
         Ok(found
             .iter()
             .rev()
@@ -360,8 +361,8 @@ fn what_is_beyond_an_array_cannot_be_read() {
     parts.body = parts.body.replace("x[at.id]", "x[at.id + 1]");
     let mut program = Program::default();
     let x = Array::from_slice(&[1.0_f32; 64], &[64]);
-    let launch = program.add(parts, &[Aval::from(&x)], Dtype::Float32);
-    let job = Job { launch, order: 0, at_end: true, inputs: vec![bytes(&x)], length: 256 };
+    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
+    let job = Job { launch, order: 0, at_end: true, inputs: vec![bytes(&x)], lengths: vec![256] };
     let Some(emulator) = program.compile() else { return };
     assert!(emulator.run(&[job]).is_err());
 }
