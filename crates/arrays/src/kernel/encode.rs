@@ -240,7 +240,8 @@ fn e2m1(x: &Array) -> Ops<Array> {
     let above = magnitude.gt(Array::from_slice(&[0.25f32, 1.25, 2.5, 5.0], &[4]))?.as_dtype(Dtype::Uint8)?;
     let from = magnitude.ge(Array::from_slice(&[0.75f32, 1.75, 3.5], &[3]))?.as_dtype(Dtype::Uint8)?;
     let code = above.sum_axis(-1, None)?.add(from.sum_axis(-1, None)?)?.as_dtype(Dtype::Uint8)?;
-    signed(x, &code, 8)
+    let negative = stop_gradient(x)?.lt(number(0.0))?.logical_and(code.gt(Array::from_slice(&[0u8], &[]))?)?;
+    signed(&code, &negative, 8)
 }
 
 fn to_e4m3(x: &Array) -> Ops<Array> {
@@ -249,12 +250,13 @@ fn to_e4m3(x: &Array) -> Ops<Array> {
     let exponent = rank(&magnitude, &powers.iter().map(|power| power.next_down()).collect::<Vec<_>>())?;
     let steps: Vec<f32> = (-9..=5).map(|exponent| 2f32.powi(exponent)).collect();
     let mantissa = magnitude.divide(looked_up(&steps, &exponent)?)?.round(None)?.as_dtype(Dtype::Uint8)?;
-    signed(x, &exponent.multiply(Array::from_slice(&[8u8], &[]))?.add(mantissa)?, 128)
+    // Zeros have a sign, and so has what rounds to zero.
+    let has_sign = stop_gradient(x)?.view_dtype(Dtype::Uint32)?.ge(Array::from_slice(&[1u32 << 31], &[]))?;
+    let negative = stop_gradient(x)?.le(number(0.0))?.logical_and(has_sign)?;
+    signed(&exponent.multiply(Array::from_slice(&[8u8], &[]))?.add(mantissa)?, &negative, 128)
 }
 
-/// The sign bit where the code is not zero.
-fn signed(x: &Array, code: &Array, sign: u8) -> Ops<Array> {
-    let negative = stop_gradient(x)?.lt(number(0.0))?.logical_and(code.gt(Array::from_slice(&[0u8], &[]))?)?;
+fn signed(code: &Array, negative: &Array, sign: u8) -> Ops<Array> {
     code.add(negative.as_dtype(Dtype::Uint8)?.multiply(Array::from_slice(&[sign], &[]))?)
 }
 

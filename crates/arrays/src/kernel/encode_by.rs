@@ -1,22 +1,22 @@
 //! Floats to codes, by scales that are there already.
 
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::BlockScales;
 
-use super::Scheme;
 use super::encode::{self, blocks, coded};
 use super::host::{Fallible, int, single};
 use super::layout::scalar;
 use super::quantize::one_by_one;
+use super::{Scheme, gpu};
 
 /// Codes `x: f32` of any shape, in blocks, by what each block stores: its scale, then its bias or the factor that NVFP4's
 /// scales are relative to, as the kernel that quantizes makes and takes them. They have no gradient.
 ///
 /// # Errors
 ///
-/// When it runs: an element is NaN or infinite.
+/// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give, and codes it as the decomposition does.
 pub(crate) fn encode_by(scheme: Scheme, block: usize, x: &Array, stored: &[Array]) -> Result<Array> {
     let inputs: Vec<Array> =
         std::iter::once(x).chain(stored).map(stop_gradient).collect::<std::result::Result<_, _>>()?;
@@ -53,6 +53,10 @@ impl Kernel for EncodeBy {
             _ => BlockScales::Floats(scales.elements()?),
         };
         Ok(encoder.quantize_by(x.elements()?, scales, codes.bytes())?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::encode_by(&self.scheme, self.block, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

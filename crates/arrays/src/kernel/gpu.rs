@@ -4,9 +4,13 @@
 //! names. What a format is comes before it as a generated description, so that a declared format runs as the built-in ones
 //! do. A third header, `host.h`, lets a CPU play a GPU in the tests.
 
+mod attention;
 mod dequantize;
 #[cfg(test)]
 mod emulator;
+mod encode;
+#[cfg(test)]
+mod encode_tests;
 mod matmul;
 mod product;
 #[cfg(test)]
@@ -16,6 +20,8 @@ mod source;
 mod tests;
 mod weight;
 
+pub(super) use attention::attention;
 pub(super) use dequantize::{dequantize, gather_rows};
+pub(super) use encode::{encode_by, quantize};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
 pub(super) use source::Parts;

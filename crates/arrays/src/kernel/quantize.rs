@@ -2,13 +2,13 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops, stop_gradient};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param};
 
 use super::coded::Coded;
 use super::host::{Fallible, int};
 use super::layout::scalar;
-use super::{Scheme, encode};
+use super::{Scheme, encode, gpu};
 
 /// Codes the first of `inputs`, `f32` of any shape, in blocks: codes, scales, and biases if the format has them.
 ///
@@ -16,7 +16,7 @@ use super::{Scheme, encode};
 ///
 /// # Errors
 ///
-/// When it runs: an element is NaN or infinite.
+/// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give, and codes it as the decomposition does.
 pub fn quantize(scheme: Scheme, block: usize, inputs: &[Array]) -> tacit_core::Result<Vec<Array>> {
     let mut made = apply(Quantize { scheme, block }, inputs)?;
     made[0] = stop_gradient(&made[0])?;
@@ -44,6 +44,10 @@ impl Kernel for Quantize {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let global = inputs.get(1).map(scalar).transpose()?;
         Ok(Coded::of(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::quantize(&self.scheme, self.block, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

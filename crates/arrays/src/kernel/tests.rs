@@ -169,7 +169,7 @@ fn check<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], argnums: &[i32], t
     }
 }
 
-fn schemes() -> Vec<(Scheme, usize, f64)> {
+pub(super) fn schemes() -> Vec<(Scheme, usize, f64)> {
     let mut all = vec![(Nvfp4::default().scheme(), 16, 0.0), (F16.scheme(), 1, 0.0), (Bf16.scheme(), 1, 0.0)];
     for block in [32, 64, 4096] {
         let granularity = Granularity::Block(block);
@@ -200,6 +200,9 @@ fn quantize_equals_its_decomposition_bit_for_bit() {
         }
         let zeros = ops::zeros::<f32>(&[64]).expect("zeros");
         check(|| Quantize { scheme, block }, &[zeros], &[], tolerance);
+        // What rounds to zero from either side, and zeros of either sign.
+        let small = [1.0, -1e-9, -0.0, 1e-9].repeat(16);
+        check(|| Quantize { scheme, block }, &[Array::from_slice(&small, &[64])], &[], tolerance);
     }
     let global = [normal(1, &[64]), Array::from_f32(3.0)];
     check(|| Quantize { scheme: Nvfp4 { global: true }.scheme(), block: 16 }, &global, &[], 0.0);

@@ -62,6 +62,7 @@ fn parts(
         description: weight.text,
         body,
         inputs: weight.inputs,
+        outputs: vec!["out".to_owned()],
         sizes: vec![n?, k?, count?, 0, 0, 0, 0, size(weight.block)?],
         groups,
         threads: THREADS,

@@ -34,10 +34,10 @@ pub(crate) struct Compiled {
 }
 
 impl Program {
-    /// Adds what a launch runs, if it is not there yet. `inputs` and `output` are what MLX would type the parameters by.
-    pub(crate) fn add(&mut self, parts: Parts, inputs: &[Aval], output: Dtype) -> Compiled {
+    /// Adds what a launch runs, if it is not there yet. `inputs` and `outputs` are what MLX would type the parameters by.
+    pub(crate) fn add(&mut self, parts: Parts, inputs: &[Aval], outputs: &[Dtype]) -> Compiled {
         assert_eq!(parts.target, Target::Host);
-        assert_eq!(parts.inputs.len(), inputs.len());
+        assert_eq!((parts.inputs.len(), parts.outputs.len()), (inputs.len(), outputs.len()));
         for text in &parts.common {
             if !self.common.contains(text) {
                 self.common.push(text);
@@ -54,7 +54,9 @@ impl Program {
             for (at, (name, kind)) in launch.inputs.iter().zip(&types).enumerate() {
                 let _ = writeln!(text, "  const {kind}* {name} = (const {kind}*)inputs[{at}]; (void){name};");
             }
-            let _ = writeln!(text, "  {0}* out = ({0}*)outputs[0];", c_type(output));
+            for (at, (name, &dtype)) in launch.outputs.iter().zip(outputs).enumerate() {
+                let _ = writeln!(text, "  {0}* {name} = ({0}*)outputs[{at}];", c_type(dtype));
+            }
             let _ = writeln!(text, "{}}}\n}}", launch.body);
             self.instances.push(text);
             next
@@ -108,19 +110,19 @@ impl Drop for Emulator {
     }
 }
 
-/// A run of a launch: its inputs and the bytes of its result.
+/// A run of a launch: its inputs and the bytes of its results.
 pub(crate) struct Job {
     pub launch: Compiled,
     pub order: Turns,
     /// Whether arrays end where no byte can be read behind them, rather than begin at a multiple of 16.
     pub at_end: bool,
     pub inputs: Vec<Vec<u8>>,
-    pub length: usize,
+    pub lengths: Vec<usize>,
 }
 
 impl Emulator {
     /// The results of all jobs, or what the program says of the first that fails.
-    pub(crate) fn run(&self, jobs: &[Job]) -> Result<Vec<Vec<u8>>, String> {
+    pub(crate) fn run(&self, jobs: &[Job]) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let mut child = Command::new(self.folder.join("kernels"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -146,15 +148,15 @@ impl Emulator {
     }
 }
 
-fn read_results(child: &mut Child, jobs: &[Job]) -> Vec<Vec<u8>> {
+fn read_results(child: &mut Child, jobs: &[Job]) -> Vec<Vec<Vec<u8>>> {
     let mut output = child.stdout.take().expect("a pipe");
     let mut results = Vec::new();
     for job in jobs {
-        let mut result = vec![0; job.length];
-        if output.read_exact(&mut result).is_err() {
+        let mut of_job: Vec<Vec<u8>> = job.lengths.iter().map(|&length| vec![0; length]).collect();
+        if of_job.iter_mut().any(|result| output.read_exact(result).is_err()) {
             break;
         }
-        results.push(result);
+        results.push(of_job);
     }
     results
 }
@@ -177,14 +179,17 @@ impl Job {
             bytes.extend((input.len() as u64).to_le_bytes());
             bytes.extend(input);
         }
-        bytes.extend(1_u32.to_le_bytes());
-        bytes.extend((self.length as u64).to_le_bytes());
+        bytes.extend((self.lengths.len() as u32).to_le_bytes());
+        for length in &self.lengths {
+            bytes.extend((*length as u64).to_le_bytes());
+        }
         bytes
     }
 }
 
 fn c_type(dtype: Dtype) -> &'static str {
     match dtype {
+        Dtype::Bool => "bool",
         Dtype::Uint8 => "tacit::u8",
         Dtype::Int8 => "tacit::i8",
         Dtype::Uint16 => "tacit::u16",

@@ -126,6 +126,7 @@ impl Product<'_> {
             description: header,
             body,
             inputs: names,
+            outputs: vec!["out".to_owned()],
             sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
             groups: [way.groups[0], way.groups[1], entries],
             threads: way.threads,

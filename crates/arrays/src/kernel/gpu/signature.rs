@@ -6,15 +6,16 @@ use mlx_rs::Dtype;
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch};
 
-/// The whole text, for inputs of these avals and a result of this dtype.
-pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], output: Dtype) -> String {
+/// The whole text, for inputs of these avals and results of these dtypes.
+pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outputs: &[Dtype]) -> String {
     let mut parameters = Vec::new();
+    let results = launch.outputs.iter().zip(outputs);
     let named = launch.inputs.iter().zip(inputs.iter().map(|input| input.dtype));
     let mut text = String::new();
     match backend {
         Backend::Cuda => {
             parameters.extend(named.map(|(name, dtype)| format!("const {}* {name}", cuda(dtype))));
-            parameters.push(format!("{}* {}", cuda(output), launch.outputs[0]));
+            parameters.extend(results.map(|(name, &dtype)| format!("{}* {name}", cuda(dtype))));
             let sizes: Vec<String> = (0..launch.sizes.len()).map(|at| format!("tacit_size_{at}")).collect();
             parameters.extend(sizes.iter().map(|size| format!("int {size}")));
             let _ = write!(
@@ -36,7 +37,7 @@ pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outpu
             parameters.push(buffer("const device uint8_t* sizes".to_owned()));
             parameters.push(buffer("const constant int* sizes_shape".to_owned()));
             parameters.extend(named.map(|(name, dtype)| buffer(format!("const device {}* {name}", metal(dtype)))));
-            parameters.push(buffer(format!("device {}* {}", metal(output), launch.outputs[0])));
+            parameters.extend(results.map(|(name, &dtype)| buffer(format!("device {}* {name}", metal(dtype)))));
             for (attribute, kind) in [
                 ("simdgroup_index_in_threadgroup", "uint"),
                 ("thread_index_in_simdgroup", "uint"),
@@ -72,6 +73,7 @@ fn cuda(dtype: Dtype) -> &'static str {
 
 fn metal(dtype: Dtype) -> &'static str {
     match dtype {
+        Dtype::Bool => "bool",
         Dtype::Uint8 => "uint8_t",
         Dtype::Int8 => "int8_t",
         Dtype::Uint16 => "uint16_t",

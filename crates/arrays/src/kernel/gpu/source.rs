@@ -51,6 +51,16 @@ impl Target {
         }
     }
 
+    /// About as many groups as run beside each other.
+    pub(super) fn groups_at_once(self) -> usize {
+        match self {
+            Self::Gpu(Backend::Cuda) => 128,
+            Self::Gpu(Backend::Metal) => 32,
+            #[cfg(test)]
+            Self::Host => 4,
+        }
+    }
+
     /// The start of a body: where the thread is.
     fn place(self) -> &'static str {
         match self {
@@ -92,6 +102,7 @@ pub(crate) struct Parts {
     /// The body after the place of the thread.
     pub body: String,
     pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
     pub sizes: Vec<i32>,
     /// Groups along each axis.
     pub groups: [usize; 3],
@@ -105,14 +116,14 @@ impl Parts {
     pub(crate) fn launch(self) -> Launch {
         let header = [self.target.header(), self.common.concat(), self.description].concat();
         let body = [self.target.place(), &self.body].concat();
-        let hash = fingerprint(&[&header, &body, &self.inputs.join(",")]);
+        let hash = fingerprint(&[&header, &body, &self.inputs.join(","), &self.outputs.join(",")]);
         let [x, y, z] = self.groups;
         Launch {
             name: format!("tacit_{}_{hash:016x}", self.label),
             header,
             body,
             inputs: self.inputs,
-            outputs: vec!["out".to_owned()],
+            outputs: self.outputs,
             sizes: self.sizes,
             grid: [x * self.threads, y, z],
             group: [self.threads, 1, 1],

@@ -1,5 +1,7 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
+mod attention;
+
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -11,7 +13,7 @@ use tacit_kernels::Orientation;
 
 use super::emulator::{Compiled, Job, Program};
 use super::source::{Parts, Target};
-use super::{dequantize, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
+use super::{dequantize, encode_tests, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
 use crate::format::mx::ScaleRule;
 use crate::format::{Affine, Granularity, Int8, Mxfp8, Nf4};
 use crate::kernel::dequantize::Dequantize;
@@ -43,12 +45,13 @@ struct Check {
     tolerance: f64,
 }
 
-fn bytes(array: &Array) -> Vec<u8> {
+pub(super) fn bytes(array: &Array) -> Vec<u8> {
     fn of<T: mlx_rs::ArrayElement + Copy, const N: usize>(array: &Array, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
         array.as_slice::<T>().iter().flat_map(|&value| bytes(value)).collect()
     }
     array.eval().expect("evaluates");
     match array.dtype() {
+        Dtype::Bool => of(array, |value: bool| [value.into()]),
         Dtype::Uint8 => of(array, u8::to_le_bytes),
         Dtype::Int8 => of(array, i8::to_le_bytes),
         Dtype::Uint16 => of(array, u16::to_le_bytes),
@@ -60,7 +63,7 @@ fn bytes(array: &Array) -> Vec<u8> {
 }
 
 /// Numbers by their bytes.
-fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+pub(super) fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     match dtype {
         Dtype::Float16 => bytes.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f32()).collect(),
         Dtype::Bfloat16 => bytes.as_chunks().0.iter().map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect(),
@@ -68,7 +71,7 @@ fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     }
 }
 
-fn avals(inputs: &[Array]) -> Vec<Aval> {
+pub(super) fn avals(inputs: &[Array]) -> Vec<Aval> {
     inputs.iter().map(Aval::from).collect()
 }
 
@@ -86,7 +89,7 @@ fn with_rounded(layout: Layout, orientation: Orientation, inputs: &[Array]) -> A
     x.matmul(right).expect("fits").as_dtype(dtype).expect("floats")
 }
 
-const DTYPES: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
+pub(super) const DTYPES: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
 
 /// Rows of activations: for the few that are multiplied at once, and for tiles.
 const ROWS: [i32; 3] = [1, 3, 70];
@@ -188,7 +191,7 @@ const LONG: usize = 256;
 
 /// Those of every case, or of them a third that meets every format and every way. `TACIT_SWEEP=full` asks for all.
 fn all_samples(target: Target) -> Vec<Sample> {
-    let is_full = std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full");
+    let is_full = is_full();
     let mut all = Vec::new();
     for (turn, case) in all_cases().iter().enumerate() {
         let of_case = samples(case, turn, target).into_iter().chain(samples_of_stacks(case, turn, target));
@@ -198,6 +201,11 @@ fn all_samples(target: Target) -> Vec<Sample> {
         );
     }
     all
+}
+
+/// `TACIT_SWEEP=full` asks for all.
+fn is_full() -> bool {
+    std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full")
 }
 
 fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
@@ -214,34 +222,39 @@ fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
     }
 }
 
-#[test]
-fn they_give_what_the_kernels_of_a_cpu_give() {
+/// Runs samples on the CPU that plays a GPU.
+fn check(samples: Vec<Sample>) {
     let mut program = Program::default();
     let add = |sample: Sample| {
         let name = format!("{} {:?}", sample.parts.label, sample.parts.sizes);
         Check {
             name,
-            launch: program.add(sample.parts, &avals(&sample.inputs), sample.dtype),
+            launch: program.add(sample.parts, &avals(&sample.inputs), &[sample.dtype]),
             expected: (sample.expected)(&sample.inputs),
             inputs: sample.inputs.iter().map(bytes).collect(),
             tolerance: sample.tolerance,
         }
     };
-    let checks: Vec<Check> = all_samples(Target::Host).into_iter().map(add).collect();
+    let checks: Vec<Check> = samples.into_iter().map(add).collect();
     let Some(emulator) = program.compile() else { return };
     let job = |(at, check): (usize, &Check)| Job {
         launch: check.launch.clone(),
         order: at as u32 % 4,
         at_end: at % 2 == 1,
         inputs: check.inputs.clone(),
-        length: check.expected.nbytes(),
+        lengths: vec![check.expected.nbytes()],
     };
     let jobs: Vec<Job> = checks.iter().enumerate().map(job).collect();
     let results = emulator.run(&jobs).expect("runs");
     assert_eq!(results.len(), checks.len());
     for (check, found) in checks.iter().zip(&results) {
-        compare(&check.name, found, &check.expected, check.tolerance);
+        compare(&check.name, &found[0], &check.expected, check.tolerance);
     }
+}
+
+#[test]
+fn they_give_what_the_kernels_of_a_cpu_give() {
+    check(all_samples(Target::Host));
 }
 
 /// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
@@ -249,11 +262,14 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
 fn their_sources_are_written_for_compilers() {
     let Some(folder) = std::env::var_os("TACIT_GPU_SOURCES") else { return };
     for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
+        let of_samples = all_samples(backend.into())
+            .into_iter()
+            .chain(attention::samples(is_full(), backend.into()))
+            .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
-        for sample in all_samples(backend.into()) {
-            let launch = sample.parts.launch();
+        for (launch, inputs, outputs) in of_samples.chain(encode_tests::launches(backend)) {
             if written.insert(launch.name.clone()) {
-                let text = signature::function(&launch, backend, &avals(&sample.inputs), sample.dtype);
+                let text = signature::function(&launch, backend, &inputs, &outputs);
                 std::fs::write(Path::new(&folder).join(format!("{}.{ending}", launch.name)), text).expect("writes");
             }
         }
@@ -269,22 +285,22 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
     let rows = Array::from_slice(&[1_u32, 6, u32::MAX, 5], &[4]);
     let taken = [&[rows], children.as_slice()].concat();
     let parts = gather_rows(&layout, &avals(&taken), Dtype::Float32, Target::Host).expect("has a source");
-    let gather = program.add(parts, &avals(&taken), Dtype::Float32);
+    let gather = program.add(parts, &avals(&taken), &[Dtype::Float32]);
     let stack = StackLayout { rows: layout, count: 3, orientation: Orientation::Transposed };
     let indices = |indices: &[u32]| Array::from_slice(indices, &[3]);
     let chosen = [&[normal(1, &[2, 1, 64]), indices(&[0, 2, 1]), indices(&[2, 0, 3])], children.as_slice()].concat();
     let parts = gather_matmul(&stack, &avals(&chosen), Target::Host).expect("has a source");
-    let multiply = program.add(parts, &avals(&chosen), Dtype::Float32);
+    let multiply = program.add(parts, &avals(&chosen), &[Dtype::Float32]);
     let job = |launch: &Compiled, inputs: &[Array], length| Job {
         launch: launch.clone(),
         order: 0,
         at_end: true,
         inputs: inputs.iter().map(bytes).collect(),
-        length,
+        lengths: vec![length],
     };
     let Some(emulator) = program.compile() else { return };
     let results = emulator.run(&[job(&gather, &taken, 4 * 64 * 4), job(&multiply, &chosen, 3 * 2 * 4)]).expect("runs");
-    let [gathered, multiplied] = [&results[0], &results[1]].map(|bytes| numbers(bytes, Dtype::Float32));
+    let [gathered, multiplied] = [&results[0], &results[1]].map(|results| numbers(&results[0], Dtype::Float32));
     assert_eq!([0, 1, 2, 3].map(|row| nan(&gathered, row, 64)), [false, true, true, false]);
     assert_eq!([0, 1, 2].map(|entry| nan(&multiplied, entry, 2)), [false, true, true]);
 }
@@ -300,6 +316,7 @@ fn exchange(barrier: &str) -> Parts {
              at.id];\n"
         ),
         inputs: vec!["x".to_owned()],
+        outputs: vec!["out".to_owned()],
         sizes: Vec::new(),
         groups: [1, 1, 1],
         threads: 64,
@@ -311,11 +328,11 @@ fn exchange(barrier: &str) -> Parts {
 fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
     let mut program = Program::default();
     let x = Array::from_slice(&(0..64_u8).map(f32::from).collect::<Vec<_>>(), &[64]);
-    let launch = program.add(parts, &[Aval::from(&x)], Dtype::Float32);
+    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
     let emulator = program.compile()?;
     let run = |order| {
-        let job = Job { launch: launch.clone(), order, at_end: false, inputs: vec![bytes(&x)], length: 256 };
-        let found = numbers(&emulator.run(&[job])?[0], Dtype::Float32);
+        let job = Job { launch: launch.clone(), order, at_end: false, inputs: vec![bytes(&x)], lengths: vec![256] };
+        let found = numbers(&emulator.run(&[job])?[0][0], Dtype::Float32);
         Ok(found
             .iter()
             .rev()
@@ -344,8 +361,8 @@ fn what_is_beyond_an_array_cannot_be_read() {
     parts.body = parts.body.replace("x[at.id]", "x[at.id + 1]");
     let mut program = Program::default();
     let x = Array::from_slice(&[1.0_f32; 64], &[64]);
-    let launch = program.add(parts, &[Aval::from(&x)], Dtype::Float32);
-    let job = Job { launch, order: 0, at_end: true, inputs: vec![bytes(&x)], length: 256 };
+    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
+    let job = Job { launch, order: 0, at_end: true, inputs: vec![bytes(&x)], lengths: vec![256] };
     let Some(emulator) = program.compile() else { return };
     assert!(emulator.run(&[job]).is_err());
 }

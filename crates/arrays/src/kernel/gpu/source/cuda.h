@@ -16,6 +16,7 @@
   __shared__ __align__(1024) unsigned char name##_bytes[(count) * sizeof(type)]; \
   type* name = (type*)name##_bytes
 #define TACIT_BARRIER() __syncthreads()
+#define TACIT_WARP_BARRIER() __syncwarp()
 #define TACIT_PLACE() \
   tacit::Place { blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.x & 31, threadIdx.x >> 5 }
 
@@ -36,7 +37,11 @@ struct bf16 {
 
 TACIT_FN float exact_mul(float a, float b) { return __fmul_rn(a, b); }
 TACIT_FN float exact_add(float a, float b) { return __fadd_rn(a, b); }
+TACIT_FN float exact_div(float a, float b) { return __fdiv_rn(a, b); }
+TACIT_FN float nearest_even(float value) { return rintf(value); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
+TACIT_FN u32 to_bits(float value) { return __float_as_uint(value); }
+TACIT_FN float exp_of(float value) { return expf(value); }
 TACIT_FN float to_float(float value) { return value; }
 TACIT_FN float half_from_bits(u32 bits) {
   float value;
@@ -47,14 +52,14 @@ TACIT_FN float to_float(f16 value) { return half_from_bits(value.bits); }
 TACIT_FN float to_float(bf16 value) { return from_bits((u32)value.bits << 16); }
 template <class T> struct Round;
 template <> struct Round<float> { static TACIT_FN float from(float value) { return value; } };
-template <> struct Round<f16> { 
+template <> struct Round<f16> {
   static TACIT_FN f16 from(float value) {
     f16 rounded;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
     return rounded;
   }
 };
-template <> struct Round<bf16> { 
+template <> struct Round<bf16> {
   static TACIT_FN bf16 from(float value) {
     bf16 rounded;
 #if __CUDA_ARCH__ >= 800
@@ -70,6 +75,7 @@ TACIT_FN float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(0xfff
 
 template <class P> TACIT_FN bool is_aligned(P at) { return ((u64)at & 15) == 0; }
 TACIT_FN u32 load16(const u8* at) { return *(const u16*)at; }
+TACIT_FN void store32(u8* at, u32 word) { *(u32*)at = word; }
 TACIT_FN u32 load32(const u8* at) { return __ldg((const u32*)at); }
 struct Quad { u32 word[4]; };
 TACIT_FN Quad load128(const u8* at) {

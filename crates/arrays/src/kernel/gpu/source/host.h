@@ -1,6 +1,7 @@
 // What the common text needs of a CPU that plays a GPU: the threads of a group are fibres, which run one after the other in an
 // order that changes, until each waits at a barrier or for the others of its warp.
 
+#include <cmath>
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
@@ -26,6 +27,7 @@
 #define TACIT_GROUP_ARRAY(type, name, count) type* name = (type*)host::group_array(#name, (count) * sizeof(type))
 #define TACIT_ALIGNED_GROUP_ARRAY(type, name, count) TACIT_GROUP_ARRAY(type, name, count)
 #define TACIT_BARRIER() host::wait_for_group()
+#define TACIT_WARP_BARRIER() host::wait_for_warp()
 #define TACIT_PLACE() host::place()
 
 namespace tacit {
@@ -52,8 +54,11 @@ inline u32 to_bits(float value) {
   std::memcpy(&bits, &value, 4);
   return bits;
 }
+inline float exp_of(float value) { return std::exp(value); }
 inline float exact_mul(float a, float b) { return a * b; }
 inline float exact_add(float a, float b) { return a + b; }
+inline float exact_div(float a, float b) { return a / b; }
+inline float nearest_even(float value) { return nearbyintf(value); }
 
 inline float half_from_bits(u32 bits) {
   u32 sign = (bits & 0x8000) << 16, exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -92,12 +97,16 @@ struct Eight {
   float at[8];
 };
 template <class P> inline bool is_aligned(P at) { return ((std::uintptr_t)at & 15) == 0; }
-// A wide read where a GPU could not make one is a mistake.
+// A wide read or write where a GPU could not make one is a mistake.
 inline u32 load32(const u8* at) {
   u32 read;
   if ((std::uintptr_t)at % 4 != 0) std::abort();
   std::memcpy(&read, at, 4);
   return read;
+}
+inline void store32(u8* at, u32 word) {
+  if ((std::uintptr_t)at % 4 != 0) std::abort();
+  std::memcpy(at, &word, 4);
 }
 struct Quad { u32 word[4]; };
 inline Quad load128(const u8* at) {

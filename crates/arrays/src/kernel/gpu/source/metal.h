@@ -13,6 +13,7 @@
 #define TACIT_GROUP_ARRAY(type, name, count) threadgroup type name[count]
 #endif
 #define TACIT_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define TACIT_WARP_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 
 namespace tacit {
 
@@ -33,7 +34,12 @@ inline float exact_add(float a, float b) {
 #pragma clang fp contract(off)
   return a + b;
 }
+inline float exact_div(float a, float b) { return precise::divide(a, b); }
+inline float nearest_even(float value) { return precise::rint(value); }
+inline u32 to_bits(float value) { return as_type<uint>(value); }
 inline float from_bits(u32 bits) { return as_type<float>(bits); }
+inline u32 to_bits(float value) { return as_type<u32>(value); }
+inline float exp_of(float value) { return metal::precise::exp(value); }
 inline float to_float(float value) { return value; }
 inline float to_float(f16 value) { return (float)value; }
 inline float to_float(bf16 value) { return (float)value; }
@@ -47,6 +53,7 @@ struct Eight {
 template <class P> inline bool is_aligned(P at) { return ((u64)at & 15) == 0; }
 inline u32 load16(const device u8* at) { return *(const device ushort*)at; }
 inline u32 load16(const constant u8* at) { return *(const constant ushort*)at; }
+inline void store32(device u8* at, u32 word) { *(device uint*)at = word; }
 inline u32 load32(const device u8* at) { return *(const device uint*)at; }
 inline u32 load32(const constant u8* at) { return *(const constant uint*)at; }
 struct Quad { u32 word[4]; };

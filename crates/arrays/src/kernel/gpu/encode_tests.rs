@@ -1,0 +1,283 @@
+//! Quantizing on a CPU that plays a GPU, in every format, against the CPU's kernels, bit for bit.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::Aval;
+use tacit_core::kernel::{Backend, Kernel, Launch, apply};
+use tacit_kernels::{fp4, nearest::Table, nf4};
+
+use super::emulator::{Compiled, Job, Program};
+use super::source::{Parts, Target};
+use super::tests::{DTYPES, avals, bytes, numbers as floats_of};
+use super::{encode_by, quantize};
+use crate::format::{Affine, Binary, E4m3, F16, Format, Granularity, Int8, Nf4, Nvfp4, Ternary};
+use crate::kernel::encode_by::EncodeBy;
+use crate::kernel::quantize::Quantize;
+use crate::kernel::tests::{normal, schemes};
+use crate::kernel::{Encoding, Scheme};
+
+/// A compiled launch with what it must give.
+struct Check {
+    name: String,
+    launch: Compiled,
+    inputs: Vec<Array>,
+    expected: Vec<Array>,
+    /// What floats may differ by.
+    tolerance: f32,
+}
+
+/// Launches of one program.
+#[derive(Default)]
+struct Checks {
+    program: Program,
+    all: Vec<Check>,
+}
+
+impl Checks {
+    fn add(&mut self, parts: Option<Parts>, inputs: Vec<Array>, expected: Vec<Array>, tolerance: f32) {
+        let parts = parts.expect("has a source");
+        let dtypes: Vec<Dtype> = expected.iter().map(Array::dtype).collect();
+        let name = format!("{} {:?}", parts.label, parts.sizes);
+        let launch = self.program.add(parts, &avals(&inputs), &dtypes);
+        self.all.push(Check { name, launch, inputs, expected, tolerance });
+    }
+
+    fn run(&self) {
+        let job = |(at, check): (usize, &Check)| Job {
+            launch: check.launch.clone(),
+            order: at as u32 % 4,
+            at_end: at % 2 == 1,
+            inputs: check.inputs.iter().map(bytes).collect(),
+            lengths: check.expected.iter().map(Array::nbytes).collect(),
+        };
+        let jobs: Vec<Job> = self.all.iter().enumerate().map(job).collect();
+        let Some(emulator) = self.program.compile() else { return };
+        let results = emulator.run(&jobs).expect("runs");
+        assert_eq!(results.len(), self.all.len());
+        let mut wrong = Vec::new();
+        for (check, found) in self.all.iter().zip(&results) {
+            assert_eq!(check.expected.len(), found.len(), "{}", check.name);
+            for (at, (expected, found)) in check.expected.iter().zip(found).enumerate() {
+                if let Some(first) = first_difference(found, expected, check.tolerance) {
+                    wrong.push(format!("{}, result {at}: {first}", check.name));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+/// Where bytes are not those of an array. NaN is NaN.
+fn first_difference(found: &[u8], expected: &Array, tolerance: f32) -> Option<String> {
+    let dtype = expected.dtype();
+    if !dtype.is_float() {
+        let expected = bytes(expected);
+        let at = found.iter().zip(&expected).position(|(found, expected)| found != expected)?;
+        return Some(format!("byte {at} of {} is {:#x}, not {:#x}", expected.len(), found[at], expected[at]));
+    }
+    let [found, expected] = [floats_of(found, dtype), floats_of(&bytes(expected), dtype)];
+    let is_equal = |a: f32, b: f32| {
+        a.to_bits() == b.to_bits()
+            || a.is_nan() && b.is_nan()
+            || tolerance > 0.0 && (a - b).abs() <= tolerance * b.abs()
+    };
+    let at = found.iter().zip(&expected).position(|(found, expected)| !is_equal(*found, *expected))?;
+    Some(format!("number {at} of {} is {:e}, not {:e}", expected.len(), found[at], expected[at]))
+}
+
+/// The formats of the CPU's tests, and blocks of every other kind: shorter than a byte has codes, of an odd length, and of
+/// several groups' length.
+fn all_schemes() -> Vec<(Scheme, usize)> {
+    let mut all: Vec<(Scheme, usize)> = schemes().into_iter().map(|(scheme, block, _)| (scheme, block)).collect();
+    for block in [3, 37, 1000, 4099] {
+        let granularity = Granularity::Block(block);
+        all.extend(
+            [Int8 { granularity }.scheme(), Ternary { granularity }.scheme(), Binary { granularity }.scheme()]
+                .map(|scheme| (scheme, block)),
+        );
+        all.extend([E4m3 { block }.scheme(), THREE_BITS].map(|scheme| (scheme, block)));
+    }
+    all.push((Nvfp4 { global: true }.scheme(), 16));
+    all.push((Affine { bits: 5, group: 128 }.scheme(), 128));
+    all
+}
+
+const THREE_BITS: Scheme = Scheme::codebook("three", &[0.0, 0.1, 0.3, -0.2, f32::NAN, 0.7, -1.5, f32::INFINITY]);
+
+/// What `x` is in this type; 1 where that is not finite.
+fn finite(x: f32, dtype: Dtype) -> f32 {
+    let x = match dtype {
+        Dtype::Float16 => half::f16::from_f32(x).to_f32(),
+        Dtype::Bfloat16 => half::bf16::from_f32(x).to_f32(),
+        _ => x,
+    };
+    if x.is_finite() { x } else { 1.0 }
+}
+
+/// Where one code ends and the next begins, for a block whose largest magnitude is the first number.
+fn edges(scheme: &Scheme) -> Vec<f32> {
+    let halves = |top: i32| (0..top).map(|at| at as f32 + 0.5).collect::<Vec<_>>();
+    let (top, at) = match scheme.encoding {
+        Encoding::Nearest => {
+            let table = Table::new(scheme.table().expect("a table")).expect("a table");
+            (table.top(), table.thresholds().to_vec())
+        }
+        Encoding::Nf4 => (1.0, nf4::THRESHOLDS.to_vec()),
+        Encoding::Fp4 => (1.0, Table::new(&fp4::CODEBOOK).expect("a table").thresholds().to_vec()),
+        Encoding::Affine => {
+            let top = (1 << scheme.bits()) - 1;
+            (top as f32, halves(top))
+        }
+        Encoding::Int8 => (127.0, halves(127)),
+        Encoding::Mxfp4(_) | Encoding::Nvfp4 { .. } => (6.0, vec![0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]),
+        Encoding::Mxfp8(_) => (448.0, (0..60).map(|at| 17.0 / 16.0 * 2_f32.powf(at as f32 * 0.25 - 11.0)).collect()),
+        Encoding::Ternary | Encoding::Binary | Encoding::Rounded => {
+            (1.0, vec![0.5, 1.0 + 1.0 / 2048.0, 1.0 + 1.0 / 256.0])
+        }
+    };
+    let around = at.iter().flat_map(|x| [*x, x.next_up(), x.next_down()]);
+    std::iter::once(top).chain(around.flat_map(|x| [x, -x])).collect()
+}
+
+/// Whole blocks of every kind that a rule has a case for, and at last some elements of one more.
+fn numbers(scheme: &Scheme, block: usize, dtype: Dtype) -> Vec<f32> {
+    let drawn = |seed: u64, count: i32| normal(seed, &[count]).as_slice::<f32>().to_vec();
+    let wide: Vec<f32> = drawn(1, 64).iter().zip(drawn(2, 64)).map(|(x, power)| x * 2_f32.powf(power * 20.0)).collect();
+    let tiny = f32::MIN_POSITIVE;
+    let patterns: [Vec<f32>; 12] = [
+        vec![0.0],
+        vec![0.0, -0.0],
+        vec![2.5],
+        vec![-2.5],
+        vec![-1.0, -3.0, -2.0],
+        vec![tiny, tiny * 0.5, -tiny * 0.25, f32::from_bits(1), 0.0],
+        vec![f32::from_bits(1), -f32::from_bits(3), 0.0],
+        vec![tiny * 3.0, -tiny, tiny * 0.75],
+        vec![3e38, -3e38, 1e38, -0.0],
+        vec![6e4, -1e-7, -3e-5, 2e-8],
+        wide,
+        edges(scheme),
+    ];
+    let mut all = Vec::new();
+    for pattern in &patterns {
+        // The first number, such as a table's greatest, is in each of the blocks.
+        let pieces = pattern.len().div_ceil(block.max(2) - 1).min(8);
+        for piece in 0..pieces {
+            let rest = pattern.iter().cycle().skip(1 + piece * (block - 1)).take(block - 1);
+            all.extend(pattern[..1].iter().chain(rest));
+        }
+    }
+    all.extend(drawn(3, 3 * block as i32));
+    if !scheme.is_grouped() {
+        all.extend(drawn(4, (block as i32 * 5 / 8).max(1)));
+    }
+    let most = if scheme.half() == Some(Dtype::Float16) { 65504.0 } else { 3.3e38 };
+    all.iter().map(|&x| finite(x, dtype)).map(|x| if x.abs() > most { 1.0 } else { x }).collect()
+}
+
+fn array(numbers: &[f32], dtype: Dtype) -> Array {
+    Array::from_slice(numbers, &[numbers.len() as i32]).as_dtype(dtype).expect("a float type")
+}
+
+/// The elements as the CPU's kernels take them.
+fn wide(inputs: &[Array]) -> Vec<Array> {
+    let mut inputs = inputs.to_vec();
+    inputs[0] = inputs[0].as_dtype(Dtype::Float32).expect("floats");
+    inputs
+}
+
+fn quantizing(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: Dtype) {
+    let global = scheme.is_relative().then(|| Array::from_f32(3.7));
+    let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(global).collect();
+    let expected = apply(Quantize { scheme, block }, &wide(&inputs)).expect("quantizes");
+    checks.add(quantize(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, 0.0);
+}
+
+/// By the scales of other elements, which all are in the range of, half of them, or few.
+fn coding(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: Dtype) {
+    let global = scheme.is_relative().then(|| Array::from_f32(3.7));
+    let others: Vec<f32> = normal(7, &[x.len() as i32]).as_slice::<f32>().iter().map(|other| other * 1.5).collect();
+    let other: Vec<Array> = [array(&others, Dtype::Float32)].into_iter().chain(global.clone()).collect();
+    let made = apply(Quantize { scheme, block }, &other).expect("quantizes");
+    let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(made[1..].iter().cloned()).chain(global).collect();
+    let expected = apply(EncodeBy { scheme, block }, &wide(&inputs)).expect("codes");
+    checks.add(encode_by(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, 0.0);
+}
+
+/// Every launch with its inputs and the dtypes of its results.
+pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+    all_schemes().into_iter().enumerate().flat_map(move |(turn, (scheme, block))| {
+        let shape = if scheme.is_grouped() { vec![4, block as i32] } else { vec![block as i32 * 9 / 4] };
+        let x = Aval::new(&shape, DTYPES[turn % 3]);
+        let global = scheme.is_relative().then(|| Aval::new(&[], Dtype::Float32));
+        let made = scheme.made(&shape, block);
+        let dtypes: Vec<Dtype> = made.iter().map(|aval| aval.dtype).collect();
+        let given: Vec<Aval> = [&[x.clone()], &made[1..], global.as_slice()].concat();
+        let inputs: Vec<Aval> = [x].into_iter().chain(global).collect();
+        let coded = scheme.is_scaled().then(|| {
+            let parts = encode_by(&scheme, block, &given, backend.into()).expect("has a source");
+            (parts.launch(), given, dtypes[..1].to_vec())
+        });
+        let parts = quantize(&scheme, block, &inputs, backend.into()).expect("has a source");
+        coded.into_iter().chain([(parts.launch(), inputs, dtypes)])
+    })
+}
+
+#[test]
+fn codes_scales_and_biases_are_those_of_the_kernels_of_a_cpu() {
+    let mut checks = Checks::default();
+    for (turn, (scheme, block)) in all_schemes().into_iter().enumerate() {
+        for (at, dtype) in DTYPES.into_iter().enumerate() {
+            let x = numbers(&scheme, block, dtype);
+            quantizing(&mut checks, scheme, block, &x, dtype);
+            if at == turn % 3 && scheme.is_scaled() {
+                coding(&mut checks, scheme, block, &x, dtype);
+            }
+            if at == 0 && !scheme.is_grouped() {
+                for size in [1, 2, 7, 8, 9, block + 1] {
+                    quantizing(&mut checks, scheme, block, &x[x.len() - size.min(x.len())..], dtype);
+                }
+            }
+        }
+    }
+    checks.run();
+}
+
+#[test]
+fn what_a_cpu_refuses_is_coded_as_by_the_decomposition() {
+    let mut checks = Checks::default();
+    for (scheme, block) in all_schemes().into_iter().filter(|(_, block)| *block <= 64) {
+        let global = scheme.is_relative().then(|| Array::from_f32(3.7));
+        let mut x = normal(5, &[8 * 64 * 3]).as_slice::<f32>()[..8 * block].to_vec();
+        (x[block / 2], x[2 * block], x[3 * block + 1], x[6 * block - 1]) =
+            (f32::NAN, f32::INFINITY, -f32::INFINITY, f32::NAN);
+        x[5 * block] = f32::INFINITY;
+        let inputs: Vec<Array> = [array(&x, Dtype::Float32)].into_iter().chain(global).collect();
+        let mut expected = Quantize { scheme, block }.decompose(&inputs).expect("quantizes");
+        // Plain ops sum magnitudes in another order.
+        let tolerance = if matches!(scheme.encoding, Encoding::Ternary | Encoding::Binary) { 1e-6 } else { 0.0 };
+        // By its value, since NaN has several codes.
+        if let Some(half) = scheme.half() {
+            expected[0] = expected[0].view_dtype(half).expect("as wide");
+        }
+        checks.add(quantize(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, tolerance);
+    }
+    checks.run();
+}
+
+#[test]
+fn what_no_group_takes_has_no_source() {
+    let source = |scheme: &Scheme, block, shape: &[i32]| {
+        let x = Aval::new(shape, Dtype::Float32);
+        quantize(scheme, block, &[x], Target::Host).map(|parts| parts.groups[0])
+    };
+    let granularity = Granularity::Row;
+    let [int8, ternary] = [Int8 { granularity }.scheme(), Ternary { granularity }.scheme()];
+    assert_eq!(source(&int8, 1 << 20, &[4, 1 << 20]), Some(4));
+    assert_eq!(source(&int8, (1 << 20) + 1, &[2, 1 << 20]), None);
+    assert_eq!(source(&int8, usize::MAX, &[3, 5]), Some(1));
+    assert_eq!(source(&ternary, 1 << 14, &[1 << 15]), Some(2));
+    assert_eq!(source(&ternary, 1 << 15, &[1 << 15]), None);
+    assert_eq!(source(&Nf4::from(64).scheme(), 64, &[0, 64]), None);
+    assert_eq!(source(&Affine { bits: 4, group: 64 }.scheme(), 64, &[2, 96]), None);
+    assert_eq!(source(&F16.scheme(), 1, &[4097]), Some(3));
+}
