@@ -25,7 +25,13 @@ TACIT_FN void wait_for_copies() {
 }
 
 TACIT_FN u32 pair_of(float low, float high, f16) {
+#if __CUDA_ARCH__ >= 800
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
   return Round<f16>::from(low).bits | (u32)Round<f16>::from(high).bits << 16;
+#endif
 }
 TACIT_FN u32 pair_of(float low, float high, bf16) {
 #if __CUDA_ARCH__ >= 800
