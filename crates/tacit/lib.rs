@@ -23,8 +23,8 @@ pub use tacit_record as record;
 /// How a primitive finds who takes it, and what a trace tells of it.
 pub mod dispatch {
     pub use tacit_core::{
-        Argument, Call, DEVICE_FALLBACK_VARIABLE, Decline, DefaultHandler, DeviceFallback, DeviceFallbackGuard, Equation,
-        Explanation, Handler, NearMiss, OperandPattern, OperandType, POLICY_VARIABLE, Param, PolicyGuard,
+        Argument, Call, DEVICE_FALLBACK_VARIABLE, Decline, DefaultHandler, DeviceFallback, DeviceFallbackGuard,
+        Equation, Explanation, Handler, NearMiss, OperandPattern, OperandType, POLICY_VARIABLE, Param, PolicyGuard,
         PrimitivePattern, Registry, RegistryGuard, Resolution, Results, Signature, Site, Taker, Variable,
     };
 }

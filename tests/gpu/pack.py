@@ -18,11 +18,16 @@ for line in map(json.loads, open(built)):
         mlx = dynamic.split("Library soname: [")[1].split("]")[0]
     if line.get("executable"):
         kind, name = line["target"]["kind"][0], line["target"]["name"]
-        package = line["package_id"].rsplit("/", 1)[-1].split("#")[0]
-        programs[f"{kind}-{package}-{name}"] = line["executable"]
+        package = line["package_id"].split("#")[1].split("@")[0].removeprefix("tacit-")
+        # The program under test, and not its tests.
+        if not (kind == "bin" and line["profile"]["test"]):
+            programs[f"{kind}-{package}-{name}"] = line["executable"]
 
+# The unpacked wheel: the package, and the libraries that it brings.
 root = os.path.dirname(os.path.dirname(os.path.dirname(mlx)))
-with tempfile.TemporaryDirectory() as scratch, lzma.open(out, "wb", preset=6) as compressed:
+wanted = {"test-bridge-it", "test-core-it", "test-arrays-it", "test-arrays-conformance", "test-nn-it", "test-executable-it"}
+programs = {name: file for name, file in programs.items() if name in wanted or not name.startswith(("test-", "lib-"))}
+with tempfile.TemporaryDirectory() as scratch, lzma.open(out, "wb", preset=2) as compressed:
     with tarfile.open(fileobj=compressed, mode="w|") as archive:
         for name, program in programs.items():
             stripped = os.path.join(scratch, "stripped")

@@ -1,117 +1,103 @@
 #!/usr/bin/env bash
 # Runs on a GPU what pack.sh packed: tests/gpu/run.sh FOLDER RESULTS [SECONDS]
 #
-# The steps are ordered by what they are worth, and each leaves its log and one line in RESULTS/report. A step that has passed is
-# not run again; after SECONDS (1,500) no step begins. A machine without a GPU says so, and runs what needs none.
+# The steps are ordered by what they are worth. Each leaves its log in RESULTS/logs and a line in RESULTS/report, the bench its
+# figures in RESULTS/figures.jsonl. A step that passed is not run again, and after SECONDS (1,500) none begins. STEPS names those
+# that run, such as `STEPS="doctor bench"`. Where no GPU is, that is said, and only what needs none runs.
 set -uo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(cd "$1" && pwd)
 results=$(mkdir -p "$2" && cd "$2" && pwd)
 limit=${3:-1500}
 work=$folder/unpacked
-report=$results/report
 logs=$results/logs
 mkdir -p "$work/passed" "$logs"
 
 say() {
-    echo "$*" | tee -a "$report"
+    echo "$*" | tee -a "$results/report"
 }
 
 if [[ ! -f $work/places ]]; then
     cat "$folder"/part.* | python3 -c '
 import sys, tarfile
-tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz").extractall(sys.argv[1], filter="fully_trusted")' "$work" || exit 1
+tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz").extractall(sys.argv[1])' "$work" || exit 1
 fi
 { read -r mlx && read -r source; } <"$work/places"
 # The paths that the programs hold.
 [[ -e $mlx ]] || { mkdir -p "$(dirname "$mlx")" && ln -s "$work/mlx" "$mlx"; }
 [[ -e $source ]] || { mkdir -p "$(dirname "$source")" && ln -s "$checkout" "$source"; }
-# MLX looks for CUDA's libraries and headers beside itself, as pip would have put them.
+# MLX looks for CUDA's libraries and headers beside itself, where pip puts them.
 packages=$(python3 -c '
 import importlib.util
 spec = importlib.util.find_spec("nvidia")
 print(next(iter(spec.submodule_search_locations)) if spec else "")')
-if [[ -z $packages ]]; then
-    say "CUDA's Python packages are not here, and programs cannot start without them"
+if ! nvidia-smi >/dev/null 2>&1 || [[ -z $packages ]]; then
+    [[ -n $packages ]] || say "CUDA's Python packages are not here"
+    say "no GPU is here: what was packed is unpacked, and nothing of it can run"
+    "$work/bin/bin-cli-tacit" --version >"$logs/version.log" 2>&1 && say "$(cat "$logs/version.log")"
     say "0 passed, 0 failed, 1 skipped"
     exit 0
 fi
-[[ -e $work/mlx/nvidia ]] || ln -s "$packages" "$work/mlx/nvidia"
+[[ -e $mlx/nvidia || -e $work/mlx/nvidia ]] || ln -s "$packages" "$work/mlx/nvidia"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee -a "$results/report"
 export LD_LIBRARY_PATH=$(printf '%s:' "$packages"/*/lib)${LD_LIBRARY_PATH:-}
 export MLX_PTX_CACHE_DIR=$work/ptx CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-# Floats as they are written, so that they can be compared with the CPU's.
+# Products of f32 as they are written, so that they can be compared with those of a CPU.
 export MLX_ENABLE_TF32=0
 mkdir -p "$MLX_PTX_CACHE_DIR"
 
-gpu=1
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | tee -a "$report" || true
-if ! nvidia-smi >/dev/null 2>&1; then
-    gpu=0
-    say "no GPU is here: what runs, runs on the CPU"
-fi
-
-passed=0 failed=0 skipped=0
-# step NAME SECONDS COMMAND..: in the background where others may run beside it.
+passed=0 failed=0
+# step NAME SECONDS COMMAND..
 step() {
-    local name=$1 seconds=$2 status=0 begin=$SECONDS
+    local name=$1 seconds=$2 status=0 begin=$SECONDS told
     shift 2
-    [[ ! -e $work/passed/$name ]] || return 0
+    [[ -z ${STEPS:-} || " $STEPS " == *" $name "* ]] || return 0
+    [[ ! -e $work/passed/$name && -x $1 ]] || return 0
     if ((SECONDS + 5 > limit)); then
         say "$name: no time is left"
-        return 77
+        return 0
     fi
-    timeout "$seconds" "$@" >"$logs/$name.log" 2>&1 || status=$?
-    local told
-    told=$(grep -E "^test result|^error|panicked at" "$logs/$name.log" | tail -1 | cut -c1-150)
+    timeout "$seconds" "${under[@]}" "$@" >"$logs/$name.log" 2>&1 || status=$?
+    told=$(tail -1 "$logs/$name.log" | cut -c1-200)
     if ((status == 0)); then
+        passed=$((passed + 1))
         touch "$work/passed/$name"
         say "$name: passed, $((SECONDS - begin)) s. $told"
     else
+        failed=$((failed + 1))
         say "$name: FAILED ($status), $((SECONDS - begin)) s. $told"
     fi
-    return "$status"
 }
-count() {
-    case $1 in
-    0) passed=$((passed + 1)) ;;
-    77) skipped=$((skipped + 1)) ;;
-    *) failed=$((failed + 1)) ;;
-    esac
-}
-together() {
-    local pids=() pid status
-    for pid in "$@"; do
-        status=0
-        wait "$pid" || status=$?
-        count "$status"
-    done
+under=()
+# suite CRATE NAME SECONDS [ARGUMENT..]: the tests of a program, each by itself.
+suite() {
+    local crate=$1 name=$2 seconds=$3
+    shift 3
+    cd "$source/crates/$crate" || return
+    under=(python3 "$checkout/tests/gpu/each.py")
+    step "$crate-${name##*-}" $((seconds + 20)) "$work/bin/$name" "${PROCESSES:-$(($(nproc) - 2))}" "$seconds" "$@"
+    under=()
+    cd "$checkout" || return
 }
 
 cd "$checkout" || exit 1
 step doctor 60 "$work/bin/bin-cli-tacit" doctor
-count $?
-cat "$logs/doctor.log" >>"$report"
-if ((gpu)) && ls "$work"/bin/test-* >/dev/null 2>&1; then
-    test=("--test-threads=4")
-    running=()
-    for name in example-main-qat_digits lib-arrays-tacit_arrays test-bridge-it test-core-it lib-bridge-tacit_bridge test-arrays-conformance test-arrays-it test-nn-it \
-        test-executable-it example-main-lora example-main-compiled_training example-main-decode_loop; do
-        [[ -x $work/bin/$name ]] || continue
-        arguments=()
-        [[ $name == example-* ]] || arguments=("${test[@]}")
-        manifest=$source
-        [[ $name == example-* ]] || manifest=$source/crates/$(cut -d- -f2 <<<"$name")
-        (cd "$manifest" && CARGO_MANIFEST_DIR=$manifest step "$name" "${TACIT_GPU_STEP:-300}" "$work/bin/$name" "${arguments[@]}") &
-        running+=($!)
-        if ((${#running[@]} == 6)); then
-            together "${running[@]}"
-            running=()
-        fi
-    done
-    together "${running[@]}"
-    TACIT_FIGURES=$results/figures.jsonl step bench 240 "$work/bin/bench-main-gpu"
-    count $?
-    tail -60 "$logs/bench.log" >>"$report"
+cat "$logs/doctor.log" >>"$results/report"
+step own_kernel 60 "$work/bin/example-mlx-own_kernel"
+step qat_digits 120 "$work/bin/example-mlx-qat_digits"
+step lora 120 "$work/bin/example-mlx-lora"
+TACIT_FIGURES=$results/figures.jsonl step bench 200 "$work/bin/bench-mlx-gpu" ${CASES:---quick}
+cat "$logs/bench.log" >>"$results/report"
+suite arrays test-arrays-conformance "${SUITE:-240}"
+suite nn test-nn-it "${SUITE:-240}"
+suite arrays test-arrays-it "${SUITE:-240}"
+suite executable test-executable-it "${SUITE:-240}"
+suite core test-core-it "${SUITE:-240}"
+suite bridge test-bridge-it "${SUITE:-240}"
+if command -v compute-sanitizer >/dev/null; then
+    under=(compute-sanitizer --error-exitcode 9)
+    step sanitizer 120 "$work/bin/example-mlx-own_kernel"
+    under=()
 fi
-say "$passed passed, $failed failed, $skipped skipped"
+say "$passed passed, $failed failed"
 ((failed == 0))

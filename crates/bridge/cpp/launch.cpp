@@ -1,15 +1,21 @@
-// MLX compiles a source when it first runs, and keeps what it compiled by the name and the text.
+// A source is compiled when its kernel goes into a graph on a GPU for the first time.
 #include "launch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "mlx/backend/cuda/cuda.h"
 #include "mlx/fast.h"
+#include "nvrtc.h"
 
 namespace tacit {
 
 namespace {
+
+// MLX's CUDA backend keeps 400 graphs that differ, and ends a process with an error when it has met twice as many since the
+// process began, as every long run of training does. That only such a run is slower is no reason to end it. What is set stays.
+[[maybe_unused]] const int unchecked = setenv("MLX_ENABLE_CACHE_THRASHING_CHECK", "0", 0);
 
 std::vector<std::string> strings(const char* const* texts, size_t count) {
   return {texts, texts + count};
@@ -19,14 +25,79 @@ std::vector<std::string> strings(const char* const* texts, size_t count) {
 // address space of Metal's, and a scalar by reference.
 constexpr int32_t kLong = 64;
 
-// Integers reach a source as the shape of an input: a source has no other parameters that are not compiled into it. The
-// elements, which nobody reads, are those of an input that is there.
+// On Metal integers reach a source as the shape of an input: a source has no other parameters there that are not compiled into
+// it. The elements, which nobody reads, are those of an input that is there.
 array carrying(const Shape& sizes, const array& input) {
   array carrier(sizes, input.dtype(), nullptr, {});
   // As if the elements lay in rows, so that MLX copies none.
   array::Flags rows{true, true, true};
   carrier.copy_shared_buffer(input, mlx::core::Strides(sizes.size(), 1), rows, input.data_size());
   return carrier;
+}
+
+std::tuple<int, int, int> triple(const int32_t* of) {
+  return {of[0], of[1], of[2]};
+}
+
+// What a CUDA source has for elements of a dtype: half floats are their bits, since their types need headers.
+const char* cuda_type(Dtype dtype) {
+  switch (dtype.val()) {
+    case Dtype::Val::bool_:
+      return "bool";
+    case Dtype::Val::int8:
+      return "signed char";
+    case Dtype::Val::uint8:
+      return "unsigned char";
+    case Dtype::Val::int16:
+      return "short";
+    case Dtype::Val::uint16:
+    case Dtype::Val::float16:
+    case Dtype::Val::bfloat16:
+      return "unsigned short";
+    case Dtype::Val::int32:
+      return "int";
+    case Dtype::Val::uint32:
+      return "unsigned int";
+    case Dtype::Val::int64:
+      return "long long";
+    case Dtype::Val::uint64:
+      return "unsigned long long";
+    case Dtype::Val::float32:
+      return "float";
+    case Dtype::Val::float64:
+      return "double";
+    case Dtype::Val::complex64:
+      return "float2";
+  }
+  throw std::invalid_argument("a GPU source has no type for such elements");
+}
+
+// The text of a whole CUDA source: the parameters are inputs, results and sizes.
+std::string cuda_text(
+    const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs, size_t sizes) {
+  std::string text = std::string(launch.header) + "\nextern \"C\" __global__ void " + launch.name + "(";
+  const char* comma = "";
+  auto add = [&](const std::string& type, const std::string& name) {
+    text += comma + type + " " + name;
+    comma = ", ";
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    add(std::string("const ") + cuda_type(inputs[i].dtype()) + "*", launch.inputs[i]);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    add(std::string(cuda_type(outputs[i].dtype())) + "*", launch.outputs[i]);
+  }
+  std::string list;
+  for (size_t i = 0; i < sizes; ++i) {
+    auto name = "tacit_size_" + std::to_string(i);
+    add("int", name);
+    list += (i == 0 ? "" : ", ") + name;
+  }
+  text += ") {\n";
+  if (sizes > 0) {
+    text += "const int sizes_shape[] = {" + list + "};\n";
+  }
+  return text + launch.body + "\n}\n";
 }
 
 }  // namespace
@@ -36,13 +107,13 @@ Backend gpu_backend() {
 }
 
 Launched::Launched(
-    const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs, mlx::core::Stream stream)
-    : sizes_(launch.sizes, launch.sizes + launch.size_count) {
-  auto names = strings(launch.inputs, launch.input_count);
-  std::vector<array> given;
-  if (!sizes_.empty()) {
-    names.insert(names.begin(), "sizes");
-    given.emplace_back(Shape(sizes_.size(), kLong), mlx::core::uint8, nullptr, std::vector<array>{});
+    const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs, mlx::core::Stream stream) {
+  if (launch.input_count != inputs.size() || launch.output_count != outputs.size()) {
+    throw std::invalid_argument(
+        std::string("the GPU source ") + launch.name + " does not name each input and each result of its kernel");
+  }
+  for (const auto& input : inputs) {
+    inputs_.emplace_back(input.shape(), input.dtype());
   }
   std::vector<Shape> shapes;
   std::vector<Dtype> dtypes;
@@ -50,18 +121,38 @@ Launched::Launched(
     shapes.push_back(output.shape());
     dtypes.push_back(output.dtype());
   }
+  auto made = gpu_backend() == Backend::kCuda ? for_cuda(launch, inputs, outputs, shapes, dtypes, stream)
+                                              : for_metal(launch, inputs, shapes, dtypes, stream);
+  primitive_ = made.at(0).primitive_ptr();
+}
+
+std::vector<array> Launched::for_cuda(
+    const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs,
+    const std::vector<Shape>& shapes, const std::vector<Dtype>& dtypes, mlx::core::Stream stream) {
+  auto text = cuda_text(launch, inputs, outputs, launch.size_count);
+  const auto& code = compiled_for(stream.device, launch.name, text);
+  std::vector<mlx::core::fast::ScalarArg> sizes(launch.sizes, launch.sizes + launch.size_count);
+  return mlx::core::fast::precompiled_cuda_kernel(
+      launch.name, code, inputs, shapes, dtypes, sizes, triple(launch.grid), triple(launch.group), 0, std::nullopt, true,
+      stream);
+}
+
+std::vector<array> Launched::for_metal(
+    const Launch& launch, const std::vector<array>& inputs, const std::vector<Shape>& shapes,
+    const std::vector<Dtype>& dtypes, mlx::core::Stream stream) {
+  auto names = strings(launch.inputs, launch.input_count);
+  std::vector<array> given;
+  sizes_ = Shape(launch.sizes, launch.sizes + launch.size_count);
+  if (!sizes_.empty()) {
+    names.insert(names.begin(), "sizes");
+    given.emplace_back(Shape(sizes_.size(), kLong), mlx::core::uint8, nullptr, std::vector<array>{});
+  }
   for (const auto& input : inputs) {
     given.emplace_back(Shape{kLong}, input.dtype(), nullptr, std::vector<array>{});
-    inputs_.emplace_back(input.shape(), input.dtype());
   }
-  auto result_names = strings(launch.outputs, launch.output_count);
-  auto function = gpu_backend() == Backend::kCuda
-      ? mlx::core::fast::cuda_kernel(launch.name, names, result_names, launch.body, launch.header)
-      : mlx::core::fast::metal_kernel(launch.name, names, result_names, launch.body, launch.header);
-  auto triple = [](const int32_t* of) { return std::make_tuple(of[0], of[1], of[2]); };
-  auto made =
-      function(given, shapes, dtypes, triple(launch.grid), triple(launch.group), {}, std::nullopt, false, stream);
-  primitive_ = made.at(0).primitive_ptr();
+  auto function = mlx::core::fast::metal_kernel(
+      launch.name, names, strings(launch.outputs, launch.output_count), launch.body, launch.header);
+  return function(given, shapes, dtypes, triple(launch.grid), triple(launch.group), {}, std::nullopt, false, stream);
 }
 
 bool Launched::fits(const std::vector<array>& inputs) const {

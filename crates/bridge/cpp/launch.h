@@ -49,8 +49,15 @@ class Launched {
   void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) const;
 
  private:
+  std::vector<array> for_cuda(
+      const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs,
+      const std::vector<Shape>& shapes, const std::vector<Dtype>& dtypes, mlx::core::Stream stream);
+  std::vector<array> for_metal(
+      const Launch& launch, const std::vector<array>& inputs, const std::vector<Shape>& shapes,
+      const std::vector<Dtype>& dtypes, mlx::core::Stream stream);
+
   std::shared_ptr<Primitive> primitive_;
-  // What the body reads as `sizes_shape`; none if it is empty.
+  // What is carried to a source on Metal.
   Shape sizes_;
   std::vector<std::pair<Shape, Dtype>> inputs_;
 };

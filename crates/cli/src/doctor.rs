@@ -85,7 +85,9 @@ fn device() -> Finding {
         Ok(DeviceType::Cpu) => Finding::ok("device", "cpu"),
         Ok(DeviceType::Gpu) => match Backend::available() {
             Some(backend) => Finding::ok("device", format!("gpu, {backend:?}").to_lowercase()),
-            None => Finding::with("device", State::Broken, "gpu, and none is here", "set the default device to the cpu"),
+            None => {
+                Finding::with("device", State::Broken, "gpu, and none is here", "set the default device to the cpu")
+            }
         },
         Err(error) => {
             Finding::with("device", State::Broken, error.to_string(), "let mlx find a device; on linux it is the cpu")

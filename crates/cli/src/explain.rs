@@ -159,7 +159,8 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         materialized: sum(|layer| layer.materialized),
         materialized_bytes: sum(|layer| layer.materialized_bytes),
         // What a model does counts more than what its layers might.
-        decomposed: backend.map(|_| model.as_ref().map_or_else(|| sum(|layer| layer.decomposed), |model| model.decomposed)),
+        decomposed: backend
+            .map(|_| model.as_ref().map_or_else(|| sum(|layer| layer.decomposed), |model| model.decomposed)),
         layers,
         model,
         unbuilt,

@@ -577,6 +577,12 @@ fn a_known_model_is_told_as_a_whole() {
     assert_eq!((of_model("materialized"), json["unbuilt"].is_null()), (0, true));
     let svg = fs::read_to_string(svg).expect("drawn");
     assert!(svg.contains(">rsqrt<") && svg.contains(">gather<"), "{svg}");
+    // On a GPU, which need not be here, its products and its embedding have sources.
+    for gpu in ["cuda", "metal"] {
+        let told = tacit(&["explain", golden, "--input-shape", "1,16", "--deny", "--gpu", gpu]);
+        let text = String::from_utf8(told.stdout).expect("text");
+        assert!(told.status.success() && text.contains(", 0 kernels as plain ops on the GPU"), "{text}");
+    }
     // Of a model that lacks a tensor, its layers are told.
     let config = fs::read(format!("{golden}/config.json")).expect("reads");
     fs::write(folder.at("config.json"), config).expect("writes");

@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use mlx_rs::Array;
 use tacit_bridge::kernel::{Placed, Placement};
 
-pub use tacit_bridge::kernel::{Backend, Element, Fallback, Input, Kernel, Launch, Output};
 pub use crate::scoped::{TracedForGuard, trace_for};
+pub use tacit_bridge::kernel::{Backend, Element, Fallback, Input, Kernel, Launch, Output};
 pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;

@@ -73,8 +73,10 @@ impl Placed {
 
 /// One launch of a kernel's source on a GPU.
 ///
-/// MLX writes the head of the function: a pointer for each name of `inputs` and `outputs`, in their dtypes, without other
-/// parameters. So what changes from call to call and shall not be compiled into the text is in `sizes`.
+/// The head of the function is written for it: a pointer for each name of `inputs` and `outputs`, in their dtypes. Half floats are
+/// `half` and `bfloat16_t` on Metal; on CUDA they are their bits, `unsigned short`, since their types need headers. What changes
+/// from call to call and shall not be compiled into the text is in `sizes`. CUDA's text has no headers before it, and may include
+/// those of CUDA's toolkit where that is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The name of the function: letters, digits and `_`. Equal names must mean equal texts.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
@@ -13,7 +14,7 @@ use super::source::{Parts, Target};
 
 /// In which order the threads of a group run between barriers: from the first to the last, from the last to the first, or one of
 /// the others, which are drawn.
-pub(crate) type Order = u32;
+pub(crate) type Turns = u32;
 
 /// Launches before they are compiled.
 #[derive(Default)]
@@ -63,9 +64,17 @@ impl Program {
         Compiled { instance, sizes: launch.sizes, grid: launch.grid, group: launch.group }
     }
 
-    /// Compiles it, in a folder that goes with what is returned.
-    pub(crate) fn compile(&self) -> Emulator {
-        let folder = std::env::temp_dir().join(format!("tacit-emulator-{}-{:p}", std::process::id(), self));
+    /// Compiles it, in a folder that goes with what is returned. None, with a line that says so, where there is no C++ compiler:
+    /// a machine that builds Tacit has one, and one that only runs its tests may have none.
+    pub(crate) fn compile(&self) -> Option<Emulator> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        if Command::new(&compiler).arg("--version").output().is_err() {
+            println!("skipped: there is no C++ compiler `{compiler}`, and nothing plays a GPU");
+            return None;
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tacit-emulator-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (source, program) = (folder.join("kernels.cpp"), folder.join("kernels"));
         let names: Vec<String> = (0..self.instances.len()).map(|at| format!("instance_{at}::kernel")).collect();
@@ -82,12 +91,11 @@ impl Program {
         ]
         .concat();
         std::fs::write(&source, text).expect("writes");
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
         // A product and a sum are rounded each; what jumps between stacks is no overflow.
         let options = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-U_FORTIFY_SOURCE", "-pthread", "-o"];
         let status = Command::new(compiler).args(options).args([&program, &source]).status().expect("a C++ compiler");
         assert!(status.success(), "{} does not compile", source.display());
-        Emulator { folder }
+        Some(Emulator { folder })
     }
 }
 
@@ -105,7 +113,7 @@ impl Drop for Emulator {
 /// A run of a launch: its inputs and the bytes of its results.
 pub(crate) struct Job {
     pub launch: Compiled,
-    pub order: Order,
+    pub order: Turns,
     /// Whether arrays end where no byte can be read behind them, rather than begin at a multiple of 16.
     pub at_end: bool,
     pub inputs: Vec<Vec<u8>>,

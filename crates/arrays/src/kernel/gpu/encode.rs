@@ -282,7 +282,7 @@ impl Text {
             }
             self.fields += "  const TACIT_GROUP float* thresholds;\n";
             self.statements += "  TACIT_GROUP_ARRAY(float, tacit_far, 255);\n  \
-                                for (tacit::u32 i = at.thread; i < 255; i += THREADS) tacit_far[i] = \
+                                for (tacit::u32 i = at.id; i < 255; i += THREADS) tacit_far[i] = \
                                 tacit::from_bits(tacit_thresholds[i]);\n  e.thresholds = tacit_far;\n";
             "return tacit_by_rank[tacit::far_rank(thresholds, x)];".to_owned()
         };

@@ -61,7 +61,9 @@ impl Product<'_> {
     pub(super) fn parts(&self, what: &str, target: Target) -> Option<Parts> {
         let weight = Weight::new(self.layout, self.children)?;
         let kind = float(self.x.dtype)?;
-        let way = if self.m <= FEW {
+        let way = if let Some(way) = self.few_halves(kind, &weight, target) {
+            way
+        } else if self.m <= FEW {
             self.few(kind)
         } else {
             self.band(kind, &weight, target).unwrap_or_else(|| self.many(kind, target))
@@ -140,6 +142,32 @@ impl Product<'_> {
         if self.orientation == Orientation::Transposed { self.n } else { self.layout.k }
     }
 
+    /// The matrix units multiply what each lane decodes, where rows are long; for a single row that is no gain.
+    fn few_halves(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
+        let k = self.layout.k;
+        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= 512 && k.is_multiple_of(128);
+        if !fits || !(2..=16).contains(&self.m) || weight.span < 8 {
+            return None;
+        }
+        let tiles = self.m.div_ceil(8);
+        Some(Way {
+            text: vec![
+                target.matrix(),
+                target.band()?,
+                include_str!("source/few_rows.h"),
+                include_str!("source/few_halves.h"),
+            ],
+            label: format!("h{tiles}"),
+            memory: format!(
+                "  typedef tacit::FewHalves<Weight, {kind}, {tiles}> Tile;\n  TACIT_GROUP_ARRAY(float, tacit_meeting, Tile::MEMORY);\n"
+            ),
+            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.x * 16, at, tacit_meeting, aligned);\n"
+                .to_owned(),
+            threads: 256,
+            groups: [self.n.div_ceil(16), 1],
+        })
+    }
+
     /// Each element is decoded once, by the thread that multiplies it with all rows.
     fn few(&self, kind: &str) -> Way {
         let rows = self.m.next_power_of_two();
@@ -173,7 +201,7 @@ impl Product<'_> {
                     memory: "  TACIT_GROUP_ARRAY(float, tacit_meeting, THREADS);\n".to_owned(),
                     call: format!(
                         "    \
-                         tacit::Plain<Weight, {kind}, {steps}, {rows}>::multiply(w, rows, result, start, n, k, m, at.x, at.thread, \
+                         tacit::Plain<Weight, {kind}, {steps}, {rows}>::multiply(w, rows, result, start, n, k, m, at.x, at.id, \
                          THREADS, tacit_meeting, aligned);\n"
                     ),
                     threads: 256,
@@ -214,7 +242,7 @@ impl Product<'_> {
             text: vec![target.matrix(), include_str!("source/tiles.h")],
             label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
             memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
-            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.thread, tacit_memory, aligned);\n"
+            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.id, tacit_memory, aligned);\n"
                 .to_owned(),
             threads: 128,
             groups: [self.columns().div_ceil(64), self.m.div_ceil(64)],

@@ -1,4 +1,4 @@
-//! A launch as the function that MLX makes of it, for compilers that show what is wrong without a GPU.
+//! A launch as the function that is made of it, for compilers that show what is wrong without a GPU.
 
 use std::fmt::Write as _;
 
@@ -14,16 +14,17 @@ pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outpu
     let mut text = String::new();
     match backend {
         Backend::Cuda => {
-            parameters.push("const unsigned char* sizes, const __grid_constant__ Shape sizes_shape".to_owned());
             parameters.extend(named.map(|(name, dtype)| format!("const {}* {name}", cuda(dtype))));
             parameters.extend(results.map(|(name, &dtype)| format!("{}* {name}", cuda(dtype))));
+            let sizes: Vec<String> = (0..launch.sizes.len()).map(|at| format!("tacit_size_{at}")).collect();
+            parameters.extend(sizes.iter().map(|size| format!("int {size}")));
             let _ = write!(
                 text,
-                "#include \"mlx/backend/cuda/device/utils.cuh\"\n#include <cooperative_groups.h>\n{}\nnamespace mlx::core::cu \
-                 {{\nextern \"C\" __global__ void {}({}) {{\n{}\n}}\n}}\n",
+                "{}\nextern \"C\" __global__ void {}({}) {{\nconst int sizes_shape[] = {{{}}};\n{}\n}}\n",
                 launch.header,
                 launch.name,
                 parameters.join(", "),
+                sizes.join(", "),
                 launch.body
             );
         }
@@ -62,8 +63,10 @@ pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outpu
 
 fn cuda(dtype: Dtype) -> &'static str {
     match dtype {
-        Dtype::Float16 => "__half",
-        Dtype::Bfloat16 => "__nv_bfloat16",
+        Dtype::Uint8 => "unsigned char",
+        Dtype::Int8 => "signed char",
+        Dtype::Uint16 | Dtype::Float16 | Dtype::Bfloat16 => "unsigned short",
+        Dtype::Uint32 => "unsigned int",
         other => metal(other),
     }
 }

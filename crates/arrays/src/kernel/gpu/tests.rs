@@ -113,8 +113,16 @@ fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     add(parts, inputs, dtype, 0.0, Box::new(move |inputs| on_cpu(GatherRows { layout, dtype }, inputs)));
     for (orientation, depth) in [(Orientation::Transposed, layout.k), (Orientation::Plain, layout.n)] {
         let in_turn = ROWS.into_iter().enumerate().map(|(at, m)| (m, DTYPES[(turn + at) % 3]));
-        let halves = [Dtype::Bfloat16, Dtype::Float16].map(|dtype| (70, dtype)).into_iter().filter(|_| layout.k > LONG);
-        for (m, dtype) in in_turn.chain(halves) {
+        // What time is spent in.
+        let hot = [
+            (1, Dtype::Bfloat16),
+            (8, Dtype::Bfloat16),
+            (15, Dtype::Float16),
+            (70, Dtype::Bfloat16),
+            (70, Dtype::Float16),
+        ];
+        let hot = hot.into_iter().filter(|_| layout.k > LONG);
+        for (m, dtype) in in_turn.chain(hot) {
             let x = normal(2, &[m, depth as i32]).as_dtype(dtype).expect("a float type");
             let inputs = [&[x], children.as_slice()].concat();
             let parts = matmul(&layout, orientation, &avals(&inputs), target);
@@ -166,11 +174,12 @@ fn all_cases() -> Vec<Case> {
     let mut all = cases();
     all.push(case(&Nf4::from(64), 272, 261));
     all.push(case(&Nf4::from(64), 264, 576));
+    all.push(case(&Nf4::from(64), 25, 640));
     all.push(case(&Int8 { granularity: Granularity::Block(576) }, 264, 576));
     all.push(case(&Affine { bits: 4, group: 64 }, 264, 576));
-    all.push(case(&Affine { bits: 3, group: 32 }, 264, 544));
+    all.push(case(&Affine { bits: 3, group: 32 }, 264, 640));
     all.push(case(&Affine { bits: 6, group: 32 }, 130, 320));
-    all.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 130, 320));
+    all.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 130, 640));
     all
 }
 
@@ -219,7 +228,7 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
         }
     };
     let checks: Vec<Check> = all_samples(Target::Host).into_iter().map(add).collect();
-    let emulator = program.compile();
+    let Some(emulator) = program.compile() else { return };
     let job = |(at, check): (usize, &Check)| Job {
         launch: check.launch.clone(),
         order: at as u32 % 4,
@@ -251,4 +260,95 @@ fn their_sources_are_written_for_compilers() {
             }
         }
     }
+}
+
+#[test]
+fn an_index_outside_of_what_it_chooses_from_gives_nan() {
+    let Case { layout, children } = case(&Nf4::from(32), 6, 64);
+    let nan =
+        |found: &[f32], row: usize, width: usize| found[row * width..][..width].iter().all(|value| value.is_nan());
+    let mut program = Program::default();
+    let rows = Array::from_slice(&[1_u32, 6, u32::MAX, 5], &[4]);
+    let taken = [&[rows], children.as_slice()].concat();
+    let parts = gather_rows(&layout, &avals(&taken), Dtype::Float32, Target::Host).expect("has a source");
+    let gather = program.add(parts, &avals(&taken), &[Dtype::Float32]);
+    let stack = StackLayout { rows: layout, count: 3, orientation: Orientation::Transposed };
+    let indices = |indices: &[u32]| Array::from_slice(indices, &[3]);
+    let chosen = [&[normal(1, &[2, 1, 64]), indices(&[0, 2, 1]), indices(&[2, 0, 3])], children.as_slice()].concat();
+    let parts = gather_matmul(&stack, &avals(&chosen), Target::Host).expect("has a source");
+    let multiply = program.add(parts, &avals(&chosen), &[Dtype::Float32]);
+    let job = |launch: &Compiled, inputs: &[Array], length| Job {
+        launch: launch.clone(),
+        order: 0,
+        at_end: true,
+        inputs: inputs.iter().map(bytes).collect(),
+        lengths: vec![length],
+    };
+    let Some(emulator) = program.compile() else { return };
+    let results = emulator.run(&[job(&gather, &taken, 4 * 64 * 4), job(&multiply, &chosen, 3 * 2 * 4)]).expect("runs");
+    let [gathered, multiplied] = [&results[0], &results[1]].map(|of_job| numbers(&of_job[0], Dtype::Float32));
+    assert_eq!([0, 1, 2, 3].map(|row| nan(&gathered, row, 64)), [false, true, true, false]);
+    assert_eq!([0, 1, 2].map(|entry| nan(&multiplied, entry, 2)), [false, true, true]);
+}
+
+/// Each thread gives its number to the one at the other end.
+fn exchange(barrier: &str) -> Parts {
+    Parts {
+        label: "exchange".to_owned(),
+        common: Vec::new(),
+        description: String::new(),
+        body: format!(
+            "  TACIT_GROUP_ARRAY(float, numbers, 64);\n  numbers[at.id] = x[at.id];\n  {barrier}\n  out[at.id] = numbers[63 - \
+             at.id];\n"
+        ),
+        inputs: vec!["x".to_owned()],
+        outputs: vec!["out".to_owned()],
+        sizes: Vec::new(),
+        groups: [1, 1, 1],
+        threads: 64,
+        target: Target::Host,
+    }
+}
+
+/// What the CPU that plays a GPU makes of a text, in four orders of its threads.
+fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
+    let mut program = Program::default();
+    let x = Array::from_slice(&(0..64_u8).map(f32::from).collect::<Vec<_>>(), &[64]);
+    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
+    let emulator = program.compile()?;
+    let run = |order| {
+        let job = Job { launch: launch.clone(), order, at_end: false, inputs: vec![bytes(&x)], lengths: vec![256] };
+        let found = numbers(&emulator.run(&[job])?[0][0], Dtype::Float32);
+        Ok(found
+            .iter()
+            .rev()
+            .zip(bytes(&x).as_chunks().0)
+            .all(|(a, &b)| a.to_bits() == f32::from_le_bytes(b).to_bits()))
+    };
+    Some((0..4).map(run).collect())
+}
+
+#[test]
+fn a_barrier_that_is_missing_shows() {
+    let Some(whole) = in_orders(exchange("TACIT_BARRIER();")) else { return };
+    assert_eq!(whole, [const { Ok(true) }; 4]);
+    assert_eq!(in_orders(exchange("")).expect("compiles"), [const { Ok(false) }; 4]);
+    for one_that_waits in ["if (at.id != 5) TACIT_BARRIER();", "if (at.id == 5) tacit::shuffle_xor(1.0f, 1);"] {
+        for result in in_orders(exchange(one_that_waits)).expect("compiles") {
+            let error = result.expect_err("some wait for others");
+            assert!(error.contains("some threads wait at a barrier that others do not reach"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn what_is_beyond_an_array_cannot_be_read() {
+    let mut parts = exchange("TACIT_BARRIER();");
+    parts.body = parts.body.replace("x[at.id]", "x[at.id + 1]");
+    let mut program = Program::default();
+    let x = Array::from_slice(&[1.0_f32; 64], &[64]);
+    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
+    let job = Job { launch, order: 0, at_end: true, inputs: vec![bytes(&x)], lengths: vec![256] };
+    let Some(emulator) = program.compile() else { return };
+    assert!(emulator.run(&[job]).is_err());
 }

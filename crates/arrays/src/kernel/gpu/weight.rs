@@ -64,7 +64,7 @@ impl Weight {
             0 => "  w.table = 0;\n  w.lane = 0;\n".to_owned(),
             staged => format!(
                 "  TACIT_GROUP_ARRAY(float, tacit_staged, {staged});\n  w.table = tacit_staged;\n  w.lane = at.lane % {} * 4;\n  \
-                 tacit::stage_table(w, tacit_staged, at.thread, THREADS);\n  TACIT_BARRIER();\n",
+                 tacit::stage_table(w, tacit_staged, at.id, THREADS);\n  TACIT_BARRIER();\n",
                 table.replicas
             ),
         };

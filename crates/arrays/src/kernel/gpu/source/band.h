@@ -61,10 +61,10 @@ template <class W, class T, int COLUMNS> struct Band {
   }
 
   template <class X>
-  static TACIT_FN void stage(X x, TACIT_GROUP T* tile, u32 row, u32 m, u32 at, u32 k, u32 thread, bool aligned) {
+  static TACIT_FN void stage(X x, TACIT_GROUP T* tile, u32 row, u32 m, u32 at, u32 k, u32 id, bool aligned) {
     TACIT_UNROLL
     for (u32 i = 0; i < (u32)(COLUMNS * 8 / BAND_THREADS); ++i) {
-      const u32 r = (thread + i * BAND_THREADS) / 8, chunk = thread % 8;
+      const u32 r = (id + i * BAND_THREADS) / 8, chunk = id % 8;
       TACIT_GROUP T* to = tile + r * BAND_DEPTH + (chunk ^ r % 8) * 8;
       const bool there = row + r < m;
       X from = x + (u64)(there ? row + r : 0) * k + at + chunk * 8;
@@ -88,7 +88,7 @@ template <class W, class T, int COLUMNS> struct Band {
     decode(w, coded, next, t);
     // Of the entry before, all may still be reading the tiles.
     TACIT_BARRIER();
-    stage(x, memory, row, m, 0, k, at.thread, aligned);
+    stage(x, memory, row, m, 0, k, at.id, aligned);
     for (u32 chunk = 0; chunk * BAND_DEPTH < k; ++chunk) {
       const bool more = (chunk + 1) * BAND_DEPTH < k;
       if (more) {
@@ -103,7 +103,7 @@ template <class W, class T, int COLUMNS> struct Band {
       TACIT_BARRIER();
       sum.add(now, memory + chunk % 2 * TILE, at.lane);
       if (more) {
-        stage(x, memory + (chunk + 1) % 2 * TILE, row, m, (chunk + 1) * BAND_DEPTH, k, at.thread, aligned);
+        stage(x, memory + (chunk + 1) % 2 * TILE, row, m, (chunk + 1) * BAND_DEPTH, k, at.id, aligned);
         decode(w, coded, next, t);
       }
     }

@@ -25,12 +25,22 @@ TACIT_FN void wait_for_copies() {
 }
 
 TACIT_FN u32 pair_of(float low, float high, f16) {
-  __half2 pair = __floats2half2_rn(low, high);
-  return *(u32*)&pair;
+#if __CUDA_ARCH__ >= 800
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return Round<f16>::from(low).bits | (u32)Round<f16>::from(high).bits << 16;
+#endif
 }
 TACIT_FN u32 pair_of(float low, float high, bf16) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *(u32*)&pair;
+#if __CUDA_ARCH__ >= 800
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return Round<bf16>::from(low).bits | (u32)Round<bf16>::from(high).bits << 16;
+#endif
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

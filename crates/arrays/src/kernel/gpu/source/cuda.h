@@ -1,4 +1,4 @@
-// What the common text needs of CUDA. MLX compiles it with NVRTC, after its own header.
+// What the common text needs of CUDA, without a header of CUDA's, which would take longer to compile than all of it.
 
 #define TACIT_CUDA 1
 #define TACIT_FN __device__ __forceinline__
@@ -26,8 +26,13 @@ typedef signed char i8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
-typedef __half f16;
-typedef __nv_bfloat16 bf16;
+// Half floats by their bits.
+struct f16 {
+  u16 bits;
+};
+struct bf16 {
+  u16 bits;
+};
 
 TACIT_FN float exact_mul(float a, float b) { return __fmul_rn(a, b); }
 TACIT_FN float exact_add(float a, float b) { return __fadd_rn(a, b); }
@@ -36,13 +41,34 @@ TACIT_FN float nearest_even(float value) { return rintf(value); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
 TACIT_FN u32 to_bits(float value) { return __float_as_uint(value); }
 TACIT_FN float to_float(float value) { return value; }
-TACIT_FN float to_float(f16 value) { return __half2float(value); }
-TACIT_FN float to_float(bf16 value) { return __bfloat162float(value); }
+TACIT_FN float half_from_bits(u32 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)bits));
+  return value;
+}
+TACIT_FN float to_float(f16 value) { return half_from_bits(value.bits); }
+TACIT_FN float to_float(bf16 value) { return from_bits((u32)value.bits << 16); }
 template <class T> struct Round;
 template <> struct Round<float> { static TACIT_FN float from(float value) { return value; } };
-template <> struct Round<f16> { static TACIT_FN f16 from(float value) { return __float2half_rn(value); } };
-template <> struct Round<bf16> { static TACIT_FN bf16 from(float value) { return __float2bfloat16_rn(value); } };
-TACIT_FN float half_from_bits(u32 bits) { return __half2float(__ushort_as_half((u16)bits)); }
+template <> struct Round<f16> { 
+  static TACIT_FN f16 from(float value) {
+    f16 rounded;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+    return rounded;
+  }
+};
+template <> struct Round<bf16> { 
+  static TACIT_FN bf16 from(float value) {
+    bf16 rounded;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+#else
+    u32 bits = __float_as_uint(value);
+    rounded.bits = value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
+    return rounded;
+  }
+};
 TACIT_FN float shuffle_xor(float value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
 template <class P> TACIT_FN bool is_aligned(P at) { return ((u64)at & 15) == 0; }

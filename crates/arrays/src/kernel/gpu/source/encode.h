@@ -56,7 +56,7 @@ template <class E> TACIT_FN void keep(E e, u64 block, Found found, TACIT_GROUP C
 template <int FINDS> struct Scales {
   template <class E, class Meeting>
   static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting meeting, TACIT_GROUP Coder* coders) {
-    u32 teams = threads / E::TEAM, team = at.thread / E::TEAM, lane = at.thread % E::TEAM;
+    u32 teams = threads / E::TEAM, team = at.id / E::TEAM, lane = at.id % E::TEAM;
     // All threads take as many turns: those of a warp look at each other's.
     for (u32 turn = 0; turn < each; turn += teams) {
       u32 place = turn + team;
@@ -90,7 +90,7 @@ template <int FINDS> struct Scales {
 template <> struct Scales<MEAN> {
   template <class E, class Meeting>
   static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting meeting, TACIT_GROUP Coder* coders) {
-    for (u32 part = at.thread; part < each * 16; part += threads) {
+    for (u32 part = at.id; part < each * 16; part += threads) {
       u64 block = first + part / 16, from = block * e.block;
       u32 whole = length_of(e, block) / 16 * 16;
       u64 sum = 0;
@@ -98,7 +98,7 @@ template <> struct Scales<MEAN> {
       meeting[part] = sum;
     }
     TACIT_BARRIER();
-    for (u32 place = at.thread; place < each; place += threads) {
+    for (u32 place = at.id; place < each; place += threads) {
       u64 block = first + place, from = block * e.block;
       u32 length = length_of(e, block);
       u64 sum = 0, rest = 0;
@@ -115,7 +115,7 @@ template <> struct Scales<MEAN> {
 template <> struct Scales<GIVEN> {
   template <class E, class Meeting>
   static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting, TACIT_GROUP Coder* coders) {
-    for (u32 place = at.thread; place < each; place += threads)
+    for (u32 place = at.id; place < each; place += threads)
       coders[place] = Rule<E::RULE>::coder(e, Storage<E::STORAGE>::get(e, first + place));
   }
 };
@@ -142,7 +142,7 @@ TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP Co
   TACIT_BARRIER();
   u64 from = first * e.block;
   u32 count = (each - 1) * e.block + length_of(e, first + each - 1);
-  for (u32 run = at.thread * 8; run < count; run += threads * 8) {
+  for (u32 run = at.id * 8; run < count; run += threads * 8) {
     u32 left = count - run;
     Eight values = eight_of(e, from + run, left);
     u64 codes = 0;
@@ -158,7 +158,7 @@ TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP Co
 
 // Half floats that are stored as they are: each thread rounds eight elements.
 template <class T, class X> TACIT_FN void round_to_halves(X x, TACIT_DEVICE T* out, u64 count, Place at, u32 threads) {
-  u64 first = ((u64)at.x * threads + at.thread) * 8;
+  u64 first = ((u64)at.x * threads + at.id) * 8;
   for (u64 i = first; i < first + 8 && i < count; ++i) out[i] = Round<T>::from(to_float(x[i]));
 }
 

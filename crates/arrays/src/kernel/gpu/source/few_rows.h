@@ -32,6 +32,16 @@ template <class W, int STEPS> TACIT_FN Strip<W, STEPS> load_strip(W w, u64 first
   return strip;
 }
 
+// Eight of its elements.
+template <class W, int STEPS> TACIT_FN Eight strip_values(W w, TACIT_THREAD const Strip<W, STEPS>& strip, int step) {
+  Eight values = units_in<W, STEPS>(w, strip.codes, step);
+  TACIT_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    values.at[i] = value_of<W>(values.at[i], W::SPAN >= 8 ? strip.line[step] : line_of(w, strip.first + 8 * step + i));
+  }
+  return values;
+}
+
 // What eight elements are multiplied by x as, and what their sum is multiplied by afterwards: units and their scale, where they
 // share it and nothing is added to them, or values.
 template <class W, int STEPS> TACIT_FN Eight strip_factors(W w, Strip<W, STEPS> strip, int step) {
@@ -134,7 +144,7 @@ template <class W, class T, int STEPS, int M> struct Plain {
   enum { WIDTH = STEPS == 0 ? 1 : 8, LANES = STEPS == 0 ? 32 : 8 };
 
   template <class X>
-  static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 m, u32 strip, u32 thread,
+  static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 m, u32 strip, u32 id,
                                 u32 threads, TACIT_GROUP float* meeting, bool aligned) {
     float sum[M][WIDTH];
     TACIT_UNROLL
@@ -142,7 +152,7 @@ template <class W, class T, int STEPS, int M> struct Plain {
       TACIT_UNROLL
       for (int e = 0; e < WIDTH; ++e) sum[i][e] = 0.0f;
     }
-    const u32 column = (strip * LANES + thread % LANES) * WIDTH, group = thread / LANES, groups = threads / LANES;
+    const u32 column = (strip * LANES + id % LANES) * WIDTH, group = id / LANES, groups = threads / LANES;
     if (column < k) {
       for (u32 row = group; row < n; row += groups) {
         Eight values = Columns<STEPS>::read(w, start + (u64)row * k + column, aligned);
@@ -159,11 +169,11 @@ template <class W, class T, int STEPS, int M> struct Plain {
       TACIT_UNROLL
       for (int e = 0; e < WIDTH; ++e) {
         TACIT_BARRIER();
-        meeting[thread] = sum[i][e];
+        meeting[id] = sum[i][e];
         TACIT_BARRIER();
-        if (thread < (u32)LANES && column < k && (u32)i < m) {
+        if (id < (u32)LANES && column < k && (u32)i < m) {
           float total = 0.0f;
-          for (u32 other = 0; other < groups; ++other) total = exact_add(total, meeting[other * LANES + thread]);
+          for (u32 other = 0; other < groups; ++other) total = exact_add(total, meeting[other * LANES + id]);
           out[(u64)i * k + column + e] = Round<T>::from(total);
         }
       }

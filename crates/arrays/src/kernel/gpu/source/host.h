@@ -122,6 +122,7 @@ template <class T> inline Eight eight_floats(const T* at, bool aligned) {
   return values;
 }
 
+// Where a thread is, as in `weight.h`.
 struct Place;
 
 }  // namespace tacit

@@ -36,6 +36,7 @@ template <class T, int TRANSPOSED> struct MatrixRight {
   }
 };
 
+#if __CUDA_ARCH__ >= 800
 TACIT_FN void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, f16) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
@@ -46,6 +47,22 @@ TACIT_FN void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, b
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+#else
+// Turing has no units for these: lanes ask each other for what they multiply.
+template <class T>
+__device__ __noinline__ void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1, T) {
+  const u32 lane = threadIdx.x % 32;
+  TACIT_UNROLL
+  for (u32 pair = 0; pair < 8; ++pair) {
+    TACIT_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      u32 left = __shfl_sync(0xffffffffu, a[pair / 4 * 2 + i / 2], lane / 4 * 4 + pair % 4);
+      u32 right = __shfl_sync(0xffffffffu, pair < 4 ? b0 : b1, (lane % 4 * 2 + i % 2) * 4 + pair % 4);
+      sum[i] += low_float(left, T()) * low_float(right, T()) + high_float(left, T()) * high_float(right, T());
+    }
+  }
+}
+#endif
 
 struct MatrixSum {
   float sum[2][4];

@@ -9,7 +9,9 @@
 #define TACIT_THREAD thread
 #define TACIT_UNROLL _Pragma("clang loop unroll(full)")
 #define TACIT_TABLE(name, count) constant uint name[count]
+#ifndef TACIT_GROUP_ARRAY
 #define TACIT_GROUP_ARRAY(type, name, count) threadgroup type name[count]
+#endif
 #define TACIT_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 
 namespace tacit {

@@ -7,8 +7,8 @@ enum { TILE_M = 64, TILE_N = 64, TILE_THREADS = 128 };
 
 // A tile of x as floats, `DEPTH` columns from `depth` on; beyond its ends there are zeros.
 template <class E, int DEPTH, int ROW, class X>
-TACIT_FN void stage_x(X x, TACIT_GROUP E* tile, u32 row, u32 rows, u32 depth, u32 k, u32 thread) {
-  for (u32 i = thread; i < (u32)(TILE_M * DEPTH); i += TILE_THREADS) {
+TACIT_FN void stage_x(X x, TACIT_GROUP E* tile, u32 row, u32 rows, u32 depth, u32 k, u32 id) {
+  for (u32 i = id; i < (u32)(TILE_M * DEPTH); i += TILE_THREADS) {
     u32 r = i / DEPTH, c = i % DEPTH;
     bool there = row + r < rows && depth + c < k;
     tile[r * ROW + c] = Round<E>::from(there ? to_float(x[(u64)(row + r) * k + depth + c]) : 0.0f);
@@ -19,8 +19,8 @@ TACIT_FN void stage_x(X x, TACIT_GROUP E* tile, u32 row, u32 rows, u32 depth, u3
 // where `put(row, column, value)` of the tile says. STEPS is 0 where rows do not begin with a whole byte.
 template <class W, int STEPS, int DOWN, int ACROSS> struct StageWeight {
   template <class Put>
-  static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 thread, bool aligned) {
-    for (u32 i = thread; i < (u32)(DOWN * ACROSS / 8); i += TILE_THREADS) {
+  static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 id, bool aligned) {
+    for (u32 i = id; i < (u32)(DOWN * ACROSS / 8); i += TILE_THREADS) {
       u32 r = i / (ACROSS / 8), c = i % (ACROSS / 8) * 8;
       Eight values;
       if (row + r < n && column + c < k) {
@@ -37,8 +37,8 @@ template <class W, int STEPS, int DOWN, int ACROSS> struct StageWeight {
 };
 template <class W, int DOWN, int ACROSS> struct StageWeight<W, 0, DOWN, ACROSS> {
   template <class Put>
-  static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 thread, bool) {
-    for (u32 i = thread; i < (u32)(DOWN * ACROSS); i += TILE_THREADS) {
+  static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 id, bool) {
+    for (u32 i = id; i < (u32)(DOWN * ACROSS); i += TILE_THREADS) {
       u32 r = i / ACROSS, c = i % ACROSS;
       bool there = row + r < n && column + c < k;
       put.at(r, c, there ? element(w, start + (u64)(row + r) * k + column + c) : 0.0f);
@@ -62,11 +62,11 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct ExactTile {
 
   template <class X>
   static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 rows, u32 row, u32 column,
-                                u32 thread, TACIT_GROUP float* memory, bool aligned) {
+                                u32 id, TACIT_GROUP float* memory, bool aligned) {
     const u32 depth = TRANSPOSED ? k : n, columns = TRANSPOSED ? n : k;
     TACIT_GROUP float* left = memory;
     Put<float, W_ROW, TRANSPOSED> right = {memory + TILE_M * X_ROW};
-    const u32 r0 = thread / 16 * 8, c0 = thread % 16;
+    const u32 r0 = id / 16 * 8, c0 = id % 16;
     float sum[8][4];
     TACIT_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -75,11 +75,11 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct ExactTile {
     }
     for (u32 at = 0; at < depth; at += DEPTH) {
       TACIT_BARRIER();
-      stage_x<float, DEPTH, X_ROW>(x, left, row, rows, at, depth, thread);
+      stage_x<float, DEPTH, X_ROW>(x, left, row, rows, at, depth, id);
       if (TRANSPOSED) {
-        StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, right, start, column, n, at, k, thread, aligned);
+        StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, right, start, column, n, at, k, id, aligned);
       } else {
-        StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, right, start, at, n, column, k, thread, aligned);
+        StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, right, start, at, n, column, k, id, aligned);
       }
       TACIT_BARRIER();
       TACIT_UNROLL
@@ -124,11 +124,11 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct MatrixTile {
 
   template <class X>
   static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 rows, u32 row, u32 column,
-                                u32 thread, TACIT_GROUP float* memory, bool aligned) {
+                                u32 id, TACIT_GROUP float* memory, bool aligned) {
     const u32 depth = TRANSPOSED ? k : n, columns = TRANSPOSED ? n : k;
     TACIT_GROUP T* left = (TACIT_GROUP T*)memory;
     Put<T, W_ROW, 0> right = {left + TILE_M * X_ROW};
-    const u32 warp = thread / 32, lane = thread % 32;
+    const u32 warp = id / 32, lane = id % 32;
     // Each warp makes 32 rows by 32 columns, in products of 16 by 16.
     const u32 r0 = warp / 2 * 32, c0 = warp % 2 * 32;
     MatrixSum sum[2][2];
@@ -139,11 +139,11 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct MatrixTile {
     }
     for (u32 at = 0; at < depth; at += DEPTH) {
       TACIT_BARRIER();
-      stage_x<T, DEPTH, X_ROW>(x, left, row, rows, at, depth, thread);
+      stage_x<T, DEPTH, X_ROW>(x, left, row, rows, at, depth, id);
       if (TRANSPOSED) {
-        StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, right, start, column, n, at, k, thread, aligned);
+        StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, right, start, column, n, at, k, id, aligned);
       } else {
-        StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, right, start, at, n, column, k, thread, aligned);
+        StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, right, start, at, n, column, k, id, aligned);
       }
       TACIT_BARRIER();
       TACIT_UNROLL

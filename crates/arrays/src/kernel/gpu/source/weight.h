@@ -5,7 +5,7 @@ namespace tacit {
 
 // Where a thread is: its group in the grid, its place in the group, its lane in the 32 that run together, and these.
 struct Place {
-  u32 x, y, z, thread, lane, warp;
+  u32 x, y, z, id, lane, warp;
 };
 
 // The codings, by the constant CODING.
@@ -39,8 +39,8 @@ template <> struct Entry<E4M3_CODES> {
 };
 
 template <class W>
-TACIT_FN void stage_table(W w, TACIT_GROUP float* table, u32 thread, u32 threads) {
-  for (u32 i = thread; i < (u32)(W::ENTRIES * W::REPLICAS); i += threads)
+TACIT_FN void stage_table(W w, TACIT_GROUP float* table, u32 id, u32 threads) {
+  for (u32 i = id; i < (u32)(W::ENTRIES * W::REPLICAS); i += threads)
     table[i] = Entry<W::CODING>::of(w, i / W::REPLICAS);
 }
 

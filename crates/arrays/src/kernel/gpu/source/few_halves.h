@@ -1,0 +1,103 @@
+// `x W^T` for up to 8 TILES rows of x of half floats, in products of 16 rows of W. Each weight is two halves, a rounding and what that
+// leaves, so that sums are those of f32: with so few rows it is the decoding that takes the time.
+
+namespace tacit {
+
+// 32 halves from `at` on, two a word.
+template <class X> TACIT_FN void load_halves(X at, bool aligned, TACIT_THREAD u32 (&word)[16]) {
+  TACIT_UNROLL
+  for (int quad = 0; quad < 4; ++quad) {
+    if (aligned) {
+      Quad read = load128((const TACIT_DEVICE u8*)at + 16 * quad);
+      TACIT_UNROLL
+      for (int i = 0; i < 4; ++i) word[4 * quad + i] = read.word[i];
+    } else {
+      const TACIT_DEVICE u16* halves = (const TACIT_DEVICE u16*)at + 8 * quad;
+      TACIT_UNROLL
+      for (int i = 0; i < 4; ++i) word[4 * quad + i] = halves[2 * i] | (u32)halves[2 * i + 1] << 16;
+    }
+  }
+}
+
+// A group makes 16 columns of the result; its warps take turns at 128 numbers of each row, and their sums meet in `meeting`. Of
+// those numbers a lane has 32 that lie together, of W as of x: which of them are multiplied at once does not matter.
+template <class W, class T, int TILES> struct FewHalves {
+  enum { WARPS = 8, MEMORY = WARPS * 16 * 8 };
+
+  static TACIT_FN u32 rounding_of(TACIT_THREAD float& low, TACIT_THREAD float& high) {
+    const u32 pair = pair_of(low, high, T());
+    low -= low_float(pair, T());
+    high -= high_float(pair, T());
+    return pair;
+  }
+
+  template <class X>
+  static TACIT_FN void multiply(W w, X x, TACIT_DEVICE T* out, u64 start, u32 n, u32 k, u32 m, u32 column, Place at,
+                                TACIT_GROUP float* meeting, bool aligned) {
+    const u32 g = at.lane / 4, t = at.lane % 4;
+    const u64 first = start + (u64)(column + g < n ? column + g : n - 1) * k;
+    const u64 second = start + (u64)(column + g + 8 < n ? column + g + 8 : n - 1) * k;
+    float sum[TILES][4];
+    TACIT_UNROLL
+    for (int i = 0; i < 4 * TILES; ++i) sum[i / 4][i % 4] = 0.0f;
+    u32 from = at.warp * 128 + t * 32;
+    Strip<W, 4> next[2];
+    if (at.warp * 128 < k) {
+      next[0] = load_strip<W, 4>(w, first + from, aligned);
+      next[1] = load_strip<W, 4>(w, second + from, aligned);
+    }
+    for (u32 chunk = at.warp; chunk * 128 < k; chunk += WARPS, from += 128 * WARPS) {
+      const Strip<W, 4> strip[2] = {next[0], next[1]};
+      if ((chunk + WARPS) * 128 < k) {
+        next[0] = load_strip<W, 4>(w, first + from + 128 * WARPS, aligned);
+        next[1] = load_strip<W, 4>(w, second + from + 128 * WARPS, aligned);
+      }
+      u32 right[TILES][16];
+      TACIT_UNROLL
+      for (int tile = 0; tile < TILES; ++tile) {
+        const u32 row = tile * 8 + g < m ? tile * 8 + g : m - 1;
+        load_halves(x + (u64)row * k + from, aligned, right[tile]);
+      }
+      TACIT_UNROLL
+      for (int octet = 0; octet < 4; ++octet) {
+        Eight values[2];
+        TACIT_UNROLL
+        for (int r = 0; r < 2; ++r) values[r] = strip_values(w, strip[r], octet);
+        TACIT_UNROLL
+        for (int step = 0; step < 2; ++step) {
+          u32 a[4], rest[4];
+          TACIT_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            const int e = 4 * step + i / 2 * 2;
+            float low = values[i % 2].at[e], high = values[i % 2].at[e + 1];
+            a[i] = rounding_of(low, high);
+            rest[i] = pair_of(low, high, T());
+          }
+          TACIT_UNROLL
+          for (int tile = 0; tile < TILES; ++tile) {
+            const int word = 4 * octet + 2 * step;
+            multiply_add(sum[tile], a, right[tile][word], right[tile][word + 1], T());
+            multiply_add(sum[tile], rest, right[tile][word], right[tile][word + 1], T());
+          }
+        }
+      }
+    }
+    TACIT_UNROLL
+    for (int tile = 0; tile < TILES; ++tile) {
+      TACIT_BARRIER();
+      TACIT_UNROLL
+      for (int i = 0; i < 4; ++i) meeting[at.warp * 128 + (g + i / 2 * 8) * 8 + t * 2 + i % 2] = sum[tile][i];
+      TACIT_BARRIER();
+      const u32 c = column + at.id % 16, r = tile * 8 + at.id / 16;
+      if (at.id < 128 && c < n && r < m) {
+        float total = 0.0f;
+        TACIT_UNROLL
+        for (int warp = 0; warp < WARPS; ++warp)
+          total = exact_add(total, meeting[warp * 128 + at.id % 16 * 8 + at.id / 16]);
+        out[(u64)r * n + c] = Round<T>::from(total);
+      }
+    }
+  }
+};
+
+}  // namespace tacit

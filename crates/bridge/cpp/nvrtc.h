@@ -1,0 +1,13 @@
+// NVIDIA's compiler of CUDA C++ at run time, which MLX's library brings with it where it is built for CUDA.
+#pragma once
+
+#include <string>
+
+#include "mlx/mlx.h"
+
+namespace tacit {
+
+// The machine code of a text for a GPU: that of the function `name`. Kept by the name for the life of the process.
+const std::string& compiled_for(const mlx::core::Device& device, const std::string& name, const std::string& text);
+
+}  // namespace tacit
