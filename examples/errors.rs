@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, nn, ops, transforms};
 use tacit::compile::{CompileOptions, Constants, compile_with};
 use tacit::dispatch::Registry;
 use tacit::distributed::Group;
@@ -20,7 +20,7 @@ use tacit::transform::{self, Differentiable};
 pub(crate) type Case = (&'static str, fn() -> Result<()>);
 
 /// In the order of `tacit::Error`.
-pub(crate) const CASES: [Case; 27] = [
+pub(crate) const CASES: [Case; 28] = [
     ("Mlx", mlx),
     ("PlaceholderLeaked", placeholder_leaked),
     ("EvalInTrace", eval_in_trace),
@@ -34,6 +34,7 @@ pub(crate) const CASES: [Case; 27] = [
     ("MaterializationDenied", materialization_denied),
     ("FallbackDenied", fallback_denied),
     ("Handler", handler_failed),
+    ("NotGivenBack", not_given_back),
     ("Node", node),
     ("Cycle", cycle),
     ("Refused", refused),
@@ -223,6 +224,16 @@ fn handler_failed() -> Result<()> {
     implicit(careless()?, |x| Ok::<_, Exception>(x.t())).map(drop)
 }
 // ANCHOR_END: Handler
+
+// ANCHOR: NotGivenBack
+fn not_given_back() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(64, 64)?)?;
+    model.run(|linear| {
+        linear.bias.value = None;
+        Err::<(), _>(Error::invalid("the loss is NaN", "lower the rate"))
+    })
+}
+// ANCHOR_END: NotGivenBack
 
 // ANCHOR: Node
 fn node() -> Result<()> {
@@ -421,6 +432,7 @@ pub(crate) fn kind(error: &Error) -> &'static str {
         Error::MaterializationDenied { .. } => "MaterializationDenied",
         Error::FallbackDenied { .. } => "FallbackDenied",
         Error::Handler { .. } => "Handler",
+        Error::NotGivenBack { .. } => "NotGivenBack",
         Error::Node { .. } => "Node",
         Error::Cycle { .. } => "Cycle",
         Error::Refused { .. } => "Refused",

@@ -8,21 +8,27 @@ use std::{env, fs};
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    primitives::generate(Path::new("primitives.tbl"), &out);
     for watched in ["cpp", "build", "primitives.tbl"] {
         println!("cargo::rerun-if-changed={watched}");
     }
     println!("cargo::rerun-if-env-changed=DOCS_RS");
     let version = env::var("DEP_MLX_VERSION").expect("mlx-sys publishes its version");
     println!("cargo::rustc-env=TACIT_MLX_VERSION={version}");
+    primitives::generate(Path::new("primitives.tbl"), &out, &version);
+    let defines = env::var("DEP_MLX_DEFINES").unwrap_or_default();
+    println!("cargo::rustc-env=TACIT_MLX_DEFINES={defines}");
     // Documentation is made without MLX's headers, and links nothing.
     if env::var_os("DOCS_RS").is_some_and(|value| !value.is_empty()) {
         return;
     }
     let include = env::var_os("DEP_MLX_INCLUDE").expect("mlx-sys publishes its include folders");
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++20").includes(env::split_paths(&include)).include("cpp").include(&out);
-    for define in env::var("DEP_MLX_DEFINES").unwrap_or_default().split(',').filter(|d| !d.is_empty()) {
+    build.cpp(true).std("c++20").include("cpp").include(&out);
+    // Of headers that are not ours nothing is warned of.
+    for folder in env::split_paths(&include) {
+        build.flag("-isystem").flag(folder);
+    }
+    for define in defines.split(',').filter(|define| !define.is_empty()) {
         build.define(define, None);
     }
     // Lines for valgrind and debuggers, without the types, which are MLX's for the most part.
@@ -30,6 +36,8 @@ fn main() {
     build.opt_level(if unoptimized { 1 } else { 2 }).debug(false).flag_if_supported("-g1");
     // MLX's headers are not free of unused parameters; ours are checked.
     build.flag_if_supported("-Wno-unused-parameter");
+    // On Arm GCC notes wherever a pair of floats is returned that GCC 10 had changed how: everything here is compiled by one.
+    build.flag_if_supported("-Wno-psabi");
     build.file(merged(&out)).compile("tacit_bridge");
 }
 

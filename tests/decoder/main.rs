@@ -1,6 +1,7 @@
 //! The decoders of `tacit-models` on tiny checkpoints of each architecture, beside what mlx-lm's models made of them
 //! (`tests/decoder/golden/make.py`).
 
+mod caches;
 mod explained;
 mod fp8;
 mod gguf;
@@ -8,3 +9,4 @@ mod golden;
 mod hybrid;
 mod losses;
 mod refused;
+mod twice;

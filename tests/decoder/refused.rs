@@ -21,7 +21,7 @@ pub(crate) fn changed(name: &str, changes: &Json) -> tacit::Result<Config> {
     Config::of(&json, Path::new("config.json"))
 }
 
-fn parsed(changes: &str) -> Json {
+pub(crate) fn parsed(changes: &str) -> Json {
     Json::parse(changes).expect("an object")
 }
 
@@ -215,7 +215,7 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
     );
     check(
         "llama",
-        r#"{"rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 10000}}"#,
+        r#"{"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 10000}}"#,
         &expect![[r#"
         config.json: rope_parameters.partial_rotary_factor: 3 of the 8 numbers of a head are turned, and pairs of them should be
         help: fetch the configuration again"#]],
@@ -299,7 +299,7 @@ impl Folder {
     }
 
     /// A copy of a golden folder with other parameters.
-    fn copied(name: &str, label: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<Self> {
+    pub(crate) fn copied(name: &str, label: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<Self> {
         let own = Self::new(label)?;
         let from = folder(name).join("config.json");
         fs::copy(&from, own.0.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
@@ -401,19 +401,6 @@ fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
         FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is f32[2,3], and that of expert 0 is bf16[32,32]
         help: fetch the tensors again, all of them"#]],
     )?;
-    Ok(())
-}
-
-#[test]
-fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
-    let copied = Folder::copied("float/qwen3", "tied", |parameters| {
-        let embedding = parameters["model.embed_tokens.weight"].clone();
-        parameters.insert("lm_head.weight".to_owned(), embedding);
-        parameters.insert("model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(), Array::from_f32(1.0).into());
-    })?;
-    let (config, model) = load(&copied.0)?;
-    assert_eq!(config.tied, Some(true));
-    assert!(model.get("lm_head.weight").is_err());
     Ok(())
 }
 

@@ -101,12 +101,24 @@ fn the_primitives_with_their_parameters() {
         TABLE.len()
     );
     for of in TABLE {
-        let fields: Vec<String> = of.fields.iter().map(|field| format!("`{}: {}`", field.name, field.ty)).collect();
+        let since = |version: Option<[u32; 3]>| {
+            version.map_or_else(String::new, |version| {
+                format!(" (since MLX {})", version.map(|part| part.to_string()).join("."))
+            })
+        };
+        let fields: Vec<String> =
+            of.fields.iter().map(|field| format!("`{}: {}`{}", field.name, field.ty, since(field.since))).collect();
         let count = registry.handlers().iter().filter(|handler| printed(handler, of)).count();
         let class = format!("{:?}", of.class).to_lowercase();
         let swapped = if of.commutative { ", commutative" } else { "" };
         let doc = of.doc.replace('|', "\\|");
-        let _ = writeln!(page, "| `{}` | {class}{swapped} | {} | {doc} | {count} |", of.printed, fields.join(" "));
+        let _ = writeln!(
+            page,
+            "| `{}` | {class}{swapped}{} | {} | {doc} | {count} |",
+            of.printed,
+            since(of.since),
+            fields.join(" ")
+        );
     }
     page.push_str(
         "\n## Classes\n\nA handler whose first parameter is one of these takes all primitives of the class.\n\n\
@@ -246,6 +258,7 @@ fn no_variable_is_left_out() {
     // What the build tells the crate, and what suites and benchmarks read.
     known.extend([
         "TACIT_MLX_VERSION",
+        "TACIT_MLX_DEFINES",
         "TACIT_SWEEP",
         "TACIT_PROGRAMS",
         "TACIT_FUZZ",

@@ -65,9 +65,17 @@ cp -r "$scratch/other/include/mlx" "$scratch/headers/include/mlx"
 expect "MLX_DIR has no library" \
     "MLX_DIR names $scratch/headers, which has no lib/libmlx.so" "set MLX_DIR to a prefix with*" \
     MLX_DIR="$scratch/headers"
-expect "MLX_DIR has another version" \
-    "MLX_DIR names MLX 0.31.1 at $scratch/other, but MLX $version is needed" "*MLX_BYPASS_VERSION_CHECK=1*" \
+expect "MLX_DIR has an older version" \
+    "MLX_DIR names MLX 0.31.1 at $scratch/other, but MLX $version or newer is needed" "*MLX_BYPASS_VERSION_CHECK=1*" \
     MLX_DIR="$scratch/other"
+# A newer one is said to be untested, and goes on to the library, which is none here.
+cp -r "$scratch/other" "$scratch/newer"
+printf '#define MLX_VERSION_%s\n' 'MAJOR 7' 'MINOR 0' 'PATCH 1' >"$scratch/newer/include/mlx/version.h"
+expect "MLX_DIR has a version that no test has seen" \
+    "cannot prepare $scratch/newer/lib/libmlx.so for linking: *" "set MLX_DIR to a prefix*" \
+    MLX_DIR="$scratch/newer"
+grep -q "^cargo::warning=Tacit was never tested with MLX 7.0.1, only with $version" "$scratch/stdout" ||
+    { echo "FAILED: nothing is said of a version that no test has seen"; failures=$((failures + 1)); }
 expect "MLX_DIR has a library that is none" \
     "cannot prepare $scratch/other/lib/libmlx.so for linking: *" "set MLX_DIR to a prefix*" \
     MLX_DIR="$scratch/other" MLX_BYPASS_VERSION_CHECK=1

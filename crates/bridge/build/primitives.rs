@@ -24,13 +24,20 @@ pub(crate) struct Row {
     class: String,
     flags: Flags,
     params: Vec<Option<Param>>,
+    /// The first MLX that has it, where that is not the oldest one.
+    since: Option<Version>,
     doc: String,
 }
 
 struct Param {
     name: String,
     kind: String,
+    /// The first MLX whose primitive has it; before that its field is `None`.
+    since: Option<Version>,
 }
+
+/// A version of MLX: its three numbers.
+type Version = [u32; 3];
 
 /// The words beside a class.
 #[derive(Default)]
@@ -41,6 +48,9 @@ struct Flags {
     rows: &'static str,
     indices: &'static str,
 }
+
+/// Above every version.
+const NEWEST: Version = [u32::MAX; 3];
 
 /// The classes of primitives, with a sentence on each and the flags of all its primitives.
 const CLASSES: &[(&str, &str, &str)] = &[
@@ -107,14 +117,16 @@ fn variant(word: &str) -> String {
     word[..1].to_uppercase() + &word[1..]
 }
 
-/// Reads `table` and writes the generated files to `out_dir`; a malformed row ends the build with its line number.
-pub(crate) fn generate(table: &Path, out_dir: &Path) {
+/// Reads `table` and writes the generated files to `out_dir`, for this version of MLX; a malformed row ends the build with its
+/// line number.
+pub(crate) fn generate(table: &Path, out_dir: &Path, mlx: &str) {
     let outcome = fs::read_to_string(table).map_err(|error| error.to_string()).and_then(|text| {
         let parsed = parse(&text)?;
+        let mlx = version(mlx).ok_or_else(|| format!("`{mlx}` is no version of MLX"))?;
         let include = env::var_os("DEP_MLX_INCLUDE").unwrap_or_default();
         for (file, text) in [
-            ("primitives.rs", rust(&parsed)),
-            ("primitives.inc", cpp(&parsed)),
+            ("primitives.rs", rust(&parsed, mlx)),
+            ("primitives.inc", cpp(&parsed, mlx)),
             ("primitive_headers.rs", header_names(&headers(env::split_paths(&include)))),
         ] {
             fs::write(out_dir.join(file), text).map_err(|error| format!("{file}: {error}"))?;
@@ -165,6 +177,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         .iter()
         .find(|(known, ..)| *known == class)
         .ok_or_else(|| format!("line {line}: unknown class `{class}`"))?;
+    let mut since = None;
     let mut all = Flags { rows: ROWS[0].0, indices: INDICES[0].0, errors: ERRORS[0].0, ..Flags::default() };
     for flag in of_class.split(' ').chain(flags.split(' ')).filter(|flag| !flag.is_empty()) {
         let rows = ROWS.iter().find(|(known, _)| *known == flag);
@@ -173,6 +186,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         match (flag, rows, indices, errors) {
             ("commutative", ..) => all.commutative = true,
             ("linear", ..) => all.linear = true,
+            _ if flag.starts_with("since=") => since = Some(since_version(line, &flag["since=".len()..])?),
             (_, Some((rows, _)), ..) => all.rows = rows,
             (_, _, Some((indices, ..)), _) => all.indices = indices,
             (.., Some((errors, _))) => all.errors = errors,
@@ -189,6 +203,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         class: class.to_owned(),
         flags: all,
         params: params.map(|text| param(line, text)).collect::<Result<_, _>>()?,
+        since,
         doc: sentence(line, doc)?,
     })
 }
@@ -198,9 +213,21 @@ fn param(line: usize, text: &str) -> Result<Option<Param>, String> {
         return Ok(None);
     }
     let (name, kind) = text.split_once(':').ok_or(format!("line {line}: parameter `{text}` has no `:type`"))?;
-    let param = Param { name: name.to_owned(), kind: kind.to_owned() };
+    let (kind, since) = kind.split_once(" since ").map_or((kind, None), |(kind, since)| (kind, Some(since)));
+    let since = since.map(|since| since_version(line, since)).transpose()?;
+    let param = Param { name: name.to_owned(), kind: kind.to_owned(), since };
     types(&param.kind).ok_or(format!("line {line}: parameter `{name}` has the unknown type `{kind}`"))?;
     Ok(Some(param))
+}
+
+/// The version that a text such as `0.32.2` names.
+fn version(text: &str) -> Option<Version> {
+    let numbers: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
+fn since_version(line: usize, text: &str) -> Result<Version, String> {
+    version(text).ok_or(format!("line {line}: `{text}` is no version of MLX"))
 }
 
 fn sentence(line: usize, text: &str) -> Result<String, String> {
@@ -234,11 +261,14 @@ fn check(table: &Table) -> Result<(), String> {
             }
         }
         let first = classes.entry(&row.cpp).or_insert(row);
-        if first.cpp_kinds() != row.cpp_kinds() {
+        if first.cpp_kinds(NEWEST) != row.cpp_kinds(NEWEST) {
             return Err(format!(
                 "line {line}: the parameters of `{}` differ from those in line {}",
                 row.cpp, first.line
             ));
+        }
+        if row.params.iter().skip_while(|param| !is_new(param)).any(|param| !is_new(param)) {
+            return Err(format!("line {line}: a parameter that came with a version is followed by an older one"));
         }
         for param in row.fields() {
             if !table.field_docs.contains_key(&param.name) {
@@ -253,7 +283,27 @@ fn check(table: &Table) -> Result<(), String> {
     }
 }
 
+fn is_new(param: &Option<Param>) -> bool {
+    param.as_ref().is_some_and(|param| param.since.is_some())
+}
+
+impl Param {
+    fn is_in(&self, mlx: Version) -> bool {
+        self.since.is_none_or(|since| since <= mlx)
+    }
+
+    /// Its Rust type in the typed view.
+    fn rust(&self) -> String {
+        let (ty, _) = types(&self.kind).expect("parsing has checked the type");
+        if self.since.is_some() { format!("Option<{ty}>") } else { ty }
+    }
+}
+
 impl Row {
+    fn is_in(&self, mlx: Version) -> bool {
+        self.since.is_none_or(|since| since <= mlx)
+    }
+
     fn type_name(&self) -> String {
         self.name.replace(' ', "")
     }
@@ -262,9 +312,11 @@ impl Row {
         self.params.iter().flatten()
     }
 
-    fn cpp_kinds(&self) -> Vec<String> {
+    /// The kinds of the parameters that it has in this version.
+    fn cpp_kinds(&self, mlx: Version) -> Vec<String> {
         let kind = |param: &Option<Param>| param.as_ref().and_then(|param| types(&param.kind)).map(|types| types.1);
-        self.params.iter().map(|param| kind(param).unwrap_or_else(|| "kind::Skip".to_owned())).collect()
+        let present = self.params.iter().filter(|param| param.as_ref().is_none_or(|param| param.is_in(mlx)));
+        present.map(|param| kind(param).unwrap_or_else(|| "kind::Skip".to_owned())).collect()
     }
 
     /// The class's name as the Itanium C++ ABI mangles it.
@@ -300,7 +352,7 @@ fn types(kind: &str) -> Option<(String, String)> {
     Some((rust.to_owned(), format!("kind::{cpp}")))
 }
 
-fn rust(table: &Table) -> String {
+fn rust(table: &Table, mlx: Version) -> String {
     let mut out = String::new();
     let classes = CLASSES.iter().map(|(class, doc, _)| (*class, *doc));
     enumeration(&mut out, "Class", "What a primitive does, as far as rules depend on it.", classes);
@@ -323,17 +375,21 @@ fn rust(table: &Table) -> String {
         let _ = writeln!(out, "#[doc = {:?}]\n#[derive(Clone, Debug, PartialEq)]", row.doc);
         let (mut members, mut built) = (String::new(), String::new());
         for field in &fields {
-            let (ty, _) = types(&field.kind).expect("parsing has checked the type");
             let Param { name, .. } = field;
-            let _ = writeln!(members, "    #[doc = {:?}]\n    pub {name}: {ty},", table.field_docs[name]);
-            let _ = write!(built, "{name}: field(Self::NAME, {name:?}, {name})?, ");
+            let _ = writeln!(members, "    #[doc = {:?}]\n    pub {name}: {},", table.field_docs[name], field.rust());
+            let _ = if field.is_in(mlx) {
+                write!(built, "{name}: field(Self::NAME, {name:?}, {name})?, ")
+            } else {
+                write!(built, "{name}: None, ")
+            };
         }
         if fields.is_empty() {
             let _ = writeln!(out, "pub struct {name};");
         } else {
             let _ = writeln!(out, "pub struct {name} {{\n{members}}}");
         }
-        let bindings: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+        let present = fields.iter().filter(|field| field.is_in(mlx));
+        let bindings: Vec<&str> = present.map(|field| field.name.as_str()).collect();
         let value = if fields.is_empty() { "Self".to_owned() } else { format!("Self {{ {built}}}") };
         let _ = writeln!(
             out,
@@ -356,14 +412,20 @@ fn rust(table: &Table) -> String {
     let _ = writeln!(out, "pub static TABLE: &[Description] = &[");
     for row in &table.rows {
         let mut fields = String::new();
-        for Param { name, kind } in row.fields() {
-            let (ty, _) = types(kind).expect("parsing has checked the type");
-            let _ = write!(fields, "Field {{ name: {name:?}, ty: {ty:?}, doc: {:?} }}, ", table.field_docs[name]);
+        for param in row.fields() {
+            let Param { name, since, .. } = param;
+            let _ = write!(
+                fields,
+                "Field {{ name: {name:?}, ty: {:?}, since: {since:?}, doc: {:?} }}, ",
+                param.rust(),
+                table.field_docs[name]
+            );
         }
         let _ = writeln!(
             out,
             "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
-             linear: {}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, fields: &[{fields}], doc: {:?} }},",
+             linear: {}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, since: {:?}, fields: &[{fields}], \
+             doc: {:?} }},",
             row.name,
             row.prefix,
             row.printed,
@@ -374,6 +436,7 @@ fn rust(table: &Table) -> String {
             variant(row.flags.errors),
             variant(row.flags.rows),
             variant(row.flags.indices),
+            row.since,
             row.doc,
         );
     }
@@ -389,14 +452,15 @@ fn enumeration<'a>(out: &mut String, name: &str, doc: &str, variants: impl Itera
     out.push_str("}\n\n");
 }
 
-fn cpp(table: &Table) -> String {
-    let classes: BTreeMap<&str, &Row> = table.rows.iter().map(|row| (row.cpp.as_str(), row)).collect();
+fn cpp(table: &Table, mlx: Version) -> String {
+    let present = table.rows.iter().filter(|row| row.is_in(mlx));
+    let classes: BTreeMap<&str, &Row> = present.map(|row| (row.cpp.as_str(), row)).collect();
     let mut out = String::new();
     for (class, row) in classes {
         let _ = if row.params.is_empty() {
             writeln!(out, "TACIT_NO_PARAMETERS({:?}, {class})", row.symbol())
         } else {
-            writeln!(out, "TACIT_PARAMETERS({:?}, {class}, {})", row.symbol(), row.cpp_kinds().join(", "))
+            writeln!(out, "TACIT_PARAMETERS({:?}, {class}, {})", row.symbol(), row.cpp_kinds(mlx).join(", "))
         };
     }
     out

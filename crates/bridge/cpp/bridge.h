@@ -81,6 +81,10 @@ std::vector<array> distinct(std::vector<array> results);
 // `function` with such results.
 ArrayFunction distinct_results(ArrayFunction function);
 
+// Makes a pad by a value that depends on `inputs` a choice between its array and the value. MLX's derivatives of a pad are those of
+// its array alone, and go behind their lists where the value has one.
+void choose_in_pads(const std::vector<array>& outputs, const std::vector<array>& inputs);
+
 // The vjp of `function` for the primals that `argnums` names; zeros for those that are not inexact.
 std::vector<array> gradients_of(
     const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents,

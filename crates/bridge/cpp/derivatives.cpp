@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "bridge.h"
+#include "graph.h"
 #include "params.h"
 
 namespace tacit {
@@ -37,11 +38,39 @@ ArrayFunction over(ArrayFunction function, const std::vector<array>& primals, co
     for (size_t i = 0; i < argnums.size(); ++i) {
       all.at(argnums[i]) = chosen[i];
     }
-    return function(all);
+    auto results = function(all);
+    choose_in_pads(results, chosen);
+    return results;
   };
 }
 
 }  // namespace
+
+void choose_in_pads(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+  std::unordered_set<uintptr_t> reached;
+  for (const auto& input : inputs) {
+    reached.insert(input.id());
+  }
+  std::vector<array> pads;
+  each_dependent(inputs, outputs, [&](const array& node) {
+    reached.insert(node.id());
+    if (made_by<mlx::core::Pad>(node) && reached.contains(node.inputs()[1].id())) {
+      pads.push_back(node);
+    }
+  });
+  for (auto& padded : pads) {
+    const auto& pad = static_cast<const mlx::core::Pad&>(padded.primitive());
+    auto stream = padded.primitive().stream();
+    auto [axes, low, high] = pad.state();
+    const auto& x = padded.inputs()[0];
+    auto within = [&](const array& value, const array& around) {
+      return mlx::core::pad(value, axes, low, high, around, "constant", stream);
+    };
+    auto inside = within(mlx::core::full(x.shape(), true, mlx::core::bool_, stream), array(false));
+    auto zero = mlx::core::zeros({}, x.dtype(), stream);
+    become(padded, mlx::core::where(inside, within(x, zero), padded.inputs()[1], stream));
+  }
+}
 
 std::vector<array> distinct(std::vector<array> results) {
   std::unordered_set<uintptr_t> seen;
@@ -95,6 +124,10 @@ std::vector<array> tangents_of(
 using namespace tacit;
 
 extern "C" {
+
+int tacit_choose_in_pads(const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count) {
+  return guarded([&] { choose_in_pads(gather(outputs, output_count), gather(inputs, input_count)); });
+}
 
 int tacit_distinct(const Handle* results, size_t count, Sink found) {
   return guarded([&] { pour(distinct(gather(results, count)), found); });

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <memory>
 
-#include "bridge.h"
+#include "memory.h"
 
 namespace tacit {
 
@@ -14,12 +14,12 @@ namespace allocator = mlx::core::allocator;
 // Whether a buffer's first word is its size and its data follow, as MLX's allocator for the CPU has it.
 bool buffers_begin_with_their_size() {
   static const bool sized = [] {
-    auto probe = allocator::malloc(64);
-    auto* start = static_cast<char*>(probe.ptr());
-    bool found = probe.raw_ptr() == start + sizeof(size_t) &&
-        *reinterpret_cast<size_t*>(start) == allocator::allocator().size(probe);
-    allocator::free(probe);
-    return found;
+    array probe(Shape{64}, mlx::core::uint8, nullptr, {});
+    probe.set_data(allocator::malloc(probe.nbytes()));
+    auto buffer = probe.buffer();
+    auto* start = static_cast<char*>(buffer.ptr());
+    return buffer.raw_ptr() == start + sizeof(size_t) &&
+        *reinterpret_cast<size_t*>(start) == allocator::allocator().size(buffer);
   }();
   return sized;
 }
@@ -47,13 +47,13 @@ int tacit_mapped_new(void* data, size_t bytes, void* payload, void (*release)(vo
     std::shared_ptr<void> owner(payload, release);
     auto buffer = allocator::make_buffer(data, bytes);
     if (buffer.ptr() != nullptr) {
-      auto drop = [owner](allocator::Buffer made) { allocator::release(made); };
-      *base = own(array(buffer, Shape{0}, mlx::core::uint8, drop));
+      auto drop = [owner](Memory made) { allocator::release(made); };
+      *base = own(array_over(buffer, Shape{0}, mlx::core::uint8, drop));
     } else if (buffers_begin_with_their_size()) {
       // A size below that of any array in it: to MLX a buffer is too large to be shared, not too small.
       auto* size = static_cast<size_t*>(data) - 1;
       *size = 0;
-      *base = own(array(allocator::Buffer(size), Shape{0}, mlx::core::uint8, [owner](allocator::Buffer) {}));
+      *base = own(array_over(Memory(size), Shape{0}, mlx::core::uint8, [owner](Memory) {}));
     } else {
       *base = Handle{nullptr};
     }

@@ -7,6 +7,7 @@
 
 #include "host_kernel.h"
 #include "main_thread.h"
+#include "memory.h"
 
 namespace tacit {
 
@@ -78,9 +79,8 @@ class PlanKernel : public HostKernel {
       results->arrays.emplace_back(result);
     }
     dispatch(inputs, std::move(residents_), made, outputs.front(), std::move(kept));
-    outputs.front().set_data(mlx::core::allocator::Buffer(results.release()), [](mlx::core::allocator::Buffer held) {
-      delete static_cast<Results*>(held.ptr());
-    });
+    set_data_over(
+        outputs.front(), Memory(results.release()), [](Memory held) { delete static_cast<Results*>(held.ptr()); });
   }
 
   bool is_equivalent(const Primitive&) const override {
@@ -136,7 +136,11 @@ class PlanResult : public Primitive {
 }  // namespace
 
 bool is_planned(const array& value) {
-  return value.has_primitive() && typeid(value.primitive()) == typeid(PlanResult);
+  if (!value.has_primitive()) {
+    return false;
+  }
+  const auto& primitive = value.primitive();
+  return typeid(primitive) == typeid(PlanResult);
 }
 
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {

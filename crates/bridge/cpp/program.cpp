@@ -161,6 +161,8 @@ class Program {
         forget();
       }
       auto inputs = ready_ || inside ? inputs_ : apart(inputs_);
+      // From 0.32.3 on MLX finds a trace by the stream that the thread has already, and a trace gives it one.
+      mlx::core::default_stream(mlx::core::default_device());
       auto outputs = compiled_(inputs).first;
       if (replay_ != nullptr) {
         return (*replay_)(inputs_);

@@ -111,7 +111,11 @@ Batched batch(mx::GatherQMM& primitive, const std::vector<array>& inputs, const 
   auto right = choose(indices + 1, w_mapped, weight[0]);
   auto biases = weight.size() > 2 ? std::optional(weight[2]) : std::nullopt;
   auto result = mx::gather_qmm(
-      x, weight[0], weight[1], biases, left, right, transpose, group_size, bits, mode_text(mode), false, stream);
+      x, weight[0], weight[1], biases, left, right, transpose, group_size, bits, mode_text(mode),
+#ifdef MLX_HAS_GATHER_QMM_SCALE
+      std::nullopt,
+#endif
+      false, stream);
   return {{result}, {0}};
 }
 

@@ -120,7 +120,8 @@ class Unite {
         }
       }
     }
-    size_t hash = std::hash<std::string_view>()(typeid(node.primitive()).name());
+    const auto& primitive = node.primitive();
+    size_t hash = std::hash<std::string_view>()(typeid(primitive).name());
     // With its parameters, or all slices of one array would be compared with each other.
     params_.clear();
     if (tacit_write_params(node.primitive(), params_)) {

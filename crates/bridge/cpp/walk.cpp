@@ -6,6 +6,7 @@
 
 #include "graph.h"
 #include "marks.h"
+#include "memory.h"
 #include "names.h"
 #include "slots.h"
 
@@ -24,9 +25,8 @@ struct Scope {
 array make_placeholder(const Scope& scope, Shape shape, Dtype dtype) {
   auto live = scope.live;
   live->fetch_add(1);
-  array sentinel(
-      mlx::core::allocator::Buffer(nullptr), Shape{}, mlx::core::bool_,
-      [live](mlx::core::allocator::Buffer) { live->fetch_sub(1); });
+  auto sentinel =
+      array_over(Memory(nullptr), Shape{}, mlx::core::bool_, [live](Memory) { live->fetch_sub(1); });
   array placeholder(std::move(shape), dtype, nullptr, {std::move(sentinel)});
   placeholder.set_tracer(true);
   return placeholder;
@@ -50,10 +50,10 @@ array& result_at(array& node, uint32_t position) {
 }
 
 // Whether anything but the reference at hand holds an array without data. MLX tells this of arrays with data only, so it
-// has some for the length of the question.
+// has some for the length of the question. It is of MLX's own allocator: from 0.32.4 on MLX says of all other memory that it
+// is held.
 bool is_held(array& value) {
-  thread_local auto data = std::make_shared<array::Data>(
-      mlx::core::allocator::Buffer(nullptr), [](mlx::core::allocator::Buffer) {});
+  thread_local auto data = std::make_shared<array::Data>(mlx::core::allocator::malloc(0));
   auto& own = const_cast<std::shared_ptr<array::Data>&>(value.data_shared_ptr());
   std::swap(own, data);
   auto alone = value.is_donatable();

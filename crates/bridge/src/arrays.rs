@@ -128,6 +128,18 @@ pub fn array_id(array: &Array) -> usize {
     unsafe { ffi::tacit_array_id(array.as_ptr()) as usize }
 }
 
+/// Makes each pad between `inputs` and `outputs` whose value depends on an input a choice between its array and the value. MLX's
+/// derivatives of a pad are those of its array alone, and go behind their lists where the value has one.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn choose_in_pads(outputs: &[Array], inputs: &[Array]) -> Result<(), BridgeError> {
+    let (outputs, inputs) = (handles(outputs), handles(inputs));
+    // SAFETY: the handles are live for the call.
+    check(unsafe { ffi::tacit_choose_in_pads(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len()) })
+}
+
 /// Results of a function that MLX is to differentiate, each an array of its own: one that is there already, or that a
 /// `stop_gradient` made, becomes a copy, which is only a node.
 ///

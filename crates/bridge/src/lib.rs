@@ -44,7 +44,7 @@ mod tape;
 pub mod typed;
 mod vmap;
 
-pub use arrays::{array_id, distinct, prototype};
+pub use arrays::{array_id, choose_in_pads, distinct, prototype};
 pub use aval::{Aval, ParseAvalError, dtype_name, dtype_named};
 pub use callback::PanicError;
 pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function, in_chunks, is_wanted};

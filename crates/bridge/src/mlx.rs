@@ -1,4 +1,4 @@
-//! What Tacit takes for granted of the one MLX that it is built for and that no header states.
+//! What Tacit takes for granted of the MLX that it is built for and that no header states, and what not every MLX has.
 //!
 //! `tests/it/mlx.rs` asks the loaded library for each of these, so that a new MLX that changes one fails there first.
 //! What the headers state is in `primitives.tbl`, and is compared with them; the names in the library that its compiled
@@ -6,6 +6,35 @@
 
 /// The version of MLX whose headers the bridge was compiled with.
 pub const VERSION: &str = env!("TACIT_MLX_VERSION");
+
+/// What MLX has from some version on: rows of the table in `crates/mlx-sys/build/versions.rs`, which says what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// Only memory of MLX's own allocator is donated.
+    OwnedData,
+    /// Cumulative sums and their like have a rule for shapes.
+    ScanShapes,
+}
+
+impl Feature {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::OwnedData, Self::ScanShapes];
+
+    /// The C++ macro that is defined where MLX has it.
+    #[must_use]
+    pub fn define(self) -> &'static str {
+        match self {
+            Self::OwnedData => "MLX_HAS_OWNED_DATA",
+            Self::ScanShapes => "MLX_HAS_SCAN_SHAPES",
+        }
+    }
+
+    /// Whether the MLX that the bridge was compiled with has it.
+    #[must_use]
+    pub fn is_there(self) -> bool {
+        env!("TACIT_MLX_DEFINES").split(',').any(|define| define == self.define())
+    }
+}
 
 /// What a message of MLX's is about, where that makes a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -48,6 +48,8 @@ pub struct Description {
     pub rows: Rows,
     /// Which operands are indices.
     pub indices: Indices,
+    /// The first MLX that has it, where older ones that Tacit takes do not.
+    pub since: Option<[u32; 3]>,
     /// Its parameters.
     pub fields: &'static [Field],
     /// A sentence on the results, which names the operands in order.
@@ -61,6 +63,8 @@ pub struct Field {
     pub name: &'static str,
     /// Its Rust type in the typed view.
     pub ty: &'static str,
+    /// The first MLX whose primitive has it; before that the field is `None`.
+    pub since: Option<[u32; 3]>,
     /// A sentence on its meaning.
     pub doc: &'static str,
 }
@@ -181,9 +185,15 @@ mod tests {
             let found = describe(name).and_then(|row| row.cpp.rsplit("::").next());
             assert_eq!(found, Some(*class), "{name}");
         }
-        let unknown: Vec<_> =
-            TABLE.iter().filter(|row| !row.prefix && !HEADERS.iter().any(|(_, name)| *name == row.name)).collect();
-        assert!(unknown.is_empty(), "{unknown:?}");
+        let version: Vec<u32> = crate::mlx::VERSION.split('.').map(|part| part.parse().unwrap()).collect();
+        let unexpected: Vec<_> = TABLE
+            .iter()
+            .filter(|row| {
+                let expected = row.since.is_none_or(|since| *version >= since[..]);
+                !row.prefix && expected != HEADERS.iter().any(|(_, name)| *name == row.name)
+            })
+            .collect();
+        assert!(unexpected.is_empty(), "{unexpected:?}");
     }
 
     #[test]
@@ -265,13 +275,18 @@ mod tests {
             "line 2: the parameters of `A` differ from those in line 1"
         );
         assert_eq!(error("field x = X."), "field `x` is described, but no primitive has it");
+        assert_eq!(error("A | a | A | unary | since=1.x | | X."), "line 1: `1.x` is no version of MLX");
+        assert_eq!(
+            error("field x = X.\nfield y = Y.\nA | a | A | unary | | x:int since 1.2.3, y:int | X."),
+            "line 3: a parameter that came with a version is followed by an older one"
+        );
     }
 
     #[test]
     fn the_generator_writes_the_rows_of_the_bridge() {
         let out = Path::new(env!("OUT_DIR")).join("generator_test");
         std::fs::create_dir_all(&out).unwrap();
-        generator::generate(&Path::new(env!("CARGO_MANIFEST_DIR")).join("primitives.tbl"), &out);
+        generator::generate(&Path::new(env!("CARGO_MANIFEST_DIR")).join("primitives.tbl"), &out, "0.32.2");
         let rows = std::fs::read_to_string(out.join("primitives.inc")).unwrap();
         for row in [
             "TACIT_PARAMETERS(\"N3mlx4core9TransposeE\", Transpose, kind::Ints)",
@@ -279,6 +294,34 @@ mod tests {
             "TACIT_NO_PARAMETERS(\"N3mlx4core3AddE\", Add)",
         ] {
             assert!(rows.lines().any(|line| line == row), "{row}");
+        }
+    }
+
+    #[test]
+    fn what_came_with_a_version_is_written_for_that_version_and_newer_ones() {
+        let out = Path::new(env!("OUT_DIR")).join("versions_test");
+        std::fs::create_dir_all(&out).unwrap();
+        let table = out.join("two.tbl");
+        let text = "field x = X.\nfield y = Y.\nA | a | A | unary | | x:int, y:bool since 1.2.10 | A.\n\
+                    B | b | B | unary | since=1.2.9 | | B.\n";
+        std::fs::write(&table, text).unwrap();
+        let both = |version: &str| {
+            generator::generate(&table, &out, version);
+            ["primitives.inc", "primitives.rs"].map(|file| std::fs::read_to_string(out.join(file)).unwrap())
+        };
+        let [a, b] =
+            ["TACIT_PARAMETERS(\"N3mlx4core1AE\", A, kind::Int", "TACIT_NO_PARAMETERS(\"N3mlx4core1BE\", B)\n"];
+        let [old, old_views] = both("1.2.8");
+        assert_eq!(old, format!("{a})\n"));
+        assert!(old_views.contains("let [x] = exactly") && old_views.contains("y: None, "), "{old_views}");
+        let [middle, middle_views] = both("1.2.9");
+        assert_eq!((middle, middle_views), (format!("{a})\n{b}"), old_views.clone()));
+        let [new, new_views] = both("1.2.10");
+        assert_eq!(new, format!("{a}, kind::Bool)\n{b}"));
+        assert!(new_views.contains("let [x, y] = exactly") && !new_views.contains("y: None"), "{new_views}");
+        // What is written in Rust against one version compiles against all.
+        for views in [old_views, new_views] {
+            assert!(views.contains("pub y: Option<bool>,") && views.contains("pub struct B;"), "{views}");
         }
     }
 }

@@ -3,6 +3,8 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
+use crate::device::on_the_cpu;
+
 /// The gradient of the sum of `f`'s result with respect to one argument: `(f(x + h) - f(x - h)) / 2h`, element by element.
 ///
 /// `f` is called with arguments of the dtypes that it is given, twice for each element of the chosen one. The sum, the
@@ -35,12 +37,13 @@ pub fn gradient<E: Into<Exception>>(
     let (shape, dtype) = (chosen.shape().to_vec(), chosen.dtype());
     let center = doubles(chosen)?;
     let mut args = args.to_vec();
+    let mut f = |args: &[Array]| if dtype == Dtype::Float64 { on_the_cpu(|| f(args)) } else { f(args) };
     let mut slopes = Vec::with_capacity(center.len());
     for element in 0..center.len() {
         let mut side = |offset: f64| {
             let mut moved = center.clone();
             moved[element] += offset;
-            let moved = on_cpu(&moved, &shape)?.as_dtype(dtype)?;
+            let moved = array_of(&moved, &shape, dtype)?;
             let at = doubles(&moved)?[element];
             args[position] = moved;
             let value: f64 = doubles(&f(&args).map_err(Into::into)?)?.iter().sum();
@@ -49,18 +52,20 @@ pub fn gradient<E: Into<Exception>>(
         let ((above, high), (below, low)) = (side(step)?, side(-step)?);
         slopes.push((high - low) / (above - below));
     }
-    on_cpu(&slopes, &shape)
+    array_of(&slopes, &shape, Dtype::Float64)
 }
 
 /// The elements as f64, row-major.
 pub(crate) fn doubles(array: &Array) -> Result<Vec<f64>, Exception> {
-    let flat = ops::flatten(array, None, None)?.as_dtype(Dtype::Float64)?.contiguous()?;
-    flat.eval()?;
-    flat.try_as_slice::<f64>().map(<[f64]>::to_vec).map_err(|error| Exception::custom(error.to_string()))
+    on_the_cpu(|| {
+        let flat = ops::flatten(array, None, None)?.as_dtype(Dtype::Float64)?.contiguous()?;
+        flat.eval()?;
+        flat.try_as_slice::<f64>().map(<[f64]>::to_vec).map_err(|error| Exception::custom(error.to_string()))
+    })
 }
 
-fn on_cpu(values: &[f64], shape: &[i32]) -> Result<Array, Exception> {
-    Array::from_slice_f64(values, &[values.len() as i32]).reshape(shape)
+fn array_of(values: &[f64], shape: &[i32], dtype: Dtype) -> Result<Array, Exception> {
+    on_the_cpu(|| Array::from_slice_f64(values, &[values.len() as i32]).reshape(shape)?.as_dtype(dtype))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, dtype_name};
 
+use crate::device::on_the_cpu;
 use crate::difference::doubles;
 
 /// The results of a function in a wide type, and how far others may be from them.
@@ -50,7 +51,7 @@ impl Exact {
             Ok((results, terms))
         };
         let (results, terms) =
-            run().map_err(|error| format!("the reference in a wide type fails: {}", Error::from(error)))?;
+            on_the_cpu(run).map_err(|error| format!("the reference in a wide type fails: {}", Error::from(error)))?;
         Ok(Self { dtype, granted: vec![0.0; results.len()], results, terms })
     }
 

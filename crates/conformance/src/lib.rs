@@ -29,6 +29,7 @@ mod captures;
 mod case;
 mod close;
 mod coverage;
+mod device;
 pub mod difference;
 mod elements;
 mod exact;

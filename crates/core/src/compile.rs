@@ -36,7 +36,8 @@ pub use switch::{COMPILE_VARIABLE, MLX_VARIABLE, disable, disable_fusion, enable
 pub use tacit_bridge::StageTimes;
 
 use captured::Seen;
-use engine::{Engine, Made};
+use engine::Engine;
+use given_back::Made;
 
 use crate::state::{CALL, GIVEN, Lent, MADE, Step, show};
 use crate::tree::{Arguments, Flattened, Open, Reader};
@@ -177,23 +178,36 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     where
         B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
     {
-        let replayed = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))?;
-        let Made { arrays, def, unchanged } = match replayed {
-            Some(made) => made,
-            None => self.trace(state, &args)?,
-        };
-        let mut reader = Reader::made(&def, arrays, unchanged.as_deref())?;
+        if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
+            let Made { arrays, def, unchanged } = made;
+            let reader = Reader::made(&def, arrays, unchanged.as_deref())?;
+            if unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true)) {
+                return Self::taken(state, reader);
+            }
+            // A module cannot take another form than its own unless it can be copied. The function itself may change it.
+            let own = Values::of(&*state)?;
+            let lent = Lent::new(&mut *state, own);
+            if let Ok(results) = Self::taken(&mut *lent.state, reader) {
+                lent.keep();
+                return Ok(results);
+            }
+        }
+        self.trace(state, &args)
+    }
+
+    /// The results of a call, whose state `state` becomes.
+    fn taken(state: &mut S, mut reader: Reader<'_>) -> Result<O::With<Value>> {
         reader.enter(CALL)?;
         let results = O::With::<Value>::unflatten(&mut reader)?;
         state.assign(&mut reader)?;
         Ok(results)
     }
 
-    fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<Made> {
+    fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<O::With<Value>> {
         let Self { engine, f } = self;
         let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
         let own = Values::of(&*state)?;
-        engine.call(leaves, &closed, &mut |values, inspect| {
+        let made = engine.call(leaves, &closed, &mut |values, inspect| {
             let mut made = None;
             let results = trace::run(&values, |arrays| {
                 let inputs = arrays.clone();
@@ -210,15 +224,23 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             })?;
             let (leaves, def) = made.ok_or_else(never_called)?.opened(results)?;
             // A trace whose results the types outside cannot take is not kept.
-            {
-                let lent = Lent::new(&mut *state, own.clone());
-                let mut reader = Reader::made(&def, leaves.clone(), None)?;
-                reader.enter(CALL)?;
-                O::With::<Value>::unflatten(&mut reader)?;
-                lent.state.assign(&mut reader)?;
-            }
+            let lent = Lent::new(&mut *state, own.clone());
+            Self::taken(&mut *lent.state, Reader::made(&def, leaves.clone(), None)?)?;
+            drop(lent);
             Ok((leaves, def))
-        })
+        });
+        let lent = Lent::new(state, own);
+        let taken = made.and_then(|Made { arrays, def, .. }| {
+            let reader = Reader::made(&def, arrays, None)?;
+            Self::taken(&mut *lent.state, reader)
+        });
+        match taken {
+            Ok(results) => {
+                lent.keep();
+                Ok(results)
+            }
+            Err(error) => Err(lent.failed(error)),
+        }
     }
 
     /// How often it was called and traced, and why.

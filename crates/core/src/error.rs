@@ -180,6 +180,15 @@ pub enum Error {
         error: Box<Error>,
     },
 
+    /// A function of a state failed, and the state is not what it was before.
+    #[error("{error}\nnot given back: {lost}")]
+    NotGivenBack {
+        /// Why the function failed.
+        error: Box<Error>,
+        /// What could not be given back, and why.
+        lost: Box<Error>,
+    },
+
     /// A node failed in a run that evaluates node by node.
     #[error("{error}\nin: node {node}")]
     Node {

@@ -92,15 +92,20 @@ where
     });
     // The leaves of the state come before the arguments.
     let own_leaves = own.values.len();
-    let results =
-        results.map_err(|error| error.with_arguments(|number| number.checked_sub(own_leaves).map(Argument::Number)))?;
+    let named = |error: Error| error.with_arguments(|number| number.checked_sub(own_leaves).map(Argument::Number));
+    let results = match results {
+        Ok(results) => results,
+        Err(error) => return Err(Lent::new(state, own).failed(named(error))),
+    };
     let made = made.ok_or_else(never_called)?;
     let mut reader = Reader::made(&made, results, None)?;
     reader.enter(CALL)?;
     let results = O::With::<Value>::unflatten(&mut reader)?;
     let lent = Lent::new(state, own);
-    lent.state.assign(&mut reader)?;
-    lent.keep();
+    match lent.state.assign(&mut reader) {
+        Ok(()) => lent.keep(),
+        Err(error) => return Err(lent.failed(error)),
+    }
     Ok(results)
 }
 

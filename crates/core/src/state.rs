@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::tree::{self, Arguments, Labels, Node, Visitor};
 use crate::values::Values;
-use crate::{Result, Tree};
+use crate::{Error, Result, Tree};
 
 /// The tree of what a call is given, and of what it gives.
 pub(crate) const CALL: &str = "call";
@@ -63,13 +63,26 @@ impl<'s, S: Tree> Lent<'s, S> {
     pub(crate) fn keep(mut self) {
         self.own = None;
     }
+
+    /// Why a function of the state failed, once that has its own leaves again; where it cannot have them, that too.
+    pub(crate) fn failed(mut self, error: Error) -> Error {
+        match self.give_back() {
+            Ok(()) => error,
+            Err(lost) => Error::NotGivenBack { error: Box::new(error), lost: Box::new(lost) },
+        }
+    }
+
+    fn give_back(&mut self) -> Result<()> {
+        match self.own.take() {
+            Some(Values { values, def }) => tree::assign(self.state, &def, values),
+            None => Ok(()),
+        }
+    }
 }
 
 impl<S: Tree> Drop for Lent<'_, S> {
     fn drop(&mut self) {
-        if let Some(Values { values, def }) = self.own.take() {
-            // The leaves are those that the state itself gave for this definition.
-            let _ = tree::assign(self.state, &def, values);
-        }
+        // Whoever runs the function tells of what cannot be given back.
+        let _ = self.give_back();
     }
 }

@@ -12,6 +12,8 @@ use tacit_arrays::Stacked;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
+use crate::Distance;
+
 /// The gains that a Qwen3-Next of Hugging Face stores less 1.
 const LESS_ONE: [&str; 5] = [
     ".input_layernorm.weight",
@@ -20,6 +22,9 @@ const LESS_ONE: [&str; 5] = [
     ".q_norm.weight",
     ".k_norm.weight",
 ];
+
+const HEAD: &str = "lm_head.weight";
+const EMBEDDING: &str = "model.embed_tokens.weight";
 
 const APART: &str = ".mlp.experts.";
 const TOGETHER: &str = ".mlp.switch_mlp.";
@@ -83,6 +88,29 @@ pub fn as_hugging_face(mut parameters: Parameters) -> Result<Parameters> {
     Ok(apart)
 }
 
+/// Takes the head out of the parameters of a decoder whose configuration says that it is the embedding.
+///
+/// Both are built some rows at a time to be compared, for which the [policy](tacit_core::Policy) is asked.
+///
+/// # Errors
+///
+/// The head is another array than the embedding, or the policy forbids to compare them. The message names `file`.
+pub fn drop_tied_head(file: &Path, parameters: &mut Parameters) -> Result<()> {
+    let Some(head) = parameters.remove(HEAD) else { return Ok(()) };
+    let same = match parameters.get(EMBEDDING) {
+        Some(embedding) if embedding.aval()?.shape == head.aval()?.shape => {
+            Distance::of_values(embedding, &head)?.error <= 0.0
+        }
+        _ => false,
+    };
+    if same {
+        return Ok(());
+    }
+    let reason = format!("it is not {EMBEDDING}, which the configuration says it is");
+    let help = "leave the head out, or write `\"tie_word_embeddings\": false` into config.json if it is its own";
+    Err(Error::checkpoint(file, Some(HEAD), reason, help))
+}
+
 /// Whether filters of a hybrid decoder have such a shape.
 fn has_filters(parameters: &Parameters, lie: fn(&[i32]) -> bool) -> bool {
     parameters.iter().any(|(path, value)| is_filter(path) && value.as_dense().is_some_and(|array| lie(array.shape())))
@@ -112,8 +140,10 @@ fn stacked(file: &Path, parameters: Parameters) -> Result<Parameters> {
     let mut experts: BTreeMap<String, BTreeMap<usize, Value>> = BTreeMap::new();
     for (path, value) in parameters {
         let of_expert = path.split_once(APART).and_then(|(layer, rest)| {
-            let (number, rest) = rest.split_once('.')?;
-            Some((format!("{layer}{TOGETHER}{rest}"), number.parse().ok()?))
+            let (digits, rest) = rest.split_once('.')?;
+            // `00` is no expert: it would take the place of `0`.
+            let number = digits.parse().ok().filter(|number: &usize| number.to_string() == digits)?;
+            Some((format!("{layer}{TOGETHER}{rest}"), number))
         });
         match of_expert {
             Some((path, number)) => drop(experts.entry(path).or_default().insert(number, value)),
@@ -125,6 +155,9 @@ fn stacked(file: &Path, parameters: Parameters) -> Result<Parameters> {
             let key = path.replacen(TOGETHER, &format!("{APART}{expert}."), 1);
             Error::checkpoint(file, Some(&key), reason, "fetch the tensors again, all of them")
         };
+        if stacked.contains_key(&path) {
+            return Err(wrong(0, &format!("{path} is there too, which stands for all experts of the layer")));
+        }
         if let Some(missing) = (0..parts.len()).find(|number| !parts.contains_key(number)) {
             return Err(wrong(missing, "it is not there, and later experts are"));
         }

@@ -5,6 +5,8 @@
 //! account takes a product: an engine for a new instruction set is its file, with its cost beside its loop, and its line in
 //! one of the tables.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::int8_lanes;
 use crate::{
     Isa,
     engine::{Engine, Priced, cheapest},
@@ -16,7 +18,9 @@ use crate::{
     stored::{self, StoredProduct},
 };
 #[cfg(target_arch = "x86_64")]
-use crate::{amx, int8_lanes, vnni};
+use crate::{amx, vnni};
+#[cfg(target_arch = "aarch64")]
+use crate::{int8_squares, simd::ByteSums};
 
 /// The engine that leaves its product to one that packs.
 pub(crate) const PACKED: &str = "packed";
@@ -88,7 +92,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         #[cfg(target_arch = "x86_64")]
         Engine {
             name: "rows of bytes",
-            needs: |machine| machine.vnni,
+            needs: vnni::is_there,
             takes: vnni::rows::takes,
             cost: vnni::rows::cost,
             run: vnni::rows::multiply,
@@ -96,7 +100,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         #[cfg(target_arch = "x86_64")]
         Engine {
             name: "tiles of bytes",
-            needs: |machine| machine.isa == Isa::Amx && machine.vnni,
+            needs: |machine| machine.isa == Isa::Amx && vnni::is_there(machine),
             takes: |product| vnni::takes(product) && vnni::is_whole_tiles(product),
             cost: vnni::tiles_cost,
             run: vnni::multiply_tiles,
@@ -104,15 +108,23 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         #[cfg(target_arch = "x86_64")]
         Engine {
             name: "packed bytes",
-            needs: |machine| machine.vnni,
+            needs: vnni::is_there,
             takes: vnni::takes,
             cost: vnni::cost,
             run: vnni::multiply,
         },
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(target_arch = "aarch64")]
+        Engine {
+            name: "squares of bytes",
+            needs: |machine| machine.byte_sums >= ByteSums::Squares,
+            takes: int8_squares::takes,
+            cost: int8_squares::cost,
+            run: int8_squares::multiply,
+        },
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         Engine {
             name: "lanes of bytes",
-            needs: |machine| matches!(machine.isa, Isa::Avx2 | Isa::Avx512 | Isa::Amx),
+            needs: |machine| machine.isa != Isa::Scalar,
             takes: int8_lanes::takes,
             cost: int8_lanes::cost,
             run: int8_lanes::multiply,
@@ -125,7 +137,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use std::fmt::Write;
 
@@ -137,6 +149,7 @@ mod tests {
         Codes, Matrix, Order, Scales,
         engine::{candidates, costs},
         nf4,
+        simd::ByteSums,
     };
 
     /// Which engine takes each kind of product of a matrix of 4096 rows and columns on a machine.
@@ -193,10 +206,11 @@ mod tests {
         starts.map(|i| format!("from {} {}", rows[i], chosen[i])).collect::<Vec<_>>().join(", ")
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn five_machines_choose_by_what_they_have() {
         check(
-            &Machine::new(Isa::Amx, true, 2 << 20),
+            &Machine::new(Isa::Amx, ByteSums::Fours, 2 << 20),
             &expect![[r#"
                 nf4 x W^T: from 1 gemv, from 16 fused packed, from 32 tiles of codes, from 512 split packed
                 nf4 x W: from 1 gemv, from 4 fused packed, from 64 split packed
@@ -211,7 +225,7 @@ mod tests {
             "#]],
         );
         check(
-            &Machine::new(Isa::Avx512, true, 1 << 20),
+            &Machine::new(Isa::Avx512, ByteSums::Fours, 1 << 20),
             &expect![[r#"
                 nf4 x W^T: from 1 gemv, from 16 fused packed
                 nf4 x W: from 1 gemv, from 4 fused packed
@@ -226,7 +240,7 @@ mod tests {
             "#]],
         );
         check(
-            &Machine::new(Isa::Avx2, false, 256 << 10),
+            &Machine::new(Isa::Avx2, ByteSums::Pairs, 256 << 10),
             &expect![[r#"
                 nf4 x W^T: from 1 gemv, from 16 fused packed
                 nf4 x W: from 1 gemv, from 4 fused packed
@@ -241,22 +255,22 @@ mod tests {
             "#]],
         );
         check(
-            &Machine::new(Isa::Neon, false, 1 << 20),
+            &Machine::new(Isa::Neon, ByteSums::Pairs, 1 << 20),
             &expect![[r#"
                 nf4 x W^T: from 1 gemv, from 16 fused packed
                 nf4 x W: from 1 gemv, from 4 fused packed
-                nf4 in 8 bits: from 1 integers
+                nf4 in 8 bits: from 1 lanes of bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 gemv, from 4 fused packed
                 affine3 x W^T: from 1 gemv, from 32 fused packed
                 affine3 x W: from 1 gemv, from 2 fused packed
                 int8 x W^T: from 1 gemv, from 16 fused packed
                 int8 x W: from 1 gemv, from 4 fused packed
-                int8 in 8 bits: from 1 integers
+                int8 in 8 bits: from 1 lanes of bytes
             "#]],
         );
         check(
-            &Machine::new(Isa::Scalar, false, 256 << 10),
+            &Machine::new(Isa::Scalar, ByteSums::Pairs, 256 << 10),
             &expect![[r#"
                 nf4 x W^T: from 1 gemv, from 16 fused packed
                 nf4 x W: from 1 fused packed
@@ -268,6 +282,41 @@ mod tests {
                 int8 x W^T: from 1 fused packed
                 int8 x W: from 1 fused packed
                 int8 in 8 bits: from 1 integers
+            "#]],
+        );
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn arm_machines_choose_by_what_they_have_for_bytes() {
+        check(
+            &Machine::new(Isa::Neon, ByteSums::Fours, 1 << 20),
+            &expect![[r#"
+                nf4 x W^T: from 1 gemv, from 16 fused packed
+                nf4 x W: from 1 gemv, from 4 fused packed
+                nf4 in 8 bits: from 1 lanes of bytes
+                affine4 x W^T: from 1 gemv, from 16 fused packed
+                affine4 x W: from 1 gemv, from 4 fused packed
+                affine3 x W^T: from 1 gemv, from 32 fused packed
+                affine3 x W: from 1 gemv, from 2 fused packed
+                int8 x W^T: from 1 gemv, from 16 fused packed
+                int8 x W: from 1 gemv, from 4 fused packed
+                int8 in 8 bits: from 1 lanes of bytes
+            "#]],
+        );
+        check(
+            &Machine::new(Isa::Neon, ByteSums::Squares, 1 << 20),
+            &expect![[r#"
+                nf4 x W^T: from 1 gemv, from 16 fused packed
+                nf4 x W: from 1 gemv, from 4 fused packed
+                nf4 in 8 bits: from 1 squares of bytes
+                affine4 x W^T: from 1 gemv, from 16 fused packed
+                affine4 x W: from 1 gemv, from 4 fused packed
+                affine3 x W^T: from 1 gemv, from 32 fused packed
+                affine3 x W: from 1 gemv, from 2 fused packed
+                int8 x W^T: from 1 gemv, from 16 fused packed
+                int8 x W: from 1 gemv, from 4 fused packed
+                int8 in 8 bits: from 1 squares of bytes
             "#]],
         );
     }

@@ -1,18 +1,17 @@
 //! Integer products with few rows of activations, from codes where they lie: each is read and decoded once for up to eight of
-//! them, with VNNI or with AVX2 alone.
+//! them, with VNNI or with AVX2 alone, with `sdot` or with NEON alone.
 //!
 //! As many rows of the matrix as a vector has lanes go side by side. Squares of their words are transposed, so that a lane sums
 //! a row of its own, and no sum crosses lanes.
 
 use crate::{
     Isa, Matrix, Order,
-    integers::{IntegerProduct, Integers, Work},
+    integers::{self, IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
     simd::{Dot, DotKernel, Kernel, Simd, run, run_dot},
-    vnni::Step,
 };
 
 /// Rows of activations that are multiplied at a time, at most.
@@ -78,14 +77,9 @@ struct Activations {
 impl Activations {
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
         let each = elements(weights);
-        let (mut runs, mut blocks) = (Vec::new(), Vec::new());
-        for step in Step::all(matrix) {
-            let mut from = 0;
-            for (end, block) in step.ends.into_iter().zip(step.blocks) {
-                runs.push((end - from) / each);
-                blocks.push(block);
-                from = end;
-            }
+        let (mut runs, blocks) = integers::runs(matrix);
+        for run in &mut runs {
+            *run /= each;
         }
         let mut sums = Vec::with_capacity(runs.len() * (rows.len() / matrix.k) + 1);
         for row in rows.chunks_exact(matrix.k) {

@@ -53,6 +53,21 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
 /// Elements of a row whose products are summed before they are scaled, at most. Below 2^10 every such sum is an `f32`.
 pub(crate) const STEP: usize = 512;
 
+/// The runs of a row's elements that share a scale and are summed together: for each how many elements it has, and which block
+/// it lies in, counted from that of the row's first element. Blocks longer than a row start with one.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn runs(&Matrix { k, block, .. }: &Matrix) -> (Vec<usize>, Vec<usize>) {
+    let (mut runs, mut blocks) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < k {
+        let end = ((at / block + 1) * block).min((at / STEP + 1) * STEP).min(k);
+        runs.push(end - at);
+        blocks.push(at / block);
+        at = end;
+    }
+    (runs, blocks)
+}
+
 /// A matrix's codes as integers.
 pub(crate) struct Weights<'a> {
     pub(crate) codes: Integers<'a>,

@@ -66,9 +66,11 @@ mod grouped_matmul;
 mod hadamard;
 pub mod half_floats;
 pub mod int8;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod int8_lanes;
 mod int8_matmul;
+#[cfg(target_arch = "aarch64")]
+mod int8_squares;
 mod integers;
 #[doc(hidden)]
 pub mod machine;

@@ -234,6 +234,7 @@ impl Codes<'_> {
     }
 
     /// The `bf16` numbers that a value is the sum of: one, or at most three.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn pieces(&self) -> usize {
         let is_short = |value: &f32| value.to_bits().trailing_zeros() >= 16;
         match self {

@@ -201,13 +201,16 @@ impl<T> Rectangle<'_, T> {
     }
 }
 
-/// A pointer that tasks share, of which each writes a part of its own.
+/// A pointer that tasks share, of which each writes a part of its own. Only tiles of codes do.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<T>(pub(crate) *mut T);
 
 // SAFETY: tasks write disjoint parts.
+#[cfg(target_arch = "x86_64")]
 unsafe impl<T> Sync for Shared<T> {}
 
+#[cfg(target_arch = "x86_64")]
 impl<T> Shared<T> {
     pub(crate) fn at(self, index: usize) -> *mut T {
         self.0.wrapping_add(index)

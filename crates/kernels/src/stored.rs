@@ -44,7 +44,8 @@ pub(crate) struct Work {
     /// Numbers of all blocks: their scales, and their biases.
     pub(crate) numbers: f64,
     pub(crate) biased: bool,
-    /// The `bf16` numbers that a value is the sum of.
+    /// The `bf16` numbers that a value is the sum of, in tiles of codes.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) pieces: usize,
     /// The same with panels.
     pub(crate) packed: PackedWork,
@@ -72,6 +73,7 @@ impl Work {
             scaled: if block < k { scaled } else { 0.0 },
             numbers,
             biased: biases.is_some(),
+            #[cfg(target_arch = "x86_64")]
             pieces: codes.pieces(),
             packed: PackedWork { shape, panel: packed_b::cycles(matrix, orientation, machine) },
         }

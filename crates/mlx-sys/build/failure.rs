@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::locate::MLX_VERSION;
+use crate::versions::{OLDEST, Version};
 use crate::wheel::Wheel;
 
 /// Why the build cannot go on.
@@ -59,12 +60,12 @@ impl Failure {
         )
     }
 
-    pub(crate) fn wrong_version(origin: &str, prefix: &Path, found: &str) -> Self {
+    pub(crate) fn wrong_version(origin: &str, prefix: &Path, found: Version) -> Self {
         Self::new(
-            format!("{origin} names MLX {found} at {}, but MLX {MLX_VERSION} is needed", prefix.display()),
+            format!("{origin} names MLX {found} at {}, but MLX {OLDEST} or newer is needed", prefix.display()),
             format!(
                 "point it at MLX {MLX_VERSION}, or unset it to use the pinned wheel; MLX_BYPASS_VERSION_CHECK=1 tries \
-                 the other version at your own risk"
+                 the older version at your own risk"
             ),
         )
     }

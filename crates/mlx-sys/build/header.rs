@@ -7,6 +7,10 @@ use std::fmt::Write as _;
 /// Types that `src/numbers.rs` defines, together with the functions of the half-precision ones.
 const NUMBERS: &[&str] = &["mlx_complex64_t", "float16_t", "bfloat16_t"];
 
+/// Parameters of functions whose `char` mlx-rs 0.33.0 takes for an `i8`. It is one on x86 and on Apple's machines, and a
+/// `u8` for Linux on Arm, where mlx-rs would not compile.
+const SIGNED: &[(&str, &str)] = &[("mlx_pad", "mode")];
+
 /// The Rust declarations of a header; an error is the declaration that is not understood.
 pub(crate) fn rust(header: &str) -> Result<String, String> {
     let mut out = String::new();
@@ -95,7 +99,8 @@ fn item(tokens: &[&str]) -> Option<String> {
         [before @ .., ")"] => {
             let open = before.iter().position(|token| *token == "(")?;
             let (name, result) = variable(&before[..open])?;
-            let (parameters, result) = (parameters(&before[open + 1..])?, returned(&result));
+            let signed = |own: &str| SIGNED.contains(&(before[open - 1], own));
+            let (parameters, result) = (parameters(&before[open + 1..], signed)?, returned(&result));
             Some(format!("unsafe extern \"C\" {{\n    pub fn {}({parameters}){result};\n}}\n", name?))
         }
         _ => None,
@@ -108,7 +113,7 @@ fn variable<'a>(tokens: &[&'a str]) -> Option<(Option<String>, String)> {
     if let Some(open) = tokens.iter().position(|token| *token == "(") {
         let ["(", "*", function, ")", "(", taken @ .., ")"] = &tokens[open..] else { return None };
         let (None, result) = variable(&tokens[..open])? else { return None };
-        let (taken, result) = (parameters(taken)?, returned(&result));
+        let (taken, result) = (parameters(taken, |_| false)?, returned(&result));
         return Some((Some(name(function)), format!("::std::option::Option<unsafe extern \"C\" fn({taken}){result}>")));
     }
     let (constant, rest) = match tokens {
@@ -128,7 +133,8 @@ fn variable<'a>(tokens: &[&'a str]) -> Option<(Option<String>, String)> {
     }
 }
 
-fn parameters(tokens: &[&str]) -> Option<String> {
+/// The parameters of a function; where `signed` says so of a name, its `char` is an `i8`.
+fn parameters(tokens: &[&str], signed: impl Fn(&str) -> bool) -> Option<String> {
     if matches!(tokens, [] | ["void"]) {
         return Some(String::new());
     }
@@ -139,6 +145,7 @@ fn parameters(tokens: &[&str]) -> Option<String> {
     };
     let parameter = |tokens: &[&str]| match tokens {
         ["..."] => Some("...".to_owned()),
+        ["const", "char", "*", own] if signed(own) => Some(format!("r#{own}: *const i8")),
         tokens => variable(tokens).map(|(name, ty)| format!("{}: {ty}", name.as_deref().unwrap_or("_"))),
     };
     Some(tokens.split(ends).map(parameter).collect::<Option<Vec<_>>>()?.join(", "))

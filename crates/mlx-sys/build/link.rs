@@ -5,13 +5,13 @@
 //! the real one. The linker writes that name into every program, and the loader opens it without a search.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs};
 
 use crate::compiler::Compiler;
 use crate::failure::Failure;
 use crate::locate::Mlx;
-use crate::{elf, environment};
+use crate::versions::{self, Version};
+use crate::{elf, environment, mach_o};
 
 /// Writes the copy for the linker and the instructions for cargo.
 pub(crate) fn emit(mlx: &Mlx) -> Result<(), Failure> {
@@ -32,14 +32,15 @@ pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) {
     let folders = [Some(mlx.include.as_path()), Some(source), compiler.compat.as_deref()];
     let include = env::join_paths(folders.into_iter().flatten()).unwrap_or_default();
     println!("cargo::metadata=include={}", include.display());
-    println!("cargo::metadata=defines=");
-    publish_version(&mlx.version);
+    publish_version(mlx.version);
     println!("cargo::metadata=lib_dir={}", directory(&mlx.library).display());
 }
 
-/// Publishes `DEP_MLX_VERSION`.
-pub(crate) fn publish_version(version: &str) {
+/// Publishes `DEP_MLX_VERSION`, and as `DEP_MLX_DEFINES` what an MLX of this version has.
+pub(crate) fn publish_version(version: Version) {
     println!("cargo::metadata=version={version}");
+    let defines: Vec<&str> = versions::defines(version).collect();
+    println!("cargo::metadata=defines={}", defines.join(","));
 }
 
 fn rename_elf(library: &Path, copy: &Path) -> Result<(), Failure> {
@@ -51,13 +52,11 @@ fn rename_elf(library: &Path, copy: &Path) -> Result<(), Failure> {
 }
 
 fn rename_mach_o(library: &Path, copy: &Path) -> Result<(), Failure> {
-    fs::copy(library, copy).map_err(|error| Failure::io("write", copy, &error))?;
-    let status = Command::new("install_name_tool").arg("-id").arg(library).arg(copy).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failure::no_link(library, &format!("install_name_tool: {status}"))),
-        Err(error) => Err(Failure::no_link(library, &format!("install_name_tool: {error}"))),
-    }
+    let data = fs::read(library).map_err(|error| Failure::io("read", library, &error))?;
+    let out = mach_o::renamed(&data, &library.to_string_lossy()).ok_or_else(|| {
+        Failure::no_link(library, "it is not a shared library for 64-bit Apple machines, or has no room for its path")
+    })?;
+    fs::write(copy, out).map_err(|error| Failure::io("write", copy, &error))
 }
 
 /// A search path of the library with `$ORIGIN` replaced by its folder.

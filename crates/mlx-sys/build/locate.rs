@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::failure::Failure;
+use crate::versions::{self, Version};
 use crate::wheel::{self, Wheel};
 use crate::{environment, python};
 
-/// The version of MLX that `mlx-c` 0.7.0 is written for.
+/// The version of MLX that `mlx-c` 0.7.0 is written for, of the pinned wheels.
 pub(crate) const MLX_VERSION: &str = "0.32.2";
 
 /// A usable MLX on this machine.
@@ -17,7 +18,7 @@ pub(crate) struct Mlx {
     /// The shared library that programs load, as an absolute path.
     pub(crate) library: PathBuf,
     /// The version that the headers state.
-    pub(crate) version: String,
+    pub(crate) version: Version,
 }
 
 impl Mlx {
@@ -50,18 +51,21 @@ fn inspect(origin: &str, prefix: &Path) -> Result<Mlx, Failure> {
     let header = fs::read_to_string(include.join("mlx/version.h")).map_err(|_| missing("include/mlx/version.h"))?;
     let library = library.canonicalize().map_err(|_| missing(library_name))?;
     let version = version_in(&header).ok_or_else(|| missing("version in include/mlx/version.h"))?;
-    if version != MLX_VERSION && !environment::switch("MLX_BYPASS_VERSION_CHECK") {
-        return Err(Failure::wrong_version(origin, prefix, &version));
+    if version < versions::OLDEST && !environment::switch("MLX_BYPASS_VERSION_CHECK") {
+        return Err(Failure::wrong_version(origin, prefix, version));
+    }
+    if let Some(warning) = versions::untested(version) {
+        println!("cargo::warning={warning}");
     }
     Ok(Mlx { include, library, version })
 }
 
-fn version_in(header: &str) -> Option<String> {
+fn version_in(header: &str) -> Option<Version> {
     let part = |name: &str| {
         let line = header.lines().find_map(|line| line.strip_prefix("#define MLX_VERSION_")?.strip_prefix(name))?;
         line.trim().parse::<u32>().ok()
     };
-    Some(format!("{}.{}.{}", part("MAJOR")?, part("MINOR")?, part("PATCH")?))
+    Some(Version([part("MAJOR")?, part("MINOR")?, part("PATCH")?]))
 }
 
 /// Asks the active interpreter where `mlx` is; the package spans several folders, of which one has the library.

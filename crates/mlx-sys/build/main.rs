@@ -15,8 +15,10 @@ mod header;
 mod kernels;
 mod link;
 mod locate;
+mod mach_o;
 mod mlx_c;
 mod python;
+mod versions;
 mod wheel;
 
 use failure::Failure;
@@ -34,7 +36,7 @@ fn build() -> Result<(), Failure> {
     }
     if environment::documents() {
         bindings::write(&mlx_c::source()?)?;
-        link::publish_version(locate::MLX_VERSION);
+        link::publish_version(versions::OLDEST);
         return Ok(());
     }
     let mlx = locate::locate()?;

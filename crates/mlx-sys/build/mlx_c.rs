@@ -10,7 +10,7 @@ use std::{env, fs};
 use crate::compiler::{self, Compiler};
 use crate::failure::Failure;
 use crate::locate::Mlx;
-use crate::{environment, kernels};
+use crate::{environment, kernels, versions};
 
 /// The include guard of mlx-c's `half.h`. Defined in advance, it leaves out that file, which names half-precision types
 /// on Arm alone and by compiler-specific headers; off Apple `half.cpp` defines its functions for every machine.
@@ -63,6 +63,9 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
         build.flag("-isystem").flag(compat);
     }
     build.include(source).flag("-isystem").flag(&mlx.include);
+    if versions::defines(mlx.version).any(|define| define == versions::GATHER_QMM_SCALE) {
+        build.flag("-include").flag(own.join("gather_qmm.h"));
+    }
     if !environment::is_apple() {
         build.define(NO_HALF, None);
     }
@@ -72,13 +75,15 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
     error.define("_mlx_error", "mlx_sys_formatted_error").file(source.join("mlx/c/error.cpp"));
     build.objects(error.try_compile_intermediates().map_err(not_compiled)?);
 
-    build.file(own.join("error.cpp")).file(own.join("version.cpp"));
+    build.define("mlx_detail_compile", "mlx_sys_detail_compile");
+    build.file(own.join("error.cpp")).file(own.join("version.cpp")).file(own.join("compile.cpp"));
     let mut sources = files(source, "cpp")?;
     sources.retain(|file| file.file_name().is_some_and(|name| name != "error.cpp"));
     if !environment::is_apple() {
         let quoted = |text: &str| format!("\"{text}\"");
         build.define("MLX_SYS_PREAMBLE_HEADER", &*quoted(kernels::HEADER));
-        build.define("MLX_SYS_VERSION", &*quoted(&mlx.version));
+        build.define("MLX_SYS_ARCHITECTURE", &*quoted(&environment::cargo("CARGO_CFG_TARGET_ARCH")));
+        build.define("MLX_SYS_VERSION", &*quoted(&mlx.version.to_string()));
         build.define("MLX_SYS_PREAMBLE", &*quoted(&kernels::file().to_string_lossy()));
         build.file(own.join("jit_directory.cpp"));
         sources.push(own.join("half.cpp"));

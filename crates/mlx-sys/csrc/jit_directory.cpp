@@ -7,8 +7,9 @@
 // folder of this process alone, and hands every other call on. `TMPDIR` stays as it is.
 //
 // The folder is `<cache>/jit/<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
-// earlier processes are linked in at the start, new ones are linked out at exit. Beside the kernels stands the header
-// that each begins with, as the build has precompiled it.
+// earlier processes are linked in at the start, new ones are linked out at exit. A home may serve machines with several
+// processors, and the loader refuses kernels of another one: they are shared in a folder of the processor. Beside the
+// kernels stands the header that each begins with, as the build has precompiled it.
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -139,7 +140,7 @@ class PrivateFolder {
     bring_preamble(own_);
     if (!shared_.empty()) {
       sweep(shared_);
-      share(shared_ / kernels, own_ / kernels, [](const fs::path&) { return true; });
+      share(shared_ / MLX_SYS_ARCHITECTURE / kernels, own_ / kernels, [](const fs::path&) { return true; });
     }
   }
 
@@ -149,7 +150,7 @@ class PrivateFolder {
     }
     if (!shared_.empty()) {
       // What has been loaded is whole; the compiler may still be at work on the rest.
-      share(own_ / kernels, shared_ / kernels, is_loaded);
+      share(own_ / kernels, shared_ / MLX_SYS_ARCHITECTURE / kernels, is_loaded);
     }
     std::error_code ignored;
     fs::remove_all(own_, ignored);

@@ -60,6 +60,12 @@ fn callbacks_may_be_null() {
 }
 
 #[test]
+fn a_character_that_mlx_rs_takes_for_signed_is_signed_on_every_machine() {
+    let bindings = rust("int mlx_pad(const char* mode, const char* other);").unwrap();
+    assert!(bindings.contains("r#mode: *const i8, r#other: *const ::std::os::raw::c_char"), "{bindings}");
+}
+
+#[test]
 fn what_is_not_understood_is_named() {
     for declaration in [
         "int mlx_f(long double x)",

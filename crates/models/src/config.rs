@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use tacit_core::{Error, Result};
-use tacit_io::Gguf;
 use tacit_io::json::Json;
+use tacit_io::{Gguf, positions_once};
 
 use crate::family::Family;
 use crate::keys::Keys;
@@ -156,7 +156,8 @@ impl Config {
     /// A key is not there or has another type; the architecture, its positions or its activation is none that is known; or
     /// sizes do not fit.
     pub fn of(json: &Json, file: &Path) -> Result<Self> {
-        let keys = Keys::new(file, json);
+        let json = positions_once(json);
+        let keys = Keys::new(file, &json);
         let family = Family::named(&keys)?;
         let hidden_size = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;

@@ -21,7 +21,7 @@ use crate::formats::Formats;
 /// # Errors
 ///
 /// As for [`Config::read`] and [`io::read`], or for [`Config::of_gguf`] and [`Gguf::hugging_face`]; or a parameter is not there,
-/// has another shape, or is none of the decoder's.
+/// has another shape, or is none of the decoder's; or the head is not the embedding, which the configuration says it is.
 pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     let path = path.as_ref();
     if let Some(file) = Gguf::find(path)? {
@@ -59,7 +59,7 @@ fn built(mut config: Config, parameters: Parameters, source: &Source<'_>) -> Res
     let mut parameters = layout::as_mlx_lm(source.tensors, parameters)?;
     let head = parameters.contains_key(HEAD);
     if *config.tied.get_or_insert(!head) {
-        parameters.remove(HEAD);
+        layout::drop_tied_head(source.tensors, &mut parameters)?;
     }
     // Old checkpoints keep what is computed.
     parameters.retain(|path, _| !path.ends_with(".rotary_emb.inv_freq"));

@@ -22,6 +22,7 @@ mod lora;
 mod merge;
 mod model;
 mod module;
+mod moved;
 mod parameters;
 mod pattern;
 mod places;

@@ -25,7 +25,7 @@ use self::held::Held;
 use self::own::Own;
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
-use crate::parameters::{Replacements, explained, missing, run, sorted};
+use crate::parameters::{Replacements, explained, kept, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;
 use crate::within::undropped;
@@ -203,7 +203,8 @@ impl<M: ModuleParameters> Model<M> {
     /// The function fails, or as for [`implicit`](tacit_core::implicit()).
     pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O> {
         if self.is_dense() {
-            return f(&mut *self.module).map_err(Into::into);
+            self.refresh();
+            return kept(&mut *self.module, &self.places, f);
         }
         self.run_with(&mut (), |module, ()| f(module))
     }
@@ -291,6 +292,11 @@ impl<M: ModuleParameters> Model<M> {
     /// Puts values of the parameters' own shapes in their places.
     fn put(&mut self, values: Vec<(String, Value)>) -> Result<()> {
         self.refresh();
+        self.put_in_places(values)
+    }
+
+    /// As [`put`](Self::put), where the places are known to be those of the module.
+    fn put_in_places(&mut self, values: Vec<(String, Value)>) -> Result<()> {
         let mut placed = Vec::with_capacity(values.len());
         let mut tied = Vec::new();
         for (path, value) in values {

@@ -9,6 +9,7 @@ use mlx_rs::module::ModuleParameters;
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
+use crate::moved::Moved;
 use crate::parameters::{missing, sorted};
 
 /// An mlx-rs module as a tree whose leaves are its parameters, by their paths.
@@ -121,16 +122,23 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let (template, leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
-        let same = {
-            let own = self.module.parameters().flatten();
-            own.len() == leaves.len() && leaves.iter().all(|(key, _)| own.contains_key(*key))
-        };
+        let made = reader.is_made();
+        let (template, mut leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
+        let own: Vec<Rc<str>> = sorted(&self.module).into_iter().map(|(path, _)| path).collect();
+        let paths: Vec<String> = leaves.iter().map(|(path, _)| (*path).to_owned()).collect();
+        let Some(moved) = Moved::of(own.iter().map(|path| &**path), &paths) else { return self.fill(leaves) };
         // A parameter that came or went, such as a bias, is in a copy that has it.
-        if !same && let Some(copy) = template.and_then(|hollow| hollow.as_ref()?.copied()) {
+        if let Some(copy) = template.and_then(|hollow| hollow.as_ref()?.copied()) {
             *self = copy;
+            return self.fill(leaves);
         }
-        self.fill(leaves)
+        if !made {
+            // What is given back takes the place of what a trace left, as far as there is one.
+            leaves.retain(|(path, _)| own.iter().any(|own| &**own == *path));
+            moved.clear(&mut self.module)?;
+            self.fill(leaves)?;
+        }
+        Err(moved.error())
     }
 }
 

@@ -7,6 +7,7 @@ use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
 use tacit_core::{Argument, Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit_with_state};
 
+use crate::moved::Moved;
 use crate::places::Places;
 
 /// Values for some parameters of a module, by their path as mlx-rs flattens it: `layers.0.weight`.
@@ -167,14 +168,45 @@ where
     let args: Vec<Value> =
         replacements.values.iter().map(|(_, value)| value.clone()).chain(own).chain(inputs).collect();
     let mut paths = Vec::new();
-    let (results, assigned) = implicit_with_state(state, args, |state, arrays| {
+    let ran = implicit_with_state(state, args, |state, arrays| {
         let (results, assigned) = lend(module, replacements, arrays, |module| f(module, state))?;
         let (changed, arrays): (_, Vec<Array>) = assigned.into_iter().unzip();
         paths = changed;
         Ok::<_, Error>((results, arrays))
-    })
-    .map_err(|error| replacements.named(error))?;
+    });
+    let ran = ran.map_err(|error| given_back(module, replacements.places, replacements.named(error)));
+    let (results, assigned) = ran?;
     Ok((results, paths.into_iter().zip(assigned).collect()))
+}
+
+/// Calls `f` on a module, which keeps what `f` assigns to its parameters where that runs through, and has its own ones again where
+/// it fails or panics.
+pub(crate) fn kept<M, O, E>(module: &mut M, places: &Places, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O>
+where
+    M: ModuleParameters,
+    E: Into<Error>,
+{
+    let none = Replacements { places, values: Vec::new(), ties: Vec::new() };
+    let mut lent = Lent::new(module, &none, Vec::new())?;
+    match f(&mut *lent.module) {
+        Ok(results) => {
+            lent.own = None;
+            Ok(results)
+        }
+        Err(error) => {
+            drop(lent);
+            Err(given_back(module, places, error.into()))
+        }
+    }
+}
+
+/// Why a function failed, and what of the module's parameters could not be given back.
+fn given_back(module: &impl ModuleParameters, places: &Places, error: Error) -> Error {
+    let own = sorted(module);
+    match Moved::of(own.iter().map(|(path, _)| &**path), &places.paths) {
+        Some(moved) => Error::NotGivenBack { error: Box::new(error), lost: Box::new(moved.error()) },
+        None => error,
+    }
 }
 
 /// Calls `f` on the module with these arrays in place of parameters: the results, and what it assigned.

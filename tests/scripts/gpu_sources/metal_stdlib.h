@@ -38,6 +38,12 @@ template <class To, class From> To as_type(From from) {
 
 float simd_shuffle_xor(float value, ushort mask);
 enum class mem_flags { mem_threadgroup };
+void simdgroup_barrier(mem_flags);
+namespace metal {
+namespace precise {
+float exp(float);
+}
+}  // namespace metal
 void threadgroup_barrier(mem_flags flags);
 
 template <class T, int ROWS, int COLUMNS> struct simdgroup_matrix {

@@ -2,14 +2,14 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Attention, Mask, MaskValues, Orientation};
 
-use super::Layout;
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
+use super::{Layout, gpu};
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///
@@ -21,6 +21,8 @@ pub(crate) struct Attend {
     /// Which of the matrices of keys and of values each entry attends to.
     pub(crate) groups: Groups,
     pub(crate) hiding: Option<Hiding>,
+    /// The float type that the queries and the result have where it is called. A GPU may round factors to it; sums are `f32`.
+    pub(crate) precision: Dtype,
 }
 
 /// Keys or values.
@@ -42,7 +44,7 @@ pub(crate) struct Hiding {
 }
 
 impl Hiding {
-    fn inputs(&self) -> usize {
+    pub(super) fn inputs(&self) -> usize {
         if self.replaces { 2 } else { 1 }
     }
 
@@ -143,6 +145,7 @@ impl Kernel for Attend {
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
         let mut params: Vec<(&'static str, Param)> = self.groups.params().into();
+        params.push(("precision", Param::Dtype(self.precision)));
         for side in [&self.keys, &self.values] {
             params.push(("format", Param::Str(side.layout.scheme.label.to_owned())));
             params.push(("children", int(side.children)));
@@ -184,6 +187,10 @@ impl Kernel for Attend {
             mask,
         };
         Ok(tacit_kernels::attention(&attention, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::attention(self, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

@@ -4,6 +4,7 @@
 //! names. What a format is comes before it as a generated description, so that a declared format runs as the built-in ones
 //! do. A third header, `host.h`, lets a CPU play a GPU in the tests.
 
+mod attention;
 mod dequantize;
 #[cfg(test)]
 mod emulator;
@@ -19,6 +20,7 @@ mod source;
 mod tests;
 mod weight;
 
+pub(super) use attention::attention;
 pub(super) use dequantize::{dequantize, gather_rows};
 pub(super) use encode::{encode_by, quantize};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};

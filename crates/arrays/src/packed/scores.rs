@@ -131,6 +131,7 @@ impl Scores {
             values: StoredTokens { layout: value_layout, children: value_children.len() },
             groups,
             hiding,
+            precision: self.aval.dtype,
         };
         let mut shape = self.q.shape().to_vec();
         let depth = shape.pop().unwrap_or(1);

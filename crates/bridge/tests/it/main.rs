@@ -12,6 +12,7 @@ mod growth;
 mod kernels;
 mod mapped;
 mod mlx;
+mod mlx_rs;
 mod no_compiler;
 mod parameters;
 mod ports;

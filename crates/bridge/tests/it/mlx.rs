@@ -9,17 +9,33 @@ use std::{env, io};
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::compile::compile;
 use mlx_rs::{Array, linalg, ops, transforms};
-use tacit_bridge::mlx::{Refusal, VERSION, refusal, without_place};
+use tacit_bridge::mlx::{Feature, Refusal, VERSION, refusal, without_place};
 use tacit_bridge::{Aval, Scope, Tape, typed};
+
+#[allow(dead_code, reason = "the build asks for more of it")]
+#[path = "../../../mlx-sys/build/versions.rs"]
+mod versions;
 
 fn vector() -> Array {
     Array::from_slice(&[1f32, 2.0, 3.0], &[3])
 }
 
 #[test]
-fn the_table_of_primitives_is_of_this_version() {
-    let begin = format!("# Every primitive of MLX {VERSION}, ");
+fn the_table_of_primitives_is_of_the_versions_that_are_tested_and_this_is_one_of_them() {
+    let [oldest, .., newest] = versions::TESTED else { panic!("two versions at least") };
+    let begin = format!("# Every primitive of MLX {oldest} to {newest}, ");
     assert!(include_str!("../../primitives.tbl").starts_with(&begin), "{begin}");
+    assert!(versions::TESTED.iter().any(|tested| tested.to_string() == VERSION), "no test was ever run with {VERSION}");
+}
+
+#[test]
+fn what_differs_between_versions_is_in_their_table() {
+    let version = versions::TESTED.iter().find(|tested| tested.to_string() == VERSION).expect("a tested one");
+    for feature in Feature::ALL {
+        assert!(versions::DIFFERENCES.iter().any(|known| known.define == feature.define()), "{feature:?}");
+        let here = versions::defines(*version).any(|define| define == feature.define());
+        assert_eq!(feature.is_there(), here, "{feature:?}");
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! What happens where no compiler is installed, or MLX is told not to compile, in processes of their own.
+//! What happens where no compiler is installed, MLX is told not to compile, or another processor's program compiled before, in
+//! processes of their own.
 
-use std::env;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
+use std::{env, fs};
 
 use mlx_rs::{Array, ops};
 use tacit_bridge::{BoxError, Outcome, Program, array_id, compiler_available, record_shapeless};
@@ -109,4 +111,39 @@ fn gets_the_inputs_themselves() {
         assert_eq!((outcome, given), (Outcome::Inlined, Some(array_id(&x))));
         assert_eq!(numbers(&outputs[0]), [-1.0]);
     }
+}
+
+/// A home that machines share, or a program that is emulated, has kernels of several processors.
+#[test]
+#[cfg(target_os = "linux")]
+fn kernels_of_another_processor_are_left_alone() {
+    let folder = env::temp_dir().join(format!("tacit-kernels-{}", std::process::id()));
+    let compile = || apart("compiles", "TACIT_MLX_TMPDIR", folder.as_os_str());
+    compile();
+    let own = folder.join(env::consts::ARCH);
+    let kernels = "mlx";
+    assert!(own.join(kernels).is_dir());
+    // Files of the same names that no loader takes: beside, and where kernels of all processors were once.
+    fn spoil(file: &Path) {
+        if file.is_dir() {
+            fs::read_dir(file).expect("a folder").for_each(|entry| spoil(&entry.expect("an entry").path()));
+        } else {
+            fs::remove_file(file).and_then(|()| fs::write(file, "another processor's")).expect("writes");
+        }
+    }
+    fs::rename(own.join(kernels), folder.join(kernels)).expect("moves");
+    spoil(&folder.join(kernels));
+    compile();
+    assert!(own.join(kernels).is_dir());
+    fs::remove_dir_all(&folder).expect("removes");
+}
+
+#[test]
+#[ignore = "is run by another test, with a folder for kernels"]
+fn compiles() {
+    let mut program = Program::new(false).expect("memory");
+    let mut outputs = Vec::new();
+    let function = &mut |args: Vec<Array>| Ok(vec![args[0].exp()?.negative()?]);
+    program.call(&[&vector(&[0.0, 0.0])], &mut outputs, function).expect("runs");
+    assert_eq!(numbers(&outputs[0]), [-1.0, -1.0]);
 }

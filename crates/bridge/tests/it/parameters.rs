@@ -3,6 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{self, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
+use tacit_bridge::mlx::VERSION;
 use tacit_bridge::typed::{self, TypedPrimitive};
 use tacit_bridge::{Scope, Tape};
 
@@ -80,6 +81,8 @@ fn fused_kernels_and_transforms() {
     assert_eq!(norm, typed::LogSumExp);
     let fft: typed::FFT = view([&[2, 8], &[]], |[x, _]| mlx_rs::fft::rfft(&x, None, None));
     assert_eq!((fft.axes, fft.inverse, fft.real), (vec![1], false, true));
+    let version: Vec<u32> = VERSION.split('.').map(|part| part.parse().expect("a number")).collect();
+    assert_eq!(fft.odd_out, (version >= vec![0, 32, 4]).then_some(false));
     let quantized: typed::QuantizedMatmul = view([&[1, 64], &[]], |[x, _]| {
         let (w, scales, biases) = ops::quantize(ops::ones::<f32>(&[8, 64])?, 32, 4)?;
         ops::quantized_matmul(&x, &w, &scales, &biases, true, 32, 4)

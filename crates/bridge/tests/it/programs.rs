@@ -46,6 +46,19 @@ fn it_traces_once_and_then_replays_on_other_values() {
     assert_eq!(called(&mut program, &[&zero, &two], untraced), (Outcome::Replayed, vec![vec![3.0], vec![-2.0]]));
 }
 
+/// From 0.32.3 on MLX finds a trace by the stream that the thread has already, and this thread has none yet.
+#[test]
+fn the_first_use_of_mlx_on_a_thread_is_not_traced_again() {
+    let mut program = Program::new(false).expect("memory");
+    let mut outputs = Vec::new();
+    let mut constant = |_: Vec<Array>| -> Traced { Ok(vec![Array::from_slice(&[4f32], &[1]).negative()?]) };
+    let outcome = program.call(&[], &mut outputs, &mut constant).expect("runs");
+    assert_eq!(outcome, Outcome::Traced);
+    let outcome = program.call(&[], &mut outputs, &mut untraced).expect("runs");
+    assert_eq!(outcome, Outcome::Replayed);
+    assert_eq!(outputs.iter().map(numbers).collect::<Vec<_>>(), [[-4.0], [-4.0]]);
+}
+
 #[test]
 fn results_are_appended() {
     let mut program = Program::new(false).expect("memory");

@@ -9,7 +9,7 @@ use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth, record};
 
 use super::captured::{self, Around, Seen};
 use super::drawn::{Drawn, drawing, may_draw};
-use super::given_back::GivenBack;
+use super::given_back::{GivenBack, Made, Opened};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{CompileOptions, CompileStats, kept, switch};
@@ -17,24 +17,6 @@ use crate::pass::{self, Left, Passes};
 use crate::phases::Phases;
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
-
-/// Arrays in an opened structure.
-type Opened<T> = (Vec<T>, TreeDef);
-
-/// What a call made.
-pub(super) struct Made {
-    pub(super) arrays: Vec<Array>,
-    /// Their structure, opened.
-    pub(super) def: TreeDef,
-    /// Of each entry of the structure, whether it is what the state had there before the call, where that is known.
-    pub(super) unchanged: Option<Rc<[bool]>>,
-}
-
-impl Made {
-    fn new((arrays, def): Opened<Array>) -> Self {
-        Self { arrays, def, unchanged: None }
-    }
-}
 
 /// Sees what was recorded.
 pub(super) type Inspect<'i> = dyn FnMut(&Seen<'_>) -> Result<()> + 'i;

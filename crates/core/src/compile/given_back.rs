@@ -8,6 +8,25 @@ use tacit_bridge::array_id;
 
 use crate::tree::TreeDef;
 
+/// Arrays in an opened structure.
+pub(super) type Opened<T> = (Vec<T>, TreeDef);
+
+/// What a call made.
+pub(super) struct Made {
+    pub(super) arrays: Vec<Array>,
+    /// Their structure, opened.
+    pub(super) def: TreeDef,
+    /// Of each entry of the structure, whether it is what the state had there before the call, where that is known; of the root,
+    /// whether the state has the form that it had.
+    pub(super) unchanged: Option<Rc<[bool]>>,
+}
+
+impl Made {
+    pub(super) fn new((arrays, def): Opened<Array>) -> Self {
+        Self { arrays, def, unchanged: None }
+    }
+}
+
 /// Which results of a trace are inputs of it.
 ///
 /// A program computes the others alone: a decoding step has hundreds of weights in its state and changes none.

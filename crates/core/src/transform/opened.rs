@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
-use tacit_bridge::check_depth;
+use tacit_bridge::{check_depth, choose_in_pads};
 
 use crate::tree::{self, Item, Reader, TreeDef};
 use crate::values::Values;
@@ -46,6 +46,7 @@ impl Opened {
         let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
             let results = self.with(chosen, arrays).and_then(&mut f)?;
             check_depth(&results, arrays)?;
+            choose_in_pads(&results, arrays)?;
             Ok(tacit_bridge::distinct(results)?)
         };
         let outcome = fallible_vjp(
@@ -68,6 +69,7 @@ impl Opened {
         let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
             let results = self.with(chosen, arrays).and_then(&mut f)?;
             check_depth(&results, arrays)?;
+            choose_in_pads(&results, arrays)?;
             Ok(results)
         };
         let outcome = fallible_jvp(

@@ -92,12 +92,16 @@ impl TreeDef {
     /// Of each entry, whether it is in the second child of the root, which is the first child of the other root, and is what it
     /// is there; `same` tells it of two leaves by their numbers.
     ///
-    /// Behind the first node with more or fewer children than in the other tree none is.
+    /// Behind the first node with more or fewer children than in the other tree none is. Of the root it is whether that child
+    /// has the same form: nodes and static fields, whatever the leaves are.
     pub(crate) fn unchanged(&self, other: &Self, same: impl Fn(usize, usize) -> bool) -> Rc<[bool]> {
         let mut unchanged = vec![false; self.len()];
         let (Some(own), Some(other)) = (self.entries.get(1..), other.entries.get(1..)) else { return unchanged.into() };
         let ((before, leaves_before), (len, _)) = (Entry::extent(own), Entry::extent(other));
-        let pairs = own[before..].iter().zip(&other[..len]).take_while(|(a, b)| a.len() == b.len());
+        let own = &own[before..];
+        let is_leaf = |entry: &Entry| matches!(entry, Entry::Leaf { .. });
+        unchanged[0] = own.len() == len && own.iter().zip(other).all(|(a, b)| a == b || is_leaf(a) && is_leaf(b));
+        let pairs = own.iter().zip(&other[..len]).take_while(|(a, b)| a.len() == b.len());
         let mut leaf = 0;
         for (unchanged, (a, b)) in unchanged[1 + before..].iter_mut().zip(pairs) {
             *unchanged = a == b;

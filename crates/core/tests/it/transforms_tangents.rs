@@ -32,6 +32,30 @@ fn a_jvp_has_the_tangents_that_are_given() {
     assert_eq!(of(&change), [0.0, 0.0]);
 }
 
+/// MLX went behind the list of the tangents, and ended the process.
+#[test]
+fn a_pad_has_derivatives_by_its_value() {
+    let pad =
+        |(x, value): (Array, Array)| ops::pad(&x, &[(1, 2)], value, None)?.multiply(vector(&[1.0, 2.0, 3.0, 4.0, 5.0]));
+    let args = || (vector(&[2.0, 3.0]), Array::from_f32(7.0));
+    let by_value = || Gradient::from(Array::from_f32(1.0));
+    let (value, change) = jvp(args(), (Gradient::Nothing, by_value()), pad).expect("runs");
+    assert_eq!((of(&value), of(&change)), (vec![7.0, 4.0, 9.0, 28.0, 35.0], vec![1.0, 0.0, 0.0, 4.0, 5.0]));
+    let (_, change) = jvp(args(), (tangent(&[1.0, 10.0]), by_value()), pad).expect("runs");
+    assert_eq!(of(&change), [1.0, 2.0, 30.0, 4.0, 5.0]);
+    let (_, change) = jvp(args(), (tangent(&[1.0, 10.0]), Gradient::Nothing), pad).expect("runs");
+    assert_eq!(of(&change), [0.0, 2.0, 30.0, 0.0, 0.0]);
+    let summed = |args: (Array, Array)| pad(args)?.sum(None);
+    let (dx, dvalue) = grad(summed).call(args()).expect("runs");
+    assert_eq!(numbers(dx.array().expect("there is one")), [2.0, 3.0]);
+    assert_eq!(numbers(dvalue.array().expect("there is one")), [10.0]);
+    let mut compiled =
+        tacit::compile(|args: (Array, Array)| -> Result<Array> { Ok(grad(summed).call(args)?.1.array()?.clone()) });
+    for _ in 0..2 {
+        assert_eq!(of(&compiled.call(args()).expect("runs")), [10.0]);
+    }
+}
+
 #[test]
 fn a_jvp_goes_through_the_children_of_an_implicit_array() {
     let _scopes = with_handlers(registry());

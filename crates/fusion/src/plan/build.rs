@@ -119,13 +119,12 @@ impl Builder {
                 let repeats = Lay::broadcast(&Aval::from(&row), &Aval::from(&array)).repeats;
                 if repeats { Ok(self.constant(row)) } else { self.repeated(array) }
             }
-            Source::Value(slot)
-                if let Some(maker) = nodes.maker(slot)
-                    && let Read::Lay(Lay { repeats: true, .. }) = &read[maker] =>
-            {
-                self.operand(nodes, read, source(nodes, maker, 0)?)
-            }
-            operand @ Source::Value(_) => self.operand(nodes, read, operand),
+            Source::Value(slot) => match nodes.maker(slot).map(|maker| (maker, &read[maker])) {
+                Some((maker, Read::Lay(Lay { repeats: true, .. }))) => {
+                    self.operand(nodes, read, source(nodes, maker, 0)?)
+                }
+                _ => self.operand(nodes, read, Source::Value(slot)),
+            },
         }
     }
 
@@ -142,8 +141,8 @@ impl Builder {
         if let Some(&known) = self.values.get(&slot.index()) {
             return Ok(known);
         }
-        let value = match nodes.maker(slot) {
-            Some(maker) if let Read::Lay(lay) = &read[maker] => {
+        let value = match nodes.maker(slot).map(|maker| (maker, &read[maker])) {
+            Some((maker, Read::Lay(lay))) => {
                 let from = self.operand(nodes, read, source(nodes, maker, 0)?)?;
                 self.laid(lay, from)?
             }

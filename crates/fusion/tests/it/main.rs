@@ -1,8 +1,10 @@
 //! What passes leave a compiled function to compute is what the function computes.
 
+mod draws;
 mod expressions;
 mod halves;
 mod models;
+mod odd;
 mod passes;
 mod plans;
 mod residents;

@@ -133,3 +133,52 @@ fn an_input_that_came_of_a_failure_fails_and_the_next_one_does_not() {
     }
     assert!(nodes(&step.stats().rewritten, "plan") >= 2);
 }
+
+/// One array at two places of a state, as an argument too, and in the hands of somebody who has it, a view of it, or what is not
+/// computed of it yet: a step that writes a part of it writes it at one place alone.
+#[test]
+fn an_array_that_is_elsewhere_too_is_written_in_one_place() {
+    type State = (Array, Array);
+    let step = |(cache, other): &mut State, (x, again): (Array, Array)| -> Result<Array> {
+        let at = Array::from_slice(&[1], &[1]);
+        *cache = dynamic_slice_update(&*cache, &x.exp()?, &at, &[0])?;
+        Ok(other.add(&again)?.multiply(&*cache)?.sum_axes(&[0], false)?)
+    };
+    let apart = |array: &Array| Array::from_slice(&floats(array), array.shape());
+    for held in 0..16 {
+        let mut compiled = compile_with_state(CompileOptions::default(), step);
+        let mut state = evaluated(normal(&[5, 3], held));
+        let mut other = if held & 1 == 0 { state.clone() } else { evaluated(normal(&[5, 3], 100)) };
+        for call in 0..4 {
+            let x = evaluated(normal(&[1, 3], call));
+            let whole = (held & 2 == 0).then(|| state.clone());
+            let view = (held & 4 == 0).then(|| evaluated(state.try_index(1..3).expect("a part")));
+            let lazy = (held & 8 == 0).then(|| state.square().expect("floats"));
+            let before = (apart(&state), apart(&other));
+            let again = if call % 2 == 0 { state.clone() } else { other.clone() };
+            let mut expected = before.clone();
+            let own = apart(&again);
+            let y = step(&mut expected, (x.clone(), own)).expect("it runs");
+            let mut both = (state, other);
+            let made = compiled.call(&mut both, (&x, &again)).expect("a step");
+            drop(again);
+            let made = made.dense().expect("an array");
+            mlx_rs::transforms::eval([&both.0, &made]).expect("an eval");
+            assert_close(&made, &y, 1e-5);
+            assert_close(&both.0, &expected.0, 1e-6);
+            assert_close(&both.1, &before.1, 0.0);
+            for (kept, expected) in [
+                (whole, before.0.clone()),
+                (view, before.0.try_index(1..3).expect("a part")),
+                (lazy, before.0.square().expect("floats")),
+            ] {
+                if let Some(kept) = kept {
+                    assert_close(&kept, &expected, 1e-6);
+                }
+            }
+            state = both.0;
+            other = if call == 1 { state.clone() } else { both.1 };
+        }
+        assert!(nodes(&compiled.stats().rewritten, "plan") >= 2);
+    }
+}

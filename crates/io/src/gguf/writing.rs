@@ -20,7 +20,7 @@ use super::rounded::{ROUNDED, names};
 use super::vocabulary::Tokenizer;
 use super::{Gguf, heads, metadata};
 use crate::json::Json;
-use crate::{Distance, layout};
+use crate::{layout, positions_once};
 
 /// What stands beside the tensors of a model.
 pub(crate) struct Beside<'b> {
@@ -40,9 +40,6 @@ struct Tensor {
     rows: Option<Vec<u32>>,
 }
 
-const HEAD: &str = "lm_head.weight";
-const EMBEDDING: &str = "model.embed_tokens.weight";
-
 const SMALL: [&str; 4] = ["ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a"];
 
 /// Writes a file of parameters. What no type of GGUF has, and floats, become `others`, where one is given.
@@ -60,7 +57,8 @@ pub(crate) fn write_model(
     drop(parameters);
     // By the names of its file.
     let unnamed = beside.source.filter(|source| source.names().any(|name| name != ROPE && held.contains_key(name)));
-    let description = match (unnamed, beside.config) {
+    let config = beside.config.map(positions_once);
+    let description = match (unnamed, config.as_deref()) {
         (Some(_), _) => None,
         (None, Some(config)) => Some(Description::new(beside.folder, config)?),
         (None, None) => {
@@ -73,7 +71,7 @@ pub(crate) fn write_model(
         Some(description) => {
             let mut parameters = layout::as_mlx_lm(path, held)?;
             if description.is_tied() {
-                plan.drop_tied(&mut parameters)?;
+                layout::drop_tied_head(path, &mut parameters)?;
             }
             for (name, value) in parameters {
                 plan.parameter(description, &name, value).map_err(|error| named(path, &name, error))?;
@@ -172,23 +170,6 @@ struct Plan<'p> {
 }
 
 impl Plan<'_> {
-    /// Takes a head out that is the embedding; with it in the file, llama.cpp would hold both.
-    fn drop_tied(&self, parameters: &mut Parameters) -> Result<()> {
-        let Some(head) = parameters.remove(HEAD) else { return Ok(()) };
-        let same = match parameters.get(EMBEDDING) {
-            Some(embedding) if embedding.aval()?.shape == head.aval()?.shape => {
-                Distance::of_values(embedding, &head)?.error <= 0.0
-            }
-            _ => false,
-        };
-        if same {
-            return Ok(());
-        }
-        let reason = format!("it is not {EMBEDDING}, which the configuration says it is");
-        let help = "leave the head out, or write `\"tie_word_embeddings\": false` into config.json if it is its own";
-        Err(self.wrong(HEAD, reason, help))
-    }
-
     /// Adds the tensors that a parameter of Hugging Face's is.
     fn parameter(&mut self, of: &Description<'_>, path: &str, mut value: Value) -> Result<()> {
         if path.ends_with("rotary_emb.inv_freq") {

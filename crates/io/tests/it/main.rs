@@ -17,6 +17,7 @@ mod hugging_face;
 mod leaves;
 mod libraries;
 mod malformed;
+mod meeting;
 mod mlx_lm;
 mod mlx_prompt_cache;
 mod model_folder;

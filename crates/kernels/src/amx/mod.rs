@@ -19,6 +19,8 @@ mod packed_a;
 use std::arch::x86_64::*;
 use std::{arch::asm, ops::Range, sync::OnceLock};
 
+use crate::machine::cpuid;
+
 /// Rows and columns of a tile of sums.
 pub(crate) const TILE: usize = 16;
 
@@ -50,8 +52,7 @@ pub(crate) fn is_available() -> bool {
     *AVAILABLE.get_or_init(|| {
         const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
         const TILE_STATE: u64 = 3 << 17;
-        // Miri, which checks the portable loops, is no machine.
-        let has = !cfg!(miri) && __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_TILE_INT8 == BF16_TILE_INT8;
+        let has = cpuid(7, 0).is_some_and(|said| said.edx & BF16_TILE_INT8 == BF16_TILE_INT8);
         // No machine has tiles of `bf16` without vectors of them.
         let has = has && is_x86_feature_detected!("xsave") && is_x86_feature_detected!("avx512bf16");
         // SAFETY: XSAVE was detected.

@@ -6,20 +6,13 @@ const USUAL: usize = 1 << 20;
 /// Bytes of the second-level cache.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn second_level() -> usize {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    use super::cpuid;
 
     // Intel's leaf, and AMD's of the same form.
     const LEAVES: [u32; 2] = [4, 0x8000_001D];
     const MOST: u32 = 8;
-    // Miri, which checks the portable loops, is no machine.
-    if cfg!(miri) {
-        return USUAL;
-    }
     for leaf in LEAVES {
-        if __cpuid(leaf & 0x8000_0000).eax < leaf {
-            continue;
-        }
-        for cache in (0..MOST).map(|i| __cpuid_count(leaf, i)) {
+        for cache in (0..MOST).filter_map(|i| cpuid(leaf, i)) {
             let (kind, level) = (cache.eax & 31, cache.eax >> 5 & 7);
             // Of instructions, or none.
             if kind == 2 || kind == 0 || level != 2 {

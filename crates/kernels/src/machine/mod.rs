@@ -5,20 +5,28 @@
 //! results differ in their rounding. The limits are measured, and what benchmarks compare with.
 
 mod cache;
+#[cfg(target_arch = "x86_64")]
+mod cpuid;
 mod limits;
 
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use cpuid::cpuid;
 pub use limits::{dot_peak, fma_peak, read, read_bandwidth};
 
-use crate::{Codes, Isa, threads};
+use crate::{
+    Codes, Isa,
+    simd::{ByteSums, byte_sums},
+    threads,
+};
 
 /// A machine, as the choice of a loop sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) isa: Isa,
-    /// Whether there are AVX-512's sums of four products of bytes.
-    pub(crate) vnni: bool,
+    /// What there is for products of bytes beside the vectors of `isa`.
+    pub(crate) byte_sums: ByteSums,
     pub(crate) cycles: &'static Cycles,
     /// Bytes of a core's second-level cache.
     pub(crate) cache: usize,
@@ -96,7 +104,8 @@ const AVX2: Cycles = Cycles {
     dot: 2.0,
 };
 
-/// Four ports for 128 bits.
+/// Four ports for 128 bits, as cores from Apple and Arm's Neoverse V1 on have them. Never measured: from Arm's guide to that
+/// core, and from what others measured of Apple's.
 const NEON: Cycles = Cycles {
     lanes: 8.0,
     fma: 0.5,
@@ -112,8 +121,12 @@ const NEON: Cycles = Cycles {
     e4m3: 3.0,
     half: 1.0,
     sum: 6.0,
-    dot: 2.0,
+    // Two products of halves, of which two ports have a multiplier for bytes, and two sums, for each register.
+    dot: 3.0,
 };
+
+/// The same with `sdot`, which each of the ports has.
+const NEON_DOT: Cycles = Cycles { dot: 0.5, ..NEON };
 
 /// What a compiler makes of the loops for any machine: vectors of four without fused multiply-adds, and codes one by one.
 const PORTABLE: Cycles = Cycles {
@@ -144,26 +157,22 @@ const WAKE: f64 = 6e3;
 const WAKE_EACH: f64 = 2e3;
 
 impl Machine {
-    /// A machine with this instruction set, VNNI beside AVX-512 or not, and such a second-level cache.
-    pub(crate) const fn new(isa: Isa, vnni: bool, cache: usize) -> Self {
-        let cycles = match isa {
-            Isa::Scalar => &PORTABLE,
-            Isa::Avx2 => &AVX2,
-            Isa::Avx512 | Isa::Amx => &AVX512,
-            Isa::Neon => &NEON,
+    /// A machine with this instruction set, with what it has beside it, and with such a second-level cache.
+    pub(crate) const fn new(isa: Isa, byte_sums: ByteSums, cache: usize) -> Self {
+        let cycles = match (isa, byte_sums) {
+            (Isa::Scalar, _) => &PORTABLE,
+            (Isa::Avx2, _) => &AVX2,
+            (Isa::Avx512 | Isa::Amx, _) => &AVX512,
+            (Isa::Neon, ByteSums::Pairs) => &NEON,
+            (Isa::Neon, _) => &NEON_DOT,
         };
-        Self { isa, vnni, cycles, cache }
+        Self { isa, byte_sums, cycles, cache }
     }
 
     /// This machine, whose kernels take `isa`.
     pub(crate) fn of(isa: Isa) -> Self {
-        static TOLD: OnceLock<(bool, usize)> = OnceLock::new();
-        #[cfg(target_arch = "x86_64")]
-        let vnni = || is_x86_feature_detected!("avx512vnni");
-        #[cfg(not(target_arch = "x86_64"))]
-        let vnni = || false;
-        let &(vnni, cache) = TOLD.get_or_init(|| (vnni(), cache::second_level()));
-        Self::new(isa, vnni && matches!(isa, Isa::Avx512 | Isa::Amx), cache)
+        static CACHE: OnceLock<usize> = OnceLock::new();
+        Self::new(isa, byte_sums(isa), *CACHE.get_or_init(cache::second_level))
     }
 
     /// Codes to floats.

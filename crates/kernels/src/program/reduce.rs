@@ -11,10 +11,16 @@ pub(super) fn reduce(op: Op, row: &[f32]) -> f32 {
     match op {
         Op::Sum => fold(row, 0.0, |a, b| a + b),
         // What is NaN stays.
-        Op::Max => fold(row, f32::NEG_INFINITY, |a, b| if a >= b || a.is_nan() { a } else { b }),
-        Op::Min => fold(row, f32::INFINITY, |a, b| if a <= b || a.is_nan() { a } else { b }),
+        Op::Max => first_zero(row, fold(row, f32::NEG_INFINITY, |a, b| if a >= b || a.is_nan() { a } else { b })),
+        Op::Min => first_zero(row, fold(row, f32::INFINITY, |a, b| if a <= b || a.is_nan() { a } else { b })),
         _ => unreachable!("not a reduction"),
     }
+}
+
+/// The number, and where it is 0 the first zero of the row, whose sign it has as in MLX: lanes meet in another order.
+#[inline(always)]
+fn first_zero(row: &[f32], value: f32) -> f32 {
+    if value == 0.0 { row.iter().copied().find(|&x| x == 0.0).unwrap_or(value) } else { value }
 }
 
 #[inline(always)]
@@ -37,4 +43,24 @@ fn fold(row: &[f32], neutral: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
         }
     }
     lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Op, reduce};
+
+    #[test]
+    fn zeros_of_both_signs_are_the_first_one() {
+        for length in 1..200 {
+            for first in 0..length {
+                let mut row: Vec<f32> = (0..length).map(|at| if at % 3 == 0 { 0.0 } else { -0.0 }).collect();
+                row[..first].fill(-1.0);
+                let (first, last) = (row[first].to_bits(), reduce(Op::Max, &row).to_bits());
+                assert_eq!(first, last, "{row:?}");
+                row.iter_mut().for_each(|x| *x = if *x == 0.0 { *x } else { 1.0 });
+                assert_eq!(reduce(Op::Min, &row).to_bits(), first, "{row:?}");
+            }
+        }
+        assert!(reduce(Op::Max, &[0.0, f32::NAN, -0.0]).is_nan());
+    }
 }

@@ -1,9 +1,25 @@
 //! Products of bytes that are summed in words, beside vectors of floats.
 
-#[allow(clippy::wildcard_imports)]
-use std::arch::x86_64::*;
+#[cfg(target_arch = "aarch64")]
+#[path = "dot/neon.rs"]
+mod instructions;
+#[cfg(target_arch = "x86_64")]
+#[path = "dot/x86.rs"]
+mod instructions;
 
-use super::{Isa, Simd, avx2::Avx2, avx512::Avx512};
+use super::{Isa, Simd};
+
+/// What a machine has for products of bytes; more of it further down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ByteSums {
+    /// Nothing but what every vector machine has: sums of two products, or none at all.
+    Pairs,
+    /// Sums of four products: AVX-512's VNNI, or `sdot`.
+    Fours,
+    /// Products of two rows of eight bytes with two others as well: `smmla`.
+    #[cfg(target_arch = "aarch64")]
+    Squares,
+}
 
 /// Vectors of words of four bytes that are multiplied with bytes.
 pub(crate) trait Dot: Simd {
@@ -26,94 +42,19 @@ pub(crate) trait DotKernel {
     fn run<S: Dot>(self, simd: S);
 }
 
-/// Whether [`run_dot`] has instructions for it.
-pub(crate) fn has_dot(isa: Isa) -> bool {
-    isa != Isa::Scalar
+/// What this machine has beside the vectors of an instruction set.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn byte_sums(isa: Isa) -> ByteSums {
+    instructions::byte_sums(isa)
 }
 
-/// Whether VNNI is one of them.
-pub(crate) fn has_vnni(isa: Isa) -> bool {
-    matches!(isa, Isa::Avx512 | Isa::Amx) && is_x86_feature_detected!("avx512vnni")
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) fn byte_sums(_: Isa) -> ByteSums {
+    ByteSums::Pairs
 }
 
-/// Runs the kernel on an instruction set that this machine has, and that [has](has_dot) what it needs.
+/// Runs the kernel on an instruction set that this machine has, any but the portable one.
 pub(crate) fn run_dot<K: DotKernel>(isa: Isa, kernel: K) {
-    debug_assert!(has_dot(isa));
-    if has_vnni(isa) {
-        // SAFETY: the instructions were detected.
-        unsafe { run_vnni(kernel) }
-    } else {
-        // SAFETY: every vector machine but this one's portable reference has AVX2.
-        unsafe { run_avx2(kernel) }
-    }
-}
-
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn run_vnni<K: DotKernel>(kernel: K) {
-    // SAFETY: the caller has the instructions.
-    kernel.run(unsafe { Avx512::assume() });
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run_avx2<K: DotKernel>(kernel: K) {
-    // SAFETY: the caller has the instructions.
-    kernel.run(unsafe { Avx2::assume() });
-}
-
-/// With VNNI, which has sums of four products of an unsigned and a signed byte.
-impl Dot for Avx512 {
-    const ABOVE: i32 = 128;
-    type B = __m512i;
-
-    #[inline(always)]
-    fn weights_table(self, values: [i8; 16]) -> __m512i {
-        let values = values.map(|value| value.cast_unsigned() ^ 0x80);
-        // SAFETY: the token proves the instructions, and there are 16 bytes.
-        unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(values.as_ptr().cast())) }
-    }
-    #[inline(always)]
-    fn lookup_weights(self, table: __m512i, words: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_shuffle_epi8(table, _mm512_and_si512(words, _mm512_set1_epi8(15))) }
-    }
-    #[inline(always)]
-    fn weights(self, bytes: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
-    }
-    #[inline(always)]
-    fn dot(self, sum: __m512i, weights: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: the token, and `run_dot`, prove the instructions.
-        unsafe { _mm512_dpbusd_epi32(sum, weights, x) }
-    }
-}
-
-/// Sums of two products of an unsigned and a signed byte saturate; those of a magnitude and a byte that has taken the sign
-/// are in reach.
-impl Dot for Avx2 {
-    const ABOVE: i32 = 0;
-    type B = __m256i;
-
-    #[inline(always)]
-    fn weights_table(self, values: [i8; 16]) -> __m256i {
-        // SAFETY: the token proves the instructions, and there are 16 bytes.
-        unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast())) }
-    }
-    #[inline(always)]
-    fn lookup_weights(self, table: __m256i, words: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_shuffle_epi8(table, _mm256_and_si256(words, _mm256_set1_epi8(15))) }
-    }
-    #[inline(always)]
-    fn weights(self, bytes: __m256i) -> __m256i {
-        bytes
-    }
-    #[inline(always)]
-    fn dot(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
-    }
+    debug_assert!(isa != Isa::Scalar);
+    instructions::run(isa, kernel);
 }

@@ -36,7 +36,6 @@ macro_rules! methods {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
 mod dot;
 mod exp;
 #[cfg(target_arch = "aarch64")]
@@ -46,7 +45,8 @@ mod ranks;
 mod thresholds;
 mod vector;
 
-#[cfg(target_arch = "x86_64")]
+pub(crate) use dot::{ByteSums, byte_sums};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;
 pub(crate) use thresholds::Thresholds;

@@ -9,9 +9,9 @@ use super::{
     vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle},
 };
 
-// Every method may use the instructions: all machines that this is compiled for have them.
+// Every method may use the instructions: all machines that this is compiled for have them. With `SDOT` there is `sdot` too.
 #[derive(Clone, Copy)]
-pub(super) struct Neon;
+pub(super) struct Neon<const SDOT: bool>;
 
 type F = [float32x4_t; 2];
 type I = [uint32x4_t; 2];
@@ -26,7 +26,7 @@ pub(super) fn is_available() -> bool {
 // Apart from its caller: in one function with much else, what a loop sums would not stay in the registers.
 #[inline(never)]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Neon)
+    kernel.run(Neon::<false>)
 }
 
 /// Applies an intrinsic to both registers of its arguments.
@@ -52,7 +52,7 @@ unsafe fn load_halves(from: *const u8) -> [uint32x4_t; 2] {
     }
 }
 
-impl Simd for Neon {
+impl<const SDOT: bool> Simd for Neon<SDOT> {
     type F = F;
     type I = I;
     type T = T;

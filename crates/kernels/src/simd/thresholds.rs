@@ -4,11 +4,14 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thresholds {
     pub(super) values: [f32; 15],
+    /// For instructions that look up 32 numbers at once.
+    #[cfg(target_arch = "x86_64")]
     pub(super) cells: Option<Cells>,
 }
 
 /// Cells of equal width, -16 to 15, of floats times a factor that are rounded to integers. None holds two thresholds, so that
 /// one comparison is left: half the work of a binary search, where a vector looks up 32 numbers at once.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells {
     pub(super) factor: f32,
@@ -20,7 +23,11 @@ pub(super) struct Cells {
 
 impl Thresholds {
     pub(crate) const fn new(values: [f32; 15]) -> Self {
-        Self { values, cells: Cells::of(&values) }
+        Self {
+            values,
+            #[cfg(target_arch = "x86_64")]
+            cells: Cells::of(&values),
+        }
     }
 
     /// For a binary search, whose first step compares with the eighth threshold: what the second, third and fourth step compare
@@ -30,6 +37,7 @@ impl Thresholds {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Cells {
     const fn of(values: &[f32; 15]) -> Option<Self> {
         let (mut max, mut i) = (0.0_f32, 0);
@@ -61,7 +69,7 @@ impl Cells {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 

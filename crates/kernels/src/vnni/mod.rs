@@ -21,12 +21,17 @@ use crate::{
     matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
-    simd::{Kernel, Simd, run},
+    simd::{ByteSums, Kernel, Simd, run},
     threads,
 };
 
 /// Rows of activations of a task; bounds what it goes back to for each panel.
 const TASK_ROWS: usize = 504;
+
+/// Whether a machine has VNNI.
+pub(crate) fn is_there(machine: &Machine) -> bool {
+    matches!(machine.isa, Isa::Avx512 | Isa::Amx) && machine.byte_sums >= ByteSums::Fours
+}
 
 /// Whether rows and blocks are whole words.
 pub(crate) fn takes(product: &IntegerProduct) -> bool {

@@ -6,11 +6,10 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::Step;
 use crate::{
     Isa, Matrix, Order,
     int8_lanes::transpose_scales,
-    integers::{IntegerProduct, Integers, Work},
+    integers::{self, IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
@@ -80,15 +79,7 @@ struct Activations {
 
 impl Activations {
     fn new(rows: &[i8], k: usize, matrix: &Matrix, weights: &Integers) -> Self {
-        let (mut runs, mut blocks) = (Vec::new(), Vec::new());
-        for step in Step::all(matrix) {
-            let mut from = 0;
-            for (end, block) in step.ends.into_iter().zip(step.blocks) {
-                runs.push(end - from);
-                blocks.push(block);
-                from = end;
-            }
-        }
+        let (runs, blocks) = integers::runs(matrix);
         let mut starts = Vec::with_capacity(runs.len() * (rows.len() / k));
         for row in rows.chunks_exact(k) {
             let mut rest = row;
@@ -233,7 +224,11 @@ impl Group<'_> {
             for (sums, from) in sums.iter_mut().zip(&self.from) {
                 let from = from.wrapping_add(vector * VECTOR);
                 // The next group's codes: a row is too short for the hardware to learn its stream.
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(self.ahead).cast());
+                #[allow(unused_unsafe, reason = "Rust 1.91 has the intrinsic unsafe, later ones do not")]
+                // SAFETY: a prefetch reads nothing, wherever the address leads.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(self.ahead).cast());
+                }
                 // SAFETY: the caller's promise.
                 let (codes, x) =
                     unsafe { (_mm512_loadu_si512(from.cast()), x.add(vector * if PAIRS { 128 } else { 64 })) };

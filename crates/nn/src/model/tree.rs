@@ -8,6 +8,7 @@ use tacit_core::{Error, Result, Tree};
 use super::Model;
 use super::held::Form;
 use crate::filter::Role;
+use crate::moved::Moved;
 
 const MODEL: &str = "Model";
 const PARAMETER: &str = "Parameter";
@@ -63,8 +64,24 @@ impl<M: ModuleParameters> Tree for Model<M> {
         if reader.skip_unchanged() {
             return Ok(());
         }
+        let made = reader.is_made();
+        let entered = reader.enter(MODEL)?;
+        if made && entered.static_field::<bool>(TRAINING)? != self.training {
+            // The module has a mode of its own, which is no parameter: the function itself has to change it.
+            return Err(Error::decline("the call leaves the model in another mode"));
+        }
+        let keys = entered.keys();
+        self.refresh();
+        let own = self.places.paths.iter().map(String::as_str).filter(|path| !self.ties.is_tied(path));
+        let moved = Moved::of(own, keys);
+        if let Some(moved) = &moved {
+            if made {
+                return Err(moved.error());
+            }
+            moved.clear(&mut *self.module)?;
+        }
         let mut values = Vec::new();
-        for path in reader.enter(MODEL)?.keys() {
+        for path in keys {
             let value = if reader.is_at(PARAMETER) {
                 let entered = reader.enter(PARAMETER)?;
                 let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<Vec<Array>>>()?;
@@ -76,8 +93,11 @@ impl<M: ModuleParameters> Tree for Model<M> {
             } else {
                 reader.value()?
             };
-            values.push((path.clone(), value));
+            if self.places.find(path).is_some() {
+                values.push((path.clone(), value));
+            }
         }
-        self.put(values)
+        self.put_in_places(values)?;
+        moved.map_or(Ok(()), |moved| Err(moved.error()))
     }
 }

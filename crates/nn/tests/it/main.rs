@@ -15,6 +15,7 @@ mod cache_layers;
 mod cache_tokens;
 mod compiling;
 mod cross_entropy;
+mod failing_steps;
 mod frozen;
 mod generate;
 mod given_back;

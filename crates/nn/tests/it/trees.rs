@@ -167,8 +167,8 @@ fn what_mlx_rs_lists() {
     check(
         tree::assign(&mut without, &with, vec![a().into(), matrix(3, 2).into()]),
         &expect![[r#"
-        the module has no parameter bias
-        help: its parameters are weight"#]],
+            the module has no parameter bias, which the structure has
+            help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]],
     );
     check(
         tree::unflatten::<Module<nn::Linear>>(&with, vec![a().into(), matrix(3, 2).into()]),

@@ -189,6 +189,7 @@ impl Job {
 
 fn c_type(dtype: Dtype) -> &'static str {
     match dtype {
+        Dtype::Bool => "bool",
         Dtype::Uint8 => "tacit::u8",
         Dtype::Int8 => "tacit::i8",
         Dtype::Uint16 => "tacit::u16",

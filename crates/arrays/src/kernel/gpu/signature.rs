@@ -73,6 +73,7 @@ fn cuda(dtype: Dtype) -> &'static str {
 
 fn metal(dtype: Dtype) -> &'static str {
     match dtype {
+        Dtype::Bool => "bool",
         Dtype::Uint8 => "uint8_t",
         Dtype::Int8 => "int8_t",
         Dtype::Uint16 => "uint16_t",

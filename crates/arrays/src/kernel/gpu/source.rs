@@ -51,6 +51,16 @@ impl Target {
         }
     }
 
+    /// About as many groups as run beside each other.
+    pub(super) fn groups_at_once(self) -> usize {
+        match self {
+            Self::Gpu(Backend::Cuda) => 128,
+            Self::Gpu(Backend::Metal) => 32,
+            #[cfg(test)]
+            Self::Host => 4,
+        }
+    }
+
     /// The start of a body: where the thread is.
     fn place(self) -> &'static str {
         match self {

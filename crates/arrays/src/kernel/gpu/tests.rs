@@ -1,5 +1,7 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
+mod attention;
+
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -49,6 +51,7 @@ pub(super) fn bytes(array: &Array) -> Vec<u8> {
     }
     array.eval().expect("evaluates");
     match array.dtype() {
+        Dtype::Bool => of(array, |value: bool| [value.into()]),
         Dtype::Uint8 => of(array, u8::to_le_bytes),
         Dtype::Int8 => of(array, i8::to_le_bytes),
         Dtype::Uint16 => of(array, u16::to_le_bytes),
@@ -188,7 +191,7 @@ const LONG: usize = 256;
 
 /// Those of every case, or of them a third that meets every format and every way. `TACIT_SWEEP=full` asks for all.
 fn all_samples(target: Target) -> Vec<Sample> {
-    let is_full = std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full");
+    let is_full = is_full();
     let mut all = Vec::new();
     for (turn, case) in all_cases().iter().enumerate() {
         let of_case = samples(case, turn, target).into_iter().chain(samples_of_stacks(case, turn, target));
@@ -198,6 +201,11 @@ fn all_samples(target: Target) -> Vec<Sample> {
         );
     }
     all
+}
+
+/// `TACIT_SWEEP=full` asks for all.
+fn is_full() -> bool {
+    std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full")
 }
 
 fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
@@ -214,8 +222,8 @@ fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
     }
 }
 
-#[test]
-fn they_give_what_the_kernels_of_a_cpu_give() {
+/// Runs samples on the CPU that plays a GPU.
+fn check(samples: Vec<Sample>) {
     let mut program = Program::default();
     let add = |sample: Sample| {
         let name = format!("{} {:?}", sample.parts.label, sample.parts.sizes);
@@ -227,7 +235,7 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
             tolerance: sample.tolerance,
         }
     };
-    let checks: Vec<Check> = all_samples(Target::Host).into_iter().map(add).collect();
+    let checks: Vec<Check> = samples.into_iter().map(add).collect();
     let Some(emulator) = program.compile() else { return };
     let job = |(at, check): (usize, &Check)| Job {
         launch: check.launch.clone(),
@@ -244,6 +252,11 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
     }
 }
 
+#[test]
+fn they_give_what_the_kernels_of_a_cpu_give() {
+    check(all_samples(Target::Host));
+}
+
 /// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
 #[test]
 fn their_sources_are_written_for_compilers() {
@@ -251,6 +264,7 @@ fn their_sources_are_written_for_compilers() {
     for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
         let of_samples = all_samples(backend.into())
             .into_iter()
+            .chain(attention::samples(is_full(), backend.into()))
             .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
         for (launch, inputs, outputs) in of_samples.chain(encode_tests::launches(backend)) {
@@ -286,7 +300,7 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
     };
     let Some(emulator) = program.compile() else { return };
     let results = emulator.run(&[job(&gather, &taken, 4 * 64 * 4), job(&multiply, &chosen, 3 * 2 * 4)]).expect("runs");
-    let [gathered, multiplied] = [&results[0], &results[1]].map(|of_job| numbers(&of_job[0], Dtype::Float32));
+    let [gathered, multiplied] = [&results[0], &results[1]].map(|results| numbers(&results[0], Dtype::Float32));
     assert_eq!([0, 1, 2, 3].map(|row| nan(&gathered, row, 64)), [false, true, true, false]);
     assert_eq!([0, 1, 2].map(|entry| nan(&multiplied, entry, 2)), [false, true, true]);
 }

@@ -9,11 +9,27 @@ use tacit_kernels::{Order, dynamic8};
 use super::source::{float, size};
 use crate::kernel::{Coding, Layout, Scaling};
 
+/// How the text calls a matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Called {
+    /// Its type.
+    pub kind: &'static str,
+    /// The variable.
+    pub variable: &'static str,
+    /// What its parameters and tables begin with.
+    pub prefix: &'static str,
+    /// Whether the length of its blocks is part of the text in any case.
+    pub is_fixed: bool,
+}
+
+/// The only matrix of a kernel.
+const ONLY: Called = Called { kind: "Weight", variable: "w", prefix: "", is_fixed: false };
+
 /// A stored matrix as the text has it.
 pub(super) struct Weight {
-    /// `struct Weight` and its tables.
+    /// Its type and its tables.
     pub text: String,
-    /// Statements that make `w` of the parameters, with the table in the memory of the group.
+    /// Statements that make its variable of the parameters, with the table in the memory of the group.
     pub bind: String,
     /// The names of the children's parameters.
     pub inputs: Vec<String>,
@@ -29,10 +45,16 @@ impl Weight {
     /// The description for these children. None where the kernels would refuse them, or a length does not fit 32 bits; the
     /// decomposition says what is wrong then.
     pub(super) fn new(layout: &Layout, children: &[Aval]) -> Option<Self> {
+        Self::called(ONLY, layout, children)
+    }
+
+    /// The same by other names.
+    pub(super) fn called(called: Called, layout: &Layout, children: &[Aval]) -> Option<Self> {
+        let Called { kind, variable, prefix, is_fixed } = called;
         let (scheme, numbers) = (&layout.scheme, children.get(1..)?);
         let block = if scheme.is_scaled() { layout.block } else { UNSCALED };
         let table = Table::of(&scheme.coding);
-        let mut writer = Writer { label: format!("{}_b{}", word(scheme.label), layout.block), ..Writer::default() };
+        let mut writer = Writer::new(called, format!("{}_b{}", word(scheme.label), layout.block));
         if let Some(values) = &table.values {
             writer.table("tacit_values", "entry_bits", values);
         }
@@ -43,7 +65,7 @@ impl Weight {
         }
         let span = [64, 32, 16, 8].into_iter().find(|span| block.is_multiple_of(*span)).unwrap_or(1);
         // A block of another length would make one text for each shape: the kernel is told of it when it runs.
-        let known = if block.is_power_of_two() { block } else { 0 };
+        let known = if is_fixed || block.is_power_of_two() { block } else { 0 };
         for (name, value) in [
             ("BITS", scheme.bits()),
             ("HIGH_FIRST", usize::from(table.is_high_first)),
@@ -59,19 +81,21 @@ impl Weight {
         let _ = writeln!(writer.fields, "  TACIT_STATIC CODING = tacit::{};", table.coding);
         let _ = writeln!(writer.fields, "  TACIT_STATIC SCALING = tacit::{};", numbers.scaling);
         writer.fields += "  tacit::u32 block, lane;\n  const TACIT_GROUP float* table;\n";
-        let Writer { tables, fields, statements, names, label } = writer;
+        let Writer { tables, fields, statements, names, label, .. } = writer;
         let staged = match table.entries * table.replicas {
-            0 => "  w.table = 0;\n  w.lane = 0;\n".to_owned(),
+            0 => format!("  {variable}.table = 0;\n  {variable}.lane = 0;\n"),
             staged => format!(
-                "  TACIT_GROUP_ARRAY(float, tacit_staged, {staged});\n  w.table = tacit_staged;\n  w.lane = at.lane % {} * 4;\n  \
-                 tacit::stage_table(w, tacit_staged, at.id, THREADS);\n  TACIT_BARRIER();\n",
+                "  TACIT_GROUP_ARRAY(float, {prefix}tacit_staged, {staged});\n  {variable}.table = {prefix}tacit_staged;\n  \
+                 {variable}.lane = at.lane % {} * 4;\n  tacit::stage_table({variable}, {prefix}tacit_staged, at.id, THREADS);\n  \
+                 TACIT_BARRIER();\n",
                 table.replicas
             ),
         };
+        let block_of = if is_fixed { known.to_string() } else { "sizes_shape[7]".to_owned() };
         Some(Self {
-            text: format!("{tables}struct Weight {{\n{fields}}};\n"),
-            bind: format!("  Weight w;\n{statements}  w.block = sizes_shape[7];\n{staged}"),
-            inputs: names.into_iter().map(str::to_owned).collect(),
+            text: format!("{tables}struct {kind} {{\n{fields}}};\n"),
+            bind: format!("  {kind} {variable};\n{statements}  {variable}.block = {block_of};\n{staged}"),
+            inputs: names.into_iter().map(|name| format!("{prefix}{name}")).collect(),
             label,
             block,
             span,
@@ -83,8 +107,8 @@ impl Weight {
 const UNSCALED: usize = 1 << 15;
 
 /// What the text is put together from.
-#[derive(Default)]
 struct Writer {
+    called: Called,
     tables: String,
     fields: String,
     statements: String,
@@ -101,22 +125,30 @@ struct Numbers {
 }
 
 impl Writer {
+    fn new(called: Called, label: String) -> Self {
+        let [tables, fields, statements] = [const { String::new() }; 3];
+        Self { called, tables, fields, statements, names: Vec::new(), label }
+    }
+
     /// A child that is read element by element.
     fn field(&mut self, name: &'static str, kind: &str) {
         self.names.push(name);
         let _ = writeln!(self.fields, "  const TACIT_DEVICE {kind}* {name};");
-        let _ = writeln!(self.statements, "  w.{name} = (const TACIT_DEVICE {kind}*){name};");
+        let Called { variable, prefix, .. } = self.called;
+        let _ = writeln!(self.statements, "  {variable}.{name} = (const TACIT_DEVICE {kind}*){prefix}{name};");
     }
 
-    /// A number that all blocks share.
-    fn scalar(&mut self, name: &str, value: &str) {
+    /// A number that all blocks share: a constant, or that of the parameter of this name.
+    fn scalar(&mut self, name: &str, constant: Option<&str>) {
+        let value = constant.map_or_else(|| format!("{}{name}[0]", self.called.prefix), str::to_owned);
         let _ = writeln!(self.fields, "  float {name};");
-        let _ = writeln!(self.statements, "  w.{name} = {value};");
+        let _ = writeln!(self.statements, "  {}.{name} = {value};", self.called.variable);
     }
 
     /// A table of floats by their bits, since text has no infinities, and the method that reads it.
     fn table(&mut self, name: &str, method: &str, values: &[f32]) {
         let bits: Vec<String> = values.iter().map(|value| format!("0x{:08x}u", value.to_bits())).collect();
+        let name = format!("{}{name}", self.called.prefix);
         let _ = writeln!(self.tables, "TACIT_TABLE({name}, {}) = {{{}}};", values.len(), bits.join(", "));
         let _ =
             writeln!(self.fields, "  TACIT_FN tacit::u32 {method}(tacit::u32 code) const {{ return {name}[code]; }}");
@@ -142,14 +174,14 @@ impl Writer {
             (Scaling::E4m3, [_, rest @ ..]) => {
                 self.field("scales", "tacit::u8");
                 self.names.extend(rest.first().map(|_| "factor"));
-                self.scalar("factor", if rest.is_empty() { "1.0f" } else { "factor[0]" });
+                self.scalar("factor", rest.is_empty().then_some("1.0f"));
                 numbers("E4M3_SCALES")
             }
             (Scaling::Nested { block }, [_, _, _]) => {
                 self.field("scales", "tacit::u8");
                 self.field("absmax", "float");
                 self.names.push("offset");
-                self.scalar("offset", "offset[0]");
+                self.scalar("offset", None);
                 self.table("tacit_map", "map_bits", dynamic8::map());
                 let _ = write!(self.label, "_nested{block}");
                 Numbers { nested: block, ..numbers("NESTED_SCALES") }

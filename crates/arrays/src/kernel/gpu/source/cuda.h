@@ -16,6 +16,7 @@
   __shared__ __align__(1024) unsigned char name##_bytes[(count) * sizeof(type)]; \
   type* name = (type*)name##_bytes
 #define TACIT_BARRIER() __syncthreads()
+#define TACIT_WARP_BARRIER() __syncwarp()
 #define TACIT_PLACE() \
   tacit::Place { blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.x & 31, threadIdx.x >> 5 }
 
@@ -40,6 +41,7 @@ TACIT_FN float exact_div(float a, float b) { return __fdiv_rn(a, b); }
 TACIT_FN float nearest_even(float value) { return rintf(value); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
 TACIT_FN u32 to_bits(float value) { return __float_as_uint(value); }
+TACIT_FN float exp_of(float value) { return expf(value); }
 TACIT_FN float to_float(float value) { return value; }
 TACIT_FN float half_from_bits(u32 bits) {
   float value;
@@ -50,14 +52,14 @@ TACIT_FN float to_float(f16 value) { return half_from_bits(value.bits); }
 TACIT_FN float to_float(bf16 value) { return from_bits((u32)value.bits << 16); }
 template <class T> struct Round;
 template <> struct Round<float> { static TACIT_FN float from(float value) { return value; } };
-template <> struct Round<f16> { 
+template <> struct Round<f16> {
   static TACIT_FN f16 from(float value) {
     f16 rounded;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
     return rounded;
   }
 };
-template <> struct Round<bf16> { 
+template <> struct Round<bf16> {
   static TACIT_FN bf16 from(float value) {
     bf16 rounded;
 #if __CUDA_ARCH__ >= 800

@@ -27,6 +27,7 @@
 #define TACIT_GROUP_ARRAY(type, name, count) type* name = (type*)host::group_array(#name, (count) * sizeof(type))
 #define TACIT_ALIGNED_GROUP_ARRAY(type, name, count) TACIT_GROUP_ARRAY(type, name, count)
 #define TACIT_BARRIER() host::wait_for_group()
+#define TACIT_WARP_BARRIER() host::wait_for_warp()
 #define TACIT_PLACE() host::place()
 
 namespace tacit {
@@ -53,6 +54,7 @@ inline u32 to_bits(float value) {
   std::memcpy(&bits, &value, 4);
   return bits;
 }
+inline float exp_of(float value) { return std::exp(value); }
 inline float exact_mul(float a, float b) { return a * b; }
 inline float exact_add(float a, float b) { return a + b; }
 inline float exact_div(float a, float b) { return a / b; }

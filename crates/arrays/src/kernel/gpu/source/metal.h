@@ -13,6 +13,7 @@
 #define TACIT_GROUP_ARRAY(type, name, count) threadgroup type name[count]
 #endif
 #define TACIT_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define TACIT_WARP_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
 
 namespace tacit {
 
@@ -37,6 +38,8 @@ inline float exact_div(float a, float b) { return precise::divide(a, b); }
 inline float nearest_even(float value) { return precise::rint(value); }
 inline u32 to_bits(float value) { return as_type<uint>(value); }
 inline float from_bits(u32 bits) { return as_type<float>(bits); }
+inline u32 to_bits(float value) { return as_type<u32>(value); }
+inline float exp_of(float value) { return metal::precise::exp(value); }
 inline float to_float(float value) { return value; }
 inline float to_float(f16 value) { return (float)value; }
 inline float to_float(bf16 value) { return (float)value; }

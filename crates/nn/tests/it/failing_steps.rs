@@ -1,0 +1,308 @@
+//! Compiled steps that fail, and what their state is then; two steps that share a model.
+
+#![allow(clippy::float_cmp, reason = "the numbers are exact")]
+
+use std::cell::Cell;
+
+use expect_test::expect;
+use mlx_rs::builder::Builder as _;
+use mlx_rs::module::{Module as _, ModuleParameters};
+use mlx_rs::optimizers::{Optimizer as _, Sgd};
+use mlx_rs::{Array, Dtype, nn, random};
+use tacit_arrays::format::Nf4;
+use tacit_core::{Error, Result, compile_with_state};
+use tacit_nn::{LoraConfig, Model, Module, ParameterFilter, Stateful};
+
+use crate::traced::{denied, ones, row};
+use crate::types::numbers;
+
+type Held = Vec<(String, Vec<f32>)>;
+
+fn listed<'a>(arrays: impl IntoIterator<Item = (String, &'a Array)>) -> Held {
+    let floats = |array: &Array| numbers(&array.as_dtype(Dtype::Float32).expect("floats"));
+    let mut listed: Held = arrays.into_iter().map(|(path, array)| (path, floats(array))).collect();
+    listed.sort_by(|a, b| a.0.cmp(&b.0));
+    listed
+}
+
+fn held<M: ModuleParameters>(model: &Model<M>) -> Held {
+    listed(model.leaves(&ParameterFilter::All))
+}
+
+fn parameters(module: &impl ModuleParameters) -> Held {
+    listed(module.parameters().flatten().into_iter().map(|(path, array)| (path.to_string(), array)))
+}
+
+fn without_bias(held: &Held) -> Held {
+    held.iter().filter(|(path, _)| path != "bias").cloned().collect()
+}
+
+fn linear(bias: bool, quantized: bool) -> Result<Model<nn::Linear>> {
+    let model = Model::new(nn::LinearBuilder::new(64, 2).bias(bias).build()?)?;
+    if quantized { model.quantize("weight", Nf4 { block: 64, double: false }) } else { Ok(model) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fails {
+    No,
+    Error,
+    Panic,
+    Shape,
+    Eval,
+}
+
+const WAYS: [Fails; 4] = [Fails::Error, Fails::Panic, Fails::Shape, Fails::Eval];
+
+fn fail(how: Fails, array: &Array) -> Result<()> {
+    match how {
+        Fails::No => Ok(()),
+        Fails::Error => Err(Error::invalid("not now", "try again")),
+        Fails::Panic => panic!("in the middle"),
+        Fails::Shape => Ok(array.reshape(&[3, 5, 7]).map(drop)?),
+        Fails::Eval => Ok(array.eval()?),
+    }
+}
+
+/// A step that takes the bias out, or gives one.
+fn changing(gives: bool, how: Fails) -> impl Fn(&mut Model<nn::Linear>, Array) -> Result<Array> {
+    move |model, x| {
+        model.run(|linear| {
+            linear.bias.value = if gives { Some(x.sum(None)?.reshape(&[1])?) } else { None };
+            Ok::<_, Error>(())
+        })?;
+        let y = model.forward(&x)?;
+        fail(how, &y)?;
+        Ok(y)
+    }
+}
+
+/// The weight held the placeholder of the trace.
+#[test]
+fn a_failing_step_that_moves_a_parameter_leaves_the_others_and_tells_of_it() -> Result<()> {
+    for (gives, quantized) in [(false, false), (false, true), (true, false), (true, true)] {
+        for how in WAYS {
+            let mut model = linear(!gives, quantized)?;
+            let before = held(&model);
+            let mut step = compile_with_state(denied(), changing(gives, how));
+            let error = step.call(&mut model, ones(&[1, 64])).expect_err("it fails");
+            assert!(matches!(error, Error::NotGivenBack { .. }), "{error}");
+            assert_eq!(without_bias(&held(&model)), without_bias(&before), "{quantized} {how:?}");
+            // One that came cannot be taken out; what is left of it is no part of the trace.
+            assert!(held(&model).iter().all(|(path, numbers)| path != "bias" || *numbers == [0.0]));
+        }
+    }
+    let mut step = compile_with_state(denied(), changing(false, Fails::Error));
+    let said = step.call(&mut linear(true, false)?, ones(&[1, 64])).expect_err("it fails").to_string();
+    expect![[r#"
+        not now
+        help: try again
+        not given back: the module has no parameter bias, which the structure has
+        help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]]
+    .assert_eq(&said);
+    let mut step = compile_with_state(denied(), changing(true, Fails::Error));
+    let said = step.call(&mut linear(false, false)?, ones(&[1, 64])).expect_err("it fails").to_string();
+    expect![[r#"
+        not now
+        help: try again
+        not given back: the module has a parameter bias, which the structure has not
+        help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]]
+    .assert_eq(&said);
+    Ok(())
+}
+
+#[test]
+fn a_module_that_can_be_copied_has_its_parameters_again() -> Result<()> {
+    for (copied, how) in [true, false].into_iter().flat_map(|copied| WAYS.map(|how| (copied, how))) {
+        let own = nn::Linear::new(3, 2)?;
+        let mut module = if copied { Module::new(own) } else { Module::in_place(own) };
+        let before = parameters(&*module);
+        let mut step = compile_with_state(denied(), |module: &mut Module<nn::Linear>, x: Array| -> Result<Array> {
+            module.bias.value = None;
+            let y = module.forward(&x)?;
+            fail(how, &y)?;
+            Ok(y)
+        });
+        let error = step.call(&mut module, ones(&[1, 3])).expect_err("it fails");
+        assert_eq!(matches!(error, Error::NotGivenBack { .. }), !copied, "{error}");
+        let expected = if copied { before } else { without_bias(&before) };
+        assert_eq!(parameters(&*module), expected, "{how:?}");
+    }
+    Ok(())
+}
+
+/// A replay left the bias of another model in its place, or was refused.
+#[test]
+fn a_step_that_moves_a_parameter_does_so_in_each_model() -> Result<()> {
+    for (gives, quantized) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut step = compile_with_state(denied(), changing(gives, Fails::No));
+        let mut first = linear(!gives, quantized)?;
+        for model in [&mut first.clone(), &mut first, &mut linear(!gives, quantized)?] {
+            for _ in 0..2 {
+                let y = step.call(model, ones(&[1, 64]))?.dense()?;
+                assert_eq!(held(model).iter().any(|(path, _)| path == "bias"), gives, "{quantized}");
+                assert_eq!(numbers(&y), numbers(&model.forward(&ones(&[1, 64]))?), "{quantized}");
+            }
+        }
+    }
+    for copied in [true, false] {
+        let module = || -> Result<Module<nn::Linear>> {
+            let own = nn::Linear::new(3, 2)?;
+            Ok(if copied { Module::new(own) } else { Module::in_place(own) })
+        };
+        let mut step = compile_with_state(denied(), |module: &mut Module<nn::Linear>, x: Array| {
+            module.bias.value = None;
+            module.forward(&x)
+        });
+        for mut module in [module()?, module()?] {
+            step.call(&mut module, ones(&[1, 3]))?;
+            assert!(module.bias.value.is_none());
+        }
+    }
+    Ok(())
+}
+
+/// A replay left the second model in training.
+#[test]
+fn a_step_that_ends_training_does_so_in_each_model() -> Result<()> {
+    let mut step = compile_with_state(denied(), |model: &mut Model<nn::Sequential>, x: Array| {
+        model.training_mode(false);
+        model.forward(&x)
+    });
+    let x = ones(&[1, 64]);
+    for _ in 0..3 {
+        let dropout = nn::DropoutBuilder::new().p(0.5).build().expect("a probability");
+        let mut model = Model::new(nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(dropout))?;
+        let made = step.call(&mut model, &x)?.dense()?;
+        for _ in 0..3 {
+            assert_near(&numbers(&model.forward(&x)?), &numbers(&made));
+        }
+    }
+    Ok(())
+}
+
+/// It is recorded twice, and in the second recording the module has another form than in the first.
+#[test]
+fn a_step_that_moves_a_parameter_and_draws_is_refused() -> Result<()> {
+    for gives in [false, true] {
+        let mut step = compile_with_state(denied(), |model: &mut Model<nn::Linear>, x: Array| -> Result<Array> {
+            let y = changing(gives, Fails::No)(model, x)?;
+            Ok(y.add(random::uniform::<_, f32>(0.0, 1.0, &[2], None)?)?)
+        });
+        let mut model = linear(!gives, false)?;
+        let before = held(&model);
+        let error = step.call(&mut model, ones(&[1, 64])).expect_err("it is refused");
+        assert!(matches!(error, Error::NotGivenBack { .. }), "{error}");
+        assert_eq!(without_bias(&held(&model)), without_bias(&before));
+    }
+    Ok(())
+}
+
+/// Outside of a compiled step, too, and without an implicit parameter, where it kept what it was assigned.
+#[test]
+fn a_function_of_a_model_that_fails_leaves_every_parameter() -> Result<()> {
+    for (quantized, how) in [false, true].into_iter().flat_map(|quantized| WAYS.map(|how| (quantized, how))) {
+        let mut model = linear(true, quantized)?;
+        let before = held(&model);
+        let run = |model: &mut Model<nn::Linear>, takes_out: bool| {
+            model.run(|linear| {
+                linear.bias.value = if takes_out { None } else { Some(row(&[1.0, 2.0])) };
+                if how == Fails::Eval { Err(Error::invalid("not now", "try again")) } else { fail(how, &ones(&[1])) }
+            })
+        };
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&mut model, false)));
+        assert!(!matches!(failed, Ok(Ok(()))));
+        assert_eq!(held(&model), before, "{quantized} {how:?}");
+        if how != Fails::Panic {
+            let error = run(&mut model, true).expect_err("it fails");
+            assert!(matches!(error, Error::NotGivenBack { .. }), "{error}");
+        }
+    }
+    Ok(())
+}
+
+type Trained = (Model<nn::Linear>, Stateful<Sgd>);
+
+fn trained() -> Result<Trained> {
+    let mut sgd = Sgd::new(0.125);
+    sgd.momentum = 0.5;
+    Ok((linear(true, true)?.lora("weight", LoraConfig::default())?, Stateful(sgd)))
+}
+
+#[track_caller]
+fn assert_near(found: &[f32], expected: &[f32]) {
+    let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 1e-4 * b.abs().max(1.0));
+    assert!(near && found.len() == expected.len(), "{found:?} and not {expected:?}");
+}
+
+/// In every order of four calls, with one before each that fails, and with a copy of the state that somebody keeps.
+#[test]
+fn a_step_of_training_and_one_of_evaluation_share_a_model() -> Result<()> {
+    let fails = Cell::new(Fails::No);
+    let train = |(model, optimizer): &mut Trained, x: Array| -> Result<Array> {
+        let (loss, gradients) = model
+            .value_and_grad(ParameterFilter::default(), x, |model, x: Array| model.forward(&x)?.square()?.sum(None))?;
+        optimizer.update(model, gradients)?;
+        fail(fails.get(), &loss)?;
+        Ok(loss)
+    };
+    let evaluate = |(model, _): &mut Trained, x: Array| -> Result<Array> {
+        let y = model.forward(&x)?;
+        fail(fails.get(), &y)?;
+        Ok(y)
+    };
+    let first = trained()?;
+    for order in 0..16 {
+        let (mut eager, mut state) = (first.clone(), first.clone());
+        let (mut training, mut evaluation) =
+            (compile_with_state(denied(), train), compile_with_state(denied(), evaluate));
+        for (call, &way) in WAYS.iter().enumerate() {
+            let trains = order >> call & 1 == 0;
+            let mut called = |state: &mut Trained, x: &Array| {
+                if trains { training.call(state, x) } else { evaluation.call(state, x) }
+            };
+            let (kept, before) = (state.clone(), held(&state.0));
+            // Of another number of rows, so that it is traced.
+            fails.set(way);
+            assert!(called(&mut state, &ones(&[2 + call as i32, 64])).is_err());
+            fails.set(Fails::No);
+            assert_eq!(held(&state.0), before);
+            let x = ones(&[1, 64]).multiply(Array::from_f32(0.25 * (call + 1) as f32))?;
+            let found = called(&mut state, &x)?.dense()?;
+            let expected = if trains { train(&mut eager, x)? } else { evaluate(&mut eager, x)? };
+            assert_near(&numbers(&found), &numbers(&expected));
+            for ((_, found), (_, expected)) in held(&state.0).iter().zip(&held(&eager.0)) {
+                assert_near(found, expected);
+            }
+            assert_eq!(held(&kept.0), before);
+        }
+    }
+    Ok(())
+}
+
+/// An argument that is in the state, and twice; arrays of the state that somebody else holds.
+#[test]
+fn arrays_that_are_in_the_state_and_elsewhere_stay() -> Result<()> {
+    let mut state = (row(&[1.0, 2.0]), vec![row(&[3.0, 4.0])]);
+    for removes in [false, true, false, true] {
+        let mut step = compile_with_state(
+            denied(),
+            |(a, list): &mut (Array, Vec<Array>), (x, y): (Array, Array)| -> Result<Array> {
+                let sum = x.add(&y)?.add(&*a)?;
+                *a = list[0].clone();
+                list[0] = sum.clone();
+                list.push(x);
+                if removes {
+                    list.remove(0);
+                }
+                Ok(sum)
+            },
+        );
+        let (one, other) = (state.0.clone(), state.1[0].clone());
+        let (kept, others) = (numbers(&one), numbers(&other));
+        let y = step.call(&mut state, (&one, &one))?.dense()?;
+        assert_eq!(numbers(&y), kept.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
+        assert_eq!(numbers(&state.0), others);
+        assert_eq!((numbers(&one), numbers(&other)), (kept, others));
+    }
+    Ok(())
+}
