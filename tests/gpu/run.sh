@@ -3,7 +3,7 @@
 #
 # The steps are ordered by what they are worth. Each leaves its log in RESULTS/logs and a line in RESULTS/report, the bench its
 # figures in RESULTS/figures.jsonl. A step that passed is not run again, and after SECONDS (1,500) none begins. STEPS names those
-# that run, such as `STEPS="doctor bench"`. Where no GPU is, that is said, and only what needs none runs.
+# that run, such as `STEPS="doctor bench"`, and ONLY which types the conformance suite tries, such as `ONLY="nf4:: int8::"`. Where no GPU is, that is said, and only what needs none runs.
 set -uo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(cd "$1" && pwd)
@@ -38,7 +38,7 @@ if ! nvidia-smi >/dev/null 2>&1 || [[ -z $packages ]]; then
     say "0 passed, 0 failed, 1 skipped"
     exit 0
 fi
-[[ -e $mlx/nvidia || -e $work/mlx/nvidia ]] || ln -s "$packages" "$work/mlx/nvidia"
+[[ -e $work/mlx/nvidia ]] || ln -sfn "$packages" "$work/mlx/nvidia"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee -a "$results/report"
 export LD_LIBRARY_PATH=$(printf '%s:' "$packages"/*/lib)${LD_LIBRARY_PATH:-}
 export MLX_PTX_CACHE_DIR=$work/ptx CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
@@ -88,7 +88,7 @@ step qat_digits 120 "$work/bin/example-mlx-qat_digits"
 step lora 120 "$work/bin/example-mlx-lora"
 TACIT_FIGURES=$results/figures.jsonl step bench 200 "$work/bin/bench-mlx-gpu" ${CASES:---quick}
 cat "$logs/bench.log" >>"$results/report"
-suite arrays test-arrays-conformance "${SUITE:-240}"
+suite arrays test-arrays-conformance "${SUITE:-240}" ${ONLY:-}
 suite nn test-nn-it "${SUITE:-240}"
 suite arrays test-arrays-it "${SUITE:-240}"
 suite executable test-executable-it "${SUITE:-240}"

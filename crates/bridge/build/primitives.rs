@@ -267,7 +267,7 @@ fn check(table: &Table) -> Result<(), String> {
                 row.cpp, first.line
             ));
         }
-        if row.params.iter().skip_while(|param| !is_new(param)).any(|param| !is_new(param)) {
+        if !row.params.iter().map(|param| is_new(param.as_ref())).is_sorted() {
             return Err(format!("line {line}: a parameter that came with a version is followed by an older one"));
         }
         for param in row.fields() {
@@ -283,8 +283,8 @@ fn check(table: &Table) -> Result<(), String> {
     }
 }
 
-fn is_new(param: &Option<Param>) -> bool {
-    param.as_ref().is_some_and(|param| param.since.is_some())
+fn is_new(param: Option<&Param>) -> bool {
+    param.is_some_and(|param| param.since.is_some())
 }
 
 impl Param {

@@ -27,7 +27,7 @@ pub(crate) struct Difference {
     pub(crate) since: Version,
 }
 
-/// [`Difference::define`] of what csrc/gather_qmm.h is for.
+/// [`Difference::define`] of what `csrc/gather_qmm.h` is for.
 pub(crate) const GATHER_QMM_SCALE: &str = "MLX_HAS_GATHER_QMM_SCALE";
 
 /// What differs between the versions and is not a row of the bridge's `primitives.tbl`.

@@ -42,7 +42,10 @@ void simdgroup_barrier(mem_flags);
 namespace metal {
 namespace precise {
 float exp(float);
+float divide(float, float);
 }
+float rint(float);
+float fma(float, float, float);
 }  // namespace metal
 void threadgroup_barrier(mem_flags flags);
 

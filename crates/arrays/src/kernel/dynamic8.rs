@@ -2,13 +2,14 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{BlockScales, dynamic8};
 
+use super::Scheme;
 use super::encode::{blocks, rank, unit};
 use super::host::{Fallible, int};
-use super::quantize::one_by_one;
+use super::quantize::{Quantize, one_by_one};
 
 /// Codes a vector of `f32` about its mean, in blocks: codes, scales and the mean.
 ///
@@ -65,6 +66,19 @@ impl Kernel for Dynamic8Quantize {
         let midpoints: Vec<f32> = map.windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect();
         let codes = rank(&unit(&centered, &absmax)?, &midpoints)?.reshape(&[-1])?.try_index(..size)?;
         Ok(vec![codes, absmax.reshape(&[-1])?, mean])
+    }
+
+    /// On a GPU the codes are those of a table of 256 values about the mean, which has a source; plain ops would compare each
+    /// number with all thresholds at once.
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        if reason != Fallback::Device {
+            return self.decompose(inputs);
+        }
+        let mean = inputs[0].mean(None)?;
+        let scheme = Scheme::codebook("dynamic8", dynamic8::map());
+        let mut made = apply(Quantize { scheme, block: self.block }, &[inputs[0].subtract(&mean)?])?;
+        made.push(mean);
+        Ok(made)
     }
 
     /// The codes of the kernel itself, which refuses what the decomposition codes.

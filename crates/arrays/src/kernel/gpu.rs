@@ -13,6 +13,7 @@ mod encode;
 mod encode_tests;
 mod matmul;
 mod product;
+mod scale_gradients;
 #[cfg(test)]
 mod signature;
 mod source;
@@ -24,4 +25,5 @@ pub(super) use attention::attention;
 pub(super) use dequantize::{dequantize, gather_rows};
 pub(super) use encode::{encode_by, quantize};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
-pub(super) use source::Parts;
+pub(super) use scale_gradients::scale_gradients;
+pub(super) use source::{Parts, Target};

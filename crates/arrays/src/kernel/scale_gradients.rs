@@ -3,12 +3,12 @@
 use half::{bf16, f16};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::encode::{blocks, float_scales};
 use super::host::Fallible;
-use super::{Coding, Layout, Scaling, Scheme};
+use super::{Coding, Layout, Scaling, Scheme, gpu};
 
 /// The gradients of `x`, of its scales and, where the format has them, of its biases, in `f32`; `children` are what `x` was
 /// quantized to, as a [`Layout`] reads them.
@@ -54,6 +54,10 @@ impl Kernel for ScaleGradients {
         Ok(tacit_kernels::scale_gradients(&matrix, x, cotangent, of_x, of_scales, of_biases)?)
     }
 
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        self.parts(inputs, backend.into()).map(gpu::Parts::launch)
+    }
+
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         self.plain(inputs)
     }
@@ -65,6 +69,12 @@ impl Kernel for ScaleGradients {
 }
 
 impl ScaleGradients {
+    pub(super) fn parts(&self, inputs: &[Aval], target: gpu::Target) -> Option<gpu::Parts> {
+        let (low, high) = range(&self.layout.scheme);
+        let slack = 1e-5 * (high - low);
+        gpu::scale_gradients(&self.layout, [low - slack, high + slack], inputs, target)
+    }
+
     fn plain(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let [x, cotangent, codes, scales, more @ ..] = inputs else { return Err("four arrays are expected".into()) };
         let Layout { scheme, block, .. } = self.layout;

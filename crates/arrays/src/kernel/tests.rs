@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops, random, transforms};
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 use tacit_conformance::oracle::{floats, relative_error};
-use tacit_core::kernel::{Kernel, apply};
+use tacit_core::kernel::{Fallback, Kernel, apply};
 use tacit_kernels::Orientation;
 
 use super::dequantize::Dequantize;
@@ -264,7 +264,12 @@ fn nested_scales_equal_their_decomposition() {
     for size in [1, 100, 1001] {
         let x = normal(3, &[size]).abs().expect("abs");
         let made = apply(Dynamic8Quantize { block: 256 }, std::slice::from_ref(&x)).expect("runs");
-        let plain = Dynamic8Quantize { block: 256 }.decompose(&[x]).expect("runs");
+        let plain = Dynamic8Quantize { block: 256 }.decompose(std::slice::from_ref(&x)).expect("runs");
+        let on_device = Dynamic8Quantize { block: 256 }.fallback(&[x], Fallback::Device).expect("runs");
+        for (found, expected) in on_device.iter().zip(&plain) {
+            assert_eq!(found.shape(), expected.shape());
+            assert!(found.eq_exact(expected).expect("evaluates"));
+        }
         let [found, expected] =
             [made, plain].map(|made| super::nested(&made[0], &made[1], &made[2], 256).expect("decodes"));
         // The means are summed in another order, so a number may take the neighboring code, 1 in 64 apart at most.

@@ -10,16 +10,16 @@ use super::source::{Parts, Target, float, size};
 use super::weight::{short, word};
 use crate::kernel::{Encoding, Scheme};
 
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 
 /// Elements of a group, unless a block has more: eight for each thread.
 const CHUNK: usize = 8 * THREADS;
 
 /// Blocks of a group at most, as `encode.h` has it.
-const MOST_BLOCKS: usize = 128;
+pub(super) const MOST_BLOCKS: usize = 128;
 
 /// A longer block is one group's alone, which would take longer than the plain ops of all of them.
-const LONGEST: usize = 1 << 20;
+pub(super) const LONGEST: usize = 1 << 20;
 
 /// The same of a block whose mean is summed: in the order of the CPU, which 16 threads follow.
 const LONGEST_SUM: usize = 1 << 14;
@@ -182,7 +182,7 @@ impl Encode<'_> {
 }
 
 /// Threads that find together what a block stores.
-fn team(block: usize) -> usize {
+pub(super) fn team(block: usize) -> usize {
     if block > CHUNK / 2 { THREADS } else { block.div_ceil(8).next_power_of_two().min(32) }
 }
 

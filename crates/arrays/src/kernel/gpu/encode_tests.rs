@@ -27,13 +27,13 @@ struct Check {
 
 /// Launches of one program.
 #[derive(Default)]
-struct Checks {
+pub(super) struct Checks {
     program: Program,
     all: Vec<Check>,
 }
 
 impl Checks {
-    fn add(&mut self, parts: Option<Parts>, inputs: Vec<Array>, expected: Vec<Array>, tolerance: f32) {
+    pub(super) fn add(&mut self, parts: Option<Parts>, inputs: Vec<Array>, expected: Vec<Array>, tolerance: f32) {
         let parts = parts.expect("has a source");
         let dtypes: Vec<Dtype> = expected.iter().map(Array::dtype).collect();
         let name = format!("{} {:?}", parts.label, parts.sizes);
@@ -41,7 +41,7 @@ impl Checks {
         self.all.push(Check { name, launch, inputs, expected, tolerance });
     }
 
-    fn run(&self) {
+    pub(super) fn run(&self) {
         let job = |(at, check): (usize, &Check)| Job {
             launch: check.launch.clone(),
             order: at as u32 % 4,

@@ -1,6 +1,7 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
 mod attention;
+mod scale_gradients;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -268,7 +269,9 @@ fn their_sources_are_written_for_compilers() {
             .chain(attention::large_samples(backend.into()))
             .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
-        for (launch, inputs, outputs) in of_samples.chain(encode_tests::launches(backend)) {
+        for (launch, inputs, outputs) in
+            of_samples.chain(encode_tests::launches(backend)).chain(scale_gradients::launches(backend))
+        {
             if written.insert(launch.name.clone()) {
                 let text = signature::function(&launch, backend, &inputs, &outputs);
                 std::fs::write(Path::new(&folder).join(format!("{}.{ending}", launch.name)), text).expect("writes");

@@ -84,7 +84,7 @@ template <class W, class T, int COLUMNS> struct Band {
     BandSum<T, COLUMNS> sum;
     sum.clear();
     Row coded[2] = {load(w, rows[0], aligned), load(w, rows[1], aligned)};
-    u32 now[4][4], next[4][4];
+    u32 now[4][4] = {}, next[4][4];
     decode(w, coded, next, t);
     // Of the entry before, all may still be reading the tiles.
     TACIT_BARRIER();
@@ -95,7 +95,7 @@ template <class W, class T, int COLUMNS> struct Band {
         coded[0] = load(w, rows[0] + (chunk + 1) * BAND_DEPTH, aligned);
         coded[1] = load(w, rows[1] + (chunk + 1) * BAND_DEPTH, aligned);
       }
-      sum.wait();
+      sum.wait(now);
       TACIT_UNROLL
       for (int i = 0; i < 16; ++i) now[i / 4][i % 4] = next[i / 4][i % 4];
       wait_for_copies();
@@ -107,7 +107,7 @@ template <class W, class T, int COLUMNS> struct Band {
         decode(w, coded, next, t);
       }
     }
-    sum.wait();
+    sum.wait(now);
     TACIT_UNROLL
     for (int i = 0; i < COLUMNS / 2; ++i) {
       const u32 r = row + i / 4 * 8 + t * 2 + i % 2, c = first + i / 2 % 2 * 8;

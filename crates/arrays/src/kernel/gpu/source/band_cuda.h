@@ -77,8 +77,9 @@ template <class T, int COLUMNS> struct BandSum {
   }
 
   // Begins to add the product of 64 numbers of each row, whose fragments must stay until `wait`.
-  TACIT_FN void add(const u32 (&a)[4][4], const T* tile, u32 lane) {
+  TACIT_FN void add(u32 (&a)[4][4], const T* tile, u32 lane) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    hold(a);
     // Rows of 128 bytes, eight of which are 1024 apart from the next eight.
     u64 place = (u64)((group_address(tile) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -103,10 +104,20 @@ template <class T, int COLUMNS> struct BandSum {
 #endif
   }
 
-  TACIT_FN void wait() {
+  TACIT_FN void wait(u32 (&a)[4][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    hold(a);
 #endif
+  }
+
+  // The units read fragments and write sums from `add` to `wait`, which a compiler does not know: asked for before and behind, they
+  // stay in their registers meanwhile, and nothing else gets these.
+  TACIT_FN void hold(u32 (&a)[4][4]) {
+    TACIT_UNROLL
+    for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+    TACIT_UNROLL
+    for (int i = 0; i < COLUMNS / 2; ++i) asm volatile("" : "+f"(sum[i])::"memory");
   }
 };
 

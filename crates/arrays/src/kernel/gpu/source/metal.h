@@ -34,8 +34,9 @@ inline float exact_add(float a, float b) {
 #pragma clang fp contract(off)
   return a + b;
 }
-inline float exact_div(float a, float b) { return precise::divide(a, b); }
-inline float nearest_even(float value) { return precise::rint(value); }
+inline float exact_fma(float a, float b, float c) { return metal::fma(a, b, c); }
+inline float exact_div(float a, float b) { return metal::precise::divide(a, b); }
+inline float nearest_even(float value) { return metal::rint(value); }
 inline u32 to_bits(float value) { return as_type<uint>(value); }
 inline float from_bits(u32 bits) { return as_type<float>(bits); }
 inline u32 to_bits(float value) { return as_type<u32>(value); }
