@@ -2,6 +2,7 @@
 
 pub(crate) mod alike;
 pub(crate) mod array;
+pub(crate) mod attention;
 pub(crate) mod batched;
 pub(crate) mod dynamic8;
 pub(crate) mod factor;

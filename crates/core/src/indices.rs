@@ -6,7 +6,7 @@
 use std::fmt;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::kernel::{Input, Kernel, Output};
+use tacit_bridge::kernel::{Backend, Input, Kernel, Launch, Output};
 use tacit_bridge::typed::Indices as Given;
 use tacit_bridge::{Aval, Mapped, NameId, Param, broadcast_source, extent};
 
@@ -184,6 +184,42 @@ impl Kernel for Indices {
         }
     }
 
+    /// As the decomposition: what is outside counts as the nearest index that is not.
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        let given = &inputs[0];
+        let count = i32::try_from(given.size()).ok().filter(|&count| count > 0)?;
+        let (at, long) = match backend {
+            Backend::Metal => ("thread_position_in_grid.x", "long"),
+            Backend::Cuda => ("blockIdx.x * blockDim.x + threadIdx.x", "long long"),
+        };
+        let (extent, place) = match self.extent {
+            Some(_) => ("sizes_shape[1]", "known"),
+            None => ("extent[0]", "given"),
+        };
+        let (from_end, counting) = match self.named {
+            Some(_) => ("", "numbers"),
+            None => ("  if (index < 0) index += extent_of;\n", "indices"),
+        };
+        let body = format!(
+            "unsigned int at = {at};\nif (at < (unsigned int)sizes_shape[0]) {{\n  const {long} extent_of = {extent};\n  {long} index = \
+             ({long})given[at];\n{from_end}  const {long} last = extent_of - sizes_shape[2];\n  if (index > last) index = last;\n  if (index < \
+             0) index = 0;\n  out[at] = (unsigned int)index;\n}}\n"
+        );
+        let group = 256;
+        let mut names = vec!["given".to_owned()];
+        names.extend(inputs.get(1).map(|_| "extent".to_owned()));
+        Some(Launch {
+            name: format!("tacit_{counting}_{place}_{:?}", given.dtype).to_lowercase(),
+            header: String::new(),
+            body,
+            inputs: names,
+            outputs: vec!["out".to_owned()],
+            sizes: vec![count, self.extent.unwrap_or_default(), self.width],
+            grid: [given.size().next_multiple_of(group), 1, 1],
+            group: [group, 1, 1],
+        })
+    }
+
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let given = inputs[0].as_dtype(Dtype::Int64)?;
         let number = |number: i32| Array::from_slice(&[i64::from(number)], &[]);
@@ -256,3 +292,60 @@ impl Bounds {
 trait Index: Copy + fmt::Display + TryInto<i64> + TryFrom<i8> {}
 
 impl<T: Copy + fmt::Display + TryInto<i64> + TryFrom<i8>> Index for T {}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const GIVEN: [i32; 9] = [0, 3, 4, 5, 1000, -1, -4, -5, -1000];
+
+    /// What the source gives, as a program of the host's.
+    fn run(check: Indices, backend: Backend) -> Vec<u32> {
+        let launch =
+            check.launch(&[Aval::new(&[9], Dtype::Int32), Aval::new(&[], Dtype::Int32)], backend).expect("a source");
+        let folder =
+            std::env::temp_dir().join(format!("tacit-indices-{}-{}-{backend:?}", std::process::id(), launch.name));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (source, program) = (folder.join("indices.cpp"), folder.join("indices"));
+        let (given, sizes) = (format!("{GIVEN:?}"), format!("{:?}", launch.sizes));
+        let braces = |list: String| list.replace('[', "{").replace(']', "}");
+        let text = format!(
+            "#include <cstdio>\nstruct Place {{ unsigned x; }};\nint main() {{\n  int given[] = {}, sizes_shape[] = {}, extent[] = {{4}};\n  unsigned \
+             out[9];\n  for (unsigned i = 0; i < {}; ++i) {{\n    Place blockIdx = {{i / {group}}}, blockDim = {{{group}}}, threadIdx = {{i % \
+             {group}}}, thread_position_in_grid = {{i}};\n    {}\n  }}\n  for (unsigned one : out) std::printf(\"%u \", one);\n}}\n",
+            braces(given),
+            braces(sizes),
+            launch.grid[0],
+            launch.body,
+            group = launch.group[0],
+        );
+        std::fs::write(&source, text).expect("writes");
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        let built = Command::new(compiler).args(["-w", "-o"]).args([&program, &source]).status().expect("a compiler");
+        assert!(built.success(), "{}", source.display());
+        let told = Command::new(&program).output().expect("runs");
+        std::fs::remove_dir_all(&folder).expect("removes");
+        let told = String::from_utf8(told.stdout).expect("text");
+        told.split_whitespace().map(|one| one.parse().expect("a number")).collect()
+    }
+
+    #[test]
+    fn the_source_counts_as_the_plain_ops_do() {
+        let given = Array::from_slice(&GIVEN, &[9]);
+        let named = Some(("class", "give one of them"));
+        for check in [
+            Indices { extent: Some(4), width: 1, named: None },
+            Indices { extent: Some(4), width: 3, named: None },
+            Indices { extent: None, width: 1, named: None },
+            Indices { extent: Some(4), width: 1, named },
+        ] {
+            let inputs = [given.clone(), Array::from_int(4)];
+            let expected = check.decompose(&inputs).expect("runs").remove(0);
+            for backend in [Backend::Cuda, Backend::Metal] {
+                assert_eq!(run(check, backend), expected.as_slice::<u32>(), "{backend:?}");
+            }
+        }
+    }
+}

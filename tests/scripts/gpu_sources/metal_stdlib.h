@@ -51,6 +51,7 @@ void threadgroup_barrier(mem_flags flags);
 
 template <class T, int ROWS, int COLUMNS> struct simdgroup_matrix {
   T own[2];
+  T (&thread_elements())[2] { return own; }
 };
 template <class T, int ROWS, int COLUMNS> simdgroup_matrix<T, ROWS, COLUMNS> make_filled_simdgroup_matrix(T value);
 template <class T, int ROWS, int COLUMNS>

@@ -16,6 +16,7 @@ mod cache_tokens;
 mod compiling;
 mod cross_entropy;
 mod failing_steps;
+mod for_gpus;
 mod frozen;
 mod generate;
 mod given_back;

@@ -266,6 +266,7 @@ fn their_sources_are_written_for_compilers() {
         let of_samples = all_samples(backend.into())
             .into_iter()
             .chain(attention::samples(is_full(), backend.into()))
+            .chain(attention::large_samples(backend.into()))
             .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
         for (launch, inputs, outputs) in

@@ -10,6 +10,7 @@ use crate::kernel::gpu::source::Target;
 use crate::kernel::tests::{Case, case};
 use crate::kernel::{Attend, Groups, Hiding, StoredTokens};
 
+/// Sequences of the samples.
 const BATCH: i32 = 2;
 const HEADS: i32 = 2;
 
@@ -78,7 +79,7 @@ const MASKS: [Mask; 11] = [
 
 impl Mask {
     /// The inputs, and what they are.
-    fn inputs(self, [heads, m, tokens]: [i32; 3]) -> (Option<Hiding>, Vec<Array>) {
+    fn inputs(self, [batch, heads, m, tokens]: [i32; 4]) -> (Option<Hiding>, Vec<Array>) {
         let last = tokens - m;
         let visible = |sees: &dyn Fn(i32, i32) -> bool| {
             let bits: Vec<bool> =
@@ -91,11 +92,11 @@ impl Mask {
             Self::Causal => replaced(visible(&|q, t| t <= last + q), -1e30),
             Self::Window => replaced(visible(&|q, t| t <= last + q && (t > last + q - 7 || t < 2)), f32::NEG_INFINITY),
             Self::Padding { hidden } => {
-                let bits: Vec<bool> = (0..2 * tokens).map(|at| at < tokens && at > tokens / 3).collect();
-                replaced(Array::from_slice(&bits, &[BATCH, 1, 1, tokens]), hidden)
+                let bits: Vec<bool> = (0..batch * tokens).map(|at| at < tokens && at > tokens / 3).collect();
+                replaced(Array::from_slice(&bits, &[batch, 1, 1, tokens]), hidden)
             }
             Self::Added(dtype) => {
-                (false, vec![normal(8, &[BATCH, heads, m, tokens]).as_dtype(dtype).expect("a float type")])
+                (false, vec![normal(8, &[batch, heads, m, tokens]).as_dtype(dtype).expect("a float type")])
             }
             Self::Biases { hidden } => {
                 let all_hidden = hidden.is_finite();
@@ -104,7 +105,7 @@ impl Mask {
             }
             Self::Column => (false, vec![normal(9, &[1, heads, m, 1])]),
         };
-        let hiding = Hiding { replaces, shape: inputs[0].shape().to_vec(), scores: vec![BATCH, heads, m, tokens] };
+        let hiding = Hiding { replaces, shape: inputs[0].shape().to_vec(), scores: vec![batch, heads, m, tokens] };
         (Some(hiding), inputs)
     }
 }
@@ -118,22 +119,33 @@ fn tolerance(dtype: Dtype) -> f64 {
     }
 }
 
-fn sample(format: usize, rows: usize, tokens: i32, types: usize, mask: Mask, target: Target) -> Sample {
+#[derive(Clone, Copy)]
+struct Spec {
+    batch: i32,
+    format: usize,
+    rows: usize,
+    types: usize,
+    tokens: i32,
+    mask: Mask,
+}
+
+fn sample(spec: Spec, target: Target) -> Sample {
+    let Spec { batch, format, rows, types, tokens, mask } = spec;
     let (keys, values, head, width) = FORMATS[format];
     let ([repeats, m], (dtype, precision)) = (ROWS[rows], DTYPES[types]);
-    let matrices = BATCH * HEADS;
+    let matrices = batch * HEADS;
     let [keys, values] =
         [keys(matrices as usize * tokens as usize, head), values(matrices as usize * tokens as usize, width)];
     let heads = HEADS * repeats;
     let scale = Array::from_f32((head as f32).sqrt().recip());
     let q =
-        normal(7, &[BATCH * heads * m, head as i32]).multiply(scale).and_then(|q| q.as_dtype(dtype)).expect("queries");
-    let (hiding, hidden) = mask.inputs([heads, m, tokens]);
+        normal(7, &[batch * heads * m, head as i32]).multiply(scale).and_then(|q| q.as_dtype(dtype)).expect("queries");
+    let (hiding, hidden) = mask.inputs([batch, heads, m, tokens]);
     let attend = Attend {
         keys: StoredTokens { layout: keys.layout, children: keys.children.len() },
         values: StoredTokens { layout: values.layout, children: values.children.len() },
         groups: Groups {
-            matrices: (0..BATCH * heads).map(|entry| (entry / repeats) as usize).collect(),
+            matrices: (0..batch * heads).map(|entry| (entry / repeats) as usize).collect(),
             rows: tokens as usize,
         },
         hiding,
@@ -153,17 +165,24 @@ pub(super) fn samples(is_full: bool, target: Target) -> Vec<Sample> {
         for (at, mask) in MASKS.into_iter().enumerate() {
             let tokens =
                 TOKENS.into_iter().enumerate().filter(|(turn, _)| is_full || *turn == 0 || at % 4 + 1 == *turn);
-            all.extend(tokens.map(|(_, tokens)| sample(0, rows, tokens, at % 2, mask, target)));
+            let spec = |tokens| Spec { batch: BATCH, format: 0, rows, types: at % 2, tokens, mask };
+            all.extend(tokens.map(|(_, tokens)| sample(spec(tokens), target)));
         }
         for format in 1..FORMATS.len() {
             for types in (0..DTYPES.len()).filter(|types| is_full || *types == (format + rows) % DTYPES.len()) {
                 let mask = MASKS[(format * 5 + rows * 3 + types) % MASKS.len()];
-                let tokens = [TOKENS[0], TOKENS[1 + format % 4]];
-                all.extend(tokens.map(|tokens| sample(format, rows, tokens, types, mask, target)));
+                let spec = |tokens| Spec { batch: BATCH, format, rows, types, tokens, mask };
+                all.extend([TOKENS[0], TOKENS[1 + format % 4]].map(|tokens| sample(spec(tokens), target)));
             }
         }
     }
     all
+}
+
+/// Those of which a GPU has so many that a group takes several rows.
+pub(super) fn large_samples(target: Target) -> Vec<Sample> {
+    let spec = |rows, format| Spec { batch: 64, format, rows, types: 1, tokens: 1, mask: MASKS[format] };
+    [(1, 0), (2, 0), (2, 2), (2, 6)].map(|(rows, format)| sample(spec(rows, format), target)).into()
 }
 
 #[test]
