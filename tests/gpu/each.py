@@ -52,12 +52,14 @@ def run(wanted):
 
 
 def work():
-    while time.monotonic() < end and (wanted := next_names(8)):
+    while time.monotonic() < end and (wanted := next_names(batch)):
         while wanted:
             wanted = run(wanted)
 
 
 total = len(names)
+# A process takes seconds to begin.
+batch = max(1, min(8, total // (2 * int(processes))))
 threads = [threading.Thread(target=work) for _ in range(int(processes))]
 for thread in threads:
     thread.start()
