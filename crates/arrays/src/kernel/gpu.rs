@@ -17,6 +17,7 @@ mod scale_gradients;
 #[cfg(test)]
 mod signature;
 mod source;
+mod sum;
 #[cfg(test)]
 mod tests;
 mod weight;
@@ -27,3 +28,4 @@ pub(super) use encode::{encode_by, quantize, quantize_sum};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
 pub(super) use scale_gradients::scale_gradients;
 pub(super) use source::{Parts, Target};
+pub(super) use sum::measure;

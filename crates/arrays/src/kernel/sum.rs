@@ -224,6 +224,10 @@ impl Kernel for MeasureSum {
         })
     }
 
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::measure(self.by, &self.read, inputs, backend.into()).map(gpu::Parts::launch)
+    }
+
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let sum = self.read.built(inputs, 0)?;
         Ok(vec![match self.by {

@@ -7,7 +7,8 @@ use tacit_core::Aval;
 use tacit_kernels::{ScaleRule, fp4, nearest::Table, nf4, ternary};
 
 use super::source::{Parts, Target, float, size};
-use super::weight::{Called, Weight, short, word};
+use super::sum::Sum;
+use super::weight::{short, word};
 use crate::kernel::sum::Read;
 use crate::kernel::{Encoding, Scheme};
 
@@ -49,23 +50,12 @@ pub(crate) fn quantize_sum(
     target: Target,
 ) -> Option<Parts> {
     let own: &[_] = if scheme.is_relative() { &["global"] } else { &[] };
-    let before = read.own() + own.len();
-    let factors: &[_] = if read.factors { &["factors"] } else { &[] };
-    let mut names = [&["left", "right"][..], factors, own].concat();
-    let base = match &read.layout {
-        Some(layout) => Some(Weight::called(BASE, layout, inputs.get(before..)?)?),
-        None => {
-            names.push("base");
-            None
-        }
-    };
+    let sum = Sum::new(read, own, inputs)?;
     let shape = &[size(read.n)?, size(read.k)?];
-    let sum = Some(Sum { read, base });
-    Encode { scheme, block, shape, inputs, names: &names, results: results(scheme), sum }.parts("quantize_sum", target)
+    let names = sum.names.clone();
+    Encode { scheme, block, shape, inputs, names: &names, results: results(scheme), sum: Some(sum) }
+        .parts("quantize_sum", target)
 }
-
-/// The matrix that is added to.
-const BASE: Called = Called { kind: "Base", variable: "base", prefix: "base_", is_fixed: true };
 
 fn results(scheme: &Scheme) -> &'static [&'static str] {
     &["codes", "scales", "biases"][..if scheme.biased { 3 } else { 2 }]
@@ -121,35 +111,6 @@ struct Encode<'a> {
     sum: Option<Sum<'a>>,
 }
 
-/// Elements that are a sum.
-struct Sum<'a> {
-    read: &'a Read,
-    /// The base, unless it is dense.
-    base: Option<Weight>,
-}
-
-impl Sum<'_> {
-    /// What the description has of it.
-    fn describe(&self, text: &mut Text) {
-        let element = match &self.base {
-            Some(_) => {
-                text.fields += "  Base base;\n";
-                text.statements += "  e.base = base;\n";
-                "tacit::element(base, at)"
-            }
-            None => "tacit::to_float(base[at])",
-        };
-        let factor = if self.read.factors { "factors[row]" } else { "1.0f" };
-        let _ = write!(
-            text.fields,
-            "  tacit::u32 k, rank;\n  TACIT_STATIC IS_SCALED = {};\n  TACIT_FN float base_at(tacit::u64 at) const {{ return {element}; \
-             }}\n  TACIT_FN float factor_of(tacit::u64 row) const {{ return {factor}; }}\n",
-            usize::from(self.read.factors)
-        );
-        text.statements += "  e.k = sizes_shape[4];\n  e.rank = sizes_shape[5];\n";
-    }
-}
-
 impl Encode<'_> {
     fn is_given(&self) -> bool {
         self.names.contains(&"scales")
@@ -192,35 +153,31 @@ impl Encode<'_> {
             let _ = writeln!(text.fields, "  TACIT_STATIC {name} = {};", size(value)?);
         }
         self.pointers(&mut text)?;
-        let base = self.sum.as_ref().and_then(|sum| sum.base.as_ref());
+        let sum = self.sum.as_ref();
         let meeting = if self.sums() { ("tacit::u64", 16 * MOST_BLOCKS) } else { ("float", 2 * THREADS / 32) };
         let body = format!(
-            "  enum {{ THREADS = {THREADS} }};\n{}  Encode e;\n{}  e.blocks = sizes_shape[0];\n  e.block = sizes_shape[1];\n  e.each = sizes_shape[2];\n  e.last = sizes_shape[3];\n  \
+            "  enum {{ THREADS = {THREADS} }};\n{}  Encode e;\n{}  e.blocks = sizes_shape[0];\n  e.block = sizes_shape[1];\n  \
+             e.each = sizes_shape[2];\n  e.last = sizes_shape[3];\n  \
              TACIT_GROUP_ARRAY(tacit::Coder, tacit_coders, tacit::MOST_BLOCKS);\n  \
              TACIT_GROUP_ARRAY({}, tacit_meeting, {});\n  tacit::encode(e, at, THREADS, tacit_meeting, tacit_coders);\n",
-            base.map_or("", |base| &base.bind),
+            sum.map_or("", Sum::bind),
             text.statements,
             meeting.0,
             meeting.1
         );
-        let of_base = base.iter().flat_map(|base| base.inputs.iter().cloned());
-        let [k, rank] = self.sum.as_ref().map_or([0, 0], |sum| [sum.read.k, sum.read.rank]);
+        let named = || self.names.iter().map(|&name| name.to_owned()).collect();
+        let [k, rank] = sum.map_or([0, 0], Sum::sizes);
         let sizes = [blocks, block, each, elements - (blocks - 1) * block, k, rank];
         Some(Parts {
             label: format!(
                 "{what}_{}_b{known}_{}",
                 word(self.scheme.label),
-                base.map_or(short(x.dtype), |base| &base.label)
+                sum.map_or(short(x.dtype), |sum| &sum.label)
             ),
-            common: TEXTS.into_iter().chain(self.sum.as_ref().map(|_| include_str!("source/sum.h"))).collect(),
-            description: format!(
-                "{}{}struct Encode {{\n{}}};\n",
-                base.map_or("", |base| &base.text),
-                text.tables,
-                text.fields
-            ),
+            common: TEXTS.into_iter().chain(sum.map(|_| include_str!("source/sum.h"))).collect(),
+            description: format!("{}{}struct Encode {{\n{}}};\n", sum.map_or("", Sum::text), text.tables, text.fields),
             body,
-            inputs: self.names.iter().map(|&name| name.to_owned()).chain(of_base).collect(),
+            inputs: sum.map_or_else(named, Sum::inputs),
             outputs: self.results.iter().map(|&name| name.to_owned()).collect(),
             sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
             groups: [groups, 1, 1],
@@ -242,8 +199,8 @@ impl Encode<'_> {
         let needed = if bytes { Dtype::Uint8 } else { Dtype::Float32 };
         for (&name, aval) in self.names.iter().zip(self.inputs) {
             match name {
-                "x" | "base" => text.pointer("const ", float(aval.dtype)?, name),
-                "left" | "right" | "factors" if aval.dtype == Dtype::Float32 => text.pointer("const ", "float", name),
+                "x" => text.pointer("const ", float(aval.dtype)?, name),
+                "left" | "right" | "factors" | "base" => {}
                 "global" => text.statements += "  e.factor = tacit::exact_div(2688.0f, global[0]);\n",
                 _ if aval.dtype == needed => text.pointer("const ", stored, name),
                 _ => return None,
@@ -260,7 +217,10 @@ impl Encode<'_> {
             text.pointer("", if name == "codes" { "tacit::u8" } else { stored }, name);
         }
         match &self.sum {
-            Some(sum) => sum.describe(text),
+            Some(sum) => {
+                text.fields += &sum.fields;
+                text.statements += &sum.statements;
+            }
             None => text.statements += "  e.aligned = Encode::EIGHTS && tacit::is_aligned(e.x);\n",
         }
         text.fields += "  bool aligned;\n  tacit::u32 blocks, block, each, last;\n  float factor;\n";
