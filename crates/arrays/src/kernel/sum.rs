@@ -44,7 +44,7 @@ impl Summands {
     ///
     /// # Errors
     ///
-    /// When it runs: the lengths do not fit, or an element is NaN or infinite.
+    /// When it runs: the lengths do not fit, or, on a CPU, an element is NaN or infinite.
     pub fn quantize(&self, scheme: Scheme, block: usize, global: Option<&Array>) -> Result<Vec<Array>> {
         let (read, mut inputs) = self.inputs();
         let relative = global.is_some();

@@ -51,7 +51,7 @@ impl<'a> Sum<'a> {
             sum.base = Some(base);
         } else {
             let [dense] = children else { return None };
-            sum.label = short(dense.dtype).to_owned();
+            short(dense.dtype).clone_into(&mut sum.label);
             sum.pointer(float(dense.dtype)?, "base");
             sum.names.push("base");
         }
