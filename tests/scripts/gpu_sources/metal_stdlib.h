@@ -43,6 +43,7 @@ namespace metal {
 namespace precise {
 float exp(float);
 float divide(float, float);
+float sqrt(float);
 }
 float rint(float);
 float fma(float, float, float);

@@ -17,13 +17,15 @@ mod scale_gradients;
 #[cfg(test)]
 mod signature;
 mod source;
+mod sum;
 #[cfg(test)]
 mod tests;
 mod weight;
 
 pub(super) use attention::attention;
 pub(super) use dequantize::{dequantize, gather_rows};
-pub(super) use encode::{encode_by, quantize};
+pub(super) use encode::{encode_by, quantize, quantize_sum};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
 pub(super) use scale_gradients::scale_gradients;
 pub(super) use source::{Parts, Target};
+pub(super) use sum::measure;

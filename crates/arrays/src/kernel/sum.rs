@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply, permit_dense};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply, permit_dense};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::nvfp4::LEAST_GLOBAL;
 use tacit_kernels::{Base, Sum};
@@ -11,7 +11,7 @@ use super::coded::Coded;
 use super::encode::quantized;
 use super::host::{Fallible, floats, int, single};
 use super::layout::scalar;
-use super::{Layout, Scheme};
+use super::{Layout, Scheme, gpu};
 
 /// A matrix `factors * (base + left right)` of which no dense array is built.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl Summands {
     ///
     /// # Errors
     ///
-    /// When it runs: the lengths do not fit, or an element is NaN or infinite.
+    /// When it runs: the lengths do not fit, or, on a CPU, an element is NaN or infinite.
     pub fn quantize(&self, scheme: Scheme, block: usize, global: Option<&Array>) -> Result<Vec<Array>> {
         let (read, mut inputs) = self.inputs();
         let relative = global.is_some();
@@ -81,11 +81,11 @@ pub enum Measure {
 /// How the inputs of a kernel make up a sum: left, right, factors if there are any, something of the kernel's own, base.
 #[derive(Clone, Copy)]
 pub(super) struct Read {
-    layout: Option<Layout>,
-    n: usize,
+    pub(super) layout: Option<Layout>,
+    pub(super) n: usize,
     pub(super) k: usize,
-    rank: usize,
-    factors: bool,
+    pub(super) rank: usize,
+    pub(super) factors: bool,
 }
 
 impl Read {
@@ -110,7 +110,7 @@ impl Read {
     }
 
     /// Where the kernel's own inputs begin.
-    fn own(self) -> usize {
+    pub(super) fn own(self) -> usize {
         2 + usize::from(self.factors)
     }
 
@@ -176,6 +176,10 @@ impl Kernel for QuantizeSum {
         })
     }
 
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::quantize_sum(&self.scheme, self.block, &self.read, inputs, backend.into()).map(gpu::Parts::launch)
+    }
+
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let sum = self.read.built(inputs, usize::from(self.relative))?;
         let global = self.relative.then(|| &inputs[self.read.own()]);
@@ -218,6 +222,10 @@ impl Kernel for MeasureSum {
             }
             Ok(())
         })
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::measure(self.by, &self.read, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

@@ -466,7 +466,7 @@ fn mapped_over_rows_they_equal_a_loop() {
 }
 
 /// The inputs of a sum on this base, without and with factors of its rows, and how they are read.
-fn sums(Case { layout, children }: Case) -> Vec<Summands> {
+pub(super) fn sums(Case { layout, children }: Case) -> Vec<Summands> {
     let (n, k) = (layout.n as i32, layout.k as i32);
     let (left, right) = (normal(21, &[n, 3]), normal(22, &[3, k]));
     let stored = Summands { layout: Some(layout), base: children, left, right, factors: None };

@@ -7,7 +7,9 @@ use tacit_core::Aval;
 use tacit_kernels::{ScaleRule, fp4, nearest::Table, nf4, ternary};
 
 use super::source::{Parts, Target, float, size};
+use super::sum::Sum;
 use super::weight::{short, word};
+use crate::kernel::sum::Read;
 use crate::kernel::{Encoding, Scheme};
 
 pub(super) const THREADS: usize = 256;
@@ -34,9 +36,29 @@ pub(crate) fn quantize(scheme: &Scheme, block: usize, inputs: &[Aval], target: T
         return rounded(scheme, inputs, target);
     }
     let names = ["x", "global"].get(..inputs.len())?;
-    let results = ["codes", "scales", "biases"];
-    let results = &results[..if scheme.biased { 3 } else { 2 }];
-    Encode { scheme, block, inputs, names, results }.parts("quantize", target)
+    let shape = &inputs.first()?.shape;
+    Encode { scheme, block, shape, inputs, names, results: results(scheme), sum: None }.parts("quantize", target)
+}
+
+/// The launch of the kernel that quantizes a sum without building it, of what makes up the sum and, before its base, of what
+/// NVFP4's scales are relative to. As [`quantize`].
+pub(crate) fn quantize_sum(
+    scheme: &Scheme,
+    block: usize,
+    read: &Read,
+    inputs: &[Aval],
+    target: Target,
+) -> Option<Parts> {
+    let own: &[_] = if scheme.is_relative() { &["global"] } else { &[] };
+    let sum = Sum::new(read, own, inputs)?;
+    let shape = &[size(read.n)?, size(read.k)?];
+    let names = sum.names.clone();
+    Encode { scheme, block, shape, inputs, names: &names, results: results(scheme), sum: Some(sum) }
+        .parts("quantize_sum", target)
+}
+
+fn results(scheme: &Scheme) -> &'static [&'static str] {
+    &["codes", "scales", "biases"][..if scheme.biased { 3 } else { 2 }]
 }
 
 /// The launch of [`encode_by`](crate::kernel::encode_by), of `x` and what its blocks store. As [`quantize`]; blocks may be of any
@@ -44,7 +66,8 @@ pub(crate) fn quantize(scheme: &Scheme, block: usize, inputs: &[Aval], target: T
 pub(crate) fn encode_by(scheme: &Scheme, block: usize, inputs: &[Aval], target: Target) -> Option<Parts> {
     let names = if scheme.is_relative() { ["x", "scales", "global"] } else { ["x", "scales", "biases"] };
     let names = names.get(..inputs.len())?;
-    Encode { scheme, block, inputs, names, results: &["codes"] }.parts("encode_by", target)
+    let shape = &inputs.first()?.shape;
+    Encode { scheme, block, shape, inputs, names, results: &["codes"], sum: None }.parts("encode_by", target)
 }
 
 /// Half floats that are stored as they are.
@@ -79,9 +102,13 @@ const TEXTS: [&str; 3] =
 struct Encode<'a> {
     scheme: &'a Scheme,
     block: usize,
+    /// The shape of the elements.
+    shape: &'a [i32],
     inputs: &'a [Aval],
+    /// The names of the first inputs, which those of a stored base follow.
     names: &'a [&'static str],
     results: &'a [&'static str],
+    sum: Option<Sum<'a>>,
 }
 
 impl Encode<'_> {
@@ -94,21 +121,21 @@ impl Encode<'_> {
     }
 
     /// Where the kernel of a CPU would find the blocks.
-    fn fits(&self, x: &Aval) -> bool {
-        let whole = x.shape.last().is_some_and(|&last| (last as usize).is_multiple_of(self.block));
+    fn fits(&self, elements: usize) -> bool {
+        let whole = self.shape.last().is_some_and(|&last| (last as usize).is_multiple_of(self.block));
         let longest = if self.sums() { LONGEST_SUM } else { LONGEST };
-        let is_short = self.is_given() || self.block.min(x.size()) <= longest;
+        let is_short = self.is_given() || self.block.min(elements) <= longest;
         (!self.scheme.is_grouped() || whole) && is_short
     }
 
     fn parts(&self, what: &str, target: Target) -> Option<Parts> {
+        let elements: usize = self.shape.iter().map(|&extent| extent as usize).product();
         let x = self.inputs.first()?;
-        let kind = float(x.dtype)?;
-        if self.block == 0 || x.size() == 0 || !self.fits(x) {
+        if self.block == 0 || elements == 0 || !self.fits(elements) {
             return None;
         }
-        let block = if self.block > LONGEST { self.block.min(x.size()) } else { self.block };
-        let blocks = x.size().div_ceil(block);
+        let block = if self.block > LONGEST { self.block.min(elements) } else { self.block };
+        let blocks = elements.div_ceil(block);
         let each = self.blocks_of_a_group(block);
         let groups = blocks.div_ceil(each);
         size(groups * THREADS)?;
@@ -118,29 +145,41 @@ impl Encode<'_> {
         for (name, value) in [
             ("BITS", self.scheme.bits()),
             ("IS_GIVEN", usize::from(self.is_given())),
+            ("IS_SUM", usize::from(self.sum.is_some())),
             ("BLOCK", known),
             ("EIGHTS", usize::from(block.is_multiple_of(8))),
             ("TEAM", team(block)),
         ] {
             let _ = writeln!(text.fields, "  TACIT_STATIC {name} = {};", size(value)?);
         }
-        self.pointers(&mut text, kind)?;
+        self.pointers(&mut text)?;
+        let sum = self.sum.as_ref();
         let meeting = if self.sums() { ("tacit::u64", 16 * MOST_BLOCKS) } else { ("float", 2 * THREADS / 32) };
         let body = format!(
-            "  enum {{ THREADS = {THREADS} }};\n  Encode e;\n{}  e.aligned = Encode::EIGHTS && tacit::is_aligned(e.x);\n  \
-             e.blocks = sizes_shape[0];\n  e.block = sizes_shape[1];\n  e.each = sizes_shape[2];\n  e.last = sizes_shape[3];\n  \
+            "  enum {{ THREADS = {THREADS} }};\n{}  Encode e;\n{}  e.blocks = sizes_shape[0];\n  e.block = sizes_shape[1];\n  \
+             e.each = sizes_shape[2];\n  e.last = sizes_shape[3];\n  \
              TACIT_GROUP_ARRAY(tacit::Coder, tacit_coders, tacit::MOST_BLOCKS);\n  \
              TACIT_GROUP_ARRAY({}, tacit_meeting, {});\n  tacit::encode(e, at, THREADS, tacit_meeting, tacit_coders);\n",
-            text.statements, meeting.0, meeting.1
+            sum.map_or("", Sum::bind),
+            text.statements,
+            meeting.0,
+            meeting.1
         );
+        let named = || self.names.iter().map(|&name| name.to_owned()).collect();
+        let [k, rank] = sum.map_or([0, 0], Sum::sizes);
+        let sizes = [blocks, block, each, elements - (blocks - 1) * block, k, rank];
         Some(Parts {
-            label: format!("{what}_{}_b{known}_{}", word(self.scheme.label), short(x.dtype)),
-            common: TEXTS.to_vec(),
-            description: format!("{}struct Encode {{\n{}}};\n", text.tables, text.fields),
+            label: format!(
+                "{what}_{}_b{known}_{}",
+                word(self.scheme.label),
+                sum.map_or(short(x.dtype), |sum| &sum.label)
+            ),
+            common: TEXTS.into_iter().chain(sum.map(|_| include_str!("source/sum.h"))).collect(),
+            description: format!("{}{}struct Encode {{\n{}}};\n", sum.map_or("", Sum::text), text.tables, text.fields),
             body,
-            inputs: self.names.iter().map(|&name| name.to_owned()).collect(),
+            inputs: sum.map_or_else(named, Sum::inputs),
             outputs: self.results.iter().map(|&name| name.to_owned()).collect(),
-            sizes: vec![size(blocks)?, size(block)?, size(each)?, size(x.size() - (blocks - 1) * block)?],
+            sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
             groups: [groups, 1, 1],
             threads: THREADS,
             target,
@@ -154,13 +193,14 @@ impl Encode<'_> {
     }
 
     /// What is read and written, and the factor of NVFP4's scales.
-    fn pointers(&self, text: &mut Text, kind: &str) -> Option<()> {
+    fn pointers(&self, text: &mut Text) -> Option<()> {
         let bytes = text.storage == "BYTES";
         let stored = if bytes { "tacit::u8" } else { "float" };
         let needed = if bytes { Dtype::Uint8 } else { Dtype::Float32 };
         for (&name, aval) in self.names.iter().zip(self.inputs) {
             match name {
-                "x" => text.pointer("const ", kind, name),
+                "x" => text.pointer("const ", float(aval.dtype)?, name),
+                "left" | "right" | "factors" | "base" => {}
                 "global" => text.statements += "  e.factor = tacit::exact_div(2688.0f, global[0]);\n",
                 _ if aval.dtype == needed => text.pointer("const ", stored, name),
                 _ => return None,
@@ -175,6 +215,13 @@ impl Encode<'_> {
         }
         for &name in self.results {
             text.pointer("", if name == "codes" { "tacit::u8" } else { stored }, name);
+        }
+        match &self.sum {
+            Some(sum) => {
+                text.fields += &sum.fields;
+                text.statements += &sum.statements;
+            }
+            None => text.statements += "  e.aligned = Encode::EIGHTS && tacit::is_aligned(e.x);\n",
         }
         text.fields += "  bool aligned;\n  tacit::u32 blocks, block, each, last;\n  float factor;\n";
         Some(())

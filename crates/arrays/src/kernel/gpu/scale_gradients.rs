@@ -50,7 +50,7 @@ pub(crate) fn scale_gradients(
     let sizes = [blocks, each, elements - (blocks - 1) * block, 0, 0, 0, 0, weight.block];
     Some(Parts {
         label: format!("scale_gradients_{}", weight.label),
-        common: vec![include_str!("source/scale_gradients.h")],
+        common: vec![include_str!("source/twofold.h"), include_str!("source/scale_gradients.h")],
         description: weight.text,
         body,
         inputs: ["x", "cotangent"].into_iter().map(str::to_owned).chain(weight.inputs).collect(),

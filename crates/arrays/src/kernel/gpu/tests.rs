@@ -2,6 +2,7 @@
 
 mod attention;
 mod scale_gradients;
+mod sum;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -269,8 +270,10 @@ fn their_sources_are_written_for_compilers() {
             .chain(attention::large_samples(backend.into()))
             .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
-        for (launch, inputs, outputs) in
-            of_samples.chain(encode_tests::launches(backend)).chain(scale_gradients::launches(backend))
+        for (launch, inputs, outputs) in of_samples
+            .chain(encode_tests::launches(backend))
+            .chain(scale_gradients::launches(backend))
+            .chain(sum::launches(backend))
         {
             if written.insert(launch.name.clone()) {
                 let text = signature::function(&launch, backend, &inputs, &outputs);

@@ -38,6 +38,7 @@ struct bf16 {
 TACIT_FN float exact_mul(float a, float b) { return __fmul_rn(a, b); }
 TACIT_FN float exact_add(float a, float b) { return __fadd_rn(a, b); }
 TACIT_FN float exact_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+TACIT_FN float exact_sqrt(float value) { return __fsqrt_rn(value); }
 TACIT_FN float exact_div(float a, float b) { return __fdiv_rn(a, b); }
 TACIT_FN float nearest_even(float value) { return rintf(value); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }

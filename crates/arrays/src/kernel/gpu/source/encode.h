@@ -1,6 +1,7 @@
 // Floats as codes. A group takes whole blocks whose codes are whole bytes: its threads find what each block stores, and then code
 // eight elements each, so that every byte has one writer. A generated `struct Encode` describes the format: the constants RULE,
-// STORAGE, POWERS, BITS, HIGH_FIRST, PADDING, IS_GIVEN, BLOCK, EIGHTS and TEAM, the elements, and the pointers to the results.
+// STORAGE, POWERS, BITS, HIGH_FIRST, PADDING, IS_GIVEN, IS_SUM, BLOCK, EIGHTS and TEAM, the elements, and the pointers to the
+// results.
 
 namespace tacit {
 
@@ -17,12 +18,18 @@ template <> struct BlockOf<0> {
 
 template <class E> TACIT_FN u32 length_of(E e, u64 block) { return block + 1 == e.blocks ? e.last : e.block; }
 
+// The elements, which are there or, as `sum.h` has it, a sum.
+template <int IS_SUM> struct Elements {
+  template <class E> static TACIT_FN float at(E e, u64 element) { return to_float(e.x[element]); }
+  template <class E> static TACIT_FN Eight eight(E e, u64 first) { return eight_floats(e.x + first, e.aligned); }
+};
+
 // Eight elements, of which `left` are there; the first stands for the others, which changes no range.
 template <class E> TACIT_FN Eight eight_of(E e, u64 first, u32 left) {
-  if (left >= 8) return eight_floats(e.x + first, e.aligned);
+  if (left >= 8) return Elements<E::IS_SUM>::eight(e, first);
   Eight values;
   TACIT_UNROLL
-  for (u32 i = 0; i < 8; ++i) values.at[i] = to_float(e.x[first + (i < left ? i : 0)]);
+  for (u32 i = 0; i < 8; ++i) values.at[i] = Elements<E::IS_SUM>::at(e, first + (i < left ? i : 0));
   return values;
 }
 
@@ -108,7 +115,7 @@ template <> struct Scales<MEAN> {
     }
   }
   template <class E> static TACIT_FN u64 magnitude(E e, u64 element) {
-    return widened(from_bits(to_bits(to_float(e.x[element])) & 0x7fffffffu));
+    return widened(from_bits(to_bits(Elements<E::IS_SUM>::at(e, element)) & 0x7fffffffu));
   }
 };
 

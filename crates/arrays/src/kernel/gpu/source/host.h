@@ -58,6 +58,7 @@ inline float exp_of(float value) { return std::exp(value); }
 inline float exact_mul(float a, float b) { return a * b; }
 inline float exact_add(float a, float b) { return a + b; }
 inline float exact_fma(float a, float b, float c) { return fmaf(a, b, c); }
+inline float exact_sqrt(float value) { return sqrtf(value); }
 inline float exact_div(float a, float b) { return a / b; }
 inline float nearest_even(float value) { return nearbyintf(value); }
 

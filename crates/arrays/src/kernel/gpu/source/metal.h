@@ -35,6 +35,7 @@ inline float exact_add(float a, float b) {
   return a + b;
 }
 inline float exact_fma(float a, float b, float c) { return metal::fma(a, b, c); }
+inline float exact_sqrt(float value) { return metal::precise::sqrt(value); }
 inline float exact_div(float a, float b) { return metal::precise::divide(a, b); }
 inline float nearest_even(float value) { return metal::rint(value); }
 inline u32 to_bits(float value) { return as_type<uint>(value); }

@@ -1,0 +1,57 @@
+// The largest magnitude of each row of a sum that is never built, or its length.
+
+namespace tacit {
+
+// What all threads of a group have in common of what each found, by a warp and then by all of them, who meet at `meeting`.
+template <class Meeting> TACIT_FN float greatest_of_group(float magnitude, Place at, u32 threads, Meeting meeting) {
+  Found found = Found{0.0f, magnitude};
+  TACIT_UNROLL
+  for (u32 mask = 16; mask > 0; mask /= 2) found = Finding<ABSMAX>::with(found, shuffle_xor(found.high, mask));
+  if (at.lane == 0) meeting[at.warp] = found.high;
+  TACIT_BARRIER();
+  for (u32 warp = 0; warp < threads / 32; ++warp) found = Finding<ABSMAX>::with(found, meeting[warp]);
+  TACIT_BARRIER();
+  return found.high;
+}
+template <class Meeting> TACIT_FN Twofold sum_of_group(Twofold sum, Place at, u32 threads, Meeting meeting) {
+  TACIT_UNROLL
+  for (u32 mask = 16; mask > 0; mask /= 2) sum = add_twofold(sum, of_lane(sum, mask));
+  if (at.lane == 0) {
+    meeting[2 * at.warp] = sum.sum;
+    meeting[2 * at.warp + 1] = sum.rest;
+  }
+  TACIT_BARRIER();
+  sum = Twofold{meeting[0], meeting[1]};
+  for (u32 warp = 1; warp < threads / 32; ++warp) sum = add_twofold(sum, Twofold{meeting[2 * warp], meeting[2 * warp + 1]});
+  return sum;
+}
+
+// Of row `x` of the grid.
+template <int IS_NORM, class E, class Meeting>
+TACIT_FN void measure_row(E e, TACIT_DEVICE float* out, Place at, u32 threads, Meeting meeting) {
+  const u64 start = (u64)at.x * e.k;
+  float absmax = 0.0f;
+  for (u32 column = at.id; column < e.k; column += threads)
+    absmax = Finding<ABSMAX>::with(Found{0.0f, absmax}, Elements<1>::at(e, start + column)).high;
+  absmax = greatest_of_group(absmax, at, threads, meeting);
+  float measured = absmax;
+  // Of a row of zeros, or with what is not finite, that is its length as well.
+  if (IS_NORM && absmax > 0.0f && to_bits(absmax) < 0x7f800000u) {
+    // Squares are those of numbers below 2, as doubles have room for all squares of floats.
+    const u32 exponent = to_bits(absmax) >> 23;
+    const float down = from_bits(exponent > 253 ? 1u << 22 : (254 - (exponent == 0 ? 1 : exponent)) << 23);
+    const float up = from_bits((exponent == 0 ? 1 : exponent) << 23);
+    Twofold sum = Twofold{0.0f, 0.0f};
+    for (u32 column = at.id; column < e.k; column += threads) {
+      const float x = exact_mul(Elements<1>::at(e, start + column), down);
+      sum = add_twofold(sum, exact_product(x, x));
+    }
+    sum = sum_of_group(sum, at, threads, meeting);
+    const float root = exact_sqrt(sum.sum);
+    const float left = exact_add(exact_fma(-root, root, sum.sum), sum.rest);
+    measured = exact_mul(exact_add(root, exact_div(left, 2.0f * root)), up);
+  }
+  if (at.id == 0) out[at.x] = measured;
+}
+
+}  // namespace tacit
