@@ -123,6 +123,7 @@ fn every_handler_is_registered() {
         stacked_gather_mm: gather_mm of dense, Stacked, dense, dense
         stacked_squeeze: squeeze of Stacked
         ste_stop_gradient: stop_gradient of Ste
+        stored_attention: scaled_dot_product_attention of dense, ..
         stop_gradient: stop_gradient of any implicit
         view_moving: any moving primitive of any View, ..
     "#]]
