@@ -27,7 +27,7 @@ fn numbers(array: &Array) -> Vec<f32> {
 
 /// All that a cache holds.
 fn held(cache: &KvCache) -> Result<Vec<f32>> {
-    if cache.len() == 0 {
+    if cache.is_empty() {
         return Ok(Vec::new());
     }
     let (keys, values) = cache.tokens()?;

@@ -113,6 +113,16 @@ fn gets_the_inputs_themselves() {
     }
 }
 
+/// Puts files of the same names there that no loader takes.
+#[cfg(target_os = "linux")]
+fn spoil(file: &Path) {
+    if file.is_dir() {
+        fs::read_dir(file).expect("a folder").for_each(|entry| spoil(&entry.expect("an entry").path()));
+    } else {
+        fs::remove_file(file).and_then(|()| fs::write(file, "another processor's")).expect("writes");
+    }
+}
+
 /// A home that machines share, or a program that is emulated, has kernels of several processors.
 #[test]
 #[cfg(target_os = "linux")]
@@ -123,14 +133,7 @@ fn kernels_of_another_processor_are_left_alone() {
     let own = folder.join(env::consts::ARCH);
     let kernels = "mlx";
     assert!(own.join(kernels).is_dir());
-    // Files of the same names that no loader takes: beside, and where kernels of all processors were once.
-    fn spoil(file: &Path) {
-        if file.is_dir() {
-            fs::read_dir(file).expect("a folder").for_each(|entry| spoil(&entry.expect("an entry").path()));
-        } else {
-            fs::remove_file(file).and_then(|()| fs::write(file, "another processor's")).expect("writes");
-        }
-    }
+    // Beside, and where kernels of all processors were once.
     fs::rename(own.join(kernels), folder.join(kernels)).expect("moves");
     spoil(&folder.join(kernels));
     compile();

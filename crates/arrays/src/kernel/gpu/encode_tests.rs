@@ -128,22 +128,32 @@ fn edges(scheme: &Scheme) -> Vec<f32> {
             (top as f32, halves(top))
         }
         Encoding::Int8 => (127.0, halves(127)),
-        Encoding::Mxfp4(_) | Encoding::Nvfp4 { .. } => (6.0, vec![0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]),
+        Encoding::Mxfp4(_) | Encoding::Nvfp4 { global: false } => (6.0, HALFWAY.to_vec()),
+        // The scale of such a block is the greatest.
+        Encoding::Nvfp4 { global: true } => (6.0, HALFWAY.map(|x| x * 448.0 / (448.0 * 6.0 / GLOBAL)).to_vec()),
         Encoding::Mxfp8(_) => (448.0, (0..60).map(|at| 17.0 / 16.0 * 2_f32.powf(at as f32 * 0.25 - 11.0)).collect()),
         Encoding::Ternary | Encoding::Binary | Encoding::Rounded => {
             (1.0, vec![0.5, 1.0 + 1.0 / 2048.0, 1.0 + 1.0 / 256.0])
         }
     };
     let around = at.iter().flat_map(|x| [*x, x.next_up(), x.next_down()]);
-    std::iter::once(top).chain(around.flat_map(|x| [x, -x])).collect()
+    // Of a range from zero on, so that its step is a factor.
+    let is_signed = scheme.encoding != Encoding::Affine;
+    std::iter::once(top).chain(around.flat_map(|x| [x, if is_signed { -x } else { 0.0 }])).collect()
 }
+
+/// What lies halfway between two magnitudes of E2M1.
+const HALFWAY: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+
+/// What NVFP4's scales are relative to.
+const GLOBAL: f32 = 3.7;
 
 /// Whole blocks of every kind that a rule has a case for, and at last some elements of one more.
 fn numbers(scheme: &Scheme, block: usize, dtype: Dtype) -> Vec<f32> {
     let drawn = |seed: u64, count: i32| normal(seed, &[count]).as_slice::<f32>().to_vec();
     let wide: Vec<f32> = drawn(1, 64).iter().zip(drawn(2, 64)).map(|(x, power)| x * 2_f32.powf(power * 20.0)).collect();
     let tiny = f32::MIN_POSITIVE;
-    let patterns: [Vec<f32>; 12] = [
+    let mut patterns = vec![
         vec![0.0],
         vec![0.0, -0.0],
         vec![2.5],
@@ -155,8 +165,8 @@ fn numbers(scheme: &Scheme, block: usize, dtype: Dtype) -> Vec<f32> {
         vec![3e38, -3e38, 1e38, -0.0],
         vec![6e4, -1e-7, -3e-5, 2e-8],
         wide,
-        edges(scheme),
     ];
+    patterns.extend([1.0, 3.0, 7.0, 11.0, 0.7].map(|factor| edges(scheme).iter().map(|x| x * factor).collect()));
     let mut all = Vec::new();
     for pattern in &patterns {
         // The first number, such as a table's greatest, is in each of the blocks.
@@ -186,7 +196,7 @@ fn wide(inputs: &[Array]) -> Vec<Array> {
 }
 
 fn quantizing(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: Dtype) {
-    let global = scheme.is_relative().then(|| Array::from_f32(3.7));
+    let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
     let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(global).collect();
     let expected = apply(Quantize { scheme, block }, &wide(&inputs)).expect("quantizes");
     checks.add(quantize(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, 0.0);
@@ -194,7 +204,7 @@ fn quantizing(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtyp
 
 /// By the scales of other elements, which all are in the range of, half of them, or few.
 fn coding(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: Dtype) {
-    let global = scheme.is_relative().then(|| Array::from_f32(3.7));
+    let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
     let others: Vec<f32> = normal(7, &[x.len() as i32]).as_slice::<f32>().iter().map(|other| other * 1.5).collect();
     let other: Vec<Array> = [array(&others, Dtype::Float32)].into_iter().chain(global.clone()).collect();
     let made = apply(Quantize { scheme, block }, &other).expect("quantizes");
@@ -246,7 +256,7 @@ fn codes_scales_and_biases_are_those_of_the_kernels_of_a_cpu() {
 fn what_a_cpu_refuses_is_coded_as_by_the_decomposition() {
     let mut checks = Checks::default();
     for (scheme, block) in all_schemes().into_iter().filter(|(_, block)| *block <= 64) {
-        let global = scheme.is_relative().then(|| Array::from_f32(3.7));
+        let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
         let mut x = normal(5, &[8 * 64 * 3]).as_slice::<f32>()[..8 * block].to_vec();
         (x[block / 2], x[2 * block], x[3 * block + 1], x[6 * block - 1]) =
             (f32::NAN, f32::INFINITY, -f32::INFINITY, f32::NAN);
