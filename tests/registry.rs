@@ -123,8 +123,8 @@ fn every_handler_is_registered() {
         stacked_gather_mm: gather_mm of dense, Stacked, dense, dense
         stacked_squeeze: squeeze of Stacked
         ste_stop_gradient: stop_gradient of Ste
-        stored_attention: scaled_dot_product_attention of dense, ..
         stop_gradient: stop_gradient of any implicit
+        stored_attention: scaled_dot_product_attention of dense, ..
         view_moving: any moving primitive of any View, ..
     "#]]
     .assert_eq(&lines.concat());
