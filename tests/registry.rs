@@ -124,6 +124,7 @@ fn every_handler_is_registered() {
         stacked_squeeze: squeeze of Stacked
         ste_stop_gradient: stop_gradient of Ste
         stop_gradient: stop_gradient of any implicit
+        stored_attention: scaled_dot_product_attention of dense, ..
         view_moving: any moving primitive of any View, ..
     "#]]
     .assert_eq(&lines.concat());

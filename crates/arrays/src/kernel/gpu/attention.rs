@@ -184,7 +184,6 @@ impl Way {
     /// For so many groups of rows that share keys and values.
     fn of([groups, rows]: [usize; 2], columns: usize, precision: Dtype, target: Target) -> Self {
         let tiles = include_str!("source/tiles.h");
-        let exact = include_str!("source/exact_queries.h");
         if rows <= FEW {
             // Where a GPU would be idle otherwise, keys and values are decoded several times, beside each other.
             let most = if columns > MANY_COLUMNS { 4 } else { 8 };
@@ -203,7 +202,7 @@ impl Way {
         }
         match float(precision).filter(|_| precision != Dtype::Float32) {
             Some(half) => Self {
-                text: vec![target.matrix(), tiles, exact, include_str!("source/matrix_queries.h")],
+                text: vec![target.matrix(), tiles, include_str!("source/matrix_queries.h")],
                 name: "MatrixQueries",
                 label: format!("matrix_{}", short(precision)),
                 half: format!("{half}, "),
@@ -212,7 +211,7 @@ impl Way {
                 rows: 64,
             },
             None => Self {
-                text: vec![target.matrix(), tiles, exact],
+                text: vec![target.matrix(), tiles, include_str!("source/exact_queries.h")],
                 name: "ExactQueries",
                 label: "exact".to_owned(),
                 half: String::new(),

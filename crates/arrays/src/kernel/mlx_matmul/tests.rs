@@ -148,7 +148,7 @@ fn formats_that_mlx_has_not_are_asked_for() {
     let denied = off_the_cpu(&normal(2, &[3, 64]), &case, Orientation::Transposed).expect_err("is denied");
     expect![[r#"
         kernel Nf4Matmul builds a dense f32[4,64] off the CPU, which the policy forbids
-        help: run it on the CPU, or allow it here with `Policy::Allow.scope()`"#]]
+        help: run it on the CPU, or only the kernel with TACIT_DEVICE_FALLBACK=cpu, or allow it here with `Policy::Allow.scope()`"#]]
     .assert_eq(&denied.to_string());
 }
 

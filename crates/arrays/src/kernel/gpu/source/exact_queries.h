@@ -3,16 +3,6 @@
 
 namespace tacit {
 
-// Whether any thread of a group says so. `flag` is read by nobody else.
-TACIT_FN bool any_of_group(bool own, TACIT_GROUP float* flag, u32 id) {
-  TACIT_BARRIER();
-  if (id == 0) *flag = 0.0f;
-  TACIT_BARRIER();
-  if (own) *flag = 1.0f;
-  TACIT_BARRIER();
-  return *flag != 0.0f;
-}
-
 template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
   enum {
     ROWS = 32,
