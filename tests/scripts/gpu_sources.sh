@@ -36,7 +36,7 @@ chosen=()
 others=0
 for text in "$texts"/*.cu; do
     case $text in
-    *_t1_s4_* | *_h1_* | *_band_*) [[ ${TACIT_SWEEP:-} == full || $text == *bf16* ]] && chosen+=("$text") ;;
+    *_t1_s4_* | *_h1_* | *_tile1_*) [[ ${TACIT_SWEEP:-} == full || $text == *bf16* ]] && chosen+=("$text") ;;
     *) ((others++ % 4 != 0)) && [[ ${TACIT_SWEEP:-} != full ]] || chosen+=("$text") ;;
     esac
 done
@@ -45,7 +45,7 @@ found=0
 # The instructions of older GPUs are others in the products of many rows alone.
 older=()
 for text in "${chosen[@]}"; do
-    [[ $text != *_band_* && $text != *_tile* ]] || ((${#older[@]} >= 3)) || older+=("$text")
+    [[ $text != *_h1_* && $text != *_tile* ]] || ((${#older[@]} >= 3)) || older+=("$text")
 done
 for architecture in 80 75; do
     "$cuda/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" "$architecture" "${older[@]}" || found=1

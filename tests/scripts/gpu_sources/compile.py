@@ -17,7 +17,7 @@ nvidia, architecture, *texts = sys.argv[1:]
 for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
     library = ctypes.CDLL(glob.glob(f"{nvidia}/lib/{name}")[0], mode=ctypes.RTLD_GLOBAL)
 # What time is spent in: products of one row and of many.
-HOT = re.compile(r"_(t1_s4|h1|h2|band)_[0-9a-f]+\.cu$")
+HOT = re.compile(r"_(t1_s4|h1|h2|tile1_s1)_[0-9a-f]+\.cu$")
 # As crates/bridge/cpp/nvrtc.cpp asks for them.
 OPTIONS = [f"--gpu-architecture=compute_{architecture}", "--std=c++17"]
 

@@ -66,7 +66,7 @@ impl Product<'_> {
         } else if self.m <= FEW {
             self.few(kind)
         } else {
-            self.band(kind, &weight, target).unwrap_or_else(|| self.many(kind, target))
+            self.many(kind, target)
         };
         let entries = self.entries.min(MOST_ENTRIES);
         if way.groups.contains(&0) || entries == 0 || self.depth() == 0 {
@@ -153,7 +153,7 @@ impl Product<'_> {
         Some(Way {
             text: vec![
                 target.matrix(),
-                target.band()?,
+                target.pairs()?,
                 include_str!("source/few_rows.h"),
                 include_str!("source/few_halves.h"),
             ],
@@ -209,26 +209,6 @@ impl Product<'_> {
                 }
             }
         }
-    }
-
-    /// Each thread decodes what it multiplies, where rows and blocks are long.
-    fn band(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
-        let (k, bits) = (self.layout.k, self.layout.scheme.bits());
-        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= LONG && k.is_multiple_of(64);
-        if !fits || weight.span < 16 || bits > 8 {
-            return None;
-        }
-        Some(Way {
-            text: vec![target.matrix(), target.band()?, include_str!("source/band.h")],
-            label: "band".to_owned(),
-            memory: format!(
-                "  typedef tacit::Band<Weight, {kind}, 128> Tile;\n  TACIT_ALIGNED_GROUP_ARRAY({kind}, tacit_memory, Tile::MEMORY);\n"
-            ),
-            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.x * 128, at.y * 128, at, tacit_memory, aligned);\n".to_owned(),
-            threads: 256,
-            // Groups that run beside each other read the same elements.
-            groups: [self.m.div_ceil(128), self.n.div_ceil(128)],
-        })
     }
 
     /// Tiles are decoded into the memory of a group.

@@ -41,13 +41,13 @@ impl Target {
         }
     }
 
-    /// The products of a band of rows by four warps, which no simdgroup of Metal has.
-    pub(super) fn band(self) -> Option<&'static str> {
+    /// Pairs of half floats, which no simdgroup of Metal shows.
+    pub(super) fn pairs(self) -> Option<&'static str> {
         match self {
-            Self::Gpu(Backend::Cuda) => Some(include_str!("source/band_cuda.h")),
+            Self::Gpu(Backend::Cuda) => Some(include_str!("source/pairs_cuda.h")),
             Self::Gpu(Backend::Metal) => None,
             #[cfg(test)]
-            Self::Host => Some(include_str!("source/band_host.h")),
+            Self::Host => Some(include_str!("source/pairs_host.h")),
         }
     }
 

@@ -11,10 +11,6 @@
 // Read by lanes at different indices, which constant memory would serve one after the other.
 #define TACIT_TABLE(name, count) __device__ const unsigned int name[count]
 #define TACIT_GROUP_ARRAY(type, name, count) __shared__ __align__(16) type name[count]
-// As bytes: types with constructors would be constructed.
-#define TACIT_ALIGNED_GROUP_ARRAY(type, name, count)                          \
-  __shared__ __align__(1024) unsigned char name##_bytes[(count) * sizeof(type)]; \
-  type* name = (type*)name##_bytes
 #define TACIT_BARRIER() __syncthreads()
 #define TACIT_WARP_BARRIER() __syncwarp()
 #define TACIT_PLACE() \

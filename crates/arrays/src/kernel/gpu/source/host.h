@@ -25,7 +25,6 @@
 #define TACIT_UNROLL
 #define TACIT_TABLE(name, count) static const unsigned int name[count]
 #define TACIT_GROUP_ARRAY(type, name, count) type* name = (type*)host::group_array(#name, (count) * sizeof(type))
-#define TACIT_ALIGNED_GROUP_ARRAY(type, name, count) TACIT_GROUP_ARRAY(type, name, count)
 #define TACIT_BARRIER() host::wait_for_group()
 #define TACIT_WARP_BARRIER() host::wait_for_warp()
 #define TACIT_PLACE() host::place()
