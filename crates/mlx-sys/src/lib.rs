@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `MLX_DIR` | A prefix with `include/` and `lib/` of MLX 0.32.2 or a newer one, taken before anything else. |
 //! | `MLX_USE_PYTHON=1` | Take the `mlx` package of the active `python3`. |
-//! | `MLX_BACKEND` | Which pinned wheel to take: `cpu` (Linux), `metal` (Apple silicon), `cuda12`, `cuda13` (never run; CUDA's own libraries must be found by the loader). |
+//! | `MLX_BACKEND` | Which pinned wheel to take: `cpu` (Linux), `metal` (Apple silicon), `cuda12`, `cuda13` (CUDA's own libraries must be found by the loader). |
 //! | `MLX_BYPASS_VERSION_CHECK=1` | Accept an older MLX than 0.32.2 when building, and another one than that of the build at run time. |
 //! | `MLX_C_DIR` | The sources of `mlx-c`, instead of those in the published `mlx-sys`. |
 //! | `TACIT_CACHE_DIR` | Where wheels are unpacked, instead of `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
