@@ -381,8 +381,8 @@ fn no_code_in_the_book_is_typed_in_by_hand() {
         while let Some(line) = lines.next() {
             let Some(language) = line.strip_prefix("```") else { continue };
             for inside in lines.by_ref().take_while(|line| *line != "```") {
-                // A command line is for the reader's shell.
-                assert!(language == "sh" || inside.starts_with("{{#include "), "{}: {inside}", chapter.display());
+                // A command line is for the reader's shell, and a patch for another project.
+                assert!(["sh", "diff"].contains(&language) || inside.starts_with("{{#include "), "{}: {inside}", chapter.display());
             }
         }
     }
@@ -439,8 +439,9 @@ fn the_book_names_nothing_that_does_not_exist() {
         .into_iter()
         .flat_map(|folder| files(&root.join(folder), "rs"))
         .filter(|file| !file.ends_with("tests/book.rs"))
-        .chain(files(&root.join("tests/scripts"), "sh"))
-        .chain(["Cargo.toml", "README.md"].map(|file| root.join(file)))
+        .chain(["tests/scripts", "tests/gpu"].into_iter().flat_map(|folder| files(&root.join(folder), "sh")))
+        .chain(files(&root.join("crates/bridge/cpp"), "cpp"))
+        .chain(["Cargo.toml", "README.md", ".ci/run", ".ci/needs.sh"].map(|file| root.join(file)))
         .flat_map(|file| words(&format!("{} {}", file.display(), fs::read_to_string(&file).unwrap())))
         .collect();
     let mut unknown = Vec::new();
