@@ -21,8 +21,6 @@ pub(crate) struct Attend {
     /// Which of the matrices of keys and of values each entry attends to.
     pub(crate) groups: Groups,
     pub(crate) hiding: Option<Hiding>,
-    /// The float type that the queries and the result have where it is called. A GPU may round factors to it; sums are `f32`.
-    pub(crate) precision: Dtype,
 }
 
 /// Keys or values.
@@ -145,7 +143,6 @@ impl Kernel for Attend {
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
         let mut params: Vec<(&'static str, Param)> = self.groups.params().into();
-        params.push(("precision", Param::Dtype(self.precision)));
         for side in [&self.keys, &self.values] {
             params.push(("format", Param::Str(side.layout.scheme.label.to_owned())));
             params.push(("children", int(side.children)));

@@ -131,7 +131,6 @@ impl Scores {
             values: StoredTokens { layout: value_layout, children: value_children.len() },
             groups,
             hiding,
-            precision: self.aval.dtype,
         };
         let mut shape = self.q.shape().to_vec();
         let depth = shape.pop().unwrap_or(1);

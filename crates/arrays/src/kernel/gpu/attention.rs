@@ -45,7 +45,7 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
     let rows = sharing.entries * each;
     let masks = Masks::of(attend.hiding.as_ref(), mask)?;
     let groups = entries / sharing.entries;
-    let way = Way::of([groups, rows], head.max(width), attend.precision, target);
+    let way = Way::of([groups, rows], head.max(width), target);
     let blocks = rows.div_ceil(way.rows);
     if blocks > MOST_BLOCKS {
         return None;
@@ -57,8 +57,8 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
     let mut body = format!("  enum {{ THREADS = {} }};\n", way.threads);
     let _ = write!(
         body,
-        "  typedef tacit::{}<Keys, Values, {}{head}, {width}, {}{}> Way;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Way::MEMORY);\n",
-        way.name, way.half, way.sizes, masks.kind
+        "  typedef tacit::{}<Keys, Values, {head}, {width}, {}{}> Way;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Way::MEMORY);\n",
+        way.name, way.sizes, masks.kind
     );
     body += &keys.bind;
     body += &values.bind;
@@ -171,8 +171,6 @@ struct Way {
     text: Vec<&'static str>,
     name: &'static str,
     label: String,
-    /// The type that it rounds to, as an argument.
-    half: String,
     /// Sizes, as arguments.
     sizes: String,
     threads: usize,
@@ -182,8 +180,7 @@ struct Way {
 
 impl Way {
     /// For so many groups of rows that share keys and values.
-    fn of([groups, rows]: [usize; 2], columns: usize, precision: Dtype, target: Target) -> Self {
-        let tiles = include_str!("source/tiles.h");
+    fn of([groups, rows]: [usize; 2], columns: usize, target: Target) -> Self {
         if rows <= FEW {
             // Where a GPU would be idle otherwise, keys and values are decoded several times, beside each other.
             let most = if columns > MANY_COLUMNS { 4 } else { 8 };
@@ -194,31 +191,18 @@ impl Way {
                 text: vec![include_str!("source/few_rows.h"), include_str!("source/few_queries.h")],
                 name: "FewQueries",
                 label: format!("few{rows}"),
-                half: String::new(),
                 sizes: format!("{rows}, {warps}, "),
                 threads: warps * 32,
                 rows,
             };
         }
-        match float(precision).filter(|_| precision != Dtype::Float32) {
-            Some(half) => Self {
-                text: vec![target.matrix(), tiles, include_str!("source/matrix_queries.h")],
-                name: "MatrixQueries",
-                label: format!("matrix_{}", short(precision)),
-                half: format!("{half}, "),
-                sizes: String::new(),
-                threads: 256,
-                rows: 64,
-            },
-            None => Self {
-                text: vec![target.matrix(), tiles, include_str!("source/exact_queries.h")],
-                name: "ExactQueries",
-                label: "exact".to_owned(),
-                half: String::new(),
-                sizes: String::new(),
-                threads: 128,
-                rows: 32,
-            },
+        Self {
+            text: vec![target.matrix(), include_str!("source/tiles.h"), include_str!("source/exact_queries.h")],
+            name: "ExactQueries",
+            label: "exact".to_owned(),
+            sizes: String::new(),
+            threads: 128,
+            rows: 32,
         }
     }
 }

@@ -215,11 +215,12 @@ fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{name}");
     if tolerance == 0.0 {
         let is_equal = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-        assert!(found.iter().zip(&expected).all(is_equal), "{name}: {found:?}\n{expected:?}");
+        let differs = found.iter().zip(&expected).enumerate().find(|(_, pair)| !is_equal(*pair));
+        assert!(differs.is_none(), "{name}: {differs:?}");
     } else {
         let [a, b] = [&found, &expected].map(|numbers| Array::from_slice(numbers, &[numbers.len() as i32]));
         let error = relative_error(&a, &b).expect("compares");
-        assert!(error <= tolerance, "{name}: {error}\n{found:?}\n{expected:?}");
+        assert!(error <= tolerance, "{name}: {error}");
     }
 }
 

@@ -75,11 +75,6 @@ struct MatrixSum {
     multiply_add(sum[0], a.part, b.part[0], b.part[1], T());
     multiply_add(sum[1], a.part, b.part[2], b.part[3], T());
   }
-  // Multiplies each of the 16 rows by a factor.
-  TACIT_FN void scale_rows(const float* factors, u32 lane) {
-    TACIT_UNROLL
-    for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] *= factors[lane / 4 + i % 4 / 2 * 8];
-  }
   TACIT_FN void store(float* to, u32 length, u32 lane) {
     TACIT_UNROLL
     for (int half = 0; half < 2; ++half) {

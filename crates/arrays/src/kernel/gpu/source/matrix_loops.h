@@ -35,10 +35,6 @@ struct MatrixSum {
         sum[i] += to_float(a.at[r * a.row + d]) * to_float(b.at[TRANSPOSED ? c * b.row + d : d * b.row + c]);
     }
   }
-  // Multiplies each of the 16 rows by a factor.
-  TACIT_FN void scale_rows(const TACIT_GROUP float* factors, u32 lane) {
-    for (int i = 0; i < 8; ++i) sum[i] *= factors[lane / 2];
-  }
   TACIT_FN void store(TACIT_GROUP float* to, u32 length, u32 lane) {
     for (int i = 0; i < 8; ++i) to[lane / 2 * length + lane % 2 * 8 + i] = sum[i];
   }

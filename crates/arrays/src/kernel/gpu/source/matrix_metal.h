@@ -34,15 +34,6 @@ struct MatrixSum {
       for (int c = 0; c < 2; ++c)
         for (int d = 0; d < 2; ++d) simdgroup_multiply_accumulate(sum[r][c], a.part[r][d], b.part[d][c], sum[r][c]);
   }
-  // Multiplies each of the 16 rows by a factor. Both elements that a lane has of 8 by 8 lie in one row, as MLX's own kernels know.
-  void scale_rows(const threadgroup float* factors, u32 lane) {
-    const u32 row = (lane / 4 & 4) + lane / 2 % 4;
-    for (int r = 0; r < 2; ++r)
-      for (int c = 0; c < 2; ++c) {
-        sum[r][c].thread_elements()[0] *= factors[8 * r + row];
-        sum[r][c].thread_elements()[1] *= factors[8 * r + row];
-      }
-  }
   void store(threadgroup float* to, u32 length, u32) {
     for (int r = 0; r < 2; ++r)
       for (int c = 0; c < 2; ++c) simdgroup_store(sum[r][c], to + 8 * r * length + 8 * c, length);
