@@ -15,7 +15,8 @@ namespace {
 
 // MLX's CUDA backend keeps 400 graphs that differ, and ends a process with an error when it has met twice as many since the
 // process began, as every long run of training does. That only such a run is slower is no reason to end it. What is set stays.
-[[maybe_unused]] const int unchecked = setenv("MLX_ENABLE_CACHE_THRASHING_CHECK", "0", 0);
+[[maybe_unused]] const bool unchecked =
+    has_cuda_compiler() && setenv("MLX_ENABLE_CACHE_THRASHING_CHECK", "0", 0) == 0;
 
 std::vector<std::string> strings(const char* const* texts, size_t count) {
   return {texts, texts + count};

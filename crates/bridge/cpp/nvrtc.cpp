@@ -121,6 +121,10 @@ std::string compile(const mlx::core::Device& device, const std::string& name, co
 
 }  // namespace
 
+bool has_cuda_compiler() {
+  return dlsym(RTLD_DEFAULT, "nvrtcCompileProgram") != nullptr;
+}
+
 const std::string& compiled_for(const mlx::core::Device& device, const std::string& name, const std::string& text) {
   static std::mutex guard;
   static std::map<std::pair<int, std::string>, std::string> kept;

@@ -7,6 +7,9 @@
 
 namespace tacit {
 
+// Whether it is there, without asking for a GPU.
+bool has_cuda_compiler();
+
 // The machine code of a text for a GPU: that of the function `name`. Kept by the name for the life of the process.
 const std::string& compiled_for(const mlx::core::Device& device, const std::string& name, const std::string& text);
 
