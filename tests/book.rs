@@ -381,12 +381,8 @@ fn no_code_in_the_book_is_typed_in_by_hand() {
         while let Some(line) = lines.next() {
             let Some(language) = line.strip_prefix("```") else { continue };
             for inside in lines.by_ref().take_while(|line| *line != "```") {
-                // A command line is for the reader's shell, and a patch for another project.
-                assert!(
-                    ["sh", "diff"].contains(&language) || inside.starts_with("{{#include "),
-                    "{}: {inside}",
-                    chapter.display()
-                );
+                // A command line is for the reader's shell.
+                assert!(language == "sh" || inside.starts_with("{{#include "), "{}: {inside}", chapter.display());
             }
         }
     }
