@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use tacit_bridge::kernel::Backend;
 
@@ -28,19 +29,12 @@ impl Registry {
     /// Makes this registry current on this thread until the guard is dropped.
     #[must_use = "the registry is current only while the guard lives"]
     pub fn scope(self: &Arc<Self>) -> RegistryGuard {
-        REGISTRY.with_borrow_mut(|stack| RegistryGuard(Depth::push(stack, Arc::clone(self))))
+        ScopeGuard::push(&REGISTRY, Arc::clone(self))
     }
 }
 
 /// Keeps a registry current; see [`Registry::scope`].
-#[derive(Debug)]
-pub struct RegistryGuard(Depth);
-
-impl Drop for RegistryGuard {
-    fn drop(&mut self) {
-        REGISTRY.with_borrow_mut(|stack| self.0.leave(stack));
-    }
-}
+pub type RegistryGuard = ScopeGuard<Arc<Registry>>;
 
 /// The variable that sets the policy where no guard does: `allow`, `warn` or `deny`.
 pub const POLICY_VARIABLE: &str = "TACIT_MATERIALIZE";
@@ -74,19 +68,12 @@ impl Policy {
     /// Puts this policy in force on this thread until the guard is dropped.
     #[must_use = "the policy is in force only while the guard lives"]
     pub fn scope(self) -> PolicyGuard {
-        POLICY.with_borrow_mut(|stack| PolicyGuard(Depth::push(stack, self)))
+        ScopeGuard::push(&POLICY, self)
     }
 }
 
 /// Keeps a policy in force; see [`Policy::scope`].
-#[derive(Debug)]
-pub struct PolicyGuard(Depth);
-
-impl Drop for PolicyGuard {
-    fn drop(&mut self) {
-        POLICY.with_borrow_mut(|stack| self.0.leave(stack));
-    }
-}
+pub type PolicyGuard = ScopeGuard<Policy>;
 
 /// The variable that says what stands for a kernel off the CPU where no guard does: `dense` or `cpu`.
 pub const DEVICE_FALLBACK_VARIABLE: &str = "TACIT_DEVICE_FALLBACK";
@@ -103,19 +90,12 @@ impl DeviceFallback {
     /// Puts this in force on this thread until the guard is dropped.
     #[must_use = "it is in force only while the guard lives"]
     pub fn scope(self) -> DeviceFallbackGuard {
-        DEVICE_FALLBACK.with_borrow_mut(|stack| DeviceFallbackGuard(Depth::push(stack, self)))
+        ScopeGuard::push(&DEVICE_FALLBACK, self)
     }
 }
 
 /// Keeps a fallback in force; see [`DeviceFallback::scope`].
-#[derive(Debug)]
-pub struct DeviceFallbackGuard(Depth);
-
-impl Drop for DeviceFallbackGuard {
-    fn drop(&mut self) {
-        DEVICE_FALLBACK.with_borrow_mut(|stack| self.0.leave(stack));
-    }
-}
+pub type DeviceFallbackGuard = ScopeGuard<DeviceFallback>;
 
 /// Has graphs become what they would be on a GPU of this backend until the guard is dropped, on this thread; the CPU still runs
 /// them.
@@ -124,7 +104,7 @@ impl Drop for DeviceFallbackGuard {
 /// what would stand there, asked and counted. MLX's own ops are those of the CPU.
 #[must_use = "it is in force only while the guard lives"]
 pub fn trace_for(backend: Backend) -> TracedForGuard {
-    TRACED_FOR.with_borrow_mut(|stack| TracedForGuard(Depth::push(stack, backend)))
+    ScopeGuard::push(&TRACED_FOR, backend)
 }
 
 /// The backend of the innermost guard.
@@ -133,31 +113,31 @@ pub(crate) fn traced_for() -> Option<Backend> {
 }
 
 /// Keeps graphs those of a GPU; see [`trace_for`].
-#[derive(Debug)]
-pub struct TracedForGuard(Depth);
+pub type TracedForGuard = ScopeGuard<Backend>;
 
-impl Drop for TracedForGuard {
-    fn drop(&mut self) {
-        TRACED_FOR.with_borrow_mut(|stack| self.0.leave(stack));
-    }
-}
-
-/// How deep a stack was before a guard; leaving it also leaves whatever was entered since.
+/// Keeps something in force on this thread; dropping it also ends whatever came into force since.
 #[derive(Debug)]
-struct Depth {
+pub struct ScopeGuard<T: 'static> {
+    stack: &'static LocalKey<RefCell<Vec<T>>>,
+    /// How deep the stack was before.
     depth: usize,
     /// A guard belongs to the thread whose stack it is on.
     thread: PhantomData<*const ()>,
 }
 
-impl Depth {
-    fn push<T>(stack: &mut Vec<T>, item: T) -> Self {
-        stack.push(item);
-        Self { depth: stack.len() - 1, thread: PhantomData }
+impl<T> ScopeGuard<T> {
+    fn push(stack: &'static LocalKey<RefCell<Vec<T>>>, item: T) -> Self {
+        let depth = stack.with_borrow_mut(|stack| {
+            stack.push(item);
+            stack.len() - 1
+        });
+        Self { stack, depth, thread: PhantomData }
     }
+}
 
-    fn leave<T>(&self, stack: &mut Vec<T>) {
+impl<T> Drop for ScopeGuard<T> {
+    fn drop(&mut self) {
         let _ = self.thread;
-        stack.truncate(self.depth);
+        self.stack.with_borrow_mut(|stack| stack.truncate(self.depth));
     }
 }
