@@ -20,20 +20,12 @@ const GROUP: usize = 8;
 /// Rows of the matrix side by side, at most.
 const ROWS: usize = 16;
 
+/// Bytes of a word of codes.
+const WORD: usize = 4;
+
 /// Whether rows, and runs of elements that share a scale, are whole words.
 pub(crate) fn takes(product: &IntegerProduct) -> bool {
-    let Matrix { k, block, .. } = *product.matrix;
-    let each = elements(&product.weights.codes);
-    let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
-    uniform && k.is_multiple_of(each) && block.is_multiple_of(each)
-}
-
-/// Elements of a word of codes.
-fn elements(codes: &Integers) -> usize {
-    match codes {
-        Integers::Table { .. } => 8,
-        Integers::Signed(_) => 4,
-    }
+    product.is_whole(WORD)
 }
 
 /// The cycles of [`multiply`].
@@ -76,7 +68,7 @@ struct Activations {
 
 impl Activations {
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
-        let each = elements(weights);
+        let each = weights.elements(WORD);
         let (mut runs, blocks) = integers::runs(matrix);
         for run in &mut runs {
             *run /= each;
@@ -168,7 +160,7 @@ impl Part<'_> {
             Integers::Signed(codes) => (bytes(codes), simd.weights_table([0; 16])),
         };
         let Activations { words: x, sums, runs, .. } = self.x;
-        let in_row = self.matrix.k / elements(self.codes);
+        let in_row = self.matrix.k / self.codes.elements(WORD);
         let halves = if PAIRS { 2 } else { 1 };
         let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.units.len() - 1));
         let from = bytes[start * in_row * 4..].as_ptr();

@@ -32,18 +32,7 @@ const HALF: usize = 8;
 
 /// Whether rows, and runs of elements that share a scale, are whole halves of vectors.
 pub(crate) fn takes(product: &IntegerProduct) -> bool {
-    let Matrix { k, block, .. } = *product.matrix;
-    let each = elements(&product.weights.codes);
-    let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
-    uniform && k.is_multiple_of(each) && block.is_multiple_of(each)
-}
-
-/// Elements of half a vector of codes.
-fn elements(codes: &Integers) -> usize {
-    match codes {
-        Integers::Table { .. } => 2 * HALF,
-        Integers::Signed(_) => HALF,
-    }
+    product.is_whole(HALF)
 }
 
 /// The cycles of [`multiply`].
@@ -84,7 +73,7 @@ struct Activations {
 
 impl Activations {
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
-        let each = elements(weights);
+        let each = weights.elements(HALF);
         let (mut runs, blocks) = integers::runs(matrix);
         for run in &mut runs {
             *run /= each;

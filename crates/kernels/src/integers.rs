@@ -20,6 +20,17 @@ pub(crate) struct IntegerProduct<'a> {
     pub(crate) threads: usize,
 }
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl IntegerProduct<'_> {
+    /// Whether rows, and runs of elements that share a scale, are whole in so many bytes of codes.
+    pub(crate) fn is_whole(&self, bytes: usize) -> bool {
+        let Matrix { k, block, .. } = *self.matrix;
+        let each = self.weights.codes.elements(bytes);
+        let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
+        uniform && k.is_multiple_of(each) && block.is_multiple_of(each)
+    }
+}
+
 /// What of a product the costs of its engines depend on.
 pub(crate) struct Work {
     pub(crate) shape: Shape,
@@ -79,6 +90,17 @@ pub(crate) struct Weights<'a> {
 pub(crate) enum Integers<'a> {
     Table { bytes: &'a [u8], order: Order, values: [i8; 16] },
     Signed(&'a [i8]),
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl Integers<'_> {
+    /// Elements of so many bytes of codes.
+    pub(crate) fn elements(&self, bytes: usize) -> usize {
+        match self {
+            Integers::Table { .. } => 2 * bytes,
+            Integers::Signed(_) => bytes,
+        }
+    }
 }
 
 impl<'a> Weights<'a> {

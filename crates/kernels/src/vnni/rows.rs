@@ -25,17 +25,9 @@ const VECTOR: usize = 64;
 /// Whether rows are whole vectors, and each run of elements that share a scale is some vectors, or a half or a quarter of one.
 pub(crate) fn takes(product: &IntegerProduct) -> bool {
     let Matrix { k, block, .. } = *product.matrix;
-    let each = elements(&product.weights.codes);
+    let each = product.weights.codes.elements(VECTOR);
     let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
     uniform && k.is_multiple_of(each) && (block.is_multiple_of(each) || 2 * block == each || 4 * block == each)
-}
-
-/// Elements of a vector of codes.
-fn elements(codes: &Integers) -> usize {
-    match codes {
-        Integers::Table { .. } => 2 * VECTOR,
-        Integers::Signed(_) => VECTOR,
-    }
 }
 
 /// The cycles of [`multiply`].
@@ -122,7 +114,7 @@ impl Part<'_> {
             }
             Integers::Signed(codes) => (bytes(codes), [0; 16], false),
         };
-        let row_bytes = k / elements(self.codes) * VECTOR;
+        let row_bytes = k / self.codes.elements(VECTOR) * VECTOR;
         let runs = self.x.runs.len();
         let mut scales = vec![[0.0_f32; ROWS]; runs.next_multiple_of(ROWS)];
         let mut numbers = Vec::new();
