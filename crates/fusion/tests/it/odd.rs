@@ -5,19 +5,9 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Result;
 use tacit_core::pass::Passes;
 
-use crate::same::{Function, check, compiled, floats, normal};
+use crate::same::{Function, check, compiled, floats, normal, of, one};
 
 const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
-
-fn of(dtype: Dtype, array: &Array) -> Array {
-    let array = array.as_dtype(dtype).expect("a float type");
-    array.eval().expect("an eval");
-    array
-}
-
-fn one(x: &Array) -> Array {
-    of(x.dtype(), &Array::from_f32(1.0))
-}
 
 fn number(x: &Array, number: f32) -> Array {
     of(x.dtype(), &Array::from_f32(number))

@@ -34,6 +34,18 @@ pub(crate) fn nodes(rewritten: &[Rewritten], pass: &str) -> usize {
     rewritten.iter().find(|done| done.pass == pass).map_or(0, |done| done.nodes)
 }
 
+/// The array in a float type, evaluated.
+pub(crate) fn of(dtype: Dtype, array: &Array) -> Array {
+    let array = array.as_dtype(dtype).expect("a float type");
+    array.eval().expect("an eval");
+    array
+}
+
+/// One of the same type.
+pub(crate) fn one(x: &Array) -> Array {
+    of(x.dtype(), &Array::from_f32(1.0))
+}
+
 pub(crate) fn floats(array: &Array) -> Vec<f32> {
     // MLX gives no slice of nothing.
     if array.size() == 0 {

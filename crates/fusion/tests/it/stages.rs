@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::Result;
 use tacit_core::compile::{CompileOptions, Constants, compile_with};
 
-use crate::same::{Function, assert_close, check, nodes, normal};
+use crate::same::{Function, assert_close, check, nodes, normal, of, one};
 
 const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
 
@@ -28,17 +28,6 @@ fn beside(f: Function<'_>, inputs: &[Array]) -> BTreeMap<&'static str, usize> {
 fn whole(f: Function<'_>, inputs: &[Array]) {
     check(f, inputs, 0.0);
     assert_eq!(beside(f, inputs), BTreeMap::new());
-}
-
-fn of(dtype: Dtype, array: &Array) -> Array {
-    let array = array.as_dtype(dtype).expect("a float type");
-    array.eval().expect("an eval");
-    array
-}
-
-/// One of the same type.
-fn one(x: &Array) -> Array {
-    of(x.dtype(), &Array::from_f32(1.0))
 }
 
 /// Ties, both zeros, infinities and NaN.
