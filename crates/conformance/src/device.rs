@@ -1,7 +1,6 @@
-//! What a suite needs of the CPU where everything else runs on a GPU: f64, and kernels that fail.
+//! What a suite needs of the CPU where everything else runs on a GPU: f64.
 
 use mlx_rs::{Device, DeviceType, Stream, with_stream};
-use tacit_core::DeviceFallback;
 
 /// Whether ops go to a GPU where nobody says otherwise.
 pub(crate) fn is_gpu() -> bool {
@@ -11,10 +10,4 @@ pub(crate) fn is_gpu() -> bool {
 /// Runs `f` with all its ops on the CPU, which alone has f64.
 pub(crate) fn on_the_cpu<R>(f: impl FnOnce() -> R) -> R {
     if is_gpu() { with_stream(&Stream::cpu(), f) } else { f() }
-}
-
-/// Runs `f`, whose kernels run on the CPU where a GPU has no source for them: only there can one fail.
-pub(crate) fn with_kernels_of_the_cpu<R>(f: impl FnOnce() -> R) -> R {
-    let _cpu = DeviceFallback::Cpu.scope();
-    f()
 }

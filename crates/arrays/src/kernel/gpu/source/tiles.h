@@ -17,10 +17,10 @@ TACIT_FN void stage_x(X x, TACIT_GROUP E* tile, u32 row, u32 rows, u32 depth, u3
 
 // Octets of a tile of the stored matrix: `ACROSS` elements along its rows from `column` on, `DOWN` rows from `row` on, which go
 // where `put(row, column, value)` of the tile says. STEPS is 0 where rows do not begin with a whole byte.
-template <class W, int STEPS, int DOWN, int ACROSS, int THREADS = TILE_THREADS> struct StageWeight {
+template <class W, int STEPS, int DOWN, int ACROSS> struct StageWeight {
   template <class Put>
   static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 id, bool aligned) {
-    for (u32 i = id; i < (u32)(DOWN * ACROSS / 8); i += THREADS) {
+    for (u32 i = id; i < (u32)(DOWN * ACROSS / 8); i += TILE_THREADS) {
       u32 r = i / (ACROSS / 8), c = i % (ACROSS / 8) * 8;
       Eight values;
       if (row + r < n && column + c < k) {
@@ -35,10 +35,10 @@ template <class W, int STEPS, int DOWN, int ACROSS, int THREADS = TILE_THREADS> 
     }
   }
 };
-template <class W, int DOWN, int ACROSS, int THREADS> struct StageWeight<W, 0, DOWN, ACROSS, THREADS> {
+template <class W, int DOWN, int ACROSS> struct StageWeight<W, 0, DOWN, ACROSS> {
   template <class Put>
   static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 id, bool) {
-    for (u32 i = id; i < (u32)(DOWN * ACROSS); i += THREADS) {
+    for (u32 i = id; i < (u32)(DOWN * ACROSS); i += TILE_THREADS) {
       u32 r = i / ACROSS, c = i % ACROSS;
       bool there = row + r < n && column + c < k;
       put.at(r, c, there ? element(w, start + (u64)(row + r) * k + column + c) : 0.0f);
