@@ -130,8 +130,8 @@ Launched::Launched(
 std::vector<array> Launched::for_cuda(
     const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs,
     const std::vector<Shape>& shapes, const std::vector<Dtype>& dtypes, mlx::core::Stream stream) {
-  auto text = cuda_text(launch, inputs, outputs, launch.size_count);
-  const auto& code = compiled_for(stream.device, launch.name, text);
+  const auto& code = compiled_for(
+      stream.device, launch.name, [&] { return cuda_text(launch, inputs, outputs, launch.size_count); });
   std::vector<mlx::core::fast::ScalarArg> sizes(launch.sizes, launch.sizes + launch.size_count);
   return mlx::core::fast::precompiled_cuda_kernel(
       launch.name, code, inputs, shapes, dtypes, sizes, triple(launch.grid), triple(launch.group), 0, std::nullopt, true,

@@ -125,7 +125,8 @@ bool has_cuda_compiler() {
   return dlsym(RTLD_DEFAULT, "nvrtcCompileProgram") != nullptr;
 }
 
-const std::string& compiled_for(const mlx::core::Device& device, const std::string& name, const std::string& text) {
+const std::string& compiled_for(
+    const mlx::core::Device& device, const std::string& name, const std::function<std::string()>& text) {
   static std::mutex guard;
   static std::map<std::pair<int, std::string>, std::string> kept;
   std::pair<int, std::string> key{device.index, name};
@@ -136,7 +137,7 @@ const std::string& compiled_for(const mlx::core::Device& device, const std::stri
     }
   }
   // Outside the lock, since it takes its time; who comes second finds the same code.
-  auto code = compile(device, name, text);
+  auto code = compile(device, name, text());
   std::lock_guard lock(guard);
   return kept.emplace(std::move(key), std::move(code)).first->second;
 }

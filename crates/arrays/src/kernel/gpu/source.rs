@@ -1,5 +1,7 @@
 //! A launch's text, put together from its parts.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use mlx_rs::Dtype;
 use tacit_core::kernel::{Backend, Launch};
 
@@ -112,14 +114,16 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The launch. Its name ends in a hash of the text, so that equal names are equal texts.
+    /// The launch. Its name ends in a hash of the text, so that equal names are equal texts: MLX keeps compiled kernels by their
+    /// names. The hash is the same in every process.
     pub(crate) fn launch(self) -> Launch {
         let header = [self.target.header(), self.common.concat(), self.description].concat();
         let body = [self.target.place(), &self.body].concat();
-        let hash = fingerprint(&[&header, &body, &self.inputs.join(","), &self.outputs.join(",")]);
+        let mut hasher = DefaultHasher::new();
+        (&header, &body, &self.inputs, &self.outputs).hash(&mut hasher);
         let [x, y, z] = self.groups;
         Launch {
-            name: format!("tacit_{}_{hash:016x}", self.label),
+            name: format!("tacit_{}_{:016x}", self.label, hasher.finish()),
             header,
             body,
             inputs: self.inputs,
@@ -129,10 +133,4 @@ impl Parts {
             group: [self.threads, 1, 1],
         }
     }
-}
-
-/// FNV-1a of the texts, the same in every build: MLX keeps compiled kernels by their names.
-fn fingerprint(texts: &[&str]) -> u64 {
-    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

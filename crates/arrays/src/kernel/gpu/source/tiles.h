@@ -46,6 +46,17 @@ template <class W, int DOWN, int ACROSS> struct StageWeight<W, 0, DOWN, ACROSS> 
   }
 };
 
+// A tile of the right operand, `DEPTH` rows from `depth` on and `TILE_N` columns from `column` on. Of `x W^T` its columns are rows
+// of the stored matrix.
+template <class W, int STEPS, int TRANSPOSED, int DEPTH, class Put>
+TACIT_FN void stage_w(W w, Put put, u64 start, u32 depth, u32 column, u32 n, u32 k, u32 id, bool aligned) {
+  if (TRANSPOSED) {
+    StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, put, start, column, n, depth, k, id, aligned);
+  } else {
+    StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, put, start, depth, n, column, k, id, aligned);
+  }
+}
+
 // Where decoded elements go: row `depth` and column `column` of the right operand, of `ROW` numbers a row. Of `x W^T` the rows of
 // the stored matrix are the columns.
 template <class E, int ROW, int TRANSPOSED> struct Put {
@@ -76,11 +87,7 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct ExactTile {
     for (u32 at = 0; at < depth; at += DEPTH) {
       TACIT_BARRIER();
       stage_x<float, DEPTH, X_ROW>(x, left, row, rows, at, depth, id);
-      if (TRANSPOSED) {
-        StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, right, start, column, n, at, k, id, aligned);
-      } else {
-        StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, right, start, at, n, column, k, id, aligned);
-      }
+      stage_w<W, STEPS, TRANSPOSED, DEPTH>(w, right, start, at, column, n, k, id, aligned);
       TACIT_BARRIER();
       TACIT_UNROLL
       for (int d = 0; d < DEPTH; ++d) {
@@ -117,9 +124,8 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct MatrixTile {
     W_ROW = (TRANSPOSED ? DEPTH : TILE_N) + 8,
     W_ROWS = TRANSPOSED ? TILE_N : DEPTH,
     SUM_ROW = 16 + 4,
-    STAGED = (TILE_M * X_ROW + W_ROWS * W_ROW) / 2,
     // In floats.
-    MEMORY = STAGED
+    MEMORY = (TILE_M * X_ROW + W_ROWS * W_ROW) / 2
   };
 
   template <class X>
@@ -140,11 +146,7 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct MatrixTile {
     for (u32 at = 0; at < depth; at += DEPTH) {
       TACIT_BARRIER();
       stage_x<T, DEPTH, X_ROW>(x, left, row, rows, at, depth, id);
-      if (TRANSPOSED) {
-        StageWeight<W, STEPS, TILE_N, DEPTH>::stage(w, right, start, column, n, at, k, id, aligned);
-      } else {
-        StageWeight<W, STEPS, DEPTH, TILE_N>::stage(w, right, start, at, n, column, k, id, aligned);
-      }
+      stage_w<W, STEPS, TRANSPOSED, DEPTH>(w, right, start, at, column, n, k, id, aligned);
       TACIT_BARRIER();
       TACIT_UNROLL
       for (int d = 0; d < DEPTH; d += 16) {
