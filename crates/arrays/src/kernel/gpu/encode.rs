@@ -158,7 +158,7 @@ impl Encode<'_> {
         let body = format!(
             "  enum {{ THREADS = {THREADS} }};\n{}  Encode e;\n{}  e.blocks = sizes_shape[0];\n  e.block = sizes_shape[1];\n  \
              e.each = sizes_shape[2];\n  e.last = sizes_shape[3];\n  \
-             TACIT_GROUP_ARRAY(tacit::Coder, tacit_coders, tacit::MOST_BLOCKS);\n  \
+             TACIT_GROUP_ARRAY(float, tacit_coders, 2 * tacit::MOST_BLOCKS);\n  \
              TACIT_GROUP_ARRAY({}, tacit_meeting, {});\n  tacit::encode(e, at, THREADS, tacit_meeting, tacit_coders);\n",
             sum.map_or("", Sum::bind),
             text.statements,

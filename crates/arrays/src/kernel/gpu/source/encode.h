@@ -52,17 +52,26 @@ template <> struct Finding<RANGE> {
   static TACIT_FN Found with(Found found, float x) { return both(found, Found{x, x}); }
 };
 
-template <class E> TACIT_FN void keep(E e, u64 block, Found found, TACIT_GROUP Coder* coder) {
+// What coding the elements of the group's blocks takes, two floats each.
+TACIT_FN void put_coder(TACIT_GROUP float* coders, u32 place, Coder coder) {
+  coders[2 * place] = coder.first;
+  coders[2 * place + 1] = coder.second;
+}
+TACIT_FN Coder coder_of(const TACIT_GROUP float* coders, u32 place) {
+  return Coder{coders[2 * place], coders[2 * place + 1]};
+}
+
+template <class E> TACIT_FN void keep(E e, u64 block, Found found, TACIT_GROUP float* coders, u32 place) {
   Stored stored = Rule<E::RULE>::stored(e, found);
   Storage<E::STORAGE>::put(e, block, stored);
-  *coder = Rule<E::RULE>::coder(e, stored);
+  put_coder(coders, place, Rule<E::RULE>::coder(e, stored));
 }
 
 // What the group's blocks store, from the block `first` on, and what coding their elements takes. `meeting` is where threads
 // meet, of which TEAM have a block together.
 template <int FINDS> struct Scales {
   template <class E, class Meeting>
-  static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting meeting, TACIT_GROUP Coder* coders) {
+  static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting meeting, TACIT_GROUP float* coders) {
     u32 teams = threads / E::TEAM, team = at.id / E::TEAM, lane = at.id % E::TEAM;
     // All threads take as many turns: those of a warp look at each other's.
     for (u32 turn = 0; turn < each; turn += teams) {
@@ -89,14 +98,14 @@ template <int FINDS> struct Scales {
           found = Finding<FINDS>::both(found, Found{meeting[2 * warp], meeting[2 * warp + 1]});
         TACIT_BARRIER();
       }
-      if (exists && lane == 0) keep(e, block, found, coders + place);
+      if (exists && lane == 0) keep(e, block, found, coders, place);
     }
   }
 };
 // As the CPU sums them: every sixteenth element, these sums one after the other, and those left behind the last sixteen.
 template <> struct Scales<MEAN> {
   template <class E, class Meeting>
-  static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting meeting, TACIT_GROUP Coder* coders) {
+  static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting meeting, TACIT_GROUP float* coders) {
     for (u32 part = at.id; part < each * 16; part += threads) {
       u64 block = first + part / 16, from = block * e.block;
       u32 whole = length_of(e, block) / 16 * 16;
@@ -111,7 +120,7 @@ template <> struct Scales<MEAN> {
       u64 sum = 0, rest = 0;
       for (u32 part = 0; part < 16; ++part) sum = add_wide(sum, meeting[place * 16 + part]);
       for (u32 element = length / 16 * 16; element < length; ++element) rest = add_wide(rest, magnitude(e, from + element));
-      keep(e, block, Found{0.0f, mean_of(add_wide(sum, rest), length)}, coders + place);
+      keep(e, block, Found{0.0f, mean_of(add_wide(sum, rest), length)}, coders, place);
     }
   }
   template <class E> static TACIT_FN u64 magnitude(E e, u64 element) {
@@ -121,9 +130,9 @@ template <> struct Scales<MEAN> {
 
 template <> struct Scales<GIVEN> {
   template <class E, class Meeting>
-  static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting, TACIT_GROUP Coder* coders) {
+  static TACIT_FN void find(E e, u64 first, u32 each, Place at, u32 threads, Meeting, TACIT_GROUP float* coders) {
     for (u32 place = at.id; place < each; place += threads)
-      coders[place] = Rule<E::RULE>::coder(e, Storage<E::STORAGE>::get(e, first + place));
+      put_coder(coders, place, Rule<E::RULE>::coder(e, Storage<E::STORAGE>::get(e, first + place)));
   }
 };
 
@@ -142,7 +151,7 @@ template <class E> TACIT_FN void write_codes(E e, u64 element, u32 left, u64 cod
 }
 
 template <class E, class Meeting>
-TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP Coder* coders) {
+TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP float* coders) {
   u64 first = (u64)at.x * e.each;
   u32 each = e.blocks - first < e.each ? (u32)(e.blocks - first) : e.each;
   Scales<E::IS_GIVEN ? (int)GIVEN : (int)Rule<E::RULE>::FINDS>::find(e, first, each, at, threads, meeting, coders);
@@ -156,7 +165,8 @@ TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP Co
     TACIT_UNROLL
     for (u32 i = 0; i < 8; ++i) {
       u32 code = E::PADDING;
-      if (i < left) code = Rule<E::RULE>::code(e, coders[BlockOf<E::BLOCK>::of(e, E::EIGHTS ? run : run + i)], values.at[i]);
+      u32 place = BlockOf<E::BLOCK>::of(e, E::EIGHTS ? run : run + i);
+      if (i < left) code = Rule<E::RULE>::code(e, coder_of(coders, place), values.at[i]);
       codes |= (u64)(code & ((1u << E::BITS) - 1)) << ((E::HIGH_FIRST ? i ^ 1 : i) * E::BITS);
     }
     write_codes(e, from + run, left, codes);

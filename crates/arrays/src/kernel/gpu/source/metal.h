@@ -40,7 +40,6 @@ inline float exact_div(float a, float b) { return metal::precise::divide(a, b); 
 inline float nearest_even(float value) { return metal::rint(value); }
 inline u32 to_bits(float value) { return as_type<uint>(value); }
 inline float from_bits(u32 bits) { return as_type<float>(bits); }
-inline u32 to_bits(float value) { return as_type<u32>(value); }
 inline float exp_of(float value) { return metal::precise::exp(value); }
 inline float to_float(float value) { return value; }
 inline float to_float(f16 value) { return (float)value; }
