@@ -3,6 +3,7 @@
 //! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
+mod added;
 mod attention;
 mod coded;
 mod dequantize;
@@ -27,6 +28,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use added::add_dense;
 pub(crate) use attention::{Attend, Hiding, StoredTokens};
 pub use dequantize::dequantize;
 pub(crate) use deviations::{Norm, Sums, deviations};

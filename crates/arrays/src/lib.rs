@@ -1,7 +1,7 @@
 //! Array types, one file each, with their handlers.
 //!
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
-//! [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
+//! [`DynamicArray`], [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
 //! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
 //! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products, rows, and the structural
 //! ops that slice, concatenate or scale codes and scales without quantizing again. [`ste()`] wraps any of them so that gradients
@@ -37,6 +37,7 @@ pub use families::view::{Move, View};
 pub use format::affine::AffineArray;
 pub use format::binary::BinaryArray;
 pub use format::codebook::CodebookArray;
+pub use format::dynamic::DynamicArray;
 pub use format::e4m3::E4m3Array;
 pub use format::e5m2::E5m2Array;
 pub use format::fp4::Fp4Array;

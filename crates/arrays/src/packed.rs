@@ -1,5 +1,6 @@
 //! Arrays of codes and scales: the type of every stored format, and the handlers of all of them.
 
+pub(crate) mod added;
 pub(crate) mod alike;
 pub(crate) mod array;
 pub(crate) mod attention;

@@ -17,6 +17,16 @@ pub fn map() -> &'static [f32; 256] {
     &TABLES.values
 }
 
+/// The map without a sign: the value of each code, ascending, in units of the block's largest value.
+///
+/// Each decade is twice as finely divided as that of [`map`]. Code 0 stands for the lower end of the lowest decade, 1e-7, where
+/// bitsandbytes' map has zero: the square root of such a number is a divisor in Adam's step, and a step divided by almost nothing
+/// is a jump.
+#[must_use]
+pub fn unsigned_map() -> &'static [f32; 256] {
+    &UNSIGNED
+}
+
 /// The encoder of blocks of `block` elements, a power of two from 32 to 4096, with the absmax of each.
 ///
 /// An element takes the nearest value of [`map`]; halfway between two, the lesser.
@@ -54,24 +64,36 @@ struct Tables {
 }
 
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {
-    let mut values = Vec::with_capacity(256);
-    values.extend([0.0, 1.0]);
-    for (decade, scale) in [1e-6_f32, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0].into_iter().enumerate() {
-        let parts = 1_i16 << decade;
-        let step = (1.0_f32 - 0.1) / f32::from(parts);
-        // Counted from the nearer end and rounded once, as torch.linspace does, to the same bits.
-        let boundary = |i: i16| {
-            let (start, steps) = if i < (parts + 1) / 2 { (0.1, i) } else { (1.0, i - parts) };
-            step.mul_add(f32::from(steps), start)
-        };
-        for i in 0..parts {
-            let mean = f32::midpoint(boundary(i), boundary(i + 1)) * scale;
-            values.extend([mean, -mean]);
-        }
-    }
-    values.sort_by(f32::total_cmp);
-    let values: [f32; 256] = std::array::from_fn(|i| values[i]);
+    let mut values = vec![0.0, 1.0];
+    values.extend(means(1).flat_map(|mean| [mean, -mean]));
+    let values = sorted(values);
     let thresholds: [f32; 255] = std::array::from_fn(|i| f32::midpoint(values[i], values[i + 1]));
     let search = FarSearch::new(&thresholds, &std::array::from_fn::<u8, 256, _>(|i| i as u8));
     Tables { search: Arc::new(search), values }
 });
+
+static UNSIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| {
+    let mut values = vec![1e-7, 1.0];
+    values.extend(means(2));
+    sorted(values)
+});
+
+/// The middles of the parts of each decade, of which the lowest has `parts` and each other twice as many as the one below.
+fn means(parts: i16) -> impl Iterator<Item = f32> {
+    let decades = [1e-6_f32, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0].into_iter().enumerate();
+    decades.flat_map(move |(decade, scale)| {
+        let parts = parts << decade;
+        let step = (1.0_f32 - 0.1) / f32::from(parts);
+        // Counted from the nearer end and rounded once, as torch.linspace does, to the same bits.
+        let boundary = move |i: i16| {
+            let (start, steps) = if i < (parts + 1) / 2 { (0.1, i) } else { (1.0, i - parts) };
+            step.mul_add(f32::from(steps), start)
+        };
+        (0..parts).map(move |i| f32::midpoint(boundary(i), boundary(i + 1)) * scale)
+    })
+}
+
+fn sorted(mut values: Vec<f32>) -> [f32; 256] {
+    values.sort_by(f32::total_cmp);
+    std::array::from_fn(|i| values[i])
+}

@@ -30,8 +30,9 @@
 // A function that is compiled for an instruction set only passes that on to what is inlined into it.
 #![allow(clippy::inline_always)]
 
-pub mod affine;
 #[cfg(target_arch = "x86_64")]
+mod added;
+pub mod affine;
 mod amx;
 mod arranged;
 mod attention;
@@ -109,6 +110,7 @@ mod vector;
 mod vnni;
 mod widened;
 
+pub use added::add_dense;
 pub use attention::{Attention, Mask, MaskValues, attention};
 pub use complex_matmul::{Complex, complex_matmul};
 pub use decode::{dequantize, gather_rows};

@@ -6,11 +6,11 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{Affine, Bf16, Codebook, F16, Granularity, KQuant, Nf4};
+use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Granularity, KQuant, Nf4};
 use tacit_arrays::{
-    ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, E4m3Array, E5m2Array,
-    F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared,
-    ScaleRule, TernaryArray, ste,
+    ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, DynamicArray, E4m3Array,
+    E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
+    Prepared, ScaleRule, TernaryArray, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -36,6 +36,9 @@ conformance! {
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
+    dynamic_8: |x| DynamicArray::quantize(x, Dynamic { bits: 8, block: 32, unsigned: false }), within(0.04), exact_zero(), refuses_non_finite(), overflows();
+    dynamic_4: |x| DynamicArray::quantize(x, Dynamic { bits: 4, block: 32, unsigned: false }), within(0.2), exact_zero(), refuses_non_finite();
+    dynamic_unsigned: |x| squares(x), ignores_values();
     e4m3: |x| E4m3Array::quantize(x, 32), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();
     f16: |x| F16Array::quantize(x, F16), within(5e-4), floor(6e-8), exact_zero(), refuses_non_finite(), overflows_from(65504.0);
@@ -107,6 +110,12 @@ const IQ4_NL: [f32; 16] =
 
 /// Where NF4 changes its code, in units of a block's largest magnitude: some of bitsandbytes' thresholds.
 const NF4: [f32; 3] = [-0.848_096_4, 0.039_790_15, 0.642_786_9];
+
+/// What has no negative numbers.
+fn squares(x: &Array) -> Result<DynamicArray> {
+    let squares = normal(1, x.shape()).square()?.as_dtype(x.dtype())?;
+    DynamicArray::quantize(&squares, Dynamic { bits: 8, block: 32, unsigned: true })
+}
 
 /// NVFP4 reaches no further than 448 times 6 of its global scale, which is therefore the largest magnitude.
 fn nvfp4(x: &Array) -> Result<Nvfp4Array> {

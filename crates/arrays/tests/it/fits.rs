@@ -86,7 +86,18 @@ fn a_search_is_near_the_best_scale_of_all() {
 
 #[test]
 fn what_a_format_holds_exactly_stays_as_it_is() {
-    for text in ["nf4:64", "affine:4:64", "int8", "mxfp4", "nvfp4", "e4m3:64", "e5m2:64", "k:6", "nf4:64:double"] {
+    for text in [
+        "nf4:64",
+        "affine:4:64",
+        "int8",
+        "mxfp4",
+        "nvfp4",
+        "dynamic:8:64",
+        "e4m3:64",
+        "e5m2:64",
+        "k:6",
+        "nf4:64:double",
+    ] {
         let held = dense(format(text).quantize(&weights(Dtype::Float32, 4)).expect("quantizes"));
         let whole = error(&held, ops::zeros_like(&held).expect("zeros"), 2.0);
         for fit in [Fit::search(), Fit::half_quadratic()] {
@@ -169,7 +180,7 @@ fn a_fit_is_read_printed_and_refused_by_its_text() {
         no format is named nf5
         help: name one of affine"#]]
     .assert_eq(&texts.into_iter().chain(wrong).map(said).collect::<Vec<_>>().join("\n").replace(
-        ", bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds",
+        ", bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds",
         "",
     ));
     let fits: Result<Vec<Fit>> = ["absmax", "search:3", "hqq"].map(str::parse).into_iter().collect();

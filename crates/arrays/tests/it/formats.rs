@@ -13,7 +13,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 31] = [
+const TEXTS: [&str; 34] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -28,6 +28,9 @@ const TEXTS: [&str; 31] = [
     "ternary:32",
     "binary",
     "binary:8",
+    "dynamic:8:256",
+    "dynamic:8:256:unsigned",
+    "dynamic:4:128",
     "e4m3:64",
     "e5m2:64",
     "f16",
@@ -87,7 +90,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options
@@ -155,6 +158,8 @@ fn zeros_and_the_smallest_numbers_are_stored() {
         ("ternary", 0.8),
         ("binary", 0.8),
         ("codebook:32:-1,-0.25,0.25,1", 0.38),
+        ("dynamic:8:32", 0.015),
+        ("dynamic:4:32", 0.13),
         ("e4m3:32", 0.07),
         ("e5m2:32", 0.13),
         ("k:4", 0.1),
@@ -217,9 +222,18 @@ fn what_nvfp4_global_refuses_is_the_element() {
 #[test]
 fn a_block_of_nothing_is_an_error_of_every_way_to_code() {
     let x = normal(1, &[4, 64]);
-    for text in
-        ["int8:0", "ternary:0", "binary:0", "e4m3:0", "e5m2:0", "codebook:0:-1,1", "nf4:0", "fp4:0", "affine:4:0"]
-    {
+    for text in [
+        "dynamic:8:0",
+        "int8:0",
+        "ternary:0",
+        "binary:0",
+        "e4m3:0",
+        "e5m2:0",
+        "codebook:0:-1,1",
+        "nf4:0",
+        "fp4:0",
+        "affine:4:0",
+    ] {
         let Ok(format) = text.parse::<AnyFormat>() else { continue };
         assert!(format.supported().is_err() && format.quantize(&x).is_err(), "{text}");
         assert!(Prepared::new(&x, &format).is_err(), "{text}");

@@ -12,6 +12,7 @@ extern crate tacit_core as tacit;
 use tacit_blas as _;
 
 mod adapters;
+mod added;
 mod affine_format;
 mod as_stored;
 mod asked;

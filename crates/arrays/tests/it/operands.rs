@@ -1,10 +1,10 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_arrays::format::{Affine, Bf16, F16, Fp4, Granularity, Nf4, Nvfp4};
+use tacit_arrays::format::{Affine, Bf16, Dynamic, F16, Fp4, Granularity, Nf4, Nvfp4};
 use tacit_arrays::{
-    AffineArray, Bf16Array, BinaryArray, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array,
-    Nf4Array, Nvfp4Array, ScaleRule, TernaryArray,
+    AffineArray, Bf16Array, BinaryArray, DynamicArray, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array,
+    Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule, TernaryArray,
 };
 use tacit_conformance::oracle::Oracle;
 use tacit_core::{Result, Value};
@@ -77,7 +77,7 @@ const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Val
 }
 
 /// Every packed type, with and without its options.
-pub(crate) const FORMATS: [Format; 18] = [
+pub(crate) const FORMATS: [Format; 20] = [
     format("nf4", Scales::Floats, |x| Ok(Nf4Array::quantize(x, 32)?.into())),
     format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize(x, Nf4 { block: 64, double: true })?.into())),
     format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
@@ -95,8 +95,12 @@ pub(crate) const FORMATS: [Format; 18] = [
     format("bf16", Scales::Fixed, |x| Ok(Bf16Array::quantize(x, Bf16)?.into())),
     format("e4m3", Scales::Floats, |x| Ok(E4m3Array::quantize(x, 32)?.into())),
     format("e5m2", Scales::Floats, |x| Ok(E5m2Array::quantize(x, 32)?.into())),
+    format("dynamic", Scales::Floats, |x| Ok(DynamicArray::quantize(x, DYNAMIC_8)?.into())),
+    format("dynamic", Scales::Floats, |x| Ok(DynamicArray::quantize(x, Dynamic { bits: 4, ..DYNAMIC_8 })?.into())),
     format("binary", Scales::Floats, |x| Ok(BinaryArray::quantize(x, 32)?.into())),
 ];
+
+const DYNAMIC_8: Dynamic = Dynamic { bits: 8, block: 32, unsigned: false };
 
 /// Normal numbers in two packed types, for tests of what goes around them; the last axis is a multiple of 32.
 pub(crate) fn both(dtype: Dtype, seed: u64, shape: &[i32]) -> [Value; 2] {

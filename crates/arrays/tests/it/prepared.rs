@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 28] = [
+pub(crate) const TEXTS: [&str; 30] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -34,6 +34,8 @@ pub(crate) const TEXTS: [&str; 28] = [
     "ternary:columns",
     "ternary:32",
     "binary",
+    "dynamic:8:64",
+    "dynamic:4:64",
     "e4m3:64",
     "e5m2:64",
     "f16",

@@ -1,15 +1,21 @@
 //! Codes to floats, to the bit.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use tacit_kernels::{
-    Codes, Isa, KernelError, Matrix, Orientation, Scales, dequantize, e4m3, e8m0, gather_rows, half_floats, matmul,
-    threads,
+    Codes, Isa, KernelError, Matrix, Orientation, Scales, add_dense, dequantize, e4m3, e8m0, gather_rows, half_floats,
+    matmul, threads,
 };
 
 use crate::stored::{KINDS, Kind, SCALINGS, Scaling, Stored};
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Whether numbers are the same, of which a NaN is any.
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
 }
 
 fn check(stored: &Stored) {
@@ -21,6 +27,19 @@ fn check(stored: &Stored) {
         let mut out = vec![f32::NAN; expected.len()];
         isa.with(|| dequantize(&stored.matrix(), &mut out[..])).unwrap();
         assert!(bits(&out) == bits(&expected), "{isa:?} {}", stored.describe());
+        for factor in [1.0, 0.9] {
+            let x: Vec<f32> = (0..expected.len()).map(|i| i as f32 / 7.0 - 3.0).collect();
+            let sums: Vec<f32> = expected.iter().zip(&x).map(|(own, x)| own * factor + x).collect();
+            isa.with(|| add_dense(&stored.matrix(), factor, &x[..], &mut out[..])).unwrap();
+            assert!(same(&out, &sums), "{isa:?} {factor} times {} and floats", stored.describe());
+            let halves: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            let round = |x: f32| bf16::from_f32(x).to_f32();
+            let sums: Vec<f32> =
+                expected.iter().zip(&halves).map(|(own, x)| round(round(own * factor) + x.to_f32())).collect();
+            let mut rounded = vec![bf16::NAN; expected.len()];
+            isa.with(|| add_dense(&stored.matrix(), factor, &halves[..], &mut rounded[..])).unwrap();
+            assert!(same(&rounded.to_f32_vec(), &sums), "{isa:?} {factor} times {} and halves", stored.describe());
+        }
         let mut out = vec![f32::NAN; gathered.len()];
         isa.with(|| gather_rows(&stored.matrix(), &rows, &mut out[..])).unwrap();
         assert!(bits(&out) == bits(&gathered), "{isa:?} rows of {}", stored.describe());

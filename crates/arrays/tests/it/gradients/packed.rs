@@ -13,7 +13,7 @@ pub(super) fn cases(format: &Format) -> Vec<Case> {
     let of = |array: &Array| (format.of)(array).expect("quantizes");
     let w = || of(&weight());
     let scalar = || Value::from(Array::from_f32(1.7));
-    let calls: [(&str, Vec<Value>, Plain); 21] = [
+    let calls: [(&str, Vec<Value>, Plain); 22] = [
         ("matmul", vec![x(&[2, COLUMNS]), w()], |a| Ok(a[0].matmul(a[1].t())?)),
         ("matmul_left", vec![x(&[COLUMNS, 2]), w()], |a| Ok(a[1].matmul(&a[0])?)),
         ("addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?)),
@@ -46,6 +46,7 @@ pub(super) fn cases(format: &Format) -> Vec<Case> {
         ("multiply", vec![w(), scalar()], |a| Ok(a[0].multiply(&a[1])?)),
         ("divide", vec![w(), scalar()], |a| Ok(a[0].divide(&a[1])?)),
         ("negative", vec![w()], |a| Ok(a[0].negative()?)),
+        ("add", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].add(&a[1])?)),
     ];
     let handled = |call: &str| match call {
         "slice" => format.scales != Scales::Nested,

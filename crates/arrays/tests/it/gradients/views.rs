@@ -87,6 +87,7 @@ fn scaled() -> Vec<Case> {
     cases.extend([
         case("view_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         case("scaled_sum", vec![w()], |a| Ok(a[0].sum_axes(&[0], false)?)),
+        case("scaled_add", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].add(&a[1])?)),
         case("linear_negative", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].negative()?.matmul(&a[1])?)),
         narrow("linear_astype", w(), &[ROWS, COLUMNS]),
         case("linear_multiply", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {

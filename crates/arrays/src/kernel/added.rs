@@ -1,0 +1,72 @@
+//! A stored matrix times a number, added to a dense array.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply, permit_dense};
+use tacit_core::{Aval, Param, Result};
+
+use super::Layout;
+use super::host::{Fallible, floats, floats_mut, single};
+
+/// `factor * matrix + x` in the type of `x: [n, k]`, of which the product is not built; `factor: f32[]`.
+///
+/// # Errors
+///
+/// When it runs: the lengths of the children do not fit.
+pub(crate) fn add_dense(layout: Layout, children: &[Array], factor: Option<&Array>, x: &Array) -> Result<Array> {
+    let inputs: Vec<Array> = std::iter::once(x).chain(factor).chain(children).cloned().collect();
+    single(apply(AddDense { layout, scaled: factor.is_some() }, &inputs)?)
+}
+
+/// Of the dense array, the factor if there is one, and the children.
+pub(super) struct AddDense {
+    pub(super) layout: Layout,
+    pub(super) scaled: bool,
+}
+
+impl AddDense {
+    /// Where the children begin.
+    fn own(&self) -> usize {
+        1 + usize::from(self.scaled)
+    }
+}
+
+impl Kernel for AddDense {
+    fn name(&self) -> &'static str {
+        self.layout.scheme.kernel("AddDense")
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        let mut params = self.layout.params();
+        params.push(("scaled", Param::Bool(self.scaled)));
+        Some(params)
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
+        Ok(vec![inputs[0].clone()])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let factor = if self.scaled { inputs[1].elements::<f32>()?[0] } else { 1.0 };
+        let matrix = self.layout.matrix(&inputs[self.own()..])?;
+        Ok(tacit_kernels::add_dense(&matrix, factor, floats(&inputs[0])?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let (x, mut product) = (&inputs[0], self.layout.decoded(&inputs[self.own()..])?);
+        if self.scaled {
+            product = product.multiply(&inputs[1])?;
+        }
+        Ok(vec![product.as_dtype(x.dtype())?.add(x)?])
+    }
+
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        let shape = [self.layout.n as i32, self.layout.k as i32];
+        permit_dense(self.name(), &Aval::new(&shape, Dtype::Float32), reason)?;
+        self.decompose(inputs)
+    }
+
+    /// The dense array has the gradient of the sum.
+    fn vjp(&self, _: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        (argnums == [0]).then(|| Ok(cotangents.to_vec()))
+    }
+}

@@ -1,0 +1,42 @@
+//! Dense arrays that packed ones are added to, as the moments of an optimizer are to a gradient.
+//!
+//! Differences are not made from the codes: those that a model has, as a norm does, are of an array that the mean is taken of
+//! as well, and the gradients of its scales cancel better where both are of one dense array.
+
+use mlx_rs::Array;
+use tacit_core::primitives::Add;
+use tacit_core::{Error, Result, Value, handler};
+
+use crate::families::packed::Packed;
+use crate::kernel;
+use crate::views::scaled::Scaled;
+
+/// The sum, from the codes.
+#[handler]
+pub(crate) fn packed_add(_op: &Add, array: &dyn Packed, x: &Array) -> Result<Value> {
+    added(array, None, x)
+}
+
+/// The sum, from the codes and the number that the view multiplies them by.
+#[handler]
+pub(crate) fn scaled_add(_op: &Add, view: &Scaled, x: &Array) -> Result<Value> {
+    if view.divides() {
+        return Err(Error::decline("a sum with a quotient is not made from the codes"));
+    }
+    let array = view.inner().family::<dyn Packed>().ok_or_else(|| Error::decline("what is scaled has no codes"))?;
+    added(array, Some(view.scale()), x)
+}
+
+fn added(array: &dyn Packed, factor: Option<&Array>, x: &Array) -> Result<Value> {
+    let stored = array.stored();
+    if !stored.aval.dtype.is_float() || x.dtype() != stored.aval.dtype {
+        return Err(Error::decline("the dense array is of another type"));
+    }
+    // Both the way round in which the codes lie.
+    let turned = |x: &Array| if stored.transposed { x.swap_axes(-1, -2) } else { Ok(x.clone()) };
+    let shape = stored.shape();
+    let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
+    let x = turned(x)?.reshape(&[layout.n as i32, layout.k as i32])?;
+    let made = kernel::add_dense(layout, &children, factor, &x)?.reshape(&shape)?;
+    Ok(turned(&made)?.into())
+}

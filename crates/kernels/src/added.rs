@@ -1,0 +1,114 @@
+//! A stored matrix times a number, added to dense floats.
+
+use half::slice::HalfFloatSliceExt;
+
+use crate::matrix::check_length;
+use crate::output::Output;
+use crate::unit::Decode;
+use crate::{Floats, FloatsMut, Isa, KernelError, Matrix, decode};
+
+/// Elements that one task writes.
+const CHUNK: usize = 1 << 16;
+
+/// Elements that are decoded at a time; they stay in the first-level cache.
+const PIECE: usize = 2048;
+
+/// Elements between one that is decoded and one that is asked for.
+const AHEAD: usize = 4096;
+
+/// Writes `factor * matrix + x` for `x: [n, k]` into `out: [n, k]`.
+///
+/// The product and the sum are each rounded to the type of `out`, as they are where they are made one after the other.
+///
+/// ```
+/// use tacit_kernels::{BlockScales, Codes, Matrix, Order, Scales, add_dense, nf4};
+///
+/// let (mut packed, mut absmax) = ([0; 32], [0.0]);
+/// nf4::encoder(64).quantize(&[1.0; 64], &mut packed, BlockScales::Floats(&mut absmax))?;
+/// let codes = Codes::Table { bits: 4, bytes: &packed, order: Order::HighFirst, values: &nf4::CODEBOOK };
+/// let matrix = Matrix { n: 2, k: 32, block: 64, codes, scales: Scales::F32(&absmax), biases: None };
+/// let mut out = [0.0; 64];
+/// add_dense(&matrix, 0.5, &[2.0_f32; 64][..], &mut out[..])?;
+/// assert_eq!(out, [2.5; 64]);
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// A matrix whose lengths do not match its sizes, or a wrong length of `x` or `out`.
+pub fn add_dense<'a>(
+    matrix: &Matrix,
+    factor: f32,
+    x: impl Into<Floats<'a>>,
+    out: impl Into<FloatsMut<'a>>,
+) -> Result<(), KernelError> {
+    let (x, out) = (x.into(), out.into());
+    let elements = matrix.check()?;
+    check_length("x", x.len(), elements, "one for each element of the matrix")?;
+    out.check(elements, "one for each element of the matrix")?;
+    let (isa, mut out) = (Isa::detect(), Some(out));
+    decode::decoder(isa, matrix, &mut |decoder| {
+        let sum = Sum { isa, decoder, factor, x: &x };
+        match out.take() {
+            Some(FloatsMut::F32(out)) => in_pieces(out, &|from, out| {
+                sum.product(from, out);
+                sum.add(from, out);
+            }),
+            Some(FloatsMut::F16(out)) => in_pieces(out, &|from, out| sum.rounded(from, out)),
+            Some(FloatsMut::Bf16(out)) => in_pieces(out, &|from, out| sum.rounded(from, out)),
+            None => {}
+        }
+    });
+    Ok(())
+}
+
+/// What is added up.
+struct Sum<'s> {
+    isa: Isa,
+    decoder: &'s dyn Decode,
+    factor: f32,
+    x: &'s Floats<'s>,
+}
+
+impl Sum<'_> {
+    /// Writes the elements of `factor * matrix` from one on.
+    fn product(&self, from: usize, out: &mut [f32]) {
+        self.decoder.decode(self.isa, from, out, AHEAD);
+        #[expect(clippy::float_cmp, reason = "a product with 1 changes nothing, with any other number it may")]
+        if self.factor != 1.0 {
+            out.iter_mut().for_each(|element| *element *= self.factor);
+        }
+    }
+
+    /// Adds the elements of `x` from one on.
+    fn add(&self, from: usize, out: &mut [f32]) {
+        let mut piece = [0.0; PIECE];
+        let piece = &mut piece[..out.len()];
+        self.x.part(from..from + out.len()).widen_into(piece);
+        out.iter_mut().zip(piece).for_each(|(out, x)| *out += *x);
+    }
+
+    /// Writes the elements of the sum from one on in a half type.
+    fn rounded<T>(&self, from: usize, out: &mut [T])
+    where
+        [T]: HalfFloatSliceExt,
+    {
+        let mut piece = [0.0; PIECE];
+        let piece = &mut piece[..out.len()];
+        self.product(from, piece);
+        out.convert_from_f32_slice(piece);
+        out.convert_to_f32_slice(piece);
+        self.add(from, piece);
+        out.convert_from_f32_slice(piece);
+    }
+}
+
+/// Calls `write` with each piece of the output, and where it starts, on all threads.
+fn in_pieces<T: Send>(out: &mut [T], write: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let elements = out.len();
+    Output::new(out, elements).for_each(usize::MAX, 1, CHUNK, &|mut part| {
+        let start = part.columns().start;
+        for (i, piece) in part.row(0).chunks_mut(PIECE).enumerate() {
+            write(start + i * PIECE, piece);
+        }
+    });
+}
