@@ -14,7 +14,7 @@ use tacit_bridge::mlx;
 use tacit_core::Result;
 use tacit_nn::Parameters;
 
-use crate::structure::{DAMAGED, Structure, put_together, take_apart};
+use crate::structure::{self, DAMAGED, Structure, put_together, take_apart};
 use crate::tensors::Tensors;
 use crate::write::write_with;
 use crate::writer::{Metadata, Writing};
@@ -124,7 +124,7 @@ pub(crate) fn said_version(tensors: &Tensors) -> Result<()> {
 /// The values of a file, whose version is checked.
 pub(crate) fn values(tensors: &Tensors) -> Result<Parameters> {
     said_version(tensors)?;
-    put_together(tensors, said_values(tensors)?)
+    put_together(tensors, structure::read(tensors, said_values(tensors)?)?)
 }
 
 /// What the values of a file are made of, in JSON.

@@ -10,7 +10,7 @@ use tacit_nn::Parameters;
 use crate::checkpoint::{load, said_values, said_version};
 use crate::gguf::Gguf;
 use crate::kind::FileKind;
-use crate::structure::{Unknown, known_or_not};
+use crate::structure::{self, Unknown, known_or_not};
 use crate::tensors::Tensors;
 use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 
@@ -123,7 +123,7 @@ impl FileKind {
         }
         let tensors = Tensors::open(path)?;
         said_version(&tensors)?;
-        let values = known_or_not(&tensors, said_values(&tensors)?)?;
+        let values = known_or_not(&tensors, structure::read(&tensors, said_values(&tensors)?)?)?;
         if values.is_empty() {
             return tensors.names().map(|name| Ok((name.to_owned(), Content::Tensor(tensors.get(name)?)))).collect();
         }

@@ -49,8 +49,15 @@ pub(crate) struct Unknown {
     pub(crate) nbytes: usize,
 }
 
-/// The values of a structure that stands in the metadata of `tensors`, in JSON.
-pub(crate) fn put_together(tensors: &Tensors, json: &str) -> Result<Parameters> {
+/// The structure that stands in the metadata of `tensors`, in JSON.
+pub(crate) fn read(tensors: &Tensors, json: &str) -> Result<Structure> {
+    let structure: Unique<Json> = serde_json::from_str(json)
+        .map_err(|error| tensors.wrong(None, format!("it does not say which values it holds: {error}"), DAMAGED))?;
+    Ok(structure.0)
+}
+
+/// The values of a structure whose arrays `tensors` has.
+pub(crate) fn put_together(tensors: &Tensors, structure: Structure) -> Result<Parameters> {
     let known = |(path, value): (String, Result<Value, Unknown>)| match value {
         Ok(value) => Ok((path, value)),
         Err(Unknown { ty, .. }) => {
@@ -58,13 +65,14 @@ pub(crate) fn put_together(tensors: &Tensors, json: &str) -> Result<Parameters> 
             Err(tensors.wrong(Some(&path), format!("this program has no array type {ty:?}"), help))
         }
     };
-    known_or_not(tensors, json)?.into_iter().map(known).collect()
+    known_or_not(tensors, structure)?.into_iter().map(known).collect()
 }
 
 /// The values of a structure, and of those that this program does not know what is said of them.
-pub(crate) fn known_or_not(tensors: &Tensors, json: &str) -> Result<Vec<(String, Result<Value, Unknown>)>> {
-    let structure: Unique<Json> = serde_json::from_str(json)
-        .map_err(|error| tensors.wrong(None, format!("it does not say which values it holds: {error}"), DAMAGED))?;
+pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Vec<(String, Result<Value, Unknown>)>> {
+    if structure.is_empty() {
+        return Ok(Vec::new());
+    }
     let arrays: Arrays =
         tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?))).collect::<Result<_>>()?;
     let known: Vec<&str> = array_types().iter().map(|ty| ty.saved_as).collect();
@@ -83,7 +91,7 @@ pub(crate) fn known_or_not(tensors: &Tensors, json: &str) -> Result<Vec<(String,
             // Files of earlier versions have what a step dropped.
             Ok((path, Ok(undropped(&value)?)))
         };
-        structure.0.into_iter().map(one).collect()
+        structure.into_iter().map(one).collect()
     })
 }
 

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
-use mlx_rs::optimizers::{Optimizer, OptimizerState, State};
+use mlx_rs::optimizers::Optimizer;
 use mlx_rs::random::RandomState;
 use serde::{Deserialize, Serialize};
 use tacit_core::store::Arrays;
-use tacit_core::{Error, Result};
-use tacit_nn::{LeafKinds, Missing, Model, ParameterFilter, Parameters};
+use tacit_core::{Error, Result, Value};
+use tacit_nn::{LeafKinds, Missing, Model, ParameterFilter, Parameters, SavedMoments};
 
 use crate::checkpoint::{metadata, values};
-use crate::structure::{DAMAGED, take_apart};
+use crate::structure::{DAMAGED, Structure, put_together, take_apart};
 use crate::tensors::Tensors;
 use crate::write::write_with;
 use crate::writer::Writing;
@@ -67,6 +67,8 @@ pub struct Training {
     pub kinds: Option<LeafKinds>,
     /// The kind of the optimizer whose state there is, by the name of its type.
     pub optimizer: Option<String>,
+    /// The moments of the optimizer that are implicit arrays, by key.
+    pub moments: Parameters,
 }
 
 const OPTIMIZER: &str = "optimizer";
@@ -77,10 +79,10 @@ const KEY: &str = "key";
 /// Where the values of the model are in the file.
 const MODEL: &str = "model";
 
-pub(crate) const TRAINING_KEY: &str = "tacit.training";
+/// Where the arrays of implicit moments are in the file.
+const MOMENTS: &str = "moments";
 
-/// Stands for a dot in a path.
-const DOT: &str = "\u{1}";
+pub(crate) const TRAINING_KEY: &str = "tacit.training";
 
 /// What the metadata say of a run.
 #[derive(Serialize, Deserialize)]
@@ -93,6 +95,9 @@ struct Run {
     /// Nothing in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kinds: Option<LeafKinds>,
+    /// What each implicit moment is made of; nothing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Structure::is_empty")]
+    moments: Structure,
 }
 
 impl Training {
@@ -122,15 +127,15 @@ impl Training {
     /// # Errors
     ///
     /// mlx-rs cannot list the state.
-    pub fn with_optimizer<O, V>(mut self, optimizer: &O) -> Result<Self>
-    where
-        O: Optimizer<State = State<V>>,
-        State<V>: OptimizerState,
-        V: Clone,
-    {
-        let mut state = optimizer.state().clone();
-        let arrays = state.flatten().map_err(refused)?;
-        let arrays = arrays.into_iter().map(|(key, array)| (key.as_ref().to_owned(), array.clone())).collect();
+    pub fn with_optimizer<O: Optimizer<State: SavedMoments>>(mut self, optimizer: &O) -> Result<Self> {
+        let mut arrays = Arrays::new();
+        self.moments = Parameters::new();
+        for (key, value) in optimizer.state().values()? {
+            match value {
+                Value::Dense(array) => drop(arrays.insert(key, array)),
+                implicit @ Value::Implicit(_) => drop(self.moments.insert(key, implicit)),
+            }
+        }
         self.states.insert(OPTIMIZER.to_owned(), arrays);
         self.optimizer = Some(short_name::<O>());
         Ok(self)
@@ -167,18 +172,21 @@ impl Training {
     /// As for [`save`](Self::save).
     pub fn save_with(&self, path: impl AsRef<Path>, writing: Writing<'_>) -> Result<()> {
         let path = path.as_ref();
-        if self.states.contains_key(MODEL) {
-            return Err(Error::invalid("a state is named model, as the values are", "give it another name"));
+        if let Some((name, of)) =
+            [(MODEL, "values"), (MOMENTS, "moments")].iter().find(|(name, _)| self.states.contains_key(*name))
+        {
+            return Err(Error::invalid(format!("a state is named {name}, as the {of} are"), "give it another name"));
         }
         let (structure, arrays) = take_apart(&self.parameters, Some(MODEL))?;
-        let mut tensors: Vec<(String, Array)> = arrays.into_iter().collect();
+        let (moments, arrays_of_moments) = take_apart(&self.moments, Some(MOMENTS))?;
+        let mut tensors: Vec<(String, Array)> = arrays.into_iter().chain(arrays_of_moments).collect();
         let mut states = BTreeMap::new();
         for (name, arrays) in &self.states {
             tensors.extend(arrays.iter().map(|(key, array)| (tensor(name, key), array.clone())));
             states.insert(name.clone(), arrays.keys().cloned().collect());
         }
         let (notes, optimizer, kinds) = (self.notes.clone(), self.optimizer.clone(), self.kinds.clone());
-        let run = Run { step: self.step, states, notes, optimizer, kinds };
+        let run = Run { step: self.step, states, notes, optimizer, kinds, moments };
         let run = serde_json::to_string(&run).map_err(|error| Error::file("write", path)(error.into()))?;
         let mut metadata = metadata(&structure);
         metadata.insert(TRAINING_KEY.to_owned(), run);
@@ -200,7 +208,7 @@ impl Training {
         let help = "read the values alone with `load`";
         let run = tensors.metadata().get(TRAINING_KEY);
         let run = run.ok_or_else(|| tensors.wrong(None, "it has no state of a training run", help))?;
-        let Run { step, states, notes, optimizer, kinds } = serde_json::from_str(run).map_err(|error| {
+        let Run { step, states, notes, optimizer, kinds, moments } = serde_json::from_str(run).map_err(|error| {
             tensors.wrong(None, format!("its state of a training run cannot be read: {error}"), DAMAGED)
         })?;
         let arrays = |(name, keys): (String, Vec<String>)| {
@@ -208,7 +216,8 @@ impl Training {
             Ok((name.clone(), keys.into_iter().map(array).collect::<Result<Arrays>>()?))
         };
         let states = states.into_iter().map(arrays).collect::<Result<_>>()?;
-        Ok(Self { step, parameters, states, notes, kinds, optimizer })
+        let moments = put_together(tensors, moments)?;
+        Ok(Self { step, parameters, states, notes, kinds, optimizer, moments })
     }
 
     /// Loads the saved values or leaves into a model.
@@ -229,14 +238,14 @@ impl Training {
 
     /// Loads the saved state into an optimizer.
     ///
+    /// Moments that were saved in few bits are restored into a [`QuantizedState`](tacit_nn::QuantizedState) as they are, and so are
+    /// floats, which its next step quantizes. An optimizer of floats takes what the codes stand for.
+    ///
     /// # Errors
     ///
-    /// No optimizer was saved, or one of another kind; the optimizer is then as it was.
-    pub fn restore_optimizer<O, V>(&self, optimizer: &mut O) -> Result<()>
-    where
-        O: Optimizer<State = State<V>>,
-        State<V>: OptimizerState,
-    {
+    /// No optimizer was saved, or one of another kind, or the policy forbids to build what codes stand for; the optimizer is then as
+    /// it was.
+    pub fn restore_optimizer<O: Optimizer<State: SavedMoments>>(&self, optimizer: &mut O) -> Result<()> {
         let saved = self.state(OPTIMIZER)?;
         let of_another_kind = || {
             let (of, own) = (self.optimizer.as_deref().unwrap_or("another kind"), short_name::<O>());
@@ -245,17 +254,9 @@ impl Training {
         if self.optimizer.as_ref().is_some_and(|kind| *kind != short_name::<O>()) {
             return Err(of_another_kind());
         }
-        // What mlx-rs reads back takes a key apart at its dots, of which a path has some too.
-        let arrays = saved.iter().map(|(key, array)| {
-            let key = key.rsplit_once('.').map_or(key.clone(), |(path, slot)| path.replace('.', DOT) + "." + slot);
-            (key, array.clone())
-        });
-        let read = <State<V> as OptimizerState>::unflatten(arrays).map_err(|_| of_another_kind())?;
-        let mut state: State<V> = read.into_iter().map(|(path, slot)| (path.replace(DOT, ".").into(), slot)).collect();
-        let found = state.flatten().map_err(refused)?;
-        if !found.iter().map(|(key, _)| &**key).eq(saved.keys().map(String::as_str)) {
-            return Err(of_another_kind());
-        }
+        let dense = saved.iter().map(|(key, array)| (key.clone(), Value::from(array)));
+        let values = dense.chain(self.moments.clone()).collect();
+        let state = SavedMoments::of_values(&values)?.ok_or_else(of_another_kind)?;
         *optimizer.state_mut() = state;
         Ok(())
     }
@@ -301,8 +302,4 @@ fn short_name<T>() -> String {
 /// The tensor of a state's array.
 fn tensor(state: &str, key: &str) -> String {
     format!("{state}.{key}")
-}
-
-fn refused(error: impl std::fmt::Display) -> Error {
-    Error::invalid(format!("mlx-rs cannot list the state: {error}"), "give each entry its own key")
 }

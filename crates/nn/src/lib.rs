@@ -4,7 +4,8 @@
 //! [`ParameterFilter`] names a part of its leaves, to be trained or saved. [`Model::lora`] adds adapters.
 //!
 //! [`with_parameters`] runs a module with other values for one call; [`quantized`] and [`straight_through`] make such values.
-//! [`Module`] and [`Stateful`] make trees of modules, of optimizers and of random states. [`KvCache`] holds the keys and values of
+//! [`Module`] and [`Stateful`] make trees of modules, of optimizers and of random states, and [`QuantizedState`] holds the moments of
+//! an optimizer in few bits. [`KvCache`] holds the keys and values of
 //! a decoder's layer, and [`generate`](mod@generate) generates text. An [`Advisor`] chooses formats under a budget of bits.
 //! [`training`] has the parts of a training loop.
 
@@ -17,15 +18,18 @@ mod cache;
 mod decoder_rules;
 mod filter;
 pub mod generate;
+mod held;
 mod inputs;
 mod lora;
 mod merge;
 mod model;
 mod module;
+mod moments;
 mod moved;
 mod parameters;
 mod pattern;
 mod places;
+mod quantized_state;
 mod report;
 mod rule;
 mod rules;
@@ -47,8 +51,10 @@ pub use model::kinds::LeafKinds;
 pub use model::qat::QatConfig;
 pub use model::surgery::Missing;
 pub use module::Module;
+pub use moments::{Moments, SavedMoments};
 pub use parameters::{Parameters, check_parameters, explain_with_parameters, with_parameters};
 pub use pattern::Pattern;
+pub use quantized_state::QuantizedState;
 pub use report::{Outcome, Report, Row};
 pub use rule::{quantized, straight_through};
 pub use rules::{IntoRules, Rules};

@@ -2,7 +2,6 @@
 
 mod gradient;
 pub(crate) mod halves;
-mod held;
 pub(crate) mod kinds;
 mod leaves;
 mod own;
@@ -21,10 +20,10 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
-use self::held::Held;
 use self::own::Own;
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
+use crate::held::Held;
 use crate::parameters::{Replacements, explained, kept, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;

@@ -14,6 +14,7 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use crate::module::{Leaves, empty, entered};
+use crate::moments::unlisted;
 
 /// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
 ///
@@ -55,7 +56,7 @@ impl<U: Updatable + Clone + 'static> Arguments for Stateful<U> {
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         // mlx-rs lists the arrays of what it may change only.
         let mut own = self.0.clone();
-        let projection = own.state_projection().map_err(refused)?;
+        let projection = own.state_projection().map_err(unlisted)?;
         let present: Vec<(&str, &Array)> = projection.iter().filter_map(|(key, array)| Some((key, array?))).collect();
         let keys: Vec<&str> = present.iter().map(|(key, _)| *key).collect();
         let template = || -> Rc<dyn Any> {
@@ -89,7 +90,7 @@ impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
         // A moment appears with the first step: only a copy that has it has a place for it. And what is lent or given back is
         // what it was in its other fields, too, such as a rate that a trace assigned.
         let same = made && {
-            let projection = self.0.state_projection().map_err(refused)?;
+            let projection = self.0.state_projection().map_err(unlisted)?;
             let own = projection.iter().filter(|(_, array)| array.is_some()).map(|(key, _)| key);
             own.eq(leaves.iter().map(|(key, _)| *key))
         };
@@ -133,7 +134,7 @@ impl<O: Optimizer> Optimizer for Stateful<O> {
 
 impl<U: Updatable> Stateful<U> {
     fn take(&mut self, leaves: Leaves<'_>) -> Result<()> {
-        let mut projection = self.0.state_projection().map_err(refused)?;
+        let mut projection = self.0.state_projection().map_err(unlisted)?;
         let mut slots = projection.values_mut();
         for (_, array) in leaves {
             *slots.next().ok_or_else(of_another_form)? = array;
@@ -142,10 +143,6 @@ impl<U: Updatable> Stateful<U> {
     }
 }
 
-fn of_another_form() -> Error {
+pub(crate) fn of_another_form() -> Error {
     Error::invalid("the structure is that of another state", "use the definition of a state of the same form")
-}
-
-fn refused(error: impl std::fmt::Display) -> Error {
-    Error::invalid(format!("mlx-rs cannot list the state: {error}"), "give each entry its own key")
 }

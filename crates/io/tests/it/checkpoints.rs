@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::builder::Builder;
 use mlx_rs::optimizers::{
-    AdaDelta, AdaGrad, Adafactor, Adam, AdamW, Adamax, Lion, Optimizer, OptimizerState, RmsProp, Sgd, SgdBuilder, State,
+    AdaDelta, AdaGrad, Adafactor, Adam, AdamW, Adamax, Lion, Optimizer, RmsProp, Sgd, SgdBuilder,
 };
 use mlx_rs::random::RandomState;
 use mlx_rs::{Array, ops, random};
@@ -11,9 +11,9 @@ use tacit_arrays::format::parse;
 use tacit_arrays::{Constant, Lora, LowRank, Masked, Nf4Array, Scaled, Sliced, Sparse24, Stacked, Transposed};
 use tacit_bridge::with_bytes;
 use tacit_core::store::{StoredChild, collect, named};
-use tacit_core::{Policy, Value};
+use tacit_core::{Policy, Result, Value};
 use tacit_io::{Metadata, Progress, Tensors, Training, Writing, load, save, save_with, write};
-use tacit_nn::{Parameters, Stateful};
+use tacit_nn::{Parameters, QuantizedState, Rules, SavedMoments, Stateful};
 
 use crate::scratch::Scratch;
 
@@ -44,7 +44,7 @@ fn one_of_each() -> Parameters {
     values
 }
 
-const FORMATS: &str = "nf4:64 nf4:128:double fp4:32 affine:4:64 affine:3:32 int8 int8:columns ternary:32 binary:8 e4m3:64 e5m2:64 f16 bf16 mxfp4 mxfp8:round nvfp4:global";
+const FORMATS: &str = "nf4:64 nf4:128:double fp4:32 affine:4:64 affine:3:32 int8 int8:columns ternary:32 binary:8 dynamic:8:256:unsigned dynamic:4:128 e4m3:64 e5m2:64 f16 bf16 mxfp4 mxfp8:round nvfp4:global";
 
 /// The structure of values, and the bytes of their arrays by key.
 pub(crate) fn taken_apart(values: &Parameters) -> (Vec<String>, Vec<(String, Vec<u8>)>) {
@@ -206,12 +206,7 @@ fn stepped<O: Optimizer>(optimizer: &mut O, seed: u64) -> Vec<Array> {
     shapes.into_iter().enumerate().map(step).collect()
 }
 
-fn goes_on<O, V>(mut new: impl FnMut() -> O)
-where
-    O: Optimizer<State = State<V>>,
-    State<V>: OptimizerState,
-    V: Clone,
-{
+fn goes_on<O: Optimizer<State: SavedMoments>>(mut new: impl FnMut() -> O) {
     let folder = Scratch::new();
     let path = folder.join("run.safetensors");
     let mut first = new();
@@ -241,6 +236,41 @@ fn every_optimizer_goes_on_bit_by_bit() {
     goes_on(|| RmsProp::new(0.1).expect("builds"));
     goes_on(|| Adafactor::new().expect("builds"));
     goes_on(|| Stateful(AdamW::new(0.1)));
+    let small = |optimizer: Result<QuantizedState<AdamW>>| optimizer.expect("formats").from_elements(1);
+    goes_on(|| small(QuantizedState::eight_bits(AdamW::new(0.1))));
+    goes_on(|| small(QuantizedState::four_bits(AdamW::new(0.1))));
+    // Scales that are arrays of their own, floats beside codes, and one moment.
+    goes_on(|| small(QuantizedState::new(AdamW::new(0.1), "nf4:64:double")));
+    let first = Rules::new().quantize("layers.*.0", "int8").expect("rules");
+    goes_on(|| small(QuantizedState::new(AdamW::new(0.1), &first)));
+    goes_on(|| QuantizedState::eight_bits(Lion::new(0.1)).expect("formats").from_elements(1));
+}
+
+/// Floats go on in few bits, and codes as what they stand for.
+#[test]
+fn a_state_goes_on_in_another_format() {
+    let folder = Scratch::new();
+    let path = folder.join("run.safetensors");
+    let new = || QuantizedState::eight_bits(Adam::new(0.1)).expect("formats").from_elements(1);
+    let (mut float, mut quantized) = (Adam::new(0.1), new());
+    stepped(&mut float, 1);
+    Training::new(1).with_optimizer(&float).and_then(|run| run.save(&path)).expect("saves");
+    Training::load(&path).and_then(|run| run.restore_optimizer(&mut quantized)).expect("is of the kind");
+    assert_eq!(quantized.values().expect("values")["layers.0.weight.1"].to_string(), "f32[4,3]");
+    stepped(&mut quantized, 2);
+    assert_eq!(quantized.values().expect("values")["layers.0.weight.1"].to_string(), "Dynamic(f32[4,3])");
+
+    Training::new(2).with_optimizer(&quantized).and_then(|run| run.save(&path)).expect("saves");
+    let run = Training::load(&path).expect("loads");
+    let before = float.state().clone();
+    {
+        let _deny = Policy::Deny.scope();
+        assert!(run.restore_optimizer(&mut float).is_err());
+        assert!(float.state().keys().all(|key| before.contains_key(key)), "it is as it was");
+    }
+    run.restore_optimizer(&mut float).expect("is of the kind");
+    let (own, other) = (&float.state()["layers.0.weight"].1, &quantized.values().expect("values")["layers.0.weight.1"]);
+    assert!(own.eq_exact(&other.dense().expect("builds")).expect("compares"));
 }
 
 #[test]

@@ -7,8 +7,9 @@ use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Error, Result, Tree, Value, transform};
 
-use super::{Held, Model, dense_tree};
+use super::{Model, dense_tree};
 use crate::ParameterFilter;
+use crate::held::Held;
 use crate::parameters::listed;
 
 impl<M: ModuleParameters> Model<M> {

@@ -6,8 +6,9 @@ use tacit_arrays::format::{AnyFormat, Quantizer};
 use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed, Prepared};
 use tacit_core::{Aval, Error, Result, Value};
 
+use super::Model;
 use super::surgery::relative_error;
-use super::{Held, Model};
+use crate::held::Held;
 use crate::parameters::{in_parameter, listed};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};

@@ -6,8 +6,9 @@ use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_core::{Aval, Value};
 
-use super::{Held, Model};
+use super::Model;
 use crate::Parameters;
+use crate::held::Held;
 use crate::parameters::sorted;
 use crate::report::{Outcome, Report, Row};
 

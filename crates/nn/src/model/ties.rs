@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Result, Value, array_id};
 
-use super::held::Held;
+use crate::held::Held;
 
 /// Paths of a module whose parameter is that of another path.
 #[derive(Clone, Debug, Default)]

@@ -6,8 +6,8 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use super::Model;
-use super::held::Form;
 use crate::filter::Role;
+use crate::held::Form;
 use crate::moved::Moved;
 
 const MODEL: &str = "Model";

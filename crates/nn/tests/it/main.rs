@@ -27,6 +27,7 @@ mod model;
 mod modules;
 mod parameters;
 mod qat;
+mod quantized_state;
 mod replaced;
 mod reported;
 mod sampler;

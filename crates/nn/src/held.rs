@@ -1,4 +1,4 @@
-//! An implicit parameter as the leaves that it is made of.
+//! An implicit array as the leaves that it is made of.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,23 +11,23 @@ use crate::filter::Role;
 
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub(super) form: Form,
-    pub(super) aval: Aval,
-    pub(super) leaves: Vec<HeldLeaf>,
+pub(crate) struct Held {
+    pub(crate) form: Form,
+    pub(crate) aval: Aval,
+    pub(crate) leaves: Vec<HeldLeaf>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct HeldLeaf {
+pub(crate) struct HeldLeaf {
     /// The path of the model's parameter and that of the child in it.
-    pub(super) path: String,
-    pub(super) role: Role,
-    pub(super) array: Array,
+    pub(crate) path: String,
+    pub(crate) role: Role,
+    pub(crate) array: Array,
 }
 
 impl Held {
     /// Takes the value of the parameter at `path` apart.
-    pub(super) fn new(path: &str, value: &Value) -> Result<Self> {
+    pub(crate) fn new(path: &str, value: &Value) -> Result<Self> {
         let aval = value.aval()?;
         let mut leaves = Vec::new();
         let skeleton = taken_apart(path, value, None, &mut leaves)?;
@@ -35,12 +35,12 @@ impl Held {
     }
 
     /// The array that the leaves make.
-    pub(super) fn value(&self) -> Result<Value> {
+    pub(crate) fn value(&self) -> Result<Value> {
         self.form.filled(&mut self.leaves.iter().map(|leaf| &leaf.array))
     }
 
     /// Takes other leaves where they make an array of the same form and aval, as those of a step do; tells whether it did.
-    pub(super) fn refill(&mut self, form: &Form, leaves: &[Array]) -> bool {
+    pub(crate) fn refill(&mut self, form: &Form, leaves: &[Array]) -> bool {
         let same = |(own, other): (&HeldLeaf, &Array)| {
             own.array.dtype() == other.dtype() && own.array.shape() == other.shape()
         };
@@ -51,27 +51,32 @@ impl Held {
         fits
     }
 
+    /// Whether it is an implicit array, and no array that is held as it is.
+    pub(crate) fn is_implicit(&self) -> bool {
+        self.form.skeleton.is_implicit()
+    }
+
     /// Whether an adapter is in it, whose own arrays are trained.
-    pub(super) fn is_adapter(&self) -> bool {
+    pub(crate) fn is_adapter(&self) -> bool {
         self.leaves.iter().any(|leaf| leaf.role == Role::Factor)
     }
 
     /// The array as messages show it.
-    pub(super) fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         match &self.form.skeleton {
             Value::Implicit(array) => format!("{}({})", short_name(&**array), self.aval),
             Value::Dense(_) => self.aval.to_string(),
         }
     }
 
-    pub(super) fn nbytes(&self) -> usize {
+    pub(crate) fn nbytes(&self) -> usize {
         self.leaves.iter().map(|leaf| leaf.array.nbytes()).sum()
     }
 }
 
 /// An implicit array without data: equal and hash equal where the types and all static fields are.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
+pub(crate) struct Form {
     skeleton: Value,
     /// Which form it is a clone of: forms of one model are compared at each call, mostly with their clones.
     number: u64,
@@ -84,7 +89,7 @@ impl Form {
     }
 
     /// The array of this form with these leaves.
-    pub(super) fn filled(&self, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
+    pub(crate) fn filled(&self, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
         put_together(&self.skeleton, leaves)
     }
 }

@@ -1,0 +1,321 @@
+//! Optimizers whose moments are held in few bits.
+
+use std::any::{Any, type_name};
+use std::borrow::Borrow;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::error::{Exception, StateProjectionError};
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::optimizers::{Optimizer, OptimizerState};
+use mlx_rs::utils::{StateProjection, Updatable};
+use tacit_arrays::format::Dynamic;
+use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::{Error, Result, Tree, Value, implicit};
+
+use crate::held::{Form, Held};
+use crate::module::empty;
+use crate::moments::{Moments, SavedMoments, unlisted};
+use crate::stateful::of_another_form;
+use crate::{IntoRules, Rules};
+
+/// An optimizer of mlx-rs, unchanged, whose moments are implicit arrays between its steps.
+///
+/// A step lends the optimizer the moments of one parameter after the other: `b1 * m + (1 - b1) * g` is made from the codes of `m`,
+/// and what the optimizer leaves is quantized again. Of a float Adam's 8 bytes for each parameter 2.03 are left in
+/// [`eight_bits`](Self::eight_bits), and 1.06 in [`four_bits`](Self::four_bits).
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::optimizers::AdamW;
+/// use mlx_rs::{module::Module, nn, ops};
+/// use tacit_nn::{Model, ParameterFilter, QuantizedState};
+///
+/// let mut model = Model::new(nn::Linear::new(64, 64)?)?;
+/// let mut optimizer = QuantizedState::eight_bits(AdamW::new(1e-3))?;
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// for _ in 0..3 {
+///     let (_loss, gradients) =
+///         model.value_and_grad(ParameterFilter::default(), &x, |m, x| m.forward(x)?.square()?.mean(None))?;
+///     model.update(&mut optimizer, &gradients)?;
+/// }
+/// assert_eq!(optimizer.values()?["weight.1"].to_string(), "Dynamic(f32[64,64])");
+/// assert!(optimizer.nbytes() < 64 * 64 * 21 / 10 + 2 * 64 * 4 + 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It is a state of a compiled step, as a [`Stateful`](crate::Stateful) is: its leaves are the arrays that the moments are made of,
+/// and other fields, such as a learning rate, are constants of the trace. The fields of the optimizer are those of this type;
+/// the moments in them are empty between the steps. A moment of NaN has no code: the eval of a step with such a gradient is an
+/// error, and the moments are lost with it. Check gradients by their norm, or save the run.
+#[derive(Clone, Debug)]
+pub struct QuantizedState<O> {
+    optimizer: O,
+    moments: Moments,
+    rules: Rules,
+    /// What has fewer elements stays as it is.
+    least: usize,
+}
+
+/// A path that has no dots, where mlx-rs takes a key apart.
+const PARAMETER: &str = "parameter";
+
+/// The node of an implicit moment.
+const MOMENT: &str = "Moment";
+const FORM: &str = "form";
+
+impl<O: Optimizer> QuantizedState<O> {
+    /// An optimizer whose moments take formats by their keys: those of mlx-rs, `layers.0.weight.0` for the mean of Adam's gradients
+    /// and `layers.0.weight.1` for that of their squares, and the parameter's own path where there is one moment.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::optimizers::Adam;
+    /// use tacit_nn::{QuantizedState, Rules};
+    ///
+    /// let rules = Rules::new().quantize("*.0", "dynamic:4:128")?.quantize("*.1", "dynamic:8:256:unsigned")?;
+    /// let optimizer = QuantizedState::new(Adam::new(1e-3), &rules)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What no rule names, and what has fewer than 4096 elements, stays as it is. Moments that the optimizer has already are
+    /// quantized.
+    ///
+    /// # Errors
+    ///
+    /// A text is no format, a format does not fit a moment, or mlx-rs cannot list the state.
+    pub fn new(optimizer: O, rules: impl IntoRules) -> Result<Self> {
+        const LEAST: usize = 4096;
+        let (rules, moments) = (rules.into_rules()?, Moments::default());
+        let mut made = Self { optimizer, moments, rules, least: LEAST };
+        for (key, array) in taken(&mut made.optimizer)? {
+            made.put(key, array.into())?;
+        }
+        Ok(made)
+    }
+
+    /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements, without a sign for the second of
+    /// two moments, which is a mean of squares.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn eight_bits(optimizer: O) -> Result<Self> {
+        Self::new(optimizer, &dynamic(8, 256)?)
+    }
+
+    /// An optimizer whose moments take 4 bits, in blocks of 128 elements: see [`Dynamic`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn four_bits(optimizer: O) -> Result<Self> {
+        Self::new(optimizer, &dynamic(4, 128)?)
+    }
+
+    /// The same, where moments of at least so many elements are quantized; 4096 if it is not said.
+    #[must_use]
+    pub fn from_elements(self, least: usize) -> Self {
+        Self { least, ..self }
+    }
+
+    /// The moments by their keys.
+    ///
+    /// # Errors
+    ///
+    /// An array type refuses its own children.
+    pub fn values(&self) -> Result<crate::Parameters> {
+        self.moments.values()
+    }
+
+    /// The bytes of all moments.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.moments.nbytes()
+    }
+
+    /// Holds a moment in the format that the rules give it.
+    fn put(&mut self, key: Rc<str>, value: Value) -> Result<()> {
+        let aval = value.aval()?;
+        let format = self.rules.format(&key, &aval).filter(|_| aval.size() >= self.least && aval.dtype.is_float());
+        let value = match format {
+            Some(format) if format.stores(&value) => value,
+            Some(format) => format.quantize(&value.dense()?).map_err(|error| in_moment(&key, &error))?,
+            None => value.dense()?.into(),
+        };
+        self.moments.put(key, &value)
+    }
+
+    /// What a step makes of a parameter.
+    fn step(&mut self, path: &Rc<str>, gradient: &Array, parameter: &Array) -> Result<Array> {
+        let (slots, values): (Vec<String>, Vec<Value>) = self.moments.of(path)?.into_iter().unzip();
+        let (optimizer, mut made) = (&mut self.optimizer, Vec::new());
+        let ran = implicit((values, gradient, parameter), |(arrays, gradient, mut parameter)| {
+            let own = slots.iter().map(|slot| format!("{PARAMETER}{slot}")).zip(arrays);
+            *optimizer.state_mut() = O::State::unflatten(own).map_err(unread)?;
+            optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter)?;
+            let (keys, arrays): (_, Vec<Array>) = taken(optimizer)?.into_iter().unzip();
+            made = keys;
+            Ok::<_, Error>((parameter, arrays))
+        });
+        // Whatever happened: no placeholder stays in it.
+        taken(&mut self.optimizer)?;
+        let (parameter, moments) = ran?;
+        for (key, moment) in made.into_iter().zip(moments) {
+            self.put(key.replacen(PARAMETER, path, 1).into(), moment)?;
+        }
+        parameter.dense()
+    }
+}
+
+/// The moments of an optimizer, which has none then.
+fn taken<O: Optimizer>(optimizer: &mut O) -> Result<Vec<(Rc<str>, Array)>> {
+    let nothing = O::State::unflatten(Vec::<(String, Array)>::new()).map_err(unread)?;
+    let mut state = std::mem::replace(optimizer.state_mut(), nothing);
+    let listed = state.flatten().map_err(unlisted)?;
+    Ok(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
+}
+
+/// An error that names the moment that it is of.
+fn in_moment(key: &str, error: &Error) -> Error {
+    let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
+    Error::invalid(format!("the moment {key}: {}", error.clause()), help)
+}
+
+fn unread(error: impl std::fmt::Display) -> Error {
+    let help = "restore the moments of an optimizer of the same kind";
+    Error::invalid(format!("mlx-rs does not take the moments: {error}"), help)
+}
+
+/// Dynamic codes, without a sign for the second of two moments.
+fn dynamic(bits: u8, block: usize) -> Result<Rules> {
+    let signed = Dynamic { bits, block, unsigned: false };
+    Rules::new().quantize("*.1", Dynamic { unsigned: true, ..signed })?.quantize("*", signed)
+}
+
+impl<O> Deref for QuantizedState<O> {
+    type Target = O;
+
+    fn deref(&self) -> &O {
+        &self.optimizer
+    }
+}
+
+impl<O> DerefMut for QuantizedState<O> {
+    fn deref_mut(&mut self) -> &mut O {
+        &mut self.optimizer
+    }
+}
+
+impl<O: Optimizer> Updatable for QuantizedState<O> {
+    fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
+        self.moments.state_projection()
+    }
+}
+
+impl<O: Optimizer> Optimizer for QuantizedState<O> {
+    type State = Moments;
+
+    fn state(&self) -> &Moments {
+        &self.moments
+    }
+
+    fn state_mut(&mut self) -> &mut Moments {
+        &mut self.moments
+    }
+
+    fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
+        *parameter = self.step(key, gradient, parameter)?;
+        Ok(())
+    }
+
+    /// The moments are what they were where it fails.
+    fn update<M: ModuleParameters>(
+        &mut self,
+        model: &mut M,
+        gradients: impl Borrow<FlattenedModuleParam>,
+    ) -> Result<(), Exception> {
+        let before = self.moments.clone();
+        let mut parameters = model.parameters_mut().flatten();
+        // In one order, so that equal steps make equal graphs.
+        let mut gradients: Vec<_> = gradients.borrow().iter().collect();
+        gradients.sort_unstable_by_key(|(path, _)| *path);
+        let updated = gradients.into_iter().try_for_each(|(path, gradient)| {
+            let parameter = parameters.get_mut(path);
+            parameter.map_or(Ok(()), |parameter| self.update_single(path, gradient, parameter))
+        });
+        if updated.is_err() {
+            self.moments = before;
+        }
+        updated
+    }
+}
+
+impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
+    type Arrays = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let keys: Vec<&str> = self.moments.held.keys().map(|key| &**key).collect();
+        let template = || -> Rc<dyn Any> {
+            let mut hollow = self.clone();
+            hollow.moments.held.values_mut().flat_map(|held| &mut held.leaves).for_each(|leaf| empty(&mut leaf.array));
+            Rc::new(hollow)
+        };
+        visitor.node(&Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template));
+        for (key, held) in &self.moments.held {
+            if held.is_implicit() {
+                let children: Vec<&str> = held.leaves.iter().map(|leaf| &leaf.path[key.len() + 1..]).collect();
+                visitor.node(&Node::new(MOMENT, Labels::Keys(&children)).with_statics(&[(FORM, &held.form)]));
+            }
+            held.leaves.iter().for_each(|leaf| visitor.frozen(&leaf.array));
+        }
+        Ok(())
+    }
+}
+
+impl<O: Optimizer + Clone + 'static> Tree for QuantizedState<O> {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        let entered = reader.enter(type_name::<Self>())?;
+        let mut made = entered.template::<Self>().cloned().ok_or_else(of_another_form)?;
+        made.take(entered.keys(), reader)?;
+        Ok(made)
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        if reader.skip_unchanged() {
+            return Ok(());
+        }
+        let made = reader.is_made();
+        let entered = reader.enter(type_name::<Self>())?;
+        // Moments appear with the first step, with the other fields of the optimizer that made them; and what is lent or given back
+        // is what it was in these fields, too.
+        if !made || !self.moments.held.keys().map(|key| &**key).eq(entered.keys().iter().map(String::as_str)) {
+            *self = entered.template::<Self>().cloned().ok_or_else(of_another_form)?;
+        }
+        self.take(entered.keys(), reader)
+    }
+}
+
+impl<O> QuantizedState<O> {
+    /// Takes the moments of these keys.
+    fn take(&mut self, keys: &[String], reader: &mut Reader<'_>) -> Result<()> {
+        for key in keys {
+            if !reader.is_at(MOMENT) {
+                self.moments.put(key.as_str().into(), &reader.array()?.into())?;
+                continue;
+            }
+            let entered = reader.enter(MOMENT)?;
+            let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<Vec<Array>>>()?;
+            let form = entered.static_field::<Form>(FORM)?;
+            if !self.moments.held.get_mut(key.as_str()).is_some_and(|held: &mut Held| held.refill(&form, &leaves)) {
+                self.moments.put(key.as_str().into(), &form.filled(&mut leaves.iter())?)?;
+            }
+        }
+        Ok(())
+    }
+}

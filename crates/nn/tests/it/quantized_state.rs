@@ -1,0 +1,285 @@
+//! Optimizers whose moments are implicit arrays.
+
+use expect_test::{Expect, expect};
+use mlx_rs::module::{FlattenedModuleParam, Module};
+use mlx_rs::optimizers::{
+    AdaDelta, AdaGrad, Adafactor, AdafactorBuilder, Adam, AdamW, Lion, Optimizer, OptimizerState, RmsProp, Sgd,
+};
+use mlx_rs::{Array, Dtype, builder::Builder, nn};
+use tacit_core::compile::{CompileOptions, compile_with_state};
+use tacit_core::{Counters, Error, Policy, Result, Value, tree};
+use tacit_nn::{Model, ParameterFilter, QuantizedState, Rules, SavedMoments, Stateful};
+
+use crate::types::{normal, numbers};
+
+fn model() -> Model<nn::Linear> {
+    let mut linear = nn::Linear::new(96, 64).expect("builds");
+    *linear.weight = normal(1, &[64, 96]).divide(Array::from_f32(8.0)).expect("divides");
+    *linear.bias = Some(normal(2, &[64]));
+    Model::new(linear).expect("a model")
+}
+
+/// The gradients of a loss whose least value is at zero.
+fn gradients(model: &mut Model<nn::Linear>, seed: u64) -> Result<(Array, FlattenedModuleParam)> {
+    let x = normal(seed, &[32, 96]);
+    let trained = ParameterFilter::default();
+    let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| m.forward(x)?.square()?.mean(None))?;
+    Ok((loss, gradients))
+}
+
+/// The losses of so many steps.
+fn losses<O: Optimizer>(optimizer: &mut O, steps: u64) -> Vec<f32> {
+    let mut model = model();
+    let step = |at| {
+        let (loss, gradients) = gradients(&mut model, 10 + at).expect("differentiates");
+        model.update(optimizer, &gradients).expect("updates");
+        model.eval().expect("evaluates");
+        loss.item_exact::<f32>()
+    };
+    (0..steps).map(step).collect()
+}
+
+/// The relative distance of the last losses of a run with quantized moments and one with floats.
+fn apart<O: Optimizer>(float: O, mut quantized: QuantizedState<O>) -> f32 {
+    let mut float = float;
+    let (expected, found) = (losses(&mut float, 30), losses(&mut quantized, 30));
+    let (expected, found) = (expected[29], found[29]);
+    (found - expected).abs() / expected
+}
+
+#[test]
+fn a_run_is_that_of_floats_within_a_hundredth() {
+    let _deny = Policy::Deny.scope();
+    let adam = || Adam::new(3e-3);
+    assert!(apart(adam(), QuantizedState::eight_bits(adam()).expect("formats")) < 0.01);
+    // Sixteen values of a mean of squares, of which the least is a sixteenth of the largest: small steps are smaller here.
+    assert!(apart(adam(), QuantizedState::four_bits(adam()).expect("formats")) < 0.15);
+    let adamw = || AdamW::new(3e-3);
+    assert!(apart(adamw(), QuantizedState::eight_bits(adamw()).expect("formats")) < 0.01);
+    let lion = || Lion::new(1e-3);
+    assert!(apart(lion(), QuantizedState::eight_bits(lion()).expect("formats")) < 0.01);
+    let sgd = || {
+        let mut sgd = Sgd::new(1e-1);
+        sgd.momentum = 0.9;
+        sgd
+    };
+    assert!(apart(sgd(), QuantizedState::eight_bits(sgd()).expect("formats")) < 0.01);
+    let rms = || RmsProp::new(1e-3).expect("builds");
+    let unsigned = "dynamic:8:256:unsigned";
+    assert!(apart(rms(), QuantizedState::new(rms(), unsigned).expect("formats")) < 0.01);
+    let grad = || AdaGrad::new(1e-2);
+    assert!(apart(grad(), QuantizedState::new(grad(), unsigned).expect("formats")) < 0.01);
+}
+
+/// What the optimizer takes roots of before it adds anything, or means, is built, one parameter at a time.
+#[test]
+fn other_optimizers_build_a_moment_where_the_policy_lets_them() {
+    let _allow = Policy::Allow.scope();
+    let delta = || AdaDelta::new(1.0).expect("builds");
+    let unsigned = "dynamic:8:256:unsigned";
+    assert!(apart(delta(), QuantizedState::new(delta(), unsigned).expect("formats")) < 0.02);
+    let factor = || -> Adafactor { AdafactorBuilder::new().beta1(0.9).build().expect("builds") };
+    let rules = Rules::new().quantize("*.exp_avg", "dynamic:8:256").expect("rules");
+    assert!(apart(factor(), QuantizedState::new(factor(), &rules).expect("formats")) < 0.01);
+}
+
+/// What a step makes is what the optimizer makes of the dense moments, quantized: to the bit, but for the moment's own factor.
+#[test]
+fn a_step_is_that_of_the_dense_moments() {
+    for dtype in [Dtype::Float32, Dtype::Bfloat16] {
+        let (g, w) = (normal(3, &[64, 96]), normal(4, &[64, 96]).as_dtype(dtype).expect("casts"));
+        let mut quantized = QuantizedState::eight_bits(Adam::new(1e-2)).expect("formats");
+        let mut dense = Adam::new(1e-2);
+        let key = "w".into();
+        for step in 0..3 {
+            let g = g.multiply(Array::from_f32(1.0 - 0.3 * step as f32)).expect("multiplies");
+            let _allow = Policy::Allow.scope();
+            // The dense optimizer begins with what the codes stand for.
+            let own =
+                SavedMoments::of_values(&quantized.values().expect("values")).expect("lists").expect("of its kind");
+            *dense.state_mut() = own;
+            let (mut a, mut b) = (w.clone(), w.clone());
+            let _deny = Policy::Deny.scope();
+            let (made, counters) = Counters::of(|| quantized.update_single(&key, &g, &mut a));
+            made.expect("steps");
+            assert_eq!(counters.materialized, 0);
+            dense.update_single(&key, &g, &mut b).expect("steps");
+            assert_eq!(a.dtype(), b.dtype());
+            assert!(a.all_close(&b, 1e-6, 1e-6, None).expect("compares"), "{dtype:?}");
+        }
+        let values = quantized.values().expect("values");
+        let printed: Vec<String> = values.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        assert_eq!(printed, ["w.0: Dynamic(f32[64,96])", "w.1: Dynamic(f32[64,96])"]);
+    }
+}
+
+#[test]
+fn moments_take_as_many_bytes_as_their_formats_say() {
+    let mut optimizer = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
+    losses(&mut optimizer, 1);
+    // Codes and scales of the weight, and floats of the bias.
+    assert_eq!(optimizer.nbytes(), 2 * (64 * 96 + 64 * 96 / 256 * 4) + 2 * 64 * 4);
+    let mut optimizer = QuantizedState::four_bits(Adam::new(1e-3)).expect("formats").from_elements(1);
+    losses(&mut optimizer, 1);
+    assert_eq!(optimizer.nbytes(), 2 * (64 * 96 / 2 + 64 * 96 / 128 * 4) + 2 * (64 / 2 + 4));
+    let printed = |value: &Value| value.to_string();
+    assert_eq!(optimizer.values().expect("values").values().map(printed).collect::<Vec<_>>()[0], "Dynamic(f32[64])");
+}
+
+type State = (Model<nn::Linear>, QuantizedState<Adam>);
+
+#[test]
+fn a_compiled_step_is_the_eager_one_and_has_two_traces() {
+    let _deny = Policy::Deny.scope();
+    let new = || (model(), QuantizedState::eight_bits(Adam::new(3e-3)).expect("formats"));
+    let step = |(model, adam): &mut State, x: Array| {
+        let trained = ParameterFilter::default();
+        let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| m.forward(x)?.square()?.mean(None))?;
+        model.update(adam, &gradients)?;
+        Ok::<_, Error>(loss)
+    };
+    let (mut eager, mut compiled) = (new(), new());
+    let mut function = compile_with_state(CompileOptions::default(), step);
+    for at in 0..6 {
+        let x = normal(10 + at, &[32, 96]);
+        let expected = step(&mut eager, x.clone()).expect("runs");
+        let found = function.call(&mut compiled, x).and_then(|loss| loss.dense()).expect("runs");
+        let [expected, found] = [numbers(&expected)[0], numbers(&found)[0]];
+        assert!((expected - found).abs() < 1e-5 * expected, "{expected} and {found} in step {at}");
+    }
+    assert_eq!(function.stats().traces, 2);
+    // A code beside the middle of two may be another, of one that is as near.
+    let values = [&eager, &compiled].map(|(_, adam)| adam.values().expect("values"));
+    let _allow = Policy::Allow.scope();
+    for (key, value) in &values[0] {
+        let [a, b] = [value, &values[1][key]].map(|value| value.dense().expect("builds"));
+        let largest = a.abs().and_then(|a| a.max(None)).expect("the largest").item_exact::<f32>();
+        assert!(a.all_close(&b, 0.0, f64::from(0.01 * largest), None).expect("compares"), "{key}");
+    }
+}
+
+#[test]
+fn it_is_a_tree_and_a_copy_shares_nothing() {
+    let mut optimizer = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
+    assert_eq!(tree::structure(&optimizer).expect("a tree").leaves(), 0);
+    losses(&mut optimizer, 1);
+    let def = tree::structure(&optimizer).expect("a tree");
+    let paths: Vec<String> = def.paths().iter().map(ToString::to_string).collect();
+    assert_eq!(paths, ["bias.0", "bias.1", "weight.0.codes", "weight.0.scales", "weight.1.codes", "weight.1.scales"]);
+    let copied: QuantizedState<Adam> =
+        tree::unflatten(&def, tree::leaves(&optimizer, tree::Open::Fully).expect("leaves")).expect("is made again");
+    assert_eq!(copied.nbytes(), optimizer.nbytes());
+    let before = optimizer.clone();
+    losses(&mut optimizer, 1);
+    let [old, new] =
+        [&before, &optimizer].map(|own| numbers(&own.values().expect("values")["bias.0"].dense().expect("dense")));
+    assert_ne!(old, new);
+}
+
+/// A failing step, by shapes that do not fit, leaves model and moments.
+#[test]
+fn what_fails_changes_no_moment() {
+    let (mut model, mut optimizer) = (model(), QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats"));
+    let (_, gradients) = gradients(&mut model, 10).expect("differentiates");
+    model.update(&mut optimizer, &gradients).expect("updates");
+    let bytes = |optimizer: &QuantizedState<Adam>| {
+        let arrays = tree::arrays(optimizer).expect("arrays");
+        arrays.iter().map(|array| numbers(&array.as_dtype(Dtype::Float32).expect("casts"))).collect::<Vec<_>>()
+    };
+    let before = bytes(&optimizer);
+    let mut wrong = gradients.clone();
+    wrong.insert("weight".into(), normal(3, &[63, 96]));
+    // mlx-rs checks no shapes: the bias, which comes first, has been updated when the weight fails.
+    assert!(optimizer.update(&mut model, &wrong).is_err());
+    assert_eq!(bytes(&optimizer), before);
+    // Nothing of the failure is left in the optimizer.
+    assert!(optimizer.state.is_empty());
+    model.update(&mut optimizer, &gradients).expect("updates");
+    model.eval().expect("evaluates");
+}
+
+/// Moments that an optimizer has are quantized, and those of other formats are coded again by the next step.
+#[test]
+fn a_run_goes_on_in_fewer_bits() {
+    let _allow = Policy::Allow.scope();
+    let mut float = Stateful(Adam::new(1e-3));
+    losses(&mut float, 2);
+    let own = float.0.state.flatten().expect("lists").into_iter().map(|(key, array)| (key, array.clone()));
+    let own: std::collections::BTreeMap<_, _> = own.collect();
+    let mut optimizer = QuantizedState::eight_bits(float.0).expect("formats");
+    let values = optimizer.values().expect("values");
+    assert_eq!(values["weight.1"].to_string(), "Dynamic(f32[64,96])");
+    let [a, b] = [values["weight.1"].dense().expect("dense"), own["weight.1"].clone()];
+    let largest = b.max(None).expect("the largest").item_exact::<f32>();
+    assert!(a.all_close(&b, 0.0, f64::from(0.01 * largest), None).expect("compares"));
+    let (mut model, key) = (model(), "weight.1");
+    *optimizer.state_mut() =
+        SavedMoments::of_values(&[(key.to_owned(), b.into())].into()).expect("lists").expect("moments");
+    let (_, gradients) = gradients(&mut model, 10).expect("differentiates");
+    // One of two moments is none that mlx-rs takes.
+    check(
+        model.update(&mut optimizer, &gradients),
+        expect![[r#"
+            mlx-rs does not take the moments: Expecting next (key, value) pair, found none
+            help: restore the moments of an optimizer of the same kind"#]],
+    );
+}
+
+/// mlx-rs's own way to save is that of arrays.
+#[test]
+fn arrays_are_saved_and_loaded_into_moments_that_there_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("moments.safetensors");
+    let mut optimizer = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
+    losses(&mut optimizer, 2);
+    optimizer.state_mut().save_safetensors(&path).expect("saves");
+    let mut other = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
+    assert!(other.state_mut().load_safetensors(&path).is_err());
+    assert_eq!(other.nbytes(), 0);
+    losses(&mut other, 1);
+    other.state_mut().load_safetensors(&path).expect("loads");
+    let arrays = |own: &QuantizedState<Adam>| {
+        let floats = |array: &Array| numbers(&array.as_dtype(Dtype::Float32).expect("casts"));
+        tree::arrays(own).expect("arrays").iter().map(floats).collect::<Vec<_>>()
+    };
+    assert_eq!(arrays(&other), arrays(&optimizer));
+}
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn bad_input() {
+    check(
+        QuantizedState::new(Adam::new(1e-3), "dynamic:7:256"),
+        expect![[r#"
+        there is no dynamic format of 7 bits
+        help: use 8 bits, or 4 where memory is scarce"#]],
+    );
+    let mut optimizer = QuantizedState::new(Adam::new(1e-3), "affine:4:64").expect("a format");
+    let mut model = model();
+    let (_, gradients) = gradients(&mut model, 10).expect("differentiates");
+    // 96 is no multiple of 64.
+    check(
+        model.update(&mut optimizer, &gradients),
+        expect![[r#"
+        the moment weight.0: the last axis of f32[64,96] is not whole groups of 64, as affine has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
+    );
+    assert_eq!(optimizer.nbytes(), 0);
+    // A NaN has no code, and says so when it is evaluated.
+    let mut optimizer = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
+    let nan = gradients
+        .iter()
+        .map(|(path, array)| (path.clone(), array.multiply(Array::from_f32(f32::NAN)).expect("multiplies")));
+    model.update(&mut optimizer, nan.collect::<FlattenedModuleParam>()).expect("is lazy");
+    check(
+        tree::eval(&optimizer),
+        expect![[r#"
+        kernel DynamicQuantize failed: element 0 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]],
+    );
+}
