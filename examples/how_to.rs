@@ -8,7 +8,7 @@ use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
 use tacit::io::{Rotation, Training};
 use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm};
-use tacit::model::{Advisor, Outcome, Pattern, Row};
+use tacit::model::{Advisor, Outcome, Pattern, QuantizedState, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 use tacit::transform::value_and_grad;
@@ -19,7 +19,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 17] = [
+pub(crate) const SECTIONS: [Section; 18] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -37,6 +37,7 @@ pub(crate) const SECTIONS: [Section; 17] = [
     ("recorded", recorded),
     ("looped", looped),
     ("vocabulary", vocabulary),
+    ("moments", moments),
 ];
 
 // ANCHOR: model
@@ -327,6 +328,23 @@ fn vocabulary() -> Result<String> {
     Ok(format!("loss {loss:.2}, gradient {gradient:?}, {} bytes of the head built", counters.materialized_bytes))
 }
 // ANCHOR_END: vocabulary
+
+// ANCHOR: moments
+/// What Adam holds of each parameter after a step.
+fn moments() -> Result<String> {
+    let mut model = model()?;
+    let mut adam = QuantizedState::eight_bits(Adam::new(1e-3))?;
+    let x = ops::ones::<f32>(&[4, 128])?;
+    let (_, gradients) =
+        model.value_and_grad(ParameterFilter::default(), x, |m, x: Array| m.forward(&x)?.square()?.mean(None))?;
+    let (step, counters) = Counters::of(|| model.update(&mut adam, &gradients));
+    step?;
+    let values = adam.values()?;
+    let lines = values.iter().filter(|(key, _)| key.ends_with(".1")).map(|(key, value)| format!("{key} {value}"));
+    let lines: Vec<String> = lines.collect();
+    Ok(format!("{}\n{} bytes, {} materialized", lines.join("\n"), adam.nbytes(), counters.materialized_bytes))
+}
+// ANCHOR_END: moments
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

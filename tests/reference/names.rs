@@ -86,6 +86,7 @@ const PARTS: [Part; 6] = [
             ("model::training::Schedule", "crates/nn/src/training"),
             ("model::training::Accumulated", "crates/nn/src/training"),
             ("model::training::EarlyStopping", "crates/nn/src/training"),
+            ("model::QuantizedState", "crates/nn/src"),
             ("io::Rotation", "crates/io/src"),
         ],
     ),

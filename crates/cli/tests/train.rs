@@ -165,9 +165,10 @@ fn saved(folder: &Path) -> u64 {
 /// A run that is killed again and again ends in the same bytes as one that nobody has touched.
 #[test]
 fn a_run_that_is_killed_goes_on_to_the_same_bits() {
-    for (way, value) in [("--lora", "4"), ("--dora", "4"), ("--qat", "int8:8")] {
+    for (way, value, moments) in [("--lora", "4", "8"), ("--dora", "4", "32"), ("--qat", "int8:8", "4")] {
         let folder = Folder::new(&format!("killed{way}"));
-        let options = [way, value, "--steps", "40", "--rate", "1e-2", "--save-every", "3", "--report-every", "1"];
+        let steps = ["--steps", "40", "--rate", "1e-2", "--save-every", "3", "--report-every", "1"];
+        let options = [&[way, value, "--moments", moments], &steps[..]].concat();
         assert!(folder.run(&options, "whole").status.success());
         let kept = folder.at(".killed.training");
         let (mut kills, mut latest) = (0, 0);
@@ -233,11 +234,11 @@ fn what_cannot_be_trained_is_said() {
     "#]]);
     folder.refused(&with(&["--merge", "nf5"]), "adapter", expect![[r#"
         error: no format is named nf5
-        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
     "#]]);
     folder.refused(&["--qat", "nf5"], "adapter", expect![[r#"
         error: no format is named nf5
-        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
     "#]]);
     folder.refused(
         &with(&["--evaluate", "no.jsonl"]),

@@ -113,9 +113,23 @@ pub(super) struct Pace {
     /// What part of a weight, times the rate, each step takes from it
     #[arg(long, value_name = "DECAY", default_value_t = 0.0)]
     pub(super) decay: f32,
+    /// In how many bits the optimizer holds each of its two moments of a trained number
+    #[arg(long, value_enum, value_name = "BITS", default_value_t = MomentBits::ThirtyTwo)]
+    pub(super) moments: MomentBits,
     /// Multiply the change of adapters by this over their rank; without it by 2
     #[arg(long, value_name = "ALPHA")]
     alpha: Option<f32>,
+}
+
+/// How moments are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum MomentBits {
+    #[value(name = "32")]
+    ThirtyTwo,
+    #[value(name = "8")]
+    Eight,
+    #[value(name = "4")]
+    Four,
 }
 
 /// How the rate falls.
@@ -249,7 +263,7 @@ impl Options {
     /// What decides about the numbers of a run: one that was begun otherwise is another run.
     pub(super) fn described(&self, steps: u64) -> Vec<(&'static str, String)> {
         let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, keep_activations, seed, .. } = self;
-        let Pace { batch, accumulate, rate, warmup, schedule, clip, decay, alpha, .. } = pace;
+        let Pace { batch, accumulate, rate, warmup, schedule, clip, decay, moments, alpha, .. } = pace;
         let given: [(_, Option<&dyn ToString>); 18] = [
             ("--lora", lora.as_ref().map(|rank| rank as _)),
             ("--dora", dora.as_ref().map(|rank| rank as _)),
@@ -271,7 +285,8 @@ impl Options {
             ("--seed", Some(seed)),
         ];
         let text = |value: Option<&dyn ToString>| value.map_or("not given".to_owned(), ToString::to_string);
-        let schedule = [("--schedule", format!("{schedule:?}").to_lowercase())];
-        given.map(|(name, value)| (name, text(value))).into_iter().chain(schedule).collect()
+        let named = [("--schedule", format!("{schedule:?}")), ("--moments", format!("{moments:?}"))];
+        let named = named.map(|(name, value)| (name, value.to_lowercase()));
+        given.map(|(name, value)| (name, text(value))).into_iter().chain(named).collect()
     }
 }

@@ -10,9 +10,9 @@ use tacit_bridge::process::give_back_memory;
 use tacit_core::{Error, Result, tree};
 use tacit_models::{Batch, Config, Decoder, Rows, checkpointed_token_losses, token_losses};
 use tacit_nn::training::{Accumulated, clip_by_norm};
-use tacit_nn::{Model, Stateful};
+use tacit_nn::{Model, QuantizedState, Rules};
 
-use super::options::Plan;
+use super::options::{MomentBits, Plan};
 use super::saved::Saved;
 use crate::output::{Failure, Output};
 
@@ -96,13 +96,18 @@ impl Run<'_> {
         Ok(ended)
     }
 
-    fn optimizer(&self) -> Result<Stateful<AdamW>> {
+    fn optimizer(&self) -> Result<QuantizedState<AdamW>> {
         let built = AdamWBuilder::new(0.0).weight_decay(self.plan.pace.decay).build();
-        built.map(Stateful).map_err(|never| match never {})
+        let optimizer = built.unwrap_or_else(|never| match never {});
+        match self.plan.pace.moments {
+            MomentBits::ThirtyTwo => QuantizedState::new(optimizer, &Rules::new()),
+            MomentBits::Eight => QuantizedState::eight_bits(optimizer),
+            MomentBits::Four => QuantizedState::four_bits(optimizer),
+        }
     }
 
     /// One step: the gradient of the mean loss of what is learned in all its batches.
-    fn step(&self, made: u64, model: &mut Model<Decoder>, optimizer: &mut Stateful<AdamW>) -> Result<Step> {
+    fn step(&self, made: u64, model: &mut Model<Decoder>, optimizer: &mut QuantizedState<AdamW>) -> Result<Step> {
         let plan = self.plan;
         let batches = self.batches(made)?;
         let tokens = batches.iter().map(|rows| self.rows.learned(rows)).sum::<usize>();

@@ -8,7 +8,7 @@ use tacit_core::{Error, Result, printable};
 use tacit_files::{lock_work, make_folder};
 use tacit_io::{FileState, Rotation, Training, sources};
 use tacit_models::Decoder;
-use tacit_nn::{Model, ParameterFilter, Stateful};
+use tacit_nn::{Model, ParameterFilter, QuantizedState};
 use tacit_record::{Chart, Record, Recorder};
 
 use super::options::Options;
@@ -69,10 +69,10 @@ impl Saved {
     }
 
     /// Gives model and optimizer what they were, and says how many steps were made.
-    pub(super) fn restore(&mut self, model: &mut Model<Decoder>, optimizer: &mut Stateful<AdamW>) -> Result<u64> {
+    pub(super) fn restore(&mut self, model: &mut Model<Decoder>, optimizer: &mut QuantizedState<AdamW>) -> Result<u64> {
         let Some(run) = self.latest.take() else { return Ok(0) };
         run.restore_model(model)?;
-        run.restore_optimizer(&mut **optimizer)?;
+        run.restore_optimizer(optimizer)?;
         Ok(run.step)
     }
 
@@ -80,11 +80,11 @@ impl Saved {
         &mut self,
         step: u64,
         model: &Model<Decoder>,
-        optimizer: &Stateful<AdamW>,
+        optimizer: &QuantizedState<AdamW>,
         trained: &ParameterFilter,
     ) -> Result<()> {
         self.recorder.memory(step)?;
-        let run = Training::new(step).with_model(model, trained)?.with_optimizer(&**optimizer)?;
+        let run = Training::new(step).with_model(model, trained)?.with_optimizer(optimizer)?;
         let run = self.notes.iter().fold(run, |run, (name, text)| run.with_note(*name, text));
         self.rotation.save(&run).map(drop)
     }
