@@ -75,7 +75,9 @@ impl Sum<'_> {
         self.decoder.decode(self.isa, from, out, AHEAD);
         #[expect(clippy::float_cmp, reason = "a product with 1 changes nothing, with any other number it may")]
         if self.factor != 1.0 {
-            out.iter_mut().for_each(|element| *element *= self.factor);
+            for element in out {
+                *element *= self.factor;
+            }
         }
     }
 

@@ -61,7 +61,7 @@ fn a_long_sum_has_every_element() {
     for format in &FORMATS {
         let w = (format.of)(&normal(1, &[33, 4128])).expect("quantizes");
         let made = implicit((&w, &x), |(w, x)| w.add(x)).expect("adds");
-        assert!(dense(&made).eq_exact(&dense(&w).add(&x).expect("adds")).expect("compares"), "{w}");
+        assert!(dense(&made).eq_exact(dense(&w).add(&x).expect("adds")).expect("compares"), "{w}");
     }
 }
 
@@ -71,7 +71,7 @@ fn a_transposed_view_is_added_the_way_round_that_its_codes_lie() {
     let x = normal(2, &[64, 6]);
     for w in every(Dtype::Float32, 1, &[6, 64]) {
         let made = implicit((&w, &x), |(w, x)| w.t().add(x)).expect("adds");
-        assert!(dense(&made).eq_exact(&dense(&w).t().add(&x).expect("adds")).expect("compares"), "{w}");
+        assert!(dense(&made).eq_exact(dense(&w).t().add(&x).expect("adds")).expect("compares"), "{w}");
     }
 }
 
@@ -99,6 +99,6 @@ fn a_compiled_sum_is_the_same() {
         };
         let plain = implicit((&w, &x), moment).expect("runs");
         let compiled = compile(moment).call((&w, &x)).expect("runs");
-        assert!(dense(&plain).eq_exact(&dense(&compiled)).expect("compares"), "{w}");
+        assert!(dense(&plain).eq_exact(dense(&compiled)).expect("compares"), "{w}");
     }
 }

@@ -270,7 +270,7 @@ fn a_state_goes_on_in_another_format() {
     }
     run.restore_optimizer(&mut float).expect("is of the kind");
     let (own, other) = (&float.state()["layers.0.weight"].1, &quantized.values().expect("values")["layers.0.weight.1"]);
-    assert!(own.eq_exact(&other.dense().expect("builds")).expect("compares"));
+    assert!(own.eq_exact(other.dense().expect("builds")).expect("compares"));
 }
 
 #[test]
