@@ -18,7 +18,7 @@ use std::path::Path;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::transforms::eval;
-use tacit_core::Result;
+use tacit_core::{Error, Result};
 use tacit_io::Training;
 use tacit_nn::{Model, ParameterFilter};
 
@@ -64,7 +64,7 @@ use index::Index;
 ///
 /// # Errors
 ///
-/// The ranks do not see one folder, or save different things; a rank cannot write its file; another program saves into the
+/// The ranks do not see one folder, or save different things; a moment of an optimizer is an implicit array; a rank cannot write its file; another program saves into the
 /// folder. All ranks then fail, each with its own error or one that names the rank, and the old save is untouched.
 pub fn save_run<M: ModuleParameters>(
     folder: impl AsRef<Path>,
@@ -74,6 +74,11 @@ pub fn save_run<M: ModuleParameters>(
 ) -> Result<()> {
     let (folder, place) = (folder.as_ref(), Place::from(group));
     let taken_apart = leaves(model).and_then(|known| {
+        if let Some((key, moment)) = run.moments.first_key_value() {
+            let help =
+                "save what each rank holds by `Training::save`, in a file of the rank, and go on with as many ranks";
+            return Err(Error::invalid(format!("the moment {key} is {moment}, and codes are not split anew"), help));
+        }
         let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
         let kinds = model.leaf_kinds(&ParameterFilter::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
         let pieces =

@@ -16,7 +16,7 @@ use tacit_arrays::format::Nf4;
 use tacit_core::{Error, Result};
 use tacit_distributed::{FullyShard, Group, Shard, Split, load_run, save_run};
 use tacit_io::Training;
-use tacit_nn::{LoraConfig, Model, ParameterFilter};
+use tacit_nn::{LoraConfig, Model, ParameterFilter, QuantizedState};
 
 use crate::case::Case;
 use crate::child::FOLDER;
@@ -293,6 +293,13 @@ fn of_other_models(group: &Group) -> Result<()> {
     let help = "help: give every rank the same model, and states of the same names";
     let message = format!("rank {last} would save other arrays than rank 0, by their names, shapes or dtypes\n{help}");
     assert_eq!(found, message);
+    // Codes of moments cannot be split anew, for as many ranks as there are then.
+    let mut adam = QuantizedState::eight_bits(Adam::new(1e-2))?.from_elements(1);
+    adam.update_single(&"w".into(), &ops::ones::<f32>(&[64])?, &mut ops::ones::<f32>(&[64])?)?;
+    let found = refused(save_run(&folder, &Training::new(1).with_optimizer(&adam)?, &model, group), &folder);
+    let help =
+        "help: save what each rank holds by `Training::save`, in a file of the rank, and go on with as many ranks";
+    assert_eq!(found, format!("the moment w.0 is Dynamic(f32[64]), and codes are not split anew\n{help}"));
     // The folder of rank 0 cannot be made: the others are told by whom.
     group.barrier()?;
     if group.rank() == 0 {

@@ -113,7 +113,7 @@ fn training(path: &Path) -> Result<Vec<Value>> {
     let _ = run.restore_optimizer(&mut AdamW::new(1e-3));
     let _ = run.random();
     let states = run.states.into_values().flat_map(BTreeMap::into_values).map(Value::from);
-    Ok(run.parameters.into_values().chain(states).collect())
+    Ok(run.parameters.into_values().chain(run.moments.into_values()).chain(states).collect())
 }
 
 fn gguf(path: &Path) -> Result<Vec<Value>> {
