@@ -23,14 +23,19 @@ mod given_back;
 mod halves;
 #[path = "../../../core/tests/it/log.rs"]
 mod log;
+mod lookup;
 mod model;
 mod modules;
 mod parameters;
 mod qat;
 mod replaced;
 mod reported;
+mod rollback;
 mod sampler;
+mod speculative;
+mod texts;
 mod ties;
+mod toys;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;
