@@ -15,16 +15,6 @@ use super::{GenerateOptions, Sampler, SamplerState};
 /// use mlx_rs::Array;
 /// use tacit_core::Result;
 /// use tacit_nn::generate::{Draft, Drawing, GenerateOptions, Proposal, speculate};
-/// # use tacit_core::Tree;
-/// # use tacit_nn::generate::Trim;
-/// #
-/// # #[derive(Tree, Clone)]
-/// # struct Nothing;
-/// # impl Trim for Nothing {
-/// #     fn trim(&mut self, _: i32) -> Result<()> {
-/// #         Ok(())
-/// #     }
-/// # }
 ///
 /// /// Proposes a known answer, as far as it has gone on.
 /// struct Known(Vec<u32>);
@@ -46,9 +36,10 @@ use super::{GenerateOptions, Sampler, SamplerState};
 /// }
 ///
 /// let table = Array::from_slice(&[0.0f32, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], &[3, 3]);
-/// let step = |tokens: &Array, _: &mut Nothing| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
+/// let step = |tokens: &Array, _: &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
 /// let options = GenerateOptions { max_tokens: 4, ..GenerateOptions::default() };
-/// let mut tokens = speculate(step, &mut Nothing, Known(vec![2, 0, 0]), &[0, 1], &options)?;
+/// let mut state = ();
+/// let mut tokens = speculate(step, &mut state, Known(vec![2, 0, 0]), &[0, 1], &options)?;
 /// let ids = tokens.by_ref().map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
 /// assert_eq!(ids, [2, 0, 1, 2]);
 /// assert_eq!((tokens.stats().drafted, tokens.stats().accepted), (3, 2));

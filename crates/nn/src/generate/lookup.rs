@@ -11,25 +11,17 @@ use super::{Draft, Drawing, GenerateOptions, Proposal};
 /// the same lookup, by `&mut`, to the generation of each: it searches all of them.
 ///
 /// ```
-/// # extern crate tacit_core as tacit;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
-/// use tacit_core::{Result, Tree};
-/// use tacit_nn::generate::{GenerateOptions, Lookup, Trim, speculate};
-/// #
-/// # #[derive(Tree, Clone)]
-/// # struct Nothing;
-/// # impl Trim for Nothing {
-/// #     fn trim(&mut self, _: i32) -> Result<()> {
-/// #         Ok(())
-/// #     }
-/// # }
+/// use tacit_core::Result;
+/// use tacit_nn::generate::{GenerateOptions, Lookup, speculate};
 ///
 /// // After each token comes the next of three.
 /// let table = Array::from_slice(&[0.0f32, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], &[3, 3]);
-/// let step = |tokens: &Array, _: &mut Nothing| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
+/// let step = |tokens: &Array, _: &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
 /// let options = GenerateOptions { max_tokens: 9, ..GenerateOptions::default() };
-/// let mut tokens = speculate(step, &mut Nothing, Lookup::new(8), &[0, 1, 2, 0, 1], &options)?;
+/// let mut state = ();
+/// let mut tokens = speculate(step, &mut state, Lookup::new(8), &[0, 1, 2, 0, 1], &options)?;
 /// let ids = tokens.by_ref().map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
 /// assert_eq!(ids, [2, 0, 1, 2, 0, 1, 2, 0, 1]);
 /// // All but one in one step.

@@ -70,6 +70,13 @@ pub enum Mark {
     Parts(Vec<Option<Mark>>),
 }
 
+/// Nothing was seen.
+impl Trim for () {
+    fn trim(&mut self, _: i32) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl Trim for KvCache {
     fn trim(&mut self, tokens: i32) -> Result<()> {
         self.trim(tokens)

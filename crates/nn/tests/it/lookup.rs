@@ -113,6 +113,27 @@ fn a_text_ends_within_a_draft_at_its_stop() -> Result<()> {
     Ok(())
 }
 
+/// What a model says behind a token that it refuses is nobody's concern; behind others it has to be a distribution.
+#[test]
+fn nan_is_an_error_where_it_is_behind_the_text_alone() -> Result<()> {
+    let places = ops::arange::<_, i32>(0, 9, None)?.expand_dims(1)?;
+    for temperature in [0.0, 1e-3] {
+        let sampler = Sampler { temperature, ..Sampler::default() };
+        let options = GenerateOptions { sampler, ..options(3) };
+        let run = |broken: i32| -> Result<Vec<u32>> {
+            let table = ops::select(places.eq(Array::from_int(broken))?, Array::from_f32(f32::NAN), circle(9)?)?;
+            // After the tokens 1 and 2 came 7, and now comes 3.
+            let prompt = [1, 2, 7, 5, 1, 2];
+            let mut seen = Seen::new(1)?;
+            ids(speculate(bigram(table), &mut seen, Lookup::new(2), &prompt, &options)?)
+        };
+        assert_eq!(run(7)?, [3, 4, 5]);
+        let error = run(3).expect_err("it is NaN").to_string();
+        assert!(error.starts_with("the logits of sequence 0 are no distribution"), "{error}");
+    }
+    Ok(())
+}
+
 /// Each other number of tokens is a trace: there are few.
 #[test]
 fn a_compiled_step_is_traced_for_few_numbers_of_tokens() -> Result<()> {

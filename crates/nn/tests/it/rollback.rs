@@ -126,9 +126,16 @@ fn caches_of_all_kinds_hold_what_they_would_without_a_draft() -> Result<()> {
                 let mut own = caches(window, format)?;
                 let draft = Guess { answer: whole.clone(), at: 0, most, wrong };
                 let options = GenerateOptions { prefill: 2, ..options(24) };
-                let tokens = speculate(step()?, &mut own, draft, &PROMPT, &options)?;
+                let (mut run, longest) = (step()?, Cell::new(0));
+                let counted = |tokens: &Array, caches: &mut Vec<Cache>| {
+                    longest.set(longest.get().max(tokens.dim(1)));
+                    run(tokens, caches)
+                };
+                let tokens = speculate(counted, &mut own, draft, &PROMPT, &options)?;
                 let made = ids(tokens.take(take))?;
                 assert_eq!(made, whole[..take.min(24)], "{of}");
+                // Tokens that are seen again stand where others would be proposed.
+                assert!(longest.get() <= 1 + most as i32, "{of}: {}", longest.get());
                 let mut alone = caches(window, format)?;
                 ids(generate(step()?, &mut alone, &[PROMPT], &self::options(made.len()))?)?;
                 check(&mut own, &mut alone, &of)?;
