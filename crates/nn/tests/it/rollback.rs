@@ -5,11 +5,11 @@ use std::cell::Cell;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops, random};
-use tacit_core::{Error, Result, tree};
+use tacit_core::{Error, Result, Tree, tree};
 use tacit_nn::generate::{Draft, DraftModel, Drawing, GenerateOptions, Lookup, Mark, Proposal, Trim, speculate};
 use tacit_nn::{ArraysCache, Cache, KvCache, Window, generate};
 
-use crate::toys::{ids, options};
+use crate::toys::{circle, ids, options};
 
 const WORDS: i32 = 40;
 
@@ -223,6 +223,57 @@ fn a_lookup_goes_on_from_turn_to_turn() -> Result<()> {
         text.extend_from_slice(&turn);
         text.extend(made);
         assert_eq!(format!("{lookup:?}"), format!("{:?}", Lookup::new(4).matching(1).after(&text)));
+    }
+    Ok(())
+}
+
+/// A state of one's own that goes back to marks, and is told before by how many tokens.
+#[derive(Tree, Clone)]
+struct Told {
+    seen: Array,
+    #[tree(static)]
+    reserved: i32,
+}
+
+impl Trim for Told {
+    fn trim(&mut self, _: i32) -> Result<()> {
+        panic!("it goes back to its marks")
+    }
+
+    fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        self.reserved = tokens;
+        Ok(())
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        let mut before = ArraysCache::new(1);
+        before.set(0, self.seen.clone()).ok()?;
+        Some(Mark::Arrays(before))
+    }
+
+    fn rewind(&mut self, mark: Mark, tokens: i32) -> Result<()> {
+        let Mark::Arrays(before) = mark else { panic!("it is the mark of another") };
+        let before = before.get(0)?.expect("it was put there");
+        assert_eq!(self.seen.dim(1) - before.dim(1), tokens);
+        assert!(tokens <= self.reserved, "{tokens} of {}", self.reserved);
+        self.seen = before.clone();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_state_of_ones_own_goes_back_by_as_many_tokens_as_it_was_told() -> Result<()> {
+    let table = circle(9)?;
+    let step = |tokens: &Array, told: &mut Told| -> Result<Array> {
+        told.seen = ops::concatenate(&[&told.seen, tokens], 1)?;
+        Ok(table.take_axis(tokens, 0)?)
+    };
+    let answer: Vec<u32> = (1..30).map(|id| id % 9).collect();
+    for (wrong, count) in GUESSES.into_iter().zip([20, 20, 19, 18, 3]) {
+        let mut told = Told { seen: ops::zeros::<u32>(&[1, 0])?, reserved: 0 };
+        let draft = Guess { answer: answer.clone(), at: 0, most: 3, wrong };
+        assert_eq!(ids(speculate(step, &mut told, draft, &[8, 0], &options(count))?)?, answer[..count]);
+        assert_eq!(told.seen.as_slice::<u32>(), [&[8, 0], &answer[..count]].concat());
     }
     Ok(())
 }
