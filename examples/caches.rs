@@ -7,7 +7,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops, random};
 use tacit::compile::{CompileOptions, compile_with_state};
 use tacit::implicit_with_state;
-use tacit::model::generate::{self, Sampler, generate};
+use tacit::model::generate::{self, Lookup, Sampler, generate, speculate};
 use tacit::model::{KvCache, PaddingSide, Window};
 use tacit::prelude::*;
 
@@ -17,7 +17,7 @@ use tacit::prelude::*;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 10] = [
+pub(crate) const SECTIONS: [Section; 11] = [
     ("step", step),
     ("ordered", ordered),
     ("unequal", unequal),
@@ -28,6 +28,7 @@ pub(crate) const SECTIONS: [Section; 10] = [
     ("windowed", windowed),
     ("shared", shared),
     ("generated", generated),
+    ("drafted", drafted),
 ];
 
 const WIDTH: i32 = 64;
@@ -285,6 +286,27 @@ fn generated() -> Result<String> {
     Ok(format!("{} tokens made, {} in the cache", made.len(), cache.len()))
 }
 // ANCHOR_END: generated
+
+fn drafted() -> Result<String> {
+    let toy = toy()?;
+    let step = |tokens: &Array, cache: &mut KvCache| toy.logits(cache, tokens);
+    let prompt = [3, 14, 15, 9, 2, 6];
+    let (mut cache, mut other) = (toy.cache.clone(), toy.cache.clone());
+    let alone = generate(step, &mut other, &[prompt], &generate::GenerateOptions::default())?;
+    let alone = alone.collect::<Result<Vec<_>>>()?;
+    // ANCHOR: drafted
+    let options = generate::GenerateOptions::default();
+    let mut tokens = speculate(step, &mut cache, Lookup::new(7), &prompt, &options)?;
+    let made = tokens.by_ref().collect::<Result<Vec<_>>>()?;
+    let stats = tokens.stats();
+    // ANCHOR_END: drafted
+    assert_eq!(made, alone);
+    let steps = stats.tokens - stats.accepted;
+    Ok(format!(
+        "{} tokens in {steps} steps, {} of {} drafted ones accepted",
+        stats.tokens, stats.accepted, stats.drafted
+    ))
+}
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

@@ -101,6 +101,10 @@ const PARTS: [Part; 6] = [
             ("model::generate::Sequences", "crates/nn/src/generate"),
             ("model::generate::GenerateOptions", "crates/nn/src/generate"),
             ("model::generate::Sampler", "crates/nn/src/generate"),
+            ("model::generate::Draft", "crates/nn/src/generate"),
+            ("model::generate::DraftModel", "crates/nn/src/generate"),
+            ("model::generate::Lookup", "crates/nn/src/generate"),
+            ("model::generate::Trim", "crates/nn/src/generate"),
         ],
     ),
     (

@@ -99,6 +99,9 @@ assert generated() == greedy
 assert generated("--draft", draft) == greedy
 assert generated("--draft", draft, "--draft-tokens", 7, count=60) == text_of(tokens[:60])
 
+assert generated("--lookup") == greedy
+assert generated("--lookup", "--draft-tokens", 7, "--match-tokens", 1, count=60) == text_of(tokens[:60])
+
 # One file has the model, its tokenizer and its template.
 whole, alone = golden / "tokenizers/spm.gguf", Path(scratch.name) / "alone"
 alone.mkdir()
@@ -171,6 +174,8 @@ for folder in (model, ended):
     assert spoken.stdout.decode() == "".join(json.loads(line)["text"] + "\n" for line in done.stdout.decode().splitlines()), spoken
     drafted = subprocess.run([program, *both[:-1], "--draft", draft], input=turns.encode(), capture_output=True, timeout=60)
     assert drafted.stdout == spoken.stdout and b"accepted" in drafted.stderr, drafted
+    looked_up = subprocess.run([program, *both[:-1], "--lookup", "--match-tokens", "1"], input=turns.encode(), capture_output=True, timeout=60)
+    assert looked_up.stdout == spoken.stdout and b"accepted" in looked_up.stderr, looked_up
 
 # Caches that another program filled hold the beginning of what the user says.
 file = Path(scratch.name) / "begun.safetensors"

@@ -20,8 +20,8 @@ use clap::Args;
 use mlx_rs::Array;
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Policy, Result};
-use tacit_models::{Config, Decoder, Formats, Positions};
-use tacit_nn::generate::{Draft, GenerateOptions, Generation, Sampler, Texts, generate, speculate};
+use tacit_models::{Config, Decoder, Formats};
+use tacit_nn::generate::{DraftModel, GenerateOptions, Generation, Lookup, Sampler, Texts, generate, speculate};
 use tacit_nn::{Cache, DecoderRules, Model, Rules};
 use tokenizers::Tokenizer;
 
@@ -46,9 +46,15 @@ pub(crate) struct DecodingOptions {
     /// A smaller model with the same tokens, which drafts tokens that the model accepts or rejects
     #[arg(long, value_name = "MODEL")]
     draft: Option<PathBuf>,
-    /// How many tokens it drafts at a time
+    /// Draft tokens from the text so far, without a second model: those that followed its last tokens where they stood before
+    #[arg(long, conflicts_with = "draft")]
+    lookup: bool,
+    /// How many tokens are drafted at a time
     #[arg(long, value_name = "N", default_value_t = 3)]
     draft_tokens: usize,
+    /// How many last tokens must have stood in the text before
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "lookup")]
+    match_tokens: usize,
     /// Go on from the caches in this file, as mlx-lm writes them, and write them back in the end; a new file is begun where
     /// there is none
     #[arg(long, value_name = "FILE")]
@@ -134,9 +140,17 @@ pub(crate) struct Decoding<'o> {
     asked: GenerateOptions,
     step: Step,
     caches: Vec<Cache>,
-    draft: Option<(Step, Vec<Cache>)>,
+    draft: Option<Drafts>,
     /// Of all weights.
     bytes: usize,
+}
+
+/// What drafts tokens.
+enum Drafts {
+    /// A smaller model, with its caches.
+    Model(Step, Vec<Cache>),
+    /// The text so far.
+    Text(Lookup),
 }
 
 impl<'o> Decoding<'o> {
@@ -154,14 +168,17 @@ impl<'o> Decoding<'o> {
         let mut bytes = model.nbytes();
         let (caches, conversation) = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
         let caches = formatted(caches, options.kv.as_deref())?;
-        let draft = options.draft.as_deref().map(|draft| -> Result<(Step, Vec<Cache>)> {
-            same_tokens(&tokenizer, draft)?;
-            let (config, smaller) = read(draft, None, None)?;
-            bytes += smaller.nbytes();
-            let caches = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
-            Ok((Box::new(step::step(smaller, Positions::Last)), caches))
-        });
-        let draft = draft.transpose()?;
+        let draft = match &options.draft {
+            Some(draft) => {
+                same_tokens(&tokenizer, draft)?;
+                let (config, smaller) = read(draft, None, None)?;
+                bytes += smaller.nbytes();
+                let caches = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
+                Some(Drafts::Model(Box::new(step::step(smaller, 1)), caches))
+            }
+            None if options.lookup => Some(Drafts::Text(lookup(options, &tokenizer, conversation.as_ref())?)),
+            None => None,
+        };
         let ends = text::end_tokens(&source, &config.end_tokens, &tokenizer)?;
         let asked = GenerateOptions {
             sampler,
@@ -171,8 +188,9 @@ impl<'o> Decoding<'o> {
             prefill: config.prefill().unwrap_or(GenerateOptions::default().prefill),
             ..GenerateOptions::default()
         };
-        let positions = if draft.is_some() { Positions::All } else { Positions::Last };
-        let step: Step = Box::new(step::step(model, positions));
+        // Those that were drafted are judged, with the one before.
+        let judged = if draft.is_some() { options.draft_tokens.saturating_add(1) } else { 1 };
+        let step: Step = Box::new(step::step(model, judged));
         Ok((Self { options, source, tokenizer, ends, asked, step, caches, draft, bytes }, conversation))
     }
 
@@ -200,10 +218,11 @@ impl<'o> Decoding<'o> {
         let answering = Answering::begin();
         let Self { options, tokenizer, asked, step, caches, draft, .. } = self;
         let made: Generation<'_> = match draft {
-            Some((of_draft, state)) => {
-                let draft = Draft { step: of_draft, state, tokens: options.draft_tokens };
+            Some(Drafts::Model(of_draft, state)) => {
+                let draft = DraftModel::new(of_draft, state, options.draft_tokens);
                 speculate(step, caches, draft, tokens, asked)?
             }
+            Some(Drafts::Text(lookup)) => speculate(step, caches, lookup, tokens, asked)?,
             None => generate(step, caches, &[tokens], asked)?,
         };
         let texts = Texts::new(made, vec![Stream::new(tokenizer)], &options.stop)?;
@@ -288,6 +307,14 @@ fn notes(model: &Model<Decoder>, formats: &Formats) -> Result<Vec<String>> {
 /// Empty caches for this model.
 fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<Cache>> {
     tacit_models::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
+}
+
+/// What drafts from the text so far, of which a conversation in the prompt cache is the beginning.
+fn lookup(options: &DecodingOptions, tokenizer: &Tokenizer, before: Option<&Conversation>) -> Result<Lookup> {
+    let lookup = Lookup::new(options.draft_tokens).matching(options.match_tokens);
+    before.into_iter().flat_map(|before| &before.messages).try_fold(lookup, |lookup, message| {
+        Ok(lookup.after(&text::tokens(tokenizer, "the prompt cache", &message.content, false)?))
+    })
 }
 
 /// The caches in these formats, if there are some; half floats of a file are held as those of new caches are.

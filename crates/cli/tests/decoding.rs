@@ -128,6 +128,42 @@ fn an_input_that_is_no_text_is_named_as_such() {
     .assert_eq(&said);
 }
 
+/// The tokens are those of the model alone, whatever of its text was said before, also in a file that goes on.
+#[test]
+fn a_lookup_changes_no_token_of_texts_and_turns() {
+    let folder = std::env::temp_dir().join(format!("tacit-lookup-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let run = |command: &str, said: &str, options: &[&str]| {
+        let mut program = tacit(command, options);
+        let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut program = program.expect("starts");
+        program.stdin.take().expect("a pipe").write_all(said.as_bytes()).expect("is read");
+        let output = program.wait_with_output().expect("ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let json = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("json");
+        String::from_utf8(output.stdout).expect("text").lines().map(json).collect::<Vec<_>>()
+    };
+    let mut accepted = 0;
+    let mut check = |command: &str, said: &[&str], options: &[&str]| {
+        let cache = |name: &str, more: &[&str]| {
+            let file = folder.join(format!("{command}-{name}"));
+            let file = file.to_str().expect("text").to_owned();
+            let options = [options, &["--max-tokens", "30", "--json", "--prompt-cache", &file], more].concat();
+            said.iter().flat_map(|said| run(command, said, &options)).collect::<Vec<_>>()
+        };
+        let (alone, drafted) = (cache("alone", &[]), cache("lookup", &["--lookup", "--match-tokens", "1"]));
+        let tokens =
+            |answers: &[serde_json::Value]| answers.iter().map(|one| one["tokens"].clone()).collect::<Vec<_>>();
+        assert_eq!(tokens(&alone), tokens(&drafted));
+        assert!(drafted.iter().any(|answer| answer["drafted"].as_u64() > Some(0)), "{drafted:?}");
+        accepted += drafted.iter().filter_map(|answer| answer["accepted"].as_u64()).sum::<u64>();
+    };
+    check("generate", &["Hello, Hello, Hello"], &["--prompt", "-"]);
+    check("chat", &["one two\nand two\n", "one two\ntwo and one\n"], &[]);
+    assert!(accepted > 0);
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
 /// Checks that the arguments are refused, and how.
 fn refused(command: &str, options: &[&str], expected: &Expect) {
     let output = tacit(command, options).output().expect("starts");
@@ -171,6 +207,22 @@ fn what_cannot_be_done_is_said() {
         &expect![[r#"
         error: a draft has not seen what a prompt cache holds
         help: leave out `--draft` or `--prompt-cache`
+    "#]],
+    );
+    refused(
+        "generate",
+        &["--prompt", "a", "--lookup", "--draft-tokens", "0"],
+        &expect![[r#"
+        error: a draft of 0 tokens proposes nothing
+        help: let it propose at least 1, or use `generate`
+    "#]],
+    );
+    refused(
+        "chat",
+        &["--prompt", "a", "--lookup", "--match-tokens", "0"],
+        &expect![[r#"
+        error: a lookup of the last 0 tokens finds every place of a text
+        help: let at least 1 match, such as the last 2
     "#]],
     );
 }

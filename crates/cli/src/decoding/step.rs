@@ -7,15 +7,19 @@ use tacit_nn::{Cache, Model};
 
 use tacit_models::{Decoder, Positions};
 
-/// A compiled step of this model over its caches: the logits after the last of the tokens, `[batch, words]`, or after each.
+/// A compiled step of this model over its caches: the logits after the last of the tokens, `[batch, words]`, and of at most `judged`
+/// tokens those after each.
 ///
 /// It makes room in the caches first, which no compiled function can.
-pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array, &mut Vec<Cache>) -> Result<Array> {
+pub(crate) fn step(model: Model<Decoder>, judged: usize) -> impl FnMut(&Array, &mut Vec<Cache>) -> Result<Array> {
     let mut compiled = compile_with_state(
         CompileOptions { name: "the decoder's step".to_owned(), ..CompileOptions::default() },
         move |(model, caches): &mut (Model<Decoder>, Vec<Cache>), tokens: Array| {
+            // Of a prompt that goes in by pieces only the last logits are of use.
+            let each = (2..=judged).contains(&(tokens.dim(1) as usize));
+            let asked = if each { Positions::All } else { Positions::Last };
             let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;
-            if asked == Positions::Last { Ok::<_, tacit_core::Error>(logits.squeeze_axes(&[1])?) } else { Ok(logits) }
+            if each { Ok(logits) } else { Ok::<_, tacit_core::Error>(logits.squeeze_axes(&[1])?) }
         },
     );
     let mut state = (model, Vec::new());

@@ -1,41 +1,35 @@
-//! Several tokens at a time, of which a smaller model proposes all but one.
+//! Several tokens at a time, of which a draft proposes all but one.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, ops, random, transforms};
-use tacit_core::{Error, Result, Tree};
+use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit_core::{Aval, Error, Result, Tree};
 
+use super::behind::Behind;
 use super::generation::Engine;
 use super::plain::no_distribution;
 use super::stats::Clock;
-use super::steps::{Steps, padded};
+use super::steps::Steps;
 use super::verdict::{Verdict, leading};
-use super::{GenerateOptions, GenerateStats, Generation, Sampler, SamplerState, Trim};
+use super::{Draft, Drawing, GenerateOptions, GenerateStats, Generation, Proposal, Sampler, SamplerState, Trim};
 
-/// The smaller model of [`speculate`].
-pub struct Draft<'a, F, S> {
-    /// Its step, on the same vocabulary but for what one of both is filled up with.
-    pub step: F,
-    /// What it has seen, which is what the model has.
-    pub state: &'a mut S,
-    /// How many tokens it proposes at a time.
-    pub tokens: usize,
-}
-
-/// As [`generate`](super::generate()), with tokens that a smaller model proposes and one step of the model judges together.
+/// As [`generate`](super::generate()), with tokens that a [`Draft`] proposes and one step of the model judges together: those of a
+/// smaller model ([`DraftModel`](super::DraftModel)), or of the text so far ([`Lookup`](super::Lookup)).
 ///
 /// Greedily the tokens are those of the model alone, as far as its logits do not depend on how many tokens a step takes. Drawn
 /// ones are distributed as the model's own, by accepting and refusing (Leviathan et al. 2023,
-/// [arXiv:2211.17192](https://arxiv.org/abs/2211.17192)); filters, temperature and penalty shape both models' probabilities. The
-/// step returns the logits of all its tokens, and both states forget what was refused. There is one sequence. Where the draft
-/// has more logits than the model, as with vocabularies that are filled up to a round number, it never proposes those; where it
-/// has fewer, the last of its own stands for a token that was made and that it does not know; those of the prompt it has to know.
+/// [arXiv:2211.17192](https://arxiv.org/abs/2211.17192)). The step returns the logits of all its tokens, and the state forgets what was
+/// refused, or goes back to its [mark](Trim::mark). There is one sequence.
+///
+/// A step is given at most one token more than the draft proposes, and as many in most rounds, so that it is traced for few
+/// numbers of tokens. A state that goes back has not seen the tokens that were accepted in that round: they are given to it again, in
+/// the place of as many proposed ones.
 ///
 /// ```
 /// # extern crate tacit_core as tacit;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
 /// use tacit_core::{Result, Tree};
-/// use tacit_nn::generate::{Draft, GenerateOptions, Trim, speculate};
+/// use tacit_nn::generate::{DraftModel, GenerateOptions, Trim, speculate};
 ///
 /// #[derive(Tree, Clone)]
 /// struct Seen(Array);
@@ -56,7 +50,7 @@ pub struct Draft<'a, F, S> {
 ///     Ok(table.take_axis(tokens, 0)?)
 /// };
 /// let (mut seen, mut drafted) = (Seen(Array::from_int(0)), Seen(Array::from_int(0)));
-/// let draft = Draft { step: step(other), state: &mut drafted, tokens: 2 };
+/// let draft = DraftModel::new(step(other), &mut drafted, 2);
 /// let options = GenerateOptions { max_tokens: 4, ..GenerateOptions::default() };
 /// let ids = speculate(step(one), &mut seen, draft, &[0, 1], &options)?
 ///     .map(|token| Ok(token?.id))
@@ -69,119 +63,63 @@ pub struct Draft<'a, F, S> {
 ///
 /// # Errors
 ///
-/// As [`generate`](super::generate()); a state cannot forget.
-pub fn speculate<'a, S, E, D, G, F>(
+/// As [`generate`](super::generate()); the draft proposes no tokens or too many; a state cannot forget. Where a step fails, a state
+/// that went back is given the accepted tokens by one more step: if that fails as well, it lacks those.
+pub fn speculate<'a, S, E>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,
-    draft: Draft<'a, F, D>,
+    draft: impl Draft + 'a,
     prompt: &[u32],
     options: &GenerateOptions,
 ) -> Result<Generation<'a>>
 where
     S: Tree + Clone + Trim,
-    D: Tree + Clone + Trim,
     E: Into<Error>,
-    F: FnMut(&Array, &mut D) -> Result<Array, G> + 'a,
-    G: Into<Error>,
 {
     let clock = Clock::start();
     options.check(&[prompt])?;
-    if draft.tokens == 0 {
+    let most = draft.most();
+    if most == 0 {
         return Err(Error::invalid(
             "a draft of 0 tokens proposes nothing",
             "let it propose at least 1, or use `generate`",
         ));
     }
-    let Ok(most) = i32::try_from(draft.tokens) else {
+    if i32::try_from(most).is_err() {
         return Err(Error::invalid(
-            format!("a draft proposes {} tokens at a time", draft.tokens),
+            format!("a draft proposes {most} tokens at a time"),
             "let it propose a few, such as 3",
         ));
-    };
+    }
     let sampler = options.bounded_sampler(&[prompt]);
     let sampling = sampler.start(options.seed, &[prompt])?;
-    let mut engine = Speculative {
-        model: Behind::new(Steps::new(step, state), prompt),
-        draft: Behind::new(Steps::new(draft.step, draft.state), prompt),
-        most: draft.tokens,
-        sampler,
-        sampling,
-    };
+    let mut engine =
+        Speculative { model: Behind::new(Steps::new(step, state)), draft: Box::new(draft), most, sampler, sampling };
     if options.max_tokens > 0 {
-        // No more than all tokens are ever proposed.
-        let most = i32::try_from(options.max_tokens).map_or(most, |tokens| tokens.min(most));
-        engine.draft.steps.state.reserve_trim(most)?;
-        engine.model.steps.state.reserve_trim(most)?;
-        let tokens = padded(&[prompt], 0);
-        engine.draft.steps.prefill(&tokens, options.prefill)?;
-        engine.model.steps.prefill(&tokens, options.prefill)?;
-    } else {
-        engine.model.unseen.clear();
-        engine.draft.unseen.clear();
+        engine.model.reserve(most, options)?;
+        engine.draft.start(prompt, options)?;
+        engine.model.prefill(prompt, options)?;
     }
     Ok(Generation::new(Box::new(engine), options, 1, prompt.len(), clock))
 }
 
-struct Speculative<'a, S, D> {
+struct Speculative<'a, S> {
     model: Behind<'a, S>,
-    draft: Behind<'a, D>,
+    draft: Box<dyn Draft + 'a>,
     most: usize,
     sampler: Sampler,
     sampling: SamplerState,
 }
 
-/// A model and the tokens of the sequence that its state has not seen.
-struct Behind<'a, S> {
-    steps: Steps<'a, S>,
-    unseen: Vec<u32>,
-}
-
-impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
-    /// One that has seen all of a prompt but its last token.
-    fn new(steps: Steps<'a, S>, prompt: &[u32]) -> Self {
-        Self { steps, unseen: prompt.last().copied().into_iter().collect() }
-    }
-
-    /// What the state has not seen, with the last token that the step knows in the place of those that it does not.
-    fn tokens(&self) -> Array {
-        let last = self.steps.vocabulary.map_or(u32::MAX, |known| (known as u32).saturating_sub(1));
-        let tokens: Vec<u32> = self.unseen.iter().map(|&token| token.min(last)).collect();
-        Array::from_slice(&tokens, &[1, tokens.len() as i32])
-    }
-
-    /// The sequence has gone on by `tokens`, of which the state has seen `seen` and others, too, that it forgets.
-    fn follow(&mut self, tokens: &[u32], seen: usize) -> Result<()> {
-        let right = seen.min(tokens.len() - 1);
-        if seen > right {
-            self.steps.state.trim((seen - right) as i32)?;
-        }
-        self.unseen = tokens[right..].to_vec();
-        Ok(())
-    }
-
-    /// Sees the whole sequence but its last `unread` tokens.
-    fn end(&mut self, unread: usize) -> Result<()> {
-        if unread > self.unseen.len() {
-            self.steps.state.trim((unread - self.unseen.len()) as i32)?;
-        }
-        self.unseen.truncate(self.unseen.len().saturating_sub(unread));
-        if !self.unseen.is_empty() {
-            self.steps.logits(&self.tokens())?;
-            self.unseen.clear();
-        }
-        Ok(())
-    }
-}
-
 /// What a round made, to be read.
 struct Round {
-    /// The tokens that were proposed: `u32[n]`.
-    drafted: Array,
+    /// The tokens that were proposed, `u32[n]`, if some were.
+    drafted: Option<Array>,
     /// How many of them stay: `u32[1]`.
     stay: Array,
     /// What the model says after each of them, `u32[n + 1]`, or after those that stay, `u32[1]`.
     next: Array,
-    /// Whether the draft's logits were distributions, then whether the model's were: `bool[2n + 1]`.
+    /// Whether the logits of each were distributions, the draft's before the model's: `bool[m + n + 1]`.
     valid: Array,
     /// The recent tokens before each, and after the last.
     recent: Option<Array>,
@@ -189,41 +127,48 @@ struct Round {
     key: Array,
 }
 
-impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
-    /// The graph of a round that proposes `count` tokens. Where it fails, the states are what they were.
-    fn round(&mut self, count: usize) -> Result<Round> {
-        let before = (self.model.steps.state.clone(), self.draft.steps.state.clone());
-        let known = self.model.steps.vocabulary;
-        let mut made = self.propose_and_judge(count);
-        // Only now is it known which tokens the model knows: the draft may have proposed others, and nothing is computed yet.
-        let now = self.model.steps.vocabulary;
-        if known.is_none() && now.is_some() && self.draft.steps.vocabulary > now {
-            (*self.model.steps.state, *self.draft.steps.state) = before.clone();
-            made = self.propose_and_judge(count);
-        }
-        if made.is_err() {
-            (*self.model.steps.state, *self.draft.steps.state) = before;
-        }
-        made
+impl<S: Tree + Clone + Trim> Speculative<'_, S> {
+    /// The graph of a round of at most so many proposed tokens. Where it fails, the states are what they were.
+    fn round(&mut self, most: usize) -> Result<Round> {
+        let before = self.model.steps.state.clone();
+        self.propose_and_judge(most).inspect_err(|_| {
+            *self.model.steps.state = before;
+            self.model.see_accepted();
+            self.draft.fail();
+        })
     }
 
-    fn propose_and_judge(&mut self, count: usize) -> Result<Round> {
-        let greedy = self.sampler.temperature == 0.0;
-        let mut sampling = self.sampling.clone();
-        let (mut drafted, mut theirs, mut valid) = (Vec::new(), Vec::new(), Vec::new());
-        let mut tokens = self.draft.tokens();
-        for _ in 0..count {
-            let logits = self.draft.steps.last_logits(&tokens)?;
-            let logits = of_vocabulary(logits, self.model.steps.vocabulary)?;
-            if !greedy {
-                theirs.push(self.sampler.probabilities(&logits, &sampling)?);
+    fn propose_and_judge(&mut self, most: usize) -> Result<Round> {
+        let proposal = match self.model.steps.vocabulary.filter(|_| most > 0) {
+            // What the model does not know is not proposed: with its first step that is known.
+            None => None,
+            Some(vocabulary) => {
+                let drawing = Drawing { sampler: &self.sampler, state: &self.sampling, vocabulary };
+                let proposal = self.draft.propose(most, &drawing)?;
+                proposal.map(|proposal| checked(proposal, most, vocabulary)).transpose()?
             }
-            let drawn = self.sampler.sample(&logits, &mut sampling)?;
-            tokens = drawn.tokens.expand_dims(-1)?;
-            drafted.push(drawn.tokens);
-            valid.push(drawn.valid);
+        };
+        self.model.mark();
+        match proposal {
+            Some(proposal) => self.judge(proposal),
+            None => self.alone(),
         }
-        let drafted = ops::concatenate(&drafted, 0)?;
+    }
+
+    /// What the model says by itself.
+    fn alone(&mut self) -> Result<Round> {
+        let mut sampling = self.sampling.clone();
+        let logits = self.model.steps.last_logits(&self.model.tokens())?;
+        let drawn = self.sampler.sample(&logits, &mut sampling)?;
+        let stay = Array::from_slice(&[0u32], &[1]);
+        // As before the token, which the host appends.
+        let recent = self.sampling.recent.clone();
+        Ok(Round { drafted: None, stay, next: drawn.tokens, valid: drawn.valid, recent, key: sampling.key })
+    }
+
+    /// What the model says of tokens that may follow.
+    fn judge(&mut self, Proposal { tokens: drafted, law, valid }: Proposal) -> Result<Round> {
+        let count = drafted.dim(0);
         let seen = ops::concatenate(&[&self.model.tokens(), &drafted.expand_dims(0)?], 1)?;
         let logits = self.model.steps.logits(&seen)?;
         let &[_, given, vocabulary] = logits.shape() else {
@@ -232,42 +177,47 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
                 "return those of all its tokens, [batch, tokens, vocabulary]",
             ));
         };
-        let theirs = theirs.into_iter().map(|law| widened(law, vocabulary, 0.0)).collect::<Result<Vec<_>>>()?;
-        let logits = logits.try_index((0, given - count as i32 - 1.., ..))?;
+        let logits = logits.try_index((0, given - count - 1.., ..))?;
         let recent = self.sampling.recent.as_ref();
         let recent = recent.map(|recent| Sampler::recent_along(recent, &drafted)).transpose()?;
-        let (key, now) = random::split(&sampling.key, 2)?;
+        let (key, now) = random::split(&self.sampling.key, 2)?;
         let mut rows = SamplerState { key: now.clone(), recent: recent.clone() };
+        let mut valid: Vec<Array> = valid.into_iter().collect();
         let (stay, next);
-        if greedy {
+        if self.sampler.temperature == 0.0 {
             let drawn = self.sampler.sample(&logits, &mut rows)?;
-            stay = leading(&drawn.tokens.try_index(..count as i32)?.eq(&drafted)?)?;
+            stay = leading(&drawn.tokens.try_index(..count)?.eq(&drafted)?)?;
             next = drawn.tokens;
             valid.push(drawn.valid);
         } else {
             let ours = self.sampler.probabilities(&logits, &rows)?;
-            (stay, next) = Verdict::of(&drafted, &ours, &ops::concatenate(&theirs, 0)?)?.draw(&now)?;
+            let law = law.map_or_else(|| certain(&drafted, vocabulary), Ok)?;
+            (stay, next) = Verdict::of(&drafted, &ours, &law)?.draw(&now)?;
             valid.push(ours.sum_axis(-1, None)?.is_finite()?);
         }
-        Ok(Round { drafted, stay, next, valid: ops::concatenate(&valid, 0)?, recent, key })
+        Ok(Round { drafted: Some(drafted), stay, next, valid: ops::concatenate(&valid, 0)?, recent, key })
     }
 }
 
-impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Engine for Speculative<'_, S, D> {
+impl<S: Tree + Clone + Trim> Engine for Speculative<'_, S> {
     fn advance(&mut self, room: usize, _: &[bool], stats: &mut GenerateStats) -> Result<Vec<Vec<u32>>> {
-        let count = self.most.min(room.saturating_sub(1)).max(1);
-        let round = self.round(count)?;
-        let begun = [&round.drafted, &round.stay, &round.next, &round.valid].map(Clone::clone);
-        self.draft.steps.begin([])?;
-        self.model.steps.begin(begun)?;
-        transforms::eval([&round.drafted, &round.stay, &round.next, &round.valid])?;
+        // Tokens that the model has to see again take the places of proposed ones.
+        let most = (self.most + 1).saturating_sub(self.model.unseen.len()).min(room - 1);
+        let round = self.round(most)?;
+        self.draft.begin()?;
+        let mut read = vec![round.stay.clone(), round.next.clone(), round.valid.clone()];
+        read.extend(round.drafted.clone());
+        self.model.steps.begin(read.clone())?;
+        transforms::eval(&read)?;
+        let drafted = round.drafted.as_ref().map_or(&[][..], |drafted| drafted.as_slice::<u32>());
         let stay = round.stay.as_slice::<u32>()[0] as usize;
         // What comes after a token that was refused is nobody's concern.
-        if round.valid.as_slice::<bool>()[..=count + stay].contains(&false) {
+        let valid = round.valid.as_slice::<bool>();
+        if valid[..valid.len() - (drafted.len() - stay)].contains(&false) {
             return Err(no_distribution(0));
         }
         let next = round.next.as_slice::<u32>();
-        let mut tokens = round.drafted.as_slice::<u32>()[..stay].to_vec();
+        let mut tokens = drafted[..stay].to_vec();
         tokens.push(next[stay.min(next.len() - 1)]);
         if let Some(recent) = &round.recent {
             let last = Array::from_slice(&tokens[stay..], &[1, 1]);
@@ -275,9 +225,10 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Engine for Speculative<'_, 
             self.sampling.recent = Some(ops::concatenate(&[&followed, &last], 1)?);
         }
         self.sampling.key = round.key;
-        self.model.follow(&tokens, count)?;
-        self.draft.follow(&tokens, count - 1)?;
-        stats.drafted += count;
+        self.model.catch_up();
+        self.model.follow(&tokens, drafted.len())?;
+        self.draft.follow(&tokens)?;
+        stats.drafted += drafted.len();
         stats.accepted += stay;
         Ok(vec![tokens])
     }
@@ -290,21 +241,29 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Engine for Speculative<'_, 
     fn fail(&mut self) {}
 }
 
-/// A draft's logits `[batch, n]` for as many tokens as the model knows, of which it proposes none that it has not.
-fn of_vocabulary(logits: Array, vocabulary: Option<i32>) -> Result<Array> {
-    match vocabulary {
-        Some(known) if known < logits.dim(1) => Ok(logits.try_index((.., ..known))?),
-        Some(known) => widened(logits, known, f32::NEG_INFINITY),
-        None => Ok(logits),
+/// A proposal of tokens that the model knows.
+fn checked(proposal: Proposal, most: usize, vocabulary: i32) -> Result<Proposal> {
+    let Proposal { tokens, law, valid } = proposal;
+    let wrong = |what: &Array, help: &str| {
+        Err(Error::invalid(format!("a draft that is asked for {most} tokens proposes {}", Aval::from(what)), help))
+    };
+    let count = match *tokens.shape() {
+        [count] if (1..=most).contains(&(count as usize)) && tokens.dtype() == Dtype::Uint32 => count,
+        _ => return wrong(&tokens, "give one axis of tokens, u32, at least one and no more than were asked for"),
+    };
+    if let Some(law) = law.as_ref().filter(|law| law.shape() != [count, vocabulary] || law.dtype() != Dtype::Float32) {
+        return wrong(law, "give probabilities, f32, of all tokens that the model knows, a row for each proposed one");
     }
+    if let Some(valid) = valid.as_ref().filter(|valid| valid.shape() != [count] || valid.dtype() != Dtype::Bool) {
+        return wrong(valid, "say by a bool of each token whether it was drawn from a distribution");
+    }
+    // MLX checks no index.
+    let tokens = ops::minimum(&tokens, Array::from_slice(&[vocabulary as u32 - 1], &[1]))?;
+    Ok(Proposal { tokens, law, valid })
 }
 
-/// Rows filled up with a number to so many columns.
-fn widened(rows: Array, columns: i32, with: f32) -> Result<Array> {
-    let more = columns - rows.dim(1);
-    if more <= 0 {
-        return Ok(rows);
-    }
-    let filling = ops::full::<f32>(&[rows.dim(0), more], Array::from_f32(with))?.as_dtype(rows.dtype())?;
-    Ok(ops::concatenate(&[rows, filling], 1)?)
+/// The probabilities of tokens that were not drawn: `f32[n, vocabulary]`.
+fn certain(tokens: &Array, vocabulary: i32) -> Result<Array> {
+    let words = ops::arange::<_, u32>(0, vocabulary, None)?;
+    Ok(words.eq(tokens.expand_dims(1)?)?.as_dtype(Dtype::Float32)?)
 }

@@ -5,90 +5,13 @@ use std::collections::BTreeSet;
 
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, Dtype, fast, ops, random};
-use tacit_core::compile::{CompileOptions as Compiling, Constants};
-use tacit_core::{Error, Result, Tree, compile_with_state};
-use tacit_nn::generate::{
-    Detokenizer, Draft, Finish, GenerateOptions, GenerateStats, Piece, Sampler, Sequences, Texts, Token, Trim,
-    speculate,
-};
+use mlx_rs::{Array, Dtype, ops, random};
+use tacit_core::{Error, Result, compile_with_state};
+use tacit_nn::generate::{DraftModel, Finish, GenerateOptions, GenerateStats, Sampler, Sequences, Token, speculate};
 use tacit_nn::{ArraysCache, Cache, KvCache, Window, generate};
 
+use crate::toys::{NOTHING, Seen, attend, bigram, circle, eagerly, ids, noise, options};
 use crate::traced::denied;
-
-/// All that a model has seen, on the device.
-#[derive(Tree, Clone, Debug)]
-struct Seen(Array);
-
-impl Seen {
-    fn new(batch: i32) -> Result<Self> {
-        Ok(Self(ops::zeros::<u32>(&[batch, 0])?))
-    }
-
-    fn tokens(&self) -> Vec<u32> {
-        if self.0.size() == 0 {
-            return Vec::new();
-        }
-        self.0.as_slice::<u32>().to_vec()
-    }
-}
-
-impl Trim for Seen {
-    fn trim(&mut self, tokens: i32) -> Result<()> {
-        self.0 = self.0.try_index((.., ..self.0.dim(1) - tokens))?;
-        Ok(())
-    }
-}
-
-/// What stands before the first token of a shorter sequence.
-const NOTHING: u32 = 99;
-
-impl Sequences for Seen {
-    fn pad_left(&mut self, _: i32, _: &[i32]) -> Result<()> {
-        Ok(())
-    }
-
-    fn select(&self, rows: &[i32]) -> Result<Self> {
-        Ok(Self(self.0.take_axis(Array::from_slice(rows, &[rows.len() as i32]), 0)?))
-    }
-
-    fn merge(parts: &[Self]) -> Result<Self> {
-        let longest = parts.iter().map(|part| part.0.dim(1)).max().unwrap_or(0);
-        let filled = |part: &Self| {
-            let nothing =
-                ops::full::<u32>(&[part.0.dim(0), longest - part.0.dim(1)], Array::from_slice(&[NOTHING], &[1]))?;
-            ops::concatenate(&[&nothing, &part.0], 1)
-        };
-        Ok(Self(ops::concatenate(&parts.iter().map(filled).collect::<Result<Vec<_>, _>>()?, 0)?))
-    }
-}
-
-/// The next of a token is its row in the table.
-fn bigram(table: Array) -> impl FnMut(&Array, &mut Seen) -> Result<Array> {
-    move |tokens, seen| {
-        seen.0 = ops::concatenate(&[&seen.0, tokens], 1)?;
-        Ok(table.take_axis(tokens, 0)?)
-    }
-}
-
-/// Each of `count` tokens is followed by the next.
-fn circle(count: i32) -> Result<Array> {
-    let places = ops::arange::<_, i32>(0, count, None)?;
-    let next = places.add(Array::from_int(1))?.remainder(Array::from_int(count))?;
-    Ok(next.expand_dims(1)?.eq(&places)?.as_dtype(Dtype::Float32)?)
-}
-
-fn noise(count: i32, seed: u64) -> Result<Array> {
-    Ok(random::normal::<f32>(&[count, count], None, None, &random::key(seed)?)?)
-}
-
-fn options(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, ..GenerateOptions::default() }
-}
-
-fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Result<Vec<u32>> {
-    tokens.map(|token| Ok(token?.id)).collect()
-}
 
 #[test]
 fn the_state_has_seen_the_prompt_and_every_token() -> Result<()> {
@@ -129,7 +52,7 @@ fn nothing_is_run_for_no_tokens() -> Result<()> {
     let mut seen = Seen::new(1)?;
     assert_eq!(ids(generate(bigram(circle(5)?), &mut seen, &[[0, 1]], &options(0))?)?, [0u32; 0]);
     let (mut model, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
-    let draft = Draft { step: bigram(circle(5)?), state: &mut drafts, tokens: 2 };
+    let draft = DraftModel::new(bigram(circle(5)?), &mut drafts, 2);
     assert_eq!(ids(speculate(bigram(circle(5)?), &mut model, draft, &[0, 1], &options(0))?)?, [0u32; 0]);
     for seen in [seen, model, drafts] {
         assert!(seen.tokens().is_empty());
@@ -317,19 +240,6 @@ fn nan_is_an_error_and_no_token() -> Result<()> {
     Ok(())
 }
 
-/// Attention over a cache, on random weights: one head of 16, whose logits depend on all that it has seen.
-fn attend(tokens: &Array, caches: &mut [KvCache], embedding: &Array) -> Result<Array> {
-    let x = embedding.take_axis(tokens, 0)?.expand_dims(1)?;
-    let cache = &mut caches[0];
-    let turned = fast::rope_dynamic(&x, 16, false, 100.0, 1.0, cache.offset(), None)?;
-    let mask = cache.mask(tokens.dim(1))?;
-    let (keys, values) = cache.update(&turned, &x)?;
-    let y = fast::scaled_dot_product_attention(&turned, &keys, &values, 0.25, Some((&mask).into()), None)?;
-    // Another matrix than that of the tokens, which would be repeated.
-    let head = embedding.multiply(Array::from_f32(5.0))?.sin()?;
-    Ok(y.squeeze_axes(&[1])?.matmul(head.t())?)
-}
-
 #[test]
 fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()> {
     let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
@@ -359,14 +269,6 @@ fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()>
         assert_eq!(step.stats().traces, 2);
     }
     Ok(())
-}
-
-/// A step over one cache that makes room by itself.
-fn eagerly(embedding: Array) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
-    move |tokens, caches| {
-        caches[0].reserve(tokens.dim(1))?;
-        attend(tokens, caches, &embedding)
-    }
 }
 
 /// The tokens of each sequence.
@@ -476,275 +378,6 @@ fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
     Ok(())
 }
 
-/// What a draft proposed in vain is forgotten where a window has written over older tokens, too.
-#[test]
-fn windows_keep_what_they_see_when_a_draft_is_refused() -> Result<()> {
-    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
-    let other = random::normal::<f32>(&[40, 16], None, None, &random::key(9)?)?;
-    let near = embedding.add(other.multiply(Array::from_f32(0.05))?)?;
-    let prompt = [3u32, 1, 4, 1, 5, 9, 2];
-    for window in [
-        Window::Sliding { size: 4, sinks: 0 },
-        Window::Sliding { size: 4, sinks: 2 },
-        Window::Sliding { size: 1, sinks: 0 },
-        Window::Chunked { size: 4 },
-    ] {
-        let cache = || -> Result<_> { Ok(vec![KvCache::new([1, 1, 16], Dtype::Float32)?.with_window(window)?]) };
-        let mut caches = cache()?;
-        let alone = ids(generate(eagerly(embedding.clone()), &mut caches, &[prompt], &options(30))?)?;
-        for draft in [&other, &near] {
-            for (tokens, prefill) in [(1, 512), (3, 2), (9, 1)] {
-                let (mut caches, mut drafted) = (cache()?, cache()?);
-                let draft = Draft { step: eagerly(draft.clone()), state: &mut drafted, tokens };
-                let options = GenerateOptions { prefill, ..options(15) };
-                let made = ids(speculate(eagerly(embedding.clone()), &mut caches, draft, &prompt, &options)?)?;
-                assert_eq!(made, alone[..15], "{window:?} {tokens}");
-                // Caches that are full already can go on with a draft as well.
-                let (last, rest) = (made[14], &alone[15..]);
-                caches.trim(1)?;
-                drafted.trim(1)?;
-                let draft = Draft { step: eagerly(other.clone()), state: &mut drafted, tokens };
-                let made = ids(speculate(eagerly(embedding.clone()), &mut caches, draft, &[last], &options)?)?;
-                assert_eq!(made, rest, "{window:?} {tokens} goes on");
-            }
-        }
-    }
-    // What can never hold so much is refused before anything is seen.
-    let fixed = || {
-        KvCache::new([1, 1, 16], Dtype::Float32)?.with_window(Window::Sliding { size: 4, sinks: 0 })?.with_capacity(6)
-    };
-    let (mut caches, mut drafted) = (vec![fixed()?], vec![fixed()?]);
-    let draft = Draft { step: eagerly(other.clone()), state: &mut drafted, tokens: 3 };
-    let error =
-        speculate(eagerly(embedding.clone()), &mut caches, draft, &prompt, &options(4)).expect_err("it is too small");
-    expect![[r#"
-        to take 3 tokens away, a window of 4 needs 7 slots of a cache with 6
-        help: give it a larger capacity, or propose fewer tokens at a time"#]]
-    .assert_eq(&error.to_string());
-    assert!(caches[0].is_empty() && drafted[0].is_empty());
-    // Of one token no more is proposed than that.
-    let draft = Draft { step: eagerly(near), state: &mut drafted, tokens: 9 };
-    let options = GenerateOptions { prefill: 1, ..options(1) };
-    assert_eq!(ids(speculate(eagerly(embedding), &mut caches, draft, &prompt, &options)?)?.len(), 1);
-    Ok(())
-}
-
-#[test]
-fn caches_forget_what_a_draft_proposed_in_vain() -> Result<()> {
-    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
-    let other = random::normal::<f32>(&[40, 16], None, None, &random::key(9)?)?;
-    let step = |embedding: Array| {
-        let mut step = compile_with_state(
-            Compiling { constants: Constants::Allow, ..Compiling::default() },
-            move |caches: &mut Vec<KvCache>, tokens: Array| attend(&tokens, caches, &embedding),
-        );
-        move |tokens: &Array, caches: &mut Vec<KvCache>| -> Result<Array> {
-            caches[0].reserve(tokens.dim(1))?;
-            step.call(caches, &tokens)?.dense()
-        }
-    };
-    let cache = || -> Result<_> { Ok(vec![KvCache::new([1, 1, 16], Dtype::Float32)?]) };
-    let prompt = [3u32, 1, 4, 1, 5];
-    let mut caches = cache()?;
-    let alone = ids(generate(step(embedding.clone()), &mut caches, &[prompt], &options(30))?)?;
-    assert_eq!(caches[0].len(), 35);
-    let (mut caches, mut drafted) = (cache()?, cache()?);
-    let draft = Draft { step: step(other), state: &mut drafted, tokens: 3 };
-    let mut tokens = speculate(step(embedding), &mut caches, draft, &prompt, &options(30))?;
-    assert_eq!(ids(&mut tokens)?, alone);
-    let GenerateStats { drafted: proposed, accepted, .. } = tokens.stats();
-    assert!(accepted < proposed, "{accepted} of {proposed}");
-    drop(tokens);
-    assert_eq!([caches[0].len(), drafted[0].len()], [35, 35]);
-    Ok(())
-}
-
-struct Words(Vec<&'static str>);
-
-impl Detokenizer for Words {
-    fn push(&mut self, token: u32) -> Result<String> {
-        let word = self.0.get(token as usize);
-        word.map(|&word| word.to_owned()).ok_or_else(|| Error::invalid("no such word", "use the model's own"))
-    }
-
-    fn finish(&mut self) -> Result<String> {
-        Ok("!".to_owned())
-    }
-}
-
-/// What comes of the words from the second on, and why each sequence ended.
-fn read(words: &[&'static str], stops: &[&str], end: u32) -> Result<(String, Option<Finish>, Vec<u32>)> {
-    let mut seen = Seen::new(1)?;
-    let options = GenerateOptions { stop: vec![vec![end]], ..options(2 * words.len()) };
-    let tokens = generate(bigram(circle(words.len() as i32)?), &mut seen, &[[0]], &options)?;
-    let pieces = Texts::new(tokens, vec![Words(words.to_vec())], stops)?.collect::<Result<Vec<Piece>>>()?;
-    let text = pieces.iter().map(|piece| piece.text.as_str()).collect();
-    Ok((text, pieces.last().and_then(|piece| piece.finish), seen.tokens()))
-}
-
-#[test]
-fn text_ends_before_a_stop_and_the_state_with_the_token_that_completed_it() -> Result<()> {
-    let words = ["the", " qui", "ck br", "own", " fox", "."];
-    let stop = Some(Finish::Stop);
-    assert_eq!(read(&words, &["quick"], 99)?, (" ".into(), stop, vec![0, 1, 2]));
-    assert_eq!(read(&words, &["never", "own f"], 99)?, (" quick br".into(), stop, vec![0, 1, 2, 3, 4]));
-    // The token that ends it is no text, and what was held back comes out with it.
-    assert_eq!(read(&words, &["own."], 4)?, (" quick brown!".into(), stop, vec![0, 1, 2, 3, 4]));
-    let (text, finish, seen) = read(&words, &["nothing"], 99)?;
-    assert_eq!(
-        (text.as_str(), finish, seen.len()),
-        (" quick brown fox.the quick brown fox.the!", Some(Finish::Length), 13)
-    );
-    Ok(())
-}
-
-#[test]
-fn a_word_that_is_none_ends_its_sequence() -> Result<()> {
-    let mut seen = Seen::new(1)?;
-    let tokens = generate(bigram(circle(5)?), &mut seen, &[[0]], &options(9))?;
-    let mut texts = Texts::new(tokens, vec![Words(vec!["a", "b", "c"])], &[] as &[&str])?;
-    assert_eq!(texts.by_ref().take(2).map(|piece| Ok(piece?.text)).collect::<Result<String>>()?, "bc");
-    assert!(texts.next().is_some_and(|piece| piece.is_err()));
-    assert!(texts.next().is_none());
-    Ok(())
-}
-
-/// What a draft and a model make, and what they have seen of it.
-fn with_draft(
-    [model, draft]: [&Array; 2],
-    [count, take]: [usize; 2],
-    options: GenerateOptions,
-) -> Result<(Vec<u32>, GenerateStats)> {
-    let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
-    let draft = Draft { step: bigram(draft.clone()), state: &mut drafts, tokens: count };
-    let prompt = [2u32, 0, 1];
-    let mut tokens = speculate(bigram(model.clone()), &mut seen, draft, &prompt, &options)?;
-    let made = ids(tokens.by_ref().take(take))?;
-    let stats = tokens.stats();
-    drop(tokens);
-    let all = [&prompt[..], &made[..]].concat();
-    assert_eq!(seen.tokens(), all);
-    assert_eq!(drafts.tokens(), all);
-    Ok((made, stats))
-}
-
-#[test]
-fn a_draft_changes_no_token_of_a_greedy_model() -> Result<()> {
-    let model = noise(30, 1)?;
-    // One that is the model, one that often agrees, one that hardly does.
-    let near = model.add(noise(30, 2)?.multiply(Array::from_f32(0.3))?)?;
-    for (draft, least, most) in [(&model, 1.0, 1.0), (&near, 0.2, 0.99), (&noise(30, 3)?, 0.0, 0.5)] {
-        for penalty in [None, Some(3.0)] {
-            let repetition_penalty = penalty.unwrap_or(1.0);
-            let sampler = Sampler { repetition_penalty, repetition_window: 5, ..Sampler::default() };
-            for stop in [vec![], vec![vec![7]]] {
-                let options = GenerateOptions { sampler: sampler.clone(), stop, prefill: 2, ..options(40) };
-                let alone = ids(generate(bigram(model.clone()), &mut Seen::new(1)?, &[[2, 0, 1]], &options)?)?;
-                for count in [1, 2, 5] {
-                    for take in [40, 7] {
-                        let (made, stats) = with_draft([&model, draft], [count, take], options.clone())?;
-                        assert_eq!(made, alone[..take.min(alone.len())]);
-                        let rate = stats.accepted as f64 / stats.drafted as f64;
-                        if penalty.is_none() && alone.len() == 40 && take == 40 {
-                            assert!((least..=most).contains(&rate), "{count}: {rate}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Vocabularies that are filled up to different numbers: what only one of both knows is no token of the text.
-#[test]
-fn a_draft_may_know_more_tokens_than_the_model_or_fewer() -> Result<()> {
-    let model = noise(30, 1)?;
-    let near = model.add(noise(30, 2)?.multiply(Array::from_f32(0.3))?)?;
-    // One that would like best what the model does not know.
-    let more = ops::concatenate(&[&near, &ops::full::<f32>(&[30, 4], Array::from_f32(50.0))?], 1)?;
-    let more = ops::concatenate(&[&more, &ops::zeros::<f32>(&[4, 34])?], 0)?;
-    let fewer = near.try_index((..21, ..21))?;
-    for temperature in [0.0, 0.7] {
-        for draft in [&more, &fewer] {
-            for prompt in [&[2u32, 0, 1][..], &[2]] {
-                let sampler = Sampler { temperature, repetition_penalty: 1.2, ..Sampler::default() };
-                let options = GenerateOptions { sampler, ..options(40) };
-                let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
-                let draft = Draft { step: bigram(draft.clone()), state: &mut drafts, tokens: 3 };
-                let mut tokens = speculate(bigram(model.clone()), &mut seen, draft, prompt, &options)?;
-                let made = ids(&mut tokens)?;
-                let stats = tokens.stats();
-                drop(tokens);
-                assert!(stats.accepted > 0 && stats.accepted < stats.drafted, "{stats:?}");
-                assert_eq!(seen.tokens(), [prompt, &made].concat());
-                if temperature == 0.0 {
-                    let alone = ids(generate(bigram(model.clone()), &mut Seen::new(1)?, &[prompt], &options)?)?;
-                    assert_eq!(made, alone);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn a_draft_that_is_the_model_is_accepted_when_tokens_are_drawn() -> Result<()> {
-    let model = noise(12, 1)?;
-    let sampler = Sampler { temperature: 0.8, top_k: 5, repetition_penalty: 1.4, ..Sampler::default() };
-    let options = GenerateOptions { sampler, seed: 3, ..options(50) };
-    let (made, stats) = with_draft([&model, &model], [4, 50], options.clone())?;
-    assert_eq!(stats.accepted, stats.drafted);
-    assert_eq!(with_draft([&model, &model], [4, 50], options.clone())?.0, made);
-    assert_ne!(with_draft([&model, &model], [4, 50], GenerateOptions { seed: 4, ..options })?.0, made);
-    Ok(())
-}
-
-#[test]
-fn drawn_tokens_of_a_draft_are_distributed_as_the_models() -> Result<()> {
-    let logits = [0.0f32, 1.0, -0.5, 0.7];
-    let table = |row: &[f32]| ops::broadcast_to(Array::from_slice(row, &[1, 4]), &[4, 4]);
-    let sampler = Sampler { temperature: 1.0, top_k: 3, ..Sampler::default() };
-    let expected = sampler.probabilities(&Array::from_slice(&logits, &[1, 4]), &sampler.start(0, &[[0]])?)?;
-    let options = GenerateOptions { sampler, seed: 1, ..options(3000) };
-    let (made, stats) = with_draft([&table(&logits)?, &table(&[1.0, 0.0, 0.5, 0.1])?], [2, 3000], options)?;
-    assert!(stats.accepted < stats.drafted);
-    for (token, &expected) in expected.as_slice::<f32>().iter().enumerate() {
-        let found = made.iter().filter(|&&id| id as usize == token).count() as f64 / 3000.0;
-        let expected = f64::from(expected);
-        let deviation = (expected * (1.0 - expected) / 3000.0).sqrt();
-        assert!((found - expected).abs() <= 4.5 * deviation, "{token}: {found} {expected}");
-    }
-    Ok(())
-}
-
-#[test]
-fn a_draft_or_a_model_that_fails_leaves_both_states_as_they_were() -> Result<()> {
-    for of_draft in [true, false] {
-        let calls = Cell::new(0);
-        let (mut one, mut other) = (bigram(circle(9)?), bigram(circle(9)?));
-        let fails = |here: bool| {
-            calls.set(calls.get() + usize::from(here));
-            if here && calls.get() == 5 { Err(Error::invalid("not now", "try again")) } else { Ok(()) }
-        };
-        let model_step = |tokens: &Array, seen: &mut Seen| fails(!of_draft).and_then(|()| one(tokens, seen));
-        let draft_step = |tokens: &Array, seen: &mut Seen| fails(of_draft).and_then(|()| other(tokens, seen));
-        let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
-        let draft = Draft { step: draft_step, state: &mut drafts, tokens: 2 };
-        let mut tokens = speculate(model_step, &mut seen, draft, &[0], &options(100))?;
-        let made: Vec<u32> = tokens.by_ref().map_while(|token| token.ok().map(|token| token.id)).collect();
-        assert!(tokens.next().is_none());
-        drop(tokens);
-        assert_eq!(made, (1..=made.len() as u32).map(|id| id % 9).collect::<Vec<_>>());
-        assert!(!made.is_empty());
-        // All but the last token, of which the draft may not yet know the last that was accepted.
-        let all: Vec<u32> = (0..made.len() as u32).map(|id| id % 9).collect();
-        assert_eq!(seen.tokens(), all);
-        assert!(all.starts_with(&drafts.tokens()) && drafts.tokens().len() + 1 >= all.len());
-    }
-    Ok(())
-}
-
 #[test]
 fn what_cannot_be_generated_is_said() -> Result<()> {
     let fails = |prompts: &[&[u32]], options: GenerateOptions| {
@@ -754,17 +387,6 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         made.expect_err("it cannot").to_string()
     };
     let wrong = |tokens: &Array, _: &mut Seen| -> Result<Array> { Ok(circle(5)?.take_axis(tokens.try_index(0)?, 0)?) };
-    let last =
-        |tokens: &Array, _: &mut Seen| -> Result<Array> { Ok(circle(5)?.take_axis(tokens.try_index((.., -1))?, 0)?) };
-    let of_draft = |table: Array, model: &dyn Fn(&Array, &mut Seen) -> Result<Array>, count| {
-        let (mut seen, mut drafts) = (Seen::new(1).expect("a state"), Seen::new(1).expect("a state"));
-        let draft = Draft { step: bigram(table), state: &mut drafts, tokens: count };
-        match speculate(model, &mut seen, draft, &[0], &options(4)) {
-            Ok(mut tokens) => tokens.next().expect("an error").expect_err("it cannot").to_string(),
-            Err(error) => error.to_string(),
-        }
-    };
-    let all = |tokens: &Array, _: &mut Seen| -> Result<Array> { Ok(circle(5)?.take_axis(tokens, 0)?) };
     let mut seen = Seen::new(1)?;
     let messages = [
         fails(&[], options(4)),
@@ -773,9 +395,6 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         fails(&[&[0]], GenerateOptions { prefill: 0, ..options(4) }),
         fails(&[&[0]], GenerateOptions { stop: vec![vec![]], ..options(4) }),
         generate(wrong, &mut seen, &[[0, 1, 2]], &options(4)).expect_err("it has another shape").to_string(),
-        of_draft(circle(5)?, &last, 2),
-        of_draft(circle(5)?, &all, usize::MAX),
-        of_draft(circle(5)?, &all, 0),
     ];
     expect![[r#"
         there are no prompts
@@ -789,49 +408,7 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         a sequence to stop after is empty
         help: leave it out, or give its tokens
         a step on 2 tokens of 1 sequences gives logits of [2, 5]
-        help: return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token
-        a step that judges a draft gives the logits of its last token alone
-        help: return those of all its tokens, [batch, tokens, vocabulary]
-        a draft proposes 18446744073709551615 tokens at a time
-        help: let it propose a few, such as 3
-        a draft of 0 tokens proposes nothing
-        help: let it propose at least 1, or use `generate`"#]]
+        help: return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token"#]]
     .assert_eq(&messages.join("\n"));
-    let mut states = [Seen::new(1)?, Seen::new(1)?];
-    let [one, other] = &mut states;
-    let messages = [
-        Texts::new(generate(bigram(circle(5)?), one, &[[0]], &options(4))?, Vec::<Words>::new(), &["a"]),
-        Texts::new(generate(bigram(circle(5)?), other, &[[0]], &options(4))?, vec![Words(vec![])], &[""]),
-    ]
-    .map(|texts| texts.err().expect("it cannot").to_string());
-    expect![[r#"
-        0 detokenizers read 1 sequences
-        help: give one a sequence
-        a text to stop at is empty
-        help: leave it out, or give some text"#]]
-    .assert_eq(&messages.join("\n"));
-    Ok(())
-}
-
-#[test]
-fn layers_forget_all_or_none() -> Result<()> {
-    #[derive(Clone)]
-    struct Layer(i32);
-
-    impl Trim for Layer {
-        fn trim(&mut self, tokens: i32) -> Result<()> {
-            if tokens > self.0 {
-                return Err(Error::invalid("it is gone", "trim less"));
-            }
-            self.0 -= tokens;
-            Ok(())
-        }
-    }
-
-    let mut layers = vec![Layer(5), Layer(2)];
-    assert!(layers.trim(3).is_err());
-    assert_eq!(layers.iter().map(|layer| layer.0).collect::<Vec<_>>(), [5, 2]);
-    layers.trim(2)?;
-    assert_eq!(layers.iter().map(|layer| layer.0).collect::<Vec<_>>(), [3, 0]);
     Ok(())
 }

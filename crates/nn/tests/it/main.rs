@@ -23,6 +23,7 @@ mod given_back;
 mod halves;
 #[path = "../../../core/tests/it/log.rs"]
 mod log;
+mod lookup;
 mod model;
 mod modules;
 mod parameters;
@@ -30,8 +31,12 @@ mod qat;
 mod quantized_state;
 mod replaced;
 mod reported;
+mod rollback;
 mod sampler;
+mod speculative;
+mod texts;
 mod ties;
+mod toys;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;
