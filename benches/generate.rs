@@ -65,14 +65,33 @@ fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let bench = tacit_figures::bench!("generate");
     let extent = if bench.is_quick() { QUICK } else { FULL };
-    memory(&bench, &extent)?;
+    if bench.wants(&memory_case(&extent)) {
+        memory(&bench, &extent)?;
+    }
     let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
+    let all = all.filter(|weights| cases(&extent, weights.name).iter().any(|case| bench.wants(case)));
     let runner = |weights| Ok(RefCell::new(Runner::new(&extent, weights)?));
     let runners = all.map(runner).collect::<Result<Vec<_>>>()?;
     let beside = answered(Beside::given())?.map(RefCell::new);
     decoding(&bench, &extent, &runners, beside.as_ref())?;
     runners.iter().try_for_each(|runner| breakdown(&bench, &extent, &mut runner.borrow_mut()))?;
     prompts(&bench, &extent, &runners, beside.as_ref())
+}
+
+/// The cases of a format: compiled and eager steps, a prompt, and the parts of a step.
+fn cases(extent: &Extent, name: &str) -> [String; 4] {
+    let [compiled, eager] = ["compiled", "eager"].map(|way| format!("decode/{name}/{way}"));
+    [compiled, eager, format!("prompt{}/{name}", extent.prompt), format!("step/{name}/")]
+}
+
+/// The case of the memory that decoding takes.
+fn memory_case(extent: &Extent) -> String {
+    format!("memory/nf4/{}", extent.context)
+}
+
+/// Whether the case of this number is asked for in some format.
+fn asked(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>], number: usize) -> bool {
+    runners.iter().any(|runner| bench.wants(&cases(extent, runner.borrow().weights.name)[number]))
 }
 
 /// What the program beside answers, as an error of ours.
@@ -249,6 +268,9 @@ fn decoding(
     runners: &[RefCell<Runner>],
     beside: Option<&RefCell<Beside>>,
 ) -> Result<()> {
+    if !asked(bench, extent, runners, 0) && !asked(bench, extent, runners, 1) {
+        return Ok(());
+    }
     let theirs = theirs(beside, "decode")?;
     let [compiled, eager, reading] =
         ["/compiled", "/eager", ": the time to read the weights"].map(|suffix| named(suffix, runners));
@@ -286,7 +308,7 @@ const STEPS: u32 = 64;
 /// what is outside of it, which is the host's and MLX's.
 fn breakdown(bench: &Bench, extent: &Extent, runner: &mut Runner) -> Result<()> {
     let name = runner.weights.name;
-    if !bench.wants(&format!("step/{name}")) {
+    if !bench.wants(&cases(extent, name)[3]) {
         return Ok(());
     }
     runner.decode(true, extent.turn)?;
@@ -324,6 +346,9 @@ fn prompts(
     runners: &[RefCell<Runner>],
     beside: Option<&RefCell<Beside>>,
 ) -> Result<()> {
+    if !asked(bench, extent, runners, 2) {
+        return Ok(());
+    }
     let theirs = theirs(beside, &format!("prompt{}", extent.prompt))?;
     let [prompts, products] = ["", ": its products alone"].map(|suffix| named(suffix, runners));
     let mut turns = bench.turns().within(20 * extent.turn, extent.rounds.min(3));
@@ -359,7 +384,12 @@ fn memory(bench: &Bench, extent: &Extent) -> Result<()> {
     for _ in 0..4 {
         next = runner.call(true, next)?;
     }
-    let case = format!("memory/nf4/{}", extent.context);
-    bench.amount(&case, (resident::peak() - before) / 1e6, "MB", "the weights and the caches", held as f64 / 1e6);
+    bench.amount(
+        &memory_case(extent),
+        (resident::peak() - before) / 1e6,
+        "MB",
+        "the weights and the caches",
+        held as f64 / 1e6,
+    );
     Ok(())
 }
