@@ -30,9 +30,9 @@
 // A function that is compiled for an instruction set only passes that on to what is inlined into it.
 #![allow(clippy::inline_always)]
 
-#[cfg(target_arch = "x86_64")]
 mod added;
 pub mod affine;
+#[cfg(target_arch = "x86_64")]
 mod amx;
 mod arranged;
 mod attention;
