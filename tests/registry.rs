@@ -53,6 +53,7 @@ fn every_handler_is_registered() {
         low_rank_sum: sum of LowRank
         masked_astype: as_type of Masked
         masked_multiply: multiply of Masked, dense
+        packed_add: add of any Packed, dense
         packed_broadcast: broadcast of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..
         packed_dynamic_slice: dynamic_slice of any Packed, dense
@@ -64,6 +65,7 @@ fn every_handler_is_registered() {
         packed_slice_update: slice_update of any Packed, any
         rotated_concatenate: concatenate of Rotated, ..
         rotated_update: any update primitive of Rotated, ..
+        scaled_add: add of Scaled, dense
         scaled_sum: sum of Scaled
         scores_add: add of Scores, dense
         scores_astype: as_type of Scores
