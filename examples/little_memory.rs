@@ -9,7 +9,7 @@ mod characters;
 
 use std::time::Instant;
 
-use characters::{Corpus, Outcome, Shape, Transformer, bits, windows};
+use characters::{Corpus, Outcome, Shape, Transformer, bits, spread};
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, random};
@@ -92,8 +92,7 @@ fn run(corpus: &Corpus, held_out: &[u32], size: Size, of_moments: u32, seed: u64
     let seconds = begun.elapsed().as_secs_f64() / (steps - 2) as f64;
     let (mut model, adam) = state;
     let parameters = model.leaves(&ParameterFilter::default()).iter().map(|(_, array)| array.size()).sum();
-    let apart = (held_out.len() - shape.context - 1) / size.held_out;
-    let (x, y) = windows(held_out, (0..size.held_out).map(|window| window * apart), shape.context);
+    let (x, y) = spread(held_out, size.held_out, shape.context);
     let bits = bits(&model.forward(&x)?, &y)?.try_item_exact::<f32>()?;
     Ok(Run { bits, bytes: adam.nbytes(), parameters, seconds })
 }

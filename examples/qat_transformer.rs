@@ -13,7 +13,7 @@ mod characters;
 use std::ops::Range;
 use std::time::Instant;
 
-use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits, windows};
+use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits, spread};
 use indicatif::{ProgressBar, ProgressStyle};
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -96,8 +96,7 @@ impl Trainer<'_> {
     /// The loss on the held-out text.
     fn evaluate(&self, model: &mut Model<Transformer>) -> Outcome<f32> {
         let Size { shape: Shape { context, .. }, held_out, .. } = self.size;
-        let apart = (self.held_out.len() - context - 1) / held_out;
-        let (x, y) = windows(self.held_out, (0..held_out).map(|window| window * apart), context);
+        let (x, y) = spread(self.held_out, held_out, context);
         Ok(bits(&model.forward(&x)?, &y)?.try_item_exact::<f32>()?)
     }
 }

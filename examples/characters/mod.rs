@@ -116,6 +116,13 @@ pub(crate) fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context
     (cut(0), cut(1))
 }
 
+/// So many windows of a text, spread evenly over it.
+#[allow(dead_code, reason = "not every program has a held-out text")]
+pub(crate) fn spread(text: &[u32], count: usize, context: usize) -> (Array, Array) {
+    let apart = (text.len() - context - 1) / count;
+    windows(text, (0..count).map(|window| window * apart), context)
+}
+
 /// Nats for each character.
 pub(crate) fn nats(logits: &Array, next: &Array) -> Result<Array, Exception> {
     let logits = logits.reshape(&[-1, logits.dim(-1)])?;

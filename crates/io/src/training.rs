@@ -128,15 +128,10 @@ impl Training {
     ///
     /// mlx-rs cannot list the state.
     pub fn with_optimizer<O: Optimizer<State: SavedMoments>>(mut self, optimizer: &O) -> Result<Self> {
-        let mut arrays = Arrays::new();
-        self.moments = Parameters::new();
-        for (key, value) in optimizer.state().values()? {
-            match value {
-                Value::Dense(array) => drop(arrays.insert(key, array)),
-                implicit @ Value::Implicit(_) => drop(self.moments.insert(key, implicit)),
-            }
-        }
-        self.states.insert(OPTIMIZER.to_owned(), arrays);
+        let values = optimizer.state().values()?;
+        let dense = values.iter().filter_map(|(key, value)| Some((key.clone(), value.as_dense()?.clone())));
+        self.states.insert(OPTIMIZER.to_owned(), dense.collect());
+        self.moments = values.into_iter().filter(|(_, value)| value.is_implicit()).collect();
         self.optimizer = Some(short_name::<O>());
         Ok(self)
     }

@@ -2,19 +2,10 @@
 
 use half::slice::HalfFloatSliceExt;
 
+use crate::decode::{AHEAD, CHUNK, PIECE, decoder, in_parts};
 use crate::matrix::check_length;
-use crate::output::Output;
 use crate::unit::Decode;
-use crate::{Floats, FloatsMut, Isa, KernelError, Matrix, decode};
-
-/// Elements that one task writes.
-const CHUNK: usize = 1 << 16;
-
-/// Elements that are decoded at a time; they stay in the first-level cache.
-const PIECE: usize = 2048;
-
-/// Elements between one that is decoded and one that is asked for.
-const AHEAD: usize = 4096;
+use crate::{Floats, FloatsMut, Isa, KernelError, Matrix};
 
 /// Writes `factor * matrix + x` for `x: [n, k]` into `out: [n, k]`.
 ///
@@ -46,15 +37,15 @@ pub fn add_dense<'a>(
     check_length("x", x.len(), elements, "one for each element of the matrix")?;
     out.check(elements, "one for each element of the matrix")?;
     let (isa, mut out) = (Isa::detect(), Some(out));
-    decode::decoder(isa, matrix, &mut |decoder| {
+    decoder(isa, matrix, &mut |decoder| {
         let sum = Sum { isa, decoder, factor, x: &x };
         match out.take() {
-            Some(FloatsMut::F32(out)) => in_pieces(out, &|from, out| {
+            Some(FloatsMut::F32(out)) => in_parts(out, PIECE, CHUNK, &|from, out| {
                 sum.product(from, out);
                 sum.add(from, out);
             }),
-            Some(FloatsMut::F16(out)) => in_pieces(out, &|from, out| sum.rounded(from, out)),
-            Some(FloatsMut::Bf16(out)) => in_pieces(out, &|from, out| sum.rounded(from, out)),
+            Some(FloatsMut::F16(out)) => in_parts(out, PIECE, CHUNK, &|from, out| sum.rounded(from, out)),
+            Some(FloatsMut::Bf16(out)) => in_parts(out, PIECE, CHUNK, &|from, out| sum.rounded(from, out)),
             None => {}
         }
     });
@@ -102,15 +93,4 @@ impl Sum<'_> {
         self.add(from, piece);
         out.convert_from_f32_slice(piece);
     }
-}
-
-/// Calls `write` with each piece of the output, and where it starts, on all threads.
-fn in_pieces<T: Send>(out: &mut [T], write: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    let elements = out.len();
-    Output::new(out, elements).for_each(usize::MAX, 1, CHUNK, &|mut part| {
-        let start = part.columns().start;
-        for (i, piece) in part.row(0).chunks_mut(PIECE).enumerate() {
-            write(start + i * PIECE, piece);
-        }
-    });
 }

@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// Elements that one task writes.
-const CHUNK: usize = 1 << 16;
+pub(crate) const CHUNK: usize = 1 << 16;
 
 /// Elements that are decoded at a time where the output is not `f32`; they stay in the first-level cache.
-const PIECE: usize = 2048;
+pub(crate) const PIECE: usize = 2048;
 
 /// Elements between one that is decoded and one that is asked for.
-const AHEAD: usize = 4096;
+pub(crate) const AHEAD: usize = 4096;
 
 /// Writes every element of `matrix` into `out: [n, k]`.
 ///
@@ -71,7 +71,7 @@ fn decode_parts(matrix: &Matrix, out: FloatsMut, run: usize, each: usize, from: 
 }
 
 /// Calls `decode` with each run of `run` elements, or a part of it, and where it starts.
-fn in_parts<T: Send>(out: &mut [T], run: usize, each: usize, decode: &(dyn Fn(usize, &mut [T]) + Sync)) {
+pub(crate) fn in_parts<T: Send>(out: &mut [T], run: usize, each: usize, decode: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let elements = out.len();
     Output::new(out, elements).for_each(usize::MAX, 1, each, &|mut part| {
         let start = part.columns().start;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlx_rs::Array;
 use tacit_arrays::Placed;
+use tacit_core::tree::{Labels, Node, Reader, Visitor};
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
 use crate::filter::Role;
@@ -19,14 +20,14 @@ pub(crate) struct Held {
 
 #[derive(Clone, Debug)]
 pub(crate) struct HeldLeaf {
-    /// The path of the model's parameter and that of the child in it.
+    /// The path of the parameter or moment and that of the child in it.
     pub(crate) path: String,
     pub(crate) role: Role,
     pub(crate) array: Array,
 }
 
 impl Held {
-    /// Takes the value of the parameter at `path` apart.
+    /// Takes the value at `path` apart.
     pub(crate) fn new(path: &str, value: &Value) -> Result<Self> {
         let aval = value.aval()?;
         let mut leaves = Vec::new();
@@ -69,9 +70,33 @@ impl Held {
         }
     }
 
+    /// Shows it as a node of this name, whose leaves are those of the array at `path`; `moves` says which of them are trained.
+    pub(crate) fn show<'a>(
+        &'a self,
+        node: &'static str,
+        path: &str,
+        moves: impl Fn(Role) -> bool,
+        visitor: &mut dyn Visitor<'a>,
+    ) {
+        let children: Vec<&str> = self.leaves.iter().map(|leaf| &leaf.path[path.len() + 1..]).collect();
+        visitor.node(&Node::new(node, Labels::Keys(&children)).with_statics(&[(FORM, &self.form)]));
+        for leaf in &self.leaves {
+            if moves(leaf.role) { visitor.array(&leaf.array) } else { visitor.frozen(&leaf.array) }
+        }
+    }
+
     pub(crate) fn nbytes(&self) -> usize {
         self.leaves.iter().map(|leaf| leaf.array.nbytes()).sum()
     }
+}
+
+const FORM: &str = "form";
+
+/// What a node of this name [shows](Held::show): the form of its array, and the leaves.
+pub(crate) fn shown(node: &'static str, reader: &mut Reader<'_>) -> Result<(Form, Vec<Array>)> {
+    let entered = reader.enter(node)?;
+    let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<_>>()?;
+    Ok((entered.static_field(FORM)?, leaves))
 }
 
 /// An implicit array without data: equal and hash equal where the types and all static fields are.

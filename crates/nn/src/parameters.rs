@@ -325,6 +325,11 @@ pub(crate) fn some_of<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
 
 /// An error that names the parameter that it is of.
 pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
+    of_one(&format!("the parameter {path}"), error)
+}
+
+/// An error that names which of the things that rules name it is of.
+pub(crate) fn of_one(what: &str, error: &Error) -> Error {
     let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
-    Error::invalid(format!("the parameter {path}: {}", error.clause()), help)
+    Error::invalid(format!("{what}: {}", error.clause()), help)
 }

@@ -14,9 +14,10 @@ use tacit_arrays::format::Dynamic;
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree, Value, implicit};
 
-use crate::held::{Form, Held};
+use crate::held::{Held, shown};
 use crate::module::empty;
 use crate::moments::{Moments, SavedMoments, unlisted};
+use crate::parameters::of_one;
 use crate::stateful::of_another_form;
 use crate::{IntoRules, Rules};
 
@@ -64,7 +65,6 @@ const PARAMETER: &str = "parameter";
 
 /// The node of an implicit moment.
 const MOMENT: &str = "Moment";
-const FORM: &str = "form";
 
 impl<O: Optimizer> QuantizedState<O> {
     /// An optimizer whose moments take formats by their keys: those of mlx-rs, `layers.0.weight.0` for the mean of Adam's gradients
@@ -89,8 +89,8 @@ impl<O: Optimizer> QuantizedState<O> {
     /// A text is no format, a format does not fit a moment, or mlx-rs cannot list the state.
     pub fn new(optimizer: O, rules: impl IntoRules) -> Result<Self> {
         const LEAST: usize = 4096;
-        let (rules, moments) = (rules.into_rules()?, Moments::default());
-        let mut made = Self { optimizer, moments, rules, least: LEAST };
+        let rules = rules.into_rules()?;
+        let mut made = Self { optimizer, moments: Moments::default(), rules, least: LEAST };
         for (key, array) in taken(&mut made.optimizer)? {
             made.put(key, array.into())?;
         }
@@ -143,7 +143,9 @@ impl<O: Optimizer> QuantizedState<O> {
         let format = self.rules.format(&key, &aval).filter(|_| aval.size() >= self.least && aval.dtype.is_float());
         let value = match format {
             Some(format) if format.stores(&value) => value,
-            Some(format) => format.quantize(&value.dense()?).map_err(|error| in_moment(&key, &error))?,
+            Some(format) => {
+                format.quantize(&value.dense()?).map_err(|error| of_one(&format!("the moment {key}"), &error))?
+            }
             None => value.dense()?.into(),
         };
         self.moments.put(key, &value)
@@ -177,12 +179,6 @@ fn taken<O: Optimizer>(optimizer: &mut O) -> Result<Vec<(Rc<str>, Array)>> {
     let mut state = std::mem::replace(optimizer.state_mut(), nothing);
     let listed = state.flatten().map_err(unlisted)?;
     Ok(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
-}
-
-/// An error that names the moment that it is of.
-fn in_moment(key: &str, error: &Error) -> Error {
-    let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
-    Error::invalid(format!("the moment {key}: {}", error.clause()), help)
 }
 
 fn unread(error: impl std::fmt::Display) -> Error {
@@ -267,10 +263,10 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
         visitor.node(&Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template));
         for (key, held) in &self.moments.held {
             if held.is_implicit() {
-                let children: Vec<&str> = held.leaves.iter().map(|leaf| &leaf.path[key.len() + 1..]).collect();
-                visitor.node(&Node::new(MOMENT, Labels::Keys(&children)).with_statics(&[(FORM, &held.form)]));
+                held.show(MOMENT, key, |_| false, visitor);
+            } else {
+                held.leaves.iter().for_each(|leaf| visitor.frozen(&leaf.array));
             }
-            held.leaves.iter().for_each(|leaf| visitor.frozen(&leaf.array));
         }
         Ok(())
     }
@@ -309,9 +305,7 @@ impl<O> QuantizedState<O> {
                 self.moments.put(key.as_str().into(), &reader.array()?.into())?;
                 continue;
             }
-            let entered = reader.enter(MOMENT)?;
-            let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<Vec<Array>>>()?;
-            let form = entered.static_field::<Form>(FORM)?;
+            let (form, leaves) = shown(MOMENT, reader)?;
             if !self.moments.held.get_mut(key.as_str()).is_some_and(|held: &mut Held| held.refill(&form, &leaves)) {
                 self.moments.put(key.as_str().into(), &form.filled(&mut leaves.iter())?)?;
             }

@@ -50,8 +50,8 @@ static SIGNED_4: [f32; 16] = [
     0.8875, 1.0,
 ];
 
-/// The cubes of the sixteenths: of the tables that were tried the one with which a transformer of `examples/little_memory.rs` learned best, over
-/// fifteen seeds. The sixteenths themselves, their squares, and three decades of the unsigned map were worse.
+/// The cubes of the sixteenths: of the tables that were tried the one with which the transformer of `examples/little_memory.rs`
+/// learned best, over fifteen seeds. The sixteenths themselves, their squares, and three decades of the unsigned map were worse.
 static UNSIGNED_4: [f32; 16] = {
     let mut values = [0.0; 16];
     let mut code = 0;

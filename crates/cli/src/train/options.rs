@@ -285,8 +285,9 @@ impl Options {
             ("--seed", Some(seed)),
         ];
         let text = |value: Option<&dyn ToString>| value.map_or("not given".to_owned(), ToString::to_string);
-        let named = [("--schedule", format!("{schedule:?}")), ("--moments", format!("{moments:?}"))];
-        let named = named.map(|(name, value)| (name, value.to_lowercase()));
+        let named = [("--schedule", schedule.to_possible_value()), ("--moments", moments.to_possible_value())];
+        let named =
+            named.map(|(name, value)| (name, value.map_or_else(String::new, |value| value.get_name().to_owned())));
         given.map(|(name, value)| (name, text(value))).into_iter().chain(named).collect()
     }
 }

@@ -1,18 +1,16 @@
 //! A model as a tree.
 
-use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use super::Model;
 use crate::filter::Role;
-use crate::held::Form;
+use crate::held::shown;
 use crate::moved::Moved;
 
 const MODEL: &str = "Model";
 const PARAMETER: &str = "Parameter";
-const FORM: &str = "form";
 const TRAINING: &str = "training";
 
 impl<M: ModuleParameters> Arguments for Model<M> {
@@ -38,11 +36,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
                 }
                 continue;
             };
-            let children: Vec<&str> = held.leaves.iter().map(|leaf| &leaf.path[path.len() + 1..]).collect();
-            visitor.node(&Node::new(PARAMETER, Labels::Keys(&children)).with_statics(&[(FORM, &held.form)]));
-            for leaf in &held.leaves {
-                if moves(leaf.role) { visitor.array(&leaf.array) } else { visitor.frozen(&leaf.array) }
-            }
+            held.show(PARAMETER, path, moves, visitor);
         }
         Ok(())
     }
@@ -83,9 +77,7 @@ impl<M: ModuleParameters> Tree for Model<M> {
         let mut values = Vec::new();
         for path in keys {
             let value = if reader.is_at(PARAMETER) {
-                let entered = reader.enter(PARAMETER)?;
-                let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<Vec<Array>>>()?;
-                let form = entered.static_field::<Form>(FORM)?;
+                let (form, leaves) = shown(PARAMETER, reader)?;
                 if self.held.get_mut(path).is_some_and(|held| held.refill(&form, &leaves)) {
                     continue;
                 }
