@@ -56,6 +56,8 @@ pub struct QuantizedState<O> {
     optimizer: O,
     moments: Moments,
     rules: Rules,
+    /// The rules as a file has them: what a compiled function knows them by.
+    text: String,
     /// What has fewer elements stays as it is.
     least: usize,
 }
@@ -90,7 +92,10 @@ impl<O: Optimizer> QuantizedState<O> {
     pub fn new(optimizer: O, rules: impl IntoRules) -> Result<Self> {
         const LEAST: usize = 4096;
         let rules = rules.into_rules()?;
-        let mut made = Self { optimizer, moments: Moments::default(), rules, least: LEAST };
+        let text = serde_json::to_string(&rules).map_err(|error| {
+            Error::invalid(format!("the rules have no text: {error}"), "name formats that have one")
+        })?;
+        let mut made = Self { optimizer, moments: Moments::default(), rules, text, least: LEAST };
         for (key, array) in taken(&mut made.optimizer)? {
             made.put(key, array.into())?;
         }
@@ -260,7 +265,8 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
             hollow.moments.held.values_mut().flat_map(|held| &mut held.leaves).for_each(|leaf| empty(&mut leaf.array));
             Rc::new(hollow)
         };
-        visitor.node(&Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template));
+        let node = Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template);
+        visitor.node(&node.with_statics(&[("rules", &self.text), ("from_elements", &self.least)]));
         for (key, held) in &self.moments.held {
             if held.is_implicit() {
                 held.show(MOMENT, key, |_| false, visitor);

@@ -158,6 +158,28 @@ fn a_compiled_step_is_the_eager_one_and_has_two_traces() {
     }
 }
 
+/// Before there are moments, the rules alone say what the first step makes.
+#[test]
+fn a_compiled_step_serves_optimizers_of_other_rules() {
+    let adam = || Adam::new(3e-3);
+    let [eight, four] = [QuantizedState::eight_bits(adam()), QuantizedState::four_bits(adam())];
+    let (eight, four) = (eight.expect("formats"), four.expect("formats"));
+    let small = four.clone().from_elements(1);
+    let mut function = compile_with_state(CompileOptions::default(), |(model, adam): &mut State, x: Array| {
+        let trained = ParameterFilter::default();
+        let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| m.forward(x)?.square()?.mean(None))?;
+        model.update(adam, &gradients)?;
+        Ok::<_, Error>(loss)
+    });
+    let bytes = [eight, four, small].map(|adam| {
+        let mut state = (model(), adam);
+        function.call(&mut state, normal(10, &[32, 96])).expect("runs");
+        state.1.nbytes()
+    });
+    let weight = |bits: usize, block: usize| 2 * (64 * 96 * bits / 8 + 64 * 96 / block * 4);
+    assert_eq!(bytes, [weight(8, 256) + 2 * 64 * 4, weight(4, 128) + 2 * 64 * 4, weight(4, 128) + 2 * (64 / 2 + 4)]);
+}
+
 #[test]
 fn it_is_a_tree_and_a_copy_shares_nothing() {
     let mut optimizer = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
