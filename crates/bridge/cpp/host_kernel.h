@@ -11,6 +11,7 @@
 #include "bridge.h"
 #include "launch.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "plan.h"
 #include "poisoned.h"
 
 namespace tacit {
@@ -112,16 +113,6 @@ bool has_launch(const RustKernel& rust, const std::vector<array>& inputs, Backen
   return found;
 }
 
-// An input of a kernel that is no input of its node, because it is there already.
-struct Resident {
-  // Its number among all inputs of the kernel.
-  size_t place;
-  array value;
-};
-
-// In the order of their places; none where it is null.
-using Residents = std::shared_ptr<const std::vector<Resident>>;
-
 class HostKernel : public Primitive {
  public:
   // `launched` is its launch on the inputs that it is made for, on a GPU.
@@ -136,7 +127,7 @@ class HostKernel : public Primitive {
       output.set_data(mlx::core::allocator::malloc(output.nbytes()));
       encoder.set_output_array(output);
     }
-    dispatch(inputs, nullptr, outputs, outputs.front(), {});
+    dispatch(inputs, {}, outputs, outputs.front(), {});
   }
 
   void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
@@ -242,8 +233,8 @@ class HostKernel : public Primitive {
   // Has the kernel run on these arrays when their turn comes. `residents` are inputs too, which are there already. Who is
   // told of a failure holds `watched`; `kept` lives until then.
   void dispatch(
-      const std::vector<array>& inputs, Residents residents, const std::vector<array>& outputs, const array& watched,
-      std::vector<std::shared_ptr<array::Data>> kept) {
+      const std::vector<array>& inputs, std::vector<Residents> residents, const std::vector<array>& outputs,
+      const array& watched, std::vector<std::shared_ptr<array::Data>> kept) {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     std::vector<array> reads, writes;
     reads.reserve(inputs.size());
@@ -259,7 +250,7 @@ class HostKernel : public Primitive {
     encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads), residents = std::move(residents),
                       writes = std::move(writes), kept = std::move(kept)]() mutable {
       try {
-        evaluate(*rust, reads, residents.get(), writes);
+        evaluate(*rust, reads, residents, writes);
       } catch (const std::exception& error) {
         std::for_each(writes.begin(), writes.end(), poison);
         Failure failure = [rust, text = std::string(error.what())](bool later) {
@@ -283,24 +274,25 @@ class HostKernel : public Primitive {
   }
 
   static void evaluate(
-      const RustKernel& rust, std::vector<array>& reads, const std::vector<Resident>* residents,
+      const RustKernel& rust, std::vector<array>& reads, const std::vector<Residents>& residents,
       std::vector<array>& writes) {
-    std::vector<Buffer> from, to;
-    auto read = reads.begin();
-    auto add_reads = [&](size_t end) {
-      for (; from.size() < end; ++read) {
-        from.push_back(view(*read));
-      }
-    };
-    auto count = reads.size() + (residents == nullptr ? 0 : residents->size());
-    from.reserve(count);
-    if (residents != nullptr) {
-      for (const auto& resident : *residents) {
-        add_reads(resident.place);
-        from.push_back(view(resident.value));
+    auto count = reads.size();
+    for (const auto& some : residents) {
+      count += some->size();
+    }
+    // A buffer without a shape is one that is not filled yet: that of a scalar points somewhere too.
+    std::vector<Buffer> from(count, Buffer{nullptr, 0, nullptr, 0, 0}), to;
+    for (const auto& some : residents) {
+      for (const auto& resident : *some) {
+        from.at(resident.place) = view(resident.value);
       }
     }
-    add_reads(count);
+    auto read = reads.begin();
+    for (auto& buffer : from) {
+      if (buffer.shape == nullptr) {
+        buffer = view(*read++);
+      }
+    }
     for (const auto& value : writes) {
       to.push_back(view(value));
     }

@@ -32,7 +32,8 @@ class PlanKernel : public HostKernel {
   };
 
   PlanKernel(
-      mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, std::shared_ptr<const Face> face, Residents residents)
+      mlx::core::Stream stream, std::shared_ptr<RustKernel> rust, std::shared_ptr<const Face> face,
+      std::vector<Residents> residents)
       : HostKernel(stream, std::move(rust), 1), face_(std::move(face)), residents_(std::move(residents)) {}
 
   // The same plan with all inputs for residents that may be one; they leave `inputs`.
@@ -41,15 +42,25 @@ class PlanKernel : public HostKernel {
     std::vector<array> others;
     residents.reserve(inputs.size());
     for (size_t place = 0; place < inputs.size(); ++place) {
-      if (is_resident(inputs[place]) && !face_->is_donated[place]) {
+      if (may_be_resident(place, inputs[place])) {
         residents.push_back({place, std::move(inputs[place])});
       } else {
         others.push_back(std::move(inputs[place]));
       }
     }
     inputs = std::move(others);
-    return std::make_shared<PlanKernel>(
-        stream(), rust_, face_, std::make_shared<const std::vector<Resident>>(std::move(residents)));
+    return with_known({std::make_shared<const std::vector<Resident>>(std::move(residents))});
+  }
+
+  std::shared_ptr<Primitive> with_known(std::vector<Residents> residents) {
+    return std::make_shared<PlanKernel>(stream(), rust_, face_, std::move(residents));
+  }
+
+  // Whether this input can be read as it lies, by whoever holds it.
+  bool may_be_resident(size_t place, const array& input) const {
+    return !face_->is_donated[place] && input.is_available() && !input.is_tracer() &&
+        input.flags().row_contiguous &&
+        reinterpret_cast<uintptr_t>(input.data<char>()) % std::max<size_t>(input.itemsize(), 1) == 0;
   }
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
@@ -88,22 +99,17 @@ class PlanKernel : public HostKernel {
   }
 
  private:
-  // Whether an input can be read as it lies, by whoever holds it.
-  static bool is_resident(const array& input) {
-    return input.status() == array::Status::available && !input.is_tracer() && input.flags().row_contiguous &&
-        reinterpret_cast<uintptr_t>(input.data<char>()) % std::max<size_t>(input.itemsize(), 1) == 0;
-  }
-
   size_t residents_before(size_t place) const {
-    if (residents_ == nullptr) {
-      return 0;
-    }
     auto before = [](const Resident& resident, size_t place) { return resident.place < place; };
-    return std::lower_bound(residents_->begin(), residents_->end(), place, before) - residents_->begin();
+    size_t count = 0;
+    for (const auto& some : residents_) {
+      count += std::lower_bound(some->begin(), some->end(), place, before) - some->begin();
+    }
+    return count;
   }
 
   std::shared_ptr<const Face> face_;
-  Residents residents_;
+  std::vector<Residents> residents_;
 };
 
 // One of the results of a plan.
@@ -148,6 +154,15 @@ std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& prim
   return plan == nullptr || !nothing_poisoned() ? primitive : plan->with_residents(inputs);
 }
 
+bool may_be_resident(const Primitive& primitive, size_t place, const array& value) {
+  const auto* plan = dynamic_cast<const PlanKernel*>(&primitive);
+  return plan != nullptr && plan->may_be_resident(place, value);
+}
+
+std::shared_ptr<Primitive> with_known(Primitive& plan, std::vector<Residents> residents) {
+  return dynamic_cast<PlanKernel&>(plan).with_known(std::move(residents));
+}
+
 }  // namespace tacit
 
 using namespace tacit;
@@ -172,7 +187,7 @@ int tacit_plan_apply(
     }
     face->prototypes = prototypes_of(*rust, arrays);
     const auto& prototypes = face->prototypes;
-    auto primitive = std::make_shared<PlanKernel>(stream, rust, face, nullptr);
+    auto primitive = std::make_shared<PlanKernel>(stream, rust, face, std::vector<Residents>{});
     array all(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
     std::vector<array> made;
     for (size_t i = 0; i < prototypes.size(); ++i) {

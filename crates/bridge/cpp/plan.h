@@ -8,9 +8,25 @@
 
 namespace tacit {
 
+// An input of a kernel that is no input of its node, because it is there already.
+struct Resident {
+  // Its number among all inputs of the kernel.
+  size_t place;
+  array value;
+};
+
+// In the order of their places; none where it is null.
+using Residents = std::shared_ptr<const std::vector<Resident>>;
+
 // Takes those of `inputs` out that a plan can read where they lie, and gives the plan that knows them. MLX takes about a
 // microsecond for each input of a node, and a step of a decoder has hundreds of weights. What is no plan, and a plan while
 // an array may be poisoned, keeps its inputs: only an eval tells of that.
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs);
+
+// Whether input `place` of a primitive may be a resident: of a plan those that are not donated.
+bool may_be_resident(const Primitive& primitive, size_t place, const array& value);
+
+// The plan that knows these residents, a list for each part of the state that stays as it is. Nothing may be poisoned.
+std::shared_ptr<Primitive> with_known(Primitive& plan, std::vector<Residents> residents);
 
 }  // namespace tacit

@@ -44,6 +44,16 @@ std::vector<array> apart(const std::vector<array>& inputs) {
   return others;
 }
 
+// Whether arrays may be tracers of MLX's now, also those that were none when they were made.
+bool in_transform() {
+  static const auto& tracer = *[] {
+    auto* value = new array(Shape{}, mlx::core::bool_, nullptr, {});
+    value->set_tracer(true);
+    return value;
+  }();
+  return tracer.is_tracer();
+}
+
 class Program {
  public:
   // `replays` tells what to do if MLX refuses to compile: replay the recorded graph, or call the function each time.
@@ -67,20 +77,49 @@ class Program {
     return shapeless_;
   }
 
-  bool matches(const Handle* handles, size_t count) const {
-    if (!ready_ || count != key_.size() || mlx::core::default_device() != device_ ||
-        mlx::core::default_stream(device_) != stream_) {
+  // `known` are in their order, and the handles those of the inputs between.
+  bool matches(const Handle* handles, size_t count, const std::vector<const Known*>& known = {}) const {
+    // What is known is no tracer by itself, but all is one while MLX differentiates.
+    if (!known.empty() && (replay_ == nullptr || in_transform())) {
       return false;
     }
-    for (size_t i = 0; i < count; ++i) {
+    if (!ready_ || mlx::core::default_device() != device_ || mlx::core::default_stream(device_) != stream_) {
+      return false;
+    }
+    size_t number = 0;
+    auto next = known.begin();
+    for (size_t i = 0; i < count; ++i, ++number) {
+      for (; next != known.end() && (*next)->first == number; ++next) {
+        number = (*next)->end();
+      }
+      if (number >= key_.size()) {
+        return false;
+      }
       const auto& input = get(handles[i]);
-      const auto& [shape, dtype] = key_[i];
+      const auto& [shape, dtype] = key_[number];
       auto fits = shapeless_ ? input.ndim() == shape.size() : input.shape() == shape;
       if (!fits || input.dtype() != dtype || input.is_tracer()) {
         return false;
       }
     }
-    return true;
+    for (; next != known.end() && (*next)->first == number; ++next) {
+      number = (*next)->end();
+    }
+    return number == key_.size() && next == known.end();
+  }
+
+  // What a later call need not be given again; null where that cannot be, or does not pay.
+  std::unique_ptr<Known> know(size_t first, const Handle* handles, size_t count) const {
+    return ready_ && replay_ != nullptr && !collective_ && !in_transform() ? replay_->know(first, gather(handles, count))
+                                                                          : nullptr;
+  }
+
+  // Replays on inputs that match, some of them known.
+  void call_beside(const std::vector<const Known*>& known, const Handle* handles, size_t count, Sink outputs) const {
+    if (function_ != nullptr || !matches(handles, count, known)) {
+      throw std::runtime_error("a program was called beside what it does not know");
+    }
+    pour((*replay_)(gather(handles, count), known), outputs);
   }
 
   int call(const Handle* handles, size_t count, const Function& function, Sink outputs) {
@@ -239,10 +278,31 @@ bool tacit_program_shapeless(const Program* program) {
   return program->shapeless();
 }
 
-bool tacit_program_matches(const Program* program, const Handle* inputs, size_t count) {
+// `known` are in the order of the inputs, of which `others` are the rest.
+bool tacit_program_matches(
+    const Program* program, const Known* const* known, size_t known_count, const Handle* others, size_t count) {
   auto matches = false;
-  guarded([&] { matches = program->matches(inputs, count); });
+  guarded([&] { matches = program->matches(others, count, {known, known + known_count}); });
   return matches;
+}
+
+// Inputs that follow each other and stay what they are; null where a call must be given them.
+int tacit_program_know(const Program* program, size_t first, const Handle* inputs, size_t count, Known** known) {
+  return guarded([&] { *known = program->know(first, inputs, count).release(); });
+}
+
+void tacit_known_free(Known* known) {
+  guarded([&] { delete known; });
+}
+
+int tacit_known_get(const Known* known, size_t number, Handle* value) {
+  return guarded([&] { *value = own(known->arrays.at(number)); });
+}
+
+int tacit_program_call_beside(
+    const Program* program, const Known* const* known, size_t known_count, const Handle* others, size_t count,
+    Sink outputs) {
+  return guarded([&] { program->call_beside({known, known + known_count}, others, count, outputs); });
 }
 
 int tacit_program_call(

@@ -1,5 +1,6 @@
 #include "replay.h"
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
@@ -7,6 +8,7 @@
 #include "group.h"
 #include "mlx/transforms_impl.h"
 #include "plan.h"
+#include "poisoned.h"
 
 namespace tacit {
 
@@ -28,6 +30,7 @@ Replay::Replay(const std::vector<array>& tracers, const std::vector<array>& outp
   for (const auto& tracer : tracers) {
     sources.emplace(tracer.id(), static_cast<Source>(values_++));
   }
+  inputs_ = values_;
   auto constant = [&](const array& value) {
     constants_.push_back(value);
     return ~static_cast<Source>(constants_.size() - 1);
@@ -83,23 +86,66 @@ Replay::Replay(const std::vector<array>& tracers, const std::vector<array>& outp
   }
 }
 
-std::vector<array> Replay::operator()(const std::vector<array>& inputs) const {
-  std::vector<array> values;
-  values.reserve(values_);
-  values.insert(values.end(), inputs.begin(), inputs.end());
-  auto value = [&](Source source) { return source < 0 ? constants_[~source] : values[source]; };
-  for (const auto& step : steps_) {
-    std::vector<array> operands;
-    operands.reserve(step.operands.size());
-    for (auto source : step.operands) {
-      operands.push_back(value(source));
+std::vector<array> Replay::operator()(
+    const std::vector<array>& others, const std::vector<const Known*>& known) const {
+  std::vector<const array*> inputs;
+  inputs.reserve(inputs_);
+  auto other = others.begin();
+  auto add_others = [&](size_t end) {
+    while (inputs.size() < end) {
+      inputs.push_back(&*other++);
     }
-    auto primitive = with_residents(step.primitive, operands);
+  };
+  for (const auto* some : known) {
+    add_others(some->first);
+    for (const auto& input : some->arrays) {
+      inputs.push_back(&input);
+    }
+  }
+  add_others(inputs_);
+  std::vector<array> computed;
+  computed.reserve(values_ - inputs_);
+  auto value = [&](Source source) -> const array& {
+    if (source < 0) {
+      return constants_[~source];
+    }
+    auto number = static_cast<size_t>(source);
+    return number < inputs_ ? *inputs[number] : computed[number - inputs_];
+  };
+  auto resides = nothing_poisoned();
+  for (size_t number = 0; number < steps_.size(); ++number) {
+    const auto& step = steps_[number];
+    std::vector<Residents> residents;
+    std::vector<std::vector<Resident>::const_iterator> next;
+    for (const auto* some : known) {
+      if (const auto& own = some->residents[number]; resides && own != nullptr) {
+        residents.push_back(own);
+        next.push_back(own->begin());
+      }
+    }
+    auto resident = [&](size_t place) {
+      for (size_t i = 0; i < next.size(); ++i) {
+        if (next[i] != residents[i]->end() && next[i]->place == place) {
+          ++next[i];
+          return true;
+        }
+      }
+      return false;
+    };
+    std::vector<array> operands;
+    operands.reserve(residents.empty() ? step.operands.size() : 0);
+    for (size_t place = 0; place < step.operands.size(); ++place) {
+      if (!resident(place)) {
+        operands.push_back(value(step.operands[place]));
+      }
+    }
+    auto primitive = residents.empty() ? with_residents(step.primitive, operands)
+                                       : with_known(*step.primitive, std::move(residents));
     if (step.shapes.size() == 1) {
-      values.emplace_back(step.shapes[0], step.dtypes[0], std::move(primitive), std::move(operands));
+      computed.emplace_back(step.shapes[0], step.dtypes[0], std::move(primitive), std::move(operands));
     } else {
       for (auto& result : array::make_arrays(step.shapes, step.dtypes, primitive, operands)) {
-        values.push_back(std::move(result));
+        computed.push_back(std::move(result));
       }
     }
   }
@@ -109,9 +155,35 @@ std::vector<array> Replay::operator()(const std::vector<array>& inputs) const {
     results.push_back(value(source));
   }
   if (collective_) {
-    number_anew(inputs, results);
+    number_anew(others, results);
   }
   return results;
+}
+
+std::unique_ptr<Known> Replay::know(size_t first, std::vector<array> arrays) const {
+  auto is_there = [](const array& value) { return value.is_available() && !value.is_tracer(); };
+  // What comes of a collective is told apart by the inputs of a call.
+  if (collective_ || first + arrays.size() > inputs_ || !std::all_of(arrays.begin(), arrays.end(), is_there)) {
+    return nullptr;
+  }
+  auto known = std::make_unique<Known>(Known{first, std::move(arrays), {}});
+  for (const auto& step : steps_) {
+    std::vector<Resident> residents;
+    for (size_t place = 0; place < step.operands.size(); ++place) {
+      auto source = step.operands[place];
+      auto number = static_cast<size_t>(source);
+      if (source < 0 || number < first || number >= known->end()) {
+        continue;
+      }
+      const auto& value = known->arrays[number - first];
+      if (may_be_resident(*step.primitive, place, value)) {
+        residents.push_back({place, value});
+      }
+    }
+    known->residents.push_back(
+        residents.empty() ? nullptr : std::make_shared<const std::vector<Resident>>(std::move(residents)));
+  }
+  return known;
 }
 
 Traced trace(const Function& function, const std::vector<array>& inputs) {

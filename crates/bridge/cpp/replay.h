@@ -6,16 +6,35 @@
 #include <vector>
 
 #include "bridge.h"
+#include "plan.h"
 
 namespace tacit {
+
+// Inputs that follow each other and stay what they are, replay after replay. They are there already. Nothing in it changes, so
+// that any thread may let it go.
+struct Known {
+  // Their number among all inputs.
+  size_t first;
+  std::vector<array> arrays;
+  // Of each step, those that it reads where they lie; null where there are none.
+  std::vector<Residents> residents;
+
+  size_t end() const {
+    return first + arrays.size();
+  }
+};
 
 class Replay {
  public:
   // The graph from `tracers` to `outputs`. What does not depend on a tracer is kept as it is, where it is small.
   Replay(const std::vector<array>& tracers, const std::vector<array>& outputs);
 
-  // The graph on `inputs`, which have the avals of the tracers.
-  std::vector<array> operator()(const std::vector<array>& inputs) const;
+  // The graph on inputs that have the avals of the tracers: those that are known, in their order, and the others between.
+  std::vector<array> operator()(
+      const std::vector<array>& others, const std::vector<const Known*>& known = {}) const;
+
+  // What a replay need not be given again; null where it does not pay, or an array is not there yet.
+  std::unique_ptr<Known> know(size_t first, std::vector<array> arrays) const;
 
  private:
   // A value of a run if not negative, else a constant: ~constant.
@@ -31,6 +50,8 @@ class Replay {
   std::vector<Step> steps_;
   std::vector<array> constants_;
   std::vector<Source> outputs_;
+  size_t inputs_ = 0;
+  // The inputs and what is computed.
   size_t values_ = 0;
   bool collective_ = false;
 };

@@ -257,7 +257,13 @@ unsafe extern "C" {
     pub(crate) fn tacit_program_new(shapeless: bool, replays: bool, program: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_program_free(program: *mut c_void);
     pub(crate) fn tacit_program_shapeless(program: *const c_void) -> bool;
-    pub(crate) fn tacit_program_matches(program: *const c_void, inputs: *const mlx_array, count: usize) -> bool;
+    pub(crate) fn tacit_program_matches(
+        program: *const c_void,
+        known: *const *const c_void,
+        known_count: usize,
+        others: *const mlx_array,
+        count: usize,
+    ) -> bool;
     pub(crate) fn tacit_program_call(
         program: *mut c_void,
         inputs: *const mlx_array,
@@ -265,6 +271,23 @@ unsafe extern "C" {
         function: Function,
         outputs: Sink,
         outcome: *mut c_int,
+    ) -> c_int;
+    pub(crate) fn tacit_program_know(
+        program: *const c_void,
+        first: usize,
+        inputs: *const mlx_array,
+        count: usize,
+        known: *mut *mut c_void,
+    ) -> c_int;
+    pub(crate) fn tacit_known_free(known: *mut c_void);
+    pub(crate) fn tacit_known_get(known: *const c_void, number: usize, value: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_program_call_beside(
+        program: *const c_void,
+        known: *const *const c_void,
+        known_count: usize,
+        others: *const mlx_array,
+        count: usize,
+        outputs: Sink,
     ) -> c_int;
     pub(crate) fn tacit_any_tracer(arrays: *const mlx_array, count: usize) -> bool;
     pub(crate) fn tacit_set_no_fuse();

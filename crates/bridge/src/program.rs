@@ -63,9 +63,17 @@ impl Program {
     /// the latest trace, and none is a tracer of MLX's.
     #[must_use]
     pub fn matches(&self, inputs: &[&Array]) -> bool {
-        // SAFETY: the program and the handles are live.
-        self.with_handles(inputs, |handles| unsafe {
-            ffi::tacit_program_matches(self.raw, handles.as_ptr(), handles.len())
+        self.matches_beside(&[], inputs)
+    }
+
+    /// The same of a call with what is known, in the order of the inputs, and the others. While a transform of MLX's goes on,
+    /// nothing is known.
+    #[must_use]
+    pub fn matches_beside(&self, known: &[&KnownInputs], others: &[&Array]) -> bool {
+        let known = KnownInputs::pointers(known);
+        // SAFETY: the program, what is known and the handles are live.
+        self.with_handles(others, |handles| unsafe {
+            ffi::tacit_program_matches(self.raw, known.as_ptr(), known.len(), handles.as_ptr(), handles.len())
         })
     }
 
@@ -104,6 +112,43 @@ impl Program {
         })
     }
 
+    /// What calls need not be given again: `inputs`, which follow each other from number `first` on, as long as they stay the
+    /// same. `None` where a call must be given them: before the first trace, where MLX runs what it compiled, where an array is
+    /// not computed yet, and where collectives are told apart by their inputs.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn know(&self, first: usize, inputs: &[&Array]) -> Result<Option<KnownInputs>, BridgeError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the program, the handles and the pointer are live for the call.
+        check(self.with_handles(inputs, |handles| unsafe {
+            ffi::tacit_program_know(self.raw, first, handles.as_ptr(), handles.len(), &raw mut raw)
+        }))?;
+        Ok((!raw.is_null()).then_some(KnownInputs { raw }))
+    }
+
+    /// Replays on what is known, in the order of the inputs, and on the others, which [match](Self::matches_beside); appends
+    /// the results to `outputs`.
+    ///
+    /// # Errors
+    ///
+    /// They do not match, or MLX cannot build the results.
+    pub fn call_beside(
+        &self,
+        known: &[&KnownInputs],
+        others: &[&Array],
+        outputs: &mut Vec<Array>,
+    ) -> Result<(), BridgeError> {
+        let known = KnownInputs::pointers(known);
+        // SAFETY: everything is live for the call.
+        check(self.with_handles(others, |handles| unsafe {
+            let (known, known_count) = (known.as_ptr(), known.len());
+            let (others, count) = (handles.as_ptr(), handles.len());
+            ffi::tacit_program_call_beside(self.raw, known, known_count, others, count, arrays::sink_into(outputs))
+        }))
+    }
+
     fn with_handles<T>(&self, inputs: &[&Array], call: impl FnOnce(&[mlx_array]) -> T) -> T {
         let mut handles = self.handles.take();
         handles.clear();
@@ -118,6 +163,42 @@ impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the program is ours and is freed once, on the thread that made it.
         unsafe { ffi::tacit_program_free(self.raw) };
+    }
+}
+
+/// Inputs of a [`Program`] that stay what they are from call to call; made by [`Program::know`].
+///
+/// It serves this program, and this trace of it, alone.
+pub struct KnownInputs {
+    raw: *mut c_void,
+}
+
+impl KnownInputs {
+    fn pointers(all: &[&Self]) -> Vec<*const c_void> {
+        all.iter().map(|known| known.raw.cast_const()).collect()
+    }
+
+    /// One of them, counted from the first.
+    ///
+    /// # Errors
+    ///
+    /// There are not so many.
+    pub fn array(&self, number: usize) -> Result<Array, BridgeError> {
+        // SAFETY: `self.raw` is live, and the handle that is filled becomes ours.
+        arrays::filled(|out| unsafe { ffi::tacit_known_get(self.raw, number, out) })
+    }
+}
+
+// SAFETY: what it holds is never changed, and its arrays are computed, so that whoever has a reference only counts references,
+// which MLX does atomically.
+unsafe impl Send for KnownInputs {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for KnownInputs {}
+
+impl Drop for KnownInputs {
+    fn drop(&mut self) {
+        // SAFETY: it is ours and is freed once.
+        unsafe { ffi::tacit_known_free(self.raw) };
     }
 }
 

@@ -25,6 +25,7 @@ mod key;
 mod options;
 mod shapeless;
 mod stats;
+mod steady;
 mod switch;
 
 pub use crate::phases::Phases;
@@ -179,13 +180,13 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
         B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
     {
         if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
-            let Made { arrays, def, unchanged } = made;
-            let reader = Reader::made(&def, arrays, unchanged.as_deref())?;
+            let Made { leaves, def, unchanged, passed } = made;
+            let reader = Reader::made(&def, leaves, unchanged.as_deref())?;
             if unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true)) {
                 return Self::taken(state, reader);
             }
             // A module cannot take another form than its own unless it can be copied. The function itself may change it.
-            let own = Values::of(&*state)?;
+            let own = Values::beside(&*state, &passed)?;
             let lent = Lent::new(&mut *state, own);
             if let Ok(results) = Self::taken(&mut *lent.state, reader) {
                 lent.keep();
@@ -230,8 +231,8 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             Ok((leaves, def))
         });
         let lent = Lent::new(state, own);
-        let taken = made.and_then(|Made { arrays, def, .. }| {
-            let reader = Reader::made(&def, arrays, None)?;
+        let taken = made.and_then(|Made { leaves, def, .. }| {
+            let reader = Reader::made(&def, leaves, None)?;
             Self::taken(&mut *lent.state, reader)
         });
         match taken {

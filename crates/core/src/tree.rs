@@ -23,6 +23,7 @@ mod path;
 mod places;
 mod print;
 mod reader;
+mod stamp;
 mod visitor;
 
 pub use arguments::Arguments;
@@ -39,12 +40,14 @@ pub use leaf::Leaf;
 pub use node::{Labels, Node, NodeKind, StaticField};
 pub use path::Path;
 pub use reader::{Entered, Reader};
+pub use stamp::Stamp;
 pub use visitor::{Branch, Open, Visitor};
 
 pub(crate) use beside::{beside, check_aval};
 pub(crate) use flattened::Flattened;
-pub(crate) use matcher::{Listed, Matcher};
+pub(crate) use matcher::{Listed, Matched, Matcher, Shown};
 pub(crate) use reader::Item;
+pub(crate) use stamp::Part;
 
 use crate::Result;
 

@@ -19,6 +19,12 @@ impl Values {
         Ok(Self { values, def })
     }
 
+    /// The leaves of a state, but for those of the parts with these stamps, which are not given back to it.
+    pub(crate) fn beside(state: &impl Arguments, passed: &[u64]) -> Result<Self> {
+        let (values, def) = Flattened::beside(state, passed)?;
+        Ok(Self { values, def })
+    }
+
     /// The tree with other leaves.
     pub(crate) fn with<T: Tree>(&self, arrays: Vec<Array>) -> Result<T> {
         tree::unflatten(&self.def, arrays.into_iter().map(Value::from).collect())

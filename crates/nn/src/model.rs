@@ -20,7 +20,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
-use self::own::Own;
+use self::own::{Own, Parts};
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
 use crate::held::Held;
@@ -56,19 +56,7 @@ use crate::{Inputs, ParameterFilter, Parameters};
 /// [`tie`](Self::tie); [`report`](Self::report) names what was one array and is not.
 #[derive(Clone, Debug)]
 pub struct Model<M> {
-    module: Own<M>,
-    /// Where the module has its parameters.
-    places: Places,
-    /// The implicit parameters; a broadcast zero has each one's place in the module.
-    held: BTreeMap<String, Held>,
-    /// Parameters that are another one; a broadcast zero has each one's place in the module.
-    ties: Ties,
-    /// What is trained.
-    trained: ParameterFilter,
-    /// The adapters that mlx-rs's freezing found: the module knows of its own parameters alone.
-    frozen: BTreeSet<String>,
-    /// Whether adapters with dropout drop what their keys say.
-    training: bool,
+    parts: Own<Parts<M>>,
     /// Whether it was said that parameters which were one array are trained each by itself.
     told: bool,
     /// The half floats among the leaves that the latest gradient was taken of.
@@ -86,18 +74,16 @@ impl<M: ModuleParameters> Model<M> {
     pub fn new(module: M) -> Result<Self> {
         let places = Places::of(&module);
         let report = Report { shared: shared(&sorted(&module)), ..Report::default() };
-        Ok(Self {
-            module: Own::new(module),
+        let parts = Parts {
+            module,
             places,
             held: BTreeMap::new(),
             ties: Ties::default(),
             trained: ParameterFilter::default(),
             frozen: BTreeSet::new(),
             training: true,
-            told: false,
-            halves: BTreeMap::new(),
-            report,
-        })
+        };
+        Ok(Self { parts: Own::new(parts), told: false, halves: BTreeMap::new(), report })
     }
 
     /// The value of a parameter.
@@ -106,8 +92,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no parameter of this path.
     pub fn get(&self, path: &str) -> Result<Value> {
-        let path = self.ties.own(path);
-        match self.held.get(path) {
+        let path = self.parts.ties.own(path);
+        match self.parts.held.get(path) {
             Some(held) => held.value(),
             None => self.values()?.remove(path).ok_or_else(|| self.no(path)),
         }
@@ -121,7 +107,7 @@ impl<M: ModuleParameters> Model<M> {
     /// As for [`get`](Self::get).
     pub fn used(&self, path: &str) -> Result<Value> {
         let value = self.get(path)?;
-        if self.training { Ok(value) } else { undropped(&value) }
+        if self.parts.training { Ok(value) } else { undropped(&value) }
     }
 
     /// The values of all parameters by path; a tied parameter is listed under the path that it is tied to.
@@ -130,9 +116,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn values(&self) -> Result<Parameters> {
-        let own = sorted(&*self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
         own.map(|(path, array)| {
-            let value = self.held.get(&*path).map_or_else(|| Ok(array.into()), Held::value)?;
+            let value = self.parts.held.get(&*path).map_or_else(|| Ok(array.into()), Held::value)?;
             Ok((path.to_string(), value))
         })
         .collect()
@@ -141,7 +127,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Shape and dtype of each parameter by path; a tied parameter is listed under the path that it is tied to.
     #[must_use]
     pub fn avals(&self) -> BTreeMap<String, Aval> {
-        let own = sorted(&*self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
         own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
     }
 
@@ -168,9 +154,9 @@ impl<M: ModuleParameters> Model<M> {
     /// The bytes of all parameters, implicit and dense.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        let implicit: usize = self.held.values().map(Held::nbytes).sum();
-        let is_dense = |path: &str| !self.held.contains_key(path) && !self.ties.is_tied(path);
-        let own = sorted(&*self.module).into_iter().filter(|(path, _)| is_dense(path));
+        let implicit: usize = self.parts.held.values().map(Held::nbytes).sum();
+        let is_dense = |path: &str| !self.parts.held.contains_key(path) && !self.parts.ties.is_tied(path);
+        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| is_dense(path));
         implicit + own.map(|(_, array)| array.nbytes()).sum::<usize>()
     }
 
@@ -203,7 +189,8 @@ impl<M: ModuleParameters> Model<M> {
     pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O> {
         if self.is_dense() {
             self.refresh();
-            return kept(&mut *self.module, &self.places, f);
+            let Parts { module, places, .. } = &mut *self.parts;
+            return kept(module, places, f);
         }
         self.run_with(&mut (), |module, ()| f(module))
     }
@@ -250,9 +237,9 @@ impl<M: ModuleParameters> Model<M> {
         f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
     ) -> Result<O> {
         self.refresh();
-        let replacements = replacements(&self.places, &self.held, &self.ties, self.training)?;
+        let (module, replacements) = self.parts.replacements()?;
         let mut def = None;
-        let (results, assigned) = run(&mut *self.module, &replacements, inputs, state, |module, state| {
+        let (results, assigned) = run(module, &replacements, inputs, state, |module, state| {
             let (leaves, structure) = trees::flatten(&f(module, state).map_err(Into::into)?, Open::Closed)?;
             def = Some(structure);
             leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
@@ -272,19 +259,19 @@ impl<M: ModuleParameters> Model<M> {
     /// As for [`run`](Self::run).
     pub fn explain<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<Explanation> {
         self.refresh();
-        let replacements = replacements(&self.places, &self.held, &self.ties, self.training)?;
-        explained(&mut *self.module, &replacements, f)
+        let (module, replacements) = self.parts.replacements()?;
+        explained(module, &replacements, f)
     }
 
     /// Whether a call is the module's own.
     fn is_dense(&self) -> bool {
-        self.held.is_empty() && self.ties.is_empty()
+        self.parts.held.is_empty() && self.parts.ties.is_empty()
     }
 
     /// Finds the parameters again where some came or went.
     fn refresh(&mut self) {
-        if self.places.sorted(self.module.parameters()).is_none() {
-            self.places = Places::of(&*self.module);
+        if self.parts.places.sorted(self.parts.module.parameters()).is_none() {
+            self.parts.places = Places::of(&self.parts.module);
         }
     }
 
@@ -299,8 +286,8 @@ impl<M: ModuleParameters> Model<M> {
         let mut placed = Vec::with_capacity(values.len());
         let mut tied = Vec::new();
         for (path, value) in values {
-            let path = self.ties.own(&path).to_owned();
-            let Some(number) = self.places.find(&path) else { return Err(self.no(&path)) };
+            let path = self.parts.ties.own(&path).to_owned();
+            let Some(number) = self.parts.places.find(&path) else { return Err(self.no(&path)) };
             let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
             let hollow = |aval: &Aval| ops::broadcast_to(&ops::zeros_dtype(&[], aval.dtype)?, &aval.shape);
             let array = match &value {
@@ -308,12 +295,13 @@ impl<M: ModuleParameters> Model<M> {
                 // A single zero that is broadcast keeps shape and dtype, and nothing of the dense array.
                 Value::Implicit(_) => hollow(&value.aval()?)?,
             };
-            for other in self.ties.others(&path).filter_map(|other| self.places.find(other)) {
+            for other in self.parts.ties.others(&path).filter_map(|other| self.parts.places.find(other)) {
                 tied.push((other, hollow(&value.aval()?)?));
             }
             placed.push((number, path, held, array));
         }
-        let slots = self.places.sorted(self.module.parameters_mut());
+        let Parts { module, places, held: own, frozen, .. } = &mut *self.parts;
+        let slots = places.sorted(module.parameters_mut());
         let mut slots = slots.unwrap_or_else(|| unreachable!("the places are those of the module"));
         for (number, array) in tied {
             *slots[number] = array;
@@ -322,40 +310,39 @@ impl<M: ModuleParameters> Model<M> {
             *slots[number] = array;
             self.halves.retain(|leaf, _| !is_of(leaf, &path));
             let adapts = |held: Option<&Held>| held.is_some_and(Held::is_adapter);
-            if !(adapts(held.as_ref()) && adapts(self.held.get(&path))) {
+            if !(adapts(held.as_ref()) && adapts(own.get(&path))) {
                 // An adapter that comes to a frozen parameter is there to be trained.
-                self.frozen.remove(&path);
+                frozen.remove(&path);
             }
             match held {
-                Some(held) => drop(self.held.insert(path, held)),
-                None => drop(self.held.remove(&path)),
+                Some(held) => drop(own.insert(path, held)),
+                None => drop(own.remove(&path)),
             }
         }
         Ok(())
     }
 
     fn no(&self, path: &str) -> Error {
-        missing(path, self.module.parameters().flatten().keys())
+        missing(path, self.parts.module.parameters().flatten().keys())
     }
 }
 
-/// What stands in place of the module's parameters while a function runs. Out of training no adapter drops anything.
-fn replacements<'m>(
-    places: &'m Places,
-    held: &BTreeMap<String, Held>,
-    ties: &Ties,
-    training: bool,
-) -> Result<Replacements<'m>> {
-    let value = |held: &Held| {
-        let drops = !training && held.leaves.iter().any(|leaf| leaf.role == Role::Choice);
-        if drops { undropped(&held.value()?) } else { held.value() }
-    };
-    let values = held.iter().filter_map(|(path, held)| {
-        let number = places.find(path)?;
-        Some(value(held).map(|value| (number, value)))
-    });
-    let ties = ties.iter().filter_map(|(tied, to)| Some((places.find(tied)?, places.find(to)?)));
-    Ok(Replacements { places, values: values.collect::<Result<_>>()?, ties: ties.collect() })
+impl<M> Parts<M> {
+    /// The module, and what stands in place of its parameters while a function runs. Out of training no adapter drops anything.
+    fn replacements(&mut self) -> Result<(&mut M, Replacements<'_>)> {
+        let Self { module, places, held, ties, training, .. } = self;
+        let places = &*places;
+        let value = |held: &Held| {
+            let drops = !*training && held.leaves.iter().any(|leaf| leaf.role == Role::Choice);
+            if drops { undropped(&held.value()?) } else { held.value() }
+        };
+        let values = held.iter().filter_map(|(path, held)| {
+            let number = places.find(path)?;
+            Some(value(held).map(|value| (number, value)))
+        });
+        let ties = ties.iter().filter_map(|(tied, to)| Some((places.find(tied)?, places.find(to)?)));
+        Ok((module, Replacements { places, values: values.collect::<Result<_>>()?, ties: ties.collect() }))
+    }
 }
 
 /// The tree of a function's results, which are dense.
@@ -378,7 +365,7 @@ where
 
     fn forward(&mut self, input: I) -> Result<M::Output, M::Error> {
         if self.is_dense() {
-            return self.module.forward(input);
+            return self.parts.module.forward(input);
         }
         let mut inputs = Vec::new();
         input.collect(&mut inputs);
@@ -387,7 +374,7 @@ where
 
     /// In evaluation no adapter drops features, whatever [`drop_features`](Model::drop_features) said last.
     fn training_mode(&mut self, mode: bool) {
-        self.module.training_mode(mode);
-        self.training = mode;
+        self.parts.module.training_mode(mode);
+        self.parts.training = mode;
     }
 }

@@ -2,20 +2,22 @@
 
 use std::panic::Location;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx_rs::{Array, random};
-use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth, record};
+use tacit_bridge::{BoxError, KnownInputs, Outcome, Program, any_tracer, check_depth, record};
 
 use super::captured::{self, Around, Seen};
 use super::drawn::{Drawn, drawing, may_draw};
 use super::given_back::{GivenBack, Made, Opened};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
+use super::steady::{Known, Steady};
 use super::{CompileOptions, CompileStats, kept, switch};
 use crate::pass::{self, Left, Passes};
 use crate::phases::Phases;
-use crate::tree::{Listed, Matcher, TreeDef, Visitor};
+use crate::tree::{Listed, Matched, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
 /// Sees what was recorded.
@@ -45,6 +47,7 @@ struct Entry {
     recorded: Option<Recorded>,
     /// Whose key is the last input, where the function draws random numbers.
     drawn: Option<Drawn>,
+    steady: Steady,
     used: u64,
 }
 
@@ -94,9 +97,12 @@ impl Engine {
             return Ok(None);
         }
         let scope = Scope::current();
+        if let Some(made) = self.replayed_beside(&scope, &show)? {
+            return Ok(Some(made));
+        }
         let count = self.entries.len();
         // The structure that was compared last, and the arrays in it if the inputs have it.
-        let mut compared: Option<(TreeDef, Option<Vec<Listed<'a>>>)> = None;
+        let mut compared: Option<(TreeDef, Option<Matched<'a>>)> = None;
         for i in 0..count {
             let i = (self.latest + i) % count;
             let entry = &mut self.entries[i];
@@ -104,13 +110,13 @@ impl Engine {
                 continue;
             }
             if compared.as_ref().is_none_or(|(def, _)| !def.same(&entry.key.def)) {
-                let mut matcher = Matcher::new(&entry.key.def);
+                let mut matcher = Matcher::new(&entry.key.def, &[]);
                 show(&mut matcher)?;
-                let listed = matcher.finish();
-                compared = Some((entry.key.def.clone(), listed));
+                let matched = matcher.finish();
+                compared = Some((entry.key.def.clone(), matched));
             }
-            let Some((_, Some(listed))) = &compared else { continue };
-            let mut inputs: Vec<&Array> = listed.iter().map(Listed::array).collect();
+            let Some((_, Some(matched))) = &compared else { continue };
+            let mut inputs: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();
             let drawn = entry.drawn.clone();
             inputs.extend(drawn.as_ref().map(Drawn::first));
             if !entry.program.matches(&inputs) || entry.recorded.as_mut().is_some_and(|known| !known.serves(&inputs)) {
@@ -125,11 +131,57 @@ impl Engine {
                 self.latest = self.entries.len();
                 return Ok(None);
             };
+            entry.note(matched)?;
             entry.used = self.stats.calls;
             self.latest = i;
-            return Ok(Some(Made { arrays, def: entry.made.clone(), unchanged: Some(Rc::clone(&entry.unchanged)) }));
+            let (def, unchanged) = (entry.made.clone(), Some(Rc::clone(&entry.unchanged)));
+            return Ok(Some(Made { unchanged, ..Made::new((arrays, def)) }));
         }
         Ok(None)
+    }
+
+    /// Replays the latest trace where parts of the state are what they were in the calls before, without a look at them.
+    fn replayed_beside<'a>(
+        &mut self,
+        scope: &Scope,
+        show: &impl Fn(&mut dyn Visitor<'a>) -> Result<()>,
+    ) -> Result<Option<Made>> {
+        let Some(entry) = self.entries.get_mut(self.latest) else { return Ok(None) };
+        let Known { parts, inputs } = entry.steady.known();
+        if parts.is_empty() || entry.recorded.is_some() || entry.key.scope != *scope {
+            return Ok(None);
+        }
+        let mut matcher = Matcher::new(&entry.key.def, &parts);
+        show(&mut matcher)?;
+        let Some(matched) = matcher.finish() else { return Ok(None) };
+        let passed = || matched.passed.iter();
+        let known = Known {
+            parts: passed().map(|&part| parts[part]).collect(),
+            inputs: passed().map(|&part| Arc::clone(&inputs[part])).collect(),
+        };
+        let inputs: Vec<&KnownInputs> = known.inputs.iter().map(|known| &**known).collect();
+        let mut others: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();
+        others.extend(entry.drawn.as_ref().map(Drawn::first));
+        if !entry.program.matches_beside(&inputs, &others) {
+            return Ok(None);
+        }
+        let key = entry.drawn.as_ref().map(Drawn::next).transpose()?;
+        if let (Some(last), Some(key)) = (others.last_mut(), &key) {
+            *last = key;
+        }
+        let mut computed = Vec::new();
+        entry.program.call_beside(&inputs, &others, &mut computed)?;
+        let leaves = entry.given_back.filled_beside(&known, &others, computed);
+        let made = Made {
+            leaves,
+            def: entry.made.clone(),
+            unchanged: Some(Rc::clone(&entry.unchanged)),
+            passed: known.parts.iter().map(|part| part.stamp).collect(),
+        };
+        entry.note(&matched)?;
+        entry.used = self.stats.calls;
+        self.stats.steady += u64::from(!made.passed.is_empty());
+        Ok(Some(made))
     }
 
     /// Calls the function where no trace serves the inputs: `leaves` in the structure `closed`.
@@ -349,8 +401,8 @@ impl Engine {
         }
         *latest = entries.len();
         let (unchanged, made_def) = (given_back.unchanged(&made, &key.def), made.clone());
-        let used = stats.calls;
-        entries.push(Entry { key, program, made: made_def, given_back, unchanged, recorded, drawn, used });
+        let (steady, used) = (Steady::default(), stats.calls);
+        entries.push(Entry { key, program, made: made_def, given_back, unchanged, recorded, drawn, steady, used });
         Ok((outputs, made))
     }
 }
@@ -401,6 +453,15 @@ impl Tracing<'_> {
 }
 
 impl Entry {
+    /// Notes which parts of the state a call showed stamps of.
+    fn note(&mut self, matched: &Matched<'_>) -> Result<()> {
+        let Self { key, made, unchanged, steady, program, .. } = self;
+        steady.note(program, matched, |shown| {
+            let part = key.def.part(shown.entry, shown.array, shown.stamp.number())?;
+            made.leaves_alone(&part, unchanged).then_some(part)
+        })
+    }
+
     /// What the call makes; nothing where MLX's own cache was cleared.
     fn replayed(&mut self, inputs: &[&Array]) -> Result<Option<Vec<Array>>> {
         let mut outputs = Vec::new();

@@ -2,28 +2,49 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use mlx_rs::Array;
-use tacit_bridge::array_id;
+use tacit_bridge::{KnownInputs, array_id};
 
-use crate::tree::TreeDef;
+use super::steady::Known;
+use crate::tree::{Item, TreeDef};
 
 /// Arrays in an opened structure.
 pub(super) type Opened<T> = (Vec<T>, TreeDef);
 
 /// What a call made.
 pub(super) struct Made {
-    pub(super) arrays: Vec<Array>,
+    pub(super) leaves: Vec<MadeLeaf>,
     /// Their structure, opened.
     pub(super) def: TreeDef,
     /// Of each entry of the structure, whether it is what the state had there before the call, where that is known; of the root,
     /// whether the state has the form that it had.
     pub(super) unchanged: Option<Rc<[bool]>>,
+    /// The stamps of the parts of the state that the call left alone without a look at them.
+    pub(super) passed: Vec<u64>,
 }
 
 impl Made {
     pub(super) fn new((arrays, def): Opened<Array>) -> Self {
-        Self { arrays, def, unchanged: None }
+        let leaves = arrays.into_iter().map(MadeLeaf::Array).collect();
+        Self { leaves, def, unchanged: None, passed: Vec::new() }
+    }
+}
+
+/// A leaf of what a call made.
+pub(super) enum MadeLeaf {
+    Array(Array),
+    /// One of the inputs that are known, which few ask for.
+    Known(Arc<KnownInputs>, usize),
+}
+
+impl From<MadeLeaf> for Item {
+    fn from(leaf: MadeLeaf) -> Self {
+        match leaf {
+            MadeLeaf::Array(array) => array.into(),
+            MadeLeaf::Known(known, number) => known.array(number).map_or(Self::Nothing, Self::from),
+        }
     }
 }
 
@@ -53,10 +74,32 @@ impl GivenBack {
 
     /// All results: what the program computed, and the inputs between.
     pub(super) fn filled(&self, inputs: &[&Array], computed: Vec<Array>) -> Vec<Array> {
-        let mut computed = computed.into_iter();
+        self.among(|input| inputs[input].clone(), computed.into_iter())
+    }
+
+    /// The same where some of the inputs are known, and `others` are the rest.
+    pub(super) fn filled_beside(&self, known: &Known, others: &[&Array], computed: Vec<Array>) -> Vec<MadeLeaf> {
+        let input = |number: usize| {
+            let mut rest = number;
+            for (part, known) in known.parts.iter().zip(&known.inputs) {
+                let (first, count) = part.arrays;
+                if number < first {
+                    break;
+                }
+                if number - first < count {
+                    return MadeLeaf::Known(Arc::clone(known), number - first);
+                }
+                rest -= count;
+            }
+            MadeLeaf::Array(others[rest].clone())
+        };
+        self.among(input, computed.into_iter().map(MadeLeaf::Array))
+    }
+
+    fn among<T>(&self, input: impl Fn(usize) -> T, mut computed: impl Iterator<Item = T>) -> Vec<T> {
         self.inputs
             .iter()
-            .filter_map(|input| input.map_or_else(|| computed.next(), |i| Some(inputs[i].clone())))
+            .filter_map(|number| number.map_or_else(|| computed.next(), |number| Some(input(number))))
             .collect()
     }
 

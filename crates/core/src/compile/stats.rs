@@ -15,6 +15,9 @@ pub struct CompileStats {
     pub calls: u64,
     /// Calls that traced.
     pub traces: u64,
+    /// Calls that did not look at a part of the state, a model for example, whose [stamp](crate::tree::Stamp) was that of the calls
+    /// before.
+    pub steady: u64,
     /// Calls that ran the function without a compiled graph: inside another trace, or with compilation switched off, by MLX too.
     pub inlined: u64,
     /// Shapes that a shapeless function was recorded on, to see that the graph is the same.

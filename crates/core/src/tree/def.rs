@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::entry::Entry;
 use super::places::Places;
+use super::stamp::Part;
 use super::{NodeKind, Path, print};
 
 /// The structure of a tree: the kind, the labels and every static field of each node, and where its leaves are.
@@ -111,6 +112,22 @@ impl TreeDef {
             }
         }
         unchanged.into()
+    }
+
+    /// The part of the first child of the root, if that is what begins here and the stamp is its own.
+    pub(crate) fn part(&self, entry: usize, array: usize, stamp: u64) -> Option<Part> {
+        let (state, _) = Entry::extent(self.entries.get(1..)?);
+        let (entries, arrays) = Entry::extent(self.entries.get(entry..)?);
+        let within = entry >= 1 && entry + entries <= 1 + state;
+        within.then_some(Part { entries: (entry, entries), arrays: (array, arrays), stamp })
+    }
+
+    /// Whether a part of the first child of the other root is the same in the second child of this one, by what
+    /// [`unchanged`](Self::unchanged) says.
+    pub(crate) fn leaves_alone(&self, part: &Part, unchanged: &[bool]) -> bool {
+        let Some(own) = self.entries.get(1..) else { return false };
+        let first = part.entries.0 + Entry::extent(own).0;
+        unchanged.get(first..first + part.entries.1).is_some_and(|part| part.iter().all(|&entry| entry))
     }
 
     /// How many elements the tree has, if it is a tuple or a list.

@@ -4,7 +4,8 @@ use mlx_rs::Array;
 
 use super::entry::{Entry, OwnNode};
 use super::places::Places;
-use super::{Arguments, Branch, Node, Open, Path, TreeDef, Visitor};
+use super::reader::PASSED;
+use super::{Arguments, Branch, Labels, Node, Open, Path, Stamp, TreeDef, Visitor};
 use crate::{Error, ImplicitArray, Result, Value};
 
 /// Builds the definition of a tree while it is visited, and collects its leaves.
@@ -18,6 +19,8 @@ pub(crate) struct Flattened<'f> {
     places: Places,
     /// How deep the container is that the function did not choose, while the visit is in it.
     stopped: Option<usize>,
+    /// The numbers of the stamps whose trees are passed over.
+    passed: &'f [u64],
     failure: Option<Error>,
 }
 
@@ -36,6 +39,15 @@ impl<'f> Flattened<'f> {
         flattened.finish()
     }
 
+    /// As [`of`](Self::of), closed, where a [`Reader`] passes over what has one of these stamps: that is not taken apart.
+    ///
+    /// [`Reader`]: super::Reader
+    pub(crate) fn beside(tree: &impl Arguments, passed: &'f [u64]) -> Result<(Vec<Value>, TreeDef)> {
+        let mut flattened = Self { passed, ..Self::new(Open::Closed) };
+        tree.flatten(&mut flattened)?;
+        flattened.finish()
+    }
+
     fn new(open: Open<'f>) -> Self {
         Self {
             entries: Vec::new(),
@@ -44,6 +56,7 @@ impl<'f> Flattened<'f> {
             layers: open.layers(),
             places: Places::default(),
             stopped: None,
+            passed: &[],
             failure: None,
         }
     }
@@ -139,6 +152,14 @@ impl<'a> Visitor<'a> for Flattened<'_> {
             self.stopped = Some(self.places.depth());
         }
         self.push(Entry::Node(OwnNode::of(node)), path);
+    }
+
+    fn stamped(&mut self, stamp: &'a Stamp) -> bool {
+        let passes = self.passed.contains(&stamp.number());
+        if passes {
+            self.node(&Node::new(PASSED, Labels::Positions(0)));
+        }
+        passes
     }
 }
 

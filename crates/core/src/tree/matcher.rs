@@ -3,7 +3,8 @@
 use mlx_rs::Array;
 
 use super::entry::Entry;
-use super::{Node, TreeDef, Visitor};
+use super::stamp::Part;
+use super::{Node, Stamp, TreeDef, Visitor};
 use crate::{ChildName, ChildRef, ImplicitArray, Value};
 
 /// Compares a tree with a definition whose implicit arrays are fully opened, and lists its arrays.
@@ -11,9 +12,32 @@ use crate::{ChildName, ChildRef, ImplicitArray, Value};
 /// It copies nothing that the tree holds, since a compiled call begins with it.
 pub(crate) struct Matcher<'a, 'm> {
     def: &'m TreeDef,
+    /// The parts that are not shown where they are what they were.
+    known: &'m [Part],
     position: usize,
     fits: bool,
-    arrays: Vec<Listed<'a>>,
+    matched: Matched<'a>,
+}
+
+/// The arrays of a tree that was compared with a definition.
+#[derive(Default)]
+pub(crate) struct Matched<'a> {
+    /// Those of the known parts are not among them.
+    pub(crate) arrays: Vec<Listed<'a>>,
+    /// The numbers of the known parts that were passed over, in their order.
+    pub(crate) passed: Vec<usize>,
+    /// The stamps that were shown and are not known.
+    pub(crate) stamps: Vec<Shown<'a>>,
+}
+
+/// A stamp that a tree showed.
+pub(crate) struct Shown<'a> {
+    pub(crate) stamp: &'a Stamp,
+    /// The entry that it stands before.
+    pub(crate) entry: usize,
+    /// The array that it stands before, with those of known parts, and among [`Matched::arrays`].
+    pub(crate) array: usize,
+    pub(crate) listed: usize,
 }
 
 /// An array of a tree that was compared with a definition.
@@ -32,13 +56,14 @@ impl Listed<'_> {
 }
 
 impl<'a, 'm> Matcher<'a, 'm> {
-    pub(crate) fn new(def: &'m TreeDef) -> Self {
-        Self { def, position: 0, fits: true, arrays: Vec::with_capacity(def.leaves()) }
+    pub(crate) fn new(def: &'m TreeDef, known: &'m [Part]) -> Self {
+        let arrays = Vec::with_capacity(if known.is_empty() { def.leaves() } else { 0 });
+        Self { def, known, position: 0, fits: true, matched: Matched { arrays, ..Matched::default() } }
     }
 
     /// The arrays, if the tree is the definition's node for node.
-    pub(crate) fn finish(self) -> Option<Vec<Listed<'a>>> {
-        (self.fits && self.position == self.def.len()).then_some(self.arrays)
+    pub(crate) fn finish(self) -> Option<Matched<'a>> {
+        (self.fits && self.position == self.def.len()).then_some(self.matched)
     }
 
     fn next(&mut self) -> Option<&'m Entry> {
@@ -49,7 +74,7 @@ impl<'a, 'm> Matcher<'a, 'm> {
     fn leaf(&mut self, array: Listed<'a>, frozen: bool) {
         let own = self.next();
         self.fits = self.fits && own.is_some_and(|own| *own == Entry::Leaf { frozen });
-        self.arrays.push(array);
+        self.matched.arrays.push(array);
     }
 
     /// Enters the node of an implicit array; the names of the children that must follow.
@@ -109,5 +134,18 @@ impl<'a> Visitor<'a> for Matcher<'a, '_> {
     fn node(&mut self, node: &Node<'_>) {
         let own = self.next();
         self.fits = self.fits && matches!(own, Some(Entry::Node(own)) if own.is(node));
+    }
+
+    fn stamped(&mut self, stamp: &'a Stamp) -> bool {
+        let is_next = |part: &Part| part.entries.0 == self.position && part.stamp == stamp.number();
+        let Some(part) = self.known.iter().position(is_next) else {
+            let listed = self.matched.arrays.len();
+            let passed: usize = self.matched.passed.iter().map(|&part| self.known[part].arrays.1).sum();
+            self.matched.stamps.push(Shown { stamp, entry: self.position, array: listed + passed, listed });
+            return false;
+        };
+        self.position += self.known[part].entries.1;
+        self.matched.passed.push(part);
+        true
     }
 }

@@ -36,6 +36,24 @@ impl From<Array> for Item {
     }
 }
 
+/// Leaves as items. One that is passed over is not made.
+struct Items<I>(I);
+
+impl<I: Iterator<Item: Into<Item>>> Iterator for Items<I> {
+    type Item = Item;
+
+    fn next(&mut self) -> Option<Item> {
+        self.0.next().map(Into::into)
+    }
+
+    fn nth(&mut self, n: usize) -> Option<Item> {
+        self.0.nth(n).map(Into::into)
+    }
+}
+
+/// Stands in a definition for a part of the state that a call leaves alone.
+pub(super) const PASSED: NodeKind = NodeKind::Type("what stays as it is");
+
 /// A node that a [`Reader`] has entered.
 pub struct Entered<'d>(&'d OwnNode);
 
@@ -57,12 +75,7 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self {
-            entries: def.entries().iter(),
-            leaves: Box::new(leaves.map(Into::into)),
-            made: false,
-            unchanged: None,
-        })
+        Ok(Self { entries: def.entries().iter(), leaves: Box::new(Items(leaves)), made: false, unchanged: None })
     }
 
     /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says; `unchanged` tells of each entry
@@ -94,6 +107,10 @@ impl<'d> Reader<'d> {
     /// A state whose assignment costs something, such as a model, asks first. A step that only reads it is then given back
     /// for nothing.
     pub fn skip_unchanged(&mut self) -> bool {
+        if self.is_at(PASSED) {
+            self.entries.next();
+            return true;
+        }
         let Some(unchanged) = self.unchanged else { return false };
         let rest = self.entries.as_slice();
         let (entries, leaves) = Entry::extent(rest);
@@ -101,8 +118,10 @@ impl<'d> Reader<'d> {
         if !unchanged[at..at + entries].iter().all(|&entry| entry) {
             return false;
         }
-        self.entries.by_ref().take(entries).for_each(drop);
-        (0..leaves).for_each(|_| drop(self.next_item()));
+        self.entries = rest[entries..].iter();
+        if let Some(last) = leaves.checked_sub(1) {
+            drop(self.leaves.nth(last));
+        }
         true
     }
 

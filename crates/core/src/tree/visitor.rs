@@ -4,7 +4,7 @@ use std::fmt;
 
 use mlx_rs::Array;
 
-use super::{Node, Path};
+use super::{Node, Path, Stamp};
 use crate::{ImplicitArray, Value};
 
 /// Looks at the nodes and leaves of a tree, each node before its children.
@@ -23,6 +23,12 @@ pub trait Visitor<'a> {
 
     /// A node; as many children follow as it has labels.
     fn node(&mut self, node: &Node<'_>);
+
+    /// The stamp of the tree that is shown next, and whether that need not be shown: it is known already.
+    fn stamped(&mut self, stamp: &'a Stamp) -> bool {
+        let _ = stamp;
+        false
+    }
 }
 
 /// What a visit may go into.

@@ -17,8 +17,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// Without it that is all but scales and codes.
     #[must_use]
-    pub fn training(self, trained: ParameterFilter) -> Self {
-        Self { trained, ..self }
+    pub fn training(mut self, trained: ParameterFilter) -> Self {
+        self.parts.trained = trained;
+        self
     }
 
     /// The value of `f`, and its gradient with respect to the float leaves of a part of the model.
@@ -65,7 +66,7 @@ impl<M: ModuleParameters> Model<M> {
             return Err(self.nothing_to_train(&filter));
         }
         self.tell_of_shared(&paths);
-        let mut state = Restored { before: Some((self.arrays(), self.held.clone())), model: self };
+        let mut state = Restored { before: Some((self.arrays(), self.parts.held.clone())), model: self };
         let mut call = Some((f, args));
         let mut def = None;
         let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
@@ -95,7 +96,7 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     fn arrays(&self) -> Vec<(Rc<str>, Array)> {
-        self.module.parameters().flatten().into_iter().map(|(path, array)| (path, array.clone())).collect()
+        self.parts.module.parameters().flatten().into_iter().map(|(path, array)| (path, array.clone())).collect()
     }
 
     fn lend<'p>(&mut self, leaves: impl Iterator<Item = (&'p String, Array)>) {
@@ -118,8 +119,8 @@ struct Restored<'m, M: ModuleParameters> {
 impl<M: ModuleParameters> Drop for Restored<'_, M> {
     fn drop(&mut self) {
         let Some((arrays, held)) = self.before.take() else { return };
-        self.model.held = held;
-        let mut slots = self.model.module.parameters_mut().flatten();
+        self.model.parts.held = held;
+        let mut slots = self.model.parts.module.parameters_mut().flatten();
         for (path, array) in arrays {
             slots.entry(path).and_modify(|slot| **slot = array);
         }

@@ -9,6 +9,7 @@ use mlx_rs::nested::{NestedHashMap, NestedValue};
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
+use super::own::Parts;
 use super::ties::same_array;
 use crate::filter::{Leaf, ParameterFilter, Role};
 use crate::parameters::listed;
@@ -36,7 +37,7 @@ impl<M: ModuleParameters> Model<M> {
 
     /// The leaves that a gradient is taken of: the float ones of the part that are not frozen.
     pub(super) fn trainable(&self, only: &ParameterFilter) -> Vec<(String, &Array)> {
-        let unfrozen = self.module.trainable_parameters().flatten();
+        let unfrozen = self.parts.module.trainable_parameters().flatten();
         self.chosen(only, |leaf| {
             leaf.aval.dtype.is_float() && self.is_trained(leaf.role, leaf.parameter, |path| unfrozen.contains_key(path))
         })
@@ -49,9 +50,9 @@ impl<M: ModuleParameters> Model<M> {
     pub(super) fn is_trained(&self, role: Role, parameter: &str, unfrozen: impl Fn(&str) -> bool) -> bool {
         match role {
             Role::Statistic | Role::Choice => false,
-            Role::Factor => !self.frozen.contains(parameter),
+            Role::Factor => !self.parts.frozen.contains(parameter),
             Role::Dense | Role::Scale | Role::Master | Role::Other => {
-                unfrozen(parameter) && self.ties.others(parameter).all(unfrozen)
+                unfrozen(parameter) && self.parts.ties.others(parameter).all(unfrozen)
             }
         }
     }
@@ -59,18 +60,18 @@ impl<M: ModuleParameters> Model<M> {
     /// The leaves of a part for which `wanted` holds, sorted by path.
     pub(super) fn chosen(&self, only: &ParameterFilter, wanted: impl Fn(&Leaf<'_>) -> bool) -> Vec<(String, &Array)> {
         let mut chosen: Vec<(String, &Array)> = Vec::new();
-        for (parameter, array) in self.module.parameters().flatten() {
-            if self.ties.is_tied(&parameter) {
+        for (parameter, array) in self.parts.module.parameters().flatten() {
+            if self.parts.ties.is_tied(&parameter) {
                 continue;
             }
-            let tied: Vec<&str> = self.ties.others(&parameter).collect();
+            let tied: Vec<&str> = self.parts.ties.others(&parameter).collect();
             let mut take = |path: &str, role: Role, array| {
                 let leaf = Leaf { path, parameter: &parameter, tied: &tied, role, aval: Aval::from(array) };
                 if only.chooses(&leaf) && wanted(&leaf) {
                     chosen.push((path.to_owned(), array));
                 }
             };
-            match self.held.get(&*parameter) {
+            match self.parts.held.get(&*parameter) {
                 Some(held) => held.leaves.iter().for_each(|leaf| take(&leaf.path, leaf.role, &leaf.array)),
                 None => take(&parameter, Role::of_dense(&parameter), array),
             }
@@ -81,9 +82,10 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Every leaf by path, to be changed.
     pub(super) fn slots(&mut self) -> HashMap<Rc<str>, &mut Array> {
-        let mut slots = self.module.parameters_mut().flatten();
-        slots.retain(|path, _| !self.ties.is_tied(path) && !self.held.contains_key(&**path));
-        for leaf in self.held.values_mut().flat_map(|held| &mut held.leaves) {
+        let Parts { module, held, ties, .. } = &mut *self.parts;
+        let mut slots = module.parameters_mut().flatten();
+        slots.retain(|path, _| !ties.is_tied(path) && !held.contains_key(&**path));
+        for leaf in held.values_mut().flat_map(|held| &mut held.leaves) {
             slots.insert(Rc::from(leaf.path.as_str()), &mut leaf.array);
         }
         slots
@@ -123,7 +125,7 @@ impl<M: ModuleParameters> Model<M> {
 
     /// The path of the model's leaf that a path names, which may be that of a tied parameter.
     pub(super) fn own_leaf(&self, path: &str) -> String {
-        self.ties.leaf(path).unwrap_or_else(|| path.to_owned())
+        self.parts.ties.leaf(path).unwrap_or_else(|| path.to_owned())
     }
 
     /// Arrays by the paths of the model's own leaves.
@@ -164,19 +166,19 @@ impl<M: ModuleParameters> ModuleParameters for Model<M> {
     }
 
     fn trainable_parameters(&self) -> ModuleParamRef<'_> {
-        nested(self.trainable(&self.trained).into_iter().map(|(path, array)| (path.into(), array)))
+        nested(self.trainable(&self.parts.trained).into_iter().map(|(path, array)| (path.into(), array)))
     }
 
     /// Adapters that are there are frozen, too; those that come later are there to be trained, and are not.
     fn freeze_parameters(&mut self, recursive: bool) {
-        self.module.freeze_parameters(recursive);
-        let adapters = self.held.iter().filter(|(_, held)| held.is_adapter());
-        self.frozen = adapters.map(|(path, _)| path.clone()).collect();
+        self.parts.module.freeze_parameters(recursive);
+        let adapters = self.parts.held.iter().filter(|(_, held)| held.is_adapter());
+        self.parts.frozen = adapters.map(|(path, _)| path.clone()).collect();
     }
 
     fn unfreeze_parameters(&mut self, recursive: bool) {
-        self.module.unfreeze_parameters(recursive);
-        self.frozen.clear();
+        self.parts.module.unfreeze_parameters(recursive);
+        self.parts.frozen.clear();
     }
 
     fn all_frozen(&self) -> Option<bool> {
@@ -186,7 +188,7 @@ impl<M: ModuleParameters> ModuleParameters for Model<M> {
 
     fn any_frozen(&self) -> Option<bool> {
         let leaves = self.leaves(&ParameterFilter::All).len();
-        (leaves > 0).then(|| self.trainable(&self.trained).len() < leaves)
+        (leaves > 0).then(|| self.trainable(&self.parts.trained).len() < leaves)
     }
 }
 

@@ -1,21 +1,45 @@
-//! The module of a model, and the parameters that it listed last.
+//! What a compiled step sees of a model, and what is known of it until somebody may change it.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::{Deref, DerefMut};
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
+use tacit_core::tree::Stamp;
 
+use super::ties::Ties;
+use crate::ParameterFilter;
+use crate::held::Held;
 use crate::places::Places;
 
-/// A module that lists its parameters once, until somebody may change it.
+/// All that a compiled step sees of a model.
+#[derive(Clone, Debug)]
+pub(super) struct Parts<M> {
+    pub(super) module: M,
+    /// Where the module has its parameters.
+    pub(super) places: Places,
+    /// The implicit parameters; a broadcast zero has each one's place in the module.
+    pub(super) held: BTreeMap<String, Held>,
+    /// Parameters that are another one; a broadcast zero has each one's place in the module.
+    pub(super) ties: Ties,
+    /// What is trained.
+    pub(super) trained: ParameterFilter,
+    /// The adapters that mlx-rs's freezing found: the module knows of its own parameters alone.
+    pub(super) frozen: BTreeSet<String>,
+    /// Whether adapters with dropout drop what their keys say.
+    pub(super) training: bool,
+}
+
+/// Parts of a model that list their parameters once, and have one stamp, until somebody may change them.
 ///
-/// mlx-rs makes a tree of hash maps for each list, which costs a step of decoding as much as all of its small kernels.
+/// mlx-rs makes a tree of hash maps for each list, which costs a step of decoding as much as all of its small kernels. While the
+/// stamp is the same, a compiled step does not even look at what is listed.
 #[derive(Debug)]
-pub(super) struct Own<M> {
-    module: M,
+pub(super) struct Own<P> {
+    parts: P,
     listed: OnceCell<Listed>,
+    stamp: OnceCell<Stamp>,
 }
 
 /// The parameters of a module.
@@ -50,36 +74,43 @@ impl Listed {
     }
 }
 
-impl<M> Own<M> {
-    pub(super) fn new(module: M) -> Self {
-        Self { module, listed: OnceCell::new() }
+impl<P> Own<P> {
+    pub(super) fn new(parts: P) -> Self {
+        Self { parts, listed: OnceCell::new(), stamp: OnceCell::new() }
+    }
+
+    /// The stamp of the parts as they are.
+    pub(super) fn stamp(&self) -> &Stamp {
+        self.stamp.get_or_init(Stamp::new)
     }
 }
 
-impl<M: ModuleParameters> Own<M> {
-    /// The parameters, whose places were these when they were found last.
-    pub(super) fn listed(&self, places: &Places) -> &Listed {
-        self.listed.get_or_init(|| Listed::of(&self.module, places))
+impl<M: ModuleParameters> Own<Parts<M>> {
+    /// The parameters, wherever they are now.
+    pub(super) fn listed(&self) -> &Listed {
+        self.listed.get_or_init(|| Listed::of(&self.parts.module, &self.parts.places))
     }
 }
 
-impl<M: Clone> Clone for Own<M> {
+/// The clone is changed by itself, and has a stamp of its own.
+impl<P: Clone> Clone for Own<P> {
     fn clone(&self) -> Self {
-        Self::new(self.module.clone())
+        Self::new(self.parts.clone())
     }
 }
 
-impl<M> Deref for Own<M> {
-    type Target = M;
+impl<P> Deref for Own<P> {
+    type Target = P;
 
-    fn deref(&self) -> &M {
-        &self.module
+    fn deref(&self) -> &P {
+        &self.parts
     }
 }
 
-impl<M> DerefMut for Own<M> {
-    fn deref_mut(&mut self) -> &mut M {
+impl<P> DerefMut for Own<P> {
+    fn deref_mut(&mut self) -> &mut P {
         self.listed.take();
-        &mut self.module
+        self.stamp.take();
+        &mut self.parts
     }
 }

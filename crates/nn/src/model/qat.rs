@@ -133,7 +133,7 @@ impl<M: ModuleParameters> Model<M> {
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let rule = rules.rule(&self.ties.all(&path), &aval);
+            let rule = rules.rule(&self.parts.ties.all(&path), &aval);
             let Some(Rule { pattern, action: Action::Quantize(format) }) = rule else { continue };
             let before = value.nbytes();
             let outcome = if let Some(reason) = left(&value, pattern.is_exact(), format) {
@@ -147,7 +147,7 @@ impl<M: ModuleParameters> Model<M> {
             report.rows.insert(path, Row { aval, before, after, outcome });
         }
         if made.is_empty() {
-            let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
+            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
             return Err(Error::invalid("no parameter of the model is prepared", listed(paths.iter())));
         }
         report.unused = rules.unused(self.named().iter());

@@ -29,9 +29,9 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     #[must_use]
     pub fn report(&self) -> Report {
-        let own = sorted(&*self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
         let row = |(path, array): (Rc<str>, &Array)| {
-            let held = self.held.get(&*path);
+            let held = self.parts.held.get(&*path);
             let (aval, after) =
                 held.map_or_else(|| (Aval::from(array), array.nbytes()), |held| (held.aval.clone(), held.nbytes()));
             let known = self.report.rows.get(&*path);
@@ -50,9 +50,9 @@ impl<M: ModuleParameters> Model<M> {
     pub(super) fn noted(&self, parameters: &Parameters) -> Report {
         let (avals, mut report) = (self.avals(), self.report.clone());
         for (path, value) in parameters {
-            let own = self.ties.own(path);
+            let own = self.parts.ties.own(path);
             let Some(aval) = avals.get(own) else { continue };
-            let before = self.held.get(own).map_or_else(|| aval.nbytes(), Held::nbytes);
+            let before = self.parts.held.get(own).map_or_else(|| aval.nbytes(), Held::nbytes);
             let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
             let row = report.rows.entry(own.to_owned()).or_insert_with(new);
             row.outcome = match (value, &row.outcome) {

@@ -48,7 +48,7 @@ impl<M: ModuleParameters> Model<M> {
         let (mut made, mut left) = (Parameters::new(), Vec::new());
         let (mut waiting, mut quantizes) = (0, false);
         for (path, value) in self.values()? {
-            let rule = rules.rule(&self.ties.all(&path), &value.aval()?);
+            let rule = rules.rule(&self.parts.ties.all(&path), &value.aval()?);
             let (quantized, row) = applied(&path, &value, rule)?;
             if let (Some(Rule { action: Action::Quantize(_), .. }), Outcome::Left { reason }) = (rule, &row.outcome) {
                 left.push((path.clone(), reason.clone()));
@@ -67,7 +67,7 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if !quantizes {
-            let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
+            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
             return Err(nothing_quantized(&left, listed(paths.iter())));
         }
         report.unused = rules.unused(self.named().iter());
@@ -108,7 +108,7 @@ impl<M: ModuleParameters> Model<M> {
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            if self.ties.all(&path).iter().any(|path| pattern.matches(path, &aval)) {
+            if self.parts.ties.all(&path).iter().any(|path| pattern.matches(path, &aval)) {
                 named = true;
                 if let Some(other) = f(&path, value)? {
                     made.insert(path, other);
@@ -116,7 +116,7 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if !named {
-            let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
+            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
             let message = format!("the pattern {pattern} names no parameter of the model");
             return Err(Error::invalid(message, listed(paths.iter())));
         }
@@ -143,10 +143,10 @@ impl<M: ModuleParameters> Model<M> {
     pub fn assign(&mut self, parameters: Parameters, missing: Missing) -> Result<()> {
         if missing == Missing::Refuse {
             let own = self.avals();
-            let given = |path: &String| self.ties.all(path).iter().any(|path| parameters.contains_key(*path));
+            let given = |path: &String| self.parts.ties.all(path).iter().any(|path| parameters.contains_key(*path));
             let lacking: Vec<std::rc::Rc<str>> =
                 own.keys().filter(|path| !given(path)).map(|path| (**path).into()).collect();
-            let unknown = parameters.keys().filter(|path| !own.contains_key(self.ties.own(path)));
+            let unknown = parameters.keys().filter(|path| !own.contains_key(self.parts.ties.own(path)));
             let unknown: Vec<std::rc::Rc<str>> = unknown.map(|path| (**path).into()).collect();
             if !lacking.is_empty() {
                 let message = format!("parameters of the model are not given: {}", some_of(lacking.iter()));
@@ -177,7 +177,7 @@ impl<M: ModuleParameters> Model<M> {
         let avals = self.avals();
         let mut given: BTreeMap<String, (String, Value)> = BTreeMap::new();
         for (path, value) in parameters {
-            let own = self.ties.own(&path).to_owned();
+            let own = self.parts.ties.own(&path).to_owned();
             let expected = avals.get(&own).ok_or_else(|| self.no(&path))?;
             fits(&path, expected, &value)?;
             match given.get(&own) {
@@ -196,8 +196,8 @@ impl<M: ModuleParameters> Model<M> {
 
     /// All paths of each parameter, its own first, and its aval.
     pub(super) fn named(&self) -> Vec<(Vec<&str>, Aval)> {
-        let own = |path: &str| self.places.paths.get(self.places.find(path)?).map(String::as_str);
-        let named = |(path, aval): (String, Aval)| Some((self.ties.all(own(&path)?), aval));
+        let own = |path: &str| self.parts.places.paths.get(self.parts.places.find(path)?).map(String::as_str);
+        let named = |(path, aval): (String, Aval)| Some((self.parts.ties.all(own(&path)?), aval));
         self.avals().into_iter().filter_map(named).collect()
     }
 }

@@ -46,7 +46,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no parameter of one of the paths, or they are of different shapes.
     pub fn tie(mut self, path: &str, to: &str) -> Result<Self> {
-        let (from, own) = (self.ties.own(path).to_owned(), self.ties.own(to).to_owned());
+        let (from, own) = (self.parts.ties.own(path).to_owned(), self.parts.ties.own(to).to_owned());
         let avals = self.avals();
         let aval = |own: &str, path: &str| avals.get(own).ok_or_else(|| self.no(path));
         let (tied, kept) = (aval(&from, path)?, aval(&own, to)?);
@@ -60,12 +60,12 @@ impl<M: ModuleParameters> Model<M> {
             return Ok(self);
         }
         let value = self.get(&own)?;
-        self.ties.tie(&from, &own);
-        self.held.remove(&from);
-        self.frozen.remove(&from);
+        self.parts.ties.tie(&from, &own);
+        self.parts.held.remove(&from);
+        self.parts.frozen.remove(&from);
         self.report.rows.remove(&from);
         for group in &mut self.report.shared {
-            group.retain(|path| !self.ties.is_tied(path));
+            group.retain(|path| !self.parts.ties.is_tied(path));
         }
         self.report.shared.retain(|group| group.len() > 1);
         // What was at the path goes with this.
@@ -95,9 +95,9 @@ impl<M: ModuleParameters> Model<M> {
     /// Checks that a function which assigned two paths of one parameter gave both the same array.
     pub(super) fn assigned_once(&self, assigned: &[(String, Value)]) -> Result<()> {
         let mut known: HashMap<&str, (&str, Option<usize>)> = HashMap::new();
-        for (path, value) in assigned.iter().filter(|_| !self.ties.is_empty()) {
+        for (path, value) in assigned.iter().filter(|_| !self.parts.ties.is_empty()) {
             let array = value.as_dense().map(array_id);
-            let (first, other) = *known.entry(self.ties.own(path)).or_insert((path, array));
+            let (first, other) = *known.entry(self.parts.ties.own(path)).or_insert((path, array));
             if first != path && (array.is_none() || array != other) {
                 return Err(Error::invalid(
                     format!("the function assigned {first} and {path}, which are tied, different arrays"),
@@ -110,6 +110,6 @@ impl<M: ModuleParameters> Model<M> {
 
     /// All paths of a parameter, its own first.
     pub(crate) fn paths<'p>(&'p self, own: &'p str) -> Vec<&'p str> {
-        self.ties.all(own)
+        self.parts.ties.all(own)
     }
 }

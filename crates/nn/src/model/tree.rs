@@ -17,18 +17,21 @@ impl<M: ModuleParameters> Arguments for Model<M> {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let listed = self.module.listed(&self.places);
+        if visitor.stamped(self.parts.stamp()) {
+            return Ok(());
+        }
+        let listed = self.parts.listed();
         // Where parameters came or went since the last call, they were found anew.
-        let places = listed.found.as_ref().unwrap_or(&self.places);
+        let places = listed.found.as_ref().unwrap_or(&self.parts.places);
         let parameters = places.paths.iter().map(String::as_str).zip(&listed.arrays);
-        let parameters: Vec<_> = parameters.filter(|(path, _)| !self.ties.is_tied(path)).collect();
+        let parameters: Vec<_> = parameters.filter(|(path, _)| !self.parts.ties.is_tied(path)).collect();
         let keys: Vec<&str> = parameters.iter().map(|(key, _)| *key).collect();
-        visitor.node(&Node::new(MODEL, Labels::Keys(&keys)).with_statics(&[(TRAINING, &self.training)]));
+        visitor.node(&Node::new(MODEL, Labels::Keys(&keys)).with_statics(&[(TRAINING, &self.parts.training)]));
         for (path, array) in parameters {
             // What a step drops is given to it as any other input.
             let moves =
                 |role: Role| role == Role::Choice || self.is_trained(role, path, |path| listed.is_unfrozen(path));
-            let Some(held) = self.held.get(path) else {
+            let Some(held) = self.parts.held.get(path) else {
                 if moves(Role::of_dense(path)) {
                     visitor.array(array);
                 } else {
@@ -60,32 +63,32 @@ impl<M: ModuleParameters> Tree for Model<M> {
         }
         let made = reader.is_made();
         let entered = reader.enter(MODEL)?;
-        if made && entered.static_field::<bool>(TRAINING)? != self.training {
+        if made && entered.static_field::<bool>(TRAINING)? != self.parts.training {
             // The module has a mode of its own, which is no parameter: the function itself has to change it.
             return Err(Error::decline("the call leaves the model in another mode"));
         }
         let keys = entered.keys();
         self.refresh();
-        let own = self.places.paths.iter().map(String::as_str).filter(|path| !self.ties.is_tied(path));
+        let own = self.parts.places.paths.iter().map(String::as_str).filter(|path| !self.parts.ties.is_tied(path));
         let moved = Moved::of(own, keys);
         if let Some(moved) = &moved {
             if made {
                 return Err(moved.error());
             }
-            moved.clear(&mut *self.module)?;
+            moved.clear(&mut self.parts.module)?;
         }
         let mut values = Vec::new();
         for path in keys {
             let value = if reader.is_at(PARAMETER) {
                 let (form, leaves) = shown(PARAMETER, reader)?;
-                if self.held.get_mut(path).is_some_and(|held| held.refill(&form, &leaves)) {
+                if self.parts.held.get_mut(path).is_some_and(|held| held.refill(&form, &leaves)) {
                     continue;
                 }
                 form.filled(&mut leaves.iter())?
             } else {
                 reader.value()?
             };
-            if self.places.find(path).is_some() {
+            if self.parts.places.find(path).is_some() {
                 values.push((path.clone(), value));
             }
         }

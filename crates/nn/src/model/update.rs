@@ -110,7 +110,7 @@ impl<M: ModuleParameters> Model<M> {
             return Ok(());
         }
         let message = format!("half floats became f32 since the latest gradient: {}", some_of(widened.iter()));
-        let masters = self.held.values().flat_map(|held| &held.leaves).filter(|leaf| leaf.role == Role::Master);
+        let masters = self.parts.held.values().flat_map(|held| &held.leaves).filter(|leaf| leaf.role == Role::Master);
         if masters.into_iter().any(|leaf| widened.iter().any(|path| **path == *leaf.path)) {
             let help = "step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32";
             return Err(Error::invalid(message, help));

@@ -1,0 +1,73 @@
+//! Parts of the state that stay as they are from call to call.
+
+use std::sync::{Arc, Weak};
+
+use mlx_rs::Array;
+use tacit_bridge::{KnownInputs, Program};
+
+use crate::Result;
+use crate::tree::{Listed, Matched, Part, Shown};
+
+/// The parts of a trace's state that have a stamp, and those that need not be looked at while they have the same.
+///
+/// What is known of a part holds its arrays, and lives as long as its stamp: a state that changes, or goes, is not held here.
+/// It is made when a part has the same stamp in two calls that follow each other, so that a state that changes in each call costs
+/// nothing.
+#[derive(Default)]
+pub(super) struct Steady {
+    /// What stamps keep for the trace lives no longer than this.
+    owner: Arc<()>,
+    /// The parts of the latest call that are not known.
+    seen: Vec<Part>,
+    /// Those of which nothing can be known.
+    refused: Vec<Part>,
+    /// In the order of the inputs.
+    known: Vec<(Part, Weak<KnownInputs>)>,
+}
+
+/// What is known in a call.
+pub(super) struct Known {
+    pub(super) parts: Vec<Part>,
+    pub(super) inputs: Vec<Arc<KnownInputs>>,
+}
+
+impl Steady {
+    /// What is known, and is still what it was.
+    pub(super) fn known(&mut self) -> Known {
+        self.known.retain(|(_, known)| known.strong_count() > 0);
+        let live = self.known.iter().filter_map(|(part, known)| Some((*part, known.upgrade()?)));
+        let (parts, inputs) = live.unzip();
+        Known { parts, inputs }
+    }
+
+    /// Notes the stamps that a call showed. `part` finds the part of a stamp, if the trace leaves that alone.
+    pub(super) fn note(
+        &mut self,
+        program: &Program,
+        matched: &Matched<'_>,
+        part: impl Fn(&Shown<'_>) -> Option<Part>,
+    ) -> Result<()> {
+        let mut seen = Vec::new();
+        for shown in &matched.stamps {
+            let Some(part) = part(shown) else { continue };
+            if self.seen.contains(&part) && !self.refused.contains(&part) {
+                let arrays = matched.arrays.get(shown.listed..shown.listed + part.arrays.1).unwrap_or_default();
+                let arrays: Vec<&Array> = arrays.iter().map(Listed::array).collect();
+                match program.know(part.arrays.0, &arrays)? {
+                    Some(known) => self.learn(shown, part, Arc::new(known)),
+                    None => self.refused.push(part),
+                }
+            }
+            seen.push(part);
+        }
+        self.refused.retain(|part| seen.contains(part));
+        self.seen = seen;
+        Ok(())
+    }
+
+    fn learn(&mut self, shown: &Shown<'_>, part: Part, known: Arc<KnownInputs>) {
+        self.known.push((part, Arc::downgrade(&known)));
+        self.known.sort_by_key(|(part, _)| part.arrays);
+        shown.stamp.keep(&self.owner, known);
+    }
+}

@@ -1,0 +1,8 @@
+//! Compiled steps of models whose graphs are plans, as those of a program with the facade are.
+
+#![allow(clippy::float_cmp, reason = "the numbers are exact")]
+
+use tacit_blas as _;
+use tacit_fusion as _;
+
+mod stamps;
