@@ -21,7 +21,9 @@ impl Matrix<'_> {
     pub(crate) fn part<'s>(&'s self, isa: Isa, rows: Range<usize>, numbers: &'s mut Numbers) -> Matrix<'s> {
         let elements = rows.start * self.k..rows.end * self.k;
         let blocks = elements.start / self.block..elements.end.div_ceil(self.block);
-        let block = if self.block / self.n.max(1) >= self.k { usize::MAX } else { self.block };
+        // One block for all rows that may come behind is whole rows, as the loops want to see it.
+        let rows_without_end = usize::MAX - usize::MAX % self.k.max(1);
+        let block = if self.block / self.n.max(1) >= self.k { rows_without_end } else { self.block };
         let [scales, biases] = numbers;
         Matrix {
             n: rows.len(),
@@ -84,4 +86,24 @@ pub(crate) fn gcd(mut a: usize, mut b: usize) -> usize {
         (a, b) = (b, a % b);
     }
     a.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scales::Spread;
+
+    /// Otherwise each vector would have its scale copied out, and an attention over half floats took twice as long.
+    #[test]
+    fn rows_of_a_part_without_scales_have_one_number() {
+        let codes = vec![half::f16::ONE; 6 * 96];
+        for k in [2, 3, 64, 96] {
+            let (n, codes) = (codes.len() / k, Codes::F16 { codes: &codes });
+            let whole = Matrix { n, k, codes, scales: Scales::One, biases: None, block: n * k };
+            let mut numbers = Numbers::default();
+            let part = whole.part(Isa::detect(), 0..n / 2, &mut numbers);
+            let spread = Spread::of(&part, 1, 1).expect("a span is an element");
+            assert_eq!(spread.count(&(0..k)), 1, "{k}");
+        }
+    }
 }
