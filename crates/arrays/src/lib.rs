@@ -60,6 +60,8 @@ pub use structured::identity::Identity;
 pub use structured::low_rank::LowRank;
 pub use structured::sparse24::Sparse24;
 pub use training::int8_inputs::{ActivationGranularity, Int8Inputs, int8_rounded};
+pub use training::observation::Observation;
+pub use training::observed::Observed;
 pub use training::prepared::Prepared;
 pub use training::ste::{Ste, ste};
 pub use views::cast::Cast;

@@ -20,8 +20,8 @@ use tacit_core::{Policy, Result};
 use tacit_fusion as _;
 
 use structured::{
-    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated,
-    scaled, scores, sliced, sparse24, stacked, transposed,
+    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, observed, qa_lora,
+    rotated, scaled, scores, sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -69,6 +69,7 @@ conformance! {
     rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
     batched: |x| batched(x), ignores_values(), elsewhere(&BATCHED);
+    observed: |x| observed(x), ignores_values(), elsewhere(&["observed_gather_mm"]);
     cast: |x| cast(x), ignores_values();
 }
 

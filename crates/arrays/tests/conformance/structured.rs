@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
     AffineArray, AsStored, Batched, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
-    Mxfp8Array, Nf4Array, QaLora, Rotated, ScaleRule, Scaled, Scores, Sliced, Sparse24, Stacked, Transposed,
+    Mxfp8Array, Nf4Array, Observed, QaLora, Rotated, ScaleRule, Scaled, Scores, Sliced, Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -50,6 +50,14 @@ pub(crate) fn low_rank(x: &Array) -> Result<LowRank> {
 
 pub(crate) fn sparse24(x: &Array) -> Result<Sparse24> {
     Sparse24::prune(&numbers(1, x.shape(), x)?)
+}
+
+/// A weight whose recording has ended: while it lasts, derivatives, maps and compiled functions are errors.
+pub(crate) fn observed(x: &Array) -> Result<Observed> {
+    extents(x)?;
+    let observed = Observed::new(numbers(1, x.shape(), x)?)?;
+    assert!(observed.finish().is_err(), "nothing was multiplied");
+    Ok(observed)
 }
 
 pub(crate) fn transposed(x: &Array) -> Result<Value> {

@@ -45,6 +45,7 @@ mod merging;
 mod messages;
 mod mixed;
 mod nf4_format;
+mod observed;
 mod operands;
 mod prepared;
 mod prepared_scales;
