@@ -4,7 +4,8 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
     AffineArray, AsStored, Batched, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
-    Mxfp8Array, Nf4Array, Observed, QaLora, Rotated, ScaleRule, Scaled, Scores, Sliced, Sparse24, Stacked, Transposed,
+    Mxfp8Array, Nf4Array, Observed, QaLora, Rotated, ScaleRule, Scaled, ScaledChannels, Scores, Sliced, Sparse24,
+    Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -62,6 +63,12 @@ pub(crate) fn observed(x: &Array) -> Result<Observed> {
 
 pub(crate) fn transposed(x: &Array) -> Result<Value> {
     Ok(Transposed::new(int8(&x.swap_axes(-1, -2)?)?, &swapped(x))?.into())
+}
+
+pub(crate) fn scaled_channels(x: &Array) -> Result<Value> {
+    let (_, k) = extents(x)?;
+    let inner = Mxfp8Array::quantize(&numbers(1, x.shape(), x)?, ScaleRule::Ceil)?;
+    Ok(ScaledChannels::new(inner, &numbers(2, &[k], x)?, -1)?.into())
 }
 
 pub(crate) fn scaled(x: &Array) -> Result<Value> {

@@ -17,6 +17,7 @@ mod affine_format;
 mod as_stored;
 mod asked;
 mod attention;
+mod calibration;
 mod cast;
 mod compiled;
 mod concat;
