@@ -25,12 +25,20 @@ use crate::parameters::{in_parameter, some_of};
 /// # }
 /// ```
 #[derive(Debug, Default)]
-pub struct Observations(BTreeMap<String, Result<Observation>>);
+pub struct Observations(BTreeMap<String, Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    /// Whether there was a product.
+    met: bool,
+    sums: Result<Observation>,
+}
 
 impl Observations {
     /// Ends the recordings of these weights.
     pub(crate) fn of(observed: impl IntoIterator<Item = (String, Observed)>) -> Self {
-        Self(observed.into_iter().map(|(path, weight)| (path, weight.finish())).collect())
+        let seen = |weight: &Observed| Seen { met: weight.met(), sums: weight.finish() };
+        Self(observed.into_iter().map(|(path, weight)| (path, seen(&weight))).collect())
     }
 
     /// What was seen of the weight at `path`, under its own path where others are tied to it.
@@ -40,7 +48,7 @@ impl Observations {
     /// The weight was not observed; it met no product, or one that is not along its last axis; or activations were not
     /// finite.
     pub fn get(&self, path: &str) -> Result<&Observation> {
-        match self.0.get(path) {
+        match self.0.get(path).map(|seen| &seen.sums) {
             Some(Ok(seen)) => Ok(seen),
             Some(Err(error)) => Err(in_parameter(path, error)),
             None => Err(Error::invalid(
@@ -53,6 +61,12 @@ impl Observations {
         }
     }
 
+    /// Whether the weight at `path` met a product at all, as an embedding does not whose rows are only looked up.
+    #[must_use]
+    pub fn met(&self, path: &str) -> bool {
+        self.0.get(path).is_some_and(|seen| seen.met)
+    }
+
     /// The paths of all weights that were observed, those that met nothing included.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
@@ -61,6 +75,6 @@ impl Observations {
 
 impl FromIterator<(String, Observation)> for Observations {
     fn from_iter<I: IntoIterator<Item = (String, Observation)>>(seen: I) -> Self {
-        Self(seen.into_iter().map(|(path, seen)| (path, Ok(seen))).collect())
+        Self(seen.into_iter().map(|(path, seen)| (path, Seen { met: true, sums: Ok(seen) })).collect())
     }
 }

@@ -83,6 +83,12 @@ impl Observed {
         &self.inner
     }
 
+    /// Whether a product was seen, as long as the recording lasts.
+    #[must_use]
+    pub fn met(&self) -> bool {
+        self.recorder.state().as_ref().is_some_and(|sums| !sums.by_axis.is_empty())
+    }
+
     /// What was seen so far, along the last axis of the weight; nothing is recorded from now on.
     ///
     /// # Errors

@@ -147,7 +147,9 @@ fn a_tied_head_is_seen_and_lookups_are_not() {
             embedding.as_linear(&x)
         })
     });
-    assert_eq!(seen.expect("runs").get("weight").expect("seen").rows(), [3]);
+    let seen = seen.expect("runs");
+    assert_eq!(seen.get("weight").expect("seen").rows(), [3]);
+    assert!(seen.met("weight") && !seen.met("bias"));
     let seen = model.observe("*", |model| model.forward(&tokens)).expect("runs");
     check(
         seen.get("weight"),
