@@ -18,6 +18,7 @@ use crate::avals::checks::check_float;
 /// let seen = Observation::of(&Array::from_slice(&[1f32, 2.0, 3.0, -4.0], &[2, 2]))?;
 /// assert_eq!(seen.gram().as_slice::<f32>(), [10.0, -10.0, -10.0, 20.0]);
 /// assert_eq!(seen.mean_magnitudes()?.as_slice::<f32>(), [2.0, 3.0]);
+/// assert_eq!(seen.mean_squares()?.try_as_slice::<f32>()?, [5.0, 10.0]);
 /// assert_eq!(seen.rows(), [2]);
 /// # Ok(())
 /// # }
@@ -115,9 +116,23 @@ impl Observation {
     ///
     /// MLX refuses an op.
     pub fn mean_magnitudes(&self) -> Result<Array> {
+        self.mean(&self.magnitudes)
+    }
+
+    /// The mean square of each input: `f32[k]`, of a stack over the rows of all its matrices.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses an op.
+    pub fn mean_squares(&self) -> Result<Array> {
+        let axis = self.gram.ndim() as i32;
+        self.mean(&self.gram.diagonal(None, Some(axis - 2), Some(axis - 1))?)
+    }
+
+    /// Sums of each input over all rows: `f32[k]`, or `f32[e, k]` of a stack.
+    fn mean(&self, sums: &Array) -> Result<Array> {
         let rows = self.rows.iter().sum::<u64>().max(1) as f32;
-        let sums =
-            if self.magnitudes.ndim() == 2 { self.magnitudes.sum_axis(0, None)? } else { self.magnitudes.clone() };
+        let sums = if sums.ndim() == 2 { sums.sum_axis(0, None)? } else { sums.clone() };
         Ok(sums.divide(Array::from_f32(rows))?)
     }
 

@@ -154,6 +154,8 @@ fn each_expert_has_sums_of_its_own() {
         assert_eq!(batched.rows(), [3; 4]);
         let first = normal(3, &[4, 3, 64]).take_axis(Array::from_int(3), 0).expect("taken");
         close(&batched.gram().take_axis(Array::from_int(3), 0).expect("taken"), &gram(&first));
+        let squares = normal(3, &[4, 3, 64]).square().and_then(|x| x.mean_axes(&[0, 1], None)).expect("means");
+        close(&batched.mean_squares().expect("means"), &squares);
         let shared = seen(&w, &normal(3, &[3, 64]), |x, w| Ok(x.matmul(w.swap_axes(1, 2)?)?));
         close(&shared.gram().take_axis(Array::from_int(1), 0).expect("taken"), &gram(&normal(3, &[3, 64])));
     }

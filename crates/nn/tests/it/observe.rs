@@ -8,7 +8,7 @@ use mlx_rs::{Array, nn, ops};
 use tacit_arrays::format::Nf4;
 use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
-use tacit_nn::{LoraConfig, Model, ParameterFilter, Rules};
+use tacit_nn::{Advice, Advisor, LoraConfig, Model, ParameterFilter, Parameters, Rules};
 
 use crate::types::normal;
 
@@ -162,6 +162,32 @@ fn a_tied_head_is_seen_and_lookups_are_not() {
         expect![[r#"
         the parameter weight: the weight f32[32,64] was not multiplied while it was observed
         help: run the model on inputs that reach it, or leave it out"#]],
+    );
+}
+
+#[test]
+fn an_advisor_weighs_by_what_was_seen() {
+    let sizes = Array::from_iter((0..128).map(|i| if i < 8 { 30f32 } else { 1.0 }), &[128]);
+    let x = normal(1, &[64, 128]).multiply(sizes).expect("larger");
+    let mut model = model();
+    let seen = model.observe("layers.0.*", |model| model.forward(&x)).expect("runs");
+    let values = model.values().expect("values");
+    let formats =
+        || ["affine:2:64", "affine:3:64", "affine:4:64", "affine:6:64"].map(|text| text.parse().expect("a format"));
+    let advice = |advisor: Advisor| advisor.advise(&values, 5.0).expect("fits");
+    let plain = advice(Advisor::new(formats()));
+    let observed = advice(Advisor::new(formats()).with_observations(&seen).expect("finite"));
+    let given = Parameters::from([("layers.0.weight".to_owned(), x.into())]);
+    let given = advice(Advisor::new(formats()).with_inputs(given));
+    let texts = |advice: &Advice| advice.rows.values().map(|row| row.format.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&observed), texts(&given));
+    assert!((observed.error / given.error - 1.0).abs() < 1e-4, "{} and {}", observed.error, given.error);
+    assert!((observed.error / plain.error - 1.0).abs() > 0.01, "what was seen changes nothing");
+    check(
+        Advisor::new(formats()).with_observations(&seen).expect("finite").advise(&Parameters::new(), 5.0),
+        expect![[r#"
+            there are inputs for layers.0.weight, and no such parameter
+            help: name inputs by the path of the parameter that they are multiplied with"#]],
     );
 }
 
