@@ -5,6 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
+use tacit::arrays::{Awq, Gptq};
 use tacit::dispatch::Taker;
 use tacit::io::{Rotation, Training};
 use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm};
@@ -19,7 +20,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 18] = [
+pub(crate) const SECTIONS: [Section; 19] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -38,6 +39,7 @@ pub(crate) const SECTIONS: [Section; 18] = [
     ("looped", looped),
     ("vocabulary", vocabulary),
     ("moments", moments),
+    ("calibrated", calibrated),
 ];
 
 // ANCHOR: model
@@ -345,6 +347,37 @@ fn moments() -> Result<String> {
     Ok(format!("{}\n{} bytes, {} materialized", lines.join("\n"), adam.nbytes(), counters.materialized_bytes))
 }
 // ANCHOR_END: moments
+
+// ANCHOR: calibrated
+/// What a model of three bits changes of the outputs, on inputs that were not observed.
+fn calibrated() -> Result<String> {
+    let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
+    // Inputs that have something in common, as the activations of a model have.
+    let batch = |seed| -> Result<Array> {
+        let common = normal(seed, &[256, 16])?.matmul(normal(100, &[16, 128])?)?;
+        Ok(common.add(normal(seed + 1, &[256, 128])?)?)
+    };
+    let (mut float, x) = (model()?, batch(10)?);
+    let seen = float.observe("*.weight", |model| {
+        for seed in [0, 2, 4] {
+            model.forward(&batch(seed)?)?;
+        }
+        Ok::<_, Error>(())
+    })?;
+
+    let rounded = model()?.quantize("*.weight", "affine:3:64")?;
+    let scaled = model()?.quantize_observed("*.weight", "affine:3:64", &seen, &Awq::default())?;
+    let compensated = model()?.quantize_observed("*.weight", "affine:3:64", &seen, &Gptq::default())?;
+
+    let y = float.forward(&x)?;
+    let mut lines = vec![format!("{} rows seen", seen.get("layers.0.weight")?.rows()[0])];
+    for (name, mut model) in [("rounding", rounded), ("AWQ", scaled), ("GPTQ", compensated)] {
+        let lost = model.forward(&x)?.subtract(&y)?.square()?.sum(None)?.divide(y.square()?.sum(None)?)?.sqrt()?;
+        lines.push(format!("{name:<9} {:>5.1} %  {}", 100.0 * lost.item_exact::<f32>(), model.get("layers.0.weight")?));
+    }
+    Ok(lines.join("\n"))
+}
+// ANCHOR_END: calibrated
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

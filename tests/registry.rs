@@ -53,6 +53,7 @@ fn every_handler_is_registered() {
         low_rank_sum: sum of LowRank
         masked_astype: as_type of Masked
         masked_multiply: multiply of Masked, dense
+        observed_gather_mm: gather_mm of any, Observed, dense, dense
         packed_add: add of any Packed, dense
         packed_broadcast: broadcast of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..

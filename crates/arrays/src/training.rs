@@ -1,5 +1,7 @@
-//! Weights that are quantized in the forward pass and trained in floats.
+//! Weights that are quantized in the forward pass and trained in floats, and what is known of their inputs.
 
 pub(crate) mod int8_inputs;
+pub(crate) mod observation;
+pub(crate) mod observed;
 pub(crate) mod prepared;
 pub(crate) mod ste;

@@ -6,6 +6,7 @@ pub(crate) mod masked;
 pub(crate) mod of_linear;
 pub(crate) mod rotated;
 pub(crate) mod scaled;
+pub(crate) mod scaled_channels;
 pub(crate) mod sliced;
 pub(crate) mod stacked;
 pub(crate) mod transposed;

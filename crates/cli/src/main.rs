@@ -5,6 +5,7 @@
 
 mod advise;
 mod bench;
+mod calibration;
 mod chat;
 mod compare;
 mod convert;

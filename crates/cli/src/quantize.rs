@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
+use tacit_io::layout::as_mlx_lm;
 use tacit_io::{Gguf, Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Parameters, Rules};
 
+use crate::calibration::{Calibration, CalibrationOptions};
 use crate::interruption;
 use crate::overwriting::Overwriting;
 use crate::table::Table;
@@ -25,6 +27,8 @@ pub(crate) struct Options {
     /// decoder have at least 6 bits
     #[arg(long)]
     format: Option<String>,
+    #[command(flatten)]
+    calibration: CalibrationOptions,
     /// The file that is written, in Tacit's own way
     #[arg(short, long)]
     pub(crate) output: PathBuf,
@@ -58,21 +62,25 @@ struct Row {
 }
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
-    options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules))?;
+    let text = &options.calibration.calibrate;
+    options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules).chain(text))?;
     let own = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;
+    // What the decoder meets has its names, by which experts are one array.
+    let values = if text.is_some() { as_mlx_lm(&options.input, values)? } else { values };
     let DecoderRules { rules, note } = match (own, &options.format) {
         (Some(rules), _) => DecoderRules { rules: in_all_names(options, rules, &values)?, note: None },
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     named(options, &rules, &values)?;
-    let mut work = Resumable::open(&options.output, [&options.input])?;
+    let calibration = options.calibration.read(&options.input)?;
+    let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(text))?;
     interruption::clear_up(work.folder());
     let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
     let (mut made, mut rows) = (Parameters::new(), Vec::new());
     for (path, value) in values {
         let before = value.nbytes();
-        let (value, outcome) = quantized(&mut work, &rules, &path, &value)?;
+        let (value, outcome) = quantized(&mut work, &rules, calibration.as_ref(), &path, &value)?;
         let (error, reason) = match outcome {
             Ok(error) => (Some(error), None),
             Err(reason) => (None, Some(reason)),
@@ -83,6 +91,14 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         done += before;
         bar(Progress { done, total });
     }
+    let unmet = rows.iter().filter(|row| {
+        let rounded = row.error.is_some();
+        rounded && calibration.as_ref().is_some_and(|calibration| !calibration.met(&row.path))
+    });
+    let unmet: Vec<&str> = unmet.map(|row| row.path.as_str()).collect();
+    let unmet =
+        (!unmet.is_empty()).then(|| format!("rounded, as the text multiplies nothing with it: {}", unmet.join(", ")));
+    let note = [note, unmet].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));
     let resumed = work.resumed();
     let mut bar = progress_bar();
     work.finish(made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
@@ -116,7 +132,13 @@ fn named(options: &Options, rules: &Rules, values: &Parameters) -> Result<()> {
 }
 
 /// The parameter in its format with what that lost, or as it was with why.
-fn quantized(work: &mut Resumable, rules: &Rules, path: &str, value: &Value) -> Result<(Value, Result<f32, String>)> {
+fn quantized(
+    work: &mut Resumable,
+    rules: &Rules,
+    calibration: Option<&Calibration>,
+    path: &str,
+    value: &Value,
+) -> Result<(Value, Result<f32, String>)> {
     let aval = value.aval()?;
     let left = |reason: &str| Ok((value.clone(), Err(reason.to_owned())));
     let Some(format) = rules.format(path, &aval) else { return left("no rule gives it a format") };
@@ -128,7 +150,14 @@ fn quantized(work: &mut Resumable, rules: &Rules, path: &str, value: &Value) -> 
     }
     format.supported()?;
     let mut refused = None;
-    let made = work.value(path, &format!("{format} of {value}"), || {
+    let by = calibration.map(|calibration| format!(" by {}", calibration.recipe)).unwrap_or_default();
+    let made = work.value(path, &format!("{format} of {value}{by}"), || {
+        if let Some(calibration) = calibration
+            && format.quantize(&value.dense()?).is_ok()
+            && let Some(made) = calibration.quantized(path, value, format)?
+        {
+            return Ok(made);
+        }
         let one = Parameters::from([(path.to_owned(), value.clone())]);
         let (mut made, report) = convert(&one, rules).inspect_err(|error| refused = Some(error.clause()))?;
         let error = report.converted.first().map_or(0.0, |row| row.error);

@@ -11,7 +11,7 @@ use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use crate::report::printed;
-use crate::{Parameters, Pattern, Rules};
+use crate::{Observations, Parameters, Pattern, Rules};
 use budget::{Choice, choose};
 
 /// Chooses a format for each parameter, so that all together take at most so many bits and the error is small.
@@ -46,6 +46,8 @@ use budget::{Choice, choose};
 pub struct Advisor {
     formats: Vec<AnyFormat>,
     inputs: Parameters,
+    /// Mean squares of channels, by path.
+    squares: BTreeMap<String, Array>,
 }
 
 /// What [`Advisor`] chose.
@@ -91,13 +93,26 @@ struct Measured {
 impl Advisor {
     /// An advisor that chooses among these formats, and to leave a parameter as it is.
     pub fn new(formats: impl IntoIterator<Item = AnyFormat>) -> Self {
-        Self { formats: formats.into_iter().collect(), inputs: Parameters::new() }
+        Self { formats: formats.into_iter().collect(), inputs: Parameters::new(), squares: BTreeMap::new() }
     }
 
     /// The same with what parameters are multiplied with: activations `[.., k]` for the path of a weight `[.., k]`.
     #[must_use]
     pub fn with_inputs(self, inputs: Parameters) -> Self {
         Self { inputs, ..self }
+    }
+
+    /// The same with what [`Model::observe`](crate::Model::observe) saw: bits go where the products lose most by coarse codes.
+    /// A parameter that met no product counts as one of inputs that are 1.
+    ///
+    /// # Errors
+    ///
+    /// A parameter met activations that were not finite, or was multiplied along another axis than its last.
+    pub fn with_observations(mut self, observations: &Observations) -> Result<Self> {
+        for path in observations.paths().filter(|path| observations.met(path)) {
+            self.squares.insert(path.to_owned(), observations.get(path)?.mean_squares()?);
+        }
+        Ok(self)
     }
 
     /// Formats for these parameters, at most `bits` for each element of them all together.
@@ -110,7 +125,7 @@ impl Advisor {
     /// The formats cannot be so small; the inputs of a parameter do not fit it, or none of the parameters; or one has an element
     /// that is not finite.
     pub fn advise(&self, parameters: &Parameters, bits: f64) -> Result<Advice> {
-        if let Some(path) = self.inputs.keys().find(|path| !parameters.contains_key(*path)) {
+        if let Some(path) = self.inputs.keys().chain(self.squares.keys()).find(|path| !parameters.contains_key(*path)) {
             let help = "name inputs by the path of the parameter that they are multiplied with";
             return Err(Error::invalid(format!("there are inputs for {path}, and no such parameter"), help));
         }
@@ -162,7 +177,8 @@ impl Advisor {
         if of.aval.shape.len() < 2 || !of.aval.dtype.is_float() || of.aval.size() == 0 {
             return Ok(of);
         }
-        let squares = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
+        let given = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
+        let squares = given.or_else(|| self.squares.get(path).cloned());
         let wide = array.as_dtype(Dtype::Float32)?;
         of.energy = energy(&wide, squares.as_ref())?;
         if !of.energy.is_finite() {

@@ -4,6 +4,7 @@ mod gradient;
 pub(crate) mod halves;
 pub(crate) mod kinds;
 mod leaves;
+mod observe;
 mod own;
 pub(crate) mod qat;
 mod reported;

@@ -20,8 +20,8 @@ use tacit_core::{Policy, Result};
 use tacit_fusion as _;
 
 use structured::{
-    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated,
-    scaled, scores, sliced, sparse24, stacked, transposed,
+    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, observed, qa_lora,
+    rotated, scaled, scaled_channels, scores, sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -66,9 +66,11 @@ conformance! {
     scaled: |x| scaled(x), ignores_values(), tolerance(SUM), shared_children();
     concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
+    scaled_channels: |x| scaled_channels(x), ignores_values();
     rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
     batched: |x| batched(x), ignores_values(), elsewhere(&BATCHED);
+    observed: |x| observed(x), ignores_values(), elsewhere(&["observed_gather_mm"]);
     cast: |x| cast(x), ignores_values();
 }
 

@@ -4,7 +4,8 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
     AffineArray, AsStored, Batched, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
-    Mxfp8Array, Nf4Array, QaLora, Rotated, ScaleRule, Scaled, Scores, Sliced, Sparse24, Stacked, Transposed,
+    Mxfp8Array, Nf4Array, Observed, QaLora, Rotated, ScaleRule, Scaled, ScaledChannels, Scores, Sliced, Sparse24,
+    Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -52,8 +53,22 @@ pub(crate) fn sparse24(x: &Array) -> Result<Sparse24> {
     Sparse24::prune(&numbers(1, x.shape(), x)?)
 }
 
+/// A weight whose recording has ended: while it lasts, derivatives, maps and compiled functions are errors.
+pub(crate) fn observed(x: &Array) -> Result<Observed> {
+    extents(x)?;
+    let observed = Observed::new(numbers(1, x.shape(), x)?)?;
+    assert!(observed.finish().is_err(), "nothing was multiplied");
+    Ok(observed)
+}
+
 pub(crate) fn transposed(x: &Array) -> Result<Value> {
     Ok(Transposed::new(int8(&x.swap_axes(-1, -2)?)?, &swapped(x))?.into())
+}
+
+pub(crate) fn scaled_channels(x: &Array) -> Result<Value> {
+    let (_, k) = extents(x)?;
+    let inner = Mxfp8Array::quantize(&numbers(1, x.shape(), x)?, ScaleRule::Ceil)?;
+    Ok(ScaledChannels::new(inner, &numbers(2, &[k], x)?, -1)?.into())
 }
 
 pub(crate) fn scaled(x: &Array) -> Result<Value> {

@@ -5,8 +5,8 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
     ActivationGranularity, AffineArray, AsStored, Batched, Cast, Concat, Constant, Diagonal, Dora, Identity, Int8Array,
-    Int8Inputs, Lora, LoraSet, LowRank, Masked, Nf4Array, Prepared, QaLora, Rotated, Scaled, Sliced, Sparse24, Stacked,
-    Transposed, ste,
+    Int8Inputs, Lora, LoraSet, LowRank, Masked, Nf4Array, Observed, Prepared, QaLora, Rotated, Scaled, ScaledChannels,
+    Sliced, Sparse24, Stacked, Transposed, ste,
 };
 use tacit_conformance::assert_close;
 use tacit_core::transform::vmap;
@@ -46,10 +46,12 @@ fn every_matrix() -> Result<Vec<Value>> {
         Concat::new(vec![nf4(&normal(1, &[32, 16]), 32), normal(2, &[32, 16]).into()], 1)?.into(),
         Stacked::new((0..32).map(|seed| nf4(&normal(seed, &[32]), 32)).collect())?.into(),
         Rotated::new(base(), -1)?.into(),
+        ScaledChannels::new(base(), &normal(2, &[32]), -1)?.into(),
         Sliced::new(nf4(&normal(1, &[96, 32]), 32), &[40, 0], &[72, 32])?.into(),
         Cast::new(Int8Array::quantize(&x(1).as_dtype(Dtype::Bfloat16)?, 32)?, F32)?.into(),
         Prepared::new(&x(1), nf4_format())?.into(),
         Int8Inputs::new(base(), ActivationGranularity::Token)?.into(),
+        Observed::new(base())?.into(),
         ste(x(1), |x| Nf4Array::quantize(x, 32))?,
     ]);
     Ok(made)

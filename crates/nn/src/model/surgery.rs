@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Dtype, ops, transforms};
-use tacit_arrays::format::{Pieces, quantize_in_pieces};
+use tacit_arrays::format::{AnyFormat, Pieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
@@ -17,6 +17,10 @@ use crate::{IntoRules, Parameters, Pattern};
 
 /// Bytes of dense arrays whose codes are put in their places together: to find these costs as much for one as for many.
 const WAITING: usize = 64 << 20;
+
+/// The array of a dense parameter in a format: an inner error leaves the parameter as it is, an outer one is that of the whole
+/// call.
+pub(super) type ByPath<'q> = dyn Fn(&str, &AnyFormat, &Value) -> Result<Result<Value>> + 'q;
 
 /// What may be missing when values are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +43,15 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// Nothing is quantized, or a parameter has an element that is not finite. The model is dropped then.
-    pub fn quantize<P>(mut self, pattern: P, formats: impl IntoRules) -> Result<Self>
+    pub fn quantize<P>(self, pattern: P, formats: impl IntoRules) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.quantize_by(pattern, formats, &|_, format, value| Ok(quantize_in_pieces(&**format, value)))
+    }
+
+    /// Quantizes as [`quantize`](Self::quantize) does, by `quantizer`.
+    pub(super) fn quantize_by<P>(mut self, pattern: P, formats: impl IntoRules, quantizer: &ByPath<'_>) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
     {
@@ -49,7 +61,7 @@ impl<M: ModuleParameters> Model<M> {
         let (mut waiting, mut quantizes) = (0, false);
         for (path, value) in self.values()? {
             let rule = rules.rule(&self.parts.ties.all(&path), &value.aval()?);
-            let (quantized, row) = applied(&path, &value, rule)?;
+            let (quantized, row) = applied(&path, &value, rule, quantizer)?;
             if let (Some(Rule { action: Action::Quantize(_), .. }), Outcome::Left { reason }) = (rule, &row.outcome) {
                 left.push((path.clone(), reason.clone()));
             }
@@ -249,7 +261,7 @@ fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
 }
 
 /// What a rule makes of a parameter, if anything.
-fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Value>, Row)> {
+fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_>) -> Result<(Option<Value>, Row)> {
     let aval = value.aval()?;
     let left = |reason: &str| {
         let bytes = value.nbytes();
@@ -268,7 +280,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     if aval.shape.len() < 2 && !rule.is_some_and(|rule| rule.pattern.is_exact()) {
         return left(ONE_AXIS);
     }
-    let quantized = match quantize_in_pieces(&**format, value) {
+    let quantized = match quantizer(path, format, value)? {
         Ok(quantized) => quantized,
         // The elements are wrong, not the shape.
         Err(error @ Error::Kernel { .. }) => return Err(in_parameter(path, &error)),

@@ -26,6 +26,7 @@ mod log;
 mod lookup;
 mod model;
 mod modules;
+mod observe;
 mod parameters;
 mod qat;
 mod quantized_state;

@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::kernel::hadamard;
-use tacit_arrays::{Batched, Cast, Concat, Rotated, Scaled, Sliced, Stacked, Transposed};
+use tacit_arrays::{Batched, Cast, Concat, Observed, Rotated, Scaled, Sliced, Stacked, Transposed};
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
@@ -26,6 +26,9 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
     if let Some(cast) = value.downcast::<Cast>() {
         // `f64` holds what is cast.
         return Some(rebuilt(cast.inner()));
+    }
+    if let Some(observed) = value.downcast::<Observed>() {
+        return Some(rebuilt(observed.inner()));
     }
     if let Some(array) = value.downcast::<Rotated>() {
         // By the matrix, which is exact enough in `f32`.
@@ -169,7 +172,15 @@ fn stacked() -> Vec<Case> {
         }),
         case("stacked_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| chosen(&a[0], a[1].swap_axes(1, 2)?)),
         case("packed_gather_mm", vec![x(&[3, 1, ROWS]), experts()], |a| chosen(&a[0], a[1].clone())),
+        case("observed_gather_mm", vec![x(&[3, 1, ROWS]), observed()], |a| chosen(&a[0], a[1].clone())),
     ]
+}
+
+/// The same, no longer observed: while they are, a gradient is an error.
+fn observed() -> Value {
+    let experts = Observed::new(experts()).expect("floats");
+    assert!(experts.finish().is_err(), "nothing was multiplied");
+    experts.into()
 }
 
 /// Two experts that are packed as one array.

@@ -1,0 +1,75 @@
+//! What a method of calibration is.
+
+use mlx_rs::Array;
+use tacit_core::{Aval, Error, Result, Value};
+
+use crate::avals::checks::check_float;
+use crate::format::Quantizer;
+use crate::training::observation::Observation;
+
+/// A way to choose the codes of a weight by what it is multiplied with.
+///
+/// [`Gptq`](crate::Gptq) and [`Awq`](crate::Awq) are such ways; one of your own needs this one method.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::format::{Nf4, Quantizer};
+/// use tacit_arrays::{Calibrate, Observation};
+/// use tacit_core::{Result, Value};
+///
+/// /// Rounds, whatever was seen.
+/// struct Rounding;
+///
+/// impl Calibrate for Rounding {
+///     fn quantize(&self, format: &dyn Quantizer, weight: &Array, _: &Observation) -> Result<Value> {
+///         format.quantize(weight)
+///     }
+/// }
+///
+/// let (w, x) = (ops::ones::<f32>(&[8, 64])?, ops::ones::<f32>(&[2, 64])?);
+/// let codes = Rounding.quantize(&Nf4 { block: 64, double: false }, &w, &Observation::of(&x)?)?;
+/// assert_eq!(codes.to_string(), "Nf4(f32[8,64])");
+/// # Ok(())
+/// # }
+/// ```
+pub trait Calibrate {
+    /// The array that stands for `weight: [n, k]`, or a stack `[e, n, k]`, in the format, for inputs such as were seen.
+    ///
+    /// # Errors
+    ///
+    /// The weight does not fit the format, or what was seen does not fit the weight; the method has no use for the format.
+    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value>;
+}
+
+/// A weight as matrices, and the sums of each: `[e, n, k]` and `f32[e, k, k]`, with one matrix where the weight is one.
+pub(super) fn matrices(weight: &Array, seen: &Observation) -> Result<(Array, Array)> {
+    let aval = Aval::from(weight);
+    check_float("the weight", &aval)?;
+    let (stacked, n, k) = match *weight.shape() {
+        [n, k] => (None, n, k),
+        [e, n, k] => (Some(e), n, k),
+        _ => {
+            return Err(Error::invalid(
+                format!("the weight is {aval}, which is neither a matrix nor a stack of them"),
+                "calibrate a weight of two or three axes, and quantize others as they are",
+            ));
+        }
+    };
+    let expected = stacked.map_or(vec![k, k], |e| vec![e, k, k]);
+    if seen.gram().shape() != expected {
+        return Err(Error::invalid(
+            format!("the weight is {aval}, and what was seen are inputs of {}", Aval::from(seen.gram())),
+            "give what was seen of this weight",
+        ));
+    }
+    if let Some(unmet) = seen.rows().iter().position(|&rows| rows == 0) {
+        let what = if stacked.is_some() { format!("matrix {unmet} of {aval}") } else { format!("the weight {aval}") };
+        return Err(Error::invalid(
+            format!("{what} met no rows while it was observed"),
+            "observe more inputs, until each is chosen, or quantize the weight without them",
+        ));
+    }
+    let e = stacked.unwrap_or(1);
+    Ok((weight.reshape(&[e, n, k])?, seen.gram().reshape(&[e, k, k])?))
+}

@@ -1,0 +1,161 @@
+//! Codes of some inputs at a time, by what a format says in public.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::{Aval, Error, Policy, Result, Value, tree};
+
+use crate::families::packed::{Packed, Stored, read_in};
+use crate::format::{FloatScales, Quantizer, TrainedScales};
+use crate::views::rotated::Rotated;
+
+/// How the inputs of a weight are coded.
+pub(super) enum Coder<'f> {
+    /// One by one, by scales.
+    Scaled(Scaled<'f>),
+    /// So many together, as the format codes a block of them.
+    Blocks(i32),
+}
+
+/// A format whose codes are made by scales that are there.
+pub(super) struct Scaled<'f> {
+    trained: &'f dyn TrainedScales,
+    /// Inputs that share the scales of a row.
+    pub(super) group: i32,
+    /// Whether scales are those of the weight as it was, and not of a group when it is reached.
+    pub(super) fixed: bool,
+    /// The scales of the weight.
+    whole: FloatScales,
+    /// Whether one scale is that of all rows.
+    one: bool,
+    /// The shape of `n` scales, and how many columns they are scales of.
+    part: (Vec<i32>, i32),
+}
+
+impl<'f> Coder<'f> {
+    /// How `format` codes `weight`, `[.., n, k]`.
+    pub(super) fn new(format: &'f dyn Quantizer, weight: &Array) -> Result<Self> {
+        let (n, k) = (weight.dim(-2), weight.dim(-1));
+        let whole = format.quantize(weight)?;
+        let none = |why: &str| {
+            let message = format!("GPTQ does not code {} in {format}: {why}", Aval::from(weight));
+            Error::invalid(message, "take a format whose blocks lie along the rows and divide them, or another method")
+        };
+        if whole.downcast::<Rotated>().is_some() {
+            return Err(none("a rotation makes each element of all inputs"));
+        }
+        let Some(stored) = whole.family::<dyn Packed>().map(Packed::stored) else {
+            return Self::tried(format, weight, &[128, 64, 32])
+                .ok_or_else(|| none("it has no blocks of 128, 64 or 32"));
+        };
+        let block = stored.block as i32;
+        if stored.transposed {
+            return if block == n { Ok(Self::Blocks(1)) } else { Err(none("its blocks straddle columns")) };
+        }
+        let scales = format.trained_scales().and_then(|trained| Some((trained, trained.scales_of(&whole)?)));
+        let Some((trained, whole)) = scales else {
+            return Self::unscaled(format, weight, &stored).ok_or_else(|| none("its blocks straddle rows"));
+        };
+        let one = whole.scales.size() == 1;
+        if !one && k % block != 0 {
+            return Err(none("its blocks straddle rows"));
+        }
+        let group = if one { k } else { block };
+        let fixed = one || whole.global_scale.is_some();
+        let mut coder = Scaled { trained, group, fixed, whole, one, part: (Vec::new(), group) };
+        // The columns of a row's one scale are coded one by one where the format allows it.
+        for columns in if group == k { vec![1, k] } else { vec![group] } {
+            let part = format.quantize(&ops::zeros_dtype(&[n, columns], weight.dtype())?);
+            let Some(scales) = part.ok().and_then(|part| trained.scales_of(&part)) else { continue };
+            if scales.scales.size() == if one { 1 } else { n as usize } {
+                coder.part = (scales.scales.shape().to_vec(), columns);
+                return Ok(Self::Scaled(coder));
+            }
+        }
+        Err(none("its scales are not those of rows"))
+    }
+
+    /// Blocks of a format whose scales cannot be given.
+    fn unscaled(format: &dyn Quantizer, weight: &Array, stored: &Stored) -> Option<Self> {
+        let widths = if stored.scales.is_none() { vec![1] } else { vec![stored.unit() as i32, stored.block as i32] };
+        Self::tried(format, weight, &widths)
+    }
+
+    /// Blocks of the first of these widths that the format takes.
+    fn tried(format: &dyn Quantizer, weight: &Array, widths: &[i32]) -> Option<Self> {
+        let (n, k) = (weight.dim(-2), weight.dim(-1));
+        let fits = |width: &i32| {
+            let part = ops::zeros_dtype(&[n, *width], weight.dtype());
+            *width <= k && k % width == 0 && part.is_ok_and(|part| format.quantize(&part).is_ok())
+        };
+        widths.iter().copied().find(fits).map(Self::Blocks)
+    }
+}
+
+impl Scaled<'_> {
+    /// The scales of `part: f32[n, group]`, as the format chooses them for numbers of type `dtype`.
+    pub(super) fn scales(&self, format: &dyn Quantizer, part: &Array, dtype: Dtype) -> Result<FloatScales> {
+        let made = format.quantize(&part.as_dtype(dtype)?)?;
+        let made = self.trained.scales_of(&made).ok_or_else(|| Error::decline("the format changed its type"))?;
+        mapped(&made, |scales| Ok(scales.reshape(&[-1, 1])?))
+    }
+
+    /// The scales of group `group` of matrix `matrix`, of `n` rows of `k`, as the whole weight has them.
+    pub(super) fn fixed_scales(&self, matrix: i32, [n, k]: [i32; 2], group: i32) -> Result<FloatScales> {
+        mapped(&self.whole, |scales| {
+            if self.one {
+                return Ok(scales.clone());
+            }
+            let scales = scales.reshape(&[-1, n, k / self.group])?;
+            Ok(scales.take_axis(Array::from_int(matrix), 0)?.take_axis(Array::from_slice(&[group], &[1]), 1)?)
+        })
+    }
+
+    /// `column: f32[n, 1]`, coded by scales and read again.
+    pub(super) fn rounded(&self, column: &Array, scales: &FloatScales) -> Result<Array> {
+        let (shape, columns) = (&self.part.0, self.part.1);
+        let scales = mapped(scales, |scales| Ok(scales.reshape(shape)?))?;
+        let whole = if columns == 1 { column.clone() } else { ops::broadcast_to(column, &[column.dim(0), columns])? };
+        let read = dense(&self.trained.quantize_by(&whole, &scales)?.0)?;
+        if columns == 1 { Ok(read) } else { Ok(read.take_axis(Array::from_slice(&[0], &[1]), 1)?) }
+    }
+
+    /// The array of `codes: f32[e, n, k]`, which are numbers that the scales have codes for: those of each matrix and group, or
+    /// those of the whole weight.
+    pub(super) fn put_together(&self, codes: &[Array], scales: &[Vec<FloatScales>], weight: &Aval) -> Result<Value> {
+        let joined = |of: &dyn Fn(&FloatScales) -> Option<Array>| -> Result<Option<Array>> {
+            let rows = scales.iter().map(|groups| {
+                let groups: Option<Vec<Array>> = groups.iter().map(of).collect();
+                groups.map(|groups| Ok::<_, Error>(ops::concatenate(&groups, 1)?)).transpose()
+            });
+            let rows: Option<Vec<Array>> = rows.collect::<Result<_>>()?;
+            rows.map(|rows| Ok(ops::concatenate(&rows, 0)?.reshape(self.whole.scales.shape())?)).transpose()
+        };
+        let own = if scales.iter().all(Vec::is_empty) { None } else { joined(&|scales| Some(scales.scales.clone()))? };
+        let scales = match own {
+            None => self.whole.clone(),
+            Some(scales) => {
+                FloatScales { scales, biases: joined(&|scales| scales.biases.clone())?, global_scale: None }
+            }
+        };
+        let numbers = ops::concatenate(codes, 0)?.reshape(&weight.shape)?;
+        let made = self.trained.quantize_by(&numbers, &scales)?.0;
+        let made = match made.family::<dyn Packed>() {
+            Some(packed) => read_in(packed, weight.dtype),
+            None => made,
+        };
+        tree::eval(&made)?;
+        Ok(made)
+    }
+}
+
+/// What a value of some columns stands for, in `f32`.
+pub(super) fn dense(value: &Value) -> Result<Array> {
+    // It is asked for, and lives for the length of this call.
+    let _allow = Policy::Allow.scope();
+    Ok(value.dense()?.as_dtype(Dtype::Float32)?)
+}
+
+/// The scales, and biases if there are any, as `f` makes them.
+fn mapped(scales: &FloatScales, f: impl Fn(&Array) -> Result<Array>) -> Result<FloatScales> {
+    let biases = scales.biases.as_ref().map(&f).transpose()?;
+    Ok(FloatScales { scales: f(&scales.scales)?, biases, global_scale: scales.global_scale.clone() })
+}

@@ -1,0 +1,200 @@
+//! GPTQ: each input's rounding error is made up for by the inputs that are rounded after it.
+
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::{Aval, Error, Result, Value, tree};
+
+use crate::calibration::calibrate::{Calibrate, matrices};
+use crate::calibration::coder::{Coder, Scaled, dense};
+use crate::calibration::hessian::Hessian;
+use crate::format::{FloatScales, Quantizer};
+use crate::training::observation::Observation;
+
+/// Inputs whose errors are spread over the others together: only the order of sums depends on it.
+const TOGETHER: i32 = 128;
+
+/// The method GPTQ (Frantar et al., 2022): codes for which the layer's outputs, not its weights, are changed least.
+///
+/// The columns of a weight `W: [n, k]` are rounded one after the other, and the error of each is spread over those that
+/// follow, `W[:, j] -= (W[:, i] - Q[:, i]) U[i, j] / U[i, i]`, with `U` the Cholesky factor of the inverse of the damped
+/// `x^T x`. A group gets its scales when it is reached. Inputs that were always zero get codes of zero.
+///
+/// It takes whatever format makes codes by scales that are there, as every declared one with plain scales does. A format that
+/// quantizes its scales, or a stranger's that only quantizes, is coded a block of columns at a time, with the error of the
+/// whole block spread over the others: it gains less.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops, random};
+/// use tacit_arrays::format::{Affine, Quantizer};
+/// use tacit_arrays::{Calibrate, Gptq, Observation};
+///
+/// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
+/// // 256 inputs that are mixtures of 16.
+/// let x = normal(0, &[512, 16])?.matmul(normal(1, &[16, 256])?)?.add(normal(2, &[512, 256])?)?;
+/// let (w, format) = (normal(3, &[32, 256])?, Affine { bits: 3, group: 64 });
+/// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
+///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
+/// };
+/// let calibrated = Gptq::default().quantize(&format, &w, &Observation::of(&x)?)?;
+/// assert!(error(calibrated)? < 0.5 * error(format.quantize(&w)?)?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gptq {
+    damping: f32,
+    act_order: bool,
+}
+
+impl Default for Gptq {
+    /// A damping of 0.01, inputs in their own order: what the paper uses.
+    fn default() -> Self {
+        Self { damping: 0.01, act_order: false }
+    }
+}
+
+impl Gptq {
+    /// The same with this damping: what is added to the diagonal of `x^T x`, in units of its mean.
+    ///
+    /// # Errors
+    ///
+    /// It is not from 0.001 to 1: below, rounding could make the matrix indefinite.
+    pub fn with_damping(self, damping: f32) -> Result<Self> {
+        if !(0.001..=1.0).contains(&damping) {
+            return Err(Error::invalid(
+                format!("a damping of {damping} is not from 0.001 to 1"),
+                "use 0.01, the usual choice, or more where few rows were observed",
+            ));
+        }
+        Ok(Self { damping, ..self })
+    }
+
+    /// The same with the inputs of the largest squares first (`act_order`), and scales of the weight as it was.
+    ///
+    /// Formats that are coded a block at a time keep their order.
+    #[must_use]
+    pub fn act_order(self) -> Self {
+        Self { act_order: true, ..self }
+    }
+}
+
+impl Calibrate for Gptq {
+    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+        let (stack, grams) = matrices(weight, seen)?;
+        let coder = Coder::new(format, weight)?;
+        let (mut made, mut scales) = (Vec::new(), Vec::new());
+        let number = |matrix: i32| Array::from_int(matrix);
+        for matrix in 0..stack.dim(0) {
+            let gram = grams.take_axis(number(matrix), 0)?;
+            let act_order = self.act_order && matches!(coder, Coder::Scaled(_));
+            let hessian = Hessian::new(&gram, self.damping, act_order)?;
+            let w = stack.take_axis(number(matrix), 0)?.as_dtype(Dtype::Float32)?.multiply(&hessian.alive)?;
+            let run = Run { format, hessian, matrix, dtype: weight.dtype() };
+            match &coder {
+                Coder::Scaled(scaled) => {
+                    let (codes, own) = run.scaled(scaled, w)?;
+                    made.push(codes);
+                    scales.push(own);
+                }
+                Coder::Blocks(width) => made.push(run.blocks(*width, w)?),
+            }
+        }
+        match &coder {
+            Coder::Scaled(scaled) => scaled.put_together(&made, &scales, &weight.into()),
+            Coder::Blocks(_) => {
+                let adjusted = ops::concatenate(&made, 0)?.reshape(weight.shape())?;
+                let value = format.quantize(&adjusted.as_dtype(weight.dtype())?)?;
+                tree::eval(&value)?;
+                Ok(value)
+            }
+        }
+    }
+}
+
+/// One matrix.
+struct Run<'r> {
+    format: &'r dyn Quantizer,
+    hessian: Hessian,
+    matrix: i32,
+    dtype: Dtype,
+}
+
+impl Run<'_> {
+    /// The numbers that are coded, and the scales of each group unless they are those of the weight: column by column.
+    fn scaled(&self, coder: &Scaled<'_>, mut w: Array) -> Result<(Array, Vec<FloatScales>)> {
+        let order = &self.hessian.order;
+        let (n, k) = (w.dim(0), w.dim(1));
+        let natural = order.is_sorted();
+        let fixed = coder.fixed || !natural || coder.group == k;
+        if !natural {
+            w = w.take_axis(Array::from_slice(order, &[k]), 1)?;
+        }
+        // A group that begins needs all errors before it.
+        let together = if fixed { TOGETHER } else { coder.group };
+        let (mut coded, mut found) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        while start < k {
+            let end = (start + together).min(k);
+            let ([mut part, rest], triangle) = (split(&w, end - start)?, self.triangle(start, end)?);
+            if !fixed {
+                found.push(coder.scales(self.format, &part, self.dtype)?);
+            }
+            let mut errors = Vec::new();
+            for column in 0..end - start {
+                let own;
+                let scales = if fixed {
+                    own = coder.fixed_scales(self.matrix, [n, k], order[(start + column) as usize] / coder.group)?;
+                    &own
+                } else {
+                    &found[found.len() - 1]
+                };
+                let at = Array::from_slice(&[column], &[1]);
+                let weights = part.take_axis(&at, 1)?;
+                let rounded = coder.rounded(&weights, scales)?;
+                let row = triangle.take_axis(&at, 0)?;
+                let error = weights.subtract(&rounded)?.divide(row.take_axis(&at, 1)?)?;
+                part = part.subtract(error.matmul(&split(&row, end - start)?[0])?)?;
+                coded.push(rounded);
+                errors.push(error);
+            }
+            w = rest.subtract(ops::concatenate(&errors, 1)?.matmul(&split(&triangle, end - start)?[1])?)?;
+            // The graph of so many columns is evaluated before the next ones.
+            let columns = ops::concatenate(&coded.split_off((start / together) as usize), 1)?;
+            transforms::eval([&w, &columns])?;
+            coded.push(columns);
+            start = end;
+        }
+        let mut coded = ops::concatenate(&coded, 1)?;
+        if !natural {
+            coded = coded.take_axis(ops::argsort_axis(Array::from_slice(order, &[k]), 0)?, 1)?;
+        }
+        Ok((coded, found))
+    }
+
+    /// The weight whose blocks of columns the format is to code: each with the errors of those before it.
+    fn blocks(&self, width: i32, mut w: Array) -> Result<Array> {
+        let k = w.dim(1);
+        let mut adjusted = Vec::new();
+        for start in (0..k).step_by(width as usize) {
+            let [part, rest] = split(&w, width)?;
+            let error = part.subtract(dense(&self.format.quantize(&part.as_dtype(self.dtype)?)?)?)?;
+            let [own, others] = split(&self.triangle(start, start + width)?, width)?;
+            w = rest.subtract(error.matmul(Hessian::inverse(&own)?)?.matmul(others)?)?;
+            transforms::eval([&w])?;
+            adjusted.push(part);
+        }
+        Ok(ops::concatenate(&adjusted, 1)?)
+    }
+
+    /// The rows `start..end` of the triangle from their diagonal on.
+    fn triangle(&self, start: i32, end: i32) -> Result<Array> {
+        let rows = self.hessian.upper.split_at_indices(&[start, end], 0)?.swap_remove(1);
+        Ok(rows.split_at_indices(&[start], 1)?.swap_remove(1))
+    }
+}
+
+/// The first `width` columns, and the others.
+fn split(x: &Array, width: i32) -> Result<[Array; 2]> {
+    let parts = x.split_at_indices(&[width], 1)?;
+    <[Array; 2]>::try_from(parts).map_err(|_| Error::decline(format!("{} is not split", Aval::from(x))))
+}

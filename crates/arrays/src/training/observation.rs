@@ -1,0 +1,149 @@
+//! What met a weight in products, as sums.
+
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::{Aval, Error, Result};
+
+use crate::avals::checks::check_float;
+
+/// Sums over the rows `x` that a weight was multiplied with: `x^T x`, the magnitudes, and how many rows there were.
+///
+/// [`Observed`](crate::Observed) makes one while plain code runs, and [`of`](Self::of) makes one of activations that are at
+/// hand. A stack of matrices, such as the experts of a mixture, has these sums for each of them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_arrays::Observation;
+///
+/// let seen = Observation::of(&Array::from_slice(&[1f32, 2.0, 3.0, -4.0], &[2, 2]))?;
+/// assert_eq!(seen.gram().as_slice::<f32>(), [10.0, -10.0, -10.0, 20.0]);
+/// assert_eq!(seen.mean_magnitudes()?.as_slice::<f32>(), [2.0, 3.0]);
+/// assert_eq!(seen.mean_squares()?.try_as_slice::<f32>()?, [5.0, 10.0]);
+/// assert_eq!(seen.rows(), [2]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// `f32[k, k]`, or `f32[e, k, k]` of a stack.
+    gram: Array,
+    /// `f32[k]`, or `f32[e, k]`.
+    magnitudes: Array,
+    /// One number, or one for each matrix of a stack.
+    rows: Vec<u64>,
+}
+
+impl Observation {
+    /// The sums over `x: [.., k]`, computed.
+    ///
+    /// # Errors
+    ///
+    /// `x` is not float, is empty, or has an element that is not finite.
+    pub fn of(x: &Array) -> Result<Self> {
+        let aval = Aval::from(x);
+        check_float("an activation", &aval)?;
+        let &[.., k] = x.shape() else {
+            return Err(Error::invalid(
+                format!("the activations are {aval}, which has no axis of inputs"),
+                "give activations with the inputs along the last axis",
+            ));
+        };
+        Self::summed(&x.reshape(&[-1, k])?)?.finite()
+    }
+
+    /// The sums over the last axis but one of `x: [n, k]` or `[e, n, k]`, computed.
+    pub(super) fn summed(x: &Array) -> Result<Self> {
+        let x = x.as_dtype(Dtype::Float32)?;
+        let (gram, magnitudes) = (x.swap_axes(-1, -2)?.matmul(&x)?, x.abs()?.sum_axis(-2, None)?);
+        transforms::eval([&gram, &magnitudes])?;
+        let count = if x.ndim() == 3 { x.dim(0) } else { 1 };
+        Ok(Self { gram, magnitudes, rows: vec![x.dim(-2) as u64; count as usize] })
+    }
+
+    /// The sums of each of `experts` over the rows of `x: [n, k]` whose entry in `chosen: [n]` is its number, computed.
+    pub(super) fn summed_by(x: &Array, chosen: &Array, experts: i32) -> Result<Self> {
+        let x = x.as_dtype(Dtype::Float32)?;
+        let (mut grams, mut magnitudes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        for expert in 0..experts {
+            let own = chosen.eq(Array::from_int(expert).as_dtype(chosen.dtype())?)?;
+            // Not by a product with zeros, in which a NaN of another expert would show.
+            let own_rows = ops::select(own.expand_dims(-1)?, &x, Array::from_f32(0.0))?;
+            let count = own.as_dtype(Dtype::Uint32)?.sum(None)?;
+            let (gram, sums) = (own_rows.t().matmul(&own_rows)?, own_rows.abs()?.sum_axis(0, None)?);
+            transforms::eval([&gram, &sums, &count])?;
+            rows.push(u64::from(count.item_exact::<u32>()));
+            grams.push(gram);
+            magnitudes.push(sums);
+        }
+        let (gram, magnitudes) = (ops::stack(&grams, 0)?, ops::stack(&magnitudes, 0)?);
+        transforms::eval([&gram, &magnitudes])?;
+        Ok(Self { gram, magnitudes, rows })
+    }
+
+    /// The sums over the rows of both, computed: those of batches, or of the ranks of a group.
+    ///
+    /// # Errors
+    ///
+    /// The two are of inputs of different shapes.
+    pub fn plus(&self, other: &Self) -> Result<Self> {
+        if self.gram.shape() != other.gram.shape() {
+            return Err(Error::invalid(
+                format!("sums {} and {} are of different inputs", Aval::from(&self.gram), Aval::from(&other.gram)),
+                "add what was seen of one weight",
+            ));
+        }
+        let (gram, magnitudes) = (self.gram.add(&other.gram)?, self.magnitudes.add(&other.magnitudes)?);
+        transforms::eval([&gram, &magnitudes])?;
+        let rows = self.rows.iter().zip(&other.rows).map(|(own, other)| own + other).collect();
+        Ok(Self { gram, magnitudes, rows })
+    }
+
+    /// `x^T x` summed over all rows: `f32[k, k]`, or `f32[e, k, k]` of a stack.
+    #[must_use]
+    pub fn gram(&self) -> &Array {
+        &self.gram
+    }
+
+    /// How many rows there were: one number, or one for each matrix of a stack.
+    #[must_use]
+    pub fn rows(&self) -> &[u64] {
+        &self.rows
+    }
+
+    /// The mean magnitude of each input: `f32[k]`, of a stack over the rows of all its matrices.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses an op.
+    pub fn mean_magnitudes(&self) -> Result<Array> {
+        self.mean(&self.magnitudes)
+    }
+
+    /// The mean square of each input: `f32[k]`, of a stack over the rows of all its matrices.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses an op.
+    pub fn mean_squares(&self) -> Result<Array> {
+        let axis = self.gram.ndim() as i32;
+        self.mean(&self.gram.diagonal(None, Some(axis - 2), Some(axis - 1))?)
+    }
+
+    /// Sums of each input over all rows: `f32[k]`, or `f32[e, k]` of a stack.
+    fn mean(&self, sums: &Array) -> Result<Array> {
+        let rows = self.rows.iter().sum::<u64>().max(1) as f32;
+        let sums = if sums.ndim() == 2 { sums.sum_axis(0, None)? } else { sums.clone() };
+        Ok(sums.divide(Array::from_f32(rows))?)
+    }
+
+    /// The same, where all is finite.
+    pub(super) fn finite(self) -> Result<Self> {
+        if self.gram.is_finite()?.all(None)?.item_exact::<bool>() {
+            return Ok(self);
+        }
+        Err(Error::invalid(
+            "the activations have an element that is NaN or infinite, or squares whose sum is beyond f32",
+            "look for the input that makes it, such as a position that is masked whole",
+        ))
+    }
+}

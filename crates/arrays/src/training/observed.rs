@@ -1,0 +1,356 @@
+//! Weights that record what they are multiplied with.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::primitives::{Gather, GatherMM, TypedPrimitive};
+use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, any_tracer, handler, implicit};
+
+use crate::avals::checks::check_float;
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Factor, Gain, Linear, Product};
+use crate::families::view::{Move, View};
+use crate::training::observation::Observation;
+
+/// A weight that records what meets it in products, while plain code runs.
+///
+/// It stands for the weight, dense or implicit, and everything but its products is the weight's own. A product sums `x^T x`
+/// of the rows that it is multiplied with, in `f32`, and is computed before the next: so the sums of many batches take the
+/// memory of one, and what a model does in one call is done when it returns. Transposes, reshapes and slices that keep the
+/// axis of the inputs whole are observed as the weight itself is, and of a stack of matrices each is, through batched
+/// products and `gather_mm`. Lookups of rows, as of an embedding, are no products.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::Observed;
+/// use tacit_core::implicit;
+///
+/// let w = Observed::new(&ops::ones::<f32>(&[8, 2])?)?;
+/// for batch in [[1f32, 0.0, 2.0, 3.0], [0.0, 1.0, 1.0, 1.0]] {
+///     let x = Array::from_slice(&batch, &[2, 2]);
+///     implicit((x, &w), |(x, w)| x.matmul(w.t()))?;
+/// }
+/// let seen = w.finish()?;
+/// assert_eq!(seen.gram().as_slice::<f32>(), [6.0, 7.0, 7.0, 11.0]);
+/// assert_eq!(seen.rows(), [4]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What is not computed yet cannot be summed: a product inside `compile`, `vmap` or a gradient is an error. A clone records
+/// to the same sums; one that is read from a file records nothing.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Observed", default = observed_default, family(Linear, Cut, View))]
+pub struct Observed {
+    inner: Value,
+    #[implicit(aux)]
+    recorder: Recorder,
+    /// The axis of the weight that each axis is, where all of it is there.
+    #[implicit(aux)]
+    axes: Vec<Option<usize>>,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Observed {
+    /// `weight`, which records from now on.
+    ///
+    /// # Errors
+    ///
+    /// It is not a float matrix or a stack of them.
+    pub fn new(weight: impl Into<Value>) -> Result<Self> {
+        let inner = weight.into();
+        let aval = inner.aval()?;
+        check_float("the observed weight", &aval)?;
+        let rank = aval.shape.len();
+        if !(2..=3).contains(&rank) {
+            return Err(Error::invalid(
+                format!("the observed weight is {aval}, which is neither a matrix nor a stack of them"),
+                "observe a weight of two or three axes",
+            ));
+        }
+        Ok(Self { inner, recorder: Recorder::new(rank == 3), axes: (0..rank).map(Some).collect(), aval })
+    }
+
+    /// The weight.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// Whether a product was seen, as long as the recording lasts.
+    #[must_use]
+    pub fn met(&self) -> bool {
+        self.recorder.state().as_ref().is_some_and(|sums| !sums.by_axis.is_empty())
+    }
+
+    /// What was seen so far, along the last axis of the weight; nothing is recorded from now on.
+    ///
+    /// # Errors
+    ///
+    /// No product was seen, or one along another axis; activations were not finite; or the recording ended before.
+    pub fn finish(&self) -> Result<Observation> {
+        let Some(Sums { mut by_axis, .. }) = self.recorder.state().take() else {
+            return Err(Error::invalid(
+                format!("the recording of {} has ended", self.aval),
+                "finish a recording once, and keep what it gives",
+            ));
+        };
+        let last = self.axes.len() - 1;
+        if let Some(axis) = by_axis.keys().find(|&&axis| axis != last) {
+            return Err(Error::invalid(
+                format!("the weight {} was multiplied along axis {axis}, and its inputs lie along the last", self.aval),
+                "observe a weight whose products sum over its last axis, as `x W^T` does, or store its transpose",
+            ));
+        }
+        let seen = by_axis.remove(&last).ok_or_else(|| {
+            Error::invalid(
+                format!("the weight {} was not multiplied while it was observed", self.aval),
+                "run the model on inputs that reach it, or leave it out",
+            )
+        })?;
+        seen.finite()
+    }
+
+    /// What plain code makes of the weight, whose axes are these.
+    fn mapped(&self, axes: Vec<Option<usize>>, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
+        Self::around(implicit(&self.inner, f)?, &self.recorder, axes)
+    }
+
+    fn around(inner: Value, recorder: &Recorder, axes: Vec<Option<usize>>) -> Result<Value> {
+        Ok(Self { aval: inner.aval()?, inner, recorder: recorder.clone(), axes }.into())
+    }
+
+    /// Records rows `x`, with the inputs along the axis that `product` sums over, beside a result of the same product.
+    fn record(&self, product: Product, x: &Value, result: &Value) -> Result<()> {
+        if self.recorder.state().is_none() {
+            return Ok(());
+        }
+        let x = match x.downcast::<Self>() {
+            Some(other) => &other.inner,
+            None => x,
+        };
+        let x = &implicit(x, |x| match product {
+            // The rows that `W x` meets are the columns of `x`.
+            Product::Left if x.ndim() > 1 => x.swap_axes(-1, -2),
+            _ => Ok(x),
+        })?
+        .dense()?;
+        check_computed(x, result)?;
+        let rank = self.axes.len();
+        let along = self.axis(if product == Product::Left { rank - 1 } else { rank - 2 })?;
+        let k = x.dim(-1);
+        let rows = match self.stack()? {
+            None => x.reshape(&[-1, k])?,
+            Some(count) => {
+                // Of a batch `[.., e, n, k]` the matrices come first.
+                let x = if x.ndim() < 2 { x.reshape(&[1, k])? } else { x.clone() };
+                let batch = &x.shape()[..(x.ndim() - 2).saturating_sub(1)];
+                let whole = ops::broadcast_to(&x, &[batch, &[count, x.dim(-2), k]].concat())?;
+                whole.reshape(&[-1, count, x.dim(-2), k])?.swap_axes(0, 1)?.reshape(&[count, -1, k])?
+            }
+        };
+        self.recorder.add(along, Observation::summed(&rows))
+    }
+
+    /// How many matrices the weight is a stack of, if it is one.
+    fn stack(&self) -> Result<Option<i32>> {
+        let stacked = self.recorder.state().as_ref().is_some_and(|sums| sums.stacked);
+        if stacked && (self.axes.len() != 3 || self.axes[0] != Some(0)) {
+            return Err(part(&self.aval));
+        }
+        Ok(stacked.then(|| self.aval.shape[0]))
+    }
+
+    /// The axis of the weight that an axis is.
+    fn axis(&self, axis: usize) -> Result<usize> {
+        self.axes[axis].ok_or_else(|| part(&self.aval))
+    }
+}
+
+fn part(aval: &Aval) -> Error {
+    Error::invalid(
+        format!("a product with {aval} is of a part of the inputs of an observed weight, or of a part of a stack"),
+        "leave the weight out of what is observed",
+    )
+}
+
+/// Checks that what is recorded can be computed at once.
+fn check_computed(x: &Array, result: &Value) -> Result<()> {
+    let traced = any_tracer(&[x]) || result.as_dense().is_some_and(|result| any_tracer(&[result]));
+    if traced { Err(in_transformation()) } else { Ok(()) }
+}
+
+fn in_transformation() -> Error {
+    Error::invalid(
+        "an observed weight is multiplied inside a transformation, where nothing can be summed",
+        "observe plain calls of the model, outside of compile, vmap and gradients",
+    )
+}
+
+impl Materialize for Observed {
+    fn materialize(&self) -> Result<Value> {
+        self.inner.opened()
+    }
+
+    fn check(&self) -> Result<()> {
+        let inner = self.inner.aval()?;
+        check_float("the observed weight", &inner)?;
+        if inner != self.aval || self.axes.len() != inner.shape.len() {
+            return Err(Error::invalid(
+                format!("an observed weight of {} has {inner} with {} axes", self.aval, self.axes.len()),
+                "build it by its constructor",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Linear for Observed {
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let result = implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?;
+        if product != Product::Rows {
+            self.record(product, x, &result)?;
+        }
+        Ok(result)
+    }
+
+    /// It is asked first, whatever a product with the other side saves.
+    fn gain(&self) -> Gain {
+        Gain::Nothing
+    }
+
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        let own = axes.iter().map(|&axis| self.axes[axis as usize]).collect();
+        self.mapped(own, |w| Ok(w.transpose_axes(axes)?))
+    }
+
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        self.mapped(self.axes.clone(), |w| Ok(w.as_dtype(dtype)?))
+    }
+
+    fn scaled(&self, by: &Factor) -> Result<Value> {
+        self.mapped(self.axes.clone(), |w| by.on(&w))
+    }
+}
+
+impl Cut for Observed {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let mut axes = self.axes.clone();
+        axes[axis] = axes[axis].filter(|_| range == (0..self.aval.shape[axis]));
+        Self::around(cut(&self.inner, axis as i32, range)?, &self.recorder, axes)
+    }
+}
+
+impl View for Observed {
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+        // Rows that are looked up are activations, and matrices of a stack are weights.
+        let stacked = self.recorder.state().as_ref().is_some_and(|sums| sums.stacked);
+        if step.op().name() == Gather::NAME && !stacked {
+            return step.around([&self.inner], |[taken]| Ok(taken));
+        }
+        let axes = (0..self.axes.len()).map(|axis| (step.axis(axis).ok(), self.axes[axis]));
+        let axes: Vec<_> = axes.filter_map(|(now, own)| Some((now?, own))).collect();
+        step.around([&self.inner], |[inner]| {
+            let rank = inner.aval()?.shape.len();
+            let own = (0..rank).map(|axis| axes.iter().find(|(now, _)| *now == axis).and_then(|(_, own)| *own));
+            Self::around(inner, &self.recorder, own.collect())
+        })
+    }
+}
+
+/// The products of chosen rows with chosen matrices of the stack.
+#[handler]
+pub(crate) fn observed_gather_mm(op: &GatherMM, x: &Value, w: &Observed, left: &Array, right: &Array) -> Result<Value> {
+    let sorted = op.left_sorted || op.right_sorted;
+    let result = implicit((x, &w.inner), |(x, w)| ops::gather_mm(x, w, left, right, sorted))?;
+    if w.recorder.state().is_none() {
+        return Ok(result);
+    }
+    let x = x.dense()?;
+    check_computed(&x, &result)?;
+    let along = w.axis(w.axes.len() - 2)?;
+    let count = w.stack()?.ok_or_else(|| part(&w.aval))?;
+    let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
+    let matrices = x.reshape(&[-1, n, k])?.take_axis(left, 0)?.reshape(&[-1, k])?;
+    let chosen = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
+    w.recorder.add(along, Observation::summed_by(&matrices, &chosen, count))?;
+    Ok(result)
+}
+
+/// Any other primitive, of the weight itself.
+fn observed_default(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
+    let own = |value: &&Value| value.downcast::<Observed>().map_or_else(|| (*value).clone(), |w| w.inner.clone());
+    let own: Vec<Value> = operands.iter().map(own).collect();
+    primitive.apply(&own.iter().collect::<Vec<_>>())
+}
+
+/// Sums that all clones and views of a weight add to; nothing once the recording has ended. It is its own identity.
+#[derive(Clone)]
+struct Recorder(Arc<Mutex<Option<Sums>>>);
+
+struct Sums {
+    /// Whether the weight is a stack of matrices.
+    stacked: bool,
+    /// By the axis of the weight that a product summed over.
+    by_axis: BTreeMap<usize, Observation>,
+}
+
+impl Recorder {
+    fn new(stacked: bool) -> Self {
+        Self(Arc::new(Mutex::new(Some(Sums { stacked, by_axis: BTreeMap::new() }))))
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<Sums>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, axis: usize, seen: Result<Observation>) -> Result<()> {
+        // A placeholder of a trace around this one is no tracer of MLX's, and what is made of it cannot be computed.
+        let seen =
+            seen.map_err(|error| if matches!(error, Error::EvalInTrace) { in_transformation() } else { error })?;
+        if let Some(sums) = &mut *self.state() {
+            let both = sums.by_axis.get(&axis).map_or(Ok(seen.clone()), |before| before.plus(&seen))?;
+            sums.by_axis.insert(axis, both);
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.state().is_some() { "recording" } else { "ended" })
+    }
+}
+
+impl PartialEq for Recorder {
+    fn eq(&self, other: &Self) -> bool {
+        let ended = |recorder: &Self| recorder.state().is_none();
+        Arc::ptr_eq(&self.0, &other.0) || (ended(self) && ended(other))
+    }
+}
+
+impl Eq for Recorder {}
+
+impl Hash for Recorder {
+    // Two of them become equal when they end.
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl Serialize for Recorder {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+impl<'de> Deserialize<'de> for Recorder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <()>::deserialize(deserializer)?;
+        Ok(Self(Arc::new(Mutex::new(None))))
+    }
+}

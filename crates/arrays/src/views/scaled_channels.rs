@@ -1,0 +1,149 @@
+//! An array times a vector along one of its axes.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+
+use crate::avals::axes::from_zero;
+use crate::avals::checks::{check_float, check_made};
+use crate::avals::dtypes::{wide, widely};
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Linear, Product};
+use crate::families::view::{Move, View};
+
+/// An array whose elements are multiplied by a factor for each position along one axis, `W D` or `D W` with a diagonal `D`.
+///
+/// A product that sums over the axis multiplies the other side in its place, and any other product its result: the array
+/// itself is multiplied as it is stored. So codes may be those of a weight whose inputs were scaled, as
+/// [`Awq`](crate::Awq) makes them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::{Nf4Array, ScaledChannels};
+/// use tacit_core::implicit;
+///
+/// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 4])?, 32)?;
+/// let w = ScaledChannels::new(w, &Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4]), -1)?;
+/// let x = ops::ones::<f32>(&[2, 4])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [10.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.ScaledChannels", family(Linear, Cut, View))]
+pub struct ScaledChannels {
+    inner: Value,
+    /// `[k]`; `f32` where `inner` is of a half type.
+    factors: Array,
+    #[implicit(aux)]
+    axis: usize,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl ScaledChannels {
+    /// `inner` times `factors: [k]` along an axis of `k`; a negative axis counts from the end.
+    ///
+    /// # Errors
+    ///
+    /// `inner` is not float, has no such axis, or one of another extent; the factors are not float.
+    pub fn new(inner: impl Into<Value>, factors: &Array, axis: i32) -> Result<Self> {
+        let inner = inner.into();
+        let (aval, found) = (inner.aval()?, Aval::from(factors));
+        check_float("what is scaled", &aval)?;
+        let at = from_zero(axis, aval.shape.len()).filter(|&axis| found.shape == [aval.shape[axis]]);
+        let Some(axis) = at.filter(|_| found.dtype.is_float()) else {
+            return Err(Error::invalid(
+                format!("the factors are {found}, and {aval} is scaled along axis {axis}"),
+                "give a float vector with a factor for each position along an axis of the array",
+            ));
+        };
+        Ok(Self { inner, factors: factors.as_dtype(wide(aval.dtype))?, axis, aval })
+    }
+
+    /// The array that is scaled.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// The factors, `[k]`.
+    #[must_use]
+    pub fn factors(&self) -> &Array {
+        &self.factors
+    }
+
+    /// The axis that they are along, counted from zero.
+    #[must_use]
+    pub fn axis(&self) -> usize {
+        self.axis
+    }
+
+    /// `inner` times the factors along an axis, as a view where there is something to view.
+    fn of(inner: Value, factors: &Array, axis: usize) -> Result<Value> {
+        match inner {
+            Value::Dense(array) => Ok(times(&array, factors, array.ndim() - 1 - axis)?.into()),
+            inner @ Value::Implicit(_) => Ok(Self::new(inner, factors, axis as i32)?.into()),
+        }
+    }
+}
+
+/// `array` times factors along the axis that so many axes are behind.
+fn times(array: &Array, factors: &Array, behind: usize) -> Result<Array> {
+    let shape: Vec<i32> = std::iter::once(-1).chain(std::iter::repeat_n(1, behind)).collect();
+    let factors = factors.reshape(&shape)?;
+    widely(array, |array| Ok(array.multiply(factors.as_dtype(wide(array.dtype()))?)?))
+}
+
+impl Materialize for ScaledChannels {
+    fn materialize(&self) -> Result<Value> {
+        Self::of(self.inner.opened()?, &self.factors, self.axis)
+    }
+
+    fn check(&self) -> Result<()> {
+        let axis = self.axis.try_into().unwrap_or(i32::MAX);
+        check_made(self, &Self::new(&self.inner, &self.factors, axis)?)
+    }
+}
+
+impl Cut for ScaledChannels {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let inner = cut(&self.inner, axis as i32, range.clone())?;
+        let factors = (&self.factors).into();
+        let factors = if axis == self.axis { cut(&factors, 0, range)? } else { factors };
+        Self::of(inner, &factors.dense()?, self.axis)
+    }
+}
+
+impl Linear for ScaledChannels {
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        if product == Product::Rows {
+            return Err(Error::decline("rows are moved elements"));
+        }
+        let behind = self.aval.shape.len() - 1 - self.axis;
+        let shared = usize::from(product != Product::Left);
+        if behind > 1 {
+            return Err(Error::decline("whole matrices are scaled"));
+        }
+        if behind == shared {
+            // The axis is summed over: the other side is scaled in its place.
+            let x = product.operand(x)?;
+            let axis = x.ndim().checked_sub(2 - shared);
+            let behind = axis.map(|axis| x.ndim() - 1 - axis);
+            let x = times(x, &self.factors, behind.ok_or_else(|| Error::decline("the right side is a vector"))?)?;
+            return implicit((x, &self.inner), |(x, w)| product.of(&x, &w));
+        }
+        let result = implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?;
+        implicit((result, &self.factors), |(result, factors)| times(&result, &factors, behind))
+    }
+}
+
+impl View for ScaledChannels {
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+        let axis = step.axis(self.axis)?;
+        step.around([&self.inner], |[inner]| Self::of(inner, &self.factors, axis))
+    }
+}

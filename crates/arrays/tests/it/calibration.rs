@@ -1,0 +1,399 @@
+//! Codes by what was seen of the inputs.
+
+use expect_test::expect;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::{Affine, AnyFormat, Quantizer};
+use tacit_arrays::{AffineArray, Awq, Calibrate, Gptq, Observation, Observed, ScaledChannels};
+use tacit_conformance::oracle::floats;
+use tacit_core::{Policy, Result, Value, implicit};
+
+use crate::messages::check;
+use crate::operands::normal;
+
+const N: usize = 24;
+const K: usize = 256;
+
+/// Inputs that are mixtures of 32, and a little of their own.
+fn inputs(seed: u64, k: i32) -> Array {
+    let mixed = normal(seed, &[512, 32]).matmul(normal(100, &[32, k])).expect("mixes");
+    mixed.add(normal(seed + 1, &[512, k])).expect("adds")
+}
+
+fn weight() -> Array {
+    normal(7, &[N as i32, K as i32])
+}
+
+fn format(text: &str) -> AnyFormat {
+    text.parse().expect("a format")
+}
+
+/// `|x (w - q)^T|^2`.
+fn error(x: &Array, w: &Array, codes: &Value) -> f64 {
+    let _allow = Policy::Allow.scope();
+    let lost =
+        codes.dense().and_then(|codes| Ok(codes.as_dtype(Dtype::Float32)?.subtract(w.as_dtype(Dtype::Float32)?)?));
+    let lost = x.matmul(lost.expect("dense").swap_axes(-1, -2).expect("turns")).expect("multiplies");
+    f64::from(lost.square().and_then(|lost| lost.sum(None)).expect("sums").item_exact::<f32>())
+}
+
+/// The numbers that a group of a row can be stored as, in plain floats.
+type Levels = fn(&str, &[f64]) -> Vec<f64>;
+
+const NF4: [f64; 16] = [
+    -1.0,
+    -0.696_192_800_998_687_7,
+    -0.525_073_051_452_636_7,
+    -0.394_917_488_098_144_53,
+    -0.284_441_381_692_886_35,
+    -0.184_773_430_228_233_34,
+    -0.091_050_036_251_544_95,
+    0.0,
+    0.079_580_299_556_255_34,
+    0.160_930_201_411_247_25,
+    0.246_112_301_945_686_34,
+    0.337_915_241_718_292_24,
+    0.440_709_829_330_444_34,
+    0.562_617_003_917_694_1,
+    0.722_956_836_223_602_3,
+    1.0,
+];
+
+fn levels(text: &str, group: &[f64]) -> Vec<f64> {
+    let absmax = group.iter().fold(0f64, |most, x| most.max(x.abs()));
+    if text.starts_with("nf4") {
+        return NF4.iter().map(|level| level * absmax).collect();
+    }
+    if text.starts_with("int8") {
+        return (-127..=127).map(|level| f64::from(level) * absmax / 127.0).collect();
+    }
+    let floats: Vec<f32> = group.iter().map(|&x| x as f32).collect();
+    let array = Array::from_slice(&floats, &[1, group.len() as i32]);
+    let bits = text.split(':').nth(1).and_then(|bits| bits.parse().ok()).expect("bits");
+    let made = AffineArray::quantize(&array, Affine { bits, group: group.len() }).expect("quantizes");
+    let number = |array: &Array| f64::from(array.reshape(&[]).expect("a number").item_exact::<f32>());
+    let scale = number(made.scales().and_then(Value::as_dense).expect("scales"));
+    let bias = number(made.biases().expect("biases"));
+    (0..1 << bits).map(|code| f64::from(code) * scale + bias).collect()
+}
+
+fn nearest(x: f64, levels: &[f64]) -> f64 {
+    levels.iter().copied().min_by(|a, b| (a - x).abs().total_cmp(&(b - x).abs())).expect("a level")
+}
+
+/// GPTQ as the paper's algorithm 1 has it, a column after the other, in `f64`: the inverse of the damped Hessian by
+/// Gauss and Jordan, and its upper Cholesky factor.
+fn textbook(x: &Array, w: &Array, text: &str, group: usize, levels: Levels) -> Array {
+    let gram = floats(&x.t().matmul(x).expect("multiplies")).expect("floats");
+    let mut h: Vec<Vec<f64>> = gram.chunks(K).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect();
+    let mean = (0..K).map(|i| h[i][i]).sum::<f64>() / K as f64;
+    let mut inverse: Vec<Vec<f64>> = (0..K).map(|i| (0..K).map(|j| f64::from(u8::from(i == j))).collect()).collect();
+    (0..K).for_each(|i| h[i][i] += 0.01 * mean);
+    for i in 0..K {
+        let pivot = h[i][i];
+        for j in 0..K {
+            h[i][j] /= pivot;
+            inverse[i][j] /= pivot;
+        }
+        for other in (0..K).filter(|&other| other != i) {
+            let factor = h[other][i];
+            for j in 0..K {
+                h[other][j] -= factor * h[i][j];
+                inverse[other][j] -= factor * inverse[i][j];
+            }
+        }
+    }
+    // `inverse = U^T U`, row by row.
+    let mut upper = vec![vec![0f64; K]; K];
+    for i in 0..K {
+        for j in i..K {
+            let before: f64 = (0..i).map(|row| upper[row][i] * upper[row][j]).sum();
+            upper[i][j] = if i == j { (inverse[i][i] - before).sqrt() } else { (inverse[i][j] - before) / upper[i][i] };
+        }
+    }
+    let flat = floats(w).expect("floats");
+    let mut coded = Vec::new();
+    for row in flat.chunks(K) {
+        let mut row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+        let mut own = Vec::new();
+        for i in 0..K {
+            if i % group == 0 {
+                own = levels(text, &row[i..i + group]);
+            }
+            let rounded = nearest(row[i], &own);
+            let error = (row[i] - rounded) / upper[i][i];
+            for j in i..K {
+                row[j] -= error * upper[i][j];
+            }
+            coded.push(rounded as f32);
+        }
+    }
+    Array::from_slice(&coded, &[N as i32, K as i32])
+}
+
+#[test]
+fn the_layers_error_is_that_of_the_textbook_and_below_that_of_rounding() {
+    let (x, w) = (inputs(1, K as i32), weight());
+    let seen = Observation::of(&x).expect("finite");
+    for (text, group, at_most) in [
+        ("affine:3:64", 64, 0.5),
+        ("affine:4:32", 32, 0.5),
+        ("nf4:64", 64, 0.5),
+        ("int8", K, 0.5),
+        ("affine:2:128", 128, 0.6),
+    ] {
+        let format = format(text);
+        let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
+        let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        assert!(format.stores(&codes), "{text}: {codes}");
+        let found = error(&x, &w, &codes);
+        let expected = error(&x, &w, &textbook(&x, &w, text, group, levels).into());
+        assert!((found / expected - 1.0).abs() <= 0.01, "{text}: {found} where the textbook has {expected}");
+        assert!(found <= at_most * plain, "{text}: {found} where rounding has {plain}");
+    }
+}
+
+#[test]
+fn every_format_gains() {
+    // Two super-blocks of the K-quants.
+    let (x, w) = (inputs(1, 512), normal(7, &[16, 512]));
+    let seen = Observation::of(&x).expect("finite");
+    for (text, at_most) in [
+        ("fp4:64", 0.2),
+        ("mxfp4", 0.2),
+        ("nvfp4", 0.2),
+        ("mxfp8", 0.2),
+        ("e4m3:64", 0.2),
+        ("int8:64", 0.2),
+        ("int8:512", 0.2),
+        ("int8:columns", 0.2),
+        ("ternary:64", 0.2),
+        ("affine:3:64+search", 0.2),
+        ("nf4:64+hqq", 0.2),
+        ("bf16", 0.2),
+        // A block of columns at a time.
+        ("nf4:64:double", 0.6),
+        ("k:4", 0.9),
+        ("k:2", 0.9),
+    ] {
+        let format = format(text);
+        let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
+        for method in [Gptq::default(), Gptq::default().act_order()] {
+            let codes = method.quantize(&*format, &w, &seen).expect("calibrates");
+            let found = error(&x, &w, &codes);
+            assert!(found <= at_most * plain, "{text}: {found} where rounding has {plain}");
+            assert_eq!(codes.aval().expect("an aval"), (&w).into());
+        }
+    }
+}
+
+#[test]
+fn half_floats_stay_half_floats() {
+    let x = inputs(1, K as i32);
+    let seen = Observation::of(&x).expect("finite");
+    for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+        let w = weight().as_dtype(dtype).expect("half");
+        for text in ["affine:4:64", "nf4:64", "nf4:64:double", "int8:columns", "int8"] {
+            let format = format(text);
+            let plain = format.quantize(&w).expect("quantizes");
+            for method in [&Gptq::default() as &dyn Calibrate, &Awq::default()] {
+                let codes = method.quantize(&*format, &w, &seen).expect("calibrates");
+                assert_eq!(codes.aval().expect("an aval"), (&w).into(), "{text}");
+                // Codes of eight bits are finer than the half floats that are compared.
+                let compared = !text.starts_with("int8");
+                assert!(!compared || error(&x, &w, &codes) < error(&x, &w, &plain), "{text} of {dtype:?}");
+            }
+            let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+            assert!(format.stores(&codes) && codes.nbytes() == plain.nbytes(), "{text} of {dtype:?}: {codes}");
+        }
+    }
+}
+
+#[test]
+fn each_expert_is_coded_by_its_own_inputs() {
+    let (x, w) = ([inputs(1, 128), inputs(3, 128)], normal(7, &[2, 16, 128]));
+    let stacked = ops::stack(&x, 0).expect("stacks");
+    let observed = Observed::new(&w).expect("a weight");
+    implicit((&stacked, &observed), |(x, w)| x.matmul(w.swap_axes(1, 2)?)).expect("multiplies");
+    let seen = observed.finish().expect("products");
+    for text in ["affine:3:64", "int8", "nf4:64:double"] {
+        let format = format(text);
+        let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        assert!(format.stores(&codes), "{text}: {codes}");
+        let all = codes.dense().expect("dense");
+        for (matrix, x) in (0..2).zip(&x) {
+            let one = |of: &Array| of.take_axis(Array::from_int(matrix), 0).expect("taken");
+            let alone = Gptq::default().quantize(&*format, &one(&w), &Observation::of(x).expect("finite"));
+            let alone = error(x, &one(&w), &alone.expect("calibrates"));
+            let found = error(x, &one(&w), &one(&all).into());
+            assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
+        }
+        let scaled = Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        assert!(error(&stacked, &w, &scaled) <= error(&stacked, &w, &format.quantize(&w).expect("quantizes")));
+    }
+}
+
+#[test]
+fn inputs_that_were_always_zero_get_zeros_and_change_nothing() {
+    let keep = Array::from_iter((0..K).map(|i| f32::from(u8::from(i % 5 != 0))), &[K as i32]);
+    let (x, w) = (inputs(1, K as i32).multiply(&keep).expect("masked"), weight());
+    let format = format("affine:4:64");
+    let codes = Gptq::default().quantize(&*format, &w, &Observation::of(&x).expect("finite")).expect("calibrates");
+    let dead = codes.dense().and_then(|codes| Ok(codes.multiply(keep.eq(Array::from_f32(0.0))?)?)).expect("dense");
+    assert!(dead.abs().and_then(|dead| dead.max(None)).expect("a maximum").item_exact::<f32>() < 0.2);
+    let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
+    assert!(error(&x, &w, &codes) < 0.5 * plain);
+}
+
+#[test]
+fn large_inputs_get_finer_codes() {
+    let sizes = Array::from_iter((0..K).map(|i| if i % 16 == 0 { 30f32 } else { 1.0 }), &[K as i32]);
+    let (x, w) = (normal(1, &[512, K as i32]).multiply(&sizes).expect("larger"), weight());
+    let seen = Observation::of(&x).expect("finite");
+    for (text, at_most) in [("affine:3:64", 0.4), ("nf4:64", 0.6), ("int8", 0.6), ("k:4", 0.6)] {
+        let format = format(text);
+        let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
+        let codes = Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let found = error(&x, &w, &codes);
+        assert!(found <= at_most * plain, "{text}: {found} where rounding has {plain}");
+        // The division by the scales is exact: products are those of the scaled codes, and nothing dense is built.
+        let view = codes.downcast::<ScaledChannels>().expect("scaled");
+        let _deny = Policy::Deny.scope();
+        let y = implicit((&x, &codes), |(x, w)| x.matmul(w.t())).expect("multiplies").dense().expect("dense");
+        let by_hand = x.multiply(view.factors()).expect("scales");
+        let by_hand = implicit((by_hand, view.inner()), |(x, w)| x.matmul(w.t())).expect("multiplies");
+        assert_eq!(floats(&y).expect("floats"), floats(&by_hand.dense().expect("dense")).expect("floats"));
+    }
+    // Where all inputs are alike there is nothing to scale.
+    let x = ops::ones::<f32>(&[4, K as i32]).expect("ones");
+    let plain = Awq::default().quantize(&*format("nf4:64"), &w, &Observation::of(&x).expect("finite"));
+    assert!(format("nf4:64").stores(&plain.expect("calibrates")));
+}
+
+/// A stranger's format: multiples of a step, coded by itself.
+#[derive(Debug)]
+struct Steps;
+
+impl std::fmt::Display for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("steps")
+    }
+}
+
+impl Quantizer for Steps {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        let step = Array::from_f32(0.25);
+        Ok(x.divide(&step)?.round(None)?.multiply(step)?.into())
+    }
+}
+
+#[test]
+fn a_strangers_format_that_only_quantizes_gains() {
+    let (x, w) = (inputs(1, K as i32), weight());
+    let seen = Observation::of(&x).expect("finite");
+    let plain = error(&x, &w, &Steps.quantize(&w).expect("quantizes"));
+    let found = error(&x, &w, &Gptq::default().quantize(&Steps, &w, &seen).expect("calibrates"));
+    assert!(found < 0.9 * plain);
+}
+
+#[test]
+fn bad_observations_and_formats() {
+    let (x, w) = (inputs(1, K as i32), weight());
+    let seen = Observation::of(&x).expect("finite");
+    let gptq = |text: &str, w: &Array, seen: &Observation| Gptq::default().quantize(&*format(text), w, seen);
+    check(
+        gptq("nf4:64", &normal(1, &[8, 128]), &seen),
+        expect![[r#"
+        the weight is f32[8,128], and what was seen are inputs of f32[256,256]
+        help: give what was seen of this weight"#]],
+    );
+    check(
+        gptq("nf4:64", &normal(1, &[256]), &seen),
+        expect![[r#"
+        the weight is f32[256], which is neither a matrix nor a stack of them
+        help: calibrate a weight of two or three axes, and quantize others as they are"#]],
+    );
+    check(
+        gptq("nf4:64", &Array::from_slice(&[1i32], &[1, 1]), &seen),
+        expect![[r#"
+        the weight is i32[1,1], which is not float
+        help: give an f32, f16 or bf16 array"#]],
+    );
+    check(
+        gptq("rotated:nf4:64", &w, &seen),
+        expect![[r#"
+        GPTQ does not code f32[24,256] in rotated:nf4:64: a rotation makes each element of all inputs
+        help: take a format whose blocks lie along the rows and divide them, or another method"#]],
+    );
+    check(
+        gptq("nf4:512", &w, &seen),
+        expect![[r#"
+        GPTQ does not code f32[24,256] in nf4:512: its blocks straddle rows
+        help: take a format whose blocks lie along the rows and divide them, or another method"#]],
+    );
+    let zeros = Observation::of(&ops::zeros::<f32>(&[4, K as i32]).expect("zeros")).expect("finite");
+    check(
+        gptq("nf4:64", &w, &zeros),
+        expect![[r#"
+        the sums of squares of the inputs say nothing: all inputs were zero, or one was not finite
+        help: observe the weight on inputs such as it is used with"#]],
+    );
+    check(
+        Gptq::default().with_damping(0.0),
+        expect![[r#"
+        a damping of 0 is not from 0.001 to 1
+        help: use 0.01, the usual choice, or more where few rows were observed"#]],
+    );
+    check(
+        Gptq::default().with_damping(f32::NAN),
+        expect![[r#"
+        a damping of NaN is not from 0.001 to 1
+        help: use 0.01, the usual choice, or more where few rows were observed"#]],
+    );
+    check(
+        Awq::default().quantize(&*format("bf16"), &w, &seen),
+        expect![[r#"
+        the format bf16 has no scales, and codes an input alike however that is scaled
+        help: take a format with scales, such as affine:4:64, or quantize without AWQ"#]],
+    );
+    check(
+        Awq::new(0),
+        expect![[r#"
+        0 exponents are not searched
+        help: search among 20, the usual choice, and at most 1000"#]],
+    );
+    let experts = Observed::new(normal(1, &[2, 8, 64])).expect("a weight");
+    let chosen = Array::from_slice(&[1u32], &[1]);
+    implicit((normal(1, &[1, 4, 64]), &experts), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None))
+        .expect("multiplies");
+    check(
+        gptq("nf4:64", &normal(1, &[2, 8, 64]), &experts.finish().expect("products")),
+        expect![[r#"
+        matrix 0 of f32[2,8,64] met no rows while it was observed
+        help: observe more inputs, until each is chosen, or quantize the weight without them"#]],
+    );
+    check(
+        ScaledChannels::new(&w, &normal(1, &[3]), -1),
+        expect![[r#"
+        the factors are f32[3], and f32[24,256] is scaled along axis -1
+        help: give a float vector with a factor for each position along an axis of the array"#]],
+    );
+    check(
+        ScaledChannels::new(&w, &normal(1, &[3]), 2),
+        expect![[r#"
+        the factors are f32[3], and f32[24,256] is scaled along axis 2
+        help: give a float vector with a factor for each position along an axis of the array"#]],
+    );
+    let nan = Array::from_f32(f32::NAN);
+    check(
+        gptq("nf4:64", &w.multiply(&nan).expect("nan"), &seen),
+        expect![[r#"
+        kernel Nf4Quantize failed: element 0 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]],
+    );
+    check(
+        Awq::default().quantize(&*format("nf4:64"), &w.multiply(&nan).expect("nan"), &seen),
+        expect![[r#"
+        kernel Nf4Quantize failed: element 0 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]],
+    );
+}

@@ -1,0 +1,129 @@
+//! What the weights of a decoder meet while it reads a text.
+
+use std::fs;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use mlx_rs::{Array, Device, DeviceType, Dtype};
+use tacit_arrays::format::{AnyFormat, Bf16, F16, Quantizer};
+use tacit_arrays::{Awq, Calibrate, Gptq};
+use tacit_core::{Error, Policy, Result, Value};
+use tacit_io::{Distance, Progress, progress_bar};
+use tacit_models::{Decoder, Positions};
+use tacit_nn::{Model, Observations};
+
+use crate::decoding;
+use crate::decoding::source::Source;
+use crate::decoding::text;
+
+#[derive(Args)]
+pub(crate) struct CalibrationOptions {
+    /// A file of text: codes are chosen by what the weights are multiplied with while the decoder reads it. The input is then
+    /// a GGUF file, or a folder with config.json, tensors and tokenizer.json. What is only looked up, as an embedding may be,
+    /// is rounded
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibrate: Option<PathBuf>,
+    /// How codes are chosen by that
+    #[arg(long, value_enum, default_value_t = Method::Gptq, requires = "calibrate")]
+    method: Method,
+    /// The most windows of 512 tokens that are read
+    #[arg(long, value_name = "N", default_value = "32", requires = "calibrate")]
+    windows: NonZero<usize>,
+}
+
+/// How codes are chosen by what was seen.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Method {
+    /// The rounding error of each input is made up for by those after it
+    Gptq,
+    /// Large inputs get finer codes, and are divided by as much
+    Awq,
+}
+
+/// Tokens of a window.
+const WINDOW: usize = 512;
+
+/// What was seen, and how codes are chosen by it.
+pub(crate) struct Calibration {
+    observations: Observations,
+    method: Box<dyn Calibrate>,
+    /// Which values of an interrupted run are the same.
+    pub(crate) recipe: String,
+}
+
+impl CalibrationOptions {
+    /// Reads the text, if there is one, with the decoder at a path.
+    pub(crate) fn read(&self, model: &Path) -> Result<Option<Calibration>> {
+        let Some(file) = &self.calibrate else { return Ok(None) };
+        let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
+        let tokenizer = Source::of(model)?.tokenizer()?;
+        let tokens = text::tokens(&tokenizer, &file.display().to_string(), &text, true)?;
+        if tokens.is_empty() {
+            return Err(Error::invalid(
+                format!("the text in {} has no tokens", file.display()),
+                "give a text such as the model will read",
+            ));
+        }
+        let (config, mut model) = decoding::read(model, None, None)?;
+        hold_experts(&mut model)?;
+        let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+        let windows: Vec<&[u32]> = tokens.chunks(WINDOW).take(self.windows.get()).collect();
+        let mut bar = progress_bar();
+        let _deny = Policy::Deny.scope();
+        let observations = model.observe("*", |model| {
+            for (done, window) in windows.iter().enumerate() {
+                let mut caches = tacit_models::caches(&config, 1, dtype)?;
+                caches.iter_mut().try_for_each(|cache| cache.reserve(window.len() as i32))?;
+                let tokens = Array::from_slice(window, &[1, window.len() as i32]);
+                model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))?;
+                bar(Progress { done: done + 1, total: windows.len() });
+            }
+            Ok::<_, Error>(())
+        })?;
+        let (name, method): (_, Box<dyn Calibrate>) = match self.method {
+            Method::Gptq => ("gptq", Box::new(Gptq::default())),
+            Method::Awq => ("awq", Box::new(Awq::default())),
+        };
+        let recipe = format!("{name} on {} windows", windows.len());
+        Ok(Some(Calibration { observations, method, recipe }))
+    }
+}
+
+/// Lets codes hold the experts of half floats, too, which MLX does not multiply on a CPU.
+fn hold_experts(model: &mut Model<Decoder>) -> Result<()> {
+    if !matches!(Device::try_default()?.get_type()?, DeviceType::Cpu) {
+        return Ok(());
+    }
+    model.replace("*", |path, value| match value.as_dense() {
+        Some(experts) if path.contains(".switch_mlp.") && experts.dtype() == Dtype::Bfloat16 => {
+            Bf16.quantize(experts).map(Some)
+        }
+        Some(experts) if path.contains(".switch_mlp.") && experts.dtype() == Dtype::Float16 => {
+            F16.quantize(experts).map(Some)
+        }
+        _ => Ok(None),
+    })?;
+    Ok(())
+}
+
+impl Calibration {
+    /// Whether the decoder multiplied anything with a parameter.
+    pub(crate) fn met(&self, path: &str) -> bool {
+        self.observations.met(path)
+    }
+
+    /// The value in a format, and the error that this adds; nothing where the decoder multiplied nothing with it.
+    pub(crate) fn quantized(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Option<(Value, f32)>> {
+        if !self.met(path) {
+            return Ok(None);
+        }
+        let weight = value.dense()?;
+        let made = self.method.quantize(&**format, &weight, self.observations.get(path)?).map_err(|error| {
+            let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
+            Error::invalid(format!("the parameter {path}: {}", error.clause()), help)
+        })?;
+        let error = Distance::of_values(value, &made)?.error as f32;
+        Ok(Some((made, error)))
+    }
+}

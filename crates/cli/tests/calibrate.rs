@@ -1,0 +1,194 @@
+//! `tacit quantize --calibrate` on a small decoder with a tokenizer of words.
+
+#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use expect_test::{Expect, expect};
+use mlx_rs::{Array, random};
+use serde_json::json;
+use tacit_core::Policy;
+use tacit_io::{read, save};
+use tacit_models::{Positions, caches, load};
+use tacit_nn::{Missing, Parameters};
+
+/// A folder of a test, which is gone after it.
+struct Folder(PathBuf);
+
+const WORDS: i32 = 64;
+const HIDDEN: i32 = 128;
+
+fn normal(seed: u64, shape: &[i32]) -> Array {
+    random::normal::<f32>(shape, None, 0.1, &random::key(seed).expect("a key")).expect("numbers")
+}
+
+impl Folder {
+    /// A decoder of two layers with weights of a seed, its tokenizer, and a text.
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tacit-calibrate-{name}-{}", std::process::id()));
+        drop(fs::remove_dir_all(&path));
+        fs::create_dir_all(&path).expect("makes a folder");
+        let mut parameters = Parameters::new();
+        let mut put = |path: String, shape: &[i32]| {
+            let seed = parameters.len() as u64;
+            let array = if shape.len() == 1 { Array::from_slice(&[1f32; 128], &[HIDDEN]) } else { normal(seed, shape) };
+            parameters.insert(path, array.into());
+        };
+        put("model.embed_tokens.weight".to_owned(), &[WORDS, HIDDEN]);
+        put("lm_head.weight".to_owned(), &[WORDS, HIDDEN]);
+        put("model.norm.weight".to_owned(), &[HIDDEN]);
+        for layer in 0..2 {
+            for norm in ["input_layernorm", "post_attention_layernorm"] {
+                put(format!("model.layers.{layer}.{norm}.weight"), &[HIDDEN]);
+            }
+            for product in
+                ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"]
+            {
+                put(format!("model.layers.{layer}.{product}_proj.weight"), &[HIDDEN, HIDDEN]);
+            }
+        }
+        save(path.join("model.safetensors"), &parameters).expect("saves");
+        let config = json!({
+            "model_type": "llama", "vocab_size": WORDS, "hidden_size": HIDDEN, "intermediate_size": HIDDEN,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0, "tie_word_embeddings": false,
+        });
+        fs::write(path.join("config.json"), config.to_string()).expect("writes");
+        let words: serde_json::Map<_, _> = (0..WORDS).map(|word| (format!("w{word}"), word.into())).collect();
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
+            "model": { "type": "WordLevel", "vocab": words, "unk_token": "w0" },
+        });
+        fs::write(path.join("tokenizer.json"), tokenizer.to_string()).expect("writes");
+        fs::write(path.join("text.txt"), text(1, 1200)).expect("writes");
+        fs::write(path.join("empty.txt"), "").expect("writes");
+        Self(path)
+    }
+
+    fn quantize(&self, output: &str, options: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        let command = command.current_dir(&self.0).arg("quantize").arg(&self.0).args(["-o", output]);
+        command.args(options).output().expect("starts")
+    }
+
+    fn check(&self, options: &[&str], expected: Expect) {
+        let output = self.quantize("none.safetensors", options);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+        expected.assert_eq(&text.replace(self.0.to_str().expect("text"), "FOLDER"));
+        assert!(!output.status.success() && !self.0.join("none.safetensors").exists());
+    }
+
+    /// The logits of a text, with the parameters of a file in place of the model's own.
+    fn logits(&self, file: Option<&str>) -> Array {
+        let _deny = Policy::Deny.scope();
+        let (config, mut model) = load(&self.0).expect("loads");
+        if let Some(file) = file {
+            model.assign(read(self.0.join(file)).expect("reads"), Missing::Refuse).expect("fits");
+        }
+        let tokens: Vec<u32> = text(2, 200).split(' ').map(|word| word[1..].parse().expect("a number")).collect();
+        let tokens = Array::from_slice(&tokens, &[1, 200]);
+        let mut caches = caches(&config, 1, mlx_rs::Dtype::Float32).expect("caches");
+        caches.iter_mut().try_for_each(|cache| cache.reserve(200)).expect("room");
+        model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All)).expect("runs")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Words of a seed.
+fn text(seed: u64, words: i32) -> String {
+    let drawn = random::randint::<_, i32>(0, WORDS, &[words], &random::key(seed).expect("a key")).expect("numbers");
+    drawn.eval().expect("evaluates");
+    drawn.as_slice::<i32>().iter().map(|word| format!("w{word}")).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_decoder_quantized_by_a_text_loses_less_on_another() {
+    let folder = Folder::new("less");
+    let float = folder.logits(None);
+    let lost = |file: &str, options: &[&str]| {
+        let output = folder.quantize(file, &[&["--format", "affine:3:64"], options].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lost =
+            folder.logits(Some(file)).subtract(&float).and_then(|lost| lost.square()?.mean(None)).expect("a mean");
+        lost.eval().expect("evaluates");
+        lost.item_exact::<f32>()
+    };
+    let plain = lost("plain.safetensors", &[]);
+    let gptq = lost("gptq.safetensors", &["--calibrate", "text.txt"]);
+    let awq = lost("awq.safetensors", &["--calibrate", "text.txt", "--method", "awq", "--windows", "2"]);
+    assert!(gptq < 0.7 * plain, "{gptq} where rounding has {plain}");
+    assert!(awq < plain, "{awq} where rounding has {plain}");
+    // The rows of the embedding are only looked up, and rounded as ever, which is said.
+    let output = folder.quantize("again.safetensors", &["--format", "affine:3:64", "--calibrate", "text.txt"]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(said.ends_with("rounded, as the text multiplies nothing with it: model.embed_tokens.weight\n"), "{said}");
+    let [plain, calibrated] = ["plain.safetensors", "gptq.safetensors"].map(|file| {
+        let _allow = Policy::Allow.scope();
+        read(folder.0.join(file)).expect("reads")["model.embed_tokens.weight"].dense().expect("dense")
+    });
+    assert!(plain.eq_exact(&calibrated).expect("compares"));
+}
+
+/// Experts of a folder of Hugging Face, each an array of its own and of half floats.
+#[test]
+fn experts_are_calibrated_together() {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/float/qwen3_moe");
+    let folder = Folder::new("experts");
+    for entry in fs::read_dir(golden).expect("a folder") {
+        let file = entry.expect("an entry").path();
+        fs::copy(&file, folder.0.join(file.file_name().expect("a name"))).expect("copies");
+    }
+    let output = folder.quantize("int8.safetensors", &["--format", "int8", "--calibrate", "text.txt", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    let found = read(folder.0.join("int8.safetensors")).expect("reads");
+    assert_eq!(found["model.layers.1.mlp.switch_mlp.up_proj.weight"].to_string(), "Int8(bf16[4,32,32])");
+    let note = said["note"].as_str().unwrap_or_default();
+    assert!(!note.contains("switch_mlp") && note.ends_with(": model.embed_tokens.weight"), "{note}");
+}
+
+#[test]
+fn what_cannot_be_calibrated_is_said() {
+    let folder = Folder::new("wrong");
+    folder.check(
+        &["--format", "nf4:64", "--calibrate", "none.txt"],
+        expect![[r#"
+        error: cannot read none.txt: No such file or directory (os error 2)
+    "#]],
+    );
+    folder.check(
+        &["--format", "nf4:64", "--calibrate", "empty.txt"],
+        expect![[r#"
+        error: the text in empty.txt has no tokens
+        help: give a text such as the model will read
+    "#]],
+    );
+    folder.check(&["--format", "nf4:64", "--method", "awq"], expect![[r#"
+        error: the following required arguments were not provided:
+          --calibrate <FILE>
+
+        Usage: tacit quantize --output <OUTPUT> --calibrate <FILE> --method <METHOD> <--rules <RULES>|--format <FORMAT>> <INPUT>
+
+        For more information, try '--help'.
+    "#]]);
+    folder.check(&["--format", "rotated:nf4:64", "--calibrate", "text.txt"], expect![[r#"
+        error: the parameter model.layers.0.mlp.down_proj.weight: GPTQ does not code f32[128,128] in rotated:nf4:64: a rotation makes each element of all inputs
+        help: take a format whose blocks lie along the rows and divide them, or another method
+    "#]]);
+    fs::remove_file(folder.0.join("tokenizer.json")).expect("removes");
+    folder.check(
+        &["--format", "nf4:64", "--calibrate", "text.txt"],
+        expect![[r#"
+        error: FOLDER/tokenizer.json: No such file or directory (os error 2)
+        help: fetch the tokenizer of this model again
+    "#]],
+    );
+}

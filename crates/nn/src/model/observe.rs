@@ -1,0 +1,155 @@
+//! Weights that are observed while a model runs, and codes by what was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mlx_rs::Dtype;
+use mlx_rs::module::ModuleParameters;
+use tacit_arrays::format::AnyFormat;
+use tacit_arrays::{Calibrate, Observed};
+use tacit_core::{Error, Result, Value};
+
+use super::Model;
+use crate::observations::Observations;
+use crate::parameters::{in_parameter, listed};
+use crate::{IntoRules, Parameters, Pattern};
+
+impl<M: ModuleParameters> Model<M> {
+    /// Runs the model, in whatever calls `f` makes, and records what the weights that a pattern names are multiplied with.
+    ///
+    /// Nothing of the model need be known: a weight is observed where plain code multiplies it, by [`Observed`]. It may be
+    /// dense or implicit; what is no float matrix or stack of matrices is passed by. Each product is computed at once, and its
+    /// sums take `4 k^2` bytes for `k` inputs, of a stack for each of its matrices: a pattern of some layers at a time bounds
+    /// the memory of large models.
+    ///
+    /// The model has its own weights back afterwards, also where `f` fails or panics.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::{nn, random};
+    /// use tacit_arrays::Gptq;
+    /// use tacit_nn::Model;
+    ///
+    /// let batch = |seed| random::normal::<f32>(&[16, 64], None, None, &random::key(seed)?);
+    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?;
+    /// let observations = model.observe("*", |model| {
+    ///     model.forward(&batch(0)?)?;
+    ///     model.forward(&batch(1)?)
+    /// })?;
+    /// assert_eq!(observations.get("weight")?.rows(), [32]);
+    /// let model = model.quantize_observed("*", "affine:4:64", &observations, &Gptq::default())?;
+    /// assert_eq!(model.get("weight")?.to_string(), "Affine(f32[8,64])");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no weight that can be observed, or `f` fails: as a weight does that is multiplied inside `compile`,
+    /// `vmap` or a gradient. What a single weight met is [asked for](Observations::get) by path.
+    pub fn observe<P, O, E>(&mut self, pattern: P, f: impl FnOnce(&mut Self) -> Result<O, E>) -> Result<Observations>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+        E: Into<Error>,
+    {
+        let pattern = pattern.try_into().map_err(Into::into)?;
+        let (mut own, mut observed) = (Parameters::new(), Vec::new());
+        for (path, value) in self.values()? {
+            let aval = value.aval()?;
+            let named = self.parts.ties.all(&path).iter().any(|path| pattern.matches(path, &aval));
+            let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
+            if named && (can_be || pattern.is_exact()) {
+                let weight = Observed::new(&value).map_err(|error| in_parameter(&path, &error))?;
+                observed.push((path.clone(), weight));
+                own.insert(path, value);
+            }
+        }
+        if observed.is_empty() {
+            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
+            let message = format!("the pattern {pattern} names no weight of the model that can be observed");
+            return Err(Error::invalid(message, listed(paths.iter())));
+        }
+        let mut watched = Watched { own, frozen: self.parts.frozen.clone(), halves: self.halves.clone(), model: self };
+        let weights = observed.iter().map(|(path, weight)| (path.clone(), Value::from(weight.clone())));
+        watched.model.put(weights.collect())?;
+        f(watched.model).map_err(Into::into)?;
+        watched.give_back()?;
+        Ok(Observations::of(observed))
+    }
+
+    /// Quantizes as [`quantize`](Self::quantize) does, with codes that `method` chooses by what was seen of each weight:
+    /// [`Gptq`](tacit_arrays::Gptq), [`Awq`](tacit_arrays::Awq) or one of your own.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_arrays::Awq;
+    /// use tacit_nn::{Model, Rules};
+    ///
+    /// let layers = nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Linear::new(64, 64)?);
+    /// let mut model = Model::new(layers)?;
+    /// let seen = model.observe("*", |model| model.forward(&ops::ones::<f32>(&[2, 64])?))?;
+    /// let rules = Rules::new().quantize("layers.0.*", "nf4:64")?.quantize("layers.1.*", "affine:8:64")?;
+    /// let model = model.quantize_observed("*", &rules, &seen, &Awq::default())?;
+    /// assert_eq!(model.report().rows["layers.0.bias"].after, 64 * 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize); a weight that the rules name has no observations, or such that `method` refuses.
+    /// The model is dropped then.
+    pub fn quantize_observed<P>(
+        self,
+        pattern: P,
+        formats: impl IntoRules,
+        observations: &Observations,
+        method: &dyn Calibrate,
+    ) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.quantize_by(pattern, formats, &|path: &str, format: &AnyFormat, value: &Value| {
+            let seen = observations.get(path)?;
+            let weight = value.dense()?;
+            // What the format does not fit is left as it is, as without observations.
+            if let Err(error) = format.quantize(&weight) {
+                return Ok(Err(error));
+            }
+            method.quantize(&**format, &weight, seen).map(Ok).map_err(|error| in_parameter(path, &error))
+        })
+    }
+}
+
+/// A model with other weights, until it is dropped.
+struct Watched<'m, M: ModuleParameters> {
+    model: &'m mut Model<M>,
+    own: Parameters,
+    /// What placing a value forgets of a parameter.
+    frozen: BTreeSet<String>,
+    halves: BTreeMap<String, Dtype>,
+}
+
+impl<M: ModuleParameters> Watched<'_, M> {
+    fn give_back(&mut self) -> Result<()> {
+        self.model.refresh();
+        let own = std::mem::take(&mut self.own);
+        let there =
+            own.into_iter().filter(|(path, _)| self.model.parts.places.find(path).is_some()).collect::<Vec<_>>();
+        if !there.is_empty() {
+            self.model.put(there)?;
+            self.model.parts.frozen = std::mem::take(&mut self.frozen);
+            self.model.halves = std::mem::take(&mut self.halves);
+        }
+        Ok(())
+    }
+}
+
+impl<M: ModuleParameters> Drop for Watched<'_, M> {
+    fn drop(&mut self) {
+        // What fails here failed before, when the weights were taken.
+        let _ = self.give_back();
+    }
+}

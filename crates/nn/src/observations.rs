@@ -1,0 +1,80 @@
+//! What was seen of a model's weights.
+
+use std::collections::BTreeMap;
+
+use tacit_arrays::{Observation, Observed};
+use tacit_core::{Error, Result};
+
+use crate::parameters::{in_parameter, some_of};
+
+/// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives.
+///
+/// They may be put together of sums by path as well, as where each rank of a group saw a part of the inputs:
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::Observation;
+/// use tacit_nn::Observations;
+///
+/// let seen = Observation::of(&ops::ones::<f32>(&[4, 8])?)?;
+/// let both = seen.plus(&seen)?;
+/// let observations: Observations = [("layers.0.weight".to_owned(), both)].into_iter().collect();
+/// assert_eq!(observations.get("layers.0.weight")?.rows(), [8]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Default)]
+pub struct Observations(BTreeMap<String, Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    /// Whether there was a product.
+    met: bool,
+    sums: Result<Observation>,
+}
+
+impl Observations {
+    /// Ends the recordings of these weights.
+    pub(crate) fn of(observed: impl IntoIterator<Item = (String, Observed)>) -> Self {
+        let seen = |weight: &Observed| Seen { met: weight.met(), sums: weight.finish() };
+        Self(observed.into_iter().map(|(path, weight)| (path, seen(&weight))).collect())
+    }
+
+    /// What was seen of the weight at `path`, under its own path where others are tied to it.
+    ///
+    /// # Errors
+    ///
+    /// The weight was not observed; it met no product, or one that is not along its last axis; or activations were not
+    /// finite.
+    pub fn get(&self, path: &str) -> Result<&Observation> {
+        match self.0.get(path).map(|seen| &seen.sums) {
+            Some(Ok(seen)) => Ok(seen),
+            Some(Err(error)) => Err(in_parameter(path, error)),
+            None => Err(Error::invalid(
+                format!("the parameter {path} was not observed"),
+                format!(
+                    "observe it, or quantize it without observations first; observed are {}",
+                    some_of(self.0.keys().map(|path| path.as_str().into()).collect::<Vec<std::rc::Rc<str>>>().iter())
+                ),
+            )),
+        }
+    }
+
+    /// Whether the weight at `path` met a product at all, as an embedding does not whose rows are only looked up.
+    #[must_use]
+    pub fn met(&self, path: &str) -> bool {
+        self.0.get(path).is_some_and(|seen| seen.met)
+    }
+
+    /// The paths of all weights that were observed, those that met nothing included.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, Observation)> for Observations {
+    fn from_iter<I: IntoIterator<Item = (String, Observation)>>(seen: I) -> Self {
+        Self(seen.into_iter().map(|(path, seen)| (path, Seen { met: true, sums: Ok(seen) })).collect())
+    }
+}

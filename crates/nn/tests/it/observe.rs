@@ -1,0 +1,251 @@
+//! Models that are observed, and quantized by what was seen.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use expect_test::{Expect, expect};
+use mlx_rs::module::Module;
+use mlx_rs::{Array, nn, ops};
+use tacit_arrays::format::Nf4;
+use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
+use tacit_core::{Counters, Error, Policy, Result, Value};
+use tacit_nn::{Advice, Advisor, LoraConfig, Model, ParameterFilter, Parameters, Rules};
+
+use crate::types::normal;
+
+const NF4: Nf4 = Nf4 { block: 64, double: false };
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+fn linear(seed: u64, inputs: i32, outputs: i32) -> nn::Linear {
+    let eighth = |shape: &[i32]| normal(seed, shape).divide(Array::from_f32(8.0)).expect("divides");
+    let mut linear = nn::Linear::new(inputs, outputs).expect("builds");
+    *linear.weight = eighth(&[outputs, inputs]);
+    *linear.bias = Some(eighth(&[outputs]));
+    linear
+}
+
+fn layers() -> nn::Sequential {
+    nn::Sequential::new().append(linear(5, 128, 128)).append(nn::Relu).append(linear(6, 128, 16))
+}
+
+fn model() -> Model<nn::Sequential> {
+    Model::new(layers()).expect("a model")
+}
+
+/// Inputs that are mixtures of 16.
+fn batch(seed: u64) -> Array {
+    let mixed = normal(seed, &[64, 16]).matmul(normal(100, &[16, 128])).expect("mixes");
+    mixed.add(normal(seed + 1, &[64, 128]).multiply(Array::from_f32(0.3)).expect("small")).expect("adds")
+}
+
+fn number(array: &Array) -> f32 {
+    array.eval().expect("evaluates");
+    array.item_exact::<f32>()
+}
+
+fn distance(a: &Array, b: &Array) -> f32 {
+    number(&a.subtract(b).and_then(|x| x.square()?.mean(None)).expect("a mean"))
+}
+
+fn dense(value: &Value) -> Array {
+    value.dense().expect("dense")
+}
+
+#[test]
+fn a_model_quantized_by_what_was_seen_loses_less() {
+    let mut observed = model();
+    let (seen, counters) = {
+        let _deny = Policy::Deny.scope();
+        Counters::of(|| {
+            observed.observe("*", |model| {
+                model.forward(&batch(1))?;
+                model.forward(&batch(3))
+            })
+        })
+    };
+    let seen = seen.expect("runs");
+    assert_eq!(counters.materialized_bytes, 0);
+    assert_eq!(seen.paths().collect::<Vec<_>>(), ["layers.0.weight", "layers.2.weight"]);
+    let both = ops::concatenate(&[batch(1), batch(3)], 0).expect("rows");
+    let first = seen.get("layers.0.weight").expect("seen");
+    assert_eq!(first.rows(), [128]);
+    let expected = Observation::of(&both).expect("finite");
+    let off = number(&first.gram().subtract(expected.gram()).and_then(|x| x.abs()?.max(None)).expect("a maximum"));
+    assert!(off <= 1e-5 * number(&expected.gram().max(None).expect("a maximum")), "off by {off}");
+
+    // On inputs that were not observed.
+    let (x, y) = (batch(5), observed.forward(&batch(5)).expect("runs"));
+    for text in ["affine:3:64", "nf4:64", "affine:4:32"] {
+        let plain = model().quantize("*", text).expect("quantizes").forward(&x).expect("runs");
+        for (method, at_most) in [(&Gptq::default() as &dyn Calibrate, 0.5), (&Awq::default(), 0.99)] {
+            let mut calibrated = model().quantize_observed("*", text, &seen, method).expect("quantizes");
+            assert!(calibrated.get("layers.0.weight").expect("there").is_implicit());
+            let found = distance(&calibrated.forward(&x).expect("runs"), &y);
+            assert!(found <= at_most * distance(&plain, &y), "{text}: {found}, rounding {}", distance(&plain, &y));
+        }
+    }
+}
+
+#[test]
+fn the_weights_are_back_afterwards() {
+    let fails = |_: &mut Model<nn::Sequential>| Err::<(), _>(Error::invalid("it fails", "no help"));
+    let mut model = Model::new(layers()).and_then(|model| model.quantize("layers.2.*", NF4)).expect("a model");
+    let before = model.values().expect("values");
+    let same = |model: &Model<nn::Sequential>| {
+        for (path, value) in model.values().expect("values") {
+            assert!(value.downcast::<Observed>().is_none(), "{path} is still observed");
+            assert!(dense(&value).eq_exact(dense(&before[&path])).expect("compares"), "{path} is another one");
+        }
+    };
+    let x = batch(1);
+    let y = model.forward(&x).expect("runs");
+    model
+        .observe("*", |model| {
+            assert!(model.get("layers.0.weight")?.downcast::<Observed>().is_some());
+            assert!(model.forward(&x)?.eq_exact(&y)?);
+            Ok::<_, Error>(())
+        })
+        .expect("runs");
+    same(&model);
+    check(
+        model.observe("*", fails),
+        expect![[r#"
+        it fails
+        help: no help"#]],
+    );
+    same(&model);
+    let panicked =
+        catch_unwind(AssertUnwindSafe(|| model.observe("*", |_| -> Result<()> { panic!("on purpose") }).map(|_| ())));
+    assert!(panicked.is_err());
+    same(&model);
+    assert!(model.forward(&x).expect("runs").eq_exact(&y).expect("compares"));
+}
+
+#[test]
+fn an_adapter_stays_frozen() {
+    let mut model = Model::new(layers()).and_then(|m| m.lora("*.weight", LoraConfig::default())).expect("adapts");
+    mlx_rs::module::ModuleParameters::freeze_parameters(&mut model, true);
+    let trained = |model: &Model<nn::Sequential>| model.leaves(&ParameterFilter::default()).len();
+    let before = trained(&model);
+    let seen = model.observe("*", |model| model.forward(&batch(1))).expect("runs");
+    assert_eq!(trained(&model), before);
+    assert!(model.get("layers.0.weight").expect("there").downcast::<Lora>().is_some());
+    assert_eq!(seen.get("layers.0.weight").expect("seen").rows(), [64]);
+}
+
+#[test]
+fn a_tied_head_is_seen_and_lookups_are_not() {
+    let mut model = Model::new(nn::Embedding::new(32, 64).expect("builds")).expect("a model");
+    let tokens = Array::from_slice(&[3u32, 1, 2], &[1, 3]);
+    let seen = model.observe("*", |model| {
+        model.run(|embedding| {
+            let x = embedding.forward(&tokens)?;
+            embedding.as_linear(&x)
+        })
+    });
+    let seen = seen.expect("runs");
+    assert_eq!(seen.get("weight").expect("seen").rows(), [3]);
+    assert!(seen.met("weight") && !seen.met("bias"));
+    let seen = model.observe("*", |model| model.forward(&tokens)).expect("runs");
+    check(
+        seen.get("weight"),
+        expect![[r#"
+        the parameter weight: the weight f32[32,64] was not multiplied while it was observed
+        help: run the model on inputs that reach it, or leave it out"#]],
+    );
+    check(
+        model.quantize_observed("*", NF4, &seen, &Gptq::default()),
+        expect![[r#"
+        the parameter weight: the weight f32[32,64] was not multiplied while it was observed
+        help: run the model on inputs that reach it, or leave it out"#]],
+    );
+}
+
+#[test]
+fn an_advisor_weighs_by_what_was_seen() {
+    let sizes = Array::from_iter((0..128).map(|i| if i < 8 { 30f32 } else { 1.0 }), &[128]);
+    let x = normal(1, &[64, 128]).multiply(sizes).expect("larger");
+    let mut model = model();
+    let seen = model.observe("layers.0.*", |model| model.forward(&x)).expect("runs");
+    let values = model.values().expect("values");
+    let formats =
+        || ["affine:2:64", "affine:3:64", "affine:4:64", "affine:6:64"].map(|text| text.parse().expect("a format"));
+    let advice = |advisor: Advisor| advisor.advise(&values, 5.0).expect("fits");
+    let plain = advice(Advisor::new(formats()));
+    let observed = advice(Advisor::new(formats()).with_observations(&seen).expect("finite"));
+    let given = Parameters::from([("layers.0.weight".to_owned(), x.into())]);
+    let given = advice(Advisor::new(formats()).with_inputs(given));
+    let texts = |advice: &Advice| advice.rows.values().map(|row| row.format.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&observed), texts(&given));
+    assert!((observed.error / given.error - 1.0).abs() < 1e-4, "{} and {}", observed.error, given.error);
+    assert!((observed.error / plain.error - 1.0).abs() > 0.01, "what was seen changes nothing");
+    check(
+        Advisor::new(formats()).with_observations(&seen).expect("finite").advise(&Parameters::new(), 5.0),
+        expect![[r#"
+            there are inputs for layers.0.weight, and no such parameter
+            help: name inputs by the path of the parameter that they are multiplied with"#]],
+    );
+}
+
+#[test]
+fn what_was_not_seen_is_an_error() {
+    let mut observed = model();
+    check(
+        observed.observe("layers.7.*", |model| model.forward(&batch(1))),
+        expect![[r#"
+        the pattern layers.7.* names no weight of the model that can be observed
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        observed.observe("layers.0.bias", |model| model.forward(&batch(1))),
+        expect![[r#"
+        the parameter layers.0.bias: the observed weight is f32[128], which is neither a matrix nor a stack of them
+        help: observe a weight of two or three axes"#]],
+    );
+    check(
+        observed.observe("layers.0.[", |model| model.forward(&batch(1))),
+        expect![[r#"
+        layers.0.[ is no glob: unclosed character class; missing ']'
+        help: write a path, a glob such as `layers.*.{q,v}_proj.weight`, or `re:` and a regular expression"#]],
+    );
+    let traced = observed.observe("*", |model| {
+        model.value_and_grad(ParameterFilter::All, batch(1), |model, x: Array| model.forward(&x)?.square()?.mean(None))
+    });
+    check(
+        traced,
+        expect![[r#"
+        an observed weight is multiplied inside a transformation, where nothing can be summed
+        help: observe plain calls of the model, outside of compile, vmap and gradients"#]],
+    );
+    let seen = observed.observe("layers.0.*", |model| model.forward(&batch(1))).expect("runs");
+    check(
+        model().quantize_observed("*", NF4, &seen, &Gptq::default()),
+        expect![[r#"
+        the parameter layers.2.weight was not observed
+        help: observe it, or quantize it without observations first; observed are layers.0.weight"#]],
+    );
+    let rotated = model().quantize_observed("layers.0.*", "rotated:nf4:64", &seen, &Gptq::default());
+    check(
+        rotated,
+        expect![[r#"
+        the parameter layers.0.weight: GPTQ does not code f32[128,128] in rotated:nf4:64: a rotation makes each element of all inputs
+        help: take a format whose blocks lie along the rows and divide them, or another method"#]],
+    );
+    let nan = batch(1).multiply(Array::from_f32(f32::NAN)).expect("nan");
+    let seen = observed.observe("layers.0.*", |model| model.forward(&nan)).expect("runs");
+    check(
+        model().quantize_observed("layers.0.*", NF4, &seen, &Gptq::default()),
+        expect![[r#"
+        the parameter layers.0.weight: the activations have an element that is NaN or infinite, or squares whose sum is beyond f32
+        help: look for the input that makes it, such as a position that is masked whole"#]],
+    );
+    // What a rule skips, or a format does not fit, needs no observations.
+    let seen = observed.observe("layers.0.*", |model| model.forward(&batch(1))).expect("runs");
+    let rules = Rules::new().skip("layers.2.*").and_then(|rules| rules.quantize("*", NF4)).expect("rules");
+    let model = model().quantize_observed("*", &rules, &seen, &Gptq::default()).expect("quantizes");
+    assert!(!model.get("layers.2.weight").expect("there").is_implicit());
+}
