@@ -6,6 +6,7 @@ mod explained;
 mod fp8;
 mod gguf;
 mod golden;
+mod halves;
 mod hybrid;
 mod losses;
 mod refused;

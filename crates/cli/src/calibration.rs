@@ -66,7 +66,6 @@ impl CalibrationOptions {
             ));
         }
         let (config, mut model) = decoding::read(model, None, None)?;
-        hold_experts(&mut model)?;
         let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
         let windows: Vec<&[u32]> = tokens.chunks(WINDOW).take(self.windows.get()).collect();
         let mut bar = progress_bar();
@@ -88,23 +87,6 @@ impl CalibrationOptions {
         let recipe = format!("{name} on {} windows", windows.len());
         Ok(Some(Calibration { observations, method, recipe }))
     }
-}
-
-/// Lets codes hold the experts of half floats, too, which MLX does not multiply on a CPU.
-fn hold_experts(model: &mut Model<Decoder>) -> Result<()> {
-    if !matches!(Device::try_default()?.get_type()?, DeviceType::Cpu) {
-        return Ok(());
-    }
-    model.replace("*", |path, value| match value.as_dense() {
-        Some(experts) if path.contains(".switch_mlp.") && experts.dtype() == Dtype::Bfloat16 => {
-            Bf16.quantize(experts).map(Some)
-        }
-        Some(experts) if path.contains(".switch_mlp.") && experts.dtype() == Dtype::Float16 => {
-            F16.quantize(experts).map(Some)
-        }
-        _ => Ok(None),
-    })?;
-    Ok(())
 }
 
 impl Calibration {

@@ -277,7 +277,7 @@ pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path
         }
     }
     // MLX has no fast product of half floats on a CPU.
-    model.hold_halves()?;
+    tacit_models::hold_halves(&mut model)?;
     if let Some(folder) = adapter {
         tacit_models::adapt(&mut model, folder)?;
     }

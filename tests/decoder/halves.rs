@@ -1,0 +1,40 @@
+//! Decoders of half floats on a CPU, where MLX multiplies them slowly, and experts not at all.
+
+use mlx_rs::{Array, Dtype};
+use tacit::Policy;
+use tacit::model::Model;
+use tacit_models::{Config, Decoder, Positions, caches, hold_halves, load};
+
+use crate::golden::folder;
+
+fn logits((config, mut model): (Config, Model<Decoder>), dtype: Dtype) -> tacit::Result<Array> {
+    let tokens = Array::from_slice(&[1u32, 5, 9, 2, 7, 3], &[1, 6]);
+    let mut caches = caches(&config, 1, dtype)?;
+    caches.iter_mut().try_for_each(|cache| cache.reserve(6))?;
+    let made = model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))?;
+    Ok(made.as_dtype(Dtype::Float32)?)
+}
+
+fn size(x: &Array) -> tacit::Result<f32> {
+    Ok(x.square()?.mean(None)?.sqrt()?.item_exact::<f32>())
+}
+
+#[test]
+fn every_architecture_runs_in_half_floats() -> tacit::Result<()> {
+    let _deny = Policy::Deny.scope();
+    for name in ["llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next"] {
+        let read = || load(folder(&format!("float/{name}")));
+        let expected = logits(read()?, Dtype::Float32)?;
+        for (dtype, within) in [(Dtype::Float16, 0.01), (Dtype::Bfloat16, 0.05)] {
+            let (config, mut model) = read()?;
+            model.replace("*", |_, value| match value.as_dense() {
+                Some(array) if array.dtype() == Dtype::Float32 => Ok(Some(array.as_dtype(dtype)?.into())),
+                _ => Ok(None),
+            })?;
+            hold_halves(&mut model)?;
+            let distance = size(&logits((config, model), dtype)?.subtract(&expected)?)?;
+            assert!(distance < within * size(&expected)?, "{name} in {dtype:?}: {distance}");
+        }
+    }
+    Ok(())
+}
