@@ -7,39 +7,13 @@
 
 #include "bridge.h"
 #include "chunks.h"
+#include "function.h"
 #include "standing.h"
 #include "waiting.h"
 
 namespace tacit {
 
 namespace {
-
-// A callback returns 0, or 1 after tacit_set_callback_error; `vjp`, `jvp` and `vmap` may return 2: the function has none
-// of its own.
-struct FunctionTable {
-  void (*release)(void* function);
-  int (*forward)(void* function, const Handle* args, size_t count, Sink results);
-  int (*vjp)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
-      const Handle* outputs, size_t output_count, Sink gradients);
-  int (*jvp)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* tangents, const int32_t* argnums,
-      size_t argnum_count, Sink tangents_out);
-  int (*vmap)(
-      void* function, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
-};
-
-struct RustFunction {
-  FunctionTable table;
-  void* function;
-
-  RustFunction(FunctionTable table, void* function) : table(table), function(function) {}
-  RustFunction(const RustFunction&) = delete;
-  RustFunction& operator=(const RustFunction&) = delete;
-  ~RustFunction() {
-    table.release(function);
-  }
-};
 
 using Shared = std::shared_ptr<RustFunction>;
 // Takes primals, cotangents and outputs.
@@ -48,15 +22,6 @@ using Vjp = std::function<std::vector<array>(
 // Takes primals, and the tangents of those that the numbers name.
 using Jvp =
     std::function<std::vector<array>(const std::vector<array>&, const std::vector<array>&, const std::vector<int>&)>;
-
-ArrayFunction forward_of(Shared rust) {
-  return [rust = std::move(rust)](const std::vector<array>& args) {
-    auto from = borrow(args);
-    Collector outputs;
-    check(rust->table.forward(rust->function, from.data(), from.size(), outputs.sink()));
-    return std::move(outputs.arrays);
-  };
-}
 
 // MLX asks the vjp of a custom function for the gradients of all primals, and drops those that nobody wants; what these
 // would cost is then asked of the policy in vain. Here are the primals that the vjp in progress is wanted for.

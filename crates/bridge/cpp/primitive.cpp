@@ -188,6 +188,12 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, boo
 }
 
 }  // namespace
+
+array emit_again(const array& node, const array& operand) {
+  std::unique_ptr<Recorded> recorded(record(node));
+  return emit(*recorded, {operand}, false).at(0);
+}
+
 }  // namespace tacit
 
 using namespace tacit;

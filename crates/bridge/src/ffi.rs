@@ -442,6 +442,24 @@ unsafe extern "C" {
         count: usize,
         results: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_saved(
+        table: FunctionTable,
+        function: *mut c_void,
+        kind: extern "C" fn(u32) -> u8,
+        inputs: *const mlx_array,
+        input_count: usize,
+        outputs: *const mlx_array,
+        output_count: usize,
+    ) -> c_int;
+    pub(crate) fn tacit_settle(outputs: *const mlx_array, count: usize) -> c_int;
+    pub(crate) fn tacit_apart(values: *const mlx_array, count: usize, results: Sink) -> c_int;
+    pub(crate) fn tacit_after(
+        values: *const mlx_array,
+        value_count: usize,
+        before: *const mlx_array,
+        before_count: usize,
+        results: Sink,
+    ) -> c_int;
     pub(crate) fn tacit_chunked(
         table: FunctionTable,
         function: *mut c_void,
