@@ -61,6 +61,7 @@ pub use structured::low_rank::LowRank;
 pub use structured::sparse24::Sparse24;
 pub use training::int8_inputs::{ActivationGranularity, Int8Inputs, int8_rounded};
 pub use training::prepared::Prepared;
+pub use training::saved::saved;
 pub use training::ste::{Ste, ste};
 pub use views::cast::Cast;
 pub use views::concat::Concat;

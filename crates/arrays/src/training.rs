@@ -2,4 +2,5 @@
 
 pub(crate) mod int8_inputs;
 pub(crate) mod prepared;
+pub(crate) mod saved;
 pub(crate) mod ste;

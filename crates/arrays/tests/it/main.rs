@@ -51,6 +51,7 @@ mod prepared_scales;
 mod products;
 mod quotients;
 mod rotated;
+mod saved;
 mod scaled;
 mod shards;
 mod sliced;

@@ -33,6 +33,7 @@ mod replaced;
 mod reported;
 mod rollback;
 mod sampler;
+mod saved;
 mod speculative;
 mod texts;
 mod ties;
