@@ -3,6 +3,7 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "bridge.h"
@@ -66,7 +67,10 @@ std::vector<array> wanted_gradients(
 // MLX's primitive of a custom function, which tells its vjp what it is wanted for.
 class Telling : public Standing {
  public:
-  using Standing::Standing;
+  Telling(std::shared_ptr<Primitive> inner, std::optional<CalledAgain> again)
+      : Standing(std::move(inner)), again(std::move(again)) {}
+
+  std::optional<CalledAgain> again;
 
   std::vector<array> vjp(
       const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
@@ -136,6 +140,8 @@ struct Custom {
   Vjp vjp;
   Jvp jvp;
   std::function<Custom(const std::vector<int>& axes)> mapped;
+  // Whether a gradient calls `forward` again, and `vjp` is no more than that.
+  bool is_called_again = false;
 };
 
 std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
@@ -145,7 +151,11 @@ std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
     return std::pair{std::move(results), std::move(front)};
   };
   auto results = mlx::core::custom_function(custom.forward, custom.vjp, custom.jvp, vmap)(args);
-  auto telling = std::make_shared<Telling>(results.at(0).primitive_ptr());
+  std::optional<CalledAgain> again;
+  if (custom.is_called_again) {
+    again = CalledAgain{custom.forward, args.size()};
+  }
+  auto telling = std::make_shared<Telling>(results.at(0).primitive_ptr(), std::move(again));
   for (auto& result : results) {
     result.primitive_ptr() = telling;
   }
@@ -234,7 +244,7 @@ Custom checkpointed(ArrayFunction forward) {
                  const std::vector<array>& primals, const std::vector<array>& tangents,
                  const std::vector<int>& argnums) { return tangents_of(forward, primals, tangents, argnums); };
   auto mapped = [forward](const std::vector<int>& axes) { return checkpointed(mapped_function(forward, axes)); };
-  return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped)};
+  return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped), true};
 }
 
 // A function of rows that is called with some of them at a time, in the second pass as well.
@@ -255,6 +265,12 @@ Custom chunked(ArrayFunction function, Chunks chunks) {
 }
 
 }  // namespace
+
+const CalledAgain* called_again(const Primitive& primitive) {
+  const auto* telling = dynamic_cast<const Telling*>(&primitive);
+  return telling != nullptr && telling->again ? &*telling->again : nullptr;
+}
+
 }  // namespace tacit
 
 using namespace tacit;

@@ -44,4 +44,13 @@ inline ArrayFunction forward_of(std::shared_ptr<RustFunction> rust) {
   };
 }
 
+// The function of a checkpoint, and how many of the node's operands are its arguments; its results are the others.
+struct CalledAgain {
+  ArrayFunction function;
+  size_t args;
+};
+
+// What a primitive calls again for its gradient; null for any other.
+const CalledAgain* called_again(const Primitive& primitive);
+
 }  // namespace tacit

@@ -218,6 +218,13 @@ unsafe extern "C" {
         results: Sink,
     ) -> c_int;
 
+    pub(crate) fn tacit_primitive_args(recorded: *const c_void) -> usize;
+    pub(crate) fn tacit_primitive_call_again(
+        recorded: *const c_void,
+        args: *const mlx_array,
+        count: usize,
+        results: Sink,
+    ) -> c_int;
     pub(crate) fn tacit_primitive_kernel(recorded: *const c_void) -> *mut c_void;
 
     pub(crate) fn tacit_group_new(

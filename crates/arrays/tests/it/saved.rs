@@ -6,9 +6,9 @@ use expect_test::expect;
 use mlx_rs::{Array, Dtype, nn, ops, transforms};
 use tacit_arrays::format::{AnyFormat, Nf4};
 use tacit_arrays::{Lora, Nf4Array, Prepared, saved};
-use tacit_core::transform::{checkpoint, value_and_grad};
+use tacit_core::transform::{checkpoint, grad_wrt, value_and_grad};
 use tacit_core::tree::Gradient;
-use tacit_core::{Counters, Policy, Result, compile, implicit};
+use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
 
 use crate::operands::{normal, normal_of};
 
@@ -236,6 +236,32 @@ fn boundaries_of_checkpoints_are_in_the_format() {
         std::iter::once(&dx).chain(&dw).map(float).collect::<Vec<_>>()
     };
     let error = relative_error(&gradients(Some("affine:8:64")), &gradients(None));
+    assert!(error > 0.0 && error <= 1e-2, "{error}");
+}
+
+#[test]
+fn a_checkpoint_within_a_gradient_builds_no_argument() {
+    let _deny = Policy::Deny.scope();
+    let w: Value = Nf4Array::quantize(&normal(1, &[128, 64]), 64).expect("quantizes").into();
+    let x = normal(4, &[3, 32, 64]);
+    let layer = |(w, x): (Array, Array)| nn::silu(x.matmul(w.t())?)?.square();
+    let gradient = |again: bool, format: Option<&'static str>| {
+        let mut step = grad_wrt([1], move |(w, x): (Array, Array)| -> Result<Array> {
+            let whole =
+                |x: Array| if again { checkpoint(layer).call((&w, x))?.dense() } else { Ok(layer((w.clone(), x))?) };
+            let y = match format {
+                Some(format) => saved(format, whole)?.call(x)?.dense()?,
+                None => whole(x)?,
+            };
+            Ok(y.mean(None)?)
+        });
+        let (outcome, counters) = Counters::of(|| step.call((&w, &x)));
+        assert_eq!(counters.materialized, 0);
+        vec![float(&outcome.expect("is handled").1)]
+    };
+    let plain = gradient(false, None);
+    assert!(relative_error(&gradient(true, None), &plain) < 1e-6);
+    let error = relative_error(&gradient(true, Some("affine:8:64")), &plain);
     assert!(error > 0.0 && error <= 1e-2, "{error}");
 }
 
