@@ -2,7 +2,7 @@
 
 // ANCHOR: use
 use mlx_rs::error::Exception;
-use mlx_rs::module::Module;
+use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::arrays::{Awq, Gptq};
@@ -12,6 +12,7 @@ use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, chun
 use tacit::model::{Advisor, Outcome, Pattern, QuantizedState, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
+use tacit::saved;
 use tacit::transform::value_and_grad;
 
 // ANCHOR_END: use
@@ -20,7 +21,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 19] = [
+pub(crate) const SECTIONS: [Section; 20] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -40,6 +41,7 @@ pub(crate) const SECTIONS: [Section; 19] = [
     ("vocabulary", vocabulary),
     ("moments", moments),
     ("calibrated", calibrated),
+    ("activations", activations),
 ];
 
 // ANCHOR: model
@@ -378,6 +380,34 @@ fn calibrated() -> Result<String> {
     Ok(lines.join("\n"))
 }
 // ANCHOR_END: calibrated
+
+// ANCHOR: activations
+/// A step whose backward pass reads the activations of the model from codes.
+fn in_codes(model: &mut Model<nn::Sequential>, x: &Array, format: &str) -> Result<(Array, FlattenedModuleParam)> {
+    model.value_and_grad(ParameterFilter::Dense, x, |model, x| -> Result<Array> {
+        let y = saved(format, |x: Array| model.forward(&x))?.call(x)?.dense()?;
+        Ok(y.square()?.mean(None)?)
+    })
+}
+// ANCHOR_END: activations
+
+fn activations() -> Result<String> {
+    let (mut model, x) = (model()?, random::normal::<f32>(&[64, 128], None, None, &random::key(1)?)?);
+    let norm = |x: &Array| -> Result<f32> { Ok(x.square()?.sum(None)?.sqrt()?.item_exact::<f32>()) };
+    let (loss, plain) =
+        model.value_and_grad(ParameterFilter::Dense, &x, |model, x| model.forward(x)?.square()?.mean(None))?;
+    let mut lines = Vec::new();
+    for format in ["bf16", "affine:8:64", "affine:4:32"] {
+        let (found, gradients) = in_codes(&mut model, &x, format)?;
+        let same = found.item_exact::<f32>().to_bits() == loss.item_exact::<f32>().to_bits();
+        let mut off = 0f32;
+        for (path, plain) in &plain {
+            off = off.max(norm(&gradients[path].subtract(plain)?)? / norm(plain)?);
+        }
+        lines.push(format!("{format:<11}  the same loss: {same}, gradients off by {:.1} %", 100.0 * off));
+    }
+    Ok(lines.join("\n"))
+}
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

@@ -22,6 +22,7 @@ fn every_handler_is_registered() {
         batched_gather_mm: gather_mm of dense, Batched, dense, dense
         batched_reshape: any reshaping primitive of Batched
         batched_slice: slice of Batched
+        checkpointed: any graph primitive of ..
         concat_split: split of Concat
         constant_binary: any binary primitive of Constant, Constant
         constant_moving: any moving primitive of Constant, ..

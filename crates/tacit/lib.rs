@@ -8,7 +8,7 @@ use tacit_blas as _;
 use tacit_fusion as _;
 
 // Array types register their handlers by being linked; a crate that is never named in code would register nothing.
-pub use tacit_arrays::{self as arrays, format, ste};
+pub use tacit_arrays::{self as arrays, format, saved, ste};
 pub use tacit_core::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
     explain, extra_ops, handler, implicit, implicit_with_state, kernel, pass, primitives, store, transform, tree,

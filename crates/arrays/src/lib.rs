@@ -67,6 +67,7 @@ pub use training::int8_inputs::{ActivationGranularity, Int8Inputs, int8_rounded}
 pub use training::observation::Observation;
 pub use training::observed::Observed;
 pub use training::prepared::Prepared;
+pub use training::saved::saved;
 pub use training::ste::{Ste, ste};
 pub use views::cast::Cast;
 pub use views::concat::Concat;

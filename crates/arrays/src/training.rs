@@ -4,4 +4,5 @@ pub(crate) mod int8_inputs;
 pub(crate) mod observation;
 pub(crate) mod observed;
 pub(crate) mod prepared;
+pub(crate) mod saved;
 pub(crate) mod ste;

@@ -3,43 +3,18 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "bridge.h"
 #include "chunks.h"
+#include "function.h"
 #include "standing.h"
 #include "waiting.h"
 
 namespace tacit {
 
 namespace {
-
-// A callback returns 0, or 1 after tacit_set_callback_error; `vjp`, `jvp` and `vmap` may return 2: the function has none
-// of its own.
-struct FunctionTable {
-  void (*release)(void* function);
-  int (*forward)(void* function, const Handle* args, size_t count, Sink results);
-  int (*vjp)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
-      const Handle* outputs, size_t output_count, Sink gradients);
-  int (*jvp)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* tangents, const int32_t* argnums,
-      size_t argnum_count, Sink tangents_out);
-  int (*vmap)(
-      void* function, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
-};
-
-struct RustFunction {
-  FunctionTable table;
-  void* function;
-
-  RustFunction(FunctionTable table, void* function) : table(table), function(function) {}
-  RustFunction(const RustFunction&) = delete;
-  RustFunction& operator=(const RustFunction&) = delete;
-  ~RustFunction() {
-    table.release(function);
-  }
-};
 
 using Shared = std::shared_ptr<RustFunction>;
 // Takes primals, cotangents and outputs.
@@ -48,15 +23,6 @@ using Vjp = std::function<std::vector<array>(
 // Takes primals, and the tangents of those that the numbers name.
 using Jvp =
     std::function<std::vector<array>(const std::vector<array>&, const std::vector<array>&, const std::vector<int>&)>;
-
-ArrayFunction forward_of(Shared rust) {
-  return [rust = std::move(rust)](const std::vector<array>& args) {
-    auto from = borrow(args);
-    Collector outputs;
-    check(rust->table.forward(rust->function, from.data(), from.size(), outputs.sink()));
-    return std::move(outputs.arrays);
-  };
-}
 
 // MLX asks the vjp of a custom function for the gradients of all primals, and drops those that nobody wants; what these
 // would cost is then asked of the policy in vain. Here are the primals that the vjp in progress is wanted for.
@@ -101,7 +67,10 @@ std::vector<array> wanted_gradients(
 // MLX's primitive of a custom function, which tells its vjp what it is wanted for.
 class Telling : public Standing {
  public:
-  using Standing::Standing;
+  Telling(std::shared_ptr<Primitive> inner, std::optional<CalledAgain> again)
+      : Standing(std::move(inner)), again(std::move(again)) {}
+
+  std::optional<CalledAgain> again;
 
   std::vector<array> vjp(
       const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
@@ -171,6 +140,8 @@ struct Custom {
   Vjp vjp;
   Jvp jvp;
   std::function<Custom(const std::vector<int>& axes)> mapped;
+  // Whether a gradient calls `forward` again, and `vjp` is no more than that.
+  bool is_called_again = false;
 };
 
 std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
@@ -180,7 +151,11 @@ std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
     return std::pair{std::move(results), std::move(front)};
   };
   auto results = mlx::core::custom_function(custom.forward, custom.vjp, custom.jvp, vmap)(args);
-  auto telling = std::make_shared<Telling>(results.at(0).primitive_ptr());
+  std::optional<CalledAgain> again;
+  if (custom.is_called_again) {
+    again = CalledAgain{custom.forward, args.size()};
+  }
+  auto telling = std::make_shared<Telling>(results.at(0).primitive_ptr(), std::move(again));
   for (auto& result : results) {
     result.primitive_ptr() = telling;
   }
@@ -269,7 +244,7 @@ Custom checkpointed(ArrayFunction forward) {
                  const std::vector<array>& primals, const std::vector<array>& tangents,
                  const std::vector<int>& argnums) { return tangents_of(forward, primals, tangents, argnums); };
   auto mapped = [forward](const std::vector<int>& axes) { return checkpointed(mapped_function(forward, axes)); };
-  return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped)};
+  return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped), true};
 }
 
 // A function of rows that is called with some of them at a time, in the second pass as well.
@@ -290,6 +265,12 @@ Custom chunked(ArrayFunction function, Chunks chunks) {
 }
 
 }  // namespace
+
+const CalledAgain* called_again(const Primitive& primitive) {
+  const auto* telling = dynamic_cast<const Telling*>(&primitive);
+  return telling != nullptr && telling->again ? &*telling->again : nullptr;
+}
+
 }  // namespace tacit
 
 using namespace tacit;

@@ -100,6 +100,9 @@ void each_dependent(const std::vector<array>& inputs, const std::vector<array>& 
 struct Recorded;
 Recorded* record(const array& node);
 
+// What the primitive of `node`, of one operand and one result, makes of another operand of the same aval.
+array emit_again(const array& node, const array& operand);
+
 // Makes `node` the result of what `other` is the result of, for all who hold it.
 void become(array& node, const array& other);
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "function.h"
 #include "graph.h"
 #include "group.h"
 #include "params.h"
@@ -188,6 +189,12 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, boo
 }
 
 }  // namespace
+
+array emit_again(const array& node, const array& operand) {
+  std::unique_ptr<Recorded> recorded(record(node));
+  return emit(*recorded, {operand}, false).at(0);
+}
+
 }  // namespace tacit
 
 using namespace tacit;
@@ -205,6 +212,22 @@ void tacit_primitive_free(Recorded* recorded) {
 
 int tacit_primitive_emit(const Recorded* recorded, const Handle* operands, size_t count, bool moves, Sink results) {
   return guarded([&] { pour(emit(*recorded, gather(operands, count), moves), results); });
+}
+
+// How many operands of a checkpoint are arguments of its function; 0 for any other primitive.
+size_t tacit_primitive_args(const Recorded* recorded) {
+  const auto* again = called_again(*recorded->primitive);
+  return again == nullptr ? 0 : again->args;
+}
+
+int tacit_primitive_call_again(const Recorded* recorded, const Handle* args, size_t count, Sink results) {
+  return guarded([&] {
+    const auto* again = called_again(*recorded->primitive);
+    if (again == nullptr || again->args != count) {
+      throw std::invalid_argument("the primitive is no checkpoint of so many arguments");
+    }
+    pour(again->function(gather(args, count)), results);
+  });
 }
 
 // The Rust side of a kernel of ours, alive as long as `recorded`; null for any other primitive.

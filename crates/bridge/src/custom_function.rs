@@ -129,9 +129,9 @@ pub fn in_chunks(
 }
 
 /// A function that is called again for the backward pass.
-struct CalledAgain<F> {
-    name: &'static str,
-    function: F,
+pub(crate) struct CalledAgain<F> {
+    pub(crate) name: &'static str,
+    pub(crate) function: F,
 }
 
 impl<F> CustomFunction for CalledAgain<F>
@@ -156,7 +156,7 @@ struct Held {
 
 /// Calls `enter` with a function of ours: the callee is to take the box over and free it by `release`; the handles and the
 /// collector are live meanwhile.
-fn apply(
+pub(crate) fn apply(
     function: impl CustomFunction,
     args: &[Array],
     enter: impl FnOnce(FunctionTable, *mut c_void, *const mlx_array, usize, Sink) -> c_int,

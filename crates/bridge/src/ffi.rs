@@ -218,6 +218,13 @@ unsafe extern "C" {
         results: Sink,
     ) -> c_int;
 
+    pub(crate) fn tacit_primitive_args(recorded: *const c_void) -> usize;
+    pub(crate) fn tacit_primitive_call_again(
+        recorded: *const c_void,
+        args: *const mlx_array,
+        count: usize,
+        results: Sink,
+    ) -> c_int;
     pub(crate) fn tacit_primitive_kernel(recorded: *const c_void) -> *mut c_void;
 
     pub(crate) fn tacit_group_new(
@@ -463,6 +470,24 @@ unsafe extern "C" {
         function: *mut c_void,
         args: *const mlx_array,
         count: usize,
+        results: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_saved(
+        table: FunctionTable,
+        function: *mut c_void,
+        kind: extern "C" fn(u32) -> u8,
+        inputs: *const mlx_array,
+        input_count: usize,
+        outputs: *const mlx_array,
+        output_count: usize,
+    ) -> c_int;
+    pub(crate) fn tacit_settle(outputs: *const mlx_array, count: usize) -> c_int;
+    pub(crate) fn tacit_apart(values: *const mlx_array, count: usize, results: Sink) -> c_int;
+    pub(crate) fn tacit_after(
+        values: *const mlx_array,
+        value_count: usize,
+        before: *const mlx_array,
+        before_count: usize,
         results: Sink,
     ) -> c_int;
     pub(crate) fn tacit_chunked(

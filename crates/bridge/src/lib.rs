@@ -39,6 +39,7 @@ mod program;
 mod quantized;
 mod record;
 mod rewrite;
+mod saved;
 mod scope;
 mod tape;
 pub mod typed;
@@ -67,6 +68,7 @@ pub use program::{KnownInputs, Outcome, Program, any_tracer, compiler_available,
 pub use quantized::{Mode, Quantized, quantized_matmul};
 pub use record::{extent, record, record_shapeless};
 pub use rewrite::{comes_of_collective, runs_here, scalar_value, unite};
+pub use saved::{after, apart, saved, settle};
 pub use scope::Scope;
 pub use tape::{Kept, Slot, Tape};
 pub use vmap::{Mapped, vmap};

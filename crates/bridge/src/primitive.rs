@@ -110,6 +110,29 @@ impl Primitive {
         self.kernel()?.params()
     }
 
+    /// How many operands of a [`checkpoint`](crate::checkpoint) are the arguments of its function, whose results are the others;
+    /// nothing for any other primitive.
+    #[must_use]
+    pub fn checkpoint_args(&self) -> Option<usize> {
+        // SAFETY: the object is live.
+        Some(unsafe { ffi::tacit_primitive_args(self.raw.0) }).filter(|&args| args > 0)
+    }
+
+    /// Calls the function of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// The function fails; the primitive is no checkpoint of so many arguments.
+    pub fn call_checkpointed(&self, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
+        let handles = arrays::handles(args);
+        let mut results = Collector::default();
+        // SAFETY: the object, the handles and the collector are live for the call.
+        let called =
+            unsafe { ffi::tacit_primitive_call_again(self.raw.0, handles.as_ptr(), handles.len(), results.sink()) };
+        check(called)?;
+        Ok(results.arrays)
+    }
+
     /// Emits the primitive again with other operands.
     ///
     /// Operands of the recorded shapes give the recorded result shapes; other shapes are worked out by the primitive.

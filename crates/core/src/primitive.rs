@@ -36,6 +36,22 @@ impl Primitive {
         self.0.name_id().description().is_some_and(|description| description.linear)
     }
 
+    /// How many operands of a [`checkpoint`](crate::transform::checkpoint()) are the arguments of its function, whose results are
+    /// the others; nothing for any other primitive.
+    #[must_use]
+    pub fn checkpoint_args(&self) -> Option<usize> {
+        self.0.checkpoint_args()
+    }
+
+    /// Calls the function of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// The function fails; the primitive is no checkpoint of so many arguments.
+    pub fn call_checkpointed(&self, args: &[Array]) -> Result<Vec<Array>> {
+        Ok(self.0.call_checkpointed(args)?)
+    }
+
     /// The static parameters, in the order of the table of primitives.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Record a function on placeholders, walk the graph, interpret it.
 
+mod after;
 mod origins;
 mod slots;
 
@@ -18,6 +19,7 @@ use crate::lookup::Lookup;
 use crate::pattern::OperandType;
 use crate::{Argument, Decline, Error, Policy, Primitive, Result, Value, handling};
 
+pub(crate) use after::once_plain;
 use slots::{Layers, Passed, Slots};
 
 /// Runs `f` on `args`, with every primitive on an implicit one intercepted; results of deferred ops are computed.
@@ -54,6 +56,7 @@ fn trace(
     defers: bool,
     mut scribe: Option<&mut Scribe>,
 ) -> Result<Vec<Value>> {
+    let tracing = after::Tracing::enter();
     let scope = Scope::new()?;
     let mut placeholders = Vec::new();
     let mut held = Vec::new();
@@ -94,6 +97,7 @@ fn trace(
     drop(interpreter);
     let results = results
         .map_err(|error| error.with_arguments(|slot| numbers.get(slot).map(|&number| Argument::Number(number))))?;
+    tracing.end()?;
     match scope.live() {
         0 => Ok(results),
         count => Err(Error::PlaceholderLeaked { count, avals }),

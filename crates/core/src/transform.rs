@@ -4,17 +4,18 @@
 //! value. [`vjp`], [`jvp`] and [`map_chunks`] run it, and take their arguments before it; the others make a function, whose
 //! [`call`](Transformed::call) takes them. What the row around the column gives:
 //!
-//! | around       | `implicit` | `grad` | `vmap` | `compile` | `checkpoint` | `map_chunks` |
-//! |--------------|------------|--------|--------|-----------|--------------|--------------|
-//! | `implicit`   | works      | works  | works  | inlined   | works        | works        |
-//! | `grad`       | works      | works  | works  | inlined   | works        | works        |
-//! | `vmap`       | works      | works  | works  | inlined   | works        | works        |
-//! | `compile`    | works      | works  | works  | inlined   | works        | works        |
-//! | `checkpoint` | works      | works  | works  | inlined   | works        | works        |
-//! | `map_chunks` | works      | works  | works  | inlined   | works        | works        |
+//! | around       | `implicit` | `grad`  | `vmap`  | `compile` | `checkpoint` | `map_chunks` | `saved_as` |
+//! |--------------|------------|---------|---------|-----------|--------------|--------------|------------|
+//! | `implicit`   | works      | works   | works   | inlined   | works        | works        | works      |
+//! | `grad`       | works      | works   | works   | inlined   | works        | works        | works      |
+//! | `vmap`       | works      | works   | works   | inlined   | works        | works        | works      |
+//! | `compile`    | works      | works   | works   | inlined   | works        | works        | works      |
+//! | `checkpoint` | works      | works   | works   | inlined   | works        | works        | works      |
+//! | `map_chunks` | works      | works   | works   | inlined   | works        | works        | works      |
+//! | `saved_as`   | works      | works   | works   | inlined   | works        | works        | works      |
 //!
 //! inlined: the values are right, and the inner function runs as it is, since its arguments are no data; compile the
-//! outermost function.
+//! outermost function. The gradient of the gradient of a `saved_as` is an error.
 //!
 //! A handler takes a primitive wherever `implicit` stands.
 
@@ -29,6 +30,7 @@ mod node;
 mod opened;
 mod resident;
 mod rule;
+mod saved;
 mod transformed;
 mod vmap;
 mod wrt;
@@ -40,6 +42,7 @@ pub use differentiable::{Differentiable, apply};
 pub use grad::{ValueAndGradient, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
 pub use jvp::jvp;
 pub use map_chunks::map_chunks;
+pub use saved::saved_as;
 pub use transformed::Transformed;
 pub use vmap::{Axes, vmap};
 pub use wrt::Wrt;

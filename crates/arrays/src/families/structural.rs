@@ -1,7 +1,9 @@
 //! What holds for every implicit type.
 
-use tacit_core::primitives::{Copy, StopGradient};
-use tacit_core::{ImplicitArray, Result, Value, handler};
+use mlx_rs::Array;
+use tacit_core::primitives::{Copy, Graph, StopGradient};
+use tacit_core::transform::checkpoint;
+use tacit_core::{Error, ImplicitArray, Primitive, Result, Value, handler};
 
 /// Stops the gradient at the float children, which is where gradients of an implicit array go.
 #[handler]
@@ -28,4 +30,15 @@ pub(crate) fn stopped(value: &Value) -> Result<Value> {
 #[handler]
 pub(crate) fn copy(_op: &Copy, array: &dyn ImplicitArray) -> Result<Value> {
     Ok(itself(array))
+}
+
+/// A checkpoint of implicit arguments: their arrays are what it keeps, and its function is intercepted in both passes.
+#[handler]
+pub(crate) fn checkpointed(op: &Graph, operands: &[&Value]) -> Result<Vec<Value>> {
+    let Some(args) = op.checkpoint_args().and_then(|args| operands.get(..args)) else {
+        return Err(Error::decline("it is no checkpoint"));
+    };
+    let primitive: Primitive = (**op).clone();
+    let args: Vec<Value> = args.iter().map(|&arg| arg.clone()).collect();
+    checkpoint(move |args: Vec<Array>| primitive.call_checkpointed(&args)).call(args)
 }

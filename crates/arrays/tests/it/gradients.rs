@@ -78,8 +78,13 @@ fn cases() -> Vec<Case> {
         Ok(fallible_vjp(|w: &[Array]| Ok(vec![w[0].matmul(&x)?]), std::slice::from_ref(w), &[one])?.0.swap_remove(0))
     };
     let product: Plain = |a| Ok(a[0].matmul(a[1].t())?);
+    let again: Plain = |a| {
+        let layer = |(x, w): (Array, Array)| ops::tanh(x.matmul(w.t())?);
+        checkpoint(layer).call((&a[0], &a[1]))?.dense()
+    };
     let (wide, tall) = (x(&[2, COLUMNS]), x(&[COLUMNS, 2]));
     let mut cases = vec![
+        case("checkpointed", vec![wide.clone(), nf4()], again),
         case("default of tacit.Ste", vec![wide, straight(|w| Ok(Nf4Array::quantize(w, BLOCK)?.into()))], product),
         case("copy", vec![nf4(), tall], copied),
     ];

@@ -53,6 +53,7 @@ mod prepared_scales;
 mod products;
 mod quotients;
 mod rotated;
+mod saved;
 mod scaled;
 mod shards;
 mod sliced;

@@ -443,7 +443,9 @@ impl Tracing<'_> {
             inspect(&Seen { inputs: &inputs, ..*seen })
         })?;
         self.made = Some(def);
-        let (results, left) = pass::rewrite(self.passes, all, dense(&results)?)?;
+        let results = dense(&results)?;
+        tacit_bridge::settle(&results)?;
+        let (results, left) = pass::rewrite(self.passes, all, results)?;
         check_depth(&results, all)?;
         self.left = left;
         let (given_back, computed) = GivenBack::of(results, given);

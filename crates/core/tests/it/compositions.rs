@@ -6,7 +6,7 @@ use std::rc::Rc;
 use expect_test::expect;
 use mlx_rs::{Array, ops};
 use tacit::primitives::{Broadcast, Multiply};
-use tacit::transform::{checkpoint, grad_wrt, map_chunks, vmap};
+use tacit::transform::{checkpoint, grad_wrt, map_chunks, saved_as, vmap};
 use tacit::{Counters, Error, Registry, Result, Value, compile, handler, implicit};
 
 use crate::types::{Left, matrix, message, numbers, with_handlers};
@@ -20,13 +20,14 @@ struct Transform {
 }
 
 /// Another transform becomes a row and a column of the table by its entry here.
-const TRANSFORMS: [Transform; 6] = [
+const TRANSFORMS: [Transform; 7] = [
     Transform { name: "implicit", of: of_implicit },
     Transform { name: "grad", of: of_grad },
     Transform { name: "vmap", of: of_vmap },
     Transform { name: "compile", of: of_compile },
     Transform { name: "checkpoint", of: of_checkpoint },
     Transform { name: "map_chunks", of: of_map_chunks },
+    Transform { name: "saved_as", of: of_saved_as },
 ];
 
 #[handler]
@@ -84,6 +85,14 @@ fn of_map_chunks(f: Function) -> Function {
     })
 }
 
+/// In a form that loses nothing.
+fn of_saved_as(f: Function) -> Function {
+    Rc::new(move |w, x| {
+        let f = Rc::clone(&f);
+        saved_as(|x: &Array| Ok(x.into()), move |(w, x): (Array, Array)| f(&w, &x)).call((w, x))?.dense()
+    })
+}
+
 /// `w x x`, or a derivative of it: no other transform changes the values.
 fn expected(names: &[&str]) -> Vec<f32> {
     let values = (1..=6).map(|x| x as f32);
@@ -126,36 +135,49 @@ fn each_around_each() {
         implicit around compile: works, intercepted
         implicit around checkpoint: works, intercepted
         implicit around map_chunks: works, intercepted
+        implicit around saved_as: works, intercepted
         grad around implicit: works, intercepted
         grad around grad: works
         grad around vmap: works
         grad around compile: works
         grad around checkpoint: works
         grad around map_chunks: works
+        grad around saved_as: works
         vmap around implicit: works, intercepted
         vmap around grad: works
         vmap around vmap: works
         vmap around compile: works
         vmap around checkpoint: works
         vmap around map_chunks: works
+        vmap around saved_as: works
         compile around implicit: works, intercepted
         compile around grad: works
         compile around vmap: works
         compile around compile: works
         compile around checkpoint: works
         compile around map_chunks: works
+        compile around saved_as: works
         checkpoint around implicit: works, intercepted
         checkpoint around grad: works
         checkpoint around vmap: works
         checkpoint around compile: works
         checkpoint around checkpoint: works
         checkpoint around map_chunks: works
+        checkpoint around saved_as: works
         map_chunks around implicit: works, intercepted
         map_chunks around grad: works
         map_chunks around vmap: works
         map_chunks around compile: works
         map_chunks around checkpoint: works
         map_chunks around map_chunks: works
+        map_chunks around saved_as: works
+        saved_as around implicit: works, intercepted
+        saved_as around grad: works
+        saved_as around vmap: works
+        saved_as around compile: works
+        saved_as around checkpoint: works
+        saved_as around map_chunks: works
+        saved_as around saved_as: works
     "#]]
     .assert_eq(&cells);
 }
@@ -173,5 +195,9 @@ fn three_deep() {
             }
         }
     }
-    expect![""].assert_eq(&others);
+    expect![[r#"
+        grad around grad around saved_as: a derivative is taken of a gradient that read saved activations
+        help: take derivatives of gradients without `saved`, whose activations are encoded
+    "#]]
+    .assert_eq(&others);
 }

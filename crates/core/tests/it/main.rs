@@ -33,6 +33,7 @@ mod transforms;
 mod transforms_chunks;
 mod transforms_gradients;
 mod transforms_mapped;
+mod transforms_saved;
 mod transforms_shared;
 mod transforms_tangents;
 mod trees;

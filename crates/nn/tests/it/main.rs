@@ -34,6 +34,7 @@ mod replaced;
 mod reported;
 mod rollback;
 mod sampler;
+mod saved;
 mod speculative;
 mod texts;
 mod ties;

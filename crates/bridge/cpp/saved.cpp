@@ -1,0 +1,212 @@
+// What the vjps of a part of a graph read of its forward pass, held in another form between the two passes.
+//
+// The function that was recorded stays the graph that it is. Each float array of it gets a gate, a node that passes it on to
+// all that read it, and each primitive whose vjp may read something is told to ask for it here. MLX then differentiates as
+// ever. A vjp is given arrays without data for its operands and results; what of these its gradients turn out to depend on
+// is held: its codes are made before the gate opens, and the array without data becomes what is decoded of them, no earlier
+// than there are cotangents. So nothing is held that no gradient reads, and no list of primitives says what that is.
+//
+// What the gradients depend on by way of whole numbers alone, such as the mask of a maximum, is computed in the forward pass,
+// and is exact.
+#include <atomic>
+#include <memory>
+
+#include "function.h"
+#include "marks.h"
+#include "reading.h"
+
+namespace tacit {
+
+namespace {
+
+// Whether anybody ever saved, so that who never does so pays nothing.
+std::atomic<bool> any_saving{false};
+
+// A primitive whose vjp reads what is held.
+class Saving : public Standing {
+ public:
+  Saving(std::shared_ptr<Primitive> inner, std::shared_ptr<const Form> form)
+      : Standing(std::move(inner)), form_(std::move(form)) {
+    any_saving.store(true, std::memory_order_relaxed);
+  }
+
+  std::vector<array> vjp(
+      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
+      const std::vector<array>& outputs) override {
+    // Who differentiates looks at this node no more, and others look for the primitive itself: it goes back to its place.
+    auto alive = outputs.at(0).primitive_ptr();
+    Reading reading(*form_);
+    // What a vjp calls again, such as a checkpoint, has whole numbers of its own.
+    auto calls = std::strcmp(inner_->name(), "CustomTransforms") == 0;
+    std::optional<array> result;
+    auto own = primals;
+    auto made = outputs;
+    std::vector<array> others;
+    for (auto& primal : own) {
+      if (gate_of(primal) != nullptr) {
+        primal = reading.stand_in(primal);
+      } else {
+        others.push_back(primal);
+      }
+    }
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (auto gate = gates_.at(i).lock()) {
+        auto of_result = described(made[i], gate);
+        made[i] = reading.stand_in(of_result);
+        if (!calls) {
+          result = of_result;
+        }
+      } else {
+        others.push_back(made[i]);
+      }
+    }
+    auto gradients = inner_->vjp(own, cotangents, argnums, made);
+    reading.resolve(gradients, cotangents, others, result);
+    for (auto output : outputs) {
+      output.primitive_ptr() = inner_;
+    }
+    return gradients;
+  }
+
+  const std::shared_ptr<Primitive>& inner() const {
+    return inner_;
+  }
+
+  // The descriptions of its results' gates. A gate holds its operand, so that this must not hold the gate.
+  std::vector<std::weak_ptr<void>> gates_;
+
+ private:
+  std::shared_ptr<const Form> form_;
+};
+
+bool is_saving(const array& node) {
+  return dynamic_cast<Saving*>(&node.primitive()) != nullptr;
+}
+
+void save(
+    std::shared_ptr<const Form> form, const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  std::unordered_set<uintptr_t> inside;
+  std::unordered_map<uintptr_t, array> gates;
+  for (const auto& input : inputs) {
+    inside.insert(input.id());
+  }
+  auto through = [&](const array& value) {
+    if (!inside.contains(value.id()) || !is_float(value) || gate_of(value) != nullptr) {
+      return value;
+    }
+    auto gate = gates.find(value.id());
+    return (gate == gates.end() ? gates.emplace(value.id(), gated(value)).first : gate)->second;
+  };
+  std::vector<array> nodes;
+  each_dependent(inputs, outputs, [&](const array& node) {
+    if (inside.contains(node.id())) {
+      return;
+    }
+    nodes.push_back(node);
+    for (const auto& result : node.outputs()) {
+      inside.insert(result.id());
+    }
+  });
+  std::vector<std::pair<array, std::shared_ptr<Saving>>> saving;
+  for (const auto& node : nodes) {
+    // What is saved in a form already stays in that form.
+    if (gate_of(node) != nullptr) {
+      continue;
+    }
+    auto results = node.outputs();
+    std::vector<array> operands;
+    for (const auto& operand : node.inputs()) {
+      operands.push_back(through(operand));
+    }
+    for (auto& result : results) {
+      result.inputs() = operands;
+    }
+    auto reads_nothing = (form->kind_of(node) & kLinear) != 0 || made_by<mlx::core::StopGradient>(node) != nullptr;
+    if (!is_saving(node) && !reads_nothing && std::any_of(results.begin(), results.end(), is_float)) {
+      auto primitive = std::make_shared<Saving>(node.primitive_ptr(), form);
+      for (auto& result : results) {
+        result.primitive_ptr() = primitive;
+      }
+      saving.emplace_back(node, primitive);
+    }
+  }
+  for (auto& [node, primitive] : saving) {
+    for (const auto& result : node.outputs()) {
+      auto gate = gates.find(result.id());
+      primitive->gates_.push_back(gate == gates.end() ? std::weak_ptr<void>() : description(gate->second));
+    }
+  }
+  forget_traced();
+}
+
+// Puts the primitive of a node that is told to save back into its place.
+void forget_saving(array& node) {
+  if (auto* saving = dynamic_cast<Saving*>(&node.primitive())) {
+    auto inner = saving->inner();
+    for (auto result : node.outputs()) {
+      result.primitive_ptr() = inner;
+    }
+  }
+}
+
+// Takes out of a graph that nothing differentiates any more what only a vjp would ask for.
+void settle(const std::vector<array>& outputs) {
+  if (!any_saving.load(std::memory_order_relaxed)) {
+    return;
+  }
+  std::vector<array> nodes;
+  each_reached(outputs, {}, [&](const array& value) {
+    if (value.has_primitive()) {
+      nodes.push_back(value);
+    }
+    return true;
+  });
+  for (auto& node : nodes) {
+    forget_saving(node);
+    for (auto& input : node.inputs()) {
+      while (gate_of(input) != nullptr && input.inputs().size() == 1) {
+        input = array(input.inputs()[0]);
+      }
+    }
+  }
+  forget_traced();
+}
+
+}  // namespace
+}  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+// Takes `function` over in every case.
+int tacit_saved(
+    FunctionTable table, void* function, uint8_t (*kind)(uint32_t name), const Handle* inputs, size_t input_count,
+    const Handle* outputs, size_t output_count) {
+  return guarded([&] {
+    auto hold = forward_of(std::make_shared<RustFunction>(table, function));
+    auto form = std::make_shared<const Form>(Form{std::move(hold), kind});
+    save(std::move(form), gather(inputs, input_count), gather(outputs, output_count));
+  });
+}
+
+int tacit_settle(const Handle* outputs, size_t count) {
+  return guarded([&] { settle(gather(outputs, count)); });
+}
+
+// The same arrays as other ones.
+int tacit_apart(const Handle* values, size_t count, Sink results) {
+  return guarded([&] {
+    std::vector<array> apart;
+    for (const auto& value : gather(values, count)) {
+      apart.push_back(mlx::core::copy(value, mlx::core::default_stream(mlx::core::default_device())));
+    }
+    pour(apart, results);
+  });
+}
+
+int tacit_after(
+    const Handle* values, size_t value_count, const Handle* before, size_t before_count, Sink results) {
+  return guarded([&] { pour(after(gather(values, value_count), gather(before, before_count)), results); });
+}
+}

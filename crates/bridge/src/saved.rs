@@ -1,0 +1,82 @@
+//! What the vjps of a recorded graph read, held in another form until they are called.
+
+use mlx_rs::Array;
+
+use crate::NameId;
+use crate::arrays::{self, Collector};
+use crate::custom_function::{CalledAgain, apply};
+use crate::error::{BoxError, BridgeError, check};
+use crate::ffi;
+use crate::typed::Class;
+
+/// Has the vjps between `inputs` and `outputs` read of the float arrays there what `hold` makes of them.
+///
+/// The forward pass and its tangents stay what they are. `hold` is called while a gradient is taken, once for each array
+/// that one reads, with the array and the cotangents that are there by then. It gives the array as the vjp is to see it,
+/// which it computes [`after`] the cotangents, and what this is computed from: that is computed as soon as the array is, and
+/// held in its place. Masks and other whole numbers that a vjp computes are computed in the forward pass from the arrays
+/// themselves.
+///
+/// `inputs` and `outputs` are arrays of the graph's own, as [`apart`] makes them.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn saved(
+    hold: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
+    inputs: &[Array],
+    outputs: &[Array],
+) -> Result<(), BridgeError> {
+    let ends = arrays::handles(outputs);
+    let hold = CalledAgain { name: "saved", function: hold };
+    apply(hold, inputs, |table, held, inputs, count, _| {
+        // SAFETY: as `apply` says of a call; the outputs are live for it.
+        unsafe { ffi::tacit_saved(table, held, kind, inputs, count, ends.as_ptr(), ends.len()) }
+    })
+    .map(drop)
+}
+
+/// What the table says of a primitive: 1, its vjp reads no operand and no result; 2, the result has the elements of one operand,
+/// each with its place, sign or dtype.
+extern "C" fn kind(name: u32) -> u8 {
+    let Some(row) = NameId(name).description().filter(|row| row.linear) else { return 0 };
+    1 | u8::from(matches!(row.class, Class::Unary | Class::Moving | Class::Reshaping)) << 1
+}
+
+/// Takes out of the graph of `outputs`, which nothing differentiates any more, what [`saved`] put there for vjps that were not
+/// taken.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
+    let handles = arrays::handles(outputs);
+    // SAFETY: the handles are live for the call.
+    check(unsafe { ffi::tacit_settle(handles.as_ptr(), handles.len()) })
+}
+
+/// The same arrays as nodes of their own.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    let handles = arrays::handles(values);
+    let mut found = Collector::default();
+    // SAFETY: everything is live for the call.
+    check(unsafe { ffi::tacit_apart(handles.as_ptr(), handles.len(), found.sink()) })?;
+    Ok(found.arrays)
+}
+
+/// The same values, from which no eval computes before `before` is computed.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn after(values: &[Array], before: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    let (values, before) = (arrays::handles(values), arrays::handles(before));
+    let mut found = Collector::default();
+    // SAFETY: everything is live for the call.
+    check(unsafe { ffi::tacit_after(values.as_ptr(), values.len(), before.as_ptr(), before.len(), found.sink()) })?;
+    Ok(found.arrays)
+}
