@@ -59,8 +59,8 @@ void keep(array gate, const array& held) {
   gate.inputs().push_back(mlx::core::stop_gradient(held));
 }
 
-// What stands for the array of `gate` in gradients: decoded once, whoever reads it. A view has no codes of its own: it is the view
-// of what stands for its operand.
+// What stands for the array of `gate` in gradients: decoded once, whoever reads it. A view has no codes of its own: it is the
+// view of what stands for its operand.
 array decoded(const Form& form, const array& gate, const std::vector<array>& cotangents) {
   auto is_view = [&](const array& raw) {
     return (form.kind_of(raw) & kView) != 0 && raw.inputs().size() == 1 && raw.siblings().empty() &&

@@ -36,8 +36,8 @@ pub fn saved(
     .map(drop)
 }
 
-/// What the table says of a primitive: 1, its vjp reads no operand and no result; 2, the result has the elements of one operand,
-/// each with its place, sign or dtype.
+/// What the table says of a primitive: 1, its vjp reads no operand and no result; 2, the result has the elements of one
+/// operand, each with its place, sign or dtype.
 extern "C" fn kind(name: u32) -> u8 {
     let Some(row) = NameId(name).description().filter(|row| row.linear) else { return 0 };
     1 | u8::from(matches!(row.class, Class::Unary | Class::Moving | Class::Reshaping)) << 1

@@ -35,6 +35,8 @@ use crate::format::AnyFormat;
 /// # }
 /// ```
 ///
+/// To train from compressed activations is from `ActNN` (Chen et al., 2021); COAT (Xi et al., 2024) does so in 8 bits.
+///
 /// # Errors
 ///
 /// There is no such format. A call fails where `f` fails. A gradient fails as [`saved_as`] says, and its eval where an

@@ -29,9 +29,9 @@ use crate::{Aval, Error, Result, Tree, Value, trace};
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, Dtype};
+/// use mlx_rs::Array;
+/// use tacit_core::Value;
 /// use tacit_core::transform::{grad, saved_as};
-/// use tacit_core::{Error, Value};
 ///
 /// // Activations that are rounded to integers for the backward pass.
 /// let rounded = |x: &Array| -> tacit_core::Result<Value> { Ok(x.round(None)?.into()) };

@@ -242,6 +242,14 @@ fn a_value_that_is_not_the_activation_is_what_the_vjp_reads() {
 }
 
 #[test]
+fn a_gradient_of_mlx_reads_it_too() {
+    let rounded = |x: &Array| -> Result<Value> { Ok(x.round(None)?.into()) };
+    let mut gradient =
+        transforms::grad(move |x: &Array| Ok(saved_as(rounded, |x: Array| x.square()).call(x)?.dense()?));
+    assert_eq!(numbers(&gradient(&Array::from_f32(2.75)).expect("differentiates")), [6.0]);
+}
+
+#[test]
 fn padded_values_are_cut() {
     let padded = |x: &Array| -> Result<Value> { Ok(ops::pad(x.reshape(&[-1])?, (0, 3), None, None)?.into()) };
     let loss =
