@@ -5,13 +5,13 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use mlx_rs::{Array, Device, DeviceType, Dtype};
-use tacit_arrays::format::{AnyFormat, Bf16, F16, Quantizer};
+use mlx_rs::Array;
+use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Awq, Calibrate, Gptq};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_io::{Distance, Progress, progress_bar};
-use tacit_models::{Decoder, Positions};
-use tacit_nn::{Model, Observations};
+use tacit_models::Positions;
+use tacit_nn::Observations;
 
 use crate::decoding;
 use crate::decoding::source::Source;
