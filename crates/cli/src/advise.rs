@@ -8,9 +8,11 @@ use serde::Serialize;
 use tacit_arrays::format::{AnyFormat, Fit, Fitted};
 use tacit_core::{Error, Result};
 use tacit_files::replace;
+use tacit_io::layout::as_mlx_lm;
 use tacit_io::read;
 use tacit_nn::{Advice, Advisor, Parameters};
 
+use crate::calibration::TextOptions;
 use crate::overwriting::Overwriting;
 use crate::table::Table;
 
@@ -32,8 +34,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "absmax")]
     fit: String,
     /// A file of activations: what each parameter is multiplied with, by its path
-    #[arg(long)]
+    #[arg(long, conflicts_with = "calibrate")]
     inputs: Option<PathBuf>,
+    #[command(flatten)]
+    text: TextOptions,
     /// The file of rules that is written, in JSON, for `tacit quantize --rules`
     #[arg(short, long)]
     pub(crate) output: Option<PathBuf>,
@@ -53,11 +57,18 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
     if options.output.as_ref().is_some_and(|path| path.extension().is_none_or(|kind| kind != "json")) {
         return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
     }
-    options.overwriting.check(options.output.as_deref(), [&options.path].into_iter().chain(&options.inputs))?;
+    let given = [&options.path].into_iter().chain(&options.inputs).chain(&options.text.calibrate);
+    options.overwriting.check(options.output.as_deref(), given)?;
     let fit: Fit = options.fit.parse()?;
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
     let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), read)?;
-    let advice = Advisor::new(formats).with_inputs(inputs).advise(&read(&options.path)?, options.bits)?;
+    let (mut advisor, mut values) = (Advisor::new(formats).with_inputs(inputs), read(&options.path)?);
+    if let Some(observations) = options.text.observe(&options.path)? {
+        // What the decoder meets has its names, by which experts are one array.
+        values = as_mlx_lm(&options.path, values)?;
+        advisor = advisor.with_observations(&observations)?;
+    }
+    let advice = advisor.advise(&values, options.bits)?;
     if let Some(path) = &options.output {
         let text =
             serde_json::to_string_pretty(&advice.rules()?).map_err(|error| Error::file("write", path)(error.into()))?;

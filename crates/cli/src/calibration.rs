@@ -17,19 +17,26 @@ use crate::decoding;
 use crate::decoding::source::Source;
 use crate::decoding::text;
 
+/// The text that a decoder reads while its weights are observed.
 #[derive(Args)]
-pub(crate) struct CalibrationOptions {
-    /// A file of text: codes are chosen by what the weights are multiplied with while the decoder reads it. The input is then
-    /// a GGUF file, or a folder with config.json, tensors and tokenizer.json. What is only looked up, as an embedding may be,
-    /// is rounded
+pub(crate) struct TextOptions {
+    /// A file of text that the decoder reads first: what its weights are multiplied with tells which errors count. The input is
+    /// then a GGUF file, or a folder with config.json, tensors and tokenizer.json. What is only looked up, as an embedding may
+    /// be, is not observed
     #[arg(long, value_name = "FILE")]
     pub(crate) calibrate: Option<PathBuf>,
-    /// How codes are chosen by that
-    #[arg(long, value_enum, default_value_t = Method::Gptq, requires = "calibrate")]
-    method: Method,
     /// The most windows of 512 tokens that are read
     #[arg(long, value_name = "N", default_value = "32", requires = "calibrate")]
     windows: NonZero<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct CalibrationOptions {
+    #[command(flatten)]
+    pub(crate) text: TextOptions,
+    /// How codes are chosen by what was observed
+    #[arg(long, value_enum, default_value_t = Method::Gptq, requires = "calibrate")]
+    method: Method,
 }
 
 /// How codes are chosen by what was seen.
@@ -52,9 +59,9 @@ pub(crate) struct Calibration {
     pub(crate) recipe: String,
 }
 
-impl CalibrationOptions {
-    /// Reads the text, if there is one, with the decoder at a path.
-    pub(crate) fn read(&self, model: &Path) -> Result<Option<Calibration>> {
+impl TextOptions {
+    /// What the weights of the decoder at a path meet, by the decoder's names; nothing if there is no text.
+    pub(crate) fn observe(&self, model: &Path) -> Result<Option<Observations>> {
         let Some(file) = &self.calibrate else { return Ok(None) };
         let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
         let tokenizer = Source::of(model)?.tokenizer()?;
@@ -68,23 +75,31 @@ impl CalibrationOptions {
         let (config, mut model) = decoding::read(model, None, None)?;
         let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
         let windows: Vec<&[u32]> = tokens.chunks(WINDOW).take(self.windows.get()).collect();
-        let mut bar = progress_bar();
+        let (mut bar, total) = (progress_bar(), windows.len());
         let _deny = Policy::Deny.scope();
         let observations = model.observe("*", |model| {
-            for (done, window) in windows.iter().enumerate() {
+            for (done, window) in windows.into_iter().enumerate() {
                 let mut caches = tacit_models::caches(&config, 1, dtype)?;
                 caches.iter_mut().try_for_each(|cache| cache.reserve(window.len() as i32))?;
                 let tokens = Array::from_slice(window, &[1, window.len() as i32]);
                 model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))?;
-                bar(Progress { done: done + 1, total: windows.len() });
+                bar(Progress { done: done + 1, total });
             }
             Ok::<_, Error>(())
         })?;
+        Ok(Some(observations))
+    }
+}
+
+impl CalibrationOptions {
+    /// Reads the text, if there is one, with the decoder at a path.
+    pub(crate) fn read(&self, model: &Path) -> Result<Option<Calibration>> {
+        let Some(observations) = self.text.observe(model)? else { return Ok(None) };
         let (name, method): (_, Box<dyn Calibrate>) = match self.method {
             Method::Gptq => ("gptq", Box::new(Gptq::default())),
             Method::Awq => ("awq", Box::new(Awq::default())),
         };
-        let recipe = format!("{name} on {} windows", windows.len());
+        let recipe = format!("{name} on {} windows at most", self.text.windows);
         Ok(Some(Calibration { observations, method, recipe }))
     }
 }

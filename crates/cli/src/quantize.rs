@@ -62,7 +62,7 @@ struct Row {
 }
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
-    let text = &options.calibration.calibrate;
+    let text = &options.calibration.text.calibrate;
     options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules).chain(text))?;
     let own = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;

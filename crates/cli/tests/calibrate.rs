@@ -1,4 +1,4 @@
-//! `tacit quantize --calibrate` on a small decoder with a tokenizer of words.
+//! `tacit quantize --calibrate` and `tacit advise --calibrate` on a small decoder with a tokenizer of words.
 
 #![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
 
@@ -135,6 +135,25 @@ fn a_decoder_quantized_by_a_text_loses_less_on_another() {
         read(folder.0.join(file)).expect("reads")["model.embed_tokens.weight"].dense().expect("dense")
     });
     assert!(plain.eq_exact(&calibrated).expect("compares"));
+}
+
+#[test]
+fn a_decoder_advised_by_a_text_loses_less_on_another() {
+    let folder = Folder::new("advised");
+    let float = folder.logits(None);
+    let lost = |name: &str, options: &[&str]| {
+        let (rules, file) = (format!("{name}.json"), format!("{name}.safetensors"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        let command = command.current_dir(&folder.0).arg("advise").arg(&folder.0);
+        let output = command.args(["--bits", "4.2", "-o", &rules]).args(options).output().expect("starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = folder.quantize(&file, &["--rules", &rules]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lost = folder.logits(Some(&file)).subtract(&float).and_then(|lost| lost.square()?.mean(None));
+        lost.expect("a mean").item_exact::<f32>()
+    };
+    let (plain, observed) = (lost("plain", &[]), lost("observed", &["--calibrate", "text.txt"]));
+    assert!(observed < plain, "{observed} where weights alone have {plain}");
 }
 
 /// Experts of a folder of Hugging Face, each an array of its own and of half floats.
