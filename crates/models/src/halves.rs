@@ -1,7 +1,5 @@
 //! Half floats of a decoder where MLX multiplies them one by one, or not at all: on CPUs.
 
-use mlx_rs::{Device, DeviceType, Dtype};
-use tacit_arrays::format::{Bf16, F16, Quantizer};
 use tacit_core::Result;
 use tacit_nn::Model;
 
@@ -24,18 +22,6 @@ use crate::decoder::Decoder;
 ///
 /// As for [`Model::hold_halves`].
 pub fn hold_halves(model: &mut Model<Decoder>) -> Result<()> {
-    model.hold_halves()?;
-    if !matches!(Device::try_default()?.get_type()?, DeviceType::Cpu) {
-        return Ok(());
-    }
-    model.replace("*", |path, value| {
-        let experts = value.as_dense().filter(|_| path.contains(".switch_mlp."));
-        let format: Option<(_, &dyn Quantizer)> = experts.and_then(|experts| match experts.dtype() {
-            Dtype::Float16 => Some((experts, &F16 as _)),
-            Dtype::Bfloat16 => Some((experts, &Bf16 as _)),
-            _ => None,
-        });
-        format.map(|(experts, format)| format.quantize(experts)).transpose()
-    })?;
+    model.hold_halves()?.hold_stacked_halves("*.switch_mlp.*")?;
     Ok(())
 }

@@ -4,11 +4,11 @@ use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Device, DeviceType, Dtype, transforms};
 use tacit_arrays::format::{Bf16, F16, Quantizer};
 use tacit_arrays::{Bf16Array, F16Array};
-use tacit_core::{Result, Value};
+use tacit_core::{Error, Result, Value};
 
 use super::Model;
-use crate::Parameters;
 use crate::report::{Outcome, Row};
+use crate::{Parameters, Pattern};
 
 /// Lets [`F16Array`] and [`Bf16Array`] hold the dense matrices of half floats, where the default device is a CPU.
 ///
@@ -36,7 +36,7 @@ use crate::report::{Outcome, Row};
 ///
 /// A parameter cannot be evaluated.
 pub fn hold_halves(mut parameters: Parameters) -> Result<Parameters> {
-    let held = held(&parameters, Device::try_default()?.get_type()?)?;
+    let held = held(&parameters, Device::try_default()?.get_type()?, &|_, array| array.ndim() == 2)?;
     parameters.extend(held);
     Ok(parameters)
 }
@@ -63,7 +63,48 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`hold_halves`]. The model is then what it was.
     pub fn hold_halves(&mut self) -> Result<&mut Self> {
-        let held = held(&self.values()?, Device::try_default()?.get_type()?)?;
+        self.hold(&|_, array| array.ndim() == 2)
+    }
+
+    /// Does so with stacks of matrices `[e, n, k]` that a pattern names, such as the experts of a mixture, which MLX multiplies in
+    /// `f32` alone on a CPU. A convolution, which has three axes too, is no such stack.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::macros::ModuleParameters;
+    /// use mlx_rs::module::Param;
+    /// use mlx_rs::{Array, Dtype, ops};
+    /// use tacit_nn::Model;
+    ///
+    /// #[derive(Debug, Clone, ModuleParameters)]
+    /// struct Experts {
+    ///     #[param]
+    ///     weight: Param<Array>,
+    /// }
+    ///
+    /// let weight = ops::ones::<f32>(&[4, 8, 16])?.as_dtype(Dtype::Bfloat16)?;
+    /// let mut model = Model::new(Experts { weight: Param::new(weight) })?;
+    /// model.hold_stacked_halves("weight")?;
+    /// # if cfg!(target_os = "linux") {
+    /// assert_eq!(model.get("weight")?.to_string(), "Bf16(bf16[4,8,16])");
+    /// # }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`hold_halves`](Self::hold_halves), or the pattern is none.
+    pub fn hold_stacked_halves<P>(&mut self, pattern: P) -> Result<&mut Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let pattern = pattern.try_into().map_err(Into::into)?;
+        self.hold(&|path, array| array.ndim() == 3 && pattern.matches(path, &array.into()))
+    }
+
+    fn hold(&mut self, takes: &Takes<'_>) -> Result<&mut Self> {
+        let held = held(&self.values()?, Device::try_default()?.get_type()?, takes)?;
         let mut report = self.report.clone();
         for (path, value) in &held {
             let format: &dyn Quantizer = if F16.stores(value) { &F16 } else { &Bf16 };
@@ -77,14 +118,17 @@ impl<M: ModuleParameters> Model<M> {
     }
 }
 
+/// Whether the array of a path is to be held.
+type Takes<'t> = dyn Fn(&str, &Array) -> bool + 't;
+
 /// What holds the matrices of half floats, by path; nothing where MLX multiplies them itself.
-fn held(parameters: &Parameters, device: DeviceType) -> Result<Parameters> {
+fn held(parameters: &Parameters, device: DeviceType, takes: &Takes<'_>) -> Result<Parameters> {
     let mut held = Parameters::new();
     if matches!(device, DeviceType::Gpu) {
         return Ok(held);
     }
     let matrices = parameters.iter().filter_map(|(path, value)| Some((path, value.as_dense()?)));
-    for (path, matrix) in matrices.filter(|(_, matrix)| matrix.ndim() == 2 && matrix.size() > 0) {
+    for (path, matrix) in matrices.filter(|(path, matrix)| takes(path, matrix) && matrix.size() > 0) {
         let format: &dyn Quantizer = match matrix.dtype() {
             Dtype::Float16 => &F16,
             Dtype::Bfloat16 => &Bf16,
@@ -92,7 +136,8 @@ fn held(parameters: &Parameters, device: DeviceType) -> Result<Parameters> {
         };
         // Else each product would copy them: those that were transposed when they were read, say.
         matrix.eval()?;
-        let by_rows = matrix.strides() == [matrix.dim(1) as usize, 1];
+        let below = |axis: usize| matrix.shape()[axis + 1..].iter().product::<i32>() as usize;
+        let by_rows = matrix.strides().iter().enumerate().all(|(axis, &stride)| stride == below(axis));
         let held_as = if by_rows { matrix } else { &matrix.contiguous()? };
         held.insert(path.clone(), format.quantize(held_as)?);
     }
@@ -124,7 +169,7 @@ mod tests {
     fn nothing_is_held_on_a_gpu() {
         let matrix = ops::zeros_dtype(&[4, 8], Dtype::Bfloat16).expect("zeros");
         let parameters = Parameters::from([("weight".to_owned(), matrix.into())]);
-        assert_eq!(held(&parameters, DeviceType::Cpu).expect("evaluates").len(), 1);
-        assert!(held(&parameters, DeviceType::Gpu).expect("evaluates").is_empty());
+        assert_eq!(held(&parameters, DeviceType::Cpu, &|_, _| true).expect("evaluates").len(), 1);
+        assert!(held(&parameters, DeviceType::Gpu, &|_, _| true).expect("evaluates").is_empty());
     }
 }
