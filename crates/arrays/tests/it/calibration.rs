@@ -8,6 +8,7 @@ use tacit_conformance::oracle::floats;
 use tacit_core::{Policy, Result, Value, implicit};
 
 use crate::messages::check;
+use crate::nf4_format::CODEBOOK;
 use crate::operands::normal;
 
 const N: usize = 24;
@@ -39,29 +40,10 @@ fn error(x: &Array, w: &Array, codes: &Value) -> f64 {
 /// The numbers that a group of a row can be stored as, in plain floats.
 type Levels = fn(&str, &[f64]) -> Vec<f64>;
 
-const NF4: [f64; 16] = [
-    -1.0,
-    -0.696_192_800_998_687_7,
-    -0.525_073_051_452_636_7,
-    -0.394_917_488_098_144_53,
-    -0.284_441_381_692_886_35,
-    -0.184_773_430_228_233_34,
-    -0.091_050_036_251_544_95,
-    0.0,
-    0.079_580_299_556_255_34,
-    0.160_930_201_411_247_25,
-    0.246_112_301_945_686_34,
-    0.337_915_241_718_292_24,
-    0.440_709_829_330_444_34,
-    0.562_617_003_917_694_1,
-    0.722_956_836_223_602_3,
-    1.0,
-];
-
 fn levels(text: &str, group: &[f64]) -> Vec<f64> {
     let absmax = group.iter().fold(0f64, |most, x| most.max(x.abs()));
     if text.starts_with("nf4") {
-        return NF4.iter().map(|level| level * absmax).collect();
+        return CODEBOOK.iter().map(|&level| f64::from(level) * absmax).collect();
     }
     if text.starts_with("int8") {
         return (-127..=127).map(|level| f64::from(level) * absmax / 127.0).collect();

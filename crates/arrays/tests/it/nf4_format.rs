@@ -11,7 +11,7 @@ use tacit_core::{Aval, Value};
 use crate::operands::normal;
 
 #[allow(clippy::excessive_precision, reason = "as the definition prints them")]
-const CODEBOOK: [f32; 16] = [
+pub(crate) const CODEBOOK: [f32; 16] = [
     -1.0,
     -0.696_192_800_998_687_7,
     -0.525_073_051_452_636_7,
