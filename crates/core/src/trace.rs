@@ -1,10 +1,11 @@
 //! Record a function on placeholders, walk the graph, interpret it.
 
 mod after;
+mod memory;
 mod origins;
 mod slots;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mlx_rs::Array;
@@ -20,7 +21,8 @@ use crate::pattern::OperandType;
 use crate::{Argument, Decline, Error, Policy, Primitive, Result, Value, handling};
 
 pub(crate) use after::once_plain;
-use slots::{Layers, Passed, Slots};
+use memory::Memory;
+use slots::{Layers, Passed};
 
 /// Runs `f` on `args`, with every primitive on an implicit one intercepted; results of deferred ops are computed.
 pub(crate) fn run(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
@@ -161,49 +163,15 @@ struct Interpreter {
     counters: Counters,
 }
 
-/// What grows with the graph.
-#[derive(Default)]
-struct Memory {
-    slots: Slots,
-    /// Which layer of each of its operands the node at hand sees.
-    depths: Vec<usize>,
-    /// What stands in the place of operands of the node at hand, for it alone.
-    replaced: Vec<(usize, Value)>,
-    /// The nodes that a handler took.
-    taken: Vec<usize>,
-}
-
-impl Memory {
-    fn replaced(&self, operand: usize) -> Option<&Value> {
-        self.replaced.iter().find(|(at, _)| *at == operand).map(|(_, value)| value)
-    }
-}
-
-/// Slots that memory is kept for.
-const MOST_SPARE: usize = 1 << 20;
-
-thread_local! {
-    /// Memory that is used again: one for each trace that was in use at a time, as those inside handlers are.
-    static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
-}
-
 impl Drop for Interpreter {
     fn drop(&mut self) {
-        let mut memory = std::mem::take(&mut self.memory);
-        memory.slots.clear();
-        memory.replaced.clear();
-        memory.taken.clear();
-        if memory.slots.capacity() > MOST_SPARE {
-            return;
-        }
-        // A thread that ends may be without it already.
-        let _ = SPARE.try_with(|spare| spare.borrow_mut().push(memory));
+        std::mem::take(&mut self.memory).spare();
     }
 }
 
 impl Interpreter {
     fn new(tape: Tape, held: impl Iterator<Item = Value>, defers: bool) -> Self {
-        let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        let mut memory = Memory::again();
         memory.slots.begin(held, tape.slots());
         Self { tape, node: 0, defers, memory, counters: Counters::default() }
     }
