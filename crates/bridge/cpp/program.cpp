@@ -310,6 +310,10 @@ int tacit_program_call(
   return guarded([&] { *outcome = program->call(inputs, count, function, outputs); });
 }
 
+bool tacit_in_transform() {
+  return in_transform();
+}
+
 bool tacit_any_tracer(const Handle* arrays, size_t count) {
   auto found = false;
   guarded([&] {

@@ -296,6 +296,7 @@ unsafe extern "C" {
         count: usize,
         outputs: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_in_transform() -> bool;
     pub(crate) fn tacit_any_tracer(arrays: *const mlx_array, count: usize) -> bool;
     pub(crate) fn tacit_set_no_fuse();
 

@@ -202,6 +202,13 @@ impl Drop for KnownInputs {
     }
 }
 
+/// Whether a transform of MLX's goes on, so that an array may be a tracer of it.
+#[must_use]
+pub fn in_transform() -> bool {
+    // SAFETY: it reads what MLX notes of the thread.
+    unsafe { ffi::tacit_in_transform() }
+}
+
 /// Whether any of `inputs` is a tracer of MLX's at this moment; MLX does not compile a call that has one.
 #[must_use]
 pub fn any_tracer(inputs: &[&Array]) -> bool {

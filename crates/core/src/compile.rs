@@ -18,6 +18,7 @@
 mod captured;
 pub(crate) mod drawn;
 mod engine;
+mod entry;
 mod given_back;
 pub(crate) mod held;
 mod kept;
@@ -29,7 +30,7 @@ mod steady;
 mod switch;
 
 pub use crate::phases::Phases;
-pub(crate) use captured::{holds_tracer, in_transform};
+pub(crate) use captured::holds_tracer;
 pub use held::CapturedArray;
 pub use options::{CompileOptions, Constants};
 pub use stats::CompileStats;

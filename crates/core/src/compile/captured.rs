@@ -3,21 +3,14 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 
-use mlx_rs::{Array, Dtype};
-use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier, held_elsewhere, holders, reached};
+use mlx_rs::Array;
+use tacit_bridge::{any_tracer, array_id, constants, frontier, held_elsewhere, holders, in_transform, reached};
 
 use super::held::may_be_key;
 use super::{CapturedArray, CompileOptions, Constants};
 use crate::policy::warn;
 use crate::tree::{self, TreeDef};
 use crate::{Aval, Error, Result, Value};
-
-/// Whether a transform of MLX's is going on, so that an array may be a tracer of it.
-pub(crate) fn in_transform() -> Result<bool> {
-    // Only then does MLX say of an array without data that it is one.
-    let probe = Scope::new()?.placeholder(&Aval::new(&[], Dtype::Bool))?;
-    Ok(any_tracer(&[&probe]))
-}
 
 /// Whether a function that was recorded on `inputs` holds a tracer of another transform, to which a constant would pass
 /// no derivative.
@@ -33,8 +26,8 @@ pub(super) struct Around {
 }
 
 impl Around {
-    pub(super) fn now() -> Result<Self> {
-        Ok(Self { goes_on: in_transform()?, held: Cell::new(false) })
+    pub(super) fn now() -> Self {
+        Self { goes_on: in_transform(), held: Cell::new(false) }
     }
 
     /// Ends the trace of a function that was recorded on `inputs` and holds a tracer of the transform.

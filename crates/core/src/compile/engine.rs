@@ -1,15 +1,14 @@
 //! The traces of a compiled function: which of them serves a call, and the making of a new one.
 
 use std::panic::Location;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx_rs::{Array, random};
-use tacit_bridge::{BoxError, KnownInputs, Outcome, Program, any_tracer, check_depth, record};
+use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth, record};
 
 use super::captured::{self, Around, Seen};
 use super::drawn::{Drawn, drawing, may_draw};
+use super::entry::{Entry, Served};
 use super::given_back::{GivenBack, Made, Opened};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
@@ -17,7 +16,7 @@ use super::steady::{Known, Steady};
 use super::{CompileOptions, CompileStats, kept, switch};
 use crate::pass::{self, Left, Passes};
 use crate::phases::Phases;
-use crate::tree::{Listed, Matched, Matcher, TreeDef, Visitor};
+use crate::tree::{Matched, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
 /// Sees what was recorded.
@@ -34,21 +33,6 @@ pub(super) struct Engine {
     stats: CompileStats,
     /// Where the function was compiled.
     place: &'static Location<'static>,
-}
-
-struct Entry {
-    key: Key,
-    program: Program,
-    /// The opened structure of what the call makes.
-    made: TreeDef,
-    given_back: GivenBack,
-    /// Of each entry of that structure, whether it is what the state had there.
-    unchanged: Rc<[bool]>,
-    recorded: Option<Recorded>,
-    /// Whose key is the last input, where the function draws random numbers.
-    drawn: Option<Drawn>,
-    steady: Steady,
-    used: u64,
 }
 
 /// Gives the results of a trace on the tracers of its program.
@@ -116,26 +100,19 @@ impl Engine {
                 compared = Some((entry.key.def.clone(), matched));
             }
             let Some((_, Some(matched))) = &compared else { continue };
-            let mut inputs: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();
-            let drawn = entry.drawn.clone();
-            inputs.extend(drawn.as_ref().map(Drawn::first));
-            if !entry.program.matches(&inputs) || entry.recorded.as_mut().is_some_and(|known| !known.serves(&inputs)) {
-                continue;
+            match entry.serve(matched, &Known::default())? {
+                Served::Not => {}
+                Served::Dropped => {
+                    self.entries.remove(i);
+                    self.latest = self.entries.len();
+                    return Ok(None);
+                }
+                Served::With(made) => {
+                    entry.used = self.stats.calls;
+                    self.latest = i;
+                    return Ok(Some(made));
+                }
             }
-            let key = drawn.as_ref().map(Drawn::next).transpose()?;
-            if let (Some(last), Some(key)) = (inputs.last_mut(), &key) {
-                *last = key;
-            }
-            let Some(arrays) = entry.replayed(&inputs)? else {
-                self.entries.remove(i);
-                self.latest = self.entries.len();
-                return Ok(None);
-            };
-            entry.note(matched)?;
-            entry.used = self.stats.calls;
-            self.latest = i;
-            let (def, unchanged) = (entry.made.clone(), Some(Rc::clone(&entry.unchanged)));
-            return Ok(Some(Made { unchanged, ..Made::new((arrays, def)) }));
         }
         Ok(None)
     }
@@ -147,38 +124,14 @@ impl Engine {
         show: &impl Fn(&mut dyn Visitor<'a>) -> Result<()>,
     ) -> Result<Option<Made>> {
         let Some(entry) = self.entries.get_mut(self.latest) else { return Ok(None) };
-        let Known { parts, inputs } = entry.steady.known();
-        if parts.is_empty() || entry.recorded.is_some() || entry.key.scope != *scope {
+        let known = entry.steady.known();
+        if known.parts.is_empty() || entry.recorded.is_some() || entry.key.scope != *scope {
             return Ok(None);
         }
-        let mut matcher = Matcher::new(&entry.key.def, &parts);
+        let mut matcher = Matcher::new(&entry.key.def, &known.parts);
         show(&mut matcher)?;
         let Some(matched) = matcher.finish() else { return Ok(None) };
-        let passed = || matched.passed.iter();
-        let known = Known {
-            parts: passed().map(|&part| parts[part]).collect(),
-            inputs: passed().map(|&part| Arc::clone(&inputs[part])).collect(),
-        };
-        let inputs: Vec<&KnownInputs> = known.inputs.iter().map(|known| &**known).collect();
-        let mut others: Vec<&Array> = matched.arrays.iter().map(Listed::array).collect();
-        others.extend(entry.drawn.as_ref().map(Drawn::first));
-        if !entry.program.matches_beside(&inputs, &others) {
-            return Ok(None);
-        }
-        let key = entry.drawn.as_ref().map(Drawn::next).transpose()?;
-        if let (Some(last), Some(key)) = (others.last_mut(), &key) {
-            *last = key;
-        }
-        let mut computed = Vec::new();
-        entry.program.call_beside(&inputs, &others, &mut computed)?;
-        let leaves = entry.given_back.filled_beside(&known, &others, computed);
-        let made = Made {
-            leaves,
-            def: entry.made.clone(),
-            unchanged: Some(Rc::clone(&entry.unchanged)),
-            passed: known.parts.iter().map(|part| part.stamp).collect(),
-        };
-        entry.note(&matched)?;
+        let Served::With(made) = entry.serve(&matched, &known.only(&matched.passed))? else { return Ok(None) };
         entry.used = self.stats.calls;
         self.stats.steady += u64::from(!made.passed.is_empty());
         Ok(Some(made))
@@ -206,7 +159,7 @@ impl Engine {
             return self.inlined(leaves, body);
         }
         let key = Key::new(def, &inputs, Scope::current());
-        let around = Around::now()?;
+        let around = Around::now();
         let checked = self.checked(&key, &inputs, &around, body);
         let made = checked.and_then(|found| found.map_or_else(|| self.traced(key, &inputs, &around, body), Ok));
         if around.is_held() { self.inlined(leaves, body) } else { made }
@@ -451,32 +404,6 @@ impl Tracing<'_> {
         let (given_back, computed) = GivenBack::of(results, given);
         self.given_back = given_back;
         Ok(computed)
-    }
-}
-
-impl Entry {
-    /// Notes which parts of the state a call showed stamps of.
-    fn note(&mut self, matched: &Matched<'_>) -> Result<()> {
-        let Self { key, made, unchanged, steady, program, .. } = self;
-        steady.note(program, matched, |shown| {
-            let part = key.def.part(shown.entry, shown.array, shown.stamp.number())?;
-            made.leaves_alone(&part, unchanged).then_some(part)
-        })
-    }
-
-    /// What the call makes; nothing where MLX's own cache was cleared.
-    fn replayed(&mut self, inputs: &[&Array]) -> Result<Option<Vec<Array>>> {
-        let mut outputs = Vec::new();
-        let mut dropped = false;
-        let called = self.program.call(inputs, &mut outputs, &mut |_| {
-            dropped = true;
-            Err("the trace was dropped".into())
-        });
-        if dropped {
-            return Ok(None);
-        }
-        called?;
-        Ok(Some(self.given_back.filled(inputs, outputs)))
     }
 }
 

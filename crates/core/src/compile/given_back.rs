@@ -43,6 +43,7 @@ impl From<MadeLeaf> for Item {
     fn from(leaf: MadeLeaf) -> Self {
         match leaf {
             MadeLeaf::Array(array) => array.into(),
+            // It has as many as the trace has inputs there: without memory alone is there none.
             MadeLeaf::Known(known, number) => known.array(number).map_or(Self::Nothing, Self::from),
         }
     }

@@ -26,9 +26,19 @@ pub(super) struct Steady {
 }
 
 /// What is known in a call.
+#[derive(Default)]
 pub(super) struct Known {
     pub(super) parts: Vec<Part>,
     pub(super) inputs: Vec<Arc<KnownInputs>>,
+}
+
+impl Known {
+    /// Some of them, by their numbers.
+    pub(super) fn only(&self, numbers: &[usize]) -> Self {
+        let some = numbers.iter().map(|&number| (self.parts[number], Arc::clone(&self.inputs[number])));
+        let (parts, inputs) = some.unzip();
+        Self { parts, inputs }
+    }
 }
 
 impl Steady {

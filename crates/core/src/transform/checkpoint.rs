@@ -11,7 +11,7 @@ use super::Transformed;
 use super::node::NodeFunction;
 use super::opened::Opened;
 use super::resident::Resident;
-use crate::compile::{holds_tracer, in_transform};
+use crate::compile::holds_tracer;
 use crate::{Error, Result, Tree, Value};
 
 /// Lets a gradient through `f` compute the inside of `f` again instead of keeping it: memory for time.
@@ -52,7 +52,7 @@ where
         let function = resident.get()?;
         // MLX keeps what it computes again apart from the rest of the graph: a tracer that the function captured would
         // get no derivative. Such a function runs as it is.
-        let (inside, holds) = (in_transform()?, Arc::new(AtomicBool::new(false)));
+        let (inside, holds) = (tacit_bridge::in_transform(), Arc::new(AtomicBool::new(false)));
         let held = Arc::clone(&holds);
         let again = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
             let made = resident.get()?.call::<A, O, E>(arrays)?;

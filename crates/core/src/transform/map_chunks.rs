@@ -10,7 +10,7 @@ use tacit_bridge::BoxError;
 use super::node::NodeFunction;
 use super::opened::Opened;
 use super::resident::Resident;
-use crate::compile::{holds_tracer, in_transform};
+use crate::compile::holds_tracer;
 use crate::tree::Arguments;
 use crate::values::Values;
 use crate::{Aval, Error, Result, Tree, Value};
@@ -75,7 +75,7 @@ where
     let resident = Resident::new(NodeFunction::new(&f, &opened));
     let function = resident.get()?;
     // A tracer that the function captured would get no derivative: see `checkpoint`.
-    let (inside, holds) = (in_transform()?, Arc::new(AtomicBool::new(false)));
+    let (inside, holds) = (tacit_bridge::in_transform(), Arc::new(AtomicBool::new(false)));
     let held = Arc::clone(&holds);
     let chunk = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
         let made = resident.get()?.call::<(X::Arrays, P::Arrays), O, E>(arrays)?;

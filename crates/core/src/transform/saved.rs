@@ -10,7 +10,6 @@ use super::custom_vjp::built;
 use super::opened::Opened;
 use super::resident::Resident;
 use super::{Differentiable, Transformed, apply};
-use crate::compile::in_transform;
 use crate::tree;
 use crate::values::Values;
 use crate::{Aval, Error, Result, Tree, Value, trace};
@@ -59,7 +58,7 @@ where
 {
     let encode: Rc<Encode> = Rc::new(encode);
     Transformed::new(move |mut given| {
-        if !in_transform()? {
+        if !tacit_bridge::in_transform() {
             return given.run(&mut f)?.into_tree();
         }
         let inputs = set_apart(&mut given)?;
