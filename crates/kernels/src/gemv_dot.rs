@@ -3,14 +3,12 @@
 //! Per block, `sum(x * (s * c + b))` is `s * sum(x * c) + b * sum(x)`: the inner loop knows codes only, and the sums of
 //! `x` are taken once for all rows of the matrix.
 
-use std::ops::Range;
-
 use crate::{
     Isa, Matrix,
     arranged::Arranged,
     output::Rectangle,
     scales::{Numbers, Per},
-    simd::{Kernel, LINE, Simd, run},
+    simd::{Kernel, Simd, run},
     unit::{Source, Units, unit},
     unit_products::{Ahead, Products, RowGroup},
 };
@@ -75,7 +73,7 @@ impl<U: Units> GemvDot<'_, U> {
             let scales = (!U::DECODED).then(|| numbers.rows(isa, &matrix.scales, block..end, scales));
             let biases = given.map(|given| biased.rows(isa, given, block..end, biases));
             if !U::DECODED {
-                ask_numbers(simd, matrix, end..(2 * end - block).min(matrix.n));
+                ask(simd, matrix.lines_of_numbers(end..(2 * end - block).min(matrix.n)));
             }
             for g in 0..count {
                 let group = &mut groups[g];
@@ -163,15 +161,9 @@ impl<U: Units> GemvDot<'_, U> {
     }
 }
 
-/// Asks for the numbers of rows, which are too few at a time for the hardware to learn their stream.
 #[inline(always)]
-fn ask_numbers<S: Simd>(simd: S, matrix: &Matrix, rows: Range<usize>) {
-    let blocks = rows.start * matrix.k / matrix.block..(rows.end * matrix.k).div_ceil(matrix.block);
-    for numbers in [Some(&matrix.scales), matrix.biases.as_ref()].into_iter().flatten() {
-        for line in numbers.stored(blocks.clone()).chunks(LINE) {
-            simd.prefetch(line.as_ptr());
-        }
-    }
+fn ask<S: Simd>(simd: S, lines: impl Iterator<Item = *const u8>) {
+    lines.for_each(|line| simd.prefetch_second(line));
 }
 
 impl<U: Units> Kernel for GemvDot<'_, U> {

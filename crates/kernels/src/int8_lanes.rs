@@ -164,6 +164,7 @@ impl Part<'_> {
         let halves = if PAIRS { 2 } else { 1 };
         let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.units.len() - 1));
         let from = bytes[start * in_row * 4..].as_ptr();
+        let next = from.wrapping_add(4 * S::LANES * in_row);
         let x: [*const u32; M] = std::array::from_fn(|m| x[inputs[m] * in_row * halves..].as_ptr());
         let sums: [*const i32; M] = std::array::from_fn(|m| sums[inputs[m] * runs.len()..].as_ptr());
         let mut square = [0_u32; ROWS * ROWS];
@@ -180,8 +181,9 @@ impl Part<'_> {
             let from = from.wrapping_add(4 * chunk);
             if len == S::LANES && count == S::LANES {
                 for row in 0..S::LANES {
-                    // The next rows' codes: a row is too short for the hardware to learn its stream.
-                    simd.prefetch(from.wrapping_add(4 * (S::LANES + row) * in_row));
+                    // The next rows' codes, in the order of their addresses: a row is too short for the hardware to learn its
+                    // stream.
+                    simd.prefetch_second(next.wrapping_add(4 * S::LANES * (chunk + row)));
                 }
                 // SAFETY: a square of words lies in the rows.
                 unsafe { simd.transpose(from, 4 * in_row, square.as_mut_ptr()) };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::KernelError;
+use crate::{KernelError, simd::LINE};
 
 /// A stored matrix of `n` rows of `k` elements.
 ///
@@ -171,6 +171,14 @@ pub const fn e8m0(byte: u8) -> f32 {
 }
 
 impl Matrix<'_> {
+    /// The cache lines of the scales and biases of some rows, for prefetches: they are too few at a time for the hardware to
+    /// learn their stream.
+    pub(crate) fn lines_of_numbers(&self, rows: Range<usize>) -> impl Iterator<Item = *const u8> {
+        let blocks = rows.start * self.k / self.block..(rows.end * self.k).div_ceil(self.block);
+        let numbers = [Some(&self.scales), self.biases.as_ref()].into_iter().flatten();
+        numbers.flat_map(move |numbers| numbers.stored(blocks.clone()).chunks(LINE).map(<[u8]>::as_ptr))
+    }
+
     /// The matrix of these rows, if the first of them begins with a byte and with a block, or no block ends among them.
     pub(crate) fn rows(&self, rows: Range<usize>) -> Option<Self> {
         let (start, end) = (rows.start * self.k, rows.end * self.k);

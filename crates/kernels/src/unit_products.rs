@@ -328,13 +328,13 @@ fn ask<S: Simd, const ROWS: usize>(simd: S, from: [*const u8; ROWS], at: usize, 
         Ahead::Rows(ahead) => {
             for from in from {
                 for line in 0..lines {
-                    simd.prefetch(from.wrapping_add(at + ahead + line * LINE));
+                    simd.prefetch_second(from.wrapping_add(at + ahead + line * LINE));
                 }
             }
         }
         Ahead::InOrder(ahead) => {
             for line in 0..ROWS * lines {
-                simd.prefetch(from[0].wrapping_add(at / LINE * LINE * ROWS + ahead + line * LINE));
+                simd.prefetch_second(from[0].wrapping_add(at / LINE * LINE * ROWS + ahead + line * LINE));
             }
         }
     }

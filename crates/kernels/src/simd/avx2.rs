@@ -73,6 +73,7 @@ impl Simd for Avx2 {
         fn lookup_far(self, table: &[f32; 256], words: I) -> F =
             _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff)));
         fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
+        fn prefetch_second(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(from.cast());
     }
     methods! { by promise;
         unsafe fn load(self, from: *const f32) -> F = _mm256_loadu_ps(from);

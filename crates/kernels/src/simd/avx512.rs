@@ -126,6 +126,7 @@ impl Simd for Avx512 {
         fn lookup_far(self, table: &[f32; 256], words: I) -> F =
             _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr());
         fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
+        fn prefetch_second(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(from.cast());
     }
     methods! { by promise;
         unsafe fn load(self, from: *const f32) -> F = _mm512_loadu_ps(from);

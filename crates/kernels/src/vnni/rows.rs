@@ -121,11 +121,13 @@ impl Part<'_> {
         let columns = out.columns();
         for first in columns.clone().step_by(ROWS) {
             let count = ROWS.min(columns.end - first);
+            let after = [first + ROWS, first + 2 * ROWS].map(|row| columns.end.min(row));
+            self.matrix.lines_of_numbers(after[0]..after[1]).for_each(ask);
             transpose_scales(Isa::Avx512, self.matrix, &self.x.blocks, first..first + count, &mut numbers, &mut scales);
             let group = Group {
                 // Rows that are not there are the last one again.
                 from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),
-                ahead: ROWS * row_bytes,
+                next: bytes.as_ptr().wrapping_add((first + ROWS) * row_bytes),
                 table,
                 runs: &self.x.runs,
                 scales: &scales,
@@ -150,11 +152,21 @@ impl Part<'_> {
     }
 }
 
+/// Asks for a line of what is read soon, in the second-level cache: more lines can be on their way there than to the first.
+#[inline]
+fn ask(from: *const u8) {
+    #[allow(unused_unsafe, reason = "Rust 1.91 has the intrinsic unsafe, later ones do not")]
+    // SAFETY: a prefetch reads nothing, wherever the address leads.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T1>(from.cast());
+    }
+}
+
 /// Rows of the matrix side by side.
 struct Group<'a> {
     from: [*const u8; ROWS],
-    /// Bytes from a row to that of the next group.
-    ahead: usize,
+    /// Where the codes of the next group begin.
+    next: *const u8,
     /// What codes of four bits stand for, plus 128.
     table: [u8; 16],
     runs: &'a [usize],
@@ -213,14 +225,11 @@ impl Group<'_> {
         let (low, sign) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
         let mut sums = [_mm512_setzero_si512(); ROWS];
         for vector in at..at + vectors {
-            for (sums, from) in sums.iter_mut().zip(&self.from) {
+            for (r, (sums, from)) in sums.iter_mut().zip(&self.from).enumerate() {
                 let from = from.wrapping_add(vector * VECTOR);
-                // The next group's codes: a row is too short for the hardware to learn its stream.
-                #[allow(unused_unsafe, reason = "Rust 1.91 has the intrinsic unsafe, later ones do not")]
-                // SAFETY: a prefetch reads nothing, wherever the address leads.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(self.ahead).cast());
-                }
+                // The next group's codes, in the order of their addresses: a row is too short for the hardware to learn its
+                // stream.
+                ask(self.next.wrapping_add((vector * ROWS + r) * VECTOR));
                 // SAFETY: the caller's promise.
                 let (codes, x) =
                     unsafe { (_mm512_loadu_si512(from.cast()), x.add(vector * if PAIRS { 128 } else { 64 })) };
