@@ -249,13 +249,7 @@ class HostKernel : public Primitive {
     auto run = std::make_shared<Run>(watched);
     encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads), residents = std::move(residents),
                       writes = std::move(writes), kept = std::move(kept)]() mutable {
-      try {
-        evaluate(*rust, reads, residents, writes);
-      } catch (const std::exception& error) {
-        std::for_each(writes.begin(), writes.end(), poison);
-        Failure failure = [rust, text = std::string(error.what())](bool later) {
-          check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
-        };
+      if (auto failure = failure_of(rust, reads, residents, writes)) {
         if (!run->watched()) {
           failure(false);
         }
@@ -263,6 +257,21 @@ class HostKernel : public Primitive {
       }
       run.reset();
     });
+  }
+
+  // Runs the kernel on these arrays now, and gives its failure, if it fails.
+  static Failure failure_of(
+      const std::shared_ptr<RustKernel>& rust, const std::vector<array>& reads, const std::vector<Residents>& residents,
+      std::vector<array>& writes) {
+    try {
+      evaluate(*rust, reads, residents, writes);
+      return nullptr;
+    } catch (const std::exception& error) {
+      std::for_each(writes.begin(), writes.end(), poison);
+      return [rust, text = std::string(error.what())](bool later) {
+        check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
+      };
+    }
   }
 
   std::shared_ptr<RustKernel> rust_;
@@ -274,8 +283,8 @@ class HostKernel : public Primitive {
   }
 
   static void evaluate(
-      const RustKernel& rust, std::vector<array>& reads, const std::vector<Residents>& residents,
-      std::vector<array>& writes) {
+      const RustKernel& rust, const std::vector<array>& reads, const std::vector<Residents>& residents,
+      const std::vector<array>& writes) {
     auto count = reads.size();
     for (const auto& some : residents) {
       count += some->size();

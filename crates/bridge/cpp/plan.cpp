@@ -18,6 +18,22 @@ struct Results {
   std::vector<std::optional<array>> arrays;
 };
 
+// Whether a kernel can read the elements where they are; they are there.
+bool lies_row_by_row(const array& value) {
+  return value.flags().row_contiguous &&
+      reinterpret_cast<uintptr_t>(value.data<char>()) % std::max<size_t>(value.itemsize(), 1) == 0;
+}
+
+bool is_readable(const array& value) {
+  return value.is_available() && !value.is_tracer() && lies_row_by_row(value);
+}
+
+// An array that MLX need not evaluate any more.
+void settle(array& value) {
+  value.set_status(array::Status::available);
+  value.detach();
+}
+
 // A kernel of many inputs and many results. MLX has each result of a node hold all its inputs; so this one has a single
 // result without elements, which stands for all of them, and a `PlanResult` takes each from it.
 class PlanKernel : public HostKernel {
@@ -58,40 +74,27 @@ class PlanKernel : public HostKernel {
 
   // Whether this input can be read as it lies, by whoever holds it.
   bool may_be_resident(size_t place, const array& input) const {
-    return !face_->is_donated[place] && input.is_available() && !input.is_tracer() &&
-        input.flags().row_contiguous &&
-        reinterpret_cast<uintptr_t>(input.data<char>()) % std::max<size_t>(input.itemsize(), 1) == 0;
+    return !face_->is_donated[place] && is_readable(input);
   }
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    std::vector<array> made;
-    for (const auto& prototype : face_->prototypes) {
-      made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
-    }
-    for (auto [to, from] : face_->donated) {
-      const auto& given = inputs[from - residents_before(from)];
-      auto& result = made[to];
-      auto lies_alike = given.shape() == result.shape() && given.flags().row_contiguous &&
-          given.data_size() == given.size() &&
-          reinterpret_cast<uintptr_t>(given.data<char>()) % std::max<size_t>(given.itemsize(), 1) == 0;
-      if (lies_alike && given.is_donatable()) {
-        result.copy_shared_buffer(given);
-      }
-    }
+    auto made = begun(inputs);
     std::vector<std::shared_ptr<array::Data>> kept;
-    auto results = std::make_unique<Results>();
     for (auto& result : made) {
-      if (result.data_shared_ptr() == nullptr) {
-        result.set_data(mlx::core::allocator::malloc(result.nbytes()));
-      }
       encoder.set_output_array(result);
       kept.push_back(result.data_shared_ptr());
-      results->arrays.emplace_back(result);
     }
     dispatch(inputs, std::move(residents_), made, outputs.front(), std::move(kept));
-    set_data_over(
-        outputs.front(), Memory(results.release()), [](Memory held) { delete static_cast<Results*>(held.ptr()); });
+    give(std::move(made), outputs.front());
+  }
+
+  // Runs the plan on this thread, and gives its failure, if it fails; `all` is its node.
+  Failure run_here(array& all) {
+    auto made = begun(all.inputs());
+    auto failure = failure_of(rust_, all.inputs(), residents_, made);
+    give(std::move(made), all);
+    return failure;
   }
 
   bool is_equivalent(const Primitive&) const override {
@@ -108,6 +111,35 @@ class PlanKernel : public HostKernel {
     return count;
   }
 
+  // The memory of the results, some of it that of inputs.
+  std::vector<array> begun(const std::vector<array>& inputs) const {
+    std::vector<array> made;
+    for (const auto& prototype : face_->prototypes) {
+      made.emplace_back(prototype.shape(), prototype.dtype(), nullptr, std::vector<array>{});
+    }
+    for (auto [to, from] : face_->donated) {
+      const auto& given = inputs[from - residents_before(from)];
+      auto& result = made[to];
+      auto lies_alike = given.shape() == result.shape() && lies_row_by_row(given) && given.data_size() == given.size();
+      if (lies_alike && given.is_donatable()) {
+        result.copy_shared_buffer(given);
+      }
+    }
+    for (auto& result : made) {
+      if (result.data_shared_ptr() == nullptr) {
+        result.set_data(mlx::core::allocator::malloc(result.nbytes()));
+      }
+    }
+    return made;
+  }
+
+  // Has the node stand for the results.
+  static void give(std::vector<array> made, array& all) {
+    auto results = std::make_unique<Results>();
+    results->arrays.assign(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
+    set_data_over(all, Memory(results.release()), [](Memory held) { delete static_cast<Results*>(held.ptr()); });
+  }
+
   std::shared_ptr<const Face> face_;
   std::vector<Residents> residents_;
 };
@@ -118,13 +150,18 @@ class PlanResult : public Primitive {
   PlanResult(mlx::core::Stream stream, size_t place) : Primitive(stream), place_(place) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    auto& result = static_cast<Results*>(const_cast<array&>(inputs[0]).buffer().ptr())->arrays[place_];
+    take(inputs[0], outputs[0]);
+    mlx::core::cpu::get_command_encoder(stream()).set_output_array(outputs[0]);
+  }
+
+  // Has `output` be the result; `all` is the plan's node, which has run.
+  void take(const array& all, array& output) const {
+    auto& result = static_cast<Results*>(const_cast<array&>(all).buffer().ptr())->arrays[place_];
     if (!result) {
       throw std::runtime_error("a result of a plan was taken twice");
     }
-    outputs[0].copy_shared_buffer(*result);
+    output.copy_shared_buffer(*result);
     result.reset();
-    mlx::core::cpu::get_command_encoder(stream()).set_output_array(outputs[0]);
   }
 
   void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
@@ -140,6 +177,43 @@ class PlanResult : public Primitive {
 };
 
 }  // namespace
+
+std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs) {
+  std::vector<array> plans;
+  for (const auto& output : outputs) {
+    if (output.is_available()) {
+      continue;
+    }
+    if (output.status() != array::Status::unscheduled || output.is_tracer() || !is_planned(output)) {
+      return std::nullopt;
+    }
+    const auto& all = output.inputs().front();
+    auto known = std::any_of(plans.begin(), plans.end(), [&](const array& plan) { return plan.id() == all.id(); });
+    if (known || all.is_available()) {
+      continue;
+    }
+    if (all.status() != array::Status::unscheduled || !std::all_of(all.inputs().begin(), all.inputs().end(), is_readable)) {
+      return std::nullopt;
+    }
+    plans.push_back(all);
+  }
+  return plans;
+}
+
+Failure run_here(array& plan) {
+  return dynamic_cast<PlanKernel&>(plan.primitive()).run_here(plan);
+}
+
+void take_here(std::vector<array>& plans, std::vector<array>& outputs) {
+  std::for_each(plans.begin(), plans.end(), settle);
+  for (auto& output : outputs) {
+    if (is_planned(output)) {
+      auto all = output.inputs().front();
+      dynamic_cast<const PlanResult&>(output.primitive()).take(all, output);
+      settle(output);
+    }
+  }
+}
 
 bool is_planned(const array& value) {
   if (!value.has_primitive()) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bridge.h"
+#include "poisoned.h"
 
 namespace tacit {
 
@@ -28,5 +30,15 @@ bool may_be_resident(const Primitive& primitive, size_t place, const array& valu
 
 // The plan that knows these residents, a list for each part of the state that stays as it is. Nothing may be poisoned.
 std::shared_ptr<Primitive> with_known(Primitive& plan, std::vector<Residents> residents);
+
+// The nodes of the plans that give all of `outputs` that are not there yet, where these can run as they are, on this thread
+// and now: all that they read is there. Nothing where MLX has more to do.
+std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs);
+
+// Runs a plan on this thread, and gives its failure, if it fails.
+Failure run_here(array& plan);
+
+// Takes the results that are among `outputs` from plans that have run.
+void take_here(std::vector<array>& plans, std::vector<array>& outputs);
 
 }  // namespace tacit

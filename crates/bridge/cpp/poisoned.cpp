@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <mutex>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "bridge.h"
 #include "description.h"
-#include "door.h"
-#include "group.h"
-#include "main_thread.h"
 
 namespace tacit {
 
@@ -288,22 +283,6 @@ struct Entered {
   }
 };
 
-// Calls `body`, which evaluates or waits for `arrays`.
-template <class Body>
-void watched(const std::vector<array>& arrays, Body body) {
-  auto& failures = Failures::all();
-  failures.settle();
-  auto trail = failures.follow(arrays);
-  {
-    Entered entered(trail);
-    body();
-  }
-  failures.settle();
-  for (const auto& value : arrays) {
-    failures.check(value, trail == nullptr);
-  }
-}
-
 }  // namespace
 
 Run::Run(const array& output) : trail_(current), note_(current == nullptr ? nothing : current->find(output.id())) {
@@ -322,6 +301,47 @@ Run::~Run() {
 
 void Run::fail(Failure failure) {
   Failures::all().fail(*trail_, note_, std::move(failure));
+}
+
+bool is_watched() {
+  return inside;
+}
+
+bool nothing_fails() {
+  return Failures::all().idle();
+}
+
+bool knows_no_failure() {
+  return Failures::all().quiet();
+}
+
+void watched(const std::vector<array>& arrays, const std::function<void()>& body) {
+  auto& failures = Failures::all();
+  failures.settle();
+  auto trail = failures.follow(arrays);
+  {
+    Entered entered(trail);
+    body();
+  }
+  failures.settle();
+  for (const auto& value : arrays) {
+    failures.check(value, trail == nullptr);
+  }
+}
+
+void failed(const std::vector<array>& arrays, const array& output, Failure failure) {
+  auto& failures = Failures::all();
+  {
+    Entered entered(failures.follow(arrays));
+    Run(output).fail(std::move(failure));
+  }
+  failures.settle();
+}
+
+void check_intact(const std::vector<array>& arrays) {
+  for (const auto& value : arrays) {
+    Failures::all().check(value, false);
+  }
 }
 
 bool nothing_poisoned() {
@@ -354,92 +374,4 @@ extern "C" int tacit_array_check(tacit::Handle value) {
 
 extern "C" size_t tacit_evals_noted() {
   return tacit::Trail::living;
-}
-
-#ifdef __linux__
-
-// The three doors through which MLX evaluates and reads. The dynamic linker prefers the definitions of the program to
-// those of libmlx, for its calls of itself as well. (A program for macOS calls past these, and reads what a failed kernel
-// left: NaN where that is floats.)
-namespace {
-
-using tacit::next;
-
-void evaluate(void (*original)(std::vector<tacit::array>), std::vector<tacit::array> outputs) {
-  tacit::take_main_thread();
-  if (!tacit::inside) {
-    outputs = tacit::disturbed(std::move(outputs));
-    tacit::order_collectives(outputs);
-  }
-  if (tacit::inside || tacit::Failures::all().idle()) {
-    original(std::move(outputs));
-  } else {
-    tacit::watched(outputs, [&] { original(outputs); });
-  }
-}
-
-}  // namespace
-
-namespace mlx::core {
-
-void eval(std::vector<array> outputs) {
-  static auto* const original = next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
-  evaluate(original, std::move(outputs));
-}
-
-void async_eval(std::vector<array> outputs) {
-  static auto* const original =
-      next<void(std::vector<array>)>("_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE");
-  evaluate(original, std::move(outputs));
-}
-
-void array::wait() {
-  static auto* const original = next<void(array*)>("_ZN3mlx4core5array4waitEv");
-  if (tacit::inside || tacit::Failures::all().quiet()) {
-    original(this);
-  } else {
-    tacit::watched({*this}, [&] { original(this); });
-  }
-}
-
-}  // namespace mlx::core
-
-#endif
-
-namespace tacit {
-
-namespace {
-
-thread_local double encoded = 0, waited = 0;
-
-// What handing the nodes over takes, and then waiting for them, in seconds.
-void evaluate_timed(std::vector<array> outputs) {
-  using Clock = std::chrono::steady_clock;
-  auto start = Clock::now();
-  // A tracer of a gradient may be evaluated, but not begun.
-  if (std::none_of(outputs.begin(), outputs.end(), [](const array& output) { return output.is_tracer(); })) {
-    mlx::core::async_eval(outputs);
-  }
-  auto begun = Clock::now();
-  mlx::core::eval(std::move(outputs));
-  encoded = std::chrono::duration<double>(begun - start).count();
-  waited = std::chrono::duration<double>(Clock::now() - begun).count();
-}
-
-}  // namespace
-
-}  // namespace tacit
-
-extern "C" int tacit_eval(const tacit::Handle* arrays, size_t count, double* encode, double* wait) {
-  return tacit::guarded([&] {
-    auto outputs = tacit::gather(arrays, count);
-#ifdef __linux__
-    // One eval, so that a failure is told as it is, and not as that of an eval before.
-    evaluate(tacit::evaluate_timed, std::move(outputs));
-#else
-    tacit::evaluate_timed(std::move(outputs));
-#endif
-    *encode = tacit::encoded;
-    *wait = tacit::waited;
-  });
 }

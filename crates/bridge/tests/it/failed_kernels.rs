@@ -15,11 +15,11 @@ use crate::arrays::{numbers, vector};
 
 /// Numbers to themselves and to bytes; it refuses NaN.
 #[derive(Default)]
-struct Encode {
+pub(crate) struct Encode {
     /// It fails only after this is set.
-    held: Option<Arc<AtomicBool>>,
+    pub(crate) held: Option<Arc<AtomicBool>>,
     /// Where it wrote its numbers.
-    place: Arc<AtomicUsize>,
+    pub(crate) place: Arc<AtomicUsize>,
 }
 
 impl Kernel for Encode {
@@ -51,7 +51,7 @@ impl Kernel for Encode {
     }
 }
 
-fn encode_by(kernel: Encode, x: &Array) -> [Array; 2] {
+pub(crate) fn encode_by(kernel: Encode, x: &Array) -> [Array; 2] {
     apply(Arc::new(kernel), std::slice::from_ref(x)).expect("fits").try_into().expect("two results")
 }
 
@@ -59,19 +59,19 @@ fn encode(x: &Array) -> [Array; 2] {
     encode_by(Encode::default(), x)
 }
 
-fn bad() -> Array {
+pub(crate) fn bad() -> Array {
     vector(&[1.0, f32::NAN])
 }
 
-const FAILED: &str = "kernel encode failed: element 1 is NaN";
+pub(crate) const FAILED: &str = "kernel encode failed: element 1 is NaN";
 
-fn failure(error: &Exception) -> String {
+pub(crate) fn failure(error: &Exception) -> String {
     let error = recover(error.what()).unwrap_or_else(|| panic!("{error} is not typed"));
     error.downcast_ref::<KernelError>().unwrap_or_else(|| panic!("{error} is another error")).to_string()
 }
 
 /// Every way to read the array fails, and fails again.
-fn assert_poisoned(array: &Array) {
+pub(crate) fn assert_poisoned(array: &Array) {
     for _ in 0..2 {
         let later = format!(
             "{FAILED}; this array comes of what it left\n\

@@ -15,6 +15,7 @@ mod mlx;
 mod mlx_rs;
 mod no_compiler;
 mod parameters;
+mod planned;
 mod ports;
 mod processes;
 mod programs;

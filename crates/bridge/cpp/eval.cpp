@@ -1,0 +1,127 @@
+// The three doors through which MLX evaluates and reads. The dynamic linker prefers the definitions of the program to those of
+// libmlx, for its calls of itself as well. (A program for macOS calls past these, and reads what a failed kernel left: NaN where
+// that is floats.)
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "bridge.h"
+#include "door.h"
+#include "group.h"
+#include "main_thread.h"
+#include "plan.h"
+#include "poisoned.h"
+
+namespace tacit {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What the latest eval of this thread took, in seconds.
+thread_local double encoded = 0, waited = 0;
+
+double seconds(Clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+// What handing the nodes over takes, and then waiting for them.
+void evaluate_timed(std::vector<array> outputs) {
+  auto start = Clock::now();
+  // A tracer of a gradient may be evaluated, but not begun.
+  if (std::none_of(outputs.begin(), outputs.end(), [](const array& output) { return output.is_tracer(); })) {
+    mlx::core::async_eval(outputs);
+  }
+  auto begun = Clock::now();
+  mlx::core::eval(std::move(outputs));
+  encoded = seconds(begun - start);
+  waited = seconds(Clock::now() - begun);
+}
+
+#ifdef __linux__
+
+// Evaluates results of plans on this thread, which would only wait for another one; false where there is more to do.
+bool evaluated_here(std::vector<array>& outputs) {
+  auto plans = plans_of(outputs);
+  if (!plans) {
+    return false;
+  }
+  auto start = Clock::now();
+  for (auto& plan : *plans) {
+    if (auto failure = run_here(plan)) {
+      failed(outputs, plan, std::move(failure));
+    }
+  }
+  take_here(*plans, outputs);
+  encoded = 0;
+  waited = seconds(Clock::now() - start);
+  check_intact(outputs);
+  return true;
+}
+
+// `waits` is false where the caller goes on before the results are there.
+void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, bool waits) {
+  take_main_thread();
+  if (!is_watched()) {
+    outputs = disturbed(std::move(outputs));
+    order_collectives(outputs);
+    if (waits && knows_no_failure() && evaluated_here(outputs)) {
+      return;
+    }
+  }
+  if (is_watched() || nothing_fails()) {
+    original(std::move(outputs));
+  } else {
+    watched(outputs, [&] { original(outputs); });
+  }
+}
+
+#endif
+
+}  // namespace
+
+}  // namespace tacit
+
+#ifdef __linux__
+
+namespace mlx::core {
+
+void eval(std::vector<array> outputs) {
+  static auto* const original =
+      tacit::next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
+  tacit::evaluate(original, std::move(outputs), true);
+}
+
+void async_eval(std::vector<array> outputs) {
+  static auto* const original =
+      tacit::next<void(std::vector<array>)>("_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE");
+  tacit::evaluate(original, std::move(outputs), false);
+}
+
+void array::wait() {
+  static auto* const original = tacit::next<void(array*)>("_ZN3mlx4core5array4waitEv");
+  if (tacit::is_watched() || tacit::knows_no_failure()) {
+    original(this);
+  } else {
+    tacit::watched({*this}, [&] { original(this); });
+  }
+}
+
+}  // namespace mlx::core
+
+#endif
+
+extern "C" int tacit_eval(const tacit::Handle* arrays, size_t count, double* encode, double* wait) {
+  return tacit::guarded([&] {
+    auto outputs = tacit::gather(arrays, count);
+#ifdef __linux__
+    // One eval, so that a failure is told as it is, and not as that of an eval before.
+    tacit::evaluate(tacit::evaluate_timed, std::move(outputs), true);
+#else
+    tacit::evaluate_timed(std::move(outputs));
+#endif
+    *encode = tacit::encoded;
+    *wait = tacit::waited;
+  });
+}

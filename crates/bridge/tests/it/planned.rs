@@ -1,0 +1,161 @@
+//! A plan that somebody waits for runs on the thread that waits, and is to everybody else what it is on another.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+
+use mlx_rs::transforms::{async_eval, eval};
+use mlx_rs::{Array, ops};
+use tacit_bridge::kernel::{Input, Kernel, Output};
+use tacit_bridge::{Aval, BoxError, PlanBuilder};
+
+use crate::arrays::{numbers, vector};
+use crate::failed_kernels::{Encode, FAILED, assert_poisoned, bad, encode_by, failure};
+
+/// One more; it notes the thread that it runs on.
+#[derive(Default)]
+struct Next(Mutex<Option<ThreadId>>);
+
+impl Next {
+    fn thread(&self) -> Option<ThreadId> {
+        *self.0.lock().expect("no panic")
+    }
+}
+
+impl Kernel for Next {
+    fn name(&self) -> &'static str {
+        "next"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(inputs.to_vec())
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        *self.0.lock().expect("no panic") = Some(thread::current().id());
+        let x = inputs[0].elements::<f32>()?;
+        outputs[0].elements::<f32>()?.iter_mut().zip(x).for_each(|(y, x)| *y = x + 1.0);
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(vec![inputs[0].add(Array::from_f32(1.0))?])
+    }
+}
+
+/// Leaves what its output begins with.
+struct Same;
+
+impl Kernel for Same {
+    fn name(&self) -> &'static str {
+        "same"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(inputs.to_vec())
+    }
+
+    fn eval_cpu(&self, _: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        outputs[0].elements::<f32>()?[0] = -1.0;
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(inputs.to_vec())
+    }
+}
+
+/// `x + 1` and `x + 2` by one plan.
+fn twice(kernel: &Arc<Next>, x: &Array) -> [Array; 2] {
+    let mut plan = PlanBuilder::default();
+    let input = plan.input(Aval::from(x));
+    let one = plan.stage(kernel.clone(), &[input]).expect("a stage")[0];
+    let two = plan.stage(kernel.clone(), &[one]).expect("a stage")[0];
+    let plan = plan.finish(&[one, two]).expect("a plan");
+    plan.apply(std::slice::from_ref(x)).expect("a node").try_into().expect("two results")
+}
+
+#[test]
+fn whoever_waits_runs_it_and_whoever_does_not_has_it_run() {
+    let kernel = Arc::new(Next::default());
+    let [one, two] = twice(&kernel, &vector(&[1.0, 2.0]));
+    eval([&two]).expect("an eval");
+    assert_eq!(kernel.thread(), Some(thread::current().id()));
+    assert_eq!([&one, &two].map(numbers), [[2.0, 3.0], [3.0, 4.0]]);
+
+    let [one, two] = twice(&kernel, &vector(&[5.0]));
+    async_eval([&one]).expect("an eval");
+    assert_eq!([&two, &one].map(numbers), [[7.0], [6.0]]);
+    assert_ne!(kernel.thread(), Some(thread::current().id()));
+}
+
+#[test]
+fn beside_other_ops_and_after_them_it_is_right() {
+    let kernel = Arc::new(Next::default());
+    let x = vector(&[1.0]);
+    let [one, two] = twice(&kernel, &x.add(&x).expect("builds"));
+    let sum = one.add(&two).expect("builds");
+    eval([&two, &sum]).expect("an eval");
+    assert_eq!([&one, &two, &sum].map(numbers), [[3.0], [4.0], [7.0]]);
+    // Columns of a matrix do not lie row by row.
+    let columns = ops::arange::<_, f32>(0, 4, None).and_then(|all| all.reshape(&[2, 2])?.transpose()).expect("builds");
+    columns.eval().expect("an eval");
+    let [one, two] = twice(&kernel, &columns);
+    eval([&one, &two, &one]).expect("an eval");
+    let found = [&one, &two].map(|all| numbers(&all.flatten(None, None).expect("builds")));
+    assert_eq!(found, [[1.0, 3.0, 2.0, 4.0], [2.0, 4.0, 3.0, 5.0]]);
+}
+
+#[test]
+fn it_waits_for_an_input_that_is_under_way() {
+    let held = Arc::new(AtomicBool::new(false));
+    let [x, _] = encode_by(Encode { held: Some(Arc::clone(&held)), ..Encode::default() }, &vector(&[1.0]));
+    async_eval([&x]).expect("begins");
+    let [one, _] = twice(&Arc::default(), &x);
+    let release = thread::spawn(move || {
+        thread::sleep(std::time::Duration::from_millis(20));
+        held.store(true, Ordering::Release);
+    });
+    one.eval().expect("an eval");
+    release.join().expect("no panic");
+    assert_eq!(numbers(&one), [2.0]);
+}
+
+#[test]
+fn it_writes_into_an_input_that_nobody_holds_and_into_no_other() {
+    let updated = |x: &Array| {
+        let mut plan = PlanBuilder::default();
+        let input = plan.input(Aval::from(x));
+        let output = plan.update(Arc::new(Same), input, &[]);
+        plan.finish(&[output]).expect("a plan").apply(std::slice::from_ref(x)).expect("a node").swap_remove(0)
+    };
+    let place = |x: &Array| x.as_slice::<f32>().as_ptr();
+    let x = vector(&[1.0, 2.0]);
+    let y = updated(&x);
+    assert_eq!((numbers(&y), numbers(&x)), (vec![-1.0, 2.0], vec![1.0, 2.0]));
+    let given = place(&y);
+    let z = updated(&y);
+    drop(y);
+    assert_eq!((numbers(&z), place(&z)), (vec![-1.0, 2.0], given));
+}
+
+#[test]
+fn a_failure_is_told_at_once_and_poisons_every_result() {
+    let encoded = |x: &Array| {
+        let mut plan = PlanBuilder::default();
+        let input = plan.input(Aval::from(x));
+        let [numbers, bytes] = plan.stage(Arc::new(Encode::default()), &[input]).expect("a stage")[..] else {
+            panic!()
+        };
+        let plan = plan.finish(&[numbers, bytes]).expect("a plan");
+        plan.apply(std::slice::from_ref(x)).expect("a node")
+    };
+    let all = encoded(&bad());
+    let [good, _] = twice(&Arc::default(), &vector(&[1.0]));
+    let error = eval([&good, &all[0]]).expect_err("it fails");
+    assert_eq!(failure(&error), FAILED);
+    all.iter().for_each(assert_poisoned);
+    assert_eq!(numbers(&good), [2.0]);
+    let again = encoded(&vector(&[3.0]));
+    assert_eq!((numbers(&again[0]), again[1].as_slice::<u8>()), (vec![3.0], &[3][..]));
+}
