@@ -35,7 +35,7 @@ class Run {
     return trail_ != nullptr;
   }
 
-  // On the stream's thread, before the stream goes on.
+  // On the thread of the kernel, before its stream goes on.
   void fail(Failure failure);
 
  private:

@@ -160,6 +160,7 @@ impl Plan {
         let mut watch = Watch::begin();
         let mut arena = Arena::take(self.arena)?;
         let bases = Bases { inputs, outputs, arena: arena.as_mut_ptr() };
+        let (mut read, mut written): (Vec<Input<'_>>, Vec<Output<'_>>) = Default::default();
         for stage in &self.stages {
             *name = stage.kernel.name();
             let start = watch.is_some().then(Instant::now);
@@ -169,11 +170,12 @@ impl Plan {
                 if let (Some(from), Some(to)) = (&stage.begins_as, stage.outputs.first()) {
                     bases.copy(from, to);
                 }
-                let read: Vec<Input<'_>> = stage.inputs.iter().map(|place| bases.input(place)).collect();
+                read.extend(stage.inputs.iter().map(|place| bases.input(place)));
                 let fresh = stage.begins_as.is_none();
-                let mut written: Vec<Output<'_>> =
-                    stage.outputs.iter().map(|place| bases.output(place, fresh)).collect();
+                written.extend(stage.outputs.iter().map(|place| bases.output(place, fresh)));
                 stage.kernel.eval_cpu(&read, &mut written)?;
+                read.clear();
+                written.clear();
             }
             if let (Some(watch), Some(start)) = (&mut watch, start) {
                 watch.stage(name, start);

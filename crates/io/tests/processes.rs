@@ -220,7 +220,7 @@ fn a_load_takes_little_memory(folder: &Path) -> Outcome<()> {
     let layer = || -> Outcome<Value> { Ok(ops::zeros::<f32>(&[(MEBIBYTE / 4) as i32])?.into()) };
     let layers = (0..64).map(|i| Ok((format!("layers.{i}"), layer()?))).collect::<Outcome<Parameters>>()?;
     save(&many, &layers)?;
-    write(&folder.join(SMALL), vec![("w".to_owned(), ops::zeros::<f32>(&[4])?)], &Metadata::new())?;
+    write(folder.join(SMALL), vec![("w".to_owned(), ops::zeros::<f32>(&[4])?)], &Metadata::new())?;
     let used = |how: &str, path: &Path| -> Outcome<f64> {
         let output = another(&["peak", &path.to_string_lossy(), how])?.output()?;
         Ok(String::from_utf8(output.stdout)?.trim().parse::<f64>()? / file as f64)

@@ -1,5 +1,7 @@
 //! Activations in the order in which units of stored codes meet them.
 
+use std::{cell::Cell, mem};
+
 use crate::{
     Matrix,
     scales::Spread,
@@ -36,6 +38,22 @@ impl Arranged {
     }
 }
 
+/// Floats that a thread keeps for its next product.
+const KEPT: usize = 1 << 20;
+
+thread_local! {
+    static VALUES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// The next product's activations take the memory, which is in the cache.
+impl Drop for Arranged {
+    fn drop(&mut self) {
+        if self.values.len() <= KEPT {
+            VALUES.set(mem::take(&mut self.values));
+        }
+    }
+}
+
 /// Makes the activations for [`GemvDot`](crate::gemv_dot::GemvDot).
 pub(crate) struct Arrange<'a> {
     pub(crate) x: &'a [f32],
@@ -56,7 +74,9 @@ impl Kernel for Arrange<'_> {
         let unit = S::LANES * layout.span;
         // Off a power of two, or the rows would share cache sets.
         let stride = k.next_multiple_of(unit).next_multiple_of(LINE_FLOATS) + LINE_FLOATS;
-        let mut values = vec![0.0; m * stride + LINE_FLOATS];
+        let mut values = VALUES.take();
+        values.clear();
+        values.resize(m * stride + LINE_FLOATS, 0.0);
         let first = values.as_ptr().align_offset(LINE).min(LINE_FLOATS);
         for (x, to) in x.chunks_exact(k).zip(values[first..].chunks_exact_mut(stride)) {
             for (at, to) in (0..k).step_by(unit).zip(to.chunks_exact_mut(unit)) {

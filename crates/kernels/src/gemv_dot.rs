@@ -73,7 +73,7 @@ impl<U: Units> GemvDot<'_, U> {
             let scales = (!U::DECODED).then(|| numbers.rows(isa, &matrix.scales, block..end, scales));
             let biases = given.map(|given| biased.rows(isa, given, block..end, biases));
             if !U::DECODED {
-                ask(simd, matrix.lines_of_numbers(end..(2 * end - block).min(matrix.n)));
+                matrix.each_line_of_numbers(end..(2 * end - block).min(matrix.n), |line| simd.prefetch_second(line));
             }
             for g in 0..count {
                 let group = &mut groups[g];
@@ -159,11 +159,6 @@ impl<U: Units> GemvDot<'_, U> {
         }
         M.min(self.x.m - first)
     }
-}
-
-#[inline(always)]
-fn ask<S: Simd>(simd: S, lines: impl Iterator<Item = *const u8>) {
-    lines.for_each(|line| simd.prefetch_second(line));
 }
 
 impl<U: Units> Kernel for GemvDot<'_, U> {

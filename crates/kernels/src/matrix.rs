@@ -171,12 +171,14 @@ pub const fn e8m0(byte: u8) -> f32 {
 }
 
 impl Matrix<'_> {
-    /// The cache lines of the scales and biases of some rows, for prefetches: they are too few at a time for the hardware to
-    /// learn their stream.
-    pub(crate) fn lines_of_numbers(&self, rows: Range<usize>) -> impl Iterator<Item = *const u8> {
+    /// Calls `each` with the cache lines of the scales and biases of some rows, to prefetch them: they are too few at a time
+    /// for the hardware to learn their stream.
+    #[inline(always)]
+    pub(crate) fn each_line_of_numbers(&self, rows: Range<usize>, mut each: impl FnMut(*const u8)) {
         let blocks = rows.start * self.k / self.block..(rows.end * self.k).div_ceil(self.block);
-        let numbers = [Some(&self.scales), self.biases.as_ref()].into_iter().flatten();
-        numbers.flat_map(move |numbers| numbers.stored(blocks.clone()).chunks(LINE).map(<[u8]>::as_ptr))
+        for numbers in [Some(&self.scales), self.biases.as_ref()].into_iter().flatten() {
+            numbers.stored(blocks.clone()).chunks(LINE).for_each(|line| each(line.as_ptr()));
+        }
     }
 
     /// The matrix of these rows, if the first of them begins with a byte and with a block, or no block ends among them.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// The time that plans took, and that of their stages by the names of the kernels.
 ///
-/// A plan runs on the thread of its stream; what plans of all threads take meanwhile is counted.
+/// A plan runs on the thread that waits for it or on that of its stream; what plans of all threads take meanwhile is counted.
 ///
 /// ```
 /// use tacit_bridge::StageTimes;

@@ -1,6 +1,6 @@
 //! A program on its inputs.
 
-use std::{mem, ops::Range};
+use std::{cell::Cell, mem, ops::Range};
 
 use super::{
     Data, DataMut, Extent, Kind, Op, Program,
@@ -114,7 +114,10 @@ impl Kernel for Task<'_, '_> {
     fn run<S: Simd>(mut self, _: S) {
         let program = self.program;
         let size = program.block[0] * program.block[1];
-        let mut registers = vec![vec![0.0; size]; program.registers];
+        let mut registers = REGISTERS.take();
+        let before = registers.len();
+        registers.resize_with(before.max(program.registers), Vec::new);
+        registers.iter_mut().take(program.registers).for_each(|register| register.resize(size, 0.0));
         for &(register, constant) in &program.constants {
             registers[register].fill(constant);
         }
@@ -135,7 +138,13 @@ impl Kernel for Task<'_, '_> {
                 self.act(action, &area, &mut registers);
             }
         }
+        REGISTERS.set(registers);
     }
+}
+
+thread_local! {
+    /// The registers of this thread's latest program: a step has hundreds of small ones, and each would make its own.
+    static REGISTERS: Cell<Vec<Vec<f32>>> = const { Cell::new(Vec::new()) };
 }
 
 struct Area {

@@ -122,7 +122,7 @@ impl Part<'_> {
         for first in columns.clone().step_by(ROWS) {
             let count = ROWS.min(columns.end - first);
             let after = [first + ROWS, first + 2 * ROWS].map(|row| columns.end.min(row));
-            self.matrix.lines_of_numbers(after[0]..after[1]).for_each(ask);
+            self.matrix.each_line_of_numbers(after[0]..after[1], ask);
             transpose_scales(Isa::Avx512, self.matrix, &self.x.blocks, first..first + count, &mut numbers, &mut scales);
             let group = Group {
                 // Rows that are not there are the last one again.
