@@ -1,6 +1,6 @@
 //! What constructors take, refuse, and give again.
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{
@@ -12,8 +12,9 @@ use tacit_arrays::{
     PackedArray, ScaleRule, TernaryArray,
 };
 use tacit_core::store;
-use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Policy, Value};
 
+use crate::messages::check;
 use crate::operands::{FLOATS, FORMATS, every, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -157,12 +158,6 @@ fn double_quantization_keeps_the_codes() {
     // 8 bits of the distance from the mean.
     assert!(change.expect("a number").item_exact::<f32>() < 0.01);
     assert!(Value::from(double).nbytes() < Value::from(single).nbytes());
-}
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
 }
 
 #[test]

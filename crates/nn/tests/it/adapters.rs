@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random};
@@ -11,16 +11,10 @@ use tacit_core::compile::CompileOptions;
 use tacit_core::{Counters, Policy, Result, compile_with_state};
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
 
-use crate::types::{normal, numbers};
+use crate::types::{check, normal, numbers};
 
 const NF4: Nf4 = Nf4 { block: 64, double: true };
 const AFFINE: Affine = Affine { bits: 2, group: 32 };
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
-}
 
 fn config() -> LoraConfig {
     LoraConfig { rank: 4, alpha: 8.0, ..LoraConfig::default() }

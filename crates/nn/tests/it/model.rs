@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::losses::CrossEntropyBuilder;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters};
@@ -13,15 +13,9 @@ use tacit_arrays::format::{Affine, Int8, Nf4};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Missing, Model, Outcome, ParameterFilter, Pattern, Rules, Stateful};
 
-use crate::types::{Hidden, normal, numbers};
+use crate::types::{Hidden, check, normal, numbers};
 
 const NF4: Nf4 = Nf4 { block: 64, double: true };
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
-}
 
 fn layers() -> nn::Sequential {
     // The same parameters in every run: those of mlx-rs depend on what other tests draw.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::{Array, nn, ops};
 use tacit_arrays::format::Nf4;
@@ -10,15 +10,9 @@ use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Advice, Advisor, LoraConfig, Model, ParameterFilter, Parameters, Rules};
 
-use crate::types::normal;
+use crate::types::{check, normal};
 
 const NF4: Nf4 = Nf4 { block: 64, double: false };
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
-}
 
 fn linear(seed: u64, inputs: i32, outputs: i32) -> nn::Linear {
     let eighth = |shape: &[i32]| normal(seed, shape).divide(Array::from_f32(8.0)).expect("divides");

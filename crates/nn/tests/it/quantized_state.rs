@@ -1,6 +1,6 @@
 //! Optimizers whose moments are implicit arrays.
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{
     AdaDelta, AdaGrad, Adafactor, AdafactorBuilder, Adam, AdamW, Lion, Optimizer, OptimizerState, RmsProp, Sgd,
@@ -10,7 +10,7 @@ use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::{Counters, Error, Policy, Result, Value, tree};
 use tacit_nn::{Model, ParameterFilter, QuantizedState, Rules, SavedMoments, Stateful};
 
-use crate::types::{normal, numbers};
+use crate::types::{check, normal, numbers};
 
 fn model() -> Model<nn::Linear> {
     let mut linear = nn::Linear::new(96, 64).expect("builds");
@@ -265,12 +265,6 @@ fn arrays_are_saved_and_loaded_into_moments_that_there_are() {
         tree::arrays(own).expect("arrays").iter().map(floats).collect::<Vec<_>>()
     };
     assert_eq!(arrays(&other), arrays(&optimizer));
-}
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
 }
 
 #[test]

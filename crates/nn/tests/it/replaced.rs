@@ -1,6 +1,6 @@
 //! Modules whose parameters are replaced, for a call or for good.
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, Dtype, nn, ops};
 use tacit_arrays::format::Affine;
@@ -8,7 +8,7 @@ use tacit_arrays::{AffineArray, Nf4Array};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{Missing, Model, Parameters, quantized, straight_through, with_parameters};
 
-use crate::types::{Hidden, normal, numbers};
+use crate::types::{Hidden, check, normal, numbers};
 
 fn weight(path: &str, w: &Array) -> Result<Option<Value>> {
     Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
@@ -22,12 +22,6 @@ fn model<M: ModuleParameters>(module: M, rule: impl Fn(&str, &Array) -> Result<O
 
 fn linear() -> nn::Linear {
     nn::Linear::new(64, 32).expect("builds")
-}
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Parameters that are one, and parameters that were one array.
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters, Param, Parameter};
 use mlx_rs::optimizers::Sgd;
@@ -11,7 +11,7 @@ use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Pattern, Rules};
 
 use crate::log::Log;
-use crate::types::{normal, numbers};
+use crate::types::{check, normal, numbers};
 
 const NF4: Nf4 = Nf4 { block: 64, double: true };
 
@@ -49,12 +49,6 @@ fn tokens() -> Array {
 
 fn shown(model: &Model<Tied>) -> Vec<String> {
     model.values().expect("values").iter().map(|(path, value)| format!("{path} {value}")).collect()
-}
-
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
 }
 
 /// Each is quantized once, held once, trained as one.

@@ -1,5 +1,6 @@
 //! The types and the readings that the tests share.
 
+use expect_test::Expect;
 use mlx_rs::{Array, random};
 use tacit_core::tree::{self, TreeDef};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Tree, Value};
@@ -56,6 +57,12 @@ pub(crate) fn dense(value: &Value) -> Vec<f32> {
 #[track_caller]
 pub(crate) fn error<T>(result: Result<T>) -> Error {
     result.err().expect("it should fail")
+}
+
+/// Compares the message of an error with a snapshot.
+#[track_caller]
+pub(crate) fn check<T>(result: Result<T>, expected: Expect) {
+    expected.assert_eq(&error(result).to_string());
 }
 
 pub(crate) fn def(tree: &impl Tree) -> TreeDef {
