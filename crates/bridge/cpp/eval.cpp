@@ -48,15 +48,24 @@ bool evaluated_here(std::vector<array>& outputs) {
     return false;
   }
   auto start = Clock::now();
+  std::vector<std::pair<array, Failure>> failed;
   for (auto& plan : *plans) {
     if (auto failure = run_here(plan)) {
-      failed(outputs, plan, std::move(failure));
+      failed.emplace_back(plan, std::move(failure));
     }
   }
-  take_here(*plans, outputs);
   encoded = 0;
   waited = seconds(Clock::now() - start);
-  check_intact(outputs);
+  if (failed.empty()) {
+    take_here(*plans, outputs);
+  } else {
+    watched(outputs, [&] {
+      for (auto& [plan, failure] : failed) {
+        Run(plan).fail(std::move(failure));
+      }
+      take_here(*plans, outputs);
+    });
+  }
   return true;
 }
 
@@ -66,7 +75,7 @@ void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, 
   if (!is_watched()) {
     outputs = disturbed(std::move(outputs));
     order_collectives(outputs);
-    if (waits && knows_no_failure() && evaluated_here(outputs)) {
+    if (waits && nothing_poisoned() && evaluated_here(outputs)) {
       return;
     }
   }
@@ -101,7 +110,7 @@ void async_eval(std::vector<array> outputs) {
 
 void array::wait() {
   static auto* const original = tacit::next<void(array*)>("_ZN3mlx4core5array4waitEv");
-  if (tacit::is_watched() || tacit::knows_no_failure()) {
+  if (tacit::is_watched() || tacit::nothing_poisoned()) {
     original(this);
   } else {
     tacit::watched({*this}, [&] { original(this); });

@@ -29,7 +29,7 @@ bool is_readable(const array& value) {
 }
 
 // An array that MLX need not evaluate any more.
-void settle(array& value) {
+void make_available(array& value) {
   value.set_status(array::Status::available);
   value.detach();
 }
@@ -205,12 +205,12 @@ Failure run_here(array& plan) {
 }
 
 void take_here(std::vector<array>& plans, std::vector<array>& outputs) {
-  std::for_each(plans.begin(), plans.end(), settle);
+  std::for_each(plans.begin(), plans.end(), make_available);
   for (auto& output : outputs) {
     if (is_planned(output)) {
       auto all = output.inputs().front();
-      dynamic_cast<const PlanResult&>(output.primitive()).take(all, output);
-      settle(output);
+      static_cast<const PlanResult&>(output.primitive()).take(all, output);
+      make_available(output);
     }
   }
 }

@@ -311,10 +311,6 @@ bool nothing_fails() {
   return Failures::all().idle();
 }
 
-bool knows_no_failure() {
-  return Failures::all().quiet();
-}
-
 void watched(const std::vector<array>& arrays, const std::function<void()>& body) {
   auto& failures = Failures::all();
   failures.settle();
@@ -326,21 +322,6 @@ void watched(const std::vector<array>& arrays, const std::function<void()>& body
   failures.settle();
   for (const auto& value : arrays) {
     failures.check(value, trail == nullptr);
-  }
-}
-
-void failed(const std::vector<array>& arrays, const array& output, Failure failure) {
-  auto& failures = Failures::all();
-  {
-    Entered entered(failures.follow(arrays));
-    Run(output).fail(std::move(failure));
-  }
-  failures.settle();
-}
-
-void check_intact(const std::vector<array>& arrays) {
-  for (const auto& value : arrays) {
-    Failures::all().check(value, false);
   }
 }
 
@@ -364,10 +345,8 @@ Watched::~Watched() {
 
 extern "C" int tacit_array_check(tacit::Handle value) {
   return tacit::guarded([&] {
-    auto& failures = tacit::Failures::all();
-    if (!failures.quiet()) {
-      failures.settle();
-      failures.follow({tacit::get(value)});
+    if (!tacit::nothing_poisoned()) {
+      tacit::Failures::all().follow({tacit::get(value)});
     }
   });
 }

@@ -49,18 +49,11 @@ bool nothing_poisoned();
 // Whether this thread is in an eval that is watched.
 bool is_watched();
 
-// Whether an eval need not be watched, since there is no kernel and nothing is poisoned; and whether a read need not.
+// Whether an eval need not be watched, since there is no kernel and nothing is poisoned.
 bool nothing_fails();
-bool knows_no_failure();
 
 // Calls `body`, which evaluates or waits for `arrays`, and throws the failure of any of them.
 void watched(const std::vector<mlx::core::array>& arrays, const std::function<void()>& body);
-
-// Notes that the kernel that gives `output` failed. What comes of it among `arrays`, which are not evaluated yet, is poisoned.
-void failed(const std::vector<mlx::core::array>& arrays, const mlx::core::array& output, Failure failure);
-
-// Throws the failure of the first of them that has one: that of the eval that they are of.
-void check_intact(const std::vector<mlx::core::array>& arrays);
 
 // Evals are watched while one of these lives.
 struct Watched {

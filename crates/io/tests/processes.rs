@@ -175,7 +175,7 @@ fn a_killed_run_goes_on_bit_by_bit(folder: &Path, shard: Option<usize>) -> Outco
     // A first save that is killed between its files and its index leaves them: they are named as those of other programs.
     let expected = if shard.is_some() { parts("whole") } else { 1 };
     assert!(
-        parts(".") == 0 && parts("killed") <= expected * (1 + unnamed),
+        parts(".") == 0 && parts("killed") <= expected + unnamed * (expected - 1),
         "{left:?} after {unnamed} runs without an index"
     );
     Ok(())
@@ -226,7 +226,7 @@ fn a_load_takes_little_memory(folder: &Path) -> Outcome<()> {
         Ok(String::from_utf8(output.stdout)?.trim().parse::<f64>()? / file as f64)
     };
     let opened = used("open", &one)?;
-    assert!(opened < 0.05, "opening takes {opened} of the file");
+    assert!(opened < 0.03, "opening takes {opened} of the file");
     let loaded = used("load", &many)?;
     assert!(loaded < 1.1, "loading and using everything takes {loaded} of the file");
     // Each layer is made when it is written and let go of then, in memory for one or two of them.

@@ -115,8 +115,7 @@ impl Kernel for Task<'_, '_> {
         let program = self.program;
         let size = program.block[0] * program.block[1];
         let mut registers = REGISTERS.take();
-        let before = registers.len();
-        registers.resize_with(before.max(program.registers), Vec::new);
+        registers.resize_with(registers.len().max(program.registers), Vec::new);
         registers.iter_mut().take(program.registers).for_each(|register| register.resize(size, 0.0));
         for &(register, constant) in &program.constants {
             registers[register].fill(constant);
