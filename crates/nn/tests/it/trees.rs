@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::builder::Builder;
 use mlx_rs::error::StateProjectionError;
 use mlx_rs::module::{Module as _, ModuleParameters, Parameter};
@@ -16,7 +16,7 @@ use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Error, Result, Tree, Value};
 use tacit_nn::{Module, Stateful};
 
-use crate::types::{def, error, matrix, normal, numbers, paths, vector};
+use crate::types::{check, def, matrix, normal, numbers, paths, vector};
 
 fn a() -> Array {
     vector(&[1.0])
@@ -32,11 +32,6 @@ fn number(array: &Array) -> f32 {
 
 fn difference(first: &impl Tree, second: &impl Tree) -> String {
     def(first).difference(&def(second)).expect("they differ").to_string()
-}
-
-#[track_caller]
-fn check<T>(outcome: Result<T>, expected: &Expect) {
-    expected.assert_eq(&error(outcome).to_string());
 }
 
 fn linear() -> Module<nn::Linear> {
@@ -166,25 +161,25 @@ fn what_mlx_rs_lists() {
     let with = def(&Module::in_place(linear()));
     check(
         tree::assign(&mut without, &with, vec![a().into(), matrix(3, 2).into()]),
-        &expect![[r#"
+        expect![[r#"
             the module has no parameter bias, which the structure has
             help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]],
     );
     check(
         tree::unflatten::<Module<nn::Linear>>(&with, vec![a().into(), matrix(3, 2).into()]),
-        &expect![[r#"
+        expect![[r#"
         mlx_rs::nn::linear::Linear cannot be made of its parameters alone
         help: make it the state of `compile_with_state`, or assign to it with `tree::assign`"#]],
     );
     check(
         tree::unflatten::<Module<nn::LayerNorm>>(&def(&Module::new(linear())), leaves(&[1.0, 2.0])),
-        &expect![[r#"
+        expect![[r#"
         the structure holds mlx_rs::nn::linear::Linear where mlx_rs::nn::normalization::LayerNorm is expected
         help: use the definition of a tree of this very type"#]],
     );
     check(
         tree::structure(&Stateful(Colliding(a(), a()))),
-        &expect![[r#"
+        expect![[r#"
         mlx-rs cannot list the state: duplicate state key w
         help: give each entry its own key"#]],
     );
@@ -253,7 +248,7 @@ fn freezing_is_part_of_the_structure() {
     let gradient = grad_wrt([0], |(mut layer, x): (Module<nn::Linear>, Array)| layer.forward(&x)?.sum(None));
     check(
         { gradient }.call((wholly, matrix(1, 2))),
-        &expect![[r#"
+        expect![[r#"
         no float array is among the leaves to differentiate with respect to: `0.bias` f32[3], `0.weight` f32[3,2]
         help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
     );
