@@ -86,6 +86,7 @@ impl Kernel for SoftCap {
             sizes: vec![size],
             grid: [threads.next_multiple_of(group), 1, 1],
             group: [group, 1, 1],
+            memory: 0,
         })
     }
     // ANCHOR_END: launch

@@ -36,7 +36,7 @@ chosen=()
 others=0
 for text in "$texts"/*.cu; do
     case $text in
-    *_t1_s4_* | *_h1_* | *_tile1_*) [[ ${TACIT_SWEEP:-} == full || $text == *bf16* ]] && chosen+=("$text") ;;
+    *_t1_s4_* | *_h1_* | *_tile1_* | *_wide*) [[ ${TACIT_SWEEP:-} == full || $text == *bf16* ]] && chosen+=("$text") ;;
     *) ((others++ % 4 != 0)) && [[ ${TACIT_SWEEP:-} != full ]] || chosen+=("$text") ;;
     esac
 done
@@ -44,8 +44,13 @@ found=0
 "$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 90a "${chosen[@]}" || found=1
 # The instructions of older GPUs are others in the products of many rows alone.
 older=()
+tiles=0
+wide=0
 for text in "${chosen[@]}"; do
-    [[ $text != *_h1_* && $text != *_tile* ]] || ((${#older[@]} >= 3)) || older+=("$text")
+    case $text in
+    *_wide64_64_* | *_wide64_128_*) ((wide++ >= 2)) || older+=("$text") ;;
+    *_h1_* | *_tile*) ((tiles++ >= 3)) || older+=("$text") ;;
+    esac
 done
 for architecture in 80 75; do
     "$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" "$architecture" "${older[@]}" || found=1

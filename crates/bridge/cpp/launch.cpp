@@ -134,8 +134,8 @@ std::vector<array> Launched::for_cuda(
       stream.device, launch.name, [&] { return cuda_text(launch, inputs, outputs, launch.size_count); });
   std::vector<mlx::core::fast::ScalarArg> sizes(launch.sizes, launch.sizes + launch.size_count);
   return mlx::core::fast::precompiled_cuda_kernel(
-      launch.name, code, inputs, shapes, dtypes, sizes, triple(launch.grid), triple(launch.group), 0, std::nullopt, true,
-      stream);
+      launch.name, code, inputs, shapes, dtypes, sizes, triple(launch.grid), triple(launch.group), launch.memory,
+      std::nullopt, true, stream);
 }
 
 std::vector<array> Launched::for_metal(
@@ -185,5 +185,10 @@ extern "C" {
 // The backend of the GPU that is here, or -1 for none.
 int tacit_gpu() {
   return mlx::core::is_available(mlx::core::Device(mlx::core::Device::gpu)) ? static_cast<int>(gpu_backend()) : -1;
+}
+
+// The compute capability of CUDA's GPU, such as 90, or -1 where there is none.
+int tacit_cuda_capability() {
+  return mlx::core::cu::is_available() ? static_cast<int>(tacit::cuda_capability(mlx::core::Device(mlx::core::Device::gpu))) : -1;
 }
 }

@@ -30,6 +30,7 @@ struct Launch {
   size_t size_count;
   int32_t grid[3];
   int32_t group[3];
+  int32_t memory;
 };
 
 // Receives a launch, or nothing where the kernel has no source.

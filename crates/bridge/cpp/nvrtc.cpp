@@ -57,10 +57,9 @@ size_t number(const mlx::core::Device& device, const char* key) {
 }
 
 std::string architecture(const mlx::core::Device& device) {
-  auto major = number(device, "compute_capability_major");
+  auto capability = cuda_capability(device);
   // From Hopper on, the instructions of this very generation.
-  return "--gpu-architecture=sm_" + std::to_string(major) +
-      std::to_string(number(device, "compute_capability_minor")) + (major >= 9 ? "a" : "");
+  return "--gpu-architecture=sm_" + std::to_string(capability) + (capability >= 90 ? "a" : "");
 }
 
 // Where CUDA's headers may be, for texts that include some; ours include none.
@@ -120,6 +119,10 @@ std::string compile(const mlx::core::Device& device, const std::string& name, co
 }
 
 }  // namespace
+
+size_t cuda_capability(const mlx::core::Device& device) {
+  return 10 * number(device, "compute_capability_major") + number(device, "compute_capability_minor");
+}
 
 bool has_cuda_compiler() {
   return dlsym(RTLD_DEFAULT, "nvrtcCompileProgram") != nullptr;

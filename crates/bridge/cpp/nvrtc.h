@@ -11,6 +11,9 @@ namespace tacit {
 // Whether it is there, without asking for a GPU.
 bool has_cuda_compiler();
 
+// The compute capability of a GPU, such as 90 for 9.0.
+size_t cuda_capability(const mlx::core::Device& device);
+
 // The machine code of a text for a GPU: that of the function `name`. Kept by the name for the life of the process; the text is
 // asked for only where there is none yet.
 const std::string& compiled_for(

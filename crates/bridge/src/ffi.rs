@@ -93,6 +93,7 @@ pub(crate) struct Launch {
     pub(crate) size_count: usize,
     pub(crate) grid: [i32; 3],
     pub(crate) group: [i32; 3],
+    pub(crate) memory: i32,
 }
 
 /// Receives a launch, once or never.
@@ -433,6 +434,7 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_gpu() -> c_int;
+    pub(crate) fn tacit_cuda_capability() -> c_int;
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
         kernel: *mut c_void,

@@ -217,6 +217,7 @@ impl Kernel for Indices {
             sizes: vec![count, self.extent.unwrap_or_default(), self.width],
             grid: [given.size().next_multiple_of(group), 1, 1],
             group: [group, 1, 1],
+            memory: 0,
         })
     }
 

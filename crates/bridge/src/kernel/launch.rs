@@ -22,6 +22,13 @@ impl Backend {
         Self::of(unsafe { ffi::tacit_gpu() }).ok()
     }
 
+    /// The compute capability of the GPU that MLX runs on here by CUDA, such as 90 for 9.0, if there is one.
+    #[must_use]
+    pub fn cuda_capability() -> Option<u32> {
+        // SAFETY: asks the library.
+        u32::try_from(unsafe { ffi::tacit_cuda_capability() }).ok()
+    }
+
     pub(super) fn code(self) -> c_int {
         match self {
             Self::Metal => 0,
@@ -95,6 +102,8 @@ pub struct Launch {
     pub grid: [usize; 3],
     /// Threads of one group.
     pub group: [usize; 3],
+    /// Bytes of a group's memory that CUDA adds to what the body declares, for an array that is `extern`. Metal has no such memory.
+    pub memory: usize,
 }
 
 impl Launch {
@@ -117,6 +126,7 @@ impl Launch {
             size_count: self.sizes.len(),
             grid: threads(self.grid)?,
             group: threads(self.group)?,
+            memory: i32::try_from(self.memory)?,
         };
         (sink.give)(sink.ctx, &raw const launch);
         Ok(())

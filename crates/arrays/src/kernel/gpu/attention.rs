@@ -82,6 +82,7 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
         sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
         groups: [groups, blocks, 1],
         threads: way.threads,
+        memory: 0,
         target,
     })
 }

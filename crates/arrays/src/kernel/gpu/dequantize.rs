@@ -66,6 +66,7 @@ fn parts(
         sizes: vec![n?, k?, count?, 0, 0, 0, 0, size(weight.block)?],
         groups,
         threads: THREADS,
+        memory: 0,
         target,
     })
 }

@@ -91,6 +91,7 @@ fn rounded(scheme: &Scheme, inputs: &[Aval], target: Target) -> Option<Parts> {
         sizes: vec![size(x.size() / 8)?, size(x.size() % 8)?],
         groups: [groups, 1, 1],
         threads: THREADS,
+        memory: 0,
         target,
     })
 }
@@ -182,6 +183,7 @@ impl Encode<'_> {
             sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
             groups: [groups, 1, 1],
             threads: THREADS,
+            memory: 0,
             target,
         })
     }

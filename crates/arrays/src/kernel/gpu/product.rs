@@ -15,6 +15,12 @@ const FEW: usize = 8;
 /// Summands from which on the rounding of each weight to a half float is less than that of the sum.
 const LONG: usize = 256;
 
+/// Bytes of the largest table that a format has in a group's memory.
+const MOST_TABLE: usize = 4 << 10;
+
+/// Rows of a matrix from which on a warp multiplies four of them.
+const MANY_ROWS: usize = 8192;
+
 /// Groups along the last axis of a grid: CUDA has not many more there.
 const MOST_ENTRIES: usize = 32768;
 
@@ -50,6 +56,8 @@ struct Way {
     label: String,
     /// The group's memory, which Metal declares in a function's outermost scope only.
     memory: String,
+    /// Bytes of it that the launch asks for.
+    launched: usize,
     call: String,
     threads: usize,
     /// Groups along the result's columns and rows.
@@ -64,9 +72,9 @@ impl Product<'_> {
         let way = if let Some(way) = self.few_halves(kind, &weight, target) {
             way
         } else if self.m <= FEW {
-            self.few(kind)
+            self.few(kind, &weight)
         } else {
-            self.many(kind, target)
+            self.wide(kind, &weight, target).unwrap_or_else(|| self.many(kind, target))
         };
         let entries = self.entries.min(MOST_ENTRIES);
         if way.groups.contains(&0) || entries == 0 || self.depth() == 0 {
@@ -130,6 +138,7 @@ impl Product<'_> {
             sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
             groups: [way.groups[0], way.groups[1], entries],
             threads: way.threads,
+            memory: way.launched,
             target,
         })
     }
@@ -161,6 +170,7 @@ impl Product<'_> {
             memory: format!(
                 "  typedef tacit::FewHalves<Weight, {kind}, {tiles}> Tile;\n  TACIT_GROUP_ARRAY(float, tacit_meeting, Tile::MEMORY);\n"
             ),
+            launched: 0,
             call: "    Tile::multiply(w, rows, result, start, n, k, m, at.x * 16, at, tacit_meeting, aligned);\n"
                 .to_owned(),
             threads: 256,
@@ -169,14 +179,15 @@ impl Product<'_> {
     }
 
     /// Each element is decoded once, by the thread that multiplies it with all rows.
-    fn few(&self, kind: &str) -> Way {
+    fn few(&self, kind: &str, weight: &Weight) -> Way {
         let rows = self.m.next_power_of_two();
         let k = self.layout.k;
         match self.orientation {
             Orientation::Transposed => {
                 // A warp reads 32 times so many octets of a row at once.
                 let steps = if k.is_multiple_of(32) && k >= 512 { 4 } else { usize::from(k.is_multiple_of(8)) };
-                let each = 2;
+                // Rows of the matrix that share what is read of x. Where codes are looked up, the GPU's memory is not what limits it.
+                let each = if rows == 1 && weight.is_looked_up && self.n >= MANY_ROWS { 4 } else { 2 };
                 let multiply = |aligned: &str| {
                     format!(
                         "tacit::Transposed<Weight, {kind}, {steps}, {each}, {rows}>::multiply(w, rows, result, start, n, k, m, \
@@ -187,6 +198,7 @@ impl Product<'_> {
                     text: vec![include_str!("source/few_rows.h")],
                     label: format!("t{rows}_s{steps}"),
                     memory: String::new(),
+                    launched: 0,
                     call: format!("    if (aligned) {}\n    else {}\n", multiply("true"), multiply("false")),
                     threads: 256,
                     groups: [self.n.div_ceil(each * 256 / 32), 1],
@@ -199,6 +211,7 @@ impl Product<'_> {
                     text: vec![include_str!("source/few_rows.h")],
                     label: format!("p{rows}_s{steps}"),
                     memory: "  TACIT_GROUP_ARRAY(float, tacit_meeting, THREADS);\n".to_owned(),
+                    launched: 0,
                     call: format!(
                         "    \
                          tacit::Plain<Weight, {kind}, {steps}, {rows}>::multiply(w, rows, result, start, n, k, m, at.x, at.id, \
@@ -209,6 +222,51 @@ impl Product<'_> {
                 }
             }
         }
+    }
+
+    /// Wide tiles are decoded while the matrix units multiply those before, where rows are long.
+    fn wide(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
+        let k = self.layout.k;
+        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= LONG && k.is_multiple_of(64);
+        if !fits || self.m <= 16 || weight.span < 8 {
+            return None;
+        }
+        let (group, granted) = target.group()?;
+        // Two and three tiles of 64 halves a row, or a result of floats; where they begin is not known.
+        let memory =
+            |rows: usize, columns: usize| (128 * (2 * rows + 3 * columns)).max(4 * columns * (rows + 4)) + 1024;
+        // The larger a tile is, the fewer times an element of either operand is read; small ones leave no part of the GPU idle.
+        let [mut smallest, mut chosen] = [None; 2];
+        for (rows, columns) in [(128, 256), (64, 256), (64, 128), (64, 64)] {
+            if memory(rows, columns) + MOST_TABLE <= granted && (columns == 64 || 2 * self.m > columns) {
+                let groups = self.n.div_ceil(rows) * self.m.div_ceil(columns) * self.entries;
+                smallest = Some((rows, columns));
+                chosen = chosen.or(smallest.filter(|_| groups >= target.groups_at_once()));
+            }
+        }
+        let (rows, columns) = chosen.or(smallest)?;
+        Some(Way {
+            text: vec![
+                target.matrix(),
+                target.pairs()?,
+                group,
+                include_str!("source/few_rows.h"),
+                include_str!("source/wide_tile.h"),
+            ],
+            label: format!("wide{rows}_{columns}"),
+            memory: format!(
+                "  TACIT_LAUNCH_ARRAY({kind}, tacit_memory, (tacit::WideTile<Weight, {kind}, {rows}, {columns}, 1>::MEMORY));\n"
+            ),
+            launched: memory(rows, columns),
+            call: format!(
+                "    const tacit::u32 row = at.x * {columns}, column = at.y * {rows};\n    if (aligned) tacit::WideTile<Weight, {kind}, \
+                 {rows}, {columns}, 1>::multiply(w, rows, result, start, n, k, m, row, column, at, tacit_memory);\n    else \
+                 tacit::multiply_unaligned<{rows}, {columns}>(w, rows, result, start, n, k, m, row, column, at, tacit_memory);\n"
+            ),
+            threads: 2 * rows,
+            // Groups that run beside each other decode the same elements.
+            groups: [self.m.div_ceil(columns), self.n.div_ceil(rows)],
+        })
     }
 
     /// Tiles are decoded into the memory of a group.
@@ -222,6 +280,7 @@ impl Product<'_> {
             text: vec![target.matrix(), include_str!("source/tiles.h")],
             label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
             memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
+            launched: 0,
             call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.id, tacit_memory, aligned);\n"
                 .to_owned(),
             threads: 128,

@@ -58,6 +58,7 @@ pub(crate) fn scale_gradients(
         sizes: sizes.into_iter().map(size).collect::<Option<_>>()?,
         groups: [blocks.div_ceil(each), 1, 1],
         threads: THREADS,
+        memory: 0,
         target,
     })
 }

@@ -53,6 +53,24 @@ impl Target {
         }
     }
 
+    /// The products of a group, where it can have tiles in its memory, and how many bytes these may have.
+    pub(super) fn group(self) -> Option<(&'static str, usize)> {
+        match self {
+            Self::Gpu(Backend::Cuda) => {
+                // What CUDA's guide grants to a group: on Hopper, which graphs that are only traced are for, and on each GPU from Ampere on.
+                let granted = match Backend::cuda_capability() {
+                    None | Some(90) => 227,
+                    Some(80..) => 99,
+                    Some(_) => return None,
+                };
+                Some((include_str!("source/group_cuda.h"), granted << 10))
+            }
+            Self::Gpu(Backend::Metal) => None,
+            #[cfg(test)]
+            Self::Host => Some((include_str!("source/group_loops.h"), 227 << 10)),
+        }
+    }
+
     /// About as many groups as run beside each other.
     pub(super) fn groups_at_once(self) -> usize {
         match self {
@@ -110,6 +128,8 @@ pub(crate) struct Parts {
     pub groups: [usize; 3],
     /// Threads of a group.
     pub threads: usize,
+    /// Bytes of a group's memory that the launch asks for.
+    pub memory: usize,
     pub target: Target,
 }
 
@@ -131,6 +151,7 @@ impl Parts {
             sizes: self.sizes,
             grid: [x * self.threads, y, z],
             group: [self.threads, 1, 1],
+            memory: self.memory,
         }
     }
 }

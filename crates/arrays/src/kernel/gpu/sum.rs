@@ -140,6 +140,7 @@ pub(crate) fn measure(by: Measure, read: &Read, inputs: &[Aval], target: Target)
         sizes: vec![0, 0, 0, 0, size(k)?, size(rank)?],
         groups: [read.n, 1, 1],
         threads: THREADS,
+        memory: 0,
         target,
     })
 }

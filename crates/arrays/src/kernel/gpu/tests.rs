@@ -10,7 +10,7 @@ use std::path::Path;
 use mlx_rs::{Array, Dtype};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Kernel, apply};
+use tacit_core::kernel::{Backend, Kernel, Launch, apply};
 use tacit_kernels::Orientation;
 
 use super::emulator::{Compiled, Job, Program};
@@ -123,8 +123,10 @@ fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
             (1, Dtype::Bfloat16),
             (8, Dtype::Bfloat16),
             (15, Dtype::Float16),
+            (33, Dtype::Bfloat16),
             (70, Dtype::Bfloat16),
             (70, Dtype::Float16),
+            (150, Dtype::Bfloat16),
         ];
         let hot = hot.into_iter().filter(|_| layout.k > LONG);
         for (m, dtype) in in_turn.chain(hot) {
@@ -132,7 +134,8 @@ fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
             let inputs = [&[x], children.as_slice()].concat();
             let parts = matmul(&layout, orientation, &avals(&inputs), target);
             // The matrix units take weights in the type of x.
-            let is_rounded = parts.as_ref().is_some_and(|parts| parts.label.contains("_tile"));
+            let is_rounded =
+                parts.as_ref().is_some_and(|parts| ["_tile", "_wide"].iter().any(|way| parts.label.contains(way)));
             let expected = move |inputs: &[Array]| {
                 if is_rounded {
                     with_rounded(layout, orientation, inputs)
@@ -155,7 +158,7 @@ fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     let n = layout.n / count;
     let depth = if orientation == Orientation::Transposed { layout.k } else { n } as i32;
     let stack = StackLayout { rows: layout, count, orientation };
-    let m = [2, 9][turn % 2];
+    let m = [2, 33][turn % 2];
     let x = normal(2, &[4, m, depth]).as_dtype(dtype).expect("a float type");
     let indices = |of: usize| Array::from_slice(&(0..5).map(|at| (at * 7 + 3) % of as u32).collect::<Vec<_>>(), &[5]);
     let inputs = [&[x, indices(4), indices(count)], children.as_slice()].concat();
@@ -179,6 +182,7 @@ fn all_cases() -> Vec<Case> {
     all.push(case(&Nf4::from(64), 272, 261));
     all.push(case(&Nf4::from(64), 264, 576));
     all.push(case(&Nf4::from(64), 25, 640));
+    all.push(case(&Nf4::from(64), 520, 320));
     all.push(case(&Int8 { granularity: Granularity::Block(576) }, 264, 576));
     all.push(case(&Affine { bits: 4, group: 64 }, 264, 576));
     all.push(case(&Affine { bits: 3, group: 32 }, 264, 640));
@@ -259,6 +263,29 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
     check(all_samples(Target::Host));
 }
 
+/// Launches for a matrix whose products fill a GPU, of which only shapes are needed: a few rows of x and all sizes of tiles.
+fn launches_of_large_products(backend: Backend) -> Vec<(Launch, Vec<Aval>, Vec<Dtype>)> {
+    let k = 1024;
+    let cases = [
+        case(&Nf4::from(64), 1, k),
+        case(&Affine { bits: 4, group: 64 }, 1, k),
+        case(&Int8 { granularity: Granularity::Row }, 1, k),
+        case(&Mxfp8 { rule: ScaleRule::Ceil }, 1, k),
+    ];
+    let mut launches = Vec::new();
+    for Case { layout, children } in &cases {
+        for (n, m) in [(16384, 1), (16384, 40), (16384, 100), (16384, 400), (4096, 400)] {
+            let of_rows = |child: &Array| Aval::new(&[n as i32, child.size() as i32], child.dtype());
+            let x = Aval::new(&[m, k as i32], Dtype::Bfloat16);
+            let inputs: Vec<Aval> = [x].into_iter().chain(children.iter().map(of_rows)).collect();
+            let layout = Layout { n, ..*layout };
+            let parts = matmul(&layout, Orientation::Transposed, &inputs, backend.into()).expect("has a source");
+            launches.push((parts.launch(), inputs, vec![Dtype::Bfloat16]));
+        }
+    }
+    launches
+}
+
 /// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
 #[test]
 fn their_sources_are_written_for_compilers() {
@@ -273,6 +300,7 @@ fn their_sources_are_written_for_compilers() {
         for (launch, inputs, outputs) in of_samples
             .chain(encode_tests::launches(backend))
             .chain(scale_gradients::launches(backend))
+            .chain(launches_of_large_products(backend))
             .chain(sum::launches(backend))
         {
             if written.insert(launch.name.clone()) {
@@ -327,6 +355,7 @@ fn exchange(barrier: &str) -> Parts {
         sizes: Vec::new(),
         groups: [1, 1, 1],
         threads: 64,
+        memory: 0,
         target: Target::Host,
     }
 }

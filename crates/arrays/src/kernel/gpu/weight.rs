@@ -39,6 +39,8 @@ pub(super) struct Weight {
     pub block: usize,
     /// Elements that share a scale, counted from a multiple of them: 64 at most.
     pub span: usize,
+    /// Whether codes are looked up in a table.
+    pub is_looked_up: bool,
 }
 
 impl Weight {
@@ -99,6 +101,7 @@ impl Weight {
             label,
             block,
             span,
+            is_looked_up: table.entries > 0,
         })
     }
 }

@@ -2,15 +2,22 @@
 
 #define TACIT_CUDA 1
 #define TACIT_FN __device__ __forceinline__
+#define TACIT_APART __device__ __noinline__
 #define TACIT_STATIC static constexpr int
 #define TACIT_DEVICE
 #define TACIT_CONSTANT
 #define TACIT_GROUP
 #define TACIT_THREAD
 #define TACIT_UNROLL _Pragma("unroll")
+#define TACIT_ROLLED _Pragma("unroll 1")
 // Read by lanes at different indices, which constant memory would serve one after the other.
 #define TACIT_TABLE(name, count) __device__ const unsigned int name[count]
 #define TACIT_GROUP_ARRAY(type, name, count) __shared__ __align__(16) type name[count]
+// The memory that a launch asks for, which may be more than an array can have. It begins at a multiple of 1024 bytes, for which 1023
+// more are asked for.
+#define TACIT_LAUNCH_ARRAY(type, name, count)      \
+  extern __shared__ unsigned char tacit_launched[]; \
+  type* name = (type*)(tacit_launched + (0u - (unsigned int)__cvta_generic_to_shared(tacit_launched)) % 1024u)
 #define TACIT_BARRIER() __syncthreads()
 #define TACIT_WARP_BARRIER() __syncwarp()
 #define TACIT_PLACE() \

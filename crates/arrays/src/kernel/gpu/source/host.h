@@ -17,14 +17,17 @@
 
 #define TACIT_HOST 1
 #define TACIT_FN inline
+#define TACIT_APART inline
 #define TACIT_STATIC static constexpr int
 #define TACIT_DEVICE
 #define TACIT_CONSTANT
 #define TACIT_GROUP
 #define TACIT_THREAD
 #define TACIT_UNROLL
+#define TACIT_ROLLED
 #define TACIT_TABLE(name, count) static const unsigned int name[count]
 #define TACIT_GROUP_ARRAY(type, name, count) type* name = (type*)host::group_array(#name, (count) * sizeof(type))
+#define TACIT_LAUNCH_ARRAY(type, name, count) TACIT_GROUP_ARRAY(type, name, count)
 #define TACIT_BARRIER() host::wait_for_group()
 #define TACIT_WARP_BARRIER() host::wait_for_warp()
 #define TACIT_PLACE() host::place()
