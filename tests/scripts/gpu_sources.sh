@@ -13,19 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 [[ $(uname -sm) == "Linux x86_64" ]] || { echo "skipped: the compilers are taken for Linux on x86-64"; exit 0; }
 target=$(mkdir -p "${CARGO_TARGET_DIR:=target}" && cd "$CARGO_TARGET_DIR" && pwd)
-compilers=$target/compilers
-if [[ ! -e $compilers/complete ]]; then
-    rm -rf "$compilers"
-    packages=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvcc==13.0.88 ziglang==0.15.2)
-    if ! { python3 -m venv "$compilers" && "$compilers/bin/pip" install --quiet --disable-pip-version-check --no-deps "${packages[@]}"; }; then
-        rm -rf "$compilers"
-        echo "the compilers cannot be had from pip"
-        exit 77
-    fi
-    touch "$compilers/complete"
-fi
-nvidia=$("$compilers/bin/python" -c 'import nvidia; print(next(iter(nvidia.__path__)))')/cu13
-chmod +x "$nvidia/bin/ptxas"
+source tests/scripts/gpu_sources/compilers.sh
 
 texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT

@@ -1,6 +1,6 @@
 """Compiles CUDA texts for GPUs that are not here, and says what registers and memory they take.
 
-    compile.py NVIDIA_FOLDER ARCHITECTURE TEXT...
+    compile.py NVIDIA_FOLDER ARCHITECTURE TEXT... [--into FOLDER]
 
 Fails where a text does not compile, and where a hot one spills registers, keeps anything in local memory, or has the compiler wait for
 units that shall work meanwhile."""
@@ -9,11 +9,15 @@ import ctypes
 import glob
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
 nvidia, architecture, *texts = sys.argv[1:]
+# Where the machine code stays.
+kept = texts[-1] if texts[-2:-1] == ["--into"] else None
+texts = texts[: -2 if kept else None]
 # The library loads this by its name.
 for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
     library = ctypes.CDLL(glob.glob(f"{nvidia}/lib/{name}")[0], mode=ctypes.RTLD_GLOBAL)
@@ -51,6 +55,8 @@ def compiled(path):
             file.write(ptx)
         command = [f"{nvidia}/bin/ptxas", "-v", f"-arch=sm_{architecture}", f"{folder}/text.ptx", "-o", f"{folder}/cubin"]
         assembled = subprocess.run(command, capture_output=True, text=True)
+        if kept and assembled.returncode == 0:
+            shutil.move(f"{folder}/cubin", f"{kept}/{name.removesuffix('.cu')}.cubin")
     if assembled.returncode != 0:
         return False, f"{name}: {assembled.stderr[:3000]}"
     said = assembled.stderr

@@ -5,6 +5,8 @@
 //! do. A third header, `host.h`, lets a CPU play a GPU in the tests.
 
 mod attention;
+#[cfg(test)]
+mod checks;
 mod dequantize;
 #[cfg(test)]
 mod emulator;

@@ -5,84 +5,15 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Kernel, Launch, apply};
 use tacit_kernels::{fp4, nearest::Table, nf4};
 
-use super::emulator::{Compiled, Job, Program};
-use super::source::{Parts, Target};
-use super::tests::{DTYPES, avals, bytes, numbers as floats_of};
+use super::checks::{Checks, Within, avals};
+use super::source::Target;
+use super::tests::DTYPES;
 use super::{encode_by, quantize};
 use crate::format::{Affine, Binary, E4m3, F16, Format, Granularity, Int8, Nf4, Nvfp4, Ternary};
 use crate::kernel::encode_by::EncodeBy;
 use crate::kernel::quantize::Quantize;
 use crate::kernel::tests::{normal, schemes};
 use crate::kernel::{Encoding, Scheme};
-
-/// A compiled launch with what it must give.
-struct Check {
-    name: String,
-    launch: Compiled,
-    inputs: Vec<Array>,
-    expected: Vec<Array>,
-    /// What floats may differ by.
-    tolerance: f32,
-}
-
-/// Launches of one program.
-#[derive(Default)]
-pub(super) struct Checks {
-    program: Program,
-    all: Vec<Check>,
-}
-
-impl Checks {
-    pub(super) fn add(&mut self, parts: Option<Parts>, inputs: Vec<Array>, expected: Vec<Array>, tolerance: f32) {
-        let parts = parts.expect("has a source");
-        let dtypes: Vec<Dtype> = expected.iter().map(Array::dtype).collect();
-        let name = format!("{} {:?}", parts.label, parts.sizes);
-        let launch = self.program.add(parts, &avals(&inputs), &dtypes);
-        self.all.push(Check { name, launch, inputs, expected, tolerance });
-    }
-
-    pub(super) fn run(&self) {
-        let job = |(at, check): (usize, &Check)| Job {
-            launch: check.launch.clone(),
-            order: at as u32 % 4,
-            at_end: at % 2 == 1,
-            inputs: check.inputs.iter().map(bytes).collect(),
-            lengths: check.expected.iter().map(Array::nbytes).collect(),
-        };
-        let jobs: Vec<Job> = self.all.iter().enumerate().map(job).collect();
-        let Some(emulator) = self.program.compile() else { return };
-        let results = emulator.run(&jobs).expect("runs");
-        assert_eq!(results.len(), self.all.len());
-        let mut wrong = Vec::new();
-        for (check, found) in self.all.iter().zip(&results) {
-            assert_eq!(check.expected.len(), found.len(), "{}", check.name);
-            for (at, (expected, found)) in check.expected.iter().zip(found).enumerate() {
-                if let Some(first) = first_difference(found, expected, check.tolerance) {
-                    wrong.push(format!("{}, result {at}: {first}", check.name));
-                }
-            }
-        }
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    }
-}
-
-/// Where bytes are not those of an array. NaN is NaN.
-fn first_difference(found: &[u8], expected: &Array, tolerance: f32) -> Option<String> {
-    let dtype = expected.dtype();
-    if !dtype.is_float() {
-        let expected = bytes(expected);
-        let at = found.iter().zip(&expected).position(|(found, expected)| found != expected)?;
-        return Some(format!("byte {at} of {} is {:#x}, not {:#x}", expected.len(), found[at], expected[at]));
-    }
-    let [found, expected] = [floats_of(found, dtype), floats_of(&bytes(expected), dtype)];
-    let is_equal = |a: f32, b: f32| {
-        a.to_bits() == b.to_bits()
-            || a.is_nan() && b.is_nan()
-            || tolerance > 0.0 && (a - b).abs() <= tolerance * b.abs()
-    };
-    let at = found.iter().zip(&expected).position(|(found, expected)| !is_equal(*found, *expected))?;
-    Some(format!("number {at} of {} is {:e}, not {:e}", expected.len(), found[at], expected[at]))
-}
 
 /// The formats of the CPU's tests, and blocks of every other kind: shorter than a byte has codes, of an odd length, and of
 /// several groups' length.
@@ -199,7 +130,7 @@ fn quantizing(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtyp
     let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
     let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(global).collect();
     let expected = apply(Quantize { scheme, block }, &wide(&inputs)).expect("quantizes");
-    checks.add(quantize(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, 0.0);
+    checks.add(quantize(&scheme, block, &avals(&inputs), checks.target()), inputs, expected, Within::Each(0.0));
 }
 
 /// By the scales of other elements, which all are in the range of, half of them, or few.
@@ -210,7 +141,7 @@ fn coding(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: D
     let made = apply(Quantize { scheme, block }, &other).expect("quantizes");
     let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(made[1..].iter().cloned()).chain(global).collect();
     let expected = apply(EncodeBy { scheme, block }, &wide(&inputs)).expect("codes");
-    checks.add(encode_by(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, 0.0);
+    checks.add(encode_by(&scheme, block, &avals(&inputs), checks.target()), inputs, expected, Within::Each(0.0));
 }
 
 /// Every launch with its inputs and the dtypes of its results.
@@ -234,7 +165,7 @@ pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Av
 
 #[test]
 fn codes_scales_and_biases_are_those_of_the_kernels_of_a_cpu() {
-    let mut checks = Checks::default();
+    let mut checks = Checks::new("encode");
     for (turn, (scheme, block)) in all_schemes().into_iter().enumerate() {
         for (at, dtype) in DTYPES.into_iter().enumerate() {
             let x = numbers(&scheme, block, dtype);
@@ -249,12 +180,12 @@ fn codes_scales_and_biases_are_those_of_the_kernels_of_a_cpu() {
             }
         }
     }
-    checks.run();
+    checks.finish();
 }
 
 #[test]
 fn what_a_cpu_refuses_is_coded_as_by_the_decomposition() {
-    let mut checks = Checks::default();
+    let mut checks = Checks::new("encode_not_finite");
     for (scheme, block) in all_schemes().into_iter().filter(|(_, block)| *block <= 64) {
         let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
         let mut x = normal(5, &[8 * 64 * 3]).as_slice::<f32>()[..8 * block].to_vec();
@@ -269,9 +200,14 @@ fn what_a_cpu_refuses_is_coded_as_by_the_decomposition() {
         if let Some(half) = scheme.half() {
             expected[0] = expected[0].view_dtype(half).expect("as wide");
         }
-        checks.add(quantize(&scheme, block, &avals(&inputs), Target::Host), inputs, expected, tolerance);
+        checks.add(
+            quantize(&scheme, block, &avals(&inputs), checks.target()),
+            inputs,
+            expected,
+            Within::Each(tolerance),
+        );
     }
-    checks.run();
+    checks.finish();
 }
 
 #[test]

@@ -5,14 +5,16 @@ mod scale_gradients;
 mod sum;
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
-use tacit_conformance::oracle::relative_error;
+use serde_json::{Value, json};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Kernel, Launch, apply};
 use tacit_kernels::Orientation;
 
+use super::checks::{Checks, Within, avals, bytes, numbers};
 use super::emulator::{Compiled, Job, Program};
 use super::source::{Parts, Target};
 use super::{dequantize, encode_tests, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
@@ -36,45 +38,6 @@ struct Sample {
     /// What a CPU's result may differ by.
     tolerance: f64,
     expected: Expected,
-}
-
-/// A compiled launch with what it must give.
-struct Check {
-    name: String,
-    launch: Compiled,
-    inputs: Vec<Vec<u8>>,
-    expected: Array,
-    tolerance: f64,
-}
-
-pub(super) fn bytes(array: &Array) -> Vec<u8> {
-    fn of<T: mlx_rs::ArrayElement + Copy, const N: usize>(array: &Array, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
-        array.as_slice::<T>().iter().flat_map(|&value| bytes(value)).collect()
-    }
-    array.eval().expect("evaluates");
-    match array.dtype() {
-        Dtype::Bool => of(array, |value: bool| [value.into()]),
-        Dtype::Uint8 => of(array, u8::to_le_bytes),
-        Dtype::Int8 => of(array, i8::to_le_bytes),
-        Dtype::Uint16 => of(array, u16::to_le_bytes),
-        Dtype::Uint32 => of(array, u32::to_le_bytes),
-        Dtype::Float16 => of(array, half::f16::to_le_bytes),
-        Dtype::Bfloat16 => of(array, half::bf16::to_le_bytes),
-        _ => of(array, f32::to_le_bytes),
-    }
-}
-
-/// Numbers by their bytes.
-pub(super) fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
-    match dtype {
-        Dtype::Float16 => bytes.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f32()).collect(),
-        Dtype::Bfloat16 => bytes.as_chunks().0.iter().map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect(),
-        _ => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
-    }
-}
-
-pub(super) fn avals(inputs: &[Array]) -> Vec<Aval> {
-    inputs.iter().map(Aval::from).collect()
 }
 
 /// What the CPU gives.
@@ -213,59 +176,25 @@ fn is_full() -> bool {
     std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full")
 }
 
-fn compare(name: &str, found: &[u8], expected: &Array, tolerance: f64) {
-    let dtype = expected.dtype();
-    let (found, expected) = (numbers(found, dtype), numbers(&bytes(expected), dtype));
-    assert_eq!(found.len(), expected.len(), "{name}");
-    if tolerance == 0.0 {
-        let is_equal = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-        let differs = found.iter().zip(&expected).enumerate().find(|(_, pair)| !is_equal(*pair));
-        assert!(differs.is_none(), "{name}: {differs:?}");
-    } else {
-        let [a, b] = [&found, &expected].map(|numbers| Array::from_slice(numbers, &[numbers.len() as i32]));
-        let error = relative_error(&a, &b).expect("compares");
-        assert!(error <= tolerance, "{name}: {error}");
+/// Runs or writes samples.
+fn check(name: &'static str, samples: impl Fn(Target) -> Vec<Sample>) {
+    let mut checks = Checks::new(name);
+    for Sample { parts, inputs, tolerance, expected, .. } in samples(checks.target()) {
+        let within = if tolerance == 0.0 { Within::Each(0.0) } else { Within::All(tolerance) };
+        let expected = expected(&inputs);
+        checks.add(Some(parts), inputs, vec![expected], within);
     }
-}
-
-/// Runs samples on the CPU that plays a GPU.
-fn check(samples: Vec<Sample>) {
-    let mut program = Program::default();
-    let add = |sample: Sample| {
-        let name = format!("{} {:?}", sample.parts.label, sample.parts.sizes);
-        Check {
-            name,
-            launch: program.add(sample.parts, &avals(&sample.inputs), &[sample.dtype]),
-            expected: (sample.expected)(&sample.inputs),
-            inputs: sample.inputs.iter().map(bytes).collect(),
-            tolerance: sample.tolerance,
-        }
-    };
-    let checks: Vec<Check> = samples.into_iter().map(add).collect();
-    let Some(emulator) = program.compile() else { return };
-    let job = |(at, check): (usize, &Check)| Job {
-        launch: check.launch.clone(),
-        order: at as u32 % 4,
-        at_end: at % 2 == 1,
-        inputs: check.inputs.clone(),
-        lengths: vec![check.expected.nbytes()],
-    };
-    let jobs: Vec<Job> = checks.iter().enumerate().map(job).collect();
-    let results = emulator.run(&jobs).expect("runs");
-    assert_eq!(results.len(), checks.len());
-    for (check, found) in checks.iter().zip(&results) {
-        compare(&check.name, &found[0], &check.expected, check.tolerance);
-    }
+    checks.finish();
 }
 
 #[test]
 fn they_give_what_the_kernels_of_a_cpu_give() {
-    check(all_samples(Target::Host));
+    check("products", all_samples);
 }
 
 /// Launches for a matrix whose products fill a GPU, of which only shapes are needed: a few rows of x and all sizes of tiles.
 fn launches_of_large_products(backend: Backend) -> Vec<(Launch, Vec<Aval>, Vec<Dtype>)> {
-    let k = 1024;
+    let k = 16384;
     let cases = [
         case(&Nf4::from(64), 1, k),
         case(&Affine { bits: 4, group: 64 }, 1, k),
@@ -309,6 +238,26 @@ fn their_sources_are_written_for_compilers() {
             }
         }
     }
+}
+
+/// The large ones go to the folder that `TACIT_GPU_CASES` names, where `tests/gpu/cases.py` measures them.
+#[test]
+fn large_products_are_written_to_be_measured() {
+    let Some(folder) = std::env::var_os("TACIT_GPU_CASES") else { return };
+    let folder = Path::new(&folder);
+    let mut lines = String::new();
+    for (launch, inputs, outputs) in launches_of_large_products(Backend::Cuda) {
+        let text = signature::function(&launch, Backend::Cuda, &inputs, &outputs);
+        std::fs::write(folder.join(format!("{}.cu", launch.name)), text).expect("writes");
+        let of =
+            |aval: &Aval| json!({"dtype": format!("{:?}", aval.dtype).to_lowercase(), "shape": aval.shape.clone()});
+        let Launch { name, sizes, grid, group, memory, .. } = launch;
+        let inputs: Vec<Value> = inputs.iter().map(of).collect();
+        let line =
+            json!({"name": name, "sizes": sizes, "grid": grid, "group": group, "memory": memory, "inputs": inputs});
+        let _ = writeln!(lines, "{line}");
+    }
+    std::fs::write(folder.join("large.json"), lines).expect("writes");
 }
 
 #[test]

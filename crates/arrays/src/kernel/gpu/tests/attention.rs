@@ -2,10 +2,11 @@
 
 use mlx_rs::{Array, Dtype, ops};
 
-use super::{Sample, avals, check, is_full, normal, on_cpu};
+use super::{Sample, check, is_full, normal, on_cpu};
 use crate::format::mx::ScaleRule;
 use crate::format::{Affine, Bf16, E4m3, F16, Fp4, Granularity, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4};
 use crate::kernel::gpu::attention;
+use crate::kernel::gpu::checks::avals;
 use crate::kernel::gpu::source::Target;
 use crate::kernel::tests::{Case, case};
 use crate::kernel::{Attend, Groups, Hiding, StoredTokens};
@@ -180,7 +181,7 @@ pub(super) fn large_samples(target: Target) -> Vec<Sample> {
 
 #[test]
 fn attention_gives_what_that_of_a_cpu_gives() {
-    check(samples(is_full(), Target::Host));
+    check("attention", |target| samples(is_full(), target));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
-use super::{avals, normal};
+use super::normal;
 use crate::format::{Affine, Granularity, Int8, Mxfp8, Nvfp4, mx::ScaleRule};
 use crate::kernel::Scaling;
-use crate::kernel::gpu::encode_tests::Checks;
+use crate::kernel::gpu::checks::{Checks, Within, avals};
 use crate::kernel::gpu::source::{Parts, Target};
 use crate::kernel::scale_gradients::ScaleGradients;
 use crate::kernel::tests::{Case, case, cases};
@@ -49,13 +49,13 @@ pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Av
 
 #[test]
 fn gradients_of_scales_are_those_of_the_kernel_of_a_cpu() {
-    let mut checks = Checks::default();
+    let mut checks = Checks::new("scale_gradients");
     for case in trained() {
         let made = inputs(&case);
         let expected = apply(ScaleGradients { layout: case.layout }, &made).expect("runs");
-        checks.add(parts(&case, Target::Host), made, expected, 1e-6);
+        checks.add(parts(&case, checks.target()), made, expected, Within::Each(1e-6));
     }
-    checks.run();
+    checks.finish();
 }
 
 #[test]

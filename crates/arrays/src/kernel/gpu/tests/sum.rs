@@ -4,9 +4,8 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
-use super::avals;
 use crate::format::{Affine, Binary, Format, Granularity, Int8, Mxfp8, Nf4, Nvfp4, mx::ScaleRule};
-use crate::kernel::gpu::encode_tests::Checks;
+use crate::kernel::gpu::checks::{Checks, Within, avals};
 use crate::kernel::gpu::source::{Parts, Target};
 use crate::kernel::gpu::{measure, quantize_sum};
 use crate::kernel::sum::{MeasureSum, QuantizeSum};
@@ -76,24 +75,24 @@ pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Av
 
 #[test]
 fn rows_of_sums_measure_what_the_kernel_of_a_cpu_measures() {
-    let mut checks = Checks::default();
+    let mut checks = Checks::new("measure_sum");
     for (kernel, inputs) in measured() {
         let MeasureSum { read, by } = kernel;
         let tolerance = if by == Measure::Norm { 2e-7 } else { 0.0 };
-        let parts = measure(by, &read, &avals(&inputs), Target::Host);
+        let parts = measure(by, &read, &avals(&inputs), checks.target());
         let expected = apply(kernel, &inputs).expect("measures");
-        checks.add(parts, inputs, expected, tolerance);
+        checks.add(parts, inputs, expected, Within::Each(tolerance));
     }
-    checks.run();
+    checks.finish();
 }
 
 #[test]
 fn codes_of_sums_are_those_of_the_kernel_of_a_cpu() {
-    let mut checks = Checks::default();
+    let mut checks = Checks::new("quantize_sum");
     for (kernel, inputs) in quantized() {
-        let parts = parts(&kernel, &inputs, Target::Host);
+        let parts = parts(&kernel, &inputs, checks.target());
         let expected = apply(kernel, &inputs).expect("quantizes");
-        checks.add(Some(parts), inputs, expected, 0.0);
+        checks.add(Some(parts), inputs, expected, Within::Each(0.0));
     }
-    checks.run();
+    checks.finish();
 }
