@@ -18,6 +18,14 @@ pub(super) struct Behind<'a, S> {
     since: Vec<u32>,
 }
 
+/// What a model was before a round.
+pub(super) struct Before<S> {
+    state: S,
+    unseen: Vec<u32>,
+    mark: Option<Mark>,
+    since: Vec<u32>,
+}
+
 impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
     pub(super) fn new(steps: Steps<'a, S>) -> Self {
         Self { steps, unseen: Vec::new(), mark: None, since: Vec::new() }
@@ -49,6 +57,19 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
     pub(super) fn mark(&mut self) {
         self.mark = self.steps.state.mark();
         self.since.clear();
+    }
+
+    /// What it is, until it sees tokens of a round. It is marked anew then.
+    pub(super) fn before(&mut self) -> Before<S> {
+        let state = self.steps.state.clone();
+        Before { state, unseen: self.unseen.clone(), mark: self.mark.take(), since: self.since.clone() }
+    }
+
+    /// The round did not take place.
+    pub(super) fn restore(&mut self, before: Before<S>) {
+        let Before { state, unseen, mark, since } = before;
+        *self.steps.state = state;
+        (self.unseen, self.mark, self.since) = (unseen, mark, since);
     }
 
     /// The state has seen what it had not.

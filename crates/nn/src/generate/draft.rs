@@ -136,7 +136,7 @@ impl<D: Draft + ?Sized> Draft for &mut D {
 pub struct Drawing<'a> {
     /// The sampler.
     pub sampler: &'a Sampler,
-    /// Its state at the end of the text. A draft draws from a clone.
+    /// Its state at the end of the text, with a key of the draft's own. A draft draws from a clone.
     pub state: &'a SamplerState,
     /// The number of tokens that the model has logits of.
     pub vocabulary: i32,

@@ -6,7 +6,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result, Tree};
 
-use super::behind::Behind;
+use super::behind::{Before, Behind};
 use super::steps::Steps;
 use super::{Draft, Drawing, GenerateOptions, Proposal, Trim};
 
@@ -20,8 +20,8 @@ pub struct DraftModel<'a, S> {
     most: usize,
     /// How many tokens it proposed last.
     proposed: usize,
-    /// Its state before them, until they are computed.
-    before: Option<S>,
+    /// What it was before them, until they are computed.
+    before: Option<Before<S>>,
 }
 
 impl<'a, S: Tree + Clone + Trim> DraftModel<'a, S> {
@@ -71,7 +71,7 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
     }
 
     fn propose(&mut self, count: usize, drawing: &Drawing<'_>) -> Result<Option<Proposal>> {
-        self.before = Some(self.model.steps.state.clone());
+        self.before = Some(self.model.before());
         let drafted = self.drafted(count, drawing).inspect_err(|_| self.fail())?;
         self.proposed = count;
         Ok(Some(drafted))
@@ -95,7 +95,7 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
 
     fn fail(&mut self) {
         if let Some(before) = self.before.take() {
-            *self.model.steps.state = before;
+            self.model.restore(before);
         }
     }
 }

@@ -139,18 +139,23 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
     }
 
     fn propose_and_judge(&mut self, most: usize) -> Result<Round> {
+        // What is drawn for a draft is drawn for nothing else, in this round or in another: else what it draws would tell of what it
+        // is judged by, and the tokens would not be the model's.
+        let (key, now) = random::split(&self.sampling.key, 2)?;
+        let (for_draft, own) = random::split(&now, 2)?;
         let proposal = match self.model.steps.vocabulary.filter(|_| most > 0) {
             // What the model does not know is not proposed: with its first step that is known.
             None => None,
             Some(vocabulary) => {
-                let drawing = Drawing { sampler: &self.sampler, state: &self.sampling, vocabulary };
+                let state = SamplerState { key: for_draft, ..self.sampling.clone() };
+                let drawing = Drawing { sampler: &self.sampler, state: &state, vocabulary };
                 let proposal = self.draft.propose(most, &drawing)?;
                 proposal.map(|proposal| checked(proposal, most, vocabulary)).transpose()?
             }
         };
         self.model.mark();
         match proposal {
-            Some(proposal) => self.judge(proposal),
+            Some(proposal) => self.judge(proposal, &own, key),
             None => self.alone(),
         }
     }
@@ -166,8 +171,9 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         Ok(Round { drafted: None, stay, next: drawn.tokens, valid: drawn.valid, recent, key: sampling.key })
     }
 
-    /// What the model says of tokens that may follow.
-    fn judge(&mut self, Proposal { tokens: drafted, law, valid }: Proposal) -> Result<Round> {
+    /// What the model says of tokens that may follow, with a key for this and one for the next round.
+    fn judge(&mut self, proposal: Proposal, own: &Array, key: Array) -> Result<Round> {
+        let Proposal { tokens: drafted, law, valid } = proposal;
         let count = drafted.dim(0);
         let seen = ops::concatenate(&[&self.model.tokens(), &drafted.expand_dims(0)?], 1)?;
         let logits = self.model.steps.logits(&seen)?;
@@ -180,8 +186,7 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         let logits = logits.try_index((0, given - count - 1.., ..))?;
         let recent = self.sampling.recent.as_ref();
         let recent = recent.map(|recent| Sampler::recent_along(recent, &drafted)).transpose()?;
-        let (key, now) = random::split(&self.sampling.key, 2)?;
-        let mut rows = SamplerState { key: now.clone(), recent: recent.clone() };
+        let mut rows = SamplerState { key: own.clone(), recent: recent.clone() };
         let mut valid: Vec<Array> = valid.into_iter().collect();
         let (stay, next);
         if self.sampler.temperature == 0.0 {
@@ -192,7 +197,7 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         } else {
             let ours = self.sampler.probabilities(&logits, &rows)?;
             let law = law.map_or_else(|| certain(&drafted, vocabulary), Ok)?;
-            (stay, next) = Verdict::of(&drafted, &ours, &law)?.draw(&now)?;
+            (stay, next) = Verdict::of(&drafted, &ours, &law)?.draw(own)?;
             valid.push(ours.sum_axis(-1, None)?.is_finite()?);
         }
         Ok(Round { drafted: Some(drafted), stay, next, valid: ops::concatenate(&valid, 0)?, recent, key })

@@ -204,6 +204,30 @@ fn drawn_tokens_of_a_draft_are_distributed_as_the_models() -> Result<()> {
     Ok(())
 }
 
+/// Whatever came before, the next token of such a model is drawn from the same distribution.
+#[test]
+fn drawn_tokens_of_a_draft_do_not_tell_of_those_that_follow() -> Result<()> {
+    let logits = [0.0f32, 1.0, -0.5, 0.7];
+    let table = ops::broadcast_to(Array::from_slice(&logits, &[1, 4]), &[4, 4])?;
+    let sampler = Sampler { temperature: 1.0, ..Sampler::default() };
+    let expected = sampler.probabilities(&Array::from_slice(&logits, &[1, 4]), &sampler.start(0, &[[0]])?)?;
+    let alike: f64 = expected.as_slice::<f32>().iter().map(|&p| f64::from(p * p)).sum();
+    let count = 2000;
+    // All drafts of the model itself are accepted; of another, some are.
+    let other = ops::broadcast_to(Array::from_slice(&[0.4f32, 0.6, 0.0, 0.2], &[1, 4]), &[4, 4])?;
+    for draft in [&table, &other] {
+        let options = GenerateOptions { sampler: sampler.clone(), seed: 5, ..options(count) };
+        let (made, _) = with_draft([&table, draft], [4, count], options)?;
+        for apart in 1..=8 {
+            let pairs = (made.len() - apart) as f64;
+            let found = made.iter().zip(&made[apart..]).filter(|(one, other)| one == other).count() as f64 / pairs;
+            let deviation = (alike * (1.0 - alike) / pairs).sqrt();
+            assert!((found - alike).abs() <= 4.5 * deviation, "{apart} apart: {found}, not {alike}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_draft_or_a_model_that_fails_leaves_both_states_as_they_were() -> Result<()> {
     for of_draft in [true, false] {
