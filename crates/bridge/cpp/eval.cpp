@@ -49,9 +49,13 @@ bool evaluated_here(std::vector<array>& outputs) {
   }
   auto start = Clock::now();
   std::vector<std::pair<array, Failure>> failed;
+  failed.reserve(plans->size());
   for (auto& plan : *plans) {
     if (auto failure = run_here(plan)) {
       failed.emplace_back(plan, std::move(failure));
+    } else {
+      // At once: should the next not begin, this one must not run again, on memory that it wrote into.
+      make_available(plan);
     }
   }
   encoded = 0;

@@ -28,12 +28,6 @@ bool is_readable(const array& value) {
   return value.is_available() && !value.is_tracer() && lies_row_by_row(value);
 }
 
-// An array that MLX need not evaluate any more.
-void make_available(array& value) {
-  value.set_status(array::Status::available);
-  value.detach();
-}
-
 // A kernel of many inputs and many results. MLX has each result of a node hold all its inputs; so this one has a single
 // result without elements, which stands for all of them, and a `PlanResult` takes each from it.
 class PlanKernel : public HostKernel {
@@ -150,8 +144,10 @@ class PlanResult : public Primitive {
   PlanResult(mlx::core::Stream stream, size_t place) : Primitive(stream), place_(place) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    // First what another thread is refused, which takes nothing then.
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     take(inputs[0], outputs[0]);
-    mlx::core::cpu::get_command_encoder(stream()).set_output_array(outputs[0]);
+    encoder.set_output_array(outputs[0]);
   }
 
   // Has `output` be the result; `all` is the plan's node, which has run.
@@ -178,14 +174,25 @@ class PlanResult : public Primitive {
 
 }  // namespace
 
+void make_available(array& value) {
+  value.set_status(array::Status::available);
+  value.detach();
+}
+
 std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs) {
   std::vector<array> plans;
+  std::optional<mlx::core::Stream> own;
   for (const auto& output : outputs) {
     if (output.is_available()) {
       continue;
     }
     if (output.status() != array::Status::unscheduled || output.is_tracer() || !is_planned(output)) {
       return std::nullopt;
+    }
+    // MLX refuses an array of another thread, which may evaluate it as well.
+    if (auto stream = output.primitive().stream(); !own || *own != stream) {
+      mlx::core::cpu::get_command_encoder(stream);
+      own = stream;
     }
     const auto& all = output.inputs().front();
     auto known = std::any_of(plans.begin(), plans.end(), [&](const array& plan) { return plan.id() == all.id(); });
@@ -207,7 +214,8 @@ Failure run_here(array& plan) {
 void take_here(std::vector<array>& plans, std::vector<array>& outputs) {
   std::for_each(plans.begin(), plans.end(), make_available);
   for (auto& output : outputs) {
-    if (is_planned(output)) {
+    // What is there already has been taken, also where MLX let it keep its primitive, as a gradient has it do.
+    if (output.status() == array::Status::unscheduled && is_planned(output)) {
       auto all = output.inputs().front();
       static_cast<const PlanResult&>(output.primitive()).take(all, output);
       make_available(output);

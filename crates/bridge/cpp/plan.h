@@ -35,6 +35,9 @@ std::shared_ptr<Primitive> with_known(Primitive& plan, std::vector<Residents> re
 // and now: all that they read is there. Nothing where MLX has more to do.
 std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs);
 
+// Notes that an array is there, so that MLX need not evaluate it any more.
+void make_available(array& value);
+
 // Runs a plan on this thread, and gives its failure, if it fails.
 Failure run_here(array& plan);
 

@@ -7,6 +7,7 @@
 
 #include "bridge.h"
 #include "group.h"
+#include "pages.h"
 #include "replay.h"
 #include "shapeless.h"
 
@@ -288,7 +289,13 @@ bool tacit_program_matches(
 
 // Inputs that follow each other and stay what they are; null where a call must be given them.
 int tacit_program_know(const Program* program, size_t first, const Handle* inputs, size_t count, Known** known) {
-  return guarded([&] { *known = program->know(first, inputs, count).release(); });
+  return guarded([&] {
+    auto made = program->know(first, inputs, count);
+    if (made != nullptr) {
+      join_pages(made->arrays);
+    }
+    *known = made.release();
+  });
 }
 
 void tacit_known_free(Known* known) {

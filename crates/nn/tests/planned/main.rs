@@ -5,4 +5,5 @@
 use tacit_blas as _;
 use tacit_fusion as _;
 
+mod pages;
 mod stamps;
