@@ -68,6 +68,7 @@ fn every_handler_is_registered() {
         rotated_concatenate: concatenate of Rotated, ..
         rotated_update: any update primitive of Rotated, ..
         scaled_add: add of Scaled, dense
+        scaled_channels_gather_mm: gather_mm of dense, ScaledChannels, dense, dense
         scaled_sum: sum of Scaled
         scores_add: add of Scores, dense
         scores_astype: as_type of Scores

@@ -45,6 +45,14 @@ impl Hessian {
             let damped = gram.as_dtype(Dtype::Float64)?.add(added.as_dtype(Dtype::Float64)?)?;
             let turned = |x: &Array, order: &Array| Ok::<_, Error>(x.take_axis(order, 0)?.take_axis(order, 1)?);
             let lower = linalg::cholesky(turned(&damped, &index(&reversed))?, None)?;
+            // MLX does not say where a matrix has no such triangle: what is left of the factorization has a pivot that is none.
+            let pivots = lower.diagonal(None, None, None)?.as_dtype(Dtype::Float32)?;
+            if !pivots.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
+                return Err(Error::invalid(
+                    format!("the sums of products of {k} inputs are not positive definite with a damping of {damping}"),
+                    "give `Gptq` more damping, such as 0.01, or observe more rows",
+                ));
+            }
             let upper = linalg::tri_inv(turned(&lower, &index(&back))?, Some(true))?.as_dtype(Dtype::Float32)?;
             transforms::eval([&upper])?;
             Ok(upper)
@@ -57,5 +65,24 @@ impl Hessian {
         let inverse = with_stream(&Stream::cpu(), || linalg::tri_inv(block, Some(true)))?;
         transforms::eval([&inverse])?;
         Ok(inverse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_triangle_is_refused() {
+        // No rows have such sums; rounding can come near it.
+        let gram = Array::from_slice(&[1f32, 2.0, 2.0, 1.0], &[2, 2]);
+        let error = Hessian::new(&gram, 0.01, false).err().expect("it has no triangle");
+        expect![[r"
+            the sums of products of 2 inputs are not positive definite with a damping of 0.01
+            help: give `Gptq` more damping, such as 0.01, or observe more rows"]]
+        .assert_eq(&error.to_string());
+        assert!(Hessian::new(&gram, 1.5, true).is_ok());
     }
 }

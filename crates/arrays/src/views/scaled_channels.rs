@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use mlx_rs::Array;
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+use mlx_rs::{Array, ops};
+use tacit_core::primitives::GatherMM;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::{check_float, check_made};
@@ -138,6 +139,25 @@ impl Linear for ScaledChannels {
         }
         let result = implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?;
         implicit((result, &self.factors), |(result, factors)| times(&result, &factors, behind))
+    }
+}
+
+/// The products of chosen matrices with chosen ones of a stack, such as the experts of a mixture.
+#[handler]
+pub(crate) fn scaled_channels_gather_mm(
+    op: &GatherMM,
+    x: &Array,
+    w: &ScaledChannels,
+    left: &Array,
+    right: &Array,
+) -> Result<Value> {
+    let behind = w.aval.shape.len() - 1 - w.axis;
+    let sorted = op.left_sorted || op.right_sorted;
+    let chosen = |x: &Array| implicit((x, &w.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, sorted));
+    match behind {
+        0 => implicit((chosen(x)?, &w.factors), |(result, factors)| times(&result, &factors, 0)),
+        1 => chosen(&times(x, &w.factors, 0)?),
+        _ => Err(Error::decline("whole matrices are scaled")),
     }
 }
 

@@ -4,8 +4,9 @@ use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, AnyFormat, Quantizer};
 use tacit_arrays::{AffineArray, Awq, Calibrate, Gptq, Observation, Observed, ScaledChannels};
+use tacit_conformance::assert_close;
 use tacit_conformance::oracle::floats;
-use tacit_core::{Policy, Result, Value, implicit};
+use tacit_core::{Error, Policy, Result, Value, implicit};
 
 use crate::messages::check;
 use crate::nf4_format::CODEBOOK;
@@ -378,4 +379,31 @@ fn bad_observations_and_formats() {
         kernel Nf4Quantize failed: element 0 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]],
     );
+}
+
+#[test]
+fn experts_with_scaled_inputs_or_results_are_multiplied_as_they_are_stored() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let (left, right) = (Array::from_slice(&[0u32, 2, 1, 0], &[4]), Array::from_slice(&[1u32, 0, 2, 1], &[4]));
+    for dtype in [Dtype::Float32, Dtype::Bfloat16] {
+        let codes = format("nf4:32").quantize(&normal(1, &[3, 16, 64]).as_dtype(dtype)?)?;
+        let x = normal(2, &[3, 5, 64]).as_dtype(dtype)?;
+        for axis in [-1, -2] {
+            let factors = normal(3, &[if axis == -1 { 64 } else { 16 }]).abs()?;
+            let w = ScaledChannels::new(codes.clone(), &factors, axis)?;
+            let dense = {
+                let _allow = Policy::Allow.scope();
+                Value::from(w.clone()).dense()?
+            };
+            let product =
+                |x: &Array, w: Array| Ok::<_, Error>(ops::gather_mm(x, w.swap_axes(1, 2)?, &left, &right, None)?);
+            let found = implicit(w, |w| product(&x, w))?.dense()?;
+            assert_eq!(found.dtype(), dtype);
+            // MLX has no such product of half floats.
+            let [x, dense] = [&x, &dense].map(|array| array.as_dtype(Dtype::Float32));
+            let (found, expected) = (found.as_dtype(Dtype::Float32)?, product(&x?, dense?)?);
+            assert_close!(found, expected, if dtype == Dtype::Float32 { 1e-5 } else { 2e-2 });
+        }
+    }
+    Ok(())
 }

@@ -275,6 +275,12 @@ fn bad_weights_and_activations() {
         the activations are f32[], which has no axis of inputs
         help: give activations with the inputs along the last axis"#]],
     );
+    check(
+        Observation::of(&normal(1, &[0, 8])),
+        expect![[r#"
+        an activation is f32[0,8], which has no elements
+        help: keep an empty array dense"#]],
+    );
     let [a, b] = [2, 3].map(|k| Observation::of(&normal(1, &[4, k])).expect("finite"));
     check(
         a.plus(&b),

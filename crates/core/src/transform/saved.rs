@@ -42,7 +42,8 @@ use crate::{Aval, Error, Result, Tree, Value, trace};
 ///
 /// Call it inside what takes the gradient. Under `vmap`, and within an [`implicit`](crate::implicit()) around the gradient, it
 /// saves nothing, and the gradients are those of `f`. A [`checkpoint`](super::checkpoint()) inside `f` holds what goes into it
-/// in this form, and computes its inside again.
+/// in this form, and computes its inside again. A vjp that divides by an activation, as that of a logarithm does, divides by what
+/// stands for it, which may be 0.
 ///
 /// # Errors
 ///
