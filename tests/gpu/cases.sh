@@ -13,7 +13,7 @@ source tests/scripts/gpu_sources/compilers.sh
 cases=$(mktemp -d)
 trap 'rm -rf "$cases"' EXIT
 TACIT_GPU_CASES=$cases cargo test --quiet --locked -p tacit-arrays --lib kernel::gpu >/dev/null
-"$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 90a "$cases"/*.cu --into "$cases" | tail -n 1
+"$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 90a "$cases"/*.cu --into "$cases" | grep -E '^error|texts for'
 rm "$cases"/*.cu
 tar --create --file - --directory "$cases" . | xz -2 --threads=0 >"$folder/cases.tar.xz"
 ls -l "$folder/cases.tar.xz"

@@ -32,17 +32,16 @@ found=0
 "$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 90a "${chosen[@]}" || found=1
 # The instructions of older GPUs are others in the products of many rows alone.
 older=()
-tiles=0
-wide=0
+wide=()
 for text in "${chosen[@]}"; do
     case $text in
-    *_wide64_64_* | *_wide64_128_*) ((wide++ >= 2)) || older+=("$text") ;;
-    *_h1_* | *_tile*) ((tiles++ >= 3)) || older+=("$text") ;;
+    *_wide64_64_* | *_wide64_128_*) ((${#wide[@]} >= 3)) || wide+=("$text") ;;
+    *_h1_* | *_tile*) ((${#older[@]} >= 3)) || older+=("$text") ;;
     esac
 done
-for architecture in 80 75; do
-    "$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" "$architecture" "${older[@]}" || found=1
-done
+"$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 80 "${older[@]}" "${wide[@]}" || found=1
+# Older ones have no room for wide tiles.
+"$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 75 "${older[@]}" || found=1
 
 # What Metal has not.
 if grep -nE '\bdouble\b|\bstd::|\bthrow\b|\btry\b|\bnew\b|\bvirtual\b|\bgoto\b|__shared__|__device__|\basm\b|long long' "$texts"/*.metal |

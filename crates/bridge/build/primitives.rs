@@ -44,6 +44,7 @@ type Version = [u32; 3];
 struct Flags {
     commutative: bool,
     linear: bool,
+    divides: bool,
     errors: &'static str,
     rows: &'static str,
     indices: &'static str,
@@ -186,6 +187,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         match (flag, rows, indices, errors) {
             ("commutative", ..) => all.commutative = true,
             ("linear", ..) => all.linear = true,
+            ("divides", ..) => all.divides = true,
             _ if flag.starts_with("since=") => since = Some(since_version(line, &flag["since=".len()..])?),
             (_, Some((rows, _)), ..) => all.rows = rows,
             (_, _, Some((indices, ..)), _) => all.indices = indices,
@@ -424,7 +426,7 @@ fn rust(table: &Table, mlx: Version) -> String {
         let _ = writeln!(
             out,
             "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
-             linear: {}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, since: {:?}, fields: &[{fields}], \
+             linear: {}, divides: {}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, since: {:?}, fields: &[{fields}], \
              doc: {:?} }},",
             row.name,
             row.prefix,
@@ -433,6 +435,7 @@ fn rust(table: &Table, mlx: Version) -> String {
             variant(&row.class),
             row.flags.commutative,
             row.flags.linear,
+            row.flags.divides,
             variant(row.flags.errors),
             variant(row.flags.rows),
             variant(row.flags.indices),

@@ -187,8 +187,11 @@ int tacit_gpu() {
   return mlx::core::is_available(mlx::core::Device(mlx::core::Device::gpu)) ? static_cast<int>(gpu_backend()) : -1;
 }
 
-// The compute capability of CUDA's GPU, such as 90, or -1 where there is none.
-int tacit_cuda_capability() {
-  return mlx::core::cu::is_available() ? static_cast<int>(tacit::cuda_capability(mlx::core::Device(mlx::core::Device::gpu))) : -1;
+// The compute capability of CUDA's GPU, such as 90, or 0 where there is none.
+int tacit_cuda_capability(uint32_t* capability) {
+  return guarded([&] {
+    mlx::core::Device gpu(mlx::core::Device::gpu);
+    *capability = mlx::core::cu::is_available() ? static_cast<uint32_t>(cuda_capability(gpu)) : 0;
+  });
 }
 }

@@ -17,8 +17,8 @@ namespace tacit {
 namespace {
 
 // What Rust says of a primitive by the table: its vjp reads nothing; it gives the elements of its operand in another place,
-// shape or dtype.
-constexpr uint8_t kLinear = 1, kView = 2;
+// shape or dtype; its vjp divides by something of what it reads.
+constexpr uint8_t kLinear = 1, kView = 2, kDivides = 4;
 
 struct Form {
   // Takes an array, and the cotangents before which nothing is decoded; gives the decoded array, then its codes.

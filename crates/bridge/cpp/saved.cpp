@@ -4,7 +4,8 @@
 // all that read it, and each primitive whose vjp may read something is told to ask for it here. MLX then differentiates as
 // ever. A vjp is given arrays without data for its operands and results; what of these its gradients turn out to depend on
 // is held: its codes are made before the gate opens, and the array without data becomes what is decoded of them, no earlier
-// than there are cotangents. So nothing is held that no gradient reads, and no list of primitives says what that is.
+// than there are cotangents. So nothing is held that no gradient reads, and no list of primitives says what that is. Arrays of
+// which a vjp divides by something stay as they are, for all that read them: small numbers become 0 in codes.
 //
 // What the gradients depend on by way of whole numbers alone, such as the mask of a maximum, is computed in the forward pass,
 // and is exact.
@@ -86,12 +87,14 @@ bool is_saving(const array& node) {
 void save(
     std::shared_ptr<const Form> form, const std::vector<array>& inputs, const std::vector<array>& outputs) {
   std::unordered_set<uintptr_t> inside;
+  // What has no gate.
+  std::unordered_set<uintptr_t> plain;
   std::unordered_map<uintptr_t, array> gates;
   for (const auto& input : inputs) {
     inside.insert(input.id());
   }
   auto through = [&](const array& value) {
-    if (!inside.contains(value.id()) || !is_float(value) || gate_of(value) != nullptr) {
+    if (!inside.contains(value.id()) || plain.contains(value.id()) || !is_float(value) || gate_of(value) != nullptr) {
       return value;
     }
     auto gate = gates.find(value.id());
@@ -103,8 +106,17 @@ void save(
       return;
     }
     nodes.push_back(node);
+    auto divides = (form->kind_of(node) & kDivides) != 0;
     for (const auto& result : node.outputs()) {
       inside.insert(result.id());
+      if (divides) {
+        plain.insert(result.id());
+      }
+    }
+    if (divides) {
+      for (const auto& operand : node.inputs()) {
+        plain.insert(operand.id());
+      }
     }
   });
   std::vector<std::pair<array, std::shared_ptr<Saving>>> saving;
@@ -121,8 +133,9 @@ void save(
     for (auto& result : results) {
       result.inputs() = operands;
     }
-    auto reads_nothing = (form->kind_of(node) & kLinear) != 0 || made_by<mlx::core::StopGradient>(node) != nullptr;
-    if (!is_saving(node) && !reads_nothing && std::any_of(results.begin(), results.end(), is_float)) {
+    auto reads_no_codes =
+        (form->kind_of(node) & (kLinear | kDivides)) != 0 || made_by<mlx::core::StopGradient>(node) != nullptr;
+    if (!is_saving(node) && !reads_no_codes && std::any_of(results.begin(), results.end(), is_float)) {
       auto primitive = std::make_shared<Saving>(node.primitive_ptr(), form);
       for (auto& result : results) {
         result.primitive_ptr() = primitive;

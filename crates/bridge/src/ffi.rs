@@ -434,7 +434,7 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_gpu() -> c_int;
-    pub(crate) fn tacit_cuda_capability() -> c_int;
+    pub(crate) fn tacit_cuda_capability(capability: *mut u32) -> c_int;
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
         kernel: *mut c_void,

@@ -37,10 +37,11 @@ pub fn saved(
 }
 
 /// What the table says of a primitive: 1, its vjp reads no operand and no result; 2, the result has the elements of one
-/// operand, each with its place, sign or dtype.
+/// operand, each with its place, sign or dtype; 4, its vjp divides by something of what it reads, which must not become 0.
 extern "C" fn kind(name: u32) -> u8 {
-    let Some(row) = NameId(name).description().filter(|row| row.linear) else { return 0 };
-    1 | u8::from(matches!(row.class, Class::Unary | Class::Moving | Class::Reshaping)) << 1
+    let Some(row) = NameId(name).description() else { return 0 };
+    let is_view = row.linear && matches!(row.class, Class::Unary | Class::Moving | Class::Reshaping);
+    u8::from(row.linear) | u8::from(is_view) << 1 | u8::from(row.divides) << 2
 }
 
 /// Takes out of the graph of `outputs`, which nothing differentiates any more, what [`saved`] put there for vjps that were not

@@ -42,6 +42,8 @@ pub struct Description {
     pub commutative: bool,
     /// Whether it is linear in all its operands together, so that it does with a derivative what it does with a value.
     pub linear: bool,
+    /// Whether a derivative divides by what is made of an operand or a result, so that it is infinite where this is rounded to 0.
+    pub divides: bool,
     /// What becomes of the errors of floats.
     pub errors: Errors,
     /// What becomes of rows.

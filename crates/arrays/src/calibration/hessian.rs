@@ -50,7 +50,7 @@ impl Hessian {
             if !pivots.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
                 return Err(Error::invalid(
                     format!("the sums of products of {k} inputs are not positive definite with a damping of {damping}"),
-                    "give `Gptq` more damping, such as 0.01, or observe more rows",
+                    "give `Gptq` more damping, by `with_damping`, or observe more rows",
                 ));
             }
             let upper = linalg::tri_inv(turned(&lower, &index(&back))?, Some(true))?.as_dtype(Dtype::Float32)?;
@@ -81,7 +81,7 @@ mod tests {
         let error = Hessian::new(&gram, 0.01, false).err().expect("it has no triangle");
         expect![[r"
             the sums of products of 2 inputs are not positive definite with a damping of 0.01
-            help: give `Gptq` more damping, such as 0.01, or observe more rows"]]
+            help: give `Gptq` more damping, by `with_damping`, or observe more rows"]]
         .assert_eq(&error.to_string());
         assert!(Hessian::new(&gram, 1.5, true).is_ok());
     }

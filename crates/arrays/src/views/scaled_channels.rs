@@ -145,15 +145,14 @@ impl Linear for ScaledChannels {
 /// The products of chosen matrices with chosen ones of a stack, such as the experts of a mixture.
 #[handler]
 pub(crate) fn scaled_channels_gather_mm(
-    op: &GatherMM,
+    _op: &GatherMM,
     x: &Array,
     w: &ScaledChannels,
     left: &Array,
     right: &Array,
 ) -> Result<Value> {
     let behind = w.aval.shape.len() - 1 - w.axis;
-    let sorted = op.left_sorted || op.right_sorted;
-    let chosen = |x: &Array| implicit((x, &w.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, sorted));
+    let chosen = |x: &Array| implicit((x, &w.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, None));
     match behind {
         0 => implicit((chosen(x)?, &w.factors), |(result, factors)| times(&result, &factors, 0)),
         1 => chosen(&times(x, &w.factors, 0)?),

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, NulError, c_char, c_int};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, BridgeError, check};
 use crate::ffi;
 
 /// The language of a kernel's source.
@@ -23,10 +23,15 @@ impl Backend {
     }
 
     /// The compute capability of the GPU that MLX runs on here by CUDA, such as 90 for 9.0, if there is one.
-    #[must_use]
-    pub fn cuda_capability() -> Option<u32> {
-        // SAFETY: asks the library.
-        u32::try_from(unsafe { ffi::tacit_cuda_capability() }).ok()
+    ///
+    /// # Errors
+    ///
+    /// MLX does not tell it of that GPU.
+    pub fn cuda_capability() -> Result<Option<u32>, BridgeError> {
+        let mut capability = 0;
+        // SAFETY: asks the library, which writes the number.
+        check(unsafe { ffi::tacit_cuda_capability(&raw mut capability) })?;
+        Ok((capability > 0).then_some(capability))
     }
 
     pub(super) fn code(self) -> c_int {

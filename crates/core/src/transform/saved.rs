@@ -21,7 +21,8 @@ use crate::{Aval, Error, Result, Tree, Value, trace};
 /// `f` to the bit. For each activation that a gradient reads `encode` is called once, and what it returns stands for it from
 /// the forward pass to the backward pass, which decodes it where it is needed. What a vjp reads is found in the vjp itself: a
 /// sum, a cast or a slice reads nothing; a product whose weight is not trained needs no input; a view holds what its operand
-/// holds. Masks and other whole numbers, such as that of a `maximum`, are saved as they are.
+/// holds. Masks and other whole numbers, such as that of a `maximum`, are saved as they are, and so is what a vjp divides by, as
+/// that of a logarithm, a root or a quotient does.
 ///
 /// `encode` returns a float value whose elements, in row-major order, begin with those of the activation: rows may be padded, and
 /// the dtype may be another one. The gradients are exact where that value is.
@@ -42,8 +43,7 @@ use crate::{Aval, Error, Result, Tree, Value, trace};
 ///
 /// Call it inside what takes the gradient. Under `vmap`, and within an [`implicit`](crate::implicit()) around the gradient, it
 /// saves nothing, and the gradients are those of `f`. A [`checkpoint`](super::checkpoint()) inside `f` holds what goes into it
-/// in this form, and computes its inside again. A vjp that divides by an activation, as that of a logarithm does, divides by what
-/// stands for it, which may be 0.
+/// in this form, and computes its inside again.
 ///
 /// # Errors
 ///

@@ -94,6 +94,7 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
     }
 
     fn fail(&mut self) {
+        self.proposed = 0;
         if let Some(before) = self.before.take() {
             self.model.restore(before);
         }

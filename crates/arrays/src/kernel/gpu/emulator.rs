@@ -116,6 +116,8 @@ pub(crate) struct Job {
     pub order: Turns,
     /// Whether arrays end where no byte can be read behind them, rather than begin at a multiple of 16.
     pub at_end: bool,
+    /// How many bytes behind a multiple of 16 the inputs and then the results begin; 0 for those that are not named.
+    pub offsets: Vec<usize>,
     pub inputs: Vec<Vec<u8>>,
     pub lengths: Vec<usize>,
 }
@@ -175,13 +177,18 @@ impl Job {
             word(*extent as u32);
         }
         word(self.inputs.len() as u32);
+        let mut offsets = self.offsets.iter().copied().chain(std::iter::repeat(0)).map(|offset| offset as u64);
+        let mut place = |bytes: &mut Vec<u8>, length: usize| {
+            bytes.extend((length as u64).to_le_bytes());
+            bytes.extend(offsets.next().unwrap_or(0).to_le_bytes());
+        };
         for input in &self.inputs {
-            bytes.extend((input.len() as u64).to_le_bytes());
+            place(&mut bytes, input.len());
             bytes.extend(input);
         }
         bytes.extend((self.lengths.len() as u32).to_le_bytes());
         for length in &self.lengths {
-            bytes.extend((*length as u64).to_le_bytes());
+            place(&mut bytes, *length);
         }
         bytes
     }

@@ -21,6 +21,9 @@ const MOST_TABLE: usize = 4 << 10;
 /// Rows of a matrix from which on a warp multiplies four of them.
 const MANY_ROWS: usize = 8192;
 
+/// Groups along the second axis of a grid: CUDA has no more there.
+const MOST_BANDS: usize = 65535;
+
 /// Groups along the last axis of a grid: CUDA has not many more there.
 const MOST_ENTRIES: usize = 32768;
 
@@ -238,7 +241,8 @@ impl Product<'_> {
         // The larger a tile is, the fewer times an element of either operand is read; small ones leave no part of the GPU idle.
         let [mut smallest, mut chosen] = [None; 2];
         for (rows, columns) in [(128, 256), (64, 256), (64, 128), (64, 64)] {
-            if memory(rows, columns) + MOST_TABLE <= granted && (columns == 64 || 2 * self.m > columns) {
+            let fits = memory(rows, columns) + MOST_TABLE <= granted && self.n.div_ceil(rows) <= MOST_BANDS;
+            if fits && (columns == 64 || 2 * self.m > columns) {
                 let groups = self.n.div_ceil(rows) * self.m.div_ceil(columns) * self.entries;
                 smallest = Some((rows, columns));
                 chosen = chosen.or(smallest.filter(|_| groups >= target.groups_at_once()));

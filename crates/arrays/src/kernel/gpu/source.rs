@@ -58,7 +58,7 @@ impl Target {
         match self {
             Self::Gpu(Backend::Cuda) => {
                 // What CUDA's guide grants to a group: on Hopper, which graphs that are only traced are for, and on each GPU from Ampere on.
-                let granted = match Backend::cuda_capability() {
+                let granted = match Backend::cuda_capability().ok()? {
                     None | Some(90) => 227,
                     Some(80..) => 99,
                     Some(_) => return None,

@@ -121,7 +121,7 @@ fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     let n = layout.n / count;
     let depth = if orientation == Orientation::Transposed { layout.k } else { n } as i32;
     let stack = StackLayout { rows: layout, count, orientation };
-    let m = [2, 33][turn % 2];
+    let m = [2, 33][turn / 2 % 2];
     let x = normal(2, &[4, m, depth]).as_dtype(dtype).expect("a float type");
     let indices = |of: usize| Array::from_slice(&(0..5).map(|at| (at * 7 + 3) % of as u32).collect::<Vec<_>>(), &[5]);
     let inputs = [&[x, indices(4), indices(count)], children.as_slice()].concat();
@@ -168,6 +168,11 @@ fn all_samples(target: Target) -> Vec<Sample> {
             of_case.enumerate().filter(|(at, _)| is_full || is_long || (turn + at) % 3 == 0).map(|(_, sample)| sample),
         );
     }
+    // Whoever changes the turns sees here what they no longer meet.
+    let meets = |what: &str| {
+        all.iter().any(|Sample { parts, .. }| parts.label.starts_with(what) && parts.label.contains("_wide"))
+    };
+    assert!(target.group().is_none() || ["matmul", "gather_matmul", "grouped_matmul"].into_iter().all(meets));
     all
 }
 
@@ -213,6 +218,22 @@ fn launches_of_large_products(backend: Backend) -> Vec<(Launch, Vec<Aval>, Vec<D
         }
     }
     launches
+}
+
+#[test]
+fn four_rows_share_what_is_read_of_x() {
+    check("many_rows", |target| {
+        // Neither a multiple of four rows nor of what a warp reads at once.
+        let Case { layout, children } = case(&Nf4::from(64), 8193, 576);
+        let x = normal(2, &[1, 576]).as_dtype(Dtype::Bfloat16).expect("a float type");
+        let inputs = [&[x], children.as_slice()].concat();
+        let parts = matmul(&layout, Orientation::Transposed, &avals(&inputs), target).expect("has a source");
+        assert!(parts.body.contains(", 4, 4, 1>"), "{}", parts.body);
+        let expected = Box::new(move |inputs: &[Array]| {
+            on_cpu(Matmul { layout, orientation: Orientation::Transposed, groups: None }, inputs)
+        });
+        vec![Sample { parts, inputs, dtype: Dtype::Bfloat16, tolerance: tolerance(Dtype::Bfloat16), expected }]
+    });
 }
 
 /// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
@@ -279,6 +300,7 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
         launch: launch.clone(),
         order: 0,
         at_end: true,
+        offsets: Vec::new(),
         inputs: inputs.iter().map(bytes).collect(),
         lengths: vec![length],
     };
@@ -316,7 +338,14 @@ fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
     let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
     let emulator = program.compile()?;
     let run = |order| {
-        let job = Job { launch: launch.clone(), order, at_end: false, inputs: vec![bytes(&x)], lengths: vec![256] };
+        let job = Job {
+            launch: launch.clone(),
+            order,
+            at_end: false,
+            offsets: Vec::new(),
+            inputs: vec![bytes(&x)],
+            lengths: vec![256],
+        };
         let found = numbers(&emulator.run(&[job])?[0][0], Dtype::Float32);
         Ok(found
             .iter()
@@ -347,7 +376,7 @@ fn what_is_beyond_an_array_cannot_be_read() {
     let mut program = Program::default();
     let x = Array::from_slice(&[1.0_f32; 64], &[64]);
     let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
-    let job = Job { launch, order: 0, at_end: true, inputs: vec![bytes(&x)], lengths: vec![256] };
+    let job = Job { launch, order: 0, at_end: true, offsets: Vec::new(), inputs: vec![bytes(&x)], lengths: vec![256] };
     let Some(emulator) = program.compile() else { return };
     assert!(emulator.run(&[job]).is_err());
 }

@@ -6,25 +6,15 @@ namespace tacit {
 
 // Copies 16 bytes to the group's memory, or zeros, some time before `wait_for_copies`.
 TACIT_FN void copy_later(void* to, const void* from, bool there) {
-#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(group_address(to)), "l"(from), "r"(there ? 16 : 0)
                : "memory");
-#else
-  *(uint4*)to = there ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
-#endif
 }
 // Those so far are waited for together.
-TACIT_FN void end_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// All but the last LATER that were ended are there, and what this thread wrote to the group's memory can be multiplied by all that meet it
-// at a barrier afterwards.
+TACIT_FN void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All but the last LATER that were ended are there, and what this thread wrote to the group's memory can be multiplied by all that
+// meet it at a barrier afterwards.
 template <int LATER> TACIT_FN void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-#endif
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   // The units read what ordinary instructions wrote in another way.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -126,8 +116,9 @@ TACIT_GROUP_PRODUCT(256, 128, "bf16", bf16)
 // A tile as the units are told of it: rows of 128 bytes, eight of which are 1024 bytes before the next eight.
 TACIT_FN u64 tile_at(const void* at) { return (u64)((group_address(at) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 
-// By the units for four warps. They work while a warp goes on, which in a function that also has a loop of another kind around them
-// compilers do not allow: `BY_GROUP` is for one place of a kernel. Sum `i` is that of row `lane / 4 + 8 (i / 2 % 2)` of the 16 of a warp, and of column `i / 4 * 8 + lane % 4 * 2 + i % 2`.
+// By the units for four warps, which work while the warps go on. In a function with two such loops compilers have them waited for at
+// once, so that `BY_GROUP` is for one place of a kernel. Sum `i` is that of row `lane / 4 + 8 (i / 2 % 2)` of the 16 of a warp, and of
+// column `i / 4 * 8 + lane % 4 * 2 + i % 2`.
 template <class T, int COLUMNS> struct GroupSum<T, COLUMNS, 1> {
   float sum[COLUMNS / 2];
 

@@ -138,20 +138,20 @@ void run(const u32 (&grid)[3], const u32 (&group)[3], u32 order, std::function<v
       }
 }
 
-// Memory with an end beyond which no byte can be read. It begins at a multiple of 16, or ends where the memory does.
+// Memory with an end beyond which no byte can be read. It begins so many bytes behind a multiple of 16, or ends where the memory does.
 struct Memory {
   char* pages;
   std::size_t size;
   char* data;
-  Memory(std::size_t bytes, bool at_end) {
+  Memory(std::size_t bytes, std::size_t offset, bool at_end) {
     std::size_t page = (std::size_t)sysconf(_SC_PAGESIZE);
-    size = (bytes + page - 1) / page * page + page;
+    size = (bytes + offset + page - 1) / page * page + page;
     pages = (char*)mmap(nullptr, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == (char*)MAP_FAILED) fail("no memory");
     mprotect(pages + size, page, PROT_NONE);
     std::memset(pages, 0xff, size);
-    std::size_t room = at_end ? bytes : (bytes + 15) / 16 * 16;
-    data = pages + size - room;
+    std::size_t room = at_end && offset == 0 ? bytes : (bytes + offset + 15) / 16 * 16;
+    data = pages + size - room + offset;
     size += page;
   }
   Memory(const Memory&) = delete;
@@ -180,14 +180,15 @@ int serve(const Instance* instances, u32 count) {
     std::vector<char*> inputs, outputs;
     std::vector<std::size_t> lengths;
     for (u32 i = read_value<u32>(); i > 0; --i) {
-      u64 bytes = read_value<u64>();
-      memory.emplace_back(new Memory(bytes, at_end != 0));
+      u64 bytes = read_value<u64>(), offset = read_value<u64>();
+      memory.emplace_back(new Memory(bytes, offset, at_end != 0));
       inputs.push_back(memory.back()->data);
       if (bytes > 0 && std::fread(inputs.back(), bytes, 1, stdin) != 1) fail("the input ends early");
     }
     for (u32 i = read_value<u32>(); i > 0; --i) {
       lengths.push_back(read_value<u64>());
-      memory.emplace_back(new Memory(lengths.back(), at_end != 0));
+      u64 offset = read_value<u64>();
+      memory.emplace_back(new Memory(lengths.back(), offset, at_end != 0));
       outputs.push_back(memory.back()->data);
     }
     run(grid, group, order, [&] { instances[instance](inputs.data(), outputs.data(), sizes); });
