@@ -66,7 +66,7 @@ conformance! {
     scaled: |x| scaled(x), ignores_values(), tolerance(SUM), shared_children();
     concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
-    scaled_channels: |x| scaled_channels(x), ignores_values();
+    scaled_channels: |x| scaled_channels(x), ignores_values(), elsewhere(&["scaled_channels_gather_mm"]);
     rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
     batched: |x| batched(x), ignores_values(), elsewhere(&BATCHED);

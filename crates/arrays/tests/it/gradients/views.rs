@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::kernel::hadamard;
-use tacit_arrays::{Batched, Cast, Concat, Observed, Rotated, Scaled, Sliced, Stacked, Transposed};
+use tacit_arrays::{Batched, Cast, Concat, Observed, Rotated, Scaled, ScaledChannels, Sliced, Stacked, Transposed};
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
@@ -29,6 +29,15 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
     }
     if let Some(observed) = value.downcast::<Observed>() {
         return Some(rebuilt(observed.inner()));
+    }
+    if let Some(array) = value.downcast::<ScaledChannels>() {
+        let inner = rebuilt(array.inner());
+        let factors = rebuilt(&array.factors().into());
+        return Some(inner.and_then(|inner| {
+            let mut shape = vec![1; inner.ndim()];
+            shape[array.axis()] = -1;
+            Ok(inner.multiply(factors?.reshape(&shape)?)?)
+        }));
     }
     if let Some(array) = value.downcast::<Rotated>() {
         // By the matrix, which is exact enough in `f32`.
@@ -173,7 +182,16 @@ fn stacked() -> Vec<Case> {
         case("stacked_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| chosen(&a[0], a[1].swap_axes(1, 2)?)),
         case("packed_gather_mm", vec![x(&[3, 1, ROWS]), experts()], |a| chosen(&a[0], a[1].clone())),
         case("observed_gather_mm", vec![x(&[3, 1, ROWS]), observed()], |a| chosen(&a[0], a[1].clone())),
+        case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(1)], |a| chosen(&a[0], a[1].clone())),
+        case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(2)], |a| chosen(&a[0], a[1].clone())),
     ]
+}
+
+/// Experts whose inputs, or results, are scaled.
+fn scaled_experts(axis: i32) -> Value {
+    let experts = experts();
+    let extent = experts.aval().expect("known").shape[axis as usize];
+    Value::from(ScaledChannels::new(experts, &normal(9, &[extent]), axis).expect("fits"))
 }
 
 /// The same, no longer observed: while they are, a gradient is an error.
