@@ -260,6 +260,7 @@ fn no_variable_is_left_out() {
         "TACIT_MLX_VERSION",
         "TACIT_MLX_DEFINES",
         "TACIT_SWEEP",
+        "TACIT_GPU_CASES",
         "TACIT_PROGRAMS",
         "TACIT_FUZZ",
         "TACIT_FUZZ_READER",
