@@ -43,8 +43,7 @@ type Version = [u32; 3];
 #[derive(Default)]
 struct Flags {
     commutative: bool,
-    linear: bool,
-    divides: bool,
+    derivative: &'static str,
     errors: &'static str,
     rows: &'static str,
     indices: &'static str,
@@ -83,6 +82,13 @@ const ROWS: &[(&str, &str)] = &[
     ("sliced", "A range of each axis is cut out."),
     ("gathered", "Slices of a table are taken at indices, which have the rows."),
     ("passed", "The trailing operands are handed on."),
+];
+
+/// What a derivative does, with a sentence on each.
+const DERIVATIVES: &[(&str, &str)] = &[
+    ("other", "What the rule of the primitive says."),
+    ("linear", "What the primitive does: it is linear in all its operands together."),
+    ("divides", "It divides by what is made of an operand or a result, and so is infinite where this is rounded to 0."),
 ];
 
 /// What becomes of the errors of floats, with a sentence on each.
@@ -179,15 +185,23 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         .find(|(known, ..)| *known == class)
         .ok_or_else(|| format!("line {line}: unknown class `{class}`"))?;
     let mut since = None;
-    let mut all = Flags { rows: ROWS[0].0, indices: INDICES[0].0, errors: ERRORS[0].0, ..Flags::default() };
+    let mut all = Flags {
+        derivative: DERIVATIVES[0].0,
+        rows: ROWS[0].0,
+        indices: INDICES[0].0,
+        errors: ERRORS[0].0,
+        ..Flags::default()
+    };
     for flag in of_class.split(' ').chain(flags.split(' ')).filter(|flag| !flag.is_empty()) {
+        if let Some((derivative, _)) = DERIVATIVES.iter().find(|(known, _)| *known == flag) {
+            all.derivative = derivative;
+            continue;
+        }
         let rows = ROWS.iter().find(|(known, _)| *known == flag);
         let indices = INDICES.iter().find(|(known, ..)| *known == flag);
         let errors = ERRORS.iter().find(|(known, _)| *known == flag);
         match (flag, rows, indices, errors) {
             ("commutative", ..) => all.commutative = true,
-            ("linear", ..) => all.linear = true,
-            ("divides", ..) => all.divides = true,
             _ if flag.starts_with("since=") => since = Some(since_version(line, &flag["since=".len()..])?),
             (_, Some((rows, _)), ..) => all.rows = rows,
             (_, _, Some((indices, ..)), _) => all.indices = indices,
@@ -364,6 +378,7 @@ fn rust(table: &Table, mlx: Version) -> String {
         "What a primitive does to rows, which are elements kept apart along one axis, beyond what its shapes show.",
         ROWS.iter().copied(),
     );
+    enumeration(&mut out, "Derivative", "What a derivative of a primitive does.", DERIVATIVES.iter().copied());
     enumeration(&mut out, "Errors", "What a primitive does to the errors of floats.", ERRORS.iter().copied());
     let indices = INDICES.iter().map(|(word, doc, _)| (*word, *doc));
     enumeration(&mut out, "Indices", "Which operands of a primitive are indices.", indices);
@@ -426,7 +441,7 @@ fn rust(table: &Table, mlx: Version) -> String {
         let _ = writeln!(
             out,
             "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
-             linear: {}, divides: {}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, since: {:?}, fields: &[{fields}], \
+             derivative: Derivative::{}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, since: {:?}, fields: &[{fields}], \
              doc: {:?} }},",
             row.name,
             row.prefix,
@@ -434,8 +449,7 @@ fn rust(table: &Table, mlx: Version) -> String {
             row.cpp,
             variant(&row.class),
             row.flags.commutative,
-            row.flags.linear,
-            row.flags.divides,
+            variant(row.flags.derivative),
             variant(row.flags.errors),
             variant(row.flags.rows),
             variant(row.flags.indices),

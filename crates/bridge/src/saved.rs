@@ -7,7 +7,7 @@ use crate::arrays::{self, Collector};
 use crate::custom_function::{CalledAgain, apply};
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi;
-use crate::typed::Class;
+use crate::typed::{Class, Derivative};
 
 /// Has the vjps between `inputs` and `outputs` read of the float arrays there what `hold` makes of them.
 ///
@@ -40,8 +40,9 @@ pub fn saved(
 /// operand, each with its place, sign or dtype; 4, its vjp divides by something of what it reads, which must not become 0.
 extern "C" fn kind(name: u32) -> u8 {
     let Some(row) = NameId(name).description() else { return 0 };
-    let is_view = row.linear && matches!(row.class, Class::Unary | Class::Moving | Class::Reshaping);
-    u8::from(row.linear) | u8::from(is_view) << 1 | u8::from(row.divides) << 2
+    let is_linear = row.derivative == Derivative::Linear;
+    let is_view = is_linear && matches!(row.class, Class::Unary | Class::Moving | Class::Reshaping);
+    u8::from(is_linear) | u8::from(is_view) << 1 | u8::from(row.derivative == Derivative::Divides) << 2
 }
 
 /// Takes out of the graph of `outputs`, which nothing differentiates any more, what [`saved`] put there for vjps that were not

@@ -40,10 +40,8 @@ pub struct Description {
     pub class: Class,
     /// Whether its two operands may be swapped.
     pub commutative: bool,
-    /// Whether it is linear in all its operands together, so that it does with a derivative what it does with a value.
-    pub linear: bool,
-    /// Whether a derivative divides by what is made of an operand or a result, so that it is infinite where this is rounded to 0.
-    pub divides: bool,
+    /// What a derivative does.
+    pub derivative: Derivative,
     /// What becomes of the errors of floats.
     pub errors: Errors,
     /// What becomes of rows.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 use tacit_bridge::kernel::Kernel;
-use tacit_bridge::typed::{self, TypedPrimitive};
+use tacit_bridge::typed::{self, Derivative, TypedPrimitive};
 use tacit_bridge::{NameId, Param, ParamError};
 
 use crate::{Error, Result};
@@ -33,7 +33,7 @@ impl Primitive {
     /// Whether it is linear in all its operands together, such as a sum, so that it makes zero of zeros.
     #[must_use]
     pub fn is_linear(&self) -> bool {
-        self.0.name_id().description().is_some_and(|description| description.linear)
+        self.0.name_id().description().is_some_and(|description| description.derivative == Derivative::Linear)
     }
 
     /// How many operands of a [`checkpoint`](crate::transform::checkpoint()) are the arguments of its function, whose results are

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
-use tacit_core::primitives::{self, Pad, StopGradient, TypedPrimitive};
+use tacit_core::primitives::{self, Derivative, Pad, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::tree::{self, Open};
 use tacit_core::{Arguments, Aval, Error, ImplicitArray, Materialize, Primitive, Result, Tree, Value, handler};
@@ -189,7 +189,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let others = || operands.iter().filter(|value| value.downcast::<Ste>().is_none());
     if results.iter().any(Value::is_implicit) {
         // A view: the master is viewed the same way.
-        if !primitives::describe(primitive.name()).is_some_and(|row| row.linear)
+        if !primitives::describe(primitive.name()).is_some_and(|row| row.derivative == Derivative::Linear)
             || others().any(|value| is_differentiable(value))
         {
             return Err(Error::decline(
