@@ -61,13 +61,14 @@ bool evaluated_here(std::vector<array>& outputs) {
   encoded = 0;
   waited = seconds(Clock::now() - start);
   if (failed.empty()) {
-    take_here(*plans, outputs);
+    take_here(outputs);
   } else {
     watched(outputs, [&] {
       for (auto& [plan, failure] : failed) {
         Run(plan).fail(std::move(failure));
+        make_available(plan);
       }
-      take_here(*plans, outputs);
+      take_here(outputs);
     });
   }
   return true;

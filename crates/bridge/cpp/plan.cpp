@@ -211,8 +211,7 @@ Failure run_here(array& plan) {
   return dynamic_cast<PlanKernel&>(plan.primitive()).run_here(plan);
 }
 
-void take_here(std::vector<array>& plans, std::vector<array>& outputs) {
-  std::for_each(plans.begin(), plans.end(), make_available);
+void take_here(std::vector<array>& outputs) {
   for (auto& output : outputs) {
     // What is there already has been taken, also where MLX let it keep its primitive, as a gradient has it do.
     if (output.status() == array::Status::unscheduled && is_planned(output)) {

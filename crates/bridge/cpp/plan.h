@@ -42,6 +42,6 @@ void make_available(array& value);
 Failure run_here(array& plan);
 
 // Takes the results that are among `outputs` from plans that have run.
-void take_here(std::vector<array>& plans, std::vector<array>& outputs);
+void take_here(std::vector<array>& outputs);
 
 }  // namespace tacit

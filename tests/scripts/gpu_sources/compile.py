@@ -4,6 +4,7 @@
 
 Fails where a text does not compile, and where a hot one spills registers, keeps anything in local memory, or has the compiler wait for
 units that shall work meanwhile."""
+import argparse
 import concurrent.futures
 import ctypes
 import glob
@@ -14,10 +15,13 @@ import subprocess
 import sys
 import tempfile
 
-nvidia, architecture, *texts = sys.argv[1:]
-# Where the machine code stays.
-kept = texts[-1] if texts[-2:-1] == ["--into"] else None
-texts = texts[: -2 if kept else None]
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("nvidia")
+parser.add_argument("architecture")
+parser.add_argument("texts", nargs="*")
+parser.add_argument("--into", help="where the machine code stays")
+arguments = parser.parse_args()
+nvidia, architecture, texts, kept = arguments.nvidia, arguments.architecture, arguments.texts, arguments.into
 # The library loads this by its name.
 for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
     library = ctypes.CDLL(glob.glob(f"{nvidia}/lib/{name}")[0], mode=ctypes.RTLD_GLOBAL)

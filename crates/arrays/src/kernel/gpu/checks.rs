@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
 use serde_json::{Value, json};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::Aval;
-use tacit_core::kernel::Backend;
+use tacit_core::kernel::{Backend, Launch};
 
 use super::emulator::{Job, Program};
 use super::signature;
@@ -56,11 +56,8 @@ impl Checks {
 
     /// Runs or writes them.
     pub(super) fn finish(self) {
-        match &self.folder {
-            Some(folder) => {
-                let folder = folder.clone();
-                self.write(&folder).expect("writes");
-            }
+        match self.folder.clone() {
+            Some(folder) => self.write(&folder).expect("writes"),
             None => self.run(),
         }
     }
@@ -96,36 +93,43 @@ impl Checks {
     }
 
     /// A line for each, its text, and all bytes of inputs and results in one file. `tests/gpu/cases.py` reads them.
-    fn write(self, folder: &std::path::Path) -> std::io::Result<()> {
+    fn write(self, folder: &Path) -> std::io::Result<()> {
         let mut lines = BufWriter::new(File::create(folder.join(format!("{}.jsonl", self.name)))?);
         let mut data = BufWriter::new(File::create(folder.join(format!("{}.bin", self.name)))?);
         let mut end = 0;
         for Check { parts, inputs, expected, within } in self.all {
-            let launch = parts.launch();
-            let text = signature::function(&launch, Backend::Cuda, &avals(&inputs), &dtypes(&expected));
-            std::fs::write(folder.join(format!("{}.cu", launch.name)), text)?;
+            let mut line = written(folder, &parts.launch(), &avals(&inputs), &dtypes(&expected))?;
             let mut kept = |array: &Array| -> std::io::Result<Value> {
                 let bytes = bytes(array);
                 data.write_all(&bytes)?;
                 end += bytes.len();
-                let dtype = format!("{:?}", array.dtype()).to_lowercase();
-                Ok(json!({"dtype": dtype, "from": end - bytes.len(), "bytes": bytes.len()}))
+                Ok(json!({"dtype": named(array.dtype()), "from": end - bytes.len(), "bytes": bytes.len()}))
             };
-            let within = match within {
+            line["inputs"] = inputs.iter().map(&mut kept).collect::<Result<_, _>>()?;
+            line["expected"] = expected.iter().map(&mut kept).collect::<Result<_, _>>()?;
+            line["within"] = match within {
                 Within::Each(each) => json!({"each": each}),
                 Within::All(all) => json!({"all": all}),
             };
-            let line = json!({
-                "name": launch.name, "sizes": launch.sizes, "grid": launch.grid, "group": launch.group, "memory": launch.memory,
-                "inputs": inputs.iter().map(&mut kept).collect::<Result<Vec<_>, _>>()?,
-                "expected": expected.iter().map(&mut kept).collect::<Result<Vec<_>, _>>()?,
-                "within": within,
-            });
             writeln!(lines, "{line}")?;
         }
         lines.flush()?;
         data.flush()
     }
+}
+
+/// Writes the text of a launch, and says how it is started and what its inputs are.
+pub(super) fn written(folder: &Path, launch: &Launch, inputs: &[Aval], outputs: &[Dtype]) -> std::io::Result<Value> {
+    let Launch { name, sizes, grid, group, memory, .. } = launch;
+    std::fs::write(folder.join(format!("{name}.cu")), signature::function(launch, Backend::Cuda, inputs, outputs))?;
+    let inputs: Vec<Value> =
+        inputs.iter().map(|input| json!({"dtype": named(input.dtype), "shape": input.shape})).collect();
+    Ok(json!({"name": name, "sizes": sizes, "grid": grid, "group": group, "memory": memory, "inputs": inputs}))
+}
+
+/// A dtype as Python's libraries call it.
+fn named(dtype: Dtype) -> String {
+    format!("{dtype:?}").to_lowercase()
 }
 
 /// How bytes differ from an array by more than they may. NaN is NaN.

@@ -259,12 +259,14 @@ impl Product<'_> {
             ],
             label: format!("wide{rows}_{columns}"),
             memory: format!(
-                "  TACIT_LAUNCH_ARRAY({kind}, tacit_memory, (tacit::WideTile<Weight, {kind}, {rows}, {columns}, 1>::MEMORY));\n"
+                "  typedef tacit::WideTile<Weight, {kind}, {rows}, {columns}, 1> Tile;\n  static_assert(2 * Tile::MEMORY + 1024 <= {}, \
+                 \"the launch asks for the tiles\");\n  TACIT_LAUNCH_ARRAY({kind}, tacit_memory, Tile::MEMORY);\n",
+                memory(rows, columns)
             ),
             launched: memory(rows, columns),
             call: format!(
-                "    const tacit::u32 row = at.x * {columns}, column = at.y * {rows};\n    if (aligned) tacit::WideTile<Weight, {kind}, \
-                 {rows}, {columns}, 1>::multiply(w, rows, result, start, n, k, m, row, column, at, tacit_memory);\n    else \
+                "    const tacit::u32 row = at.x * {columns}, column = at.y * {rows};\n    if (aligned) Tile::multiply(w, \
+                 rows, result, start, n, k, m, row, column, at, tacit_memory);\n    else \
                  tacit::multiply_unaligned<{rows}, {columns}>(w, rows, result, start, n, k, m, row, column, at, tacit_memory);\n"
             ),
             threads: 2 * rows,

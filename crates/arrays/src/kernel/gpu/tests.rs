@@ -9,12 +9,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
-use serde_json::{Value, json};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Kernel, Launch, apply};
 use tacit_kernels::Orientation;
 
-use super::checks::{Checks, Within, avals, bytes, numbers};
+use super::checks::{Checks, Within, avals, bytes, numbers, written};
 use super::emulator::{Compiled, Job, Program};
 use super::source::{Parts, Target};
 use super::{dequantize, encode_tests, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
@@ -270,14 +269,7 @@ fn large_products_are_written_to_be_measured() {
     let folder = Path::new(&folder);
     let mut lines = String::new();
     for (launch, inputs, outputs) in launches_of_large_products(Backend::Cuda) {
-        let text = signature::function(&launch, Backend::Cuda, &inputs, &outputs);
-        std::fs::write(folder.join(format!("{}.cu", launch.name)), text).expect("writes");
-        let of =
-            |aval: &Aval| json!({"dtype": format!("{:?}", aval.dtype).to_lowercase(), "shape": aval.shape.clone()});
-        let Launch { name, sizes, grid, group, memory, .. } = launch;
-        let inputs: Vec<Value> = inputs.iter().map(of).collect();
-        let line =
-            json!({"name": name, "sizes": sizes, "grid": grid, "group": group, "memory": memory, "inputs": inputs});
+        let line = written(folder, &launch, &inputs, &outputs).expect("writes");
         let _ = writeln!(lines, "{line}");
     }
     std::fs::write(folder.join("large.json"), lines).expect("writes");
