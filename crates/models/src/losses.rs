@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
 use tacit_core::transform::checkpoint;
-use tacit_core::{Aval, Error, Result};
+use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::training::chunked_cross_entropy;
 use tacit_nn::{Model, Parameters};
 
@@ -41,13 +41,23 @@ use crate::load::{EMBEDDING, HEAD};
 /// losses is an error.
 pub fn token_losses(config: &Config, model: &mut Model<Decoder>, tokens: &Array) -> Result<Array> {
     let (given, targets) = apart(tokens)?;
+    let x = hidden(config, model, &given)?;
+    losses(config, model, x, &targets)
+}
+
+/// What the head is given, `[batch, n, hidden]`, of tokens that begin a text.
+pub(crate) fn hidden(config: &Config, model: &mut Model<Decoder>, tokens: &Array) -> Result<Array> {
     let dtype = model.get(EMBEDDING)?.aval()?.dtype;
     // Codes of half floats would have no gradient.
-    let dense = caches(config, given.dim(0), dtype)?.into_iter().map(|cache| cache.stored(None, None));
+    let dense = caches(config, tokens.dim(0), dtype)?.into_iter().map(|cache| cache.stored(None, None));
     let mut caches = dense.collect::<Result<Vec<_>>>()?;
-    caches.iter_mut().try_for_each(|cache| cache.reserve(given.dim(1)))?;
-    let x = model.run_with(&mut caches, |decoder, caches| decoder.hidden(&given, caches, Positions::All))?;
-    losses(config, model, x, &targets)
+    caches.iter_mut().try_for_each(|cache| cache.reserve(tokens.dim(1)))?;
+    model.run_with(&mut caches, |decoder, caches| decoder.hidden(tokens, caches, Positions::All))
+}
+
+/// The matrix that makes logits, as the model uses it.
+pub(crate) fn head(config: &Config, model: &Model<Decoder>) -> Result<Value> {
+    model.used(if config.tied == Some(true) { EMBEDDING } else { HEAD })
 }
 
 /// The losses of [`token_losses`], whose gradient computes the inside of each layer again in place of keeping it: in the memory of
@@ -88,8 +98,7 @@ fn apart(tokens: &Array) -> Result<(Array, Array)> {
 
 /// The losses of the targets by what the head is given.
 fn losses(config: &Config, model: &Model<Decoder>, x: Array, targets: &Array) -> Result<Array> {
-    let head = model.used(if config.tied == Some(true) { EMBEDDING } else { HEAD })?;
-    let config = config.clone();
+    let (head, config) = (head(config, model)?, config.clone());
     chunked_cross_entropy(x, head, targets, None, move |x, w| config.capped_logits(x.matmul(w.t())?))
 }
 

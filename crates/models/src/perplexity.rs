@@ -1,12 +1,18 @@
 //! How well a decoder predicts a text.
 
 use mlx_rs::Array;
+use mlx_rs::ops::indexing::TryIndexOp;
+use tacit_core::compile::{CompileOptions, compile_with, compile_with_state};
 use tacit_core::{Error, Result};
 use tacit_nn::Model;
+use tacit_nn::training::cross_entropy;
 
 use crate::config::Config;
 use crate::decoder::Decoder;
-use crate::losses::token_losses;
+use crate::losses::{head, hidden};
+
+/// Bytes of the logits, as `f32`, that are there at a time.
+const LOGITS: i32 = 64 << 20;
 
 /// Which tokens of a window count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,20 +99,39 @@ pub fn perplexity(
         let message = format!("token {token} is none of the {} that the model knows", config.vocab_size);
         return Err(Error::invalid(message, "give tokens of this model's tokenizer"));
     }
+    let (of_layers, of_losses) = (config.clone(), config.clone());
+    let named = |name: &str| CompileOptions { name: name.to_owned(), ..CompileOptions::default() };
+    let mut layers =
+        compile_with_state(named("the layers on a window"), move |model: &mut Model<Decoder>, tokens: Array| {
+            hidden(&of_layers, model, &tokens)
+        });
+    let mut losses =
+        compile_with(named("the losses of some tokens"), move |(x, targets, head): (Array, Array, Array)| {
+            cross_entropy(&of_losses.capped_logits(x.matmul(head.t())?)?, &targets)
+        });
+    let head = head(config, model)?;
+    let rows = (LOGITS / 4 / config.vocab_size.max(1)).max(1) as usize;
     let (mut sum, mut squares) = (0.0, 0.0);
     for (done, window) in tokens.chunks_exact(length).enumerate() {
         let mut window = window.to_vec();
         window[0] = first.unwrap_or(window[0]);
-        let losses = token_losses(config, model, &Array::from_slice(&window, &[1, length as i32]))?;
-        losses.eval()?;
-        for (at, &loss) in losses.as_slice::<f32>().iter().enumerate().skip(uncounted) {
-            if !loss.is_finite() {
-                let message = format!("the loss of token {} in window {} is {loss}", at + 1, done + 1);
-                let help = "check the weights: some are not finite, or too large for their dtype";
-                return Err(Error::invalid(message, help));
+        let given = Array::from_slice(&window[..length - 1], &[1, length as i32 - 1]);
+        let x = layers.call(model, given)?.dense()?.squeeze_axes(&[0])?;
+        // Of what does not count no logits are made.
+        for start in (uncounted..length - 1).step_by(rows) {
+            let end = (start + rows).min(length - 1);
+            let targets = Array::from_slice(&window[start + 1..=end], &[(end - start) as i32]);
+            let x = x.try_index(start as i32..end as i32)?;
+            let found = losses.call((x, targets, &head))?.dense()?;
+            for (at, &loss) in (start..).zip(found.try_as_slice::<f32>()?) {
+                if !loss.is_finite() {
+                    let message = format!("the loss of token {} in window {} is {loss}", at + 1, done + 1);
+                    let help = "check the weights: some are not finite, or too large for their dtype";
+                    return Err(Error::invalid(message, help));
+                }
+                sum += f64::from(loss);
+                squares += f64::from(loss).powi(2);
             }
-            sum += f64::from(loss);
-            squares += f64::from(loss).powi(2);
         }
         progress(done + 1, total);
     }

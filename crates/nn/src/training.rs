@@ -11,6 +11,6 @@ mod schedule;
 
 pub use accumulated::Accumulated;
 pub use clip::clip_by_norm;
-pub use cross_entropy::chunked_cross_entropy;
+pub use cross_entropy::{chunked_cross_entropy, cross_entropy};
 pub use early_stopping::{EarlyStopping, Verdict};
 pub use schedule::Schedule;

@@ -11,8 +11,9 @@ use super::groups::Groups;
 use super::node::{Base, Computes, Node, Operand};
 use super::view::{Domain, Role};
 
-/// Bytes that a thread may work in; rows that need more leave the second-level cache.
-const WORKING_SET: usize = 2 << 20;
+/// Bytes that a thread may work in. Rows of a megabyte, as the logits of large vocabularies are, leave the second-level cache, and
+/// are still computed several times faster than by MLX, an element at a time; longer ones would take memory that nobody counts.
+const WORKING_SET: usize = 16 << 20;
 
 /// A program, and what it takes and makes in the graph.
 pub(super) struct Built {

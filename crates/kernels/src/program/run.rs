@@ -137,9 +137,14 @@ impl Kernel for Task<'_, '_> {
                 self.act(action, &area, &mut registers);
             }
         }
-        REGISTERS.set(registers);
+        if registers.iter().map(Vec::capacity).sum::<usize>() <= KEPT {
+            REGISTERS.set(registers);
+        }
     }
 }
+
+/// The most numbers that a thread keeps between programs.
+const KEPT: usize = 1 << 20;
 
 thread_local! {
     /// The registers of this thread's latest program: a step has hundreds of small ones, and each would make its own.

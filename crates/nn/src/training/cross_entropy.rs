@@ -1,4 +1,4 @@
-//! The cross entropy of logits that are never all there.
+//! The cross entropy of logits, and of logits that are never all there.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::extra_ops::checked_numbers;
@@ -67,8 +67,7 @@ where
         None => chunk(&x, &head, &logits)?,
     };
     let losses = map_chunks((&x, &flat), head, rows, move |(x, targets): (Array, Array), head: H::Arrays| {
-        let count = x.dim(0);
-        losses(&logits(x, head).map_err(Into::into)?, &targets, count)
+        cross_entropy(&logits(x, head).map_err(Into::into)?, &targets)
     })?;
     Ok(losses.dense()?.reshape(targets.shape())?)
 }
@@ -84,10 +83,29 @@ where
     Ok(((CHUNK / 4) as i32 / made.shape.last().copied().unwrap_or(1).max(1)).max(1))
 }
 
-/// The losses of `rows` rows.
-fn losses(logits: &Array, targets: &Array, rows: i32) -> Result<Array> {
+/// The cross entropy of each row of `logits: [rows, classes]` at its target, an integer of `targets: [rows]`: `f32[rows]`.
+///
+/// The losses are computed in `f32`, whatever dtype the logits are of, and a target that is no class is an error, where a
+/// gather would read other memory. [`chunked_cross_entropy`] does the same with a chunk of the logits at a time.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_nn::training::cross_entropy;
+///
+/// let losses = cross_entropy(&ops::zeros::<f32>(&[2, 8])?, &Array::from_slice(&[0u32, 7], &[2]))?;
+/// assert_eq!(losses.try_as_slice::<f32>()?, [8f32.ln(); 2]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The logits are no float matrix with a row for each target. Where a target is no class, the eval of the losses is an error.
+pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
+    let rows = targets.shape().iter().product();
     let &[own, classes] = logits.shape() else { return Err(no_logits(logits, rows)) };
-    if own != rows || !logits.dtype().is_float() {
+    if own != rows || targets.ndim() != 1 || !logits.dtype().is_float() {
         return Err(no_logits(logits, rows));
     }
     // Half floats would lose the losses in sums over the classes.
