@@ -79,7 +79,8 @@ class PlanKernel : public HostKernel {
       encoder.set_output_array(result);
       kept.push_back(result.data_shared_ptr());
     }
-    dispatch(inputs, std::move(residents_), made, outputs.front(), std::move(kept));
+    // A copy: what holds the graph, as a compiled function that has captured a result, may run it again.
+    dispatch(inputs, residents_, made, outputs.front(), std::move(kept));
     give(std::move(made), outputs.front());
   }
 

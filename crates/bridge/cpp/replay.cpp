@@ -67,7 +67,8 @@ Replay::Replay(const std::vector<array>& tracers, const std::vector<array>& outp
       auto depends = happens_anew(node.primitive());
       collective_ |= depends;
       for (const auto& result : node.outputs()) {
-        depends |= result.nbytes() > kMostKept;
+        // A plan gives each of its results once: that which was captured is kept with the plan.
+        depends |= result.nbytes() > kMostKept && !is_planned(result);
       }
       for (const auto& input : node.inputs()) {
         step.operands.push_back(sources.at(input.id()));

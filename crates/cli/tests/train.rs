@@ -324,4 +324,24 @@ fn a_run_with_other_options_is_not_gone_on_with() {
         help: give the same options to go on, or remove the folder to begin anew
     "#]],
     );
+    // A file of another content is another option.
+    let rules = |format: &str| fs::write(folder.at("rules.json"), format!(r#"{{"*_proj.weight": "{format}"}}"#));
+    rules("int8").expect("writes");
+    let begun = ["--lora", "4", "--steps", "4000", "--save-every", "1", "--weights", "rules.json"];
+    let mut child = folder.command(&begun, "other").stdout(Stdio::null()).spawn().expect("starts");
+    while saved(&folder.at(".other.training")) == 0 {
+        assert!(child.try_wait().expect("waits").is_none());
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().expect("is ours");
+    child.wait().expect("ends");
+    rules("nf4:32").expect("writes");
+    folder.refused(
+        &begun,
+        "other",
+        expect![[r#"
+            error: .other.training holds another run, in which what `--weights` says was {"*_proj.weight":"int8"}, and is {"*_proj.weight":"nf4:32"}
+            help: give the same options to go on, or remove the folder to begin anew
+        "#]],
+    );
 }

@@ -58,6 +58,9 @@ views! {
     Rowwise: Rowwise;
     /// Any primitive that a transform leaves in the graph, such as [`Compiled`](crate::primitives::Compiled).
     Graph: Graph;
+    /// Any primitive whose results are sums of products, such as [`Matmul`](crate::primitives::Matmul),
+    /// [`GatherMM`](crate::primitives::GatherMM) or [`Convolution`](crate::primitives::Convolution).
+    Product: Product;
     /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::primitives::Sum).
     Reduction: Reduction;
 }

@@ -83,7 +83,9 @@ pub use macros::{ImplicitArray, Tree, handler};
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod primitives {
     pub use crate::axes::reshaped_axis;
-    pub use crate::class::{Binary, Elementwise, Graph, Moving, Reduction, Reshaping, Rowwise, Scan, Unary, Update};
+    pub use crate::class::{
+        Binary, Elementwise, Graph, Moving, Product, Reduction, Reshaping, Rowwise, Scan, Unary, Update,
+    };
     pub use tacit_bridge::typed::*;
 }
 

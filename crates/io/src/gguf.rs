@@ -110,6 +110,11 @@ impl Gguf {
         Ok(parts::is_gguf(path)?.then(|| path.to_owned()))
     }
 
+    /// The files of the model that a file is, or a part of: those of the names that its own has.
+    pub(crate) fn files(file: &Path) -> Result<Vec<PathBuf>> {
+        parts::files(file)
+    }
+
     /// The file, or the first part of a model that was split.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -6,9 +6,11 @@ use std::time::UNIX_EPOCH;
 
 use tacit_core::{Error, Result};
 
+use crate::Gguf;
 use crate::index::Files;
 
-/// The files that a checkpoint is read of: tensors, their index, and what beside them says how they are to be read.
+/// The files that a checkpoint is read of: tensors, their index, and what beside them says how they are to be read; or all parts of
+/// a GGUF file.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -28,6 +30,9 @@ use crate::index::Files;
 pub fn sources(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     /// What says how tensors beside it are to be read.
     const BESIDE: [&str; 3] = ["config.json", "quantize_config.json", "quant_config.json"];
+    if let Some(file) = Gguf::find(&path)? {
+        return Gguf::files(&file);
+    }
     let Files { path, mut parts, current, .. } = Files::find(path.as_ref())?;
     if !parts.contains(&path) {
         parts.push(path.clone());

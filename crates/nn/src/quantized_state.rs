@@ -60,6 +60,8 @@ pub struct QuantizedState<O> {
     text: String,
     /// What has fewer elements stays as it is.
     least: usize,
+    /// Whether a parameter has one moment, whose key is the path itself.
+    single: bool,
 }
 
 /// A path that has no dots, where mlx-rs takes a key apart.
@@ -69,8 +71,10 @@ const PARAMETER: &str = "parameter";
 const MOMENT: &str = "Moment";
 
 impl<O: Optimizer> QuantizedState<O> {
-    /// An optimizer whose moments take formats by their keys: those of mlx-rs, `layers.0.weight.0` for the mean of Adam's gradients
-    /// and `layers.0.weight.1` for that of their squares, and the parameter's own path where there is one moment.
+    /// An optimizer whose moments take formats by names such as `layers.0.weight.0`, for the mean of Adam's gradients, and
+    /// `layers.0.weight.1`, for that of their squares: the path of the parameter and the number of the moment.
+    ///
+    /// These are mlx-rs's keys, but where there is one moment: its key is the path itself, and rules know it as number 0.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -92,10 +96,9 @@ impl<O: Optimizer> QuantizedState<O> {
     pub fn new(optimizer: O, rules: impl IntoRules) -> Result<Self> {
         const LEAST: usize = 4096;
         let rules = rules.into_rules()?;
-        let text = serde_json::to_string(&rules).map_err(|error| {
-            Error::invalid(format!("the rules have no text: {error}"), "name formats that have one")
-        })?;
-        let mut made = Self { optimizer, moments: Moments::default(), rules, text, least: LEAST };
+        let text = rules.to_text()?;
+        let mut made =
+            Self { optimizer, moments: Moments::default(), rules, text, least: LEAST, single: has_one_moment::<O>() };
         for (key, array) in taken(&mut made.optimizer)? {
             made.put(key, array.into())?;
         }
@@ -145,7 +148,9 @@ impl<O: Optimizer> QuantizedState<O> {
     /// Holds a moment in the format that the rules give it.
     fn put(&mut self, key: Rc<str>, value: Value) -> Result<()> {
         let aval = value.aval()?;
-        let format = self.rules.format(&key, &aval).filter(|_| aval.size() >= self.least && aval.dtype.is_float());
+        // A path may itself end as the key of a second moment does.
+        let name = if self.single { format!("{key}.0") } else { key.to_string() };
+        let format = self.rules.format(&name, &aval).filter(|_| aval.size() >= self.least && aval.dtype.is_float());
         let value = match format {
             Some(format) if format.stores(&value) => value,
             Some(format) => {
@@ -184,6 +189,12 @@ fn taken<O: Optimizer>(optimizer: &mut O) -> Result<Vec<(Rc<str>, Array)>> {
     let mut state = std::mem::replace(optimizer.state_mut(), nothing);
     let listed = state.flatten().map_err(unlisted)?;
     Ok(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
+}
+
+/// Whether the state of an optimizer has one array for each parameter.
+fn has_one_moment<O: Optimizer>() -> bool {
+    let one = [(PARAMETER.to_owned(), Array::from_f32(0.0))];
+    O::State::unflatten(one).is_ok_and(|mut state| state.flatten().is_ok_and(|listed| listed.len() == 1))
 }
 
 fn unread(error: impl std::fmt::Display) -> Error {

@@ -188,6 +188,26 @@ impl Rules {
         }
     }
 
+    /// The rules as text, by which they are known again: JSON.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use tacit_nn::Rules;
+    ///
+    /// let rules = Rules::new().quantize("*.weight", "nf4:64")?;
+    /// assert_eq!(rules.to_text()?, Rules::new().quantize("*.weight", "nf4:64")?.to_text()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A format has no text.
+    pub fn to_text(&self) -> Result<String> {
+        serde_json::to_string(self)
+            .map_err(|error| Error::invalid(format!("the rules have no text: {error}"), "name formats that have one"))
+    }
+
     /// These rules by the paths of these parameters; `other` gives the second name of a path, such as that in a file.
     ///
     /// ```

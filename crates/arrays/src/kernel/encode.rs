@@ -75,7 +75,9 @@ pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
         }
         Encoding::Int8 => {
             let zero = scale.eq(number(0.0))?;
-            let factor = ops::select(&zero, number(0.0), number(127.0).divide(scale)?)?;
+            // Of tiny numbers it would be infinite, and that times 0 no number.
+            let factor = ops::minimum(number(127.0).divide(scale)?, number(f32::MAX))?;
+            let factor = ops::select(&zero, number(0.0), factor)?;
             let codes = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
             stop_gradient(codes)?.as_dtype(Dtype::Int8)?
         }

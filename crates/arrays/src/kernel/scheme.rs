@@ -139,6 +139,14 @@ impl Scheme {
         matches!(self.encoding, Encoding::Nvfp4 { global: true })
     }
 
+    /// The same with scales that a factor of the whole array multiplies, where there may be one.
+    pub(crate) fn relative(self) -> Self {
+        match self.encoding {
+            Encoding::Nvfp4 { .. } => Self { encoding: Encoding::Nvfp4 { global: true }, ..self },
+            _ => self,
+        }
+    }
+
     /// Codes of the values of a table of 2, 4, 8, 16 or 256, of 1, 2, 3, 4 or 8 bits, with a float scale for each block
     /// counted row-major.
     ///

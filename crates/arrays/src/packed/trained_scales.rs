@@ -23,7 +23,9 @@ impl FloatScales {
             .flatten()
             .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) })
             .collect::<std::result::Result<_, _>>()?;
-        let codes = kernel::encode_by(*scheme, block, &x.as_dtype(Dtype::Float32)?, &stored)?;
+        // A factor that is there counts, whether the format asks for one or not.
+        let scheme = if self.global_scale.is_some() { scheme.relative() } else { *scheme };
+        let codes = kernel::encode_by(scheme, block, &x.as_dtype(Dtype::Float32)?, &stored)?;
         Ok(Parts { codes, scales: Some(rounded.into()), biases, global_scale })
     }
 }

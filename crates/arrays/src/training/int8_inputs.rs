@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::store::serde;
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit, primitives};
 
 use crate::avals::checks::{check_children, check_float};
 use crate::avals::dtypes::narrowing;
@@ -53,7 +53,9 @@ pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Arr
             ActivationGranularity::Tensor => x.abs()?.max(None)?,
         };
         let (zero, top) = (absmax.eq(Array::from_f32(0.0))?, Array::from_f32(127.0));
-        let factor = ops::select(&zero, Array::from_f32(0.0), top.divide(&absmax)?)?;
+        // Of tiny numbers it would be infinite, and that times 0 no number.
+        let factor = ops::minimum(top.divide(&absmax)?, Array::from_f32(f32::MAX))?;
+        let factor = ops::select(&zero, Array::from_f32(0.0), factor)?;
         let units = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
         Ok(units.multiply(absmax.divide(&top)?)?.as_dtype(aval.dtype)?.into())
     };
@@ -63,8 +65,9 @@ pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Arr
 /// A matrix whose products round what it is multiplied with to 8 bits, as [`int8_rounded`] does.
 ///
 /// So an unmodified module whose weight it is trains for, and computes as, a model of 8-bit activations; the inner array is
-/// any value, such as a [`Prepared`](crate::Prepared) weight of 4 bits. Everything but its products is that of the inner
-/// array. Integer arithmetic is another matter: the products of [`PackedArray::with_int8_activations`] are faster, and round
+/// any value, such as a [`Prepared`](crate::Prepared) weight of 4 bits. Its products are those of matrices, of chosen matrices of a
+/// stack, such as the experts of a mixture, and convolutions; everything else is that of the inner array, and so are the products
+/// of what plain code reshapes first. Integer arithmetic is another matter: the products of [`PackedArray::with_int8_activations`] are faster, and round
 /// the activations of each row in the same way.
 ///
 /// ```
@@ -157,4 +160,17 @@ impl Linear for Int8Inputs {
         narrowing(&self.aval, dtype)?;
         self.mapped(|inner| Ok(inner.as_dtype(dtype)?))
     }
+}
+
+/// Products that a matrix does not have by itself: those of chosen matrices of a stack, such as the experts of a mixture, and
+/// convolutions, whose tokens are the channels at each place.
+#[handler]
+pub(crate) fn int8_inputs_product(
+    op: &primitives::Product,
+    x: &Array,
+    w: &Int8Inputs,
+    rest: &[&Value],
+) -> Result<Vec<Value>> {
+    let x = int8_rounded(x, w.per)?.into();
+    op.apply(&[&[&x, &w.inner], rest].concat())
 }

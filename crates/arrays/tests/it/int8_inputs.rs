@@ -2,11 +2,11 @@
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, transforms};
+use mlx_rs::{Array, ops, transforms};
 use tacit_arrays::format::Affine;
-use tacit_arrays::{ActivationGranularity, Int8Inputs, Prepared, int8_rounded};
+use tacit_arrays::{ActivationGranularity, AffineArray, Int8Inputs, Prepared, int8_rounded};
 use tacit_conformance::oracle::floats;
-use tacit_core::{Counters, Policy, Result, Value, implicit};
+use tacit_core::{Counters, Error, Policy, Result, Value, implicit};
 
 use crate::messages::check;
 use crate::operands::{FLOATS, normal, normal_of};
@@ -61,6 +61,40 @@ fn products_are_those_of_rounded_activations() {
         let [left, plain] = [left, plain].map(|y| floats(&y.dense().expect("dense")).expect("floats"));
         assert_eq!(left, plain);
     }
+}
+
+/// Experts that each token chooses, and convolutions: their activations are rounded as those of matrices are.
+#[test]
+fn chosen_matrices_and_convolutions_round_as_well() -> Result<()> {
+    let (left, right) = (Array::from_slice(&[0u32, 2, 1], &[3]), Array::from_slice(&[1u32, 0, 1], &[3]));
+    let _deny = Policy::Deny.scope();
+    for per in BOTH {
+        let experts = AffineArray::quantize(&normal(2, &[2, 8, 64]), Affine { bits: 4, group: 32 })?;
+        let product =
+            |x: &Array, w: &Array| Ok::<_, Error>(ops::gather_mm(x, w.swap_axes(1, 2)?, &left, &right, None)?);
+        let x = normal(3, &[3, 5, 64]);
+        let found = implicit(Int8Inputs::new(experts.clone(), per)?, |w| product(&x, &w))?.dense()?;
+        let rounded = int8_rounded(&x, per)?;
+        assert_eq!(floats(&found)?, floats(&implicit(experts, |w| product(&rounded, &w))?.dense()?)?);
+
+        let (x, w) = (normal(4, &[1, 6, 6, 3]), normal(5, &[4, 3, 3, 3]));
+        let convolved = |x: &Array, w: &Array| Ok::<_, Error>(ops::conv2d(x, w, None, None, None, None)?);
+        let found = implicit(Int8Inputs::new(&w, per)?, |w| convolved(&x, &w))?.dense()?;
+        assert_eq!(floats(&found)?, floats(&convolved(&int8_rounded(&x, per)?, &w)?)?);
+    }
+    Ok(())
+}
+
+/// The number of units in 1 is no `f32`: infinity times 0 is none either.
+#[test]
+fn a_token_of_tiny_numbers_stays_finite() -> Result<()> {
+    let x = Array::from_slice(&[2e-38f32, 0.0, -1e-38], &[1, 3]);
+    for per in BOTH {
+        let found = floats(&int8_rounded(&x, per)?)?;
+        assert!(found[0] >= 0.0 && found[1] == 0.0 && found[2] <= 0.0, "{found:?}");
+        assert!(found.iter().all(|found| found.abs() <= 2e-38), "{found:?}");
+    }
+    Ok(())
 }
 
 #[test]

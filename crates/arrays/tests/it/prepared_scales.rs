@@ -2,7 +2,8 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, stop_gradient, transforms};
-use tacit_arrays::Prepared;
+use tacit_arrays::format::{Nvfp4, Parts, Quantizer};
+use tacit_arrays::{Nvfp4Array, Prepared};
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::{Policy, Result, Value, implicit};
 
@@ -206,4 +207,22 @@ fn scales_of_half_types_and_of_every_format_have_gradients() {
             assert!(floats(gradient).expect("floats").iter().any(|&g| g != 0.0), "{text}");
         }
     }
+}
+
+/// Of an array that has a factor of all its scales, although its format makes none.
+#[test]
+fn the_factor_of_all_scales_is_that_of_the_array() -> Result<()> {
+    let made = Nvfp4Array::quantize(&normal(41, &[8, 64]), Nvfp4 { global: true })?;
+    let global = made.global_scale().cloned().expect("there is one");
+    let scales = made.scales().expect("there are some").dense()?;
+    let parts = Parts { global_scale: Some(global), ..Parts::new(made.codes().clone(), scales) };
+    let format = Nvfp4 { global: false };
+    let array = Nvfp4Array::from_parts(parts, format, Value::from(made.clone()).aval()?)?;
+    let _allow = Policy::Allow.scope();
+    let scales = format.trained_scales().expect("are trained");
+    let value = Value::from(array);
+    let again = scales.quantize_by(&value.dense()?, &scales.scales_of(&value).expect("has scales"))?.0;
+    assert!(floats(&value.dense()?)?.iter().any(|&x| x != 0.0));
+    assert_eq!(floats(&again.dense()?)?, floats(&value.dense()?)?);
+    Ok(())
 }

@@ -285,7 +285,7 @@ fn a_format_that_is_none_is_named_at_once() {
 #[test]
 fn what_a_gradient_divides_by_is_held_as_it_is() -> Result<()> {
     type Divides = fn(&Array) -> Result<Array>;
-    let cases: [(&str, Divides); 6] = [
+    let cases: [(&str, Divides); 8] = [
         ("the logarithm of probabilities", |x| {
             Ok(ops::softmax_axis(x.multiply(Array::from_f32(8.0))?, -1, true)?.log()?)
         }),
@@ -296,6 +296,14 @@ fn what_a_gradient_divides_by_is_held_as_it_is() -> Result<()> {
         ("a quotient", |x| Ok(x.divide(x.abs()?.add(Array::from_f32(1e-4))?)?)),
         ("a power", |x| Ok(x.abs()?.add(Array::from_f32(1e-4))?.power(Array::from_f32(0.5))?)),
         ("the logarithm of one plus a number", |x| Ok(ops::tanh(x)?.multiply(Array::from_f32(0.9999))?.log1p()?)),
+        ("a running product", |x| {
+            let near = ops::exp(x.multiply(Array::from_f32(0.01))?)?;
+            Ok(near.subtract(Array::from_f32(0.9999))?.abs()?.cumprod(-1, None, None)?)
+        }),
+        ("a remainder", |x| {
+            let least = x.abs()?.add(Array::from_f32(1e-4))?;
+            Ok(Array::from_f32(1.0).remainder(least)?.multiply(Array::from_f32(1e-4))?)
+        }),
         ("an angle", |x| Ok(ops::asin(ops::tanh(x)?.multiply(Array::from_f32(0.999))?)?)),
     ];
     // Columns of very different magnitudes, of which the last is nearly constant.

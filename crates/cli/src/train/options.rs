@@ -23,8 +23,8 @@ pub(crate) struct Options {
     /// Train low-rank adapters of this rank, and the magnitudes of the weights' rows
     #[arg(long, value_name = "RANK")]
     dora: Option<NonZero<usize>>,
-    /// Train the weights themselves, as this format will store them: they become floats for it, which takes several times their
-    /// bytes
+    /// Train the weights themselves, as this format will store them: they become floats of the dtype of the checkpoint, which takes
+    /// several times their bytes. Half floats lose steps below a five-hundredth of a weight, so a low rate wants a checkpoint in f32
     #[arg(long, value_name = "FORMAT")]
     qat: Option<String>,
     /// A file of texts, a line of JSON each: {"text": ..}; {"prompt": .., "completion": ..}, of which the completion is learned;

@@ -125,12 +125,18 @@ impl Run<'_> {
             return Err(Error::invalid(message, help));
         }
         let (gradients, norm) = clip_by_norm(accumulated.take_mean()?, plan.pace.clip)?;
+        let norm = item(&norm)?;
+        if !norm.is_finite() {
+            let message = format!("the gradient of step {} has a norm of {norm}", made + 1);
+            let help = "give a checkpoint in bf16 or f32 where this one is in f16, or a lower `--rate`; what was saved is as it was";
+            return Err(Error::invalid(message, help));
+        }
         optimizer.lr = plan.schedule.array(made);
         model.update(optimizer, &gradients)?;
         tree::eval(&(&*model, &*optimizer))?;
         // The C library keeps what a step leaves, in pieces that the next one does not fit into.
         give_back_memory();
-        Ok(Step { loss, norm: item(&norm)?, tokens })
+        Ok(Step { loss, norm, tokens })
     }
 
     /// The loss of a batch, as a sum times `scale`, and its gradient.

@@ -7,12 +7,13 @@ use mlx_rs::optimizers::AdamW;
 use tacit_core::{Error, Result, printable};
 use tacit_files::{lock_work, make_folder};
 use tacit_io::{FileState, Rotation, Training, sources};
-use tacit_models::Decoder;
+use tacit_models::{Decoder, Formats};
 use tacit_nn::{Model, ParameterFilter, QuantizedState};
 use tacit_record::{Chart, Record, Recorder};
 
 use super::options::Options;
 use super::output::Written;
+use crate::decoding::source::Source;
 
 /// The folder beside the output, and the record of the run.
 pub(super) struct Saved {
@@ -26,6 +27,9 @@ pub(super) struct Saved {
     notes: Vec<(&'static str, String)>,
     svg: Option<PathBuf>,
 }
+
+/// Files beside the tensors that say what tokens a text has.
+const OF_TEXT: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
 
 /// Those before the latest are for whoever damages that one.
 const KEPT: usize = 2;
@@ -42,6 +46,12 @@ impl Saved {
         })?;
         let mut notes = options.described(steps);
         notes.push(("the model", state(&sources(&options.model)?)?));
+        if let Some(Formats::Rules(rules)) = options.weights()? {
+            notes.push(("what `--weights` says", rules.to_text()?));
+        }
+        let source = Source::of(&options.model)?;
+        let of_text = OF_TEXT.iter().filter_map(|name| source.beside(name)).collect::<Vec<_>>();
+        notes.push(("the tokenizer", state(&of_text)?));
         notes.push(("the data", state(std::slice::from_ref(&options.data))?));
         let rotation = Rotation::new(&folder, KEPT)?;
         let latest = rotation.load_latest()?;

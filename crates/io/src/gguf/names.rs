@@ -135,7 +135,13 @@ impl Gguf {
     }
 
     fn rows(&self, name: &str) -> Result<usize> {
-        Ok(self.stored(name)?.shape.first().map_or(0, |&rows| rows as usize))
+        match &self.stored(name)?.shape[..] {
+            // Rows of nothing take no bytes, however many there are said to be.
+            shape @ [rows, ..] if !shape.contains(&0) => Ok(*rows as usize),
+            _ => {
+                Err(self.wrong(name, "it has no elements", "the metadata are those of another model: convert it again"))
+            }
+        }
     }
 
     /// A number of the architecture.

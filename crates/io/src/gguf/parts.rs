@@ -140,6 +140,17 @@ pub(super) fn in_folder(folder: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
+/// The file, or as many files as its name says that there are parts, those that are there.
+pub(super) fn files(file: &Path) -> Result<Vec<PathBuf>> {
+    let name = file.file_name().and_then(|name| name.to_str()).and_then(Name::of);
+    let parts = name.map_or_else(
+        || vec![file.to_owned()],
+        |name| (0..name.count).map(|at| file.with_file_name(name.part(at))).collect(),
+    );
+    let current = parts.iter().map(|part| current(part)).collect::<Result<Vec<_>>>()?;
+    Ok(current.into_iter().filter(|part| part.is_file()).collect())
+}
+
 /// Whether a file begins as GGUF files do.
 pub(super) fn is_gguf(path: &Path) -> Result<bool> {
     let mut magic = [0; 4];

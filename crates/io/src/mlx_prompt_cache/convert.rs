@@ -138,6 +138,17 @@ impl StoredCache {
             let what = format!("{keys} and {values} in {window:?}, padded by {padding:?}");
             return Err(Error::invalid(format!("mlx-lm has no cache of {what}"), HELP));
         }
+        if let Window::Sliding { size, .. } | Window::Chunked { size } = window
+            && let sinks = if let Window::Sliding { sinks, .. } = window { sinks } else { 0 }
+            && there < total.min(size.saturating_add(sinks))
+        {
+            return Err(Error::invalid(
+                format!(
+                    "of {total} tokens the window of {size} lacks one: it was overwritten by those that were taken away"
+                ),
+                "write the next token before the cache is saved, or keep room by `KvCache::reserve_trim` before the last ones",
+            ));
+        }
         let held = Some(StoredBuffers { keys, values });
         Ok(match (window, format) {
             (Window::Everything, Some(Affine { bits, group })) => {

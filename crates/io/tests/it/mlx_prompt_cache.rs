@@ -10,7 +10,7 @@ use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_core::{Error, Policy, Result, Value, implicit_with_state};
 use tacit_io::mlx_prompt_cache::{self, PromptCache, StoredBuffers, StoredCache};
 use tacit_io::{Metadata, Tensors, write};
-use tacit_nn::{Cache as Layer, KvCache};
+use tacit_nn::{Cache as Layer, KvCache, Window};
 
 use crate::golden::{assert_same_tensors, golden};
 use crate::scratch::Scratch;
@@ -559,12 +559,29 @@ fn what_mlx_lm_has_no_cache_of() {
     text[1] = format!("{}\n{error}", text[1]);
     let dense = PromptCache::of_caches(&[mixed.dense().expect("decodes").into()], Metadata::new()).expect("converts");
     assert_eq!(summary(&dense), "0 f32[1,2,3,64] f32[1,2,3,64] offset 3\n");
+    // Taken away, the last token leaves a ring in which one is missing.
+    for window in [Window::Sliding { size: 4, sinks: 0 }, Window::Sliding { size: 4, sinks: 1 }] {
+        let cache = || KvCache::new([1, 2, 64], Dtype::Float32)?.with_window(window);
+        let mut cache = cache().expect("is one");
+        for _ in 0..7 {
+            cache.reserve(1).expect("has room");
+            let x = ops::ones::<f32>(&[1, 2, 1, 64]).expect("ones");
+            implicit_with_state(&mut cache, &x, |cache, x| Ok::<_, Error>(cache.update(&x, &x)?.0)).expect("writes");
+        }
+        cache.trim(1).expect("is there");
+        let error = PromptCache::of_caches(&[cache.into()], Metadata::new()).expect_err("refused");
+        text[1] = format!("{}\n{error}", text[1]);
+    }
     expect![[r#"
         a cache without tokens says nothing of its shape
         help: make a new one for this layer, by `KvCache::new`
         a batch in a ring does not become a cache
         help: save the cache of each sequence, as `extract` gives it
         mlx-lm has no cache of Affine(f32[1,2,3,64]) and Nf4(f32[1,2,3,64]) in Everything, padded by [0]
-        help: make the cache dense by `KvCache::dense`, and split a batch into its sequences"#]]
+        help: make the cache dense by `KvCache::dense`, and split a batch into its sequences
+        of 6 tokens the window of 4 lacks one: it was overwritten by those that were taken away
+        help: write the next token before the cache is saved, or keep room by `KvCache::reserve_trim` before the last ones
+        of 6 tokens the window of 4 lacks one: it was overwritten by those that were taken away
+        help: write the next token before the cache is saved, or keep room by `KvCache::reserve_trim` before the last ones"#]]
     .assert_eq(&text.join("\n"));
 }

@@ -8,7 +8,7 @@ use expect_test::expect;
 use mlx_rs::{Array, random};
 use tacit_arrays::Nf4Array;
 use tacit_core::{Result, Value};
-use tacit_io::{Resumable, Writing, load, save};
+use tacit_io::{Resumable, Writing, load, save, sources};
 use tacit_nn::Parameters;
 
 use crate::scratch::Scratch;
@@ -97,4 +97,30 @@ fn two_at_once_and_a_value_that_cannot_be_made_are_refused() {
     assert!(Resumable::open(&output, [folder.join("nothing")]).is_err());
     assert!(Resumable::open(folder.join("no/folder/out"), [&input]).is_err());
     assert!(!output.exists());
+}
+
+/// All parts of a GGUF file count, and a folder in which there is nothing else.
+#[test]
+fn a_model_in_gguf_files_that_changed_is_another_input() {
+    let folder = Scratch::new();
+    let models = folder.join("model");
+    fs::create_dir(&models).expect("makes");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf/types.gguf");
+    let parts = [1, 2].map(|part| models.join(format!("m-0000{part}-of-00002.gguf")));
+    for part in &parts {
+        fs::copy(&golden, part).expect("copies");
+    }
+    for (at, input) in [&parts[0], &parts[1], &models].into_iter().enumerate() {
+        assert_eq!(sources(input).expect("finds"), parts);
+        let made = || {
+            worked(&mut Resumable::open(folder.join(at.to_string()), [input]).expect("begins"), "nf4:64", 2)
+                .expect("makes")
+                .1
+        };
+        assert_eq!((made(), made()), (2, 0));
+        // Longer, as another file of the same age may be.
+        let longer = [fs::read(&parts[1]).expect("reads"), vec![0]].concat();
+        fs::write(&parts[1], longer).expect("writes");
+        assert_eq!(made(), 2);
+    }
 }

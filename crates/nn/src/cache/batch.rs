@@ -130,7 +130,11 @@ impl KvCache {
             padding.push(Padding::new(&before.collect::<Vec<_>>()));
         }
         let lost = caches.iter().zip(&shifts).map(|(cache, &shift)| cache.written.later(shift));
-        let written = lost.reduce(Written::with_losses_of).unwrap_or(first.written).with_capacity(capacity);
+        let mut written = lost.reduce(Written::with_losses_of).unwrap_or(first.written).with_capacity(capacity);
+        if differ {
+            // What is padded lies behind the sinks.
+            written.padded = written.padded.max(sinks + shifts.iter().copied().max().unwrap_or_default());
+        }
         let next = Array::from_slice(&[longest], &[1]);
         let limit = first.limit.filter(|_| caches.iter().all(|cache| cache.limit == first.limit));
         Ok(Self {

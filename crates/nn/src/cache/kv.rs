@@ -191,6 +191,12 @@ impl KvCache {
         self.grow(whole.min(most).min(self.limit.unwrap_or(i32::MAX)))
     }
 
+    /// Whether so many more tokens have room, as they may not have in a cache of [fixed capacity](Self::with_capacity).
+    #[must_use]
+    pub fn has_room(&self, tokens: i32) -> bool {
+        self.limit.is_none_or(|limit| self.written.needed(tokens.max(0)) <= limit)
+    }
+
     /// Makes room in a window so that up to so many tokens can be [trimmed](Self::trim). It is called outside a step, before
     /// the tokens are written.
     ///

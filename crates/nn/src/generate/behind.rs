@@ -41,9 +41,17 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
 
     /// Sees a prompt but for its last token.
     pub(super) fn prefill(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
+        // Of a round that failed nothing is known any more.
+        self.mark = None;
+        self.since.clear();
         self.steps.prefill(&padded(&[prompt], 0), options.prefill)?;
         self.unseen = prompt.last().copied().into_iter().collect();
         Ok(())
+    }
+
+    /// Whether a step may see what the state has not seen, and so many tokens behind that.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        i32::try_from(self.unseen.len() + more).is_ok_and(|tokens| self.steps.state.has_room(tokens))
     }
 
     /// What the state has not seen, with the last token that the step knows in the place of those that it does not.
@@ -102,6 +110,10 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         self.unseen.truncate(self.unseen.len().saturating_sub(unread));
         self.since.truncate(self.since.len().saturating_sub(seen));
         self.forget(seen)?;
+        if !self.has_room(0) {
+            // A generation without drafts leaves out the last token then, too.
+            self.unseen.pop();
+        }
         if !self.unseen.is_empty() {
             self.steps.logits(&self.tokens())?;
             self.catch_up();

@@ -66,11 +66,14 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
     }
 
     fn start(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
+        (self.proposed, self.before) = (0, None);
         self.model.reserve(self.most, options)?;
         self.model.prefill(prompt, options)
     }
 
     fn propose(&mut self, count: usize, drawing: &Drawing<'_>) -> Result<Option<Proposal>> {
+        // The last token that it proposes it does not see.
+        let Some(count) = (1..=count).rev().find(|count| self.model.has_room(count - 1)) else { return Ok(None) };
         self.before = Some(self.model.before());
         let drafted = self.drafted(count, drawing).inspect_err(|_| self.fail())?;
         self.proposed = count;
@@ -98,6 +101,8 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
         if let Some(before) = self.before.take() {
             self.model.restore(before);
         }
+        // Whoever goes on gives the last token again, as to the model.
+        self.model.see_accepted();
     }
 }
 

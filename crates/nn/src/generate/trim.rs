@@ -45,6 +45,12 @@ pub trait Trim {
         Ok(())
     }
 
+    /// Whether a step may see so many tokens more, as it may not at the end of a cache of fixed capacity.
+    fn has_room(&self, tokens: i32) -> bool {
+        let _ = tokens;
+        true
+    }
+
     /// What cannot be trimmed, as it is now; `None` where all can.
     fn mark(&self) -> Option<Mark> {
         None
@@ -84,6 +90,10 @@ impl Trim for KvCache {
 
     fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
         self.reserve_trim(tokens)
+    }
+
+    fn has_room(&self, tokens: i32) -> bool {
+        self.has_room(tokens)
     }
 }
 
@@ -129,6 +139,14 @@ impl Trim for Cache {
         }
     }
 
+    fn has_room(&self, tokens: i32) -> bool {
+        match self {
+            Self::Kv(cache) => cache.has_room(tokens),
+            Self::Arrays(_) => true,
+            Self::List(caches) => caches.has_room(tokens),
+        }
+    }
+
     fn mark(&self) -> Option<Mark> {
         match self {
             Self::Kv(_) => None,
@@ -154,6 +172,10 @@ impl<T: Trim + Clone> Trim for Vec<T> {
 
     fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
         all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.reserve_trim(tokens)))
+    }
+
+    fn has_room(&self, tokens: i32) -> bool {
+        self.iter().all(|each| each.has_room(tokens))
     }
 
     fn mark(&self) -> Option<Mark> {

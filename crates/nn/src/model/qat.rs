@@ -238,6 +238,14 @@ impl<M: ModuleParameters> Model<M> {
                 )),
             }
         };
+        for path in ["weight", "bias"].map(|name| format!("{layer}.{name}")) {
+            if let [own, other, ..] = self.parts.ties.all(&path)[..] {
+                return Err(Error::invalid(
+                    format!("the parameter {own} is that of {other} as well, whose layer has no such normalization"),
+                    "fold the normalization before the parameters are tied, or keep it",
+                ));
+            }
+        }
         let [weight, bias] = [dense(self, layer, "weight")?, dense(self, layer, "bias")?];
         let [mean, variance] = [dense(self, norm, "running_mean")?, dense(self, norm, "running_var")?];
         let [gain, shift] = [dense(self, norm, "weight")?, dense(self, norm, "bias")?];

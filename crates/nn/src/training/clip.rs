@@ -48,8 +48,10 @@ pub fn clip_by_norm(gradients: FlattenedModuleParam, max: f32) -> Result<(Flatte
     for path in &paths {
         squares = squares.add(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)?;
     }
-    let norm = squares.sqrt()?.multiply(&unit)?;
-    let factor = ops::minimum(Array::from_f32(max).divide(&norm)?, &one)?;
+    let relative = squares.sqrt()?;
+    let norm = relative.multiply(&unit)?;
+    // Not by the norm, which of finite gradients may be no `f32`.
+    let factor = ops::minimum(Array::from_f32(max).divide(&unit)?.divide(&relative)?, &one)?;
     let clipped = gradients.into_iter().map(|(path, gradient)| {
         // In `f32`: the factor of a large norm is no half float.
         let scaled = gradient.as_dtype(Dtype::Float32)?.multiply(&factor)?.as_dtype(gradient.dtype())?;

@@ -163,3 +163,26 @@ fn empty_caches_are_merged() {
     let made = eager(&mut batch, &part(&all, 0, 3)).expect("attends");
     assert_close!(made, whole(&part(&all, 0, 3), FORMATS[2], Window::Everything), 1e-5);
 }
+
+/// Sequences of different lengths are padded behind the sinks, and nothing is taken away into that.
+#[test]
+fn what_is_padded_behind_sinks_cannot_be_trimmed() {
+    let all = tokens(7, 2, 30, F32);
+    let window = Window::Sliding { size: 5, sinks: 1 };
+    let of = |at: i32, length: i32| {
+        let mut own = cache(1, F32, FORMATS[0], window);
+        eager(&mut own, &part(&row(&all, at), 0, length)).expect("attends");
+        own
+    };
+    let merge = || KvCache::merge(&[of(0, 6), of(1, 3)]).expect("merges");
+    let error = merge().trim(3).expect_err("a padded token is among them");
+    assert!(error.to_string().starts_with("3 of 6 tokens, 4 of them padded"), "{error}");
+    let mut merged = merge();
+    merged.trim(2).expect("there are two");
+    let made = eager(&mut merged, &following(&all, &[4, 1], 0, 1)).expect("attends");
+    for (at, length) in [(0, 4), (1, 1)] {
+        let alone = whole(&part(&row(&all, at), 0, length + 1), FORMATS[0], window);
+        let expected = alone.try_index((.., .., length.., ..)).expect("the last");
+        assert_close!(made.try_index(at..at + 1).expect("a row"), expected, 1e-5, "{at}");
+    }
+}

@@ -71,6 +71,23 @@ fn a_run_is_that_of_floats_within_a_hundredth() {
     assert!(apart(grad(), QuantizedState::new(grad(), unsigned).expect("formats")) < 0.01);
 }
 
+/// A part of a weight that is put together of several: its path ends as the key of a second moment does.
+#[test]
+fn one_moment_has_a_sign_whatever_its_path() -> Result<()> {
+    let (path, mut weight) = ("weight.parts.1".into(), normal(1, &[64, 96]));
+    let gradient = normal(2, &[64, 96]).abs()?.negative()?;
+    let mut lion = QuantizedState::eight_bits(Lion::new(1e-3))?;
+    let mut adam = QuantizedState::eight_bits(Adam::new(1e-3))?;
+    lion.update_single(&path, &gradient, &mut weight)?;
+    adam.update_single(&path, &gradient, &mut weight)?;
+    let below =
+        |value: &Value| Ok::<_, Error>(value.dense()?.lt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>());
+    assert!(below(&lion.values()?["weight.parts.1"])?);
+    assert!(below(&adam.values()?["weight.parts.1.0"])?);
+    assert!(!below(&adam.values()?["weight.parts.1.1"])?);
+    Ok(())
+}
+
 /// What the optimizer takes roots of before it adds anything, or means, is built, one parameter at a time.
 #[test]
 fn other_optimizers_build_a_moment_where_the_policy_lets_them() {

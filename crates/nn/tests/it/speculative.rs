@@ -7,7 +7,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::compile::{CompileOptions as Compiling, Constants};
 use tacit_core::{Error, Result, compile_with_state};
-use tacit_nn::generate::{DraftModel, GenerateOptions, GenerateStats, Sampler, Trim, speculate};
+use tacit_nn::generate::{DraftModel, GenerateOptions, GenerateStats, Sampler, Token, Trim, speculate};
 use tacit_nn::{KvCache, Window, generate};
 
 use crate::toys::{Seen, attend, bigram, circle, eagerly, ids, noise, options};
@@ -251,6 +251,74 @@ fn a_draft_or_a_model_that_fails_leaves_both_states_as_they_were() -> Result<()>
         let all: Vec<u32> = (0..made.len() as u32).map(|id| id % 9).collect();
         assert_eq!(seen.tokens(), all);
         assert!(all.starts_with(&drafts.tokens()) && drafts.tokens().len() + 1 >= all.len());
+    }
+    Ok(())
+}
+
+/// A draft changes nothing at the end of caches that hold no more: fewer tokens are proposed there, and at last none.
+#[test]
+fn caches_of_fixed_capacity_end_as_without_a_draft() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let other = random::normal::<f32>(&[40, 16], None, None, &random::key(9)?)?;
+    let cache =
+        |capacity| -> Result<_> { Ok(vec![KvCache::new([1, 1, 16], Dtype::Float32)?.with_capacity(capacity)?]) };
+    let prompt = [3u32, 1, 4, 1, 5];
+    let ended = |tokens: &mut dyn Iterator<Item = Result<Token>>| {
+        let (mut made, mut error) = (Vec::new(), None);
+        for token in tokens {
+            match token {
+                Ok(token) => made.push(token.id),
+                Err(failure) => error = Some(failure.to_string()),
+            }
+        }
+        (made, error.is_some())
+    };
+    for (capacity, most) in [(12, 100), (16, 12), (16, 11), (16, 13), (40, 12)] {
+        let mut caches = cache(capacity)?;
+        let alone = ended(&mut generate(eagerly(embedding.clone()), &mut caches, &[prompt], &options(most))?);
+        let seen = caches[0].len();
+        for draft in [&embedding, &other] {
+            for tokens in [1, 4, 9] {
+                for of_draft in [capacity, 64] {
+                    let (mut caches, mut drafted) = (cache(capacity)?, cache(of_draft)?);
+                    let draft = DraftModel::new(eagerly(draft.clone()), &mut drafted, tokens);
+                    let found =
+                        ended(&mut speculate(eagerly(embedding.clone()), &mut caches, draft, &prompt, &options(most))?);
+                    assert_eq!(found, alone, "{capacity} {most} {tokens} {of_draft}");
+                    assert_eq!(caches[0].len(), seen, "{capacity} {most} {tokens} {of_draft}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A round of the model fails, and the same draft goes on with the last token: it has seen what the model has.
+#[test]
+fn a_draft_goes_on_after_a_failure_with_all_that_was_accepted() -> Result<()> {
+    for tokens in [1, 2, 3] {
+        let calls = Cell::new(0);
+        let mut one = bigram(circle(9)?);
+        let model_step = |tokens: &Array, seen: &mut Seen| {
+            calls.set(calls.get() + 1);
+            if calls.get() == 5 { Err(Error::invalid("not now", "try again")) } else { one(tokens, seen) }
+        };
+        let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
+        let mut draft = DraftModel::new(bigram(circle(9)?), &mut drafts, tokens);
+        let mut first = speculate(model_step, &mut seen, &mut draft, &[0], &options(100))?;
+        let made: Vec<u32> = first.by_ref().map_while(|token| token.ok().map(|token| token.id)).collect();
+        drop(first);
+        let last = made[made.len() - 1];
+        let mut next = speculate(bigram(circle(9)?), &mut seen, &mut draft, &[last], &options(12))?;
+        let more = ids(&mut next)?;
+        let stats = next.stats();
+        drop(next);
+        drop(draft);
+        let all = [&[0], &made[..], &more[..]].concat();
+        assert_eq!(all, (0..all.len() as u32).map(|id| id % 9).collect::<Vec<_>>());
+        assert_eq!(seen.tokens(), all, "{tokens}");
+        assert_eq!(drafts.tokens(), all, "{tokens}");
+        assert_eq!(stats.drafted, stats.accepted, "{tokens}");
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use tacit_core::{Error, Result, compile_with_state};
 use tacit_nn::training::{Accumulated, Schedule, clip_by_norm};
 use tacit_nn::{Model, ParameterFilter, Stateful};
 
-use crate::types::normal;
+use crate::types::{normal, numbers};
 
 fn gradients(scale: f32) -> FlattenedModuleParam {
     let scaled = |seed, shape: &[i32]| normal(seed, shape).multiply(Array::from_f32(scale)).expect("scales");
@@ -41,6 +41,12 @@ fn a_norm_is_bounded_and_a_smaller_one_is_left() -> Result<()> {
     }
     let (zeros, norm) = clip_by_norm(gradients(0.0), 1.0)?;
     assert_eq!((norm.item_exact::<f32>(), norm_of(&zeros)?), (0.0, 0.0));
+    // Their norm is beyond `f32`, and they are not.
+    let large = FlattenedModuleParam::from([("weight".into(), Array::from_slice(&[3e38f32, -3e38], &[2]))]);
+    let (clipped, norm) = clip_by_norm(large, 1.0)?;
+    assert!(norm.item_exact::<f32>().is_infinite());
+    let found = numbers(&clipped["weight"]);
+    assert!((found[0] - 0.5f32.sqrt()).abs() < 1e-5 && (found[0] + found[1]).abs() < 1e-5, "{found:?}");
     let (_, norm) = clip_by_norm(FlattenedModuleParam::new(), 1.0)?;
     assert_eq!(norm.item_exact::<f32>().to_bits(), 0);
     expect![[r#"

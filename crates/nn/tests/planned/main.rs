@@ -5,5 +5,6 @@
 use tacit_blas as _;
 use tacit_fusion as _;
 
+mod captured;
 mod pages;
 mod stamps;

@@ -3,7 +3,10 @@
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::kernel::hadamard;
-use tacit_arrays::{Batched, Cast, Concat, Observed, Rotated, Scaled, ScaledChannels, Sliced, Stacked, Transposed};
+use tacit_arrays::{
+    ActivationGranularity, Batched, Cast, Concat, Int8Inputs, Observed, Rotated, Scaled, ScaledChannels, Sliced,
+    Stacked, Transposed,
+};
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
@@ -184,7 +187,37 @@ fn stacked() -> Vec<Case> {
         case("observed_gather_mm", vec![x(&[3, 1, ROWS]), observed()], |a| chosen(&a[0], a[1].clone())),
         case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(1)], |a| chosen(&a[0], a[1].clone())),
         case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(2)], |a| chosen(&a[0], a[1].clone())),
+        // Of numbers that no rounding changes; that of `x` goes straight through, and has no differences.
+        case("int8_inputs_product", vec![eight_bits(&[2, ROWS, 6])], |a| {
+            chosen(&whole(&[3, 1, ROWS], a[0].dtype())?, a[0].clone())
+        }),
+        case("int8_inputs_product", vec![eight_bits(&[4, 3, 2])], |a| {
+            convolved(&whole(&[1, 5, 2], a[0].dtype())?, &a[0])
+        }),
     ]
+}
+
+/// A weight beside which activations are rounded to 8 bits.
+fn eight_bits(shape: &[i32]) -> Value {
+    Int8Inputs::new(normal(21, shape), ActivationGranularity::Tensor).expect("a float array").into()
+}
+
+/// Whole numbers up to 127.
+fn whole(shape: &[i32], dtype: Dtype) -> Result<Array> {
+    let size: i32 = shape.iter().product();
+    let numbers = (0..size).map(|at| (127 - at * 37 % 200) as f32);
+    Ok(Array::from_iter(numbers, shape).as_dtype(dtype)?)
+}
+
+/// A convolution of `x: [1, 5, c]` with three places.
+fn convolved(x: &Array, w: &Array) -> Result<Array> {
+    if w.dtype() != Dtype::Float64 {
+        return Ok(ops::conv1d(x, w, None, None, None, None)?);
+    }
+    // Which MLX has for no `f64`.
+    let places = (0..3).map(|at| Ok(x.try_index((.., at..at + 3))?.matmul(w.try_index((.., at))?.t())?));
+    let places: Vec<Array> = places.collect::<Result<_>>()?;
+    Ok(places[0].add(&places[1])?.add(&places[2])?)
 }
 
 /// Experts whose inputs, or results, are scaled.
