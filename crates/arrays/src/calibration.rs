@@ -3,5 +3,7 @@
 pub(crate) mod awq;
 pub(crate) mod calibrate;
 mod coder;
+pub(crate) mod corrected;
 pub(crate) mod gptq;
 mod hessian;
+mod refit;

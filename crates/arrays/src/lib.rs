@@ -31,6 +31,7 @@ pub use adapters::qa_lora::QaLora;
 pub use avals::dtypes::{wide, widely};
 pub use calibration::awq::Awq;
 pub use calibration::calibrate::Calibrate;
+pub use calibration::corrected::{Corrected, Rounding};
 pub use calibration::gptq::Gptq;
 pub use families::adapter::Adapter;
 pub use families::cut::{Cut, cut, shard};

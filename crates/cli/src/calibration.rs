@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use mlx_rs::Array;
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{Awq, Calibrate, Gptq};
+use tacit_arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_io::{Distance, Progress, progress_bar};
 use tacit_models::Positions;
@@ -37,12 +37,16 @@ pub(crate) struct CalibrationOptions {
     /// How codes are chosen by what was observed
     #[arg(long, value_enum, default_value_t = Method::Gptq, requires = "calibrate")]
     method: Method,
+    /// Keep beside the codes the product of two thin matrices of this rank that makes up for most of what they lose, as an adapter;
+    /// each takes as many floats as the weight has inputs and outputs, times the rank
+    #[arg(long, value_name = "RANK", requires = "calibrate")]
+    correct: Option<NonZero<usize>>,
 }
 
 /// How codes are chosen by what was seen.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Method {
-    /// The rounding error of each input is made up for by those after it
+    /// The rounding error of each input is made up for by those after it, and scales are fitted to the codes
     Gptq,
     /// Large inputs get finer codes, and are divided by as much
     Awq,
@@ -96,8 +100,18 @@ impl CalibrationOptions {
     pub(crate) fn read(&self, model: &Path) -> Result<Option<Calibration>> {
         let Some(observations) = self.text.observe(model)? else { return Ok(None) };
         let (name, method): (_, Box<dyn Calibrate>) = match self.method {
-            Method::Gptq => ("gptq", Box::new(Gptq::default())),
+            Method::Gptq => ("gptq, its scales fitted twice,", Box::new(Gptq::default().with_refits(2)?)),
             Method::Awq => ("awq", Box::new(Awq::default())),
+        };
+        let (name, method) = match self.correct {
+            Some(rank) => {
+                let rank = i32::try_from(rank.get()).unwrap_or(i32::MAX);
+                (
+                    format!("{name} corrected by rank {rank}"),
+                    Box::new(Corrected::new(method, rank)?) as Box<dyn Calibrate>,
+                )
+            }
+            None => (name.to_owned(), method),
         };
         let recipe = format!("{name} on {} windows at most", self.text.windows);
         Ok(Some(Calibration { observations, method, recipe }))

@@ -42,6 +42,12 @@ pub trait Calibrate {
     fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value>;
 }
 
+impl<C: Calibrate + ?Sized> Calibrate for Box<C> {
+    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+        (**self).quantize(format, weight, seen)
+    }
+}
+
 /// A weight as matrices, and the sums of each: `[e, n, k]` and `f32[e, k, k]`, with one matrix where the weight is one.
 pub(super) fn matrices(weight: &Array, seen: &Observation) -> Result<(Array, Array)> {
     let aval = Aval::from(weight);

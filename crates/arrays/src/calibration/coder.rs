@@ -98,15 +98,46 @@ impl Scaled<'_> {
         mapped(&made, |scales| Ok(scales.reshape(&[-1, 1])?))
     }
 
-    /// The scales of group `group` of matrix `matrix`, of `n` rows of `k`, as the whole weight has them.
-    pub(super) fn fixed_scales(&self, matrix: i32, [n, k]: [i32; 2], group: i32) -> Result<FloatScales> {
+    /// The scales of matrix `matrix`, of `n` rows of `k`, as the whole weight has them: `[n, groups]`, or one.
+    pub(super) fn fixed_scales(&self, matrix: i32, [n, k]: [i32; 2]) -> Result<FloatScales> {
         mapped(&self.whole, |scales| {
             if self.one {
                 return Ok(scales.clone());
             }
-            let scales = scales.reshape(&[-1, n, k / self.group])?;
-            Ok(scales.take_axis(Array::from_int(matrix), 0)?.take_axis(Array::from_slice(&[group], &[1]), 1)?)
+            Ok(scales.reshape(&[-1, n, k / self.group])?.take_axis(Array::from_int(matrix), 0)?)
         })
+    }
+
+    /// The scales of a group of those of a matrix.
+    pub(super) fn of_group(&self, scales: &FloatScales, group: i32) -> Result<FloatScales> {
+        if self.one {
+            return Ok(scales.clone());
+        }
+        mapped(scales, |scales| Ok(scales.take_axis(Array::from_slice(&[group], &[1]), 1)?))
+    }
+
+    /// The scales of groups of a matrix, side by side.
+    pub(super) fn joined(groups: &[FloatScales]) -> Result<FloatScales> {
+        let all = |of: &dyn Fn(&FloatScales) -> Option<Array>| {
+            let parts: Option<Vec<Array>> = groups.iter().map(of).collect();
+            parts.map(|parts| ops::concatenate(&parts, 1)).transpose()
+        };
+        let scales = all(&|scales| Some(scales.scales.clone()))?;
+        let scales = scales.ok_or_else(|| Error::decline("there are no groups"))?;
+        Ok(FloatScales { scales, biases: all(&|scales| scales.biases.clone())?, global_scale: None })
+    }
+
+    /// Whether a matrix has scales of groups that may be others.
+    pub(super) fn has_free_scales(&self) -> bool {
+        !self.one && self.whole.global_scale.is_none()
+    }
+
+    /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.
+    pub(super) fn read(&self, format: &dyn Quantizer, numbers: &Array, scales: &FloatScales) -> Result<Array> {
+        let like = format.quantize(&ops::zeros_like(numbers)?)?;
+        let like = self.trained.scales_of(&like).ok_or_else(|| Error::decline("the format changed its type"))?;
+        let scales = mapped(scales, |scales| Ok(scales.reshape(like.scales.shape())?))?;
+        dense(&self.trained.quantize_by(numbers, &scales)?.0)
     }
 
     /// `column: f32[n, 1]`, coded by scales and read again.
@@ -118,23 +149,18 @@ impl Scaled<'_> {
         if columns == 1 { Ok(read) } else { Ok(read.take_axis(Array::from_slice(&[0], &[1]), 1)?) }
     }
 
-    /// The array of `codes: f32[e, n, k]`, which are numbers that the scales have codes for: those of each matrix and group, or
-    /// those of the whole weight.
-    pub(super) fn put_together(&self, codes: &[Array], scales: &[Vec<FloatScales>], weight: &Aval) -> Result<Value> {
-        let joined = |of: &dyn Fn(&FloatScales) -> Option<Array>| -> Result<Option<Array>> {
-            let rows = scales.iter().map(|groups| {
-                let groups: Option<Vec<Array>> = groups.iter().map(of).collect();
-                groups.map(|groups| Ok::<_, Error>(ops::concatenate(&groups, 1)?)).transpose()
-            });
-            let rows: Option<Vec<Array>> = rows.collect::<Result<_>>()?;
-            rows.map(|rows| Ok(ops::concatenate(&rows, 0)?.reshape(self.whole.scales.shape())?)).transpose()
-        };
-        let own = if scales.iter().all(Vec::is_empty) { None } else { joined(&|scales| Some(scales.scales.clone()))? };
-        let scales = match own {
-            None => self.whole.clone(),
-            Some(scales) => {
-                FloatScales { scales, biases: joined(&|scales| scales.biases.clone())?, global_scale: None }
-            }
+    /// The array of `codes: f32[e, n, k]`, which are numbers that the scales of each matrix have codes for.
+    pub(super) fn put_together(&self, codes: &[Array], scales: &[FloatScales], weight: &Aval) -> Result<Value> {
+        let scales = if self.has_free_scales() {
+            let all = |of: &dyn Fn(&FloatScales) -> Option<Array>| -> Result<Option<Array>> {
+                let parts: Option<Vec<Array>> = scales.iter().map(of).collect();
+                parts.map(|parts| Ok(ops::concatenate(&parts, 0)?.reshape(self.whole.scales.shape())?)).transpose()
+            };
+            let own =
+                all(&|scales| Some(scales.scales.clone()))?.ok_or_else(|| Error::decline("there is no matrix"))?;
+            FloatScales { scales: own, biases: all(&|scales| scales.biases.clone())?, global_scale: None }
+        } else {
+            self.whole.clone()
         };
         let numbers = ops::concatenate(codes, 0)?.reshape(&weight.shape)?;
         let made = self.trained.quantize_by(&numbers, &scales)?.0;

@@ -243,6 +243,19 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     expect![[r#"
         the module has no parameter layers.9.running_mean
         help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.running_mean, layers.1.running_var, layers.1.weight, layers.2.bias, layers.2.weight"#]].assert_eq(&error(model.fold_batch_norm("layers.0", "layers.9", 1e-5)).to_string());
+    // The other layer has no normalization behind it.
+    let twins = nn::Sequential::new()
+        .append(nn::Linear::new(64, 64).expect("builds"))
+        .append(nn::BatchNorm::new(64).expect("builds"))
+        .append(nn::Linear::new(64, 64).expect("builds"));
+    let mut tied = Model::new(twins).expect("a model").tie("layers.2.weight", "layers.0.weight").expect("ties");
+    tied.training_mode(false);
+    let x = normal(10, &[5, 64]);
+    let before = numbers(&tied.forward(&x).expect("runs"));
+    expect![[r#"
+        the parameter layers.0.weight is that of layers.2.weight as well, whose layer has no such normalization
+        help: fold the normalization before the parameters are tied, or keep it"#]].assert_eq(&error(tied.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string());
+    assert_eq!(numbers(&tied.forward(&x).expect("runs")), before);
     let mut model = model.prepare("layers.0.weight", AFFINE).expect("prepares");
     expect![[r#"
         the parameter layers.0.weight is Prepared(f32[64,32]), into which nothing is folded
