@@ -103,6 +103,22 @@ fn a_file_that_is_cut_short_anywhere_is_refused() {
     }
 }
 
+/// Rows of nothing take no bytes, however many there are said to be: nothing is made of each.
+#[test]
+fn rows_of_nothing_are_not_put_in_order() {
+    let folder = Scratch::new();
+    let file = Maker::default()
+        .value("general.architecture", 8, &text("llama"))
+        .value("llama.attention.head_count", 4, &1_u32.to_le_bytes())
+        .tensor("blk.0.attn_q.weight", &[0, 2_147_483_646], 0, 0);
+    let file = Gguf::open(folder.file("model.gguf", &file.bytes())).expect("opens");
+    let error = file.hugging_face().map(|_| ()).expect_err("is refused");
+    expect![[r#"
+        FOLDER/model.gguf: blk.0.attn_q.weight: it has no elements
+        help: the metadata are those of another model: convert it again"#]]
+    .assert_eq(&folder.message(&error));
+}
+
 /// What is said of each file, by a name.
 fn said(cases: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> String {
     let folder = Scratch::new();

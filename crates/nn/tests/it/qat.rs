@@ -254,7 +254,8 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     let before = numbers(&tied.forward(&x).expect("runs"));
     expect![[r#"
         the parameter layers.0.weight is that of layers.2.weight as well, whose layer has no such normalization
-        help: fold the normalization before the parameters are tied, or keep it"#]].assert_eq(&error(tied.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string());
+        help: fold the normalization before the parameters are tied, or keep it"#]]
+    .assert_eq(&error(tied.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string());
     assert_eq!(numbers(&tied.forward(&x).expect("runs")), before);
     let mut model = model.prepare("layers.0.weight", AFFINE).expect("prepares");
     expect![[r#"
