@@ -5,7 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
-use tacit::arrays::{Awq, Gptq};
+use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit::dispatch::Taker;
 use tacit::io::{Rotation, Training};
 use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm};
@@ -367,13 +367,30 @@ fn calibrated() -> Result<String> {
         Ok::<_, Error>(())
     })?;
 
-    let rounded = model()?.quantize("*.weight", "affine:3:64")?;
-    let scaled = model()?.quantize_observed("*.weight", "affine:3:64", &seen, &Awq::default())?;
-    let compensated = model()?.quantize_observed("*.weight", "affine:3:64", &seen, &Gptq::default())?;
+    let by = |method: &dyn Calibrate| model()?.quantize_observed("*.weight", "affine:3:64", &seen, method);
+    let fitted = Gptq::default().with_refits(2)?;
+    let mut distilled = by(&fitted)?;
+    let _allow = Policy::Allow.scope();
+    let mut optimizer = Adam::new(3e-5);
+    for seed in [0, 2, 4].repeat(20) {
+        let x = batch(seed)?;
+        let y = float.forward(&x)?;
+        let (_, gradients) = distilled.value_and_grad(ParameterFilter::Scales, (x, y), |model, (x, y)| {
+            model.forward(&x)?.subtract(y)?.square()?.mean(None)
+        })?;
+        distilled.update(&mut optimizer, &gradients)?;
+    }
 
     let y = float.forward(&x)?;
     let mut lines = vec![format!("{} rows seen", seen.get("layers.0.weight")?.rows()[0])];
-    for (name, mut model) in [("rounding", rounded), ("AWQ", scaled), ("GPTQ", compensated)] {
+    for (name, mut model) in [
+        ("rounding", model()?.quantize("*.weight", "affine:3:64")?),
+        ("AWQ", by(&Awq::default())?),
+        ("GPTQ", by(&Gptq::default())?),
+        ("fitted", by(&fitted)?),
+        ("distilled", distilled),
+        ("corrected", by(&Corrected::new(fitted, 4)?)?),
+    ] {
         let lost = model.forward(&x)?.subtract(&y)?.square()?.sum(None)?.divide(y.square()?.sum(None)?)?.sqrt()?;
         lines.push(format!("{name:<9} {:>5.1} %  {}", 100.0 * lost.item_exact::<f32>(), model.get("layers.0.weight")?));
     }
