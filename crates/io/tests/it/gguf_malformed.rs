@@ -111,7 +111,7 @@ fn rows_of_nothing_are_not_put_in_order() {
         .value("general.architecture", 8, &text("llama"))
         .value("llama.attention.head_count", 4, &1_u32.to_le_bytes())
         .tensor("blk.0.attn_q.weight", &[0, 2_147_483_646], 0, 0);
-    let file = Gguf::open(folder.file("model.gguf", &file.bytes())).expect("opens");
+    let file = Gguf::open(folder.file("model.gguf", file.bytes())).expect("opens");
     let error = file.hugging_face().map(|_| ()).expect_err("is refused");
     expect![[r#"
         FOLDER/model.gguf: blk.0.attn_q.weight: it has no elements
