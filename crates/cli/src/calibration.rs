@@ -37,8 +37,8 @@ pub(crate) struct CalibrationOptions {
     /// How codes are chosen by what was observed
     #[arg(long, value_enum, default_value_t = Method::Gptq, requires = "calibrate")]
     method: Method,
-    /// Keep beside the codes the product of two thin matrices of this rank that makes up for most of what they lose, as an adapter;
-    /// each takes as many floats as the weight has inputs and outputs, times the rank
+    /// Keep beside the codes of each matrix the product of two thin ones of this rank that makes up for most of what they lose, as an
+    /// adapter: as many floats as the weight has inputs and outputs, times the rank. Stacks of experts have none
     #[arg(long, value_name = "RANK", requires = "calibrate")]
     correct: Option<NonZero<usize>>,
 }
@@ -59,6 +59,8 @@ const WINDOW: usize = 512;
 pub(crate) struct Calibration {
     observations: Observations,
     method: Box<dyn Calibrate>,
+    /// The rank of the factors that stand beside the codes.
+    correct: Option<i32>,
     /// Which values of an interrupted run are the same.
     pub(crate) recipe: String,
 }
@@ -103,18 +105,10 @@ impl CalibrationOptions {
             Method::Gptq => ("gptq, its scales fitted twice,", Box::new(Gptq::default().with_refits(2)?)),
             Method::Awq => ("awq", Box::new(Awq::default())),
         };
-        let (name, method) = match self.correct {
-            Some(rank) => {
-                let rank = i32::try_from(rank.get()).unwrap_or(i32::MAX);
-                (
-                    format!("{name} corrected by rank {rank}"),
-                    Box::new(Corrected::new(method, rank)?) as Box<dyn Calibrate>,
-                )
-            }
-            None => (name.to_owned(), method),
-        };
-        let recipe = format!("{name} on {} windows at most", self.text.windows);
-        Ok(Some(Calibration { observations, method, recipe }))
+        let corrected = self.correct.map_or_else(String::new, |rank| format!(" corrected by rank {rank}"));
+        let recipe = format!("{name}{corrected} on {} windows at most", self.text.windows);
+        let correct = self.correct.map(|rank| i32::try_from(rank.get()).unwrap_or(i32::MAX));
+        Ok(Some(Calibration { observations, method, correct, recipe }))
     }
 }
 
@@ -130,7 +124,14 @@ impl Calibration {
             return Ok(None);
         }
         let weight = value.dense()?;
-        let made = self.method.quantize(&**format, &weight, self.observations.get(path)?).map_err(|error| {
+        let seen = self.observations.get(path)?;
+        let made = match (self.correct, weight.shape()) {
+            (Some(rank), &[n, k]) => {
+                Corrected::new(&*self.method, rank.min(n).min(k)).and_then(|way| way.quantize(&**format, &weight, seen))
+            }
+            _ => self.method.quantize(&**format, &weight, seen),
+        };
+        let made = made.map_err(|error| {
             let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
             Error::invalid(format!("the parameter {path}: {}", error.clause()), help)
         })?;

@@ -195,7 +195,8 @@ impl Rules {
     /// use tacit_nn::Rules;
     ///
     /// let rules = Rules::new().quantize("*.weight", "nf4:64")?;
-    /// assert_eq!(rules.to_text()?, Rules::new().quantize("*.weight", "nf4:64")?.to_text()?);
+    /// assert_eq!(rules.to_text()?, r#"{"*.weight":"nf4:64"}"#);
+    /// assert_eq!(Rules::from_json(&rules.to_text()?)?, rules);
     /// # Ok(())
     /// # }
     /// ```

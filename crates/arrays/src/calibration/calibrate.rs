@@ -42,7 +42,7 @@ pub trait Calibrate {
     fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value>;
 }
 
-impl<C: Calibrate + ?Sized> Calibrate for Box<C> {
+impl<C: Calibrate + ?Sized> Calibrate for &C {
     fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
         (**self).quantize(format, weight, seen)
     }

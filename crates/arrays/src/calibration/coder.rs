@@ -5,6 +5,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value, tree};
 
 use crate::families::packed::{Packed, Stored, read_in};
 use crate::format::{FloatScales, Quantizer, TrainedScales};
+use crate::kernel::Scaling;
 use crate::views::rotated::Rotated;
 
 /// How the inputs of a weight are coded.
@@ -26,6 +27,8 @@ pub(super) struct Scaled<'f> {
     whole: FloatScales,
     /// Whether one scale is that of all rows.
     one: bool,
+    /// Whether scales are powers of two.
+    is_binary: bool,
     /// The shape of `n` scales, and how many columns they are scales of.
     part: (Vec<i32>, i32),
 }
@@ -60,7 +63,8 @@ impl<'f> Coder<'f> {
         }
         let group = if one { k } else { block };
         let fixed = one || whole.global_scale.is_some();
-        let mut coder = Scaled { trained, group, fixed, whole, one, part: (Vec::new(), group) };
+        let is_binary = stored.scheme.scaling == Scaling::E8m0;
+        let mut coder = Scaled { trained, group, fixed, whole, one, is_binary, part: (Vec::new(), group) };
         // The columns of a row's one scale are coded one by one where the format allows it.
         for columns in if group == k { vec![1, k] } else { vec![group] } {
             let part = format.quantize(&ops::zeros_dtype(&[n, columns], weight.dtype())?);
@@ -129,7 +133,7 @@ impl Scaled<'_> {
 
     /// Whether a matrix has scales of groups that may be others.
     pub(super) fn has_free_scales(&self) -> bool {
-        !self.one && self.whole.global_scale.is_none()
+        !self.one && self.whole.global_scale.is_none() && !self.is_binary
     }
 
     /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.

@@ -75,7 +75,7 @@ impl<M: Calibrate> Corrected<M> {
     ///
     /// # Errors
     ///
-    /// There are none, or more than 100.
+    /// No round is asked for, or more than 100 are.
     pub fn with_rounds(self, rounds: u32) -> Result<Self> {
         if !(1..=100).contains(&rounds) {
             return Err(Error::invalid(format!("{rounds} rounds are not made"), "make 1, or 5 as LoftQ does"));
@@ -96,7 +96,7 @@ impl<M: Calibrate> Calibrate for Corrected<M> {
         if self.rank > n.min(k) {
             return Err(Error::invalid(
                 format!("a correction of rank {} is more than {} has", self.rank, Aval::from(weight)),
-                "give a rank below both extents",
+                "give a rank of at most the smaller extent",
             ));
         }
         let (wide, gram) = (weight.as_dtype(Dtype::Float32)?, gram.reshape(&[k, k])?);
@@ -128,8 +128,8 @@ impl<M: Calibrate> Calibrate for Corrected<M> {
     }
 }
 
-/// `a: [r, k]` and `b: [n, r]` whose product is nearest to `lost: [n, k]`, as `gram: [k, k]` counts errors. Both have columns, or rows,
-/// of like sizes.
+/// `a: [r, k]` and `b: [n, r]` whose product is nearest to `lost: [n, k]`, as `gram: [k, k]` counts errors. The elements of both are of
+/// like sizes.
 fn factors(lost: &Array, gram: &Array, rank: i32) -> Result<[Array; 2]> {
     /// Vectors beyond the rank, and how often all are multiplied: with these the eigenvectors are exact to some digits.
     const MORE: i32 = 8;
@@ -150,7 +150,7 @@ fn factors(lost: &Array, gram: &Array, rank: i32) -> Result<[Array; 2]> {
     let greatest = ops::arange::<_, u32>(count - rank, count, None)?;
     let b = basis.matmul(vectors.take_axis(greatest, 1)?)?;
     let a = b.t().matmul(lost)?;
-    let size = a.square()?.mean_axis(1, true)?.sqrt()?.multiply(Array::from_f32((k as f32 / n as f32).sqrt()))?;
+    let size = a.square()?.mean_axis(1, true)?.sqrt()?.multiply(Array::from_f32((n as f32).sqrt()))?;
     let size = ops::maximum(size, Array::from_f32(f32::MIN_POSITIVE))?.sqrt()?;
     Ok([a.divide(&size)?, b.multiply(size.t())?])
 }

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, Result, Value, tree};
 use crate::calibration::calibrate::{Calibrate, matrices};
 use crate::calibration::coder::{Coder, Scaled, dense};
 use crate::calibration::hessian::Hessian;
-use crate::calibration::refit::refitted;
+use crate::calibration::refit::{Refitted, refitted};
 use crate::format::{FloatScales, Quantizer};
 use crate::training::observation::Observation;
 
@@ -80,13 +80,31 @@ impl Gptq {
     }
 
     /// The same, and then so many times scales that fit the codes, by least squares of all groups of a row, and codes by these
-    /// scales: of each row the best that was found. So no row loses more than without; 3 times take as often the time.
+    /// scales. Of each row the best that was found is kept, so that none loses more than without.
     ///
-    /// Formats that are coded a block at a time, and those of one scale for all rows, have no scales to fit.
+    /// One refit takes as long as the codes themselves, two twice as long. Formats that are coded a block at a time, those of one
+    /// scale for all rows, and those whose scales are powers of two, have no scales to fit.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Array, random};
+    /// use tacit_arrays::format::Affine;
+    /// use tacit_arrays::{Calibrate, Gptq, Observation};
+    ///
+    /// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
+    /// let (w, x, format) = (normal(0, &[32, 128])?, normal(1, &[512, 128])?, Affine { bits: 3, group: 64 });
+    /// let error = |method: Gptq| -> tacit_core::Result<f32> {
+    ///     let codes = method.quantize(&format, &w, &Observation::of(&x)?)?;
+    ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
+    /// };
+    /// assert!(error(Gptq::default().with_refits(2)?)? < 0.95 * error(Gptq::default())?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// They are more than 100.
+    /// More than 100 refits are asked for.
     pub fn with_refits(self, refits: u32) -> Result<Self> {
         if refits > 100 {
             return Err(Error::invalid(
@@ -152,8 +170,8 @@ impl Run<'_> {
         };
         let mut least = error(&codes)?;
         for _ in 0..refits {
-            let fitted = refitted(w, &codes, &scales, gram)?;
-            let kept = coder.read(self.format, &codes, &fitted)?;
+            let Refitted { scales: fitted, numbers } = refitted(w, &codes, &scales, gram)?;
+            let kept = coder.read(self.format, &numbers, &fitted)?;
             let again = self.scaled(coder, w.clone(), Some(&fitted))?.0;
             for found in [kept, again] {
                 let own = error(&found)?;

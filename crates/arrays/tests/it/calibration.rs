@@ -422,7 +422,6 @@ fn scales_that_are_fitted_lose_less() -> Result<()> {
         ("fp4:64", 0.95),
         ("int8:64", 0.95),
         ("int8", 0.98),
-        ("mxfp4", 1.0),
         ("nvfp4", 0.95),
     ] {
         let format = format(text);
@@ -464,9 +463,10 @@ fn a_correction_is_the_best_of_its_rank() -> Result<()> {
             assert!(format.stores(lora.base()), "{value}");
             assert_eq!((lora.a().shape(), lora.b().shape()), (&[rank, K as i32][..], &[N as i32, rank][..]));
             assert!((lora.scale() - 1.0).abs() < 1e-6);
+            // Of a full rank the last factors are nearly nothing.
             let size = |array: &Array| Ok::<_, Error>(array.square()?.mean(None)?.sqrt()?.item_exact::<f32>());
             let (a, b) = (size(lora.a())?, size(lora.b())?);
-            assert!(rank == N as i32 || (0.2..5.0).contains(&(a / b)), "{a} {b}");
+            assert!(rank == N as i32 || (0.7..1.4).contains(&(a / b)), "{a} {b}");
         }
     }
     Ok(())
@@ -499,15 +499,25 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
     {
         let (format, w) = (format(text), w.as_dtype(dtype)?);
         let rows = |method: Gptq| -> Result<Vec<f32>> {
-            let codes = method.quantize(&*format, &w, &seen)?.dense()?.as_dtype(Dtype::Float32)?;
-            let lost = w.as_dtype(Dtype::Float32)?.subtract(codes)?;
+            let value = method.quantize(&*format, &w, &seen)?;
+            // Fitted scales take no more bytes.
+            assert_eq!(value.nbytes(), format.quantize(&w)?.nbytes(), "{text} {dtype:?}");
+            let lost = w.as_dtype(Dtype::Float32)?.subtract(value.dense()?.as_dtype(Dtype::Float32)?)?;
             floats(&lost.matmul(seen.gram())?.multiply(lost)?.sum_axis(1, false)?)
         };
         let plain = rows(Gptq::default())?;
         for (row, (found, plain)) in rows(Gptq::default().with_refits(1)?)?.iter().zip(plain).enumerate() {
-            // A bias of bf16 is rounded once more when all is put together.
-            assert!(*found <= plain * 1.02, "{text} {row}: {found} where there was {plain}");
+            // Codes of half floats are read in halves here, and were compared before that rounding.
+            let slack = if dtype == Dtype::Float32 { 1.0001 } else { 1.01 };
+            assert!(*found <= plain * slack, "{text} {row}: {found} where there was {plain}");
         }
+    }
+    // A row of zeros, as a pruned one is, has nothing to fit.
+    let alive: Vec<f32> = (0..40).map(|row| if row == 5 { 0.0 } else { 1.0 }).collect();
+    let w = w.multiply(Array::from_slice(&alive, &[40, 1]))?;
+    for text in ["nf4:64", "int8", "affine:4:64", "affine:2:128"] {
+        let codes = Gptq::default().with_refits(1)?.quantize(&*format(text), &w, &seen)?.dense()?;
+        assert_eq!(floats(&codes)?[5 * 512..6 * 512], [0.0; 512], "{text}");
     }
     check(
         Gptq::default().with_refits(101),
@@ -534,7 +544,7 @@ fn what_is_not_corrected() {
         of(5, &normal(2, &[4, 64]), &seen(64)),
         expect![[r#"
         a correction of rank 5 is more than f32[4,64] has
-        help: give a rank below both extents"#]],
+        help: give a rank of at most the smaller extent"#]],
     );
     let stack = Observed::new(normal(2, &[2, 4, 64])).expect("floats");
     let chosen = Array::from_slice(&[0u32, 1], &[2]);
@@ -555,15 +565,17 @@ fn what_is_not_corrected() {
     let infinite = ops::full::<f32>(&[4, 64], Array::from_f32(f32::INFINITY)).expect("fills");
     let format = format("affine:4:32");
     check(
-        Corrected::new(Infinite, 2).and_then(|method| method.quantize(&*format, &infinite, &seen(64))),
-        expect!["mlx: [Eigh::eval_cpu] Eigenvalue decomposition failed with error code 3"],
+        Corrected::new(Zeros, 2).and_then(|method| method.quantize(&*format, &infinite, &seen(64))),
+        expect![[r#"
+        the weight f32[4,64] has an element that is not finite
+        help: replace NaN and infinities before quantizing"#]],
     );
 }
 
 /// Zeros for whatever there is.
-struct Infinite;
+struct Zeros;
 
-impl Calibrate for Infinite {
+impl Calibrate for Zeros {
     fn quantize(&self, format: &dyn Quantizer, weight: &Array, _: &Observation) -> Result<Value> {
         format.quantize(&ops::zeros_like(weight)?)
     }

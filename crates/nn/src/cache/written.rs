@@ -115,7 +115,13 @@ impl Written {
         let left = self.total() - tokens;
         if tokens < 0 || left < self.padded {
             return Err(Error::invalid(
-                format!("{tokens} of {} tokens, {} of them padded, cannot be taken away", self.total(), self.padded),
+                match self.padded {
+                    0 => format!("{tokens} of {} tokens cannot be taken away", self.total()),
+                    end => format!(
+                        "{tokens} of {} tokens cannot be taken away: the first {end} hold padding",
+                        self.total()
+                    ),
+                },
                 "trim at most what came after the prompt",
             ));
         }

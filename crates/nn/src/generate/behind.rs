@@ -114,7 +114,8 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
             // A generation without drafts leaves out the last token then, too.
             self.unseen.pop();
         }
-        if !self.unseen.is_empty() {
+        // A draft whose state holds less than the model's stays behind.
+        if !self.unseen.is_empty() && self.has_room(0) {
             self.steps.logits(&self.tokens())?;
             self.catch_up();
         }

@@ -67,7 +67,11 @@ where
         None => chunk(&x, &head, &logits)?,
     };
     let losses = map_chunks((&x, &flat), head, rows, move |(x, targets): (Array, Array), head: H::Arrays| {
-        cross_entropy(&logits(x, head).map_err(Into::into)?, &targets)
+        let (count, made) = (x.dim(0), logits(x, head).map_err(Into::into)?);
+        if !matches!(made.shape(), &[own, _] if own == count) || !made.dtype().is_float() {
+            return Err(no_logits(&made, count));
+        }
+        cross_entropy(&made, &targets)
     })?;
     Ok(losses.dense()?.reshape(targets.shape())?)
 }
@@ -103,10 +107,9 @@ where
 ///
 /// The logits are no float matrix with a row for each target. Where a target is no class, the eval of the losses is an error.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
-    let rows = targets.shape().iter().product();
-    let &[own, classes] = logits.shape() else { return Err(no_logits(logits, rows)) };
-    if own != rows || targets.ndim() != 1 || !logits.dtype().is_float() {
-        return Err(no_logits(logits, rows));
+    let (&[own, classes], &[rows]) = (logits.shape(), targets.shape()) else { return Err(unfit(logits, targets)) };
+    if own != rows || !logits.dtype().is_float() {
+        return Err(unfit(logits, targets));
     }
     // Half floats would lose the losses in sums over the classes.
     let logits = logits.as_dtype(Dtype::Float32)?;

@@ -439,7 +439,7 @@ fn messages() {
         rows [2] of a batch of 2 are asked for
         help: name one sequence at least, counted from zero
 
-        1 of 0 tokens, 0 of them padded, cannot be taken away
+        1 of 0 tokens cannot be taken away
         help: trim at most what came after the prompt
 
         without the last 2 tokens, token 18 would see token 11, which was overwritten

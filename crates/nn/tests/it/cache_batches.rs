@@ -176,7 +176,7 @@ fn what_is_padded_behind_sinks_cannot_be_trimmed() {
     };
     let merge = || KvCache::merge(&[of(0, 6), of(1, 3)]).expect("merges");
     let error = merge().trim(3).expect_err("a padded token is among them");
-    assert!(error.to_string().starts_with("3 of 6 tokens, 4 of them padded"), "{error}");
+    assert!(error.to_string().starts_with("3 of 6 tokens cannot be taken away: the first 4 hold padding"), "{error}");
     let mut merged = merge();
     merged.trim(2).expect("there are two");
     let made = eager(&mut merged, &following(&all, &[4, 1], 0, 1)).expect("attends");

@@ -326,7 +326,7 @@ fn marks_go_back_and_are_those_of_their_state() -> Result<()> {
         help: give a mark back to the state that it was taken of
         a state is given the mark of another one
         help: give a mark back to the state that it was taken of
-        50 of 8 tokens, 0 of them padded, cannot be taken away
+        50 of 8 tokens cannot be taken away
         help: trim at most what came after the prompt
         1 tokens cannot be taken out of the state of a layer without attention
         help: take a `Trim::mark` before the tokens, and go back to it by `Trim::rewind`"#]]

@@ -279,7 +279,7 @@ fn caches_of_fixed_capacity_end_as_without_a_draft() -> Result<()> {
         let seen = caches[0].len();
         for draft in [&embedding, &other] {
             for tokens in [1, 4, 9] {
-                for of_draft in [capacity, 64] {
+                for of_draft in [capacity, 64, 8] {
                     let (mut caches, mut drafted) = (cache(capacity)?, cache(of_draft)?);
                     let draft = DraftModel::new(eagerly(draft.clone()), &mut drafted, tokens);
                     let found =
