@@ -232,8 +232,8 @@ pub(crate) fn sparse24_multiply(_op: &Multiply, w: &Sparse24, x: &Array) -> Resu
 /// Rows of the kept elements and their places.
 #[handler]
 pub(crate) fn sparse24_gather(op: &Gather, w: &Sparse24, rows: &Array) -> Result<Value> {
-    if w.transposed {
-        return Err(Error::decline("columns are not gathered from the parts"));
+    if w.transposed || w.aval.shape.len() < 2 {
+        return Err(Error::decline("elements of groups are not gathered from the parts"));
     }
     let shape = gathered_rows(op, &w.aval, rows)?;
     let taken = |array: &Array| {

@@ -274,7 +274,14 @@ pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Resul
     let place = match (op.name(), rest) {
         (SliceUpdate::NAME | SliceUpdateSum::NAME | DynamicSliceUpdate::NAME, [update, ..]) => {
             let extent = update.aval()?.shape.get(axis).copied();
-            whole(extent == Some(w.aval.shape[axis]))?;
+            // The elements of a row in their order: whole rows may be written from the last one on.
+            let strides = match op.name() {
+                SliceUpdate::NAME => op.view::<SliceUpdate>()?.strides,
+                SliceUpdateSum::NAME => op.view::<SliceUpdateSum>()?.strides,
+                _ => Vec::new(),
+            };
+            let in_order = strides.get(axis).is_none_or(|&stride| stride > 0);
+            whole(extent == Some(w.aval.shape[axis]) && in_order)?;
             0
         }
         (ScatterAxis::NAME | ScatterAxisSum::NAME, [Value::Dense(indices), updates]) => {

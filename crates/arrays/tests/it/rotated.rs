@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
-use mlx_rs::ops::indexing::{self, TryIndexMutOp, TryIndexOp, TryIndexUpdateOp};
+use mlx_rs::ops::indexing::{self, IntoStrideBy, TryIndexMutOp, TryIndexOp, TryIndexUpdateOp};
 use mlx_rs::{Array, Dtype, fast, ops, transforms};
 use tacit_arrays::format::{self, Affine, FloatScales, Nf4, Quantizer, Rotation, TrainedScales};
 use tacit_arrays::kernel::hadamard;
@@ -122,6 +122,19 @@ fn whole_rows_are_moved_as_they_are_stored() {
         for (name, f) in cases {
             oracle(F32).allowing().check(name, from_ref(&w), move |a| Ok(vec![f(&a[0])?]));
         }
+    }
+}
+
+/// Rows that are written from their last element on are no rows as they are stored.
+#[test]
+fn rows_are_written_backwards() {
+    let row = normal(3, &[1, 64]);
+    for w in rotated(F32, 1, &[2, 64]) {
+        oracle(F32).allowing().check("backwards", &[w, row.clone().into()], |a| {
+            let mut w = a[0].clone();
+            w.try_index_mut((..1, (..).stride_by(-1)), &a[1])?;
+            Ok(vec![w])
+        });
     }
 }
 

@@ -23,6 +23,17 @@ fn pruned(elements: &[f32]) -> Vec<f32> {
 }
 
 #[test]
+fn elements_of_one_row_are_taken() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let w = Value::from(Sparse24::prune(&normal(1, &[8]))?);
+    let places = Array::from_slice(&[1u32, 6], &[2]);
+    let found = implicit(&w, |w| w.take_axis(&places, 0))?.dense()?;
+    let expected = w.dense()?.take_axis(&places, 0)?;
+    assert_eq!(found.as_slice::<f32>(), expected.as_slice::<f32>());
+    Ok(())
+}
+
+#[test]
 fn the_two_largest_magnitudes_of_each_four() {
     for shape in [&[4, 8][..], &[4, 12], &[2, 3, 20], &[4]] {
         let x = normal(1, shape);

@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use expect_test::expect;
-use mlx_rs::{Array, ops};
+use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp};
+use mlx_rs::{Array, Dtype, ops};
 use tacit::transform::{checkpoint, custom_jvp, custom_vjp, grad, jvp, vmap};
 use tacit::tree::Gradient;
 use tacit::{Counters, Error, Policy, Result, Value};
@@ -234,4 +236,65 @@ fn what_a_checkpointed_function_captures_keeps_its_gradient() {
     let (t, x) = grad(loss).call((Array::from_f32(2.0), vector(&[1.0, 5.0]))).expect("differentiates");
     assert_eq!(numbers(t.array().expect("dense")), [6.0]);
     assert_eq!(numbers(x.array().expect("dense")), [2.0, 2.0]);
+}
+
+/// Each example by itself, and the results side by side along axis 0: what a mapped function has to give.
+fn one_by_one(x: &Array, axis: i32, f: fn(Array) -> Result<Array>) -> Result<Array> {
+    let examples = x.move_axis(axis, 0)?;
+    let made = (0..examples.dim(0)).map(|at| f(examples.try_index(at)?)).collect::<Result<Vec<_>>>()?;
+    Ok(ops::stack(&made, 0)?)
+}
+
+fn of_gradient(x: &Array, f: impl FnMut(Array) -> Result<Array, Exception>) -> Result<Array> {
+    Ok(grad(f).call(x)?.array()?.clone())
+}
+
+/// What MLX maps wrongly by itself: assignments to ranges of what is not mapped, and scatters along an axis that is not the first.
+#[test]
+fn assignments_and_scatters_change_every_example() -> Result<()> {
+    type Mapped = fn(Array) -> Result<Array>;
+    let cases: [(&str, Mapped); 8] = [
+        ("a range of zeros", |mut x| {
+            x.try_index_mut((1..2, ..), Array::from_f32(0.0))?;
+            Ok(x)
+        }),
+        ("a range of rows", |mut x| {
+            let rows = Array::from_slice(&[7.0f32, 8.0, 9.0], &[1, 3]);
+            x.try_index_mut((..1, ..), rows)?;
+            Ok(x.square()?)
+        }),
+        ("every second, backwards", |mut x| {
+            x.try_index_mut((.., (..).stride_by(-2)), Array::from_f32(5.0))?;
+            Ok(x)
+        }),
+        ("the gradient of a row", |x| of_gradient(&x, |x| x.try_index(1)?.square()?.sum(None))),
+        ("the gradient of taken columns", |x| {
+            let columns = Array::from_slice(&[2u32, 0, 2], &[3]);
+            of_gradient(&x, move |x| x.take_axis(&columns, 1)?.square()?.sum(None))
+        }),
+        ("rows by numbers", |mut x| {
+            x.try_index_mut(Array::from_slice(&[1u32, 0], &[2]), Array::from_slice(&[1.0f32, 2.0, 3.0], &[3]))?;
+            Ok(x)
+        }),
+        ("an assignment inside a gradient", |x| {
+            let f = |mut x: Array| {
+                let doubled = x.multiply(Array::from_f32(2.0))?;
+                x.try_index_mut((1.., ..), doubled.try_index((..1, ..))?)?;
+                x.square()?.sum(None)
+            };
+            of_gradient(&x, f)
+        }),
+        ("bytes", |x| Ok(x.view_dtype(Dtype::Uint16)?.as_dtype(Dtype::Float32)?)),
+    ];
+    let x = ops::arange::<_, f32>(1, 25, None)?;
+    for (name, f) in cases {
+        for (axis, shape) in [(0, [4, 2, 3]), (1, [2, 4, 3]), (2, [2, 3, 4])] {
+            let x = x.reshape(&shape)?;
+            let expected = one_by_one(&x, axis, f)?;
+            let found = vmap(axis, 0, f).call(&x)?.dense()?;
+            assert_eq!(found.shape(), expected.shape(), "{name} along {axis}");
+            assert_eq!(numbers(&found), numbers(&expected), "{name} along {axis}");
+        }
+    }
+    Ok(())
 }

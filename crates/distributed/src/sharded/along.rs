@@ -98,6 +98,8 @@ pub fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<
     }
     let shape = &made[0].shape;
     implicit(x.own()?, |part| {
+        // A place has no gradient, and an index that had one could not be taken.
+        let part = mlx_rs::stop_gradient(&part)?;
         let own = found(&part)?;
         let extremes = x.group.all_gather(&part.take_along_axis(&own, axis)?, axis)?;
         let offset = Array::from_int(x.group.rank() as i32 * part.dim(axis)).as_dtype(own.dtype())?;

@@ -89,11 +89,21 @@ pub fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
         And::NAME => x.group.all_min(&reduce(&part)?),
         Max::NAME | Min::NAME => {
             let found = reduce(&mlx_rs::stop_gradient(&part)?)?;
-            let found = if op.name() == Max::NAME { x.group.all_max(&found) } else { x.group.all_min(&found) }?;
+            let found = extreme(x, &found, op.name() == Max::NAME)?;
             shared_by_ties(x, &part, &found, &axes)
         }
         _ => Err(Error::decline("ranks share no products of their elements")),
     })
+}
+
+/// The greatest or least of the ranks' own, NaN where that of a rank is, whichever rank that is.
+fn extreme(x: &Sharded, own: &Array, greatest: bool) -> Result<Array> {
+    let found = if greatest { x.group.all_max(own) } else { x.group.all_min(own) }?;
+    if !own.dtype().is_float() {
+        return Ok(found);
+    }
+    let lost = x.group.all_max(&own.is_nan()?.as_dtype(Dtype::Float32)?)?.gt(Array::from_f32(0.0))?;
+    Ok(ops::select(lost, Array::from_f32(f32::NAN).as_dtype(own.dtype())?, found)?)
 }
 
 /// The extreme, with the gradient that MLX has for it: all elements that have it, on all ranks, share it.

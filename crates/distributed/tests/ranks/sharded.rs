@@ -31,6 +31,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("rotation_and_norms", rotation_and_norms),
     Case::new("caches", caches),
     Case::new("experts", experts),
+    Case::new("extremes", extremes),
     Case::new("vocabulary", vocabulary),
     Case::new("parts_of_parts_are_refused", parts_of_parts_are_refused),
     Case::new("stored", stored),
@@ -150,6 +151,11 @@ fn caches(group: &Group) -> Result<()> {
             ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], None, None)?,
         ])
     });
+    check("pad with a number", &[new.clone(), Value::from(Array::from_f32(0.5))], |a| {
+        let padded = ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], a[1].clone(), None)?;
+        let numbers = ops::arange::<_, f32>(None, padded.size() as i32, None)?.reshape(padded.shape())?;
+        Ok(vec![padded.multiply(numbers)?])
+    });
     check("put to places", from_ref(&new), |a| {
         let places = ops::broadcast_to(Array::from_slice(&[6i32, 1], &[1, 1, 2, 1]), &[1, 4, 2, 8])?;
         Ok(vec![ops::zeros::<f32>(&[1, 4, 8, 8])?.put_along_axis(&places, &a[0], 2)?])
@@ -172,6 +178,22 @@ fn experts(group: &Group) -> Result<()> {
             Ok(vec![ops::gather_mm(&a[0], &a[1], None, &chosen, None)?])
         });
     }
+    Ok(())
+}
+
+/// The greatest and least number is none where that of any rank is none; its place has no gradient.
+fn extremes(group: &Group) -> Result<()> {
+    for at in [0, 7] {
+        let numbers: Vec<f32> = (0..8).map(|i| if i == at { f32::NAN } else { i as f32 }).collect();
+        let x = Sharded::split(Array::from_slice(&numbers, &[1, 8]), 1, group)?;
+        let greatest = implicit(x.clone(), |x| x.max_axis(1, false))?.dense()?.item_exact::<f32>();
+        let least = implicit(x, |x| x.min_axis(1, false))?.dense()?.item_exact::<f32>();
+        assert!(greatest.is_nan() && least.is_nan(), "{at}: {greatest} {least}");
+    }
+    check("places", &[split(1, &[4, 8], 1, group)?], |a| {
+        let places = ops::indexing::argmax_axis(&a[0], 1, false)?.as_dtype(Dtype::Float32)?;
+        Ok(vec![a[0].sum_axis(1, false)?.multiply(places)?])
+    });
     Ok(())
 }
 
