@@ -1,9 +1,9 @@
 //! AWQ: inputs that are large are given finer codes.
 
 use mlx_rs::{Array, Dtype, ops, transforms};
-use tacit_core::{Aval, Error, Result, Value, tree};
+use tacit_core::{Error, Result, Value, tree};
 
-use crate::calibration::calibrate::{Calibrate, matrices};
+use crate::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
 use crate::calibration::coder::dense;
 use crate::families::packed::Packed;
 use crate::format::Quantizer;
@@ -78,7 +78,7 @@ impl Calibrate for Awq {
             let codes = dense(value)?.reshape(wide.shape())?;
             let stands_for = factors.map_or(Ok(codes.clone()), |factors| codes.multiply(factors))?;
             let lost = wide.subtract(stands_for)?;
-            let sum = lost.matmul(&grams)?.multiply(lost)?.sum(None)?;
+            let sum = errors(&lost, &grams)?.sum(None)?;
             transforms::eval([&sum])?;
             Ok(sum.item_exact::<f32>())
         };
@@ -93,10 +93,7 @@ impl Calibrate for Awq {
             }
         }
         if !best.0.is_finite() {
-            return Err(Error::invalid(
-                format!("the weight {} has an element that is not finite", Aval::from(weight)),
-                "replace NaN and infinities before quantizing",
-            ));
+            return Err(not_finite(weight));
         }
         let value = match best {
             (_, value, None) => value,

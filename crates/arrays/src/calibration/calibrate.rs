@@ -79,3 +79,15 @@ pub(super) fn matrices(weight: &Array, seen: &Observation) -> Result<(Array, Arr
     let e = stacked.unwrap_or(1);
     Ok((weight.reshape(&[e, n, k])?, seen.gram().reshape(&[e, k, k])?))
 }
+
+/// What each element of what is lost, `[.., n, k]`, adds to the layer error `tr(lost x^T x lost^T)`.
+pub(super) fn errors(lost: &Array, gram: &Array) -> Result<Array> {
+    Ok(lost.matmul(gram)?.multiply(lost)?)
+}
+
+pub(super) fn not_finite(weight: &Array) -> Error {
+    Error::invalid(
+        format!("the weight {} has an element that is not finite", Aval::from(weight)),
+        "replace NaN and infinities before quantizing",
+    )
+}

@@ -120,20 +120,20 @@ impl Scaled<'_> {
         mapped(scales, |scales| Ok(scales.take_axis(Array::from_slice(&[group], &[1]), 1)?))
     }
 
-    /// The scales of groups of a matrix, side by side.
-    pub(super) fn joined(groups: &[FloatScales]) -> Result<FloatScales> {
+    /// Scales along an axis: those of groups side by side, or of matrices one below the other.
+    pub(super) fn joined(parts: &[FloatScales], axis: i32) -> Result<FloatScales> {
         let all = |of: &dyn Fn(&FloatScales) -> Option<Array>| {
-            let parts: Option<Vec<Array>> = groups.iter().map(of).collect();
-            parts.map(|parts| ops::concatenate(&parts, 1)).transpose()
+            let parts: Option<Vec<Array>> = parts.iter().map(of).collect();
+            parts.map(|parts| ops::concatenate(&parts, axis)).transpose()
         };
         let scales = all(&|scales| Some(scales.scales.clone()))?;
-        let scales = scales.ok_or_else(|| Error::decline("there are no groups"))?;
+        let scales = scales.ok_or_else(|| Error::decline("there are no scales"))?;
         Ok(FloatScales { scales, biases: all(&|scales| scales.biases.clone())?, global_scale: None })
     }
 
-    /// Whether a matrix has scales of groups that may be others.
+    /// Whether scales may be any others: not where they are fixed, nor where they are powers of two.
     pub(super) fn has_free_scales(&self) -> bool {
-        !self.one && self.whole.global_scale.is_none() && !self.is_binary
+        !self.fixed && !self.is_binary
     }
 
     /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.
@@ -155,16 +155,10 @@ impl Scaled<'_> {
 
     /// The array of `codes: f32[e, n, k]`, which are numbers that the scales of each matrix have codes for.
     pub(super) fn put_together(&self, codes: &[Array], scales: &[FloatScales], weight: &Aval) -> Result<Value> {
-        let scales = if self.has_free_scales() {
-            let all = |of: &dyn Fn(&FloatScales) -> Option<Array>| -> Result<Option<Array>> {
-                let parts: Option<Vec<Array>> = scales.iter().map(of).collect();
-                parts.map(|parts| Ok(ops::concatenate(&parts, 0)?.reshape(self.whole.scales.shape())?)).transpose()
-            };
-            let own =
-                all(&|scales| Some(scales.scales.clone()))?.ok_or_else(|| Error::decline("there is no matrix"))?;
-            FloatScales { scales: own, biases: all(&|scales| scales.biases.clone())?, global_scale: None }
-        } else {
+        let scales = if self.fixed {
             self.whole.clone()
+        } else {
+            mapped(&Self::joined(scales, 0)?, |scales| Ok(scales.reshape(self.whole.scales.shape())?))?
         };
         let numbers = ops::concatenate(codes, 0)?.reshape(&weight.shape)?;
         let made = self.trained.quantize_by(&numbers, &scales)?.0;

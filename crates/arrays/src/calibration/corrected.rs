@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, Stream, linalg, ops, random, transforms, with_stream}
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use crate::adapters::lora::Lora;
-use crate::calibration::calibrate::{Calibrate, matrices};
+use crate::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
 use crate::calibration::coder::dense;
 use crate::format::Quantizer;
 use crate::training::observation::Observation;
@@ -17,7 +17,7 @@ use crate::training::observation::Observation;
 /// so on in turn, of which the best are the result: `LoftQ` (Li et al., 2023), which looks at no inputs, is this beside
 /// [`Rounding`], with what was seen of the identity.
 ///
-/// The factors are those that [`ParameterFilter::Lora`] trains: an adapter that begins where the codes were wrong.
+/// The factors are those that `ParameterFilter::Lora` of a model trains: an adapter that begins where the codes were wrong.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -39,8 +39,6 @@ use crate::training::observation::Observation;
 /// # Ok(())
 /// # }
 /// ```
-///
-/// [`ParameterFilter::Lora`]: https://docs.rs/tacit-mlx
 #[derive(Clone, Copy, Debug)]
 pub struct Corrected<M> {
     method: M,
@@ -101,10 +99,7 @@ impl<M: Calibrate> Calibrate for Corrected<M> {
         }
         let (wide, gram) = (weight.as_dtype(Dtype::Float32)?, gram.reshape(&[k, k])?);
         if !wide.is_finite()?.all(None)?.item_exact::<bool>() {
-            return Err(Error::invalid(
-                format!("the weight {} has an element that is not finite", Aval::from(weight)),
-                "replace NaN and infinities before quantizing",
-            ));
+            return Err(not_finite(weight));
         }
         let mut best: Option<(f32, Value)> = None;
         let mut coded = weight.clone();
@@ -114,7 +109,7 @@ impl<M: Calibrate> Calibrate for Corrected<M> {
             let [a, b] = factors(&lost, &gram, self.rank)?;
             let product = b.matmul(&a)?;
             let left = lost.subtract(&product)?;
-            let error = left.matmul(&gram)?.multiply(left)?.sum(None)?;
+            let error = errors(&left, &gram)?.sum(None)?;
             coded = wide.subtract(product)?.as_dtype(weight.dtype())?;
             transforms::eval([&error, &coded, &a, &b])?;
             let error = error.item_exact::<f32>();

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Aval, Error, Result, Value, tree};
 
-use crate::calibration::calibrate::{Calibrate, matrices};
+use crate::calibration::calibrate::{Calibrate, errors, matrices};
 use crate::calibration::coder::{Coder, Scaled, dense};
 use crate::calibration::hessian::Hessian;
 use crate::calibration::refit::{Refitted, refitted};
@@ -164,10 +164,7 @@ impl Run<'_> {
         if refits == 0 || !coder.has_free_scales() {
             return Ok((codes, scales));
         }
-        let error = |codes: &Array| -> Result<Array> {
-            let lost = w.subtract(codes)?;
-            Ok(lost.matmul(gram)?.multiply(lost)?.sum_axis(1, true)?)
-        };
+        let error = |codes: &Array| Ok::<_, Error>(errors(&w.subtract(codes)?, gram)?.sum_axis(1, true)?);
         let mut least = error(&codes)?;
         for _ in 0..refits {
             let Refitted { scales: fitted, numbers } = refitted(w, &codes, &scales, gram)?;
@@ -240,7 +237,7 @@ impl Run<'_> {
         if !natural {
             coded = coded.take_axis(ops::argsort_axis(Array::from_slice(order, &[k]), 0)?, 1)?;
         }
-        let scales = fixed.map_or_else(|| Scaled::joined(&found), Ok)?;
+        let scales = fixed.map_or_else(|| Scaled::joined(&found, 1), Ok)?;
         Ok((coded, scales))
     }
 

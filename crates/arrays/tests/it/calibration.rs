@@ -436,6 +436,25 @@ fn scales_that_are_fitted_lose_less() -> Result<()> {
     Ok(())
 }
 
+/// A group of zeros that makes up for what those before it lose has numbers then, and the scale of these.
+#[test]
+fn groups_have_the_scales_of_what_they_are_when_they_are_reached() -> Result<()> {
+    let common = normal(1, &[512, 32]);
+    let other = common.add(normal(2, &[512, 32]).multiply(Array::from_f32(0.1))?)?;
+    let (x, zeros) = (ops::concatenate(&[&common, &other], 1)?, ops::zeros::<f32>(&[16, 32])?);
+    let (w, seen) = (ops::concatenate(&[normal(3, &[16, 32]), zeros], 1)?, Observation::of(&x)?);
+    for text in ["mxfp4", "mxfp8", "nvfp4", "affine:3:32", "nf4:32", "int8:32"] {
+        let format = format(text);
+        let rounded = error(&x, &w, &format.quantize(&w)?);
+        for refits in [0, 1] {
+            let codes = Gptq::default().with_refits(refits)?.quantize(&*format, &w, &seen)?;
+            let found = error(&x, &w, &codes);
+            assert!(found < 0.25 * rounded, "{text} {refits}: {found} where rounding has {rounded}");
+        }
+    }
+    Ok(())
+}
+
 /// The least error that a product of this rank leaves of `lost`, by all eigenvalues of `lost x^T x lost^T`.
 fn least(lost: &Array, gram: &Array, rank: usize) -> Result<f64> {
     let product = lost.matmul(gram)?.matmul(lost.t())?;
