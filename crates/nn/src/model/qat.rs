@@ -238,10 +238,11 @@ impl<M: ModuleParameters> Model<M> {
                 )),
             }
         };
-        for path in ["weight", "bias"].map(|name| format!("{layer}.{name}")) {
-            if let [own, other, ..] = self.parts.ties.all(&path)[..] {
+        let of_norm = ["running_mean", "running_var", "weight", "bias"].map(|name| format!("{norm}.{name}"));
+        for path in ["weight", "bias"].map(|name| format!("{layer}.{name}")).iter().chain(&of_norm) {
+            if let [own, other, ..] = self.parts.ties.all(path)[..] {
                 return Err(Error::invalid(
-                    format!("the parameter {own} is that of {other} as well, whose layer has no such normalization"),
+                    format!("the parameter {own} is that of {other} as well, which would change with it"),
                     "fold the normalization before the parameters are tied, or keep it",
                 ));
             }

@@ -253,7 +253,7 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     let x = normal(10, &[5, 64]);
     let before = numbers(&tied.forward(&x).expect("runs"));
     expect![[r#"
-        the parameter layers.0.weight is that of layers.2.weight as well, whose layer has no such normalization
+        the parameter layers.0.weight is that of layers.2.weight as well, which would change with it
         help: fold the normalization before the parameters are tied, or keep it"#]]
     .assert_eq(&error(tied.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string());
     assert_eq!(numbers(&tied.forward(&x).expect("runs")), before);
