@@ -73,46 +73,45 @@ class Backwards : public Standing {
   Shape shape_;
 };
 
-// Stands in for what MLX's own rule maps rightly where the mapped axes are the first ones, and not elsewhere: a scatter puts the
-// axis of the examples before those of its slices, and a view counts the bytes of the last axis.
-class InFront : public Standing {
+// Stands in for a primitive whose own rule is right for some operands and mapped axes alone: others are made such.
+class Adjusted : public Standing {
  public:
-  InFront(const array& node) : Standing(node.primitive_ptr()) {}
+  using Adjust = void (*)(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream);
+
+  Adjusted(const array& node, Adjust adjust) : Standing(node.primitive_ptr()), adjust_(adjust) {}
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto operands = inputs;
     auto places = axes;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (axes[i] > 0) {
-        operands[i] = mlx::core::moveaxis(inputs[i], axes[i], 0, stream());
-        places[i] = 0;
-      }
-    }
+    adjust_(operands, places, stream());
     return inner_->vmap(operands, places);
   }
+
+ private:
+  Adjust adjust_;
 };
 
-// Stands in for an assignment to a range. MLX's own rule gives an update that is not mapped to the first example alone, and reads
-// behind it for the others.
-class Assignment : public Standing {
- public:
-  Assignment(const array& node) : Standing(node.primitive_ptr()) {}
-
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
-    auto operands = inputs;
-    auto places = axes;
-    if (axes[0] >= 0 && axes[1] < 0) {
-      auto update = mlx::core::expand_dims(inputs[1], axes[0], stream());
-      auto shape = update.shape();
-      shape[axes[0]] = inputs[0].shape(axes[0]);
-      operands[1] = mlx::core::broadcast_to(update, shape, stream());
-      places[1] = axes[0];
+// A scatter puts the axis of the examples before those of its slices, and a view counts the bytes of the last axis.
+void put_in_front(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (axes[i] > 0) {
+      operands[i] = mlx::core::moveaxis(operands[i], axes[i], 0, stream);
+      axes[i] = 0;
     }
-    return inner_->vmap(operands, places);
   }
-};
+}
+
+// An assignment to a range gives an update that is not mapped to the first example alone, and reads behind it for the others.
+void repeat_update(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
+  if (axes[0] >= 0 && axes[1] < 0) {
+    auto update = mlx::core::expand_dims(operands[1], axes[0], stream);
+    auto shape = update.shape();
+    shape[axes[0]] = operands[0].shape(axes[0]);
+    operands[1] = mlx::core::broadcast_to(update, shape, stream);
+    axes[1] = axes[0];
+  }
+}
 
 bool goes_back(const array& node) {
   auto* slice = made_by<mlx::core::Slice>(node);
@@ -130,9 +129,9 @@ void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& 
     if (made_by<mlx::core::DivMod>(node) || made_by<mlx::core::NotEqual>(node)) {
       node.primitive_ptr() = std::make_shared<Elementwise>(node);
     } else if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node)) {
-      node.primitive_ptr() = std::make_shared<InFront>(node);
+      node.primitive_ptr() = std::make_shared<Adjusted>(node, put_in_front);
     } else if (made_by<mlx::core::SliceUpdate>(node) || made_by<mlx::core::DynamicSliceUpdate>(node)) {
-      node.primitive_ptr() = std::make_shared<Assignment>(node);
+      node.primitive_ptr() = std::make_shared<Adjusted>(node, repeat_update);
     } else if (goes_back(node)) {
       node.primitive_ptr() = std::make_shared<Backwards>(node);
     }

@@ -138,8 +138,7 @@ impl StoredCache {
             let what = format!("{keys} and {values} in {window:?}, padded by {padding:?}");
             return Err(Error::invalid(format!("mlx-lm has no cache of {what}"), HELP));
         }
-        if let Window::Sliding { size, .. } | Window::Chunked { size } = window
-            && let sinks = if let Window::Sliding { sinks, .. } = window { sinks } else { 0 }
+        if let Some((size, sinks)) = window.bounds()
             && there < total.min(size.saturating_add(sinks))
         {
             return Err(Error::invalid(

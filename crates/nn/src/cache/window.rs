@@ -24,7 +24,15 @@ pub enum Window {
 
 impl Window {
     /// How many of the last tokens are kept, and how many of the first; nothing where all are.
-    pub(super) fn bounds(self) -> Option<(i32, i32)> {
+    ///
+    /// ```
+    /// use tacit_nn::Window;
+    ///
+    /// assert_eq!(Window::Sliding { size: 4, sinks: 1 }.bounds(), Some((4, 1)));
+    /// assert_eq!(Window::Everything.bounds(), None);
+    /// ```
+    #[must_use]
+    pub fn bounds(self) -> Option<(i32, i32)> {
         match self {
             Self::Everything => None,
             Self::Sliding { size, sinks } => Some((size, sinks)),

@@ -49,8 +49,13 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         Ok(())
     }
 
+    /// The most of `tokens` that a step may see behind what the state has not seen, if it may see that.
+    pub(super) fn room_for(&self, tokens: usize) -> Option<usize> {
+        (0..=tokens).rev().find(|&tokens| self.has_room(tokens))
+    }
+
     /// Whether a step may see what the state has not seen, and so many tokens behind that.
-    pub(super) fn has_room(&self, more: usize) -> bool {
+    fn has_room(&self, more: usize) -> bool {
         i32::try_from(self.unseen.len() + more).is_ok_and(|tokens| self.steps.state.has_room(tokens))
     }
 

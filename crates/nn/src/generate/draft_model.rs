@@ -73,7 +73,8 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
 
     fn propose(&mut self, count: usize, drawing: &Drawing<'_>) -> Result<Option<Proposal>> {
         // The last token that it proposes it does not see.
-        let Some(count) = (1..=count).rev().find(|count| self.model.has_room(count - 1)) else { return Ok(None) };
+        let Some(seen) = count.checked_sub(1).and_then(|seen| self.model.room_for(seen)) else { return Ok(None) };
+        let count = seen + 1;
         self.before = Some(self.model.before());
         let drafted = self.drafted(count, drawing).inspect_err(|_| self.fail())?;
         self.proposed = count;

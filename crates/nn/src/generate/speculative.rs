@@ -208,7 +208,7 @@ impl<S: Tree + Clone + Trim> Engine for Speculative<'_, S> {
     fn advance(&mut self, room: usize, _: &[bool], stats: &mut GenerateStats) -> Result<Vec<Vec<u32>>> {
         // Tokens that the model has to see again take the places of proposed ones.
         let most = (self.most + 1).saturating_sub(self.model.unseen.len()).min(room - 1);
-        let most = (0..=most).rev().find(|&most| self.model.has_room(most)).unwrap_or(0);
+        let most = self.model.room_for(most).unwrap_or(0);
         let round = self.round(most)?;
         self.draft.begin()?;
         let mut read = vec![round.stay.clone(), round.next.clone(), round.valid.clone()];
