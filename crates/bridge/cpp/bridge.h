@@ -81,9 +81,11 @@ std::vector<array> distinct(std::vector<array> results);
 // `function` with such results.
 ArrayFunction distinct_results(ArrayFunction function);
 
-// Makes a pad by a value that depends on `inputs` a choice between its array and the value. MLX's derivatives of a pad are those of
-// its array alone, and go behind their lists where the value has one.
-void choose_in_pads(const std::vector<array>& outputs, const std::vector<array>& inputs);
+// Rewrites what MLX differentiates wrongly among the nodes between `inputs` and `outputs`, each to ops that it does rightly.
+void make_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs);
+
+// The same where tangents are asked for, of which MLX has more wrong.
+void make_forward_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs);
 
 // The vjp of `function` for the primals that `argnums` names; zeros for those that are not inexact.
 std::vector<array> gradients_of(

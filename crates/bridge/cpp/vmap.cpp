@@ -148,6 +148,7 @@ std::vector<array> vmap(
       mapped.push_back(tracers[i]);
     }
   }
+  make_differentiable(mapped, outputs);
   make_quantized_batchable(mapped, outputs);
   give_own_rules(mapped, outputs);
   return mlx::core::detail::vmap_replace(inputs, tracers, outputs, axes, place(outputs));

@@ -127,33 +127,3 @@ pub fn array_id(array: &Array) -> usize {
     // SAFETY: the handle is live.
     unsafe { ffi::tacit_array_id(array.as_ptr()) as usize }
 }
-
-/// Makes each pad between `inputs` and `outputs` whose value depends on an input a choice between its array and the value. MLX's
-/// derivatives of a pad are those of its array alone, and go behind their lists where the value has one.
-///
-/// # Errors
-///
-/// MLX has no memory left.
-pub fn choose_in_pads(outputs: &[Array], inputs: &[Array]) -> Result<(), BridgeError> {
-    let (outputs, inputs) = (handles(outputs), handles(inputs));
-    // SAFETY: the handles are live for the call.
-    check(unsafe { ffi::tacit_choose_in_pads(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len()) })
-}
-
-/// Results of a function that MLX is to differentiate, each an array of its own: one that is there already, or that a
-/// `stop_gradient` made, becomes a copy, which is only a node.
-///
-/// MLX's vjp counts one array once and passes over a `stop_gradient`, so that cotangents go to the wrong results.
-///
-/// # Errors
-///
-/// MLX has no memory left.
-// By value, so that none of the old arrays is used beside the new ones.
-#[allow(clippy::needless_pass_by_value)]
-pub fn distinct(results: Vec<Array>) -> Result<Vec<Array>, BridgeError> {
-    let handles = handles(&results);
-    let mut found = Collector::default();
-    // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_distinct(handles.as_ptr(), handles.len(), found.sink()) })?;
-    Ok(found.arrays)
-}

@@ -312,11 +312,25 @@ unsafe extern "C" {
 
     pub(crate) fn tacit_extent(a: mlx_array, axes: *const c_int, count: usize, extent: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
-    pub(crate) fn tacit_choose_in_pads(
+    pub(crate) fn tacit_make_differentiable(
         outputs: *const mlx_array,
         output_count: usize,
         inputs: *const mlx_array,
         input_count: usize,
+        forward: bool,
+    ) -> c_int;
+    pub(crate) fn tacit_outer_tracers(
+        outputs: *const mlx_array,
+        output_count: usize,
+        inputs: *const mlx_array,
+        input_count: usize,
+        found: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_mark_tracers(
+        outputs: *const mlx_array,
+        output_count: usize,
+        tracers: *const mlx_array,
+        tracer_count: usize,
     ) -> c_int;
     pub(crate) fn tacit_depth(
         outputs: *const mlx_array,

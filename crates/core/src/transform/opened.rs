@@ -3,7 +3,9 @@
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
-use tacit_bridge::{check_depth, choose_in_pads};
+use tacit_bridge::{
+    OuterTracers, check_depth, distinct, in_transform, make_differentiable, make_forward_differentiable,
+};
 
 use crate::tree::{self, Item, Reader, TreeDef};
 use crate::values::Values;
@@ -42,20 +44,16 @@ impl Opened {
         cotangents: &[Array],
         mut f: impl FnMut(T) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
-        let mut failure = None;
-        let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
-            let results = self.with(chosen, arrays).and_then(&mut f)?;
-            check_depth(&results, arrays)?;
-            choose_in_pads(&results, arrays)?;
-            Ok(tacit_bridge::distinct(results)?)
-        };
-        let outcome = fallible_vjp(
-            |arrays: &[Array]| function(arrays).map_err(|error| keep(&mut failure, error)),
-            &self.chosen(chosen),
-            cotangents,
-        );
-        failure.map_or(Ok(()), Err)?;
-        Ok(outcome?.1)
+        self.derived(
+            chosen,
+            |arrays| {
+                let results = self.with(chosen, arrays).and_then(&mut f)?;
+                check_depth(&results, arrays)?;
+                make_differentiable(&results, arrays)?;
+                Ok(distinct(results)?)
+            },
+            |function, primals| fallible_vjp(function, primals, cotangents),
+        )
     }
 
     /// The tangents of what `f` gives for the tree, whose chosen leaves have these tangents.
@@ -65,18 +63,44 @@ impl Opened {
         tangents: &[Array],
         mut f: impl FnMut(T) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
-        let mut failure = None;
-        let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
-            let results = self.with(chosen, arrays).and_then(&mut f)?;
-            check_depth(&results, arrays)?;
-            choose_in_pads(&results, arrays)?;
-            Ok(results)
-        };
-        let outcome = fallible_jvp(
-            |arrays: &[Array]| function(arrays).map_err(|error| keep(&mut failure, error)),
+        self.derived(
+            chosen,
+            |arrays| {
+                let results = self.with(chosen, arrays).and_then(&mut f)?;
+                check_depth(&results, arrays)?;
+                make_forward_differentiable(&results, arrays)?;
+                Ok(results)
+            },
+            |function, primals| fallible_jvp(function, primals, tangents),
+        )
+    }
+
+    /// What a transform of MLX's gives for `function` at the chosen leaves.
+    fn derived(
+        &self,
+        chosen: &[usize],
+        mut function: impl FnMut(&[Array]) -> Result<Vec<Array>>,
+        transform: impl FnOnce(
+            &mut dyn FnMut(&[Array]) -> Result<Vec<Array>, Exception>,
+            &[Array],
+        ) -> Result<(Vec<Array>, Vec<Array>), Exception>,
+    ) -> Result<Vec<Array>> {
+        let inside = in_transform();
+        let (mut failure, mut outer) = (None, OuterTracers::default());
+        let outcome = transform(
+            &mut |arrays: &[Array]| {
+                let seen = function(arrays).and_then(|results| {
+                    if inside {
+                        outer = OuterTracers::of(&results, arrays)?;
+                    }
+                    Ok(results)
+                });
+                seen.map_err(|error| keep(&mut failure, error))
+            },
             &self.chosen(chosen),
-            tangents,
         );
+        // Also after an error: the function around may go on.
+        outer.mark(outcome.as_ref().map_or(&[], |(_, derivatives)| derivatives))?;
         failure.map_or(Ok(()), Err)?;
         Ok(outcome?.1)
     }

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use expect_test::expect;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, ops, transforms};
 use tacit::primitives::{Broadcast, Multiply};
-use tacit::transform::{checkpoint, grad_wrt, map_chunks, saved_as, vmap};
+use tacit::transform::{checkpoint, grad, grad_wrt, map_chunks, saved_as, vmap};
 use tacit::{Counters, Error, Registry, Result, Value, compile, handler, implicit};
 
 use crate::types::{Left, matrix, message, numbers, with_handlers};
@@ -200,4 +200,60 @@ fn three_deep() {
         help: take derivatives of gradients without `saved`, whose activations are encoded
     "#]]
     .assert_eq(&others);
+}
+
+/// A function of an array that captures two others, `x w v`, and which transform it goes through.
+type Capturing = fn(Array, Array, &Array) -> Result<Array>;
+
+const CAPTURING: [(&str, Capturing); 5] = [
+    ("compile", |w, v, x| compile(move |x: Array| x.multiply(&w)?.multiply(&v)).call(x)?.dense()),
+    ("checkpoint", |w, v, x| checkpoint(move |x: Array| x.multiply(&w)?.multiply(&v)).call(x)?.dense()),
+    ("map_chunks", |w, v, x| map_chunks(x, (), 8, move |x: Array, ()| x.multiply(&w)?.multiply(&v))?.dense()),
+    ("saved_as", |w, v, x| {
+        saved_as(|x: &Array| Ok(x.into()), move |x: Array| x.multiply(&w)?.multiply(&v)).call(x)?.dense()
+    }),
+    ("eval", |w, v, x| {
+        let made = x.multiply(&w)?.multiply(&v)?;
+        transforms::eval([&made])?;
+        Ok(made)
+    }),
+];
+
+/// A gradient inside another one takes from MLX what marks the arrays of the outer one: what captures them afterwards would hold
+/// constants. So does every other transform here, before every one that captures.
+#[test]
+fn what_a_transform_leaves_is_captured_with_its_derivative() {
+    let _scopes = with_handlers(Registry::new().with::<multiply_left>().with::<broadcast_left>());
+    let x = matrix(3, 2);
+    let mut wrong = String::new();
+    for before in &TRANSFORMS {
+        let slope = |x: f32| if before.name == "grad" { 4.0 * x * x } else { 2.0 * x * x * x };
+        let expected: f32 = numbers(&x).into_iter().map(|x| 3.0 * slope(x)).sum();
+        for (name, capturing) in CAPTURING {
+            let first = (before.of)(Rc::new(|w, x| Ok(w.multiply(x)?.multiply(x)?)));
+            let x = x.clone();
+            let slope = move |w: Array| -> Result<Array> {
+                let mut gradient = grad(|w: Array| {
+                    let v = first(&w, &x)?;
+                    Ok::<_, Error>(capturing(w, v, &x)?.sum(None)?)
+                });
+                Ok(gradient.call(w)?.array()?.clone())
+            };
+            let w = Array::from_f32(3.0);
+            let mut outcomes = vec![("grad", slope(w.clone()))];
+            // A trace has nothing to evaluate.
+            if name != "eval" {
+                let mapped = vmap(0, 0, slope.clone()).call(w.reshape(&[1]).expect("one element"));
+                outcomes.push(("grad in vmap", mapped.and_then(|found| found.dense())));
+                outcomes.push(("grad in compile", compile(slope).call(w).and_then(|found| found.dense())));
+            }
+            for (around, outcome) in outcomes {
+                let found = outcome.map(|found| numbers(&found)).map_err(|error| message(&error));
+                if found != Ok(vec![expected]) {
+                    wrong += &format!("{around}, {} and then {name}: {found:?} and not {expected}\n", before.name);
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, "");
 }
