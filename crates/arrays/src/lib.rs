@@ -14,6 +14,7 @@ extern crate tacit_core as tacit;
 mod adapters;
 mod avals;
 mod calibration;
+mod derivatives;
 mod families;
 pub mod format;
 pub mod kernel;

@@ -84,8 +84,12 @@ ArrayFunction distinct_results(ArrayFunction function);
 // Rewrites what MLX differentiates wrongly among the nodes between `inputs` and `outputs`, each to ops that it does rightly.
 void make_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs);
 
-// The same where tangents are asked for, of which MLX has more wrong.
-void make_forward_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs);
+// MLX's vjp and jvp with what it has wrong or not at all put right; the primals are inexact, each cotangent or tangent one of a
+// result or primal. What is computed of a transform around them keeps its marks.
+std::vector<array> vjp(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents);
+std::vector<array> jvp(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& tangents);
 
 // The vjp of `function` for the primals that `argnums` names; zeros for those that are not inexact.
 std::vector<array> gradients_of(
@@ -136,6 +140,9 @@ mlx::core::Stream stream_or_default(Handle chosen);
 // The Rust side of one of our own kernels; nothing for any other primitive.
 void* host_kernel(const Primitive& primitive);
 
+// Whether arrays may be tracers of MLX's now, also those that were none when they were made.
+bool in_transform();
+
 // Whether a plan makes an array.
 bool is_planned(const array& value);
 
@@ -144,6 +151,9 @@ bool same_kernel(const Primitive& a, const Primitive& b);
 
 // Whether a primitive is a collective of a group.
 bool is_collective(const Primitive& primitive);
+
+// Whether a primitive is MLX's, and no function of a user's.
+bool is_of_mlx(const Primitive& primitive);
 
 // Whether a primitive is one of ours: it checks its operands itself, and notes what its failures poison.
 inline bool is_ours(const Primitive& primitive) {

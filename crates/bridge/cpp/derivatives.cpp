@@ -6,6 +6,8 @@
 #include "bridge.h"
 #include "graph.h"
 #include "params.h"
+#include "standing.h"
+#include "tracers.h"
 
 namespace tacit {
 
@@ -32,67 +34,55 @@ std::vector<array> select(const std::vector<array>& primals, const std::vector<i
   return chosen;
 }
 
-// What is made of a function's results before MLX differentiates it.
-using Rewrite = void (*)(const std::vector<array>& outputs, const std::vector<array>& inputs);
-
 // `function` as a function of the chosen primals alone.
-ArrayFunction over(
-    ArrayFunction function, const std::vector<array>& primals, const std::vector<int>& argnums, Rewrite rewrite) {
-  return [function = std::move(function), primals, argnums, rewrite](const std::vector<array>& chosen) {
+ArrayFunction over(const ArrayFunction& function, const std::vector<array>& primals, const std::vector<int>& argnums) {
+  return [&](const std::vector<array>& chosen) {
     auto all = primals;
     for (size_t i = 0; i < argnums.size(); ++i) {
       all.at(argnums[i]) = chosen[i];
     }
-    auto results = function(all);
-    rewrite(results, chosen);
-    return results;
+    return function(all);
   };
 }
 
-// A pad by a value that has a derivative is a choice between its array and the value: MLX's derivatives of a pad are those of its
-// array alone, and go behind their lists where the value has one.
-array chosen_in(const array& padded) {
-  auto& pad = static_cast<mlx::core::Pad&>(padded.primitive());
-  auto stream = pad.stream();
-  auto [axes, low, high] = pad.state();
-  const auto& x = padded.inputs()[0];
-  auto within = [&, axes, low, high](const array& value, const array& around) {
-    return mlx::core::pad(value, axes, low, high, around, "constant", stream);
-  };
-  auto inside = within(mlx::core::full(x.shape(), true, mlx::core::bool_, stream), array(false));
-  auto zero = mlx::core::zeros({}, x.dtype(), stream);
-  return mlx::core::where(inside, within(x, zero), padded.inputs()[1], stream);
-}
-
-bool is_pad_of_some_axes(const array& node) {
-  auto* pad = made_by<mlx::core::Pad>(node);
-  if (pad == nullptr) {
-    return false;
-  }
-  auto axes = std::get<0>(pad->state());
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] != static_cast<int>(i)) {
-      return true;
+// A pad with a width for every axis, which is how MLX's vjp reads the widths of any.
+class Padding {
+ public:
+  explicit Padding(const array& padded)
+      : stream_(padded.primitive().stream()), axes_(padded.ndim()), low_(padded.ndim(), 0), high_(padded.ndim(), 0) {
+    std::iota(axes_.begin(), axes_.end(), 0);
+    auto [axes, low, high] = static_cast<mlx::core::Pad&>(padded.primitive()).state();
+    for (size_t i = 0; i < axes.size(); ++i) {
+      auto axis = axes[i] < 0 ? axes[i] + static_cast<int>(padded.ndim()) : axes[i];
+      low_[axis] += low[i];
+      high_[axis] += high[i];
+      of_all_axes_ &= axis == static_cast<int>(i);
     }
   }
-  return false;
-}
 
-// The same pad with a width for every axis, which is how MLX's vjp reads the widths of any.
-array of_all_axes(const array& padded) {
-  auto& pad = static_cast<mlx::core::Pad&>(padded.primitive());
-  auto [axes, low, high] = pad.state();
-  std::vector<int> all(padded.ndim());
-  std::iota(all.begin(), all.end(), 0);
-  Shape before(all.size(), 0), behind(all.size(), 0);
-  for (size_t i = 0; i < axes.size(); ++i) {
-    auto axis = axes[i] < 0 ? axes[i] + static_cast<int>(padded.ndim()) : axes[i];
-    before[axis] += low[i];
-    behind[axis] += high[i];
+  bool of_all_axes() const {
+    return of_all_axes_;
   }
-  return mlx::core::pad(
-      padded.inputs()[0], all, before, behind, padded.inputs()[1], "constant", pad.stream());
-}
+
+  array around(const array& x, const array& value) const {
+    return mlx::core::pad(x, axes_, low_, high_, value, "constant", stream_);
+  }
+
+  // A choice between the array and the value: MLX's derivatives of a pad are those of its array alone, and go behind their lists
+  // where the value has one.
+  array choosing(const array& x, const array& value) const {
+    auto inside = around(mlx::core::full(x.shape(), true, mlx::core::bool_, stream_), array(false));
+    auto zero = mlx::core::zeros({}, x.dtype(), stream_);
+    return mlx::core::where(inside, around(x, zero), value, stream_);
+  }
+
+ private:
+  mlx::core::Stream stream_;
+  std::vector<int> axes_;
+  Shape low_;
+  Shape high_;
+  bool of_all_axes_ = true;
+};
 
 // A choice of the elements that the mask puts where they go: MLX counts those of all examples in one row, as if each used up its
 // own.
@@ -112,22 +102,93 @@ array chosen_by_mask(const array& scattered) {
   return mlx::core::reshape(mlx::core::where(mask, taken, rows(into), stream), into.shape(), stream);
 }
 
-// A product with factors is one of an operand that has them: MLX's jvp leaves them out.
-array with_factors(const array& node) {
-  auto& addmm = static_cast<mlx::core::AddMM&>(node.primitive());
-  auto [alpha, beta] = addmm.state();
-  auto stream = addmm.stream();
-  auto times = [&](const array& value, float factor) {
-    return factor == 1 ? value : mlx::core::multiply(array(factor, value.dtype()), value, stream);
-  };
-  const auto& inputs = node.inputs();
-  return mlx::core::addmm(times(inputs[2], beta), times(inputs[0], alpha), inputs[1], 1, 1, stream);
+// MLX multiplies the gradient of what fills an array by that itself.
+array copied(const array& filled) {
+  auto stream = filled.primitive().stream();
+  return mlx::core::copy(mlx::core::astype(filled.inputs()[0], filled.dtype(), stream), stream);
 }
 
-bool has_factors(const array& node) {
-  auto* addmm = made_by<mlx::core::AddMM>(node);
-  return addmm != nullptr && addmm->state() != std::pair(1.0f, 1.0f);
+// Stands in for a primitive while tangents are worked out. One without a rule, or whose rule is wrong, has the tangent that its
+// gradient says: the gradient is linear in its cotangents, and the gradient of that is the tangent.
+class Forward : public Standing {
+ public:
+  Forward(const array& node, bool has_right_rule) : Standing(node.primitive_ptr()), has_right_rule_(has_right_rule) {
+    for (const auto& result : node.outputs()) {
+      shapes_.push_back(result.shape());
+      dtypes_.push_back(result.dtype());
+    }
+  }
+
+  std::vector<array> jvp(
+      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
+    if (has_right_rule_) {
+      try {
+        return inner_->jvp(primals, tangents, argnums);
+      } catch (const std::invalid_argument&) {
+      } catch (const std::runtime_error&) {
+      }
+    }
+    auto outputs = array::make_arrays(shapes_, dtypes_, inner_, primals);
+    auto gradient = distinct_results([&](const std::vector<array>& cotangents) {
+      return inner_->vjp(primals, cotangents, argnums, outputs);
+    });
+    // What is linear has one gradient everywhere; MLX computes some by the logarithms of the cotangents.
+    std::vector<array> anywhere;
+    for (const auto& output : outputs) {
+      anywhere.push_back(mlx::core::ones(output.shape(), output.dtype(), stream()));
+    }
+    return mlx::core::vjp(gradient, anywhere, tangents).second;
+  }
+
+  const std::shared_ptr<Primitive>& inner() const {
+    return inner_;
+  }
+
+ private:
+  bool has_right_rule_;
+  std::vector<Shape> shapes_;
+  std::vector<Dtype> dtypes_;
+};
+
+// MLX's rule leaves the factors of `addmm` out, and takes the tangent of one of several greatest elements, whose gradients are shared.
+bool has_wrong_rule(const array& node) {
+  if (auto* addmm = made_by<mlx::core::AddMM>(node)) {
+    return addmm->state() != std::pair(1.0f, 1.0f);
+  }
+  auto* reduce = made_by<mlx::core::Reduce>(node);
+  return reduce != nullptr &&
+      (reduce->state().first == mlx::core::Reduce::Max || reduce->state().first == mlx::core::Reduce::Min);
 }
+
+// The rules for tangents that nodes have as long as this lives: others look for the primitives themselves.
+class ForwardRules {
+ public:
+  ForwardRules() = default;
+  ForwardRules(const ForwardRules&) = delete;
+  ForwardRules& operator=(const ForwardRules&) = delete;
+
+  void give(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+    each_dependent(inputs, outputs, [&](array& node) {
+      // MLX looks for a stop itself.
+      if (is_of_mlx(node.primitive()) && !made_by<mlx::core::StopGradient>(node)) {
+        node.primitive_ptr() = std::make_shared<Forward>(node, !has_wrong_rule(node));
+        nodes_.push_back(node);
+      }
+    });
+  }
+
+  ~ForwardRules() {
+    for (auto& node : nodes_) {
+      if (auto* forward = dynamic_cast<Forward*>(&node.primitive())) {
+        auto inner = forward->inner();
+        node.primitive_ptr() = std::move(inner);
+      }
+    }
+  }
+
+ private:
+  std::vector<array> nodes_;
+};
 
 }  // namespace
 
@@ -136,32 +197,25 @@ void make_differentiable(const std::vector<array>& outputs, const std::vector<ar
   for (const auto& input : inputs) {
     reached.insert(input.id());
   }
-  std::vector<std::pair<array, array (*)(const array&)>> rewritten;
+  std::vector<std::pair<array, array>> rewritten;
   each_dependent(inputs, outputs, [&](const array& node) {
     reached.insert(node.id());
-    if (made_by<mlx::core::Pad>(node) && reached.contains(node.inputs()[1].id())) {
-      rewritten.emplace_back(node, chosen_in);
-    } else if (is_pad_of_some_axes(node)) {
-      rewritten.emplace_back(node, of_all_axes);
+    if (made_by<mlx::core::Pad>(node)) {
+      Padding padding(node);
+      const auto& from = node.inputs();
+      if (reached.contains(from[1].id())) {
+        rewritten.emplace_back(node, padding.choosing(from[0], from[1]));
+      } else if (!padding.of_all_axes()) {
+        rewritten.emplace_back(node, padding.around(from[0], from[1]));
+      }
     } else if (made_by<mlx::core::MaskedScatter>(node)) {
-      rewritten.emplace_back(node, chosen_by_mask);
+      rewritten.emplace_back(node, chosen_by_mask(node));
+    } else if (made_by<mlx::core::Full>(node)) {
+      rewritten.emplace_back(node, copied(node));
     }
   });
-  for (auto& [node, rewrite] : rewritten) {
-    become(node, rewrite(node));
-  }
-}
-
-void make_forward_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs) {
-  make_differentiable(outputs, inputs);
-  std::vector<array> products;
-  each_dependent(inputs, outputs, [&](const array& node) {
-    if (has_factors(node)) {
-      products.push_back(node);
-    }
-  });
-  for (auto& product : products) {
-    become(product, with_factors(product));
+  for (auto& [node, other] : rewritten) {
+    become(node, other);
   }
 }
 
@@ -181,14 +235,40 @@ ArrayFunction distinct_results(ArrayFunction function) {
   return [function = std::move(function)](const std::vector<array>& args) { return distinct(function(args)); };
 }
 
+std::vector<array> vjp(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents) {
+  OuterTracers outer;
+  auto prepared = [&](const std::vector<array>& given) {
+    auto results = function(given);
+    make_differentiable(results, given);
+    results = distinct(std::move(results));
+    outer.see(results, given);
+    return results;
+  };
+  return outer.mark(mlx::core::vjp(prepared, primals, cotangents).second);
+}
+
+std::vector<array> jvp(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& tangents) {
+  OuterTracers outer;
+  ForwardRules rules;
+  auto prepared = [&](const std::vector<array>& given) {
+    auto results = function(given);
+    make_differentiable(results, given);
+    rules.give(results, given);
+    outer.see(results, given);
+    return results;
+  };
+  return outer.mark(mlx::core::jvp(prepared, primals, tangents).second);
+}
+
 std::vector<array> gradients_of(
     const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents,
     const std::vector<int>& argnums) {
   auto inexact = only_inexact(primals, argnums);
   std::vector<array> gradients;
   if (!inexact.empty()) {
-    auto chosen = distinct_results(over(function, primals, inexact, make_differentiable));
-    gradients = mlx::core::vjp(chosen, select(primals, inexact), cotangents).second;
+    gradients = tacit::vjp(over(function, primals, inexact), select(primals, inexact), cotangents);
   }
   std::vector<array> all;
   size_t taken = 0;
@@ -209,7 +289,7 @@ std::vector<array> tangents_of(
       chosen.push_back(tangents.at(i));
     }
   }
-  return mlx::core::jvp(over(function, primals, inexact, make_forward_differentiable), select(primals, inexact), chosen).second;
+  return tacit::jvp(over(function, primals, inexact), select(primals, inexact), chosen);
 }
 
 }  // namespace tacit
@@ -218,15 +298,20 @@ using namespace tacit;
 
 extern "C" {
 
-int tacit_make_differentiable(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, bool forward) {
+int tacit_vjp(
+    const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count, Function function,
+    Sink gradients) {
   return guarded([&] {
-    auto rewrite = forward ? make_forward_differentiable : make_differentiable;
-    rewrite(gather(outputs, output_count), gather(inputs, input_count));
+    auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
+    pour(tacit::vjp(body, gather(primals, primal_count), gather(cotangents, cotangent_count)), gradients);
   });
 }
 
-int tacit_distinct(const Handle* results, size_t count, Sink found) {
-  return guarded([&] { pour(distinct(gather(results, count)), found); });
+int tacit_jvp(
+    const Handle* primals, const Handle* tangents, size_t count, Function function, Sink changes) {
+  return guarded([&] {
+    auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
+    pour(tacit::jvp(body, gather(primals, count), gather(tangents, count)), changes);
+  });
 }
 }

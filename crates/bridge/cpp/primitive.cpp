@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 
 #include "function.h"
 #include "graph.h"
@@ -39,6 +40,12 @@ struct Recorded {
     return std::all_of(arrays.begin(), arrays.end(), [&](const Described& one) { return one.shape == shape; });
   }
 };
+
+bool is_of_mlx(const Primitive& primitive) {
+  std::string_view name = typeid(primitive).name();
+  return name.starts_with("N3mlx4core") && name.find("distributed") == std::string_view::npos &&
+      name.find("CustomTransforms") == std::string_view::npos;
+}
 
 Recorded* record(const array& node) {
   if (!node.has_primitive()) {

@@ -45,16 +45,6 @@ std::vector<array> apart(const std::vector<array>& inputs) {
   return others;
 }
 
-// Whether arrays may be tracers of MLX's now, also those that were none when they were made.
-bool in_transform() {
-  static const auto& tracer = *[] {
-    auto* value = new array(Shape{}, mlx::core::bool_, nullptr, {});
-    value->set_tracer(true);
-    return value;
-  }();
-  return tracer.is_tracer();
-}
-
 class Program {
  public:
   // `replays` tells what to do if MLX refuses to compile: replay the recorded graph, or call the function each time.

@@ -1,18 +1,16 @@
-// The tracers of the transforms around one. MLX's vjp and jvp take the mark of a tracer from all that their results reach, also
-// from what another transform around them has marked: what is computed of that afterwards would count as a constant.
+#include "tracers.h"
+
+#include <algorithm>
+#include <unordered_set>
+
 #include "graph.h"
 
 namespace tacit {
 
 namespace {
 
-// The tracers that `outputs` reach and that depend on no other, but for `inputs`, those of the transform itself.
-std::vector<array> outer_tracers(const std::vector<array>& outputs, const std::vector<array>& inputs) {
-  // While MLX works out gradients everything counts as a tracer, and a transform around has taken its marks away.
-  static const auto& unmarked = *new array(false);
-  if (unmarked.is_tracer()) {
-    return {};
-  }
+// The tracers that `outputs` reach and that depend on no other, but for `inputs`.
+std::vector<array> tracers_of(const std::vector<array>& outputs, const std::vector<array>& inputs) {
   std::unordered_set<uintptr_t> own, seen;
   for (const auto& input : inputs) {
     own.insert(input.id());
@@ -41,32 +39,50 @@ std::vector<array> outer_tracers(const std::vector<array>& outputs, const std::v
   return found;
 }
 
-// Marks the tracers again, and what depends on them.
-void mark_tracers(const std::vector<array>& outputs, std::vector<array> tracers) {
-  for (auto& tracer : tracers) {
+}  // namespace
+
+bool in_transform() {
+  static const auto& tracer = *[] {
+    auto* value = new array(Shape{}, mlx::core::bool_, nullptr, {});
+    value->set_tracer(true);
+    return value;
+  }();
+  return tracer.is_tracer();
+}
+
+void OuterTracers::see(const std::vector<array>& results, const std::vector<array>& own) {
+  // While MLX works out gradients everything counts as a tracer, and a transform around has taken its marks away.
+  static const auto& unmarked = *new array(false);
+  if (inside_ && !unmarked.is_tracer()) {
+    tracers_ = tracers_of(results, own);
+    reaching_ = results;
+  }
+}
+
+std::vector<array> OuterTracers::mark(std::vector<array> derivatives) {
+  if (!tracers_.empty()) {
+    reaching_.insert(reaching_.end(), derivatives.begin(), derivatives.end());
+  }
+  mark_reached();
+  return derivatives;
+}
+
+OuterTracers::~OuterTracers() {
+  mark_reached();
+}
+
+void OuterTracers::mark_reached() {
+  for (auto& tracer : tracers_) {
     tracer.set_tracer(true);
   }
-  each_dependent(tracers, outputs, [](array& node) {
+  each_dependent(tracers_, reaching_, [](array& node) {
     node.set_tracer(true);
     for (auto& sibling : node.siblings()) {
       sibling.set_tracer(true);
     }
   });
+  tracers_.clear();
+  reaching_.clear();
 }
 
-}  // namespace
 }  // namespace tacit
-
-using namespace tacit;
-
-extern "C" {
-
-int tacit_outer_tracers(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
-  return guarded([&] { pour(outer_tracers(gather(outputs, output_count), gather(inputs, input_count)), found); });
-}
-
-int tacit_mark_tracers(const Handle* outputs, size_t output_count, const Handle* tracers, size_t tracer_count) {
-  return guarded([&] { mark_tracers(gather(outputs, output_count), gather(tracers, tracer_count)); });
-}
-}

@@ -73,23 +73,89 @@ class Backwards : public Standing {
   Shape shape_;
 };
 
-// Stands in for a primitive whose own rule is right for some operands and mapped axes alone: others are made such.
-class Adjusted : public Standing {
- public:
-  using Adjust = void (*)(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream);
+using Adjust = void (*)(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream);
 
-  Adjusted(const array& node, Adjust adjust) : Standing(node.primitive_ptr()), adjust_(adjust) {}
+// Stands in for any other primitive of MLX's. Where its own rule is right for some operands and mapped axes alone, others are made
+// such; what it has no rule for is computed one example after the other.
+class Mapped : public Standing {
+ public:
+  Mapped(const array& node, Adjust adjust) : Standing(node.primitive_ptr()), adjust_(adjust) {
+    for (const auto& result : node.outputs()) {
+      shapes_.push_back(result.shape());
+      dtypes_.push_back(result.dtype());
+    }
+  }
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto operands = inputs;
     auto places = axes;
-    adjust_(operands, places, stream());
-    return inner_->vmap(operands, places);
+    if (adjust_ != nullptr) {
+      adjust_(operands, places, stream());
+    }
+    try {
+      return inner_->vmap(operands, places);
+    } catch (const std::invalid_argument&) {
+    } catch (const std::runtime_error&) {
+    }
+    return one_by_one(inputs, axes);
   }
 
  private:
+  std::pair<std::vector<array>, std::vector<int>> one_by_one(
+      const std::vector<array>& inputs, const std::vector<int>& axes) {
+    auto mapped = std::find_if(axes.begin(), axes.end(), [](int axis) { return axis >= 0; }) - axes.begin();
+    auto count = inputs[mapped].shape(axes[mapped]);
+    std::vector<std::vector<array>> examples(shapes_.size());
+    for (int example = 0; example < count; ++example) {
+      std::vector<array> operands;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        operands.push_back(axes[i] < 0 ? inputs[i] : example_of(inputs[i], axes[i], example));
+      }
+      auto results = array::make_arrays(shapes_, dtypes_, inner_, operands);
+      for (size_t i = 0; i < results.size(); ++i) {
+        examples[i].push_back(std::move(results[i]));
+      }
+    }
+    std::vector<array> results;
+    for (size_t i = 0; i < examples.size(); ++i) {
+      auto none = shapes_[i];
+      none.insert(none.begin(), 0);
+      results.push_back(
+          count > 0 ? mlx::core::stack(examples[i], 0, stream()) : mlx::core::zeros(none, dtypes_[i], stream()));
+    }
+    return {results, std::vector<int>(results.size(), 0)};
+  }
+
+  // In rows, which some primitives ask of their operands.
+  array example_of(const array& examples, int axis, int example) {
+    Shape from(examples.ndim(), 0);
+    auto to = examples.shape();
+    from[axis] = example;
+    to[axis] = example + 1;
+    auto one = mlx::core::slice(examples, std::move(from), std::move(to), stream());
+    return mlx::core::contiguous(mlx::core::squeeze(one, axis, stream()), false, stream());
+  }
+
   Adjust adjust_;
+  std::vector<Shape> shapes_;
+  std::vector<mlx::core::Dtype> dtypes_;
+};
+
+// Stands in for a view by strides, which are those of the elements of one example.
+class ByStrides : public Standing {
+ public:
+  using Standing::Standing;
+
+  std::pair<std::vector<array>, std::vector<int>> vmap(
+      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    auto x = mlx::core::moveaxis(inputs[0], axes[0], 0, stream());
+    auto [shape, strides, offset] = static_cast<mlx::core::AsStrided&>(*inner_).state();
+    int64_t elements = x.shape(0) > 0 ? x.size() / x.shape(0) : 0;
+    shape.insert(shape.begin(), x.shape(0));
+    strides.insert(strides.begin(), elements);
+    return {{mlx::core::as_strided(x, shape, strides, offset, stream())}, {0}};
+  }
 };
 
 // A scatter puts the axis of the examples before those of its slices, and a view counts the bytes of the last axis.
@@ -102,14 +168,34 @@ void put_in_front(std::vector<array>& operands, std::vector<int>& axes, mlx::cor
   }
 }
 
+// The operand of every example, as one that is mapped.
+void repeat(std::vector<array>& operands, std::vector<int>& axes, size_t operand, int count, mlx::core::Stream stream) {
+  auto repeated = mlx::core::expand_dims(operands[operand], 0, stream);
+  auto shape = repeated.shape();
+  shape[0] = count;
+  operands[operand] = mlx::core::broadcast_to(repeated, shape, stream);
+  axes[operand] = 0;
+}
+
 // An assignment to a range gives an update that is not mapped to the first example alone, and reads behind it for the others.
 void repeat_update(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
   if (axes[0] >= 0 && axes[1] < 0) {
-    auto update = mlx::core::expand_dims(operands[1], axes[0], stream);
-    auto shape = update.shape();
-    shape[axes[0]] = operands[0].shape(axes[0]);
-    operands[1] = mlx::core::broadcast_to(update, shape, stream);
-    axes[1] = axes[0];
+    put_in_front(operands, axes, stream);
+    repeat(operands, axes, 1, operands[0].shape(0), stream);
+  }
+}
+
+// A mapped addend is refused beside factors of which none is.
+void repeat_factor(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
+  if (axes[0] < 0 && axes[1] < 0) {
+    repeat(operands, axes, 0, operands[2].shape(axes[2]), stream);
+  }
+}
+
+// The examples of the weights of a convolution become output channels of it, which groups take in another order.
+void repeat_input(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
+  if (axes[0] < 0) {
+    repeat(operands, axes, 0, operands[1].shape(axes[1]), stream);
   }
 }
 
@@ -122,18 +208,38 @@ bool goes_back(const array& node) {
   return std::any_of(end.begin(), end.end(), [](auto place) { return place < 0; });
 }
 
+// What is to be made of the operands of a primitive before its own rule sees them.
+Adjust adjustment(const array& node) {
+  if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node)) {
+    return put_in_front;
+  }
+  if (made_by<mlx::core::SliceUpdate>(node) || made_by<mlx::core::DynamicSliceUpdate>(node)) {
+    return repeat_update;
+  }
+  if (made_by<mlx::core::AddMM>(node)) {
+    return repeat_factor;
+  }
+  return made_by<mlx::core::Convolution>(node) ? repeat_input : nullptr;
+}
+
 // MLX's own rule for DivMod names the mapped axis of the quotient alone, so that the one of the remainder is read from
-// behind the list; its rule for NotEqual names that of the first operand, which may have none.
+// behind the list; its rule for NotEqual names that of the first operand, which may have none. It has none for FP8.
+bool is_elementwise_without_rule(const array& node) {
+  return made_by<mlx::core::DivMod>(node) || made_by<mlx::core::NotEqual>(node) ||
+      made_by<mlx::core::fast::ConvertFP8>(node);
+}
+
 void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& outputs) {
   each_dependent(inputs, outputs, [](array& node) {
-    if (made_by<mlx::core::DivMod>(node) || made_by<mlx::core::NotEqual>(node)) {
-      node.primitive_ptr() = std::make_shared<Elementwise>(node);
-    } else if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node)) {
-      node.primitive_ptr() = std::make_shared<Adjusted>(node, put_in_front);
-    } else if (made_by<mlx::core::SliceUpdate>(node) || made_by<mlx::core::DynamicSliceUpdate>(node)) {
-      node.primitive_ptr() = std::make_shared<Adjusted>(node, repeat_update);
+    auto& primitive = node.primitive_ptr();
+    if (is_elementwise_without_rule(node)) {
+      primitive = std::make_shared<Elementwise>(node);
+    } else if (made_by<mlx::core::AsStrided>(node)) {
+      primitive = std::make_shared<ByStrides>(node.primitive_ptr());
     } else if (goes_back(node)) {
-      node.primitive_ptr() = std::make_shared<Backwards>(node);
+      primitive = std::make_shared<Backwards>(node);
+    } else if (is_of_mlx(node.primitive())) {
+      primitive = std::make_shared<Mapped>(node, adjustment(node));
     }
   });
 }

@@ -311,26 +311,20 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_extent(a: mlx_array, axes: *const c_int, count: usize, extent: *mut mlx_array) -> c_int;
-    pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
-    pub(crate) fn tacit_make_differentiable(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        forward: bool,
+    pub(crate) fn tacit_vjp(
+        primals: *const mlx_array,
+        primal_count: usize,
+        cotangents: *const mlx_array,
+        cotangent_count: usize,
+        function: Function,
+        gradients: Sink,
     ) -> c_int;
-    pub(crate) fn tacit_outer_tracers(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: Sink,
-    ) -> c_int;
-    pub(crate) fn tacit_mark_tracers(
-        outputs: *const mlx_array,
-        output_count: usize,
-        tracers: *const mlx_array,
-        tracer_count: usize,
+    pub(crate) fn tacit_jvp(
+        primals: *const mlx_array,
+        tangents: *const mlx_array,
+        count: usize,
+        function: Function,
+        changes: Sink,
     ) -> c_int;
     pub(crate) fn tacit_depth(
         outputs: *const mlx_array,

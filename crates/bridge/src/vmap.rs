@@ -19,11 +19,11 @@ pub type Mapped = (Vec<Array>, Vec<usize>);
 /// Maps `function` over an axis of each input; one without an axis goes to every example whole.
 ///
 /// `out_axes` gets the number of results and tells where each one's mapped axis goes. A negative axis counts from the last
-/// one. Quantized products, for which MLX has no vmap, are mapped too.
+/// one. What MLX has no rule for is computed for one example after the other.
 ///
 /// # Errors
 ///
-/// The axes do not fit ([`VmapError`]), `function` fails or panics, or a primitive in it has no vmap.
+/// The axes do not fit ([`VmapError`]), or `function` fails or panics.
 pub fn vmap(
     inputs: &[Array],
     in_axes: &[Option<i32>],

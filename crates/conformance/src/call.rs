@@ -22,8 +22,6 @@ pub(crate) struct Call {
     pub(crate) run: Run,
     /// Whether MLX differentiates it with respect to every float operand.
     pub(crate) differentiable: bool,
-    /// Whether MLX maps all that its primitive makes.
-    pub(crate) mappable: bool,
     /// How many terms of magnitude one the gradient of a scalar may be the sum of.
     pub(crate) terms: u32,
 }
@@ -81,7 +79,7 @@ impl Call {
         operands: Vec<Value>,
         run: impl Fn(&[Array]) -> Result<Vec<Array>, Exception> + 'static,
     ) -> Self {
-        Self { name: name.into(), operands, run: Rc::new(run), differentiable: true, mappable: true, terms: 1 }
+        Self { name: name.into(), operands, run: Rc::new(run), differentiable: true, terms: 1 }
     }
 
     /// Who takes the call, without computing anything.
@@ -128,7 +126,7 @@ impl Call {
         if !depth.compiled {
             oracle = oracle.eager_only();
         }
-        if depth.transformed && self.mappable && !half {
+        if depth.transformed && !half {
             oracle = oracle.transformed();
         }
         let run = self.run.clone();

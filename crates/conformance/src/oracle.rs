@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, transforms};
 use tacit_core::kernel::Fallback;
-use tacit_core::transform::intercept;
+use tacit_core::transform::{grad, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
 
 use crate::elements::{error_above, worst};
@@ -356,17 +356,25 @@ pub(crate) fn gradient(
     f: OnLeaves,
     argnums: Vec<i32>,
 ) -> impl FnMut(&[Array]) -> Result<Vec<Array>, Exception> + 'static {
-    let loss = move |leaves: &[Array]| -> Result<Vec<Array>, Exception> {
+    let loss = move |leaves: &[Array]| -> Result<Array> {
         let mut total = Array::from_f32(0.0);
         for output in f(leaves)?.iter().filter(|output| output.dtype().is_float()) {
             let weights = Array::from_slice(&weights(output.size()).collect::<Vec<_>>(), output.shape());
             total = total.add(output.as_dtype(Dtype::Float32)?.multiply(weights)?.sum(None)?)?;
         }
-        Ok(vec![total])
+        Ok(total)
     };
     move |leaves| {
-        let mut both = transforms::value_and_grad_with_argnums(|leaves: &[Array]| loss(leaves), argnums.as_slice());
-        Ok(both(leaves)?.1)
+        let chosen: Vec<Array> = argnums.iter().map(|&leaf| leaves[leaf as usize].clone()).collect();
+        let gradients = grad(|given: Vec<Array>| {
+            let mut all = leaves.to_vec();
+            for (&leaf, array) in argnums.iter().zip(given) {
+                all[leaf as usize] = array;
+            }
+            loss(&all)
+        })
+        .call(chosen)?;
+        Ok(gradients.iter().map(|gradient| gradient.array().cloned()).collect::<Result<_>>()?)
     }
 }
 

@@ -1,15 +1,16 @@
 //! Attention over stored keys and values.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
-use tacit_core::{Aval, Param, Result};
+use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{Attention, Mask, MaskValues, Orientation};
 
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
 use super::{Layout, gpu};
+use crate::derivatives;
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///
@@ -120,13 +121,13 @@ impl Attend {
     }
 
     /// What the function of the chosen inputs alone is.
-    fn of_chosen(&self, primals: &[Array], chosen: &[usize]) -> impl Fn(&[Array]) -> Result<Vec<Array>, Exception> {
-        move |given: &[Array]| {
+    fn of_chosen(&self, primals: &[Array], chosen: &[usize]) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> {
+        move |given| {
             let mut inputs = primals.to_vec();
             for (&at, array) in chosen.iter().zip(given) {
-                inputs[at] = array.clone();
+                inputs[at] = array;
             }
-            self.recomputed(&inputs).map(|made| vec![made]).map_err(|error| Exception::custom(error.to_string()))
+            self.recomputed(&inputs).map(|made| vec![made]).map_err(Error::Function)
         }
     }
 }
@@ -217,7 +218,7 @@ impl Kernel for Attend {
             let mut found = Vec::new();
             if !chosen.is_empty() {
                 let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-                found = transforms::fallible_vjp(self.of_chosen(primals, &chosen), &given, cotangents)?.1;
+                found = derivatives::gradients(&given, cotangents, &self.of_chosen(primals, &chosen))?;
             }
             let mut found = found.into_iter();
             let gradient = |argnum: &usize| {
@@ -241,7 +242,7 @@ impl Kernel for Attend {
             let given: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
             let along = argnums.iter().zip(tangents).filter(|(argnum, _)| chosen.contains(argnum));
             let along: Vec<Array> = along.map(|(_, tangent)| tangent.clone()).collect();
-            Ok(transforms::fallible_jvp(self.of_chosen(primals, &chosen), &given, &along)?.1)
+            Ok(derivatives::tangents(&given, &along, &self.of_chosen(primals, &chosen))?)
         };
         Some(tangent())
     }

@@ -1,13 +1,14 @@
 //! What is computed from some of the parts of a stored matrix, so that its dense array is not built.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, Kernel, permit_dense};
-use tacit_core::{Aval, Result};
+use tacit_core::{Aval, Error, Result};
 
 use super::host::Fallible;
 use super::layout::integers;
 use super::{Layout, Scaling, nested};
+use crate::derivatives::gradients;
 
 impl Layout {
     /// Asks the policy for the dense matrix, which the decomposition of `kernel` builds.
@@ -82,15 +83,15 @@ pub(super) fn gradients_of(
     let mut of_children = Vec::new();
     if !chosen.is_empty() {
         layout.permit(kernel.name(), Fallback::Vjp)?;
-        let decomposed = |children: &[Array]| {
+        let decomposed = |children: Vec<Array>| {
             let mut primals = primals.to_vec();
             for (&at, child) in chosen.iter().zip(children) {
-                primals[at] = child.clone();
+                primals[at] = child;
             }
-            kernel.decompose(&primals).map_err(|error| Exception::custom(error.to_string()))
+            kernel.decompose(&primals).map_err(Error::Function)
         };
         let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-        of_children = transforms::fallible_vjp(decomposed, &children, cotangents)?.1;
+        of_children = gradients(&children, cotangents, &decomposed)?;
     }
     let mut of_children = of_children.into_iter();
     let gradient = |&argnum: &usize| match argnum {

@@ -1,10 +1,10 @@
 //! The scales of packed arrays, trained.
 
-use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, stop_gradient, transforms};
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Result, Value};
 
+use crate::derivatives;
 use crate::families::packed::Packed;
 use crate::format::declaration::Format;
 use crate::format::trained_scales::{FloatScales, TrainedScales};
@@ -108,11 +108,8 @@ impl Differentiable for ByScales {
                 None => Ok(ops::zeros_like(primal)?),
             });
             let tangents = tangents.collect::<Result<Vec<_>>>()?;
-            let gradients = |cotangents: &[Array]| {
-                self.gradients(primals, &cotangents[0]).map_err(|error| Exception::custom(error.to_string()))
-            };
             let at = [ops::zeros_like(&primals[0])?];
-            Ok(transforms::fallible_vjp(gradients, &at, &tangents)?.1)
+            derivatives::gradients(&at, &tangents, &|cotangents| self.gradients(primals, &cotangents[0]))
         };
         Some(along())
     }

@@ -77,9 +77,7 @@ impl Diagonal {
 
 impl Materialize for Diagonal {
     fn materialize(&self) -> Result<Value> {
-        // Not `ops::diag`, whose scatter has no derivative in a direction.
-        let ones = ops::eye::<bool>(self.diagonal.dim(0), None, None)?;
-        Ok(ops::select(ones, &self.diagonal, Array::from_f32(0.0).as_dtype(self.diagonal.dtype())?)?.into())
+        Ok(ops::diag(&self.diagonal, None)?.into())
     }
 
     fn check(&self) -> Result<()> {

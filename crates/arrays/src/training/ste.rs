@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops, transforms};
-use tacit_core::primitives::{self, Derivative, Pad, StopGradient, TypedPrimitive};
+use mlx_rs::{Array, ops};
+use tacit_core::primitives::{self, Derivative, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::tree::{self, Open};
 use tacit_core::{Arguments, Aval, Error, ImplicitArray, Materialize, Primitive, Result, Tree, Value, handler};
 
 use crate::avals::axes::said;
 use crate::avals::checks::check_children;
+use crate::derivatives;
 use crate::families::cut::{Cut, cut};
 
 /// What `f` makes of float masters, such as quantized arrays, with the gradient passed straight through to the masters.
@@ -211,7 +211,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
         return Ok(results.into_iter().map(Value::from).collect());
     }
     let (mut args, mut roles) = (Vec::new(), Vec::new());
-    for (position, value) in operands.iter().enumerate() {
+    for value in operands {
         // Every array is an argument, also what has no gradient: `vmap` maps arguments only.
         roles.push(match (value.downcast::<Ste>(), value) {
             (Some(ste), _) => {
@@ -221,9 +221,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
             }
             (None, Value::Dense(array)) => {
                 args.push(array.clone());
-                // MLX has no gradient for the value that `Pad` pads with, and reads past its list when asked for both.
-                let has_gradient = array.dtype().is_inexact() && (primitive.name(), position) != (Pad::NAME, 1);
-                if has_gradient { Role::Differentiable } else { Role::Constant((*value).clone()) }
+                if array.dtype().is_inexact() { Role::Differentiable } else { Role::Constant((*value).clone()) }
             }
             (None, constant) => {
                 leaves(constant, &mut args);
@@ -326,7 +324,7 @@ impl StraightThrough {
         operands: &[Operand],
         chosen: impl Fn(&Operand) -> bool,
         more: &[Array],
-        f: impl FnOnce(&dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>, &[Array], &[Array]) -> Result<Vec<Array>>,
+        derivative: impl FnOnce(&[Array], &[Array], &dyn Fn(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
         let args: Vec<Value> =
             operands.iter().map(|operand| operand.value.clone()).chain(more.iter().map(Value::from)).collect();
@@ -335,7 +333,7 @@ impl StraightThrough {
             let free: Vec<bool> = operands.iter().map(&chosen).collect();
             let at: Vec<Array> =
                 own.iter().zip(&free).filter(|(_, free)| **free).map(|(array, _)| array.clone()).collect();
-            let function = |chosen: &[Array]| {
+            let function = |chosen: Vec<Array>| {
                 let mut chosen = chosen.iter();
                 let operands: Vec<Array> = own
                     .iter()
@@ -343,9 +341,9 @@ impl StraightThrough {
                     .filter_map(|(array, free)| if *free { chosen.next() } else { Some(array) })
                     .cloned()
                     .collect();
-                self.primitive.emit(&operands).map_err(|error| Exception::custom(error.to_string()))
+                Ok(self.primitive.emit(&operands)?)
             };
-            f(&function, &at, more)
+            derivative(&at, more, &function)
         })?;
         made.iter().map(Value::dense).collect()
     }
@@ -357,12 +355,7 @@ impl StraightThrough {
         if given.is_empty() {
             return self.avals.iter().map(|aval| Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?)).collect();
         }
-        self.differentiated(
-            &operands,
-            |operand| tangent(operand).is_some(),
-            &given,
-            |function, at, tangents| Ok(transforms::fallible_jvp(function, at, tangents)?.1),
-        )
+        self.differentiated(&operands, |operand| tangent(operand).is_some(), &given, derivatives::tangents)
     }
 }
 
@@ -383,12 +376,8 @@ impl Differentiable for StraightThrough {
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
         let operands = self.operands(primals)?;
-        let found = self.differentiated(
-            &operands,
-            |operand| operand.argument.is_some(),
-            cotangents,
-            |function, at, cotangents| Ok(transforms::fallible_vjp(function, at, cotangents)?.1),
-        )?;
+        let found =
+            self.differentiated(&operands, |operand| operand.argument.is_some(), cotangents, derivatives::gradients)?;
         let mut gradients = primals.iter().map(|primal| Ok(ops::zeros_like(primal)?)).collect::<Result<Vec<_>>>()?;
         for (argument, gradient) in operands.iter().filter_map(|operand| operand.argument).zip(found) {
             gradients[argument] = gradient;

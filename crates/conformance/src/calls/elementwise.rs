@@ -81,10 +81,8 @@ fn round(x: &Array) -> Result<Array, Exception> {
     ops::round(x, None)
 }
 
-/// MLX's vmap of it gives one axis for its two results.
 fn div_mod(scene: &Scene) -> Vec<Call> {
-    let calls = binary(scene, primitives::DivMod::NAME, |x, y| ops::divmod(x, y).map(|(quotient, _)| quotient));
-    calls.into_iter().map(|call| Call { mappable: false, ..call }).collect()
+    binary(scene, primitives::DivMod::NAME, |x, y| ops::divmod(x, y).map(|(quotient, _)| quotient))
 }
 
 /// The subject with dense operands that fit or are broadcast, with another subject and with itself.

@@ -11,7 +11,7 @@ use crate::{Error, Result, Tree, Value};
 ///
 /// `tangents` has the structure of the gradients of `primals`: arrays of the primals' shapes and dtypes, or
 /// [`Gradient::Nothing`](crate::tree::Gradient::Nothing) for no change. Those of leaves that are not float are ignored. The derivative has the structure
-/// of the results, with dense leaves.
+/// of the results, with dense leaves. A primitive that MLX has no rule for has the derivative that its gradient says.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

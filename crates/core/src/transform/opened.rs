@@ -1,15 +1,10 @@
 //! The arguments of a transform: dense arrays, and the tree that they make.
 
 use mlx_rs::Array;
-use mlx_rs::error::Exception;
-use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
-use tacit_bridge::{
-    OuterTracers, check_depth, distinct, in_transform, make_differentiable, make_forward_differentiable,
-};
 
 use crate::tree::{self, Item, Reader, TreeDef};
 use crate::values::Values;
-use crate::{Error, Result, Tree, Value};
+use crate::{Result, Tree, Value};
 
 /// The dense leaves of a tree, whose implicit arrays are open.
 pub(super) struct Opened {
@@ -44,16 +39,8 @@ impl Opened {
         cotangents: &[Array],
         mut f: impl FnMut(T) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
-        self.derived(
-            chosen,
-            |arrays| {
-                let results = self.with(chosen, arrays).and_then(&mut f)?;
-                check_depth(&results, arrays)?;
-                make_differentiable(&results, arrays)?;
-                Ok(distinct(results)?)
-            },
-            |function, primals| fallible_vjp(function, primals, cotangents),
-        )
+        let mut function = |arrays: Vec<Array>| Ok(self.with(chosen, &arrays).and_then(&mut f)?);
+        Ok(tacit_bridge::vjp(&self.chosen(chosen), cotangents, &mut function)?)
     }
 
     /// The tangents of what `f` gives for the tree, whose chosen leaves have these tangents.
@@ -63,46 +50,8 @@ impl Opened {
         tangents: &[Array],
         mut f: impl FnMut(T) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
-        self.derived(
-            chosen,
-            |arrays| {
-                let results = self.with(chosen, arrays).and_then(&mut f)?;
-                check_depth(&results, arrays)?;
-                make_forward_differentiable(&results, arrays)?;
-                Ok(results)
-            },
-            |function, primals| fallible_jvp(function, primals, tangents),
-        )
-    }
-
-    /// What a transform of MLX's gives for `function` at the chosen leaves.
-    fn derived(
-        &self,
-        chosen: &[usize],
-        mut function: impl FnMut(&[Array]) -> Result<Vec<Array>>,
-        transform: impl FnOnce(
-            &mut dyn FnMut(&[Array]) -> Result<Vec<Array>, Exception>,
-            &[Array],
-        ) -> Result<(Vec<Array>, Vec<Array>), Exception>,
-    ) -> Result<Vec<Array>> {
-        let inside = in_transform();
-        let (mut failure, mut outer) = (None, OuterTracers::default());
-        let outcome = transform(
-            &mut |arrays: &[Array]| {
-                let seen = function(arrays).and_then(|results| {
-                    if inside {
-                        outer = OuterTracers::of(&results, arrays)?;
-                    }
-                    Ok(results)
-                });
-                seen.map_err(|error| keep(&mut failure, error))
-            },
-            &self.chosen(chosen),
-        );
-        // Also after an error: the function around may go on.
-        outer.mark(outcome.as_ref().map_or(&[], |(_, derivatives)| derivatives))?;
-        failure.map_or(Ok(()), Err)?;
-        Ok(outcome?.1)
+        let mut function = |arrays: Vec<Array>| Ok(self.with(chosen, &arrays).and_then(&mut f)?);
+        Ok(tacit_bridge::jvp(&self.chosen(chosen), tangents, &mut function)?)
     }
 
     /// The gradients of the chosen leaves as a tree, with nothing at the others.
@@ -113,13 +62,6 @@ impl Opened {
         }
         T::unflatten(&mut Reader::new(&self.def, items)?)
     }
-}
-
-/// Keeps an error of the user's beside the transform, which passes on only its text.
-fn keep(failure: &mut Option<Error>, error: Error) -> Exception {
-    let text = error.to_string();
-    *failure = Some(error);
-    Exception::custom(text)
 }
 
 /// Whether an array can have a gradient.

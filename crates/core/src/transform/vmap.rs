@@ -52,8 +52,8 @@ impl<const N: usize> From<[i32; N]> for Axes {
 /// Maps `f`, written for one example, over an axis of its arguments.
 ///
 /// `in_axes` tells which axis of each leaf of the arguments is mapped, `out_axes` where the mapped axis goes in each leaf
-/// of the results; see [`Axes`]. Every result has one. Quantized products, for which MLX has no vmap, are mapped too. An
-/// implicit result is materialized.
+/// of the results; see [`Axes`]. Every result has one. A primitive that MLX cannot map is computed for one example after the
+/// other. An implicit result is materialized.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -69,8 +69,8 @@ impl<const N: usize> From<[i32; N]> for Axes {
 ///
 /// # Errors
 ///
-/// A call fails where `f` fails, where the axes do not fit the leaves, where mapped axes differ in
-/// length, where an implicit array has an axis, and where MLX has no vmap of a primitive in `f`.
+/// A call fails where `f` fails, where the axes do not fit the leaves, where mapped axes differ in length, and where an implicit
+/// array has an axis.
 pub fn vmap<'f, A, O, E>(
     in_axes: impl Into<Axes>,
     out_axes: impl Into<Axes>,
@@ -100,8 +100,7 @@ where
             Ok(dense)
         };
         let places = |count| (0..count).map(|leaf| out_axes.of(leaf).unwrap_or_default()).collect();
-        let outcome = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| Ok(example(arrays)?));
-        let results = outcome.map_err(|error| without_vmap(error.into()))?;
+        let results = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| Ok(example(arrays)?))?;
         tree::unflatten(&made.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
     })
 }
@@ -183,16 +182,6 @@ impl Axes {
         }
         Ok(())
     }
-}
-
-/// The error of a primitive that MLX cannot map, with the way out.
-fn without_vmap(error: Error) -> Error {
-    let Error::Mlx(text) = &error else { return error };
-    let Some((_, primitive)) = text.split_once("[Primitive::vmap] Not implemented for ") else { return error };
-    Error::invalid(
-        format!("MLX cannot map {}", primitive.trim().trim_end_matches('.')),
-        "keep it out of the mapped function, or loop over the examples",
-    )
 }
 
 fn in_range(axis: i32, rank: usize) -> Option<usize> {

@@ -35,6 +35,7 @@ mod transforms_gradients;
 mod transforms_mapped;
 mod transforms_saved;
 mod transforms_shared;
+mod transforms_surface;
 mod transforms_tangents;
 mod trees;
 mod trees_assigning;
