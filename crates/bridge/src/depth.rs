@@ -22,15 +22,26 @@ const SHORT: usize = 1000;
 ///
 /// [`BridgeError::Deep`].
 pub fn check_depth(outputs: &[Array], inputs: &[Array]) -> Result<(), BridgeError> {
-    let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
-    let mut depth = 0;
-    // SAFETY: the handles and the number are live for the call.
-    check(unsafe { ffi::tacit_depth(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), &raw mut depth) })?;
+    let depth = depth(outputs, inputs)?;
     if depth <= SHORT {
         return Ok(());
     }
     let room = stack_left().saturating_sub(RESERVE) / FRAME;
     if depth > room { Err(BridgeError::Deep { depth, room }) } else { Ok(()) }
+}
+
+/// The number of ops in the longest chain that a walk from `outputs` goes down before it ends at `inputs`, or at what was there
+/// before.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn depth(outputs: &[Array], inputs: &[Array]) -> Result<usize, BridgeError> {
+    let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
+    let mut depth = 0;
+    // SAFETY: the handles and the number are live for the call.
+    check(unsafe { ffi::tacit_depth(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), &raw mut depth) })?;
+    Ok(depth)
 }
 
 /// Bytes below the frame of the caller.

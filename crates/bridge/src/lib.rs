@@ -51,7 +51,7 @@ pub use aval::{Aval, ParseAvalError, dtype_name, dtype_named};
 pub use callback::PanicError;
 pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function, in_chunks, is_wanted};
 pub use custom_vjp::{Differentiable, custom_vjp};
-pub use depth::check_depth;
+pub use depth::{check_depth, depth};
 pub use derivatives::{jvp, vjp};
 pub use difference::{Difference, difference};
 pub use dynamic_slice::{dynamic_slice, dynamic_slice_update};

@@ -19,6 +19,7 @@
 //!
 //! A handler takes a primitive wherever `implicit` stands.
 
+mod again;
 mod checkpoint;
 mod custom_jvp;
 mod custom_vjp;

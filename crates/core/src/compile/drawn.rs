@@ -1,10 +1,11 @@
 //! Random numbers that a compiled function draws without a key, from the random state of the thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::slice;
 
 use mlx_rs::random::{self, RandomState, with_random_state};
 use mlx_rs::{Array, Dtype};
-use tacit_bridge::{constants, frontier, reached};
+use tacit_bridge::{constants, depth, frontier, reached};
 
 use super::held::may_be_key;
 use crate::Result;
@@ -21,7 +22,7 @@ pub(super) struct Drawn {
 impl Drawn {
     /// A key for the trace. Whether it is used is known afterwards.
     pub(super) fn new() -> Result<Self> {
-        Ok(Self { key: fresh()?, used: true })
+        Ok(Self { key: fresh(&[])?, used: true })
     }
 
     /// The key of the trace.
@@ -31,7 +32,7 @@ impl Drawn {
 
     /// The key of the next call.
     pub(super) fn next(&self) -> Result<Array> {
-        if self.used { fresh() } else { Ok(self.key.clone()) }
+        if self.used { fresh(&[]) } else { Ok(self.key.clone()) }
     }
 
     /// Notes whether what was recorded depends on the tracer of the key.
@@ -49,14 +50,24 @@ pub(super) fn may_draw(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
 }
 
 /// Runs `f`, for which the random state of the thread is this key.
-pub(super) fn drawing<T>(key: &Array, f: impl FnOnce() -> T) -> T {
+pub(crate) fn drawing<T>(key: &Array, f: impl FnOnce() -> T) -> T {
     // mlx-rs puts the state before back only where `f` returns.
     let caught = with_random_state(RandomState::from_key(key.clone()), || catch_unwind(AssertUnwindSafe(f)));
     caught.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// A key from the random state of the thread.
-fn fresh() -> Result<Array> {
+/// Runs `f`, for which a key of no meaning is the random state of the thread, and tells whether it drew from that.
+pub(crate) fn watched<T>(f: impl FnOnce() -> T) -> Result<(T, bool)> {
+    let key = Array::from_slice(&[0_u32, 0], &[2]);
+    let untouched = drawing(&key, || fresh(&[]))?;
+    let (made, next) = drawing(&key, || (f(), fresh(&[])));
+    // Each draw splits the key, so that what is drawn next is made of another one.
+    let far = |drawn: &Array| depth(slice::from_ref(drawn), slice::from_ref(&key));
+    Ok((made, far(&next?)? != far(&untouched)?))
+}
+
+/// Keys from the random state of the thread, in an array of this shape and an axis of two for the numbers of each.
+pub(crate) fn fresh(shape: &[i32]) -> Result<Array> {
     // mlx-rs hands out no key, but 64 bits that are drawn are one. MLX draws integers as floats, which have fewer than 32.
-    Ok(random::randint::<_, u16>(0, 1 << 16, &[4], None)?.view_dtype(Dtype::Uint32)?)
+    Ok(random::randint::<_, u16>(0, 1 << 16, &[shape, &[4]].concat(), None)?.view_dtype(Dtype::Uint32)?)
 }

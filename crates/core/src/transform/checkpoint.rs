@@ -1,23 +1,18 @@
 //! Functions whose inside is computed again for the gradient.
 
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use mlx_rs::Array;
-use tacit_bridge::BoxError;
-
-use super::Transformed;
-use super::node::NodeFunction;
 use super::opened::Opened;
-use super::resident::Resident;
-use crate::compile::holds_tracer;
+use super::{Transformed, again};
 use crate::{Error, Result, Tree, Value};
 
 /// Lets a gradient through `f` compute the inside of `f` again instead of keeping it: memory for time.
 ///
 /// The function is intercepted in both passes, under the policy and the registry in force there. An implicit result is
 /// materialized.
+///
+/// Random numbers that `f` draws without a key are the same in both passes, and others in the next call; such an `f` is called
+/// twice at first.
 ///
 /// What `f` captures keeps its gradient, and nothing of `f` is computed again then: pass it as an argument.
 ///
@@ -48,21 +43,6 @@ where
     Transformed::new(move |given| {
         let opened = Opened::of(&given)?;
         drop(given);
-        let resident = Resident::new(NodeFunction::new(&f, &opened));
-        let function = resident.get()?;
-        // MLX keeps what it computes again apart from the rest of the graph: a tracer that the function captured would
-        // get no derivative. Such a function runs as it is.
-        let (inside, holds) = (tacit_bridge::in_transform(), Arc::new(AtomicBool::new(false)));
-        let held = Arc::clone(&holds);
-        let again = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
-            let made = resident.get()?.call::<A, O, E>(arrays)?;
-            held.fetch_or(inside && holds_tracer(arrays, &made)?, Ordering::Relaxed);
-            Ok(made)
-        };
-        let made = tacit_bridge::checkpoint(Box::new(again), &opened.leaves);
-        if holds.load(Ordering::Relaxed) {
-            return function.results(Ok(function.call::<A, O, E>(&opened.leaves)?));
-        }
-        function.results(made)
+        again::put(&f, &opened, 1, |body, leaves| tacit_bridge::checkpoint(body, leaves))
     })
 }

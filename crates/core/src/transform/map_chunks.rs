@@ -1,16 +1,12 @@
 //! Functions of rows that are called with some of the rows at a time.
 
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_rs::Array;
 use tacit_bridge::BoxError;
 
-use super::node::NodeFunction;
+use super::again;
 use super::opened::Opened;
-use super::resident::Resident;
-use crate::compile::holds_tracer;
 use crate::tree::Arguments;
 use crate::values::Values;
 use crate::{Aval, Error, Result, Tree, Value};
@@ -25,6 +21,8 @@ use crate::{Aval, Error, Result, Tree, Value};
 ///
 /// `f` is intercepted in both passes: implicit arrays in `shared` meet their handlers. Those in `xs` are materialized, and
 /// implicit results too. Call it on values: inside [`implicit`](crate::implicit()) implicit arrays are materialized.
+///
+/// Random numbers that `f` draws without a key are others for each chunk, and the same in both passes.
 ///
 /// What `f` captures keeps its gradient, and all rows are then computed at once: pass it in `shared`.
 ///
@@ -62,7 +60,7 @@ where
     }
     let (count, total) = {
         let sliced = Values::of(&xs)?;
-        (sliced.values.len(), total(&sliced)?)
+        (sliced.values.len(), rows_of(&sliced)?)
     };
     let mut given = Values::of(&(&xs, &shared))?;
     drop((xs, shared));
@@ -72,26 +70,20 @@ where
     let opened = Opened::of(&given)?;
     drop(given);
     let f = Rc::new(move |(xs, shared): (X::Arrays, P::Arrays)| f(xs, shared));
-    let resident = Resident::new(NodeFunction::new(&f, &opened));
-    let function = resident.get()?;
-    // A tracer that the function captured would get no derivative: see `checkpoint`.
-    let (inside, holds) = (tacit_bridge::in_transform(), Arc::new(AtomicBool::new(false)));
-    let held = Arc::clone(&holds);
-    let chunk = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
-        let made = resident.get()?.call::<(X::Arrays, P::Arrays), O, E>(arrays)?;
-        held.fetch_or(inside && holds_tracer(arrays, &made)?, Ordering::Relaxed);
-        check_rows(&made, arrays[0].dim(0))?;
-        Ok(made)
-    };
-    let made = tacit_bridge::in_chunks(chunk, &opened.leaves, count, rows.min(total.max(1)));
-    if holds.load(Ordering::Relaxed) {
-        return function.results(Ok(function.call::<(X::Arrays, P::Arrays), O, E>(&opened.leaves)?));
-    }
-    function.results(made)
+    again::put(&f, &opened, total, |body, leaves| {
+        let chunk = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
+            let made = body(arrays)?;
+            check_rows(&made, arrays[0].dim(0))?;
+            Ok(made)
+        };
+        // Keys come first, and have a row for each row.
+        let sliced = count + leaves.len() - opened.leaves.len();
+        tacit_bridge::in_chunks(chunk, leaves, sliced, rows.min(total.max(1)))
+    })
 }
 
 /// The rows that all arrays of `xs` have.
-fn total(xs: &Values) -> Result<i32> {
+fn rows_of(xs: &Values) -> Result<i32> {
     let mut known = None;
     for (value, path) in xs.values.iter().zip(xs.def.paths()) {
         let path = format!("xs at {}", path.shown());

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use mlx_rs::Array;
-use tacit_bridge::BridgeError;
 
 use super::opened::Opened;
 use crate::tree::{self, TreeDef};
@@ -53,8 +52,8 @@ impl<F> NodeFunction<F> {
     }
 
     /// What the bridge made of the function, as a tree of values.
-    pub(super) fn results<T: Tree>(&self, made: Result<Vec<Array>, BridgeError>) -> Result<T> {
-        let leaves = made?.into_iter().map(Value::from).collect();
+    pub(super) fn results<T: Tree>(&self, made: Vec<Array>) -> Result<T> {
+        let leaves = made.into_iter().map(Value::from).collect();
         tree::unflatten(&self.made()?, leaves)
     }
 }

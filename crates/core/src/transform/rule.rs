@@ -44,7 +44,7 @@ where
         let resident = Resident::new(Rule { function, own: Rc::clone(&own), types: PhantomData });
         let rule = resident.get()?;
         let made = put(InGraph(resident), &opened.leaves);
-        rule.function.results(made)
+        rule.function.results(made?)
     })
 }
 

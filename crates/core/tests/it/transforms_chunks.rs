@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use expect_test::expect;
-use mlx_rs::{Array, Dtype, ops};
-use tacit::transform::{checkpoint, grad, jvp, map_chunks, vmap};
+use mlx_rs::{Array, Dtype, ops, random};
+use tacit::transform::{checkpoint, grad, jvp, map_chunks, value_and_grad, vmap};
 use tacit::{Error, Policy, Result, Value, compile};
 
 use crate::transforms_shared::{check, registry};
@@ -213,4 +213,86 @@ fn what_is_wrong_is_said() {
     let backward = error(grad(fails).call(rows()));
     assert!(matches!(backward, Error::Refused { .. }), "{backward:?}");
     let _: Value = map_chunks(rows(), (), 4, double).expect("runs");
+}
+
+/// A mask that is drawn without a key, and `x x` where it is.
+fn masked(x: &Array) -> Result<(Array, Array)> {
+    let mask = random::bernoulli(&Array::from_f32(0.5), x.shape(), None)?.as_dtype(Dtype::Float32)?;
+    Ok((x.square()?.multiply(&mask)?, mask))
+}
+
+/// The gradient of the masked squares and the mask of the forward pass, each row by itself in `rows` rows.
+fn gradient_and_mask(x: &Array, masked: fn(Array) -> Result<(Array, Array)>) -> Result<(Array, Array)> {
+    let mut step = value_and_grad(|x: Array| {
+        let (squares, mask) = masked(x)?;
+        Ok::<_, Error>((squares.sum(None)?, mask))
+    });
+    let ((_, mask), gradient) = step.call(x)?;
+    Ok((gradient.array()?.clone(), mask.dense()?))
+}
+
+fn checkpointed(x: Array) -> Result<(Array, Array)> {
+    let (squares, mask) = checkpoint(|x: Array| masked(&x)).call(x)?;
+    Ok((squares.dense()?, mask.dense()?))
+}
+
+fn in_rows(x: Array) -> Result<(Array, Array)> {
+    let (squares, mask) = map_chunks(x, (), 8, |x: Array, ()| masked(&x))?;
+    Ok((squares.dense()?, mask.dense()?))
+}
+
+/// With a draw that decides what is computed, and is no part of it.
+fn in_depth(x: Array) -> Result<(Array, Array)> {
+    let deep = |x: Array| -> Result<(Array, Array)> {
+        let mut mask = ops::zeros::<f32>(x.shape())?;
+        for bit in 0..16 {
+            if random::uniform::<_, f32>(0.0, 1.0, &[], None)?.item_exact::<f32>() < 0.5 {
+                mask = mask.add(Array::from_f32((1 << bit) as f32))?;
+            }
+        }
+        Ok((x.square()?.multiply(&mask)?, mask))
+    };
+    let (squares, mask) = checkpoint(deep).call(x)?;
+    Ok((squares.dense()?, mask.dense()?))
+}
+
+#[test]
+fn both_passes_draw_the_same_random_numbers() -> Result<()> {
+    random::seed(11)?;
+    let x = ops::ones::<f32>(&[64, 4])?;
+    let mut seen = Vec::new();
+    for masked in [checkpointed, in_rows, in_depth] {
+        for _ in 0..2 {
+            let (gradient, mask) = gradient_and_mask(&x, masked)?;
+            assert_eq!(numbers(&gradient), numbers(&mask.multiply(Array::from_f32(2.0))?));
+            seen.push(numbers(&mask));
+        }
+    }
+    let mut compiled = compile(|x: Array| gradient_and_mask(&x, in_rows));
+    for _ in 0..3 {
+        let (gradient, mask) = compiled.call(&x)?;
+        assert_eq!(numbers(&gradient.dense()?), numbers(&mask.dense()?.multiply(Array::from_f32(2.0))?));
+        seen.push(numbers(&mask.dense()?));
+    }
+    // Each call draws anew, and each chunk.
+    for (i, one) in seen.iter().enumerate() {
+        assert!(seen[..i].iter().all(|other| other != one), "call {i} drew what another had drawn");
+    }
+    assert_ne!(seen[2][..32], seen[2][32..64]);
+    Ok(())
+}
+
+#[test]
+fn what_draws_nothing_leaves_the_random_numbers_as_they_are() -> Result<()> {
+    let x = ops::ones::<f32>(&[4, 4])?;
+    let after = |run: bool| -> Result<Vec<f32>> {
+        random::seed(7)?;
+        if run {
+            checkpoint(|x: Array| x.square()).call(&x)?;
+            map_chunks(&x, (), 2, |x: Array, ()| x.square())?;
+        }
+        Ok(numbers(&random::uniform::<_, f32>(0.0, 1.0, &[4], None)?))
+    };
+    assert_eq!(after(true)?, after(false)?);
+    Ok(())
 }
