@@ -86,6 +86,13 @@ impl Layout {
     }
 }
 
+/// Which axis of what shape a stored array is split along. Its leaves may be flat, and say neither.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct StoredSplit {
+    pub(crate) axis: usize,
+    pub(crate) shape: Vec<i32>,
+}
+
 /// A leaf of a model.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
@@ -96,6 +103,8 @@ pub(crate) struct Leaf {
     pub(crate) layout: Layout,
     /// The shape of the whole.
     pub(crate) shape: Vec<i32>,
+    /// How the stored array is split that it is a part of.
+    pub(crate) split: Option<StoredSplit>,
 }
 
 /// The leaves of a model that last, in order: not what adapters drop in a step.
@@ -106,21 +115,22 @@ pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>>
             let mut wholes = split.arrays().iter();
             each(&format!("{path}.local"), &path, split.local(), &mut |path, key, _| {
                 let whole = wholes.next().map(|whole| whole.shape.clone()).unwrap_or_default();
-                leaves.push(Leaf { path, key, layout: Layout::Flat, shape: whole });
+                leaves.push(Leaf { path, key, layout: Layout::Flat, shape: whole, split: None });
             });
         } else if let Some(split) = value.downcast::<Sharded>() {
             let dense = split.part().as_dense().is_some();
             let whole = value.aval()?.shape;
             each(&format!("{path}.part"), &path, split.part(), &mut |path, key, array| {
                 leaves.push(if dense {
-                    Leaf { path, key, layout: Layout::Axis(split.axis()), shape: whole.clone() }
+                    Leaf { path, key, layout: Layout::Axis(split.axis()), shape: whole.clone(), split: None }
                 } else {
-                    Leaf { path, key, layout: Layout::Own, shape: array.shape().to_vec() }
+                    let stored = StoredSplit { axis: split.axis(), shape: whole.clone() };
+                    Leaf { path, key, layout: Layout::Own, shape: array.shape().to_vec(), split: Some(stored) }
                 });
             });
         } else {
             each(&path, &path, &value, &mut |path, key, array| {
-                leaves.push(Leaf { path, key, layout: Layout::Whole, shape: array.shape().to_vec() });
+                leaves.push(Leaf { path, key, layout: Layout::Whole, shape: array.shape().to_vec(), split: None });
             });
         }
     }

@@ -8,7 +8,7 @@ use tacit_core::{Error, Result};
 use tacit_io::{Metadata, Tensors, Training, write};
 use tacit_nn::LeafKinds;
 
-use crate::layout::{Layout, Place};
+use crate::layout::{Layout, Place, StoredSplit};
 
 /// What the metadata of the index have it under.
 const RANKS: &str = "tacit.ranks";
@@ -48,6 +48,9 @@ pub(super) struct Entry {
     pub(super) shape: Vec<i32>,
     /// The rank whose file has it, where every rank has all of it.
     pub(super) holder: usize,
+    /// How the stored array is split that it is a part of; nothing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) split: Option<StoredSplit>,
 }
 
 impl Index {

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, Result};
 use tacit_io::{Metadata, Training, write as write_tensors};
 
 use super::index::{Entries, Entry, Index, LEAVES, file_of, tensor};
-use crate::layout::{Layout, Leaf, Place};
+use crate::layout::{Layout, Leaf, Place, StoredSplit};
 
 /// An array that is saved.
 pub(super) struct Piece {
@@ -21,6 +21,7 @@ pub(super) struct Piece {
     pub(super) layout: Option<Layout>,
     /// That of the whole.
     pub(super) shape: Vec<i32>,
+    pub(super) split: Option<StoredSplit>,
     pub(super) array: Array,
 }
 
@@ -32,29 +33,33 @@ pub(super) fn of(
     ranks: usize,
 ) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();
-    let mut put = |state: &str, key: String, layout: Layout, shape: &[i32], array: &Array| {
-        let layout = Some(layout).filter(|layout| *layout != Layout::Whole);
-        pieces.push(Piece { state: state.to_owned(), key, layout, shape: shape.to_vec(), array: array.clone() });
-    };
     for leaf in known {
         let array = arrays.get(&leaf.path).ok_or_else(|| {
             Error::invalid(format!("the model has no leaf {}", leaf.path), "save the model as it is trained")
         })?;
-        put(LEAVES, leaf.key.clone(), leaf.layout, &leaf.shape, array);
+        pieces.push(Piece {
+            split: leaf.split.clone(),
+            ..piece(LEAVES, leaf.key.clone(), leaf.layout, &leaf.shape, array)
+        });
     }
     for (state, arrays) in run.states.iter().filter(|(state, _)| *state != LEAVES) {
         for (path, array) in arrays {
             let Some((leaf, slot)) = leaf_of(known, path, |leaf| &leaf.path) else {
-                put(state, path.clone(), Layout::Whole, array.shape(), array);
+                pieces.push(piece(state, path.clone(), Layout::Whole, array.shape(), array));
                 continue;
             };
             // What an optimizer keeps of a part, element by element, is split as the part is.
             let follows = array.shape() == leaf.layout.shape(&leaf.shape, ranks);
             let (layout, shape) = if follows { (leaf.layout, &leaf.shape[..]) } else { (Layout::Whole, array.shape()) };
-            put(state, format!("{}{slot}", leaf.key), layout, shape, array);
+            pieces.push(piece(state, format!("{}{slot}", leaf.key), layout, shape, array));
         }
     }
     Ok(pieces)
+}
+
+fn piece(state: &str, key: String, layout: Layout, shape: &[i32], array: &Array) -> Piece {
+    let layout = Some(layout).filter(|layout| *layout != Layout::Whole);
+    Piece { state: state.to_owned(), key, layout, shape: shape.to_vec(), split: None, array: array.clone() }
 }
 
 /// The leaf that a state's array belongs to, and what is behind its name: nothing for a momentum, `.0` for the first of two.
@@ -74,8 +79,8 @@ pub(super) fn leaf_of<'l, 'k>(
 /// What is to be the same on all ranks of arrays that are saved.
 pub(super) fn fingerprint(pieces: &[Piece]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for Piece { state, key, layout, shape, array } in pieces {
-        (state, key, layout, shape, Aval::from(array)).hash(&mut hasher);
+    for Piece { state, key, layout, shape, split, array } in pieces {
+        (state, key, layout, shape, split, Aval::from(array)).hash(&mut hasher);
     }
     hasher.finish()
 }
@@ -119,7 +124,7 @@ pub(super) fn entries(pieces: &[Piece], alike: &[bool], size: usize) -> Entries 
         let layout = piece.layout.unwrap_or(if alike { Layout::Whole } else { Layout::Own });
         let holder = if layout == Layout::Whole { count % size } else { 0 };
         count += usize::from(layout == Layout::Whole);
-        let entry = Entry { layout, shape: piece.shape.clone(), holder };
+        let entry = Entry { layout, shape: piece.shape.clone(), holder, split: piece.split.clone() };
         entries.entry(piece.state.clone()).or_default().insert(piece.key.clone(), entry);
     }
     entries
@@ -159,7 +164,7 @@ mod tests {
     fn only_what_several_ranks_may_have_alike_is_read() -> Result<()> {
         let piece = |layout| {
             let array = Array::from_slice(&[1.0_f32, 2.0], &[2]);
-            Piece { state: String::new(), key: String::new(), layout, shape: vec![2], array }
+            Piece { state: String::new(), key: String::new(), layout, shape: vec![2], split: None, array }
         };
         let pieces = [piece(None), piece(Some(Layout::Flat))];
         assert_eq!(digests(&pieces, 1)?, [0, 0]);

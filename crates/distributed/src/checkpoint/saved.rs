@@ -12,7 +12,7 @@ use tacit_io::{Tensors, Training};
 
 use super::index::{Entry, Index, LEAVES, file_of, tensor};
 use super::pieces::leaf_of;
-use crate::layout::{Layout, Leaf, Place};
+use crate::layout::{Layout, Leaf, Place, StoredSplit};
 use crate::random::of_rank;
 
 /// The state that [`Training::with_random`] adds.
@@ -60,6 +60,15 @@ impl Saved {
         if entry.shape != leaf.shape {
             let reason = format!("the leaf has the shape {:?}, and that of the model {:?}", entry.shape, leaf.shape);
             return Err(wrong(reason));
+        }
+        // Files of earlier versions do not say how a stored array was split.
+        if entry.layout == Layout::Own && entry.split.is_some() && entry.split != leaf.split {
+            let shown = |split: &Option<StoredSplit>| match split {
+                Some(StoredSplit { axis, shape }) => format!("a part of {shape:?} along axis {axis}"),
+                None => "no part of a stored array".to_owned(),
+            };
+            let reason = format!("the leaf is {}, and in the model {}", shown(&entry.split), shown(&leaf.split));
+            return Err(self.tensors.wrong(Some(&leaf.key), reason, SAME_RANKS));
         }
         let name = tensor(LEAVES, &leaf.key);
         if entry.layout == Layout::Own && leaf.layout == Layout::Whole {
@@ -148,7 +157,7 @@ impl Saved {
     /// What a rank has of an array in a layout of its own.
     fn part(&self, tensor: &str, entry: &Entry, layout: Layout, place: Place) -> Result<Array> {
         let size = self.index.size;
-        let Entry { layout: saved, ref shape, holder } = *entry;
+        let Entry { layout: saved, ref shape, holder, .. } = *entry;
         if layout == saved && (place.size == size || saved == Layout::Whole) {
             let file = if saved == Layout::Whole { holder } else { place.rank };
             return self.get(file, tensor, &saved.shape(shape, size));

@@ -24,7 +24,10 @@ fn wholes() -> Vec<(Leaf, Array)> {
         let large = numbers.multiply(Array::from_f32(40.0)).and_then(|it| it.abs()).expect("multiplies");
         let inner = if layout == Layout::Flat { ".local" } else { "" };
         let path = format!("{name}{inner}");
-        (Leaf { path, key: name.to_owned(), layout, shape: shape.to_vec() }, large.as_dtype(dtype).expect("casts"))
+        (
+            Leaf { path, key: name.to_owned(), layout, shape: shape.to_vec(), split: None },
+            large.as_dtype(dtype).expect("casts"),
+        )
     };
     vec![
         leaf("a.flat", Layout::Flat, &[5, 7], Dtype::Float32),

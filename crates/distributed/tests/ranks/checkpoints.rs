@@ -27,6 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("of_random_states", of_random_states),
     Case::new("into_folders_that_are_not_shared", into_folders_that_are_not_shared),
     Case::new("of_other_models", of_other_models),
+    Case::new("of_stored_arrays_that_are_split_otherwise", of_stored_arrays_that_are_split_otherwise),
     Case::new("of_adapters_of_another_scale", of_adapters_of_another_scale),
 ];
 
@@ -330,5 +331,22 @@ fn of_adapters_of_another_scale(group: &Group) -> Result<()> {
             assert!(found.contains(" was saved of tacit.Lora (alpha 16,"), "{saved} {split}: {found}");
         }
     }
+    Ok(())
+}
+
+/// Parts of a flat format have one shape, whichever axis they were split along.
+fn of_stored_arrays_that_are_split_otherwise(group: &Group) -> Result<()> {
+    let folder = folder("otherwise");
+    let model = |split: Split<'_>| {
+        let linear = Model::new(nn::Linear::new(256, 256)?)?;
+        linear.quantize("weight", Nf4 { block: 64, double: false })?.shard("weight", split)
+    };
+    save_run(&folder, &Training::new(1), &model(Split::Columns(group))?, group)?;
+    let mut same = model(Split::Columns(group))?;
+    load_run(&folder, &same, group)?.restore_model(&mut same)?;
+    let found = refused(load_run(&folder, &model(Split::Rows(group))?, group).map(drop), &folder);
+    let reason = "the leaf is a part of [256, 256] along axis 0, and in the model a part of [256, 256] along axis 1";
+    let help = "help: load it on as many ranks as saved it, split alike";
+    assert_eq!(found, format!("FOLDER/run.safetensors: weight.codes: {reason}\n{help}"));
     Ok(())
 }
