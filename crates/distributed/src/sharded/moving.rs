@@ -233,5 +233,7 @@ pub fn sharded_pad(op: &Pad, x: &Sharded, value: &Array) -> Result<Value> {
     if widths[x.axis] != (0, 0) {
         return Err(Error::decline("the axis that is split is padded"));
     }
+    // Each rank pads its own part with it: its gradient is the sum of theirs.
+    let value = x.group.enter(value)?;
     x.mapped(x.axis, |part| Ok(ops::pad(&part, widths.as_slice(), value.clone(), None)?))
 }

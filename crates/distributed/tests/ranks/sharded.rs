@@ -151,6 +151,11 @@ fn caches(group: &Group) -> Result<()> {
             ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], None, None)?,
         ])
     });
+    check("pad with a number", &[new.clone(), Value::from(Array::from_f32(0.5))], |a| {
+        let padded = ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], a[1].clone(), None)?;
+        let numbers = ops::arange::<_, f32>(None, padded.size() as i32, None)?.reshape(padded.shape())?;
+        Ok(vec![padded.multiply(numbers)?])
+    });
     check("put to places", from_ref(&new), |a| {
         let places = ops::broadcast_to(Array::from_slice(&[6i32, 1], &[1, 1, 2, 1]), &[1, 4, 2, 8])?;
         Ok(vec![ops::zeros::<f32>(&[1, 4, 8, 8])?.put_along_axis(&places, &a[0], 2)?])
