@@ -77,7 +77,7 @@ words! {
         Grad = "grad",
         /// Values and derivatives in one direction.
         Jvp = "jvp",
-        /// Mapped over two examples.
+        /// Some arguments mapped over two examples.
         Vmap = "vmap",
         Checkpoint = "checkpoint",
         /// Over rows of the first argument.

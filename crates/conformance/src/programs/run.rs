@@ -134,9 +134,13 @@ impl Around {
             }),
             (Self::Vmap, false) => Rc::new(move |args| {
                 let examples = others(&args)?;
-                let both = args.iter().zip(&examples).map(|(a, b)| Ok(ops::stack(&[a, b], 0)?.into()));
+                let axes: Vec<Option<i32>> = args.iter().enumerate().map(mapped_axis).collect();
+                let both = args.iter().zip(&examples).zip(&axes).map(|((a, b), axis)| match axis {
+                    Some(axis) => Ok(ops::stack(&[a, b], *axis)?.into()),
+                    None => Ok(a.into()),
+                });
                 let both = both.collect::<Result<Vec<Value>>>()?;
-                dense(&vmap(0, 0, |args: Vec<Array>| f(args)).call(both)?)
+                dense(&vmap(axes, 0, |args: Vec<Array>| f(args)).call(both)?)
             }),
             (Self::Cond, false) => Rc::new(move |args| {
                 let Some(first) = args.first() else { return f(args) };
@@ -191,8 +195,20 @@ fn predicate(first: &Array) -> Result<Array> {
     Ok(first.reshape(&[-1])?.try_index(0)?.as_dtype(Dtype::Float32)?.gt(Array::from_f32(0.0))?)
 }
 
+/// The axis over which an argument is mapped: its first, its last or none, by its place among the others.
+fn mapped_axis((place, array): (usize, &Array)) -> Option<i32> {
+    match place % 3 {
+        0 => Some(0),
+        1 => Some(array.ndim() as i32),
+        _ => None,
+    }
+}
+
 fn one_by_one(f: &Function, args: &[Array]) -> Result<Vec<Array>> {
-    let (first, second) = (f(args.to_vec())?, f(others(args)?)?);
+    let others = args.iter().zip(others(args)?).enumerate().map(|(place, (array, other))| {
+        if mapped_axis((place, array)).is_some() { other } else { array.clone() }
+    });
+    let (first, second) = (f(args.to_vec())?, f(others.collect())?);
     first.iter().zip(&second).map(|(a, b)| Ok(ops::stack(&[a, b], 0)?)).collect()
 }
 
