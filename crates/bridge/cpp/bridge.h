@@ -82,7 +82,7 @@ std::vector<array> distinct(std::vector<array> results);
 ArrayFunction distinct_results(ArrayFunction function);
 
 // Rewrites what MLX differentiates wrongly among the nodes between `inputs` and `outputs`, each to ops that it does rightly.
-void make_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs);
+void make_differentiable(const std::vector<array>& inputs, const std::vector<array>& outputs);
 
 // MLX's vjp and jvp with what it has wrong or not at all put right; the primals are inexact, each cotangent or tangent one of a
 // result or primal. What is computed of a transform around them keeps its marks.

@@ -28,22 +28,11 @@ bool is_inexact(const array& value) {
 // The arguments of one call, for which nothing is computed before `before` is.
 std::vector<array> chunk_of(
     const std::vector<array>& args, size_t sliced, int begin, int end, const std::vector<array>& before) {
-  std::vector<array> floats, others, apart;
+  std::vector<array> rows;
   for (size_t i = 0; i < sliced; ++i) {
-    (is_inexact(args[i]) ? floats : others).push_back(rows_of(args[i], begin, end));
+    rows.push_back(rows_of(args[i], begin, end));
   }
-  // Integers get no tangents by what they wait for: indices must have none.
-  for (const auto& one : before) {
-    apart.push_back(mlx::core::stop_gradient(one));
-  }
-  floats = after(floats, before, Wait::queue);
-  others = after(others, apart, Wait::queue);
-  std::vector<array> chunk;
-  size_t taken = 0;
-  for (size_t i = 0; i < sliced; ++i) {
-    chunk.push_back(is_inexact(args[i]) ? floats[taken] : others[i - taken]);
-    taken += is_inexact(args[i]);
-  }
+  auto chunk = after_apart(rows, before, Wait::queue);
   chunk.insert(chunk.end(), args.begin() + sliced, args.end());
   return chunk;
 }

@@ -238,7 +238,7 @@ Custom checkpointed(ArrayFunction forward) {
                  const std::vector<array>& primals, const std::vector<array>& cotangents,
                  const std::vector<array>& outputs) {
     // The second pass must not begin before the first is over, or it saves no memory.
-    return wanted_gradients(forward, after(primals, outputs), cotangents);
+    return wanted_gradients(forward, after_apart(primals, outputs), cotangents);
   };
   auto jvp = [forward](
                  const std::vector<array>& primals, const std::vector<array>& tangents,

@@ -1,11 +1,14 @@
 // Derivatives of a function that also has operands without one.
 #include <algorithm>
+#include <exception>
 #include <numeric>
+#include <optional>
 #include <unordered_set>
 
 #include "bridge.h"
 #include "graph.h"
 #include "params.h"
+#include "ranges.h"
 #include "standing.h"
 #include "tracers.h"
 
@@ -91,7 +94,8 @@ array chosen_by_mask(const array& scattered) {
   const auto& source = scattered.inputs()[2];
   auto stream = scattered.primitive().stream();
   auto rows = [&](const array& value) { return mlx::core::flatten(value, 1, -1, stream); };
-  auto mask = rows(mlx::core::broadcast_to(scattered.inputs()[1], into.shape(), stream));
+  auto mask = mlx::core::stop_gradient(scattered.inputs()[1], stream);
+  mask = rows(mlx::core::broadcast_to(mask, into.shape(), stream));
   if (source.size() == 0 || into.size() == 0) {
     return mlx::core::copy(into, stream);
   }
@@ -100,6 +104,108 @@ array chosen_by_mask(const array& scattered) {
   auto counted = mlx::core::cumsum(mlx::core::astype(mask, mlx::core::int32, stream), 1, false, false, stream);
   auto taken = mlx::core::take_along_axis(elements, mlx::core::minimum(counted, last, stream), 1, stream);
   return mlx::core::reshape(mlx::core::where(mask, taken, rows(into), stream), into.shape(), stream);
+}
+
+// A slice whose ends are not those of what it leaves, with its own; nothing for any other node.
+std::optional<array> of_own_ends(const array& node) {
+  const auto& from = node.inputs();
+  if (auto* slice = made_by<mlx::core::Slice>(node)) {
+    auto [start, end, strides] = slice->state();
+    if (Ranges::are_said(start, end, strides, from[0].shape(), node.shape())) {
+      return std::nullopt;
+    }
+    auto own = Ranges::of(start, strides, from[0].shape(), node.shape());
+    return mlx::core::slice(from[0], own.from, own.to, own.by, slice->stream());
+  }
+  auto* update = made_by<mlx::core::SliceUpdate>(node);
+  if (update == nullptr) {
+    return std::nullopt;
+  }
+  auto [kind, start, end, strides] = update->state();
+  if (Ranges::are_said(start, end, strides, node.shape(), from[1].shape())) {
+    return std::nullopt;
+  }
+  auto own = Ranges::of(start, strides, node.shape(), from[1].shape());
+  auto put = [&, kind = kind](auto with) { return with(from[0], from[1], own.from, own.to, own.by, update->stream()); };
+  namespace mx = mlx::core;
+  using Put = array (*)(const array&, const array&, Shape, Shape, Shape, mx::StreamOrDevice);
+  switch (kind) {
+    case mx::SliceUpdate::Sum:
+      return put(static_cast<Put>(mx::slice_update_add));
+    case mx::SliceUpdate::Prod:
+      return put(static_cast<Put>(mx::slice_update_prod));
+    case mx::SliceUpdate::Max:
+      return put(static_cast<Put>(mx::slice_update_max));
+    case mx::SliceUpdate::Min:
+      return put(static_cast<Put>(mx::slice_update_min));
+    default:
+      return put(static_cast<Put>(mx::slice_update));
+  }
+}
+
+// The extent of a Hadamard transform's axis without its factors of two: MLX has matrices of 12, 20 and 28 as well.
+int odd_part(const array& node) {
+  auto extent = node.shape(-1);
+  while (extent % 2 == 0) {
+    extent /= 2;
+  }
+  return extent;
+}
+
+// A Hadamard transform whose matrix is not symmetric, which MLX takes every one for where it transposes it, as a product with
+// that matrix and one that is.
+array by_factors(const array& transformed) {
+  auto& hadamard = static_cast<mlx::core::Hadamard&>(transformed.primitive());
+  auto stream = hadamard.stream();
+  auto rows = 4 * odd_part(transformed);
+  auto apart = transformed.shape();
+  apart.back() = rows;
+  apart.push_back(transformed.shape(-1) / rows);
+  auto x = mlx::core::reshape(transformed.inputs()[0], apart, stream);
+  x = mlx::core::hadamard_transform(x, hadamard.state(), stream);
+  auto matrix = mlx::core::hadamard_transform(mlx::core::eye(rows, x.dtype(), stream), 1.0f, stream);
+  auto product = mlx::core::matmul(mlx::core::transpose(matrix, {1, 0}, stream), x, stream);
+  return mlx::core::reshape(product, transformed.shape(), stream);
+}
+
+// A product of blocks that float masks multiply, as the products that it is: MLX multiplies the gradient of the mask of the
+// result by the mask.
+std::optional<array> of_whole_masks(const array& node) {
+  auto* masked = made_by<mlx::core::BlockMaskedMM>(node);
+  const auto& from = node.inputs();
+  if (masked == nullptr ||
+      std::all_of(from.begin() + 2, from.end(), [](const array& mask) { return mask.dtype() == mlx::core::bool_; })) {
+    return std::nullopt;
+  }
+  auto stream = masked->stream();
+  auto block = masked->state();
+  auto times = [&](const array& matrix, const array& mask) {
+    auto whole = mlx::core::repeat(mlx::core::repeat(mask, block, -2, stream), block, -1, stream);
+    auto end = whole.shape();
+    std::copy(matrix.shape().end() - 2, matrix.shape().end(), end.end() - 2);
+    whole = mlx::core::slice(whole, Shape(end.size(), 0), end, stream);
+    return mlx::core::multiply(matrix, mlx::core::astype(whole, matrix.dtype(), stream), stream);
+  };
+  auto [left, right] = std::pair(from[0], from[1]);
+  if (from.size() > 3) {
+    left = times(left, from[from.size() - 2]);
+    right = times(right, from[from.size() - 1]);
+  }
+  auto product = mlx::core::matmul(left, right, stream);
+  return from.size() % 2 == 1 ? times(product, from[2]) : product;
+}
+
+// Whether integers, or what a cast makes of floats, come of what may have a derivative: MLX takes cotangents back through casts,
+// and refuses indices that come of an argument.
+bool is_step(const array& node) {
+  return !mlx::core::issubdtype(node.dtype(), mlx::core::inexact) && node.siblings().empty() &&
+      is_of_mlx(node.primitive()) && (node.dtype() != mlx::core::bool_ || made_by<mlx::core::AsType>(node));
+}
+
+// The same behind a stop.
+array stopped(const array& node) {
+  auto same = array(node.shape(), node.dtype(), node.primitive_ptr(), node.inputs());
+  return mlx::core::stop_gradient(same, node.primitive().stream());
 }
 
 // MLX multiplies the gradient of what fills an array by that itself.
@@ -121,13 +227,31 @@ class Forward : public Standing {
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    if (has_right_rule_) {
-      try {
-        return inner_->jvp(primals, tangents, argnums);
-      } catch (const std::invalid_argument&) {
-      } catch (const std::runtime_error&) {
-      }
+    if (!has_right_rule_) {
+      return transposed(primals, tangents, argnums);
     }
+    std::exception_ptr refused;
+    try {
+      return inner_->jvp(primals, tangents, argnums);
+    } catch (const std::invalid_argument&) {
+      refused = std::current_exception();
+    } catch (const std::runtime_error&) {
+      refused = std::current_exception();
+    }
+    try {
+      return transposed(primals, tangents, argnums);
+    } catch (const std::exception&) {
+      std::rethrow_exception(refused);
+    }
+  }
+
+  const std::shared_ptr<Primitive>& inner() const {
+    return inner_;
+  }
+
+ private:
+  std::vector<array> transposed(
+      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
     auto outputs = array::make_arrays(shapes_, dtypes_, inner_, primals);
     auto gradient = distinct_results([&](const std::vector<array>& cotangents) {
       return inner_->vjp(primals, cotangents, argnums, outputs);
@@ -140,11 +264,6 @@ class Forward : public Standing {
     return mlx::core::vjp(gradient, anywhere, tangents).second;
   }
 
-  const std::shared_ptr<Primitive>& inner() const {
-    return inner_;
-  }
-
- private:
   bool has_right_rule_;
   std::vector<Shape> shapes_;
   std::vector<Dtype> dtypes_;
@@ -167,7 +286,7 @@ class ForwardRules {
   ForwardRules(const ForwardRules&) = delete;
   ForwardRules& operator=(const ForwardRules&) = delete;
 
-  void give(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+  void give(const std::vector<array>& inputs, const std::vector<array>& outputs) {
     each_dependent(inputs, outputs, [&](array& node) {
       // MLX looks for a stop itself.
       if (is_of_mlx(node.primitive()) && !made_by<mlx::core::StopGradient>(node)) {
@@ -192,17 +311,25 @@ class ForwardRules {
 
 }  // namespace
 
-void make_differentiable(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+void make_differentiable(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  // What has a derivative by the inputs.
   std::unordered_set<uintptr_t> reached;
   for (const auto& input : inputs) {
     reached.insert(input.id());
   }
   std::vector<std::pair<array, array>> rewritten;
   each_dependent(inputs, outputs, [&](const array& node) {
+    const auto& from = node.inputs();
+    if (std::none_of(from.begin(), from.end(), [&](const array& input) { return reached.contains(input.id()); })) {
+      return;
+    }
+    if (is_step(node)) {
+      rewritten.emplace_back(node, stopped(node));
+      return;
+    }
     reached.insert(node.id());
     if (made_by<mlx::core::Pad>(node)) {
       Padding padding(node);
-      const auto& from = node.inputs();
       if (reached.contains(from[1].id())) {
         rewritten.emplace_back(node, padding.choosing(from[0], from[1]));
       } else if (!padding.of_all_axes()) {
@@ -212,8 +339,25 @@ void make_differentiable(const std::vector<array>& outputs, const std::vector<ar
       rewritten.emplace_back(node, chosen_by_mask(node));
     } else if (made_by<mlx::core::Full>(node)) {
       rewritten.emplace_back(node, copied(node));
+    } else if (made_by<mlx::core::Hadamard>(node) && odd_part(node) > 1) {
+      rewritten.emplace_back(node, by_factors(node));
+    } else if (auto whole = of_whole_masks(node)) {
+      rewritten.emplace_back(node, *whole);
+    } else if (auto own = of_own_ends(node)) {
+      rewritten.emplace_back(node, *own);
     }
   });
+  std::vector<array> evaluated;
+  for (auto& [node, other] : rewritten) {
+    if (!other.has_primitive()) {
+      other = mlx::core::copy(other, node.primitive().stream());
+    }
+    // Nothing is computed behind an array with data.
+    if (has_data(node)) {
+      evaluated.push_back(other);
+    }
+  }
+  mlx::core::eval(evaluated);
   for (auto& [node, other] : rewritten) {
     become(node, other);
   }
@@ -239,10 +383,10 @@ std::vector<array> vjp(
     const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents) {
   OuterTracers outer;
   auto prepared = [&](const std::vector<array>& given) {
-    auto results = function(given);
-    make_differentiable(results, given);
+    auto results = traced(function, given);
+    make_differentiable(given, results);
     results = distinct(std::move(results));
-    outer.see(results, given);
+    outer.see(given, results);
     return results;
   };
   return outer.mark(mlx::core::vjp(prepared, primals, cotangents).second);
@@ -253,10 +397,10 @@ std::vector<array> jvp(
   OuterTracers outer;
   ForwardRules rules;
   auto prepared = [&](const std::vector<array>& given) {
-    auto results = function(given);
-    make_differentiable(results, given);
-    rules.give(results, given);
-    outer.see(results, given);
+    auto results = traced(function, given);
+    make_differentiable(given, results);
+    rules.give(given, results);
+    outer.see(given, results);
     return results;
   };
   return outer.mark(mlx::core::jvp(prepared, primals, tangents).second);

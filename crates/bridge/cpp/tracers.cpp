@@ -10,7 +10,7 @@ namespace tacit {
 namespace {
 
 // The tracers that `outputs` reach and that depend on no other, but for `inputs`.
-std::vector<array> tracers_of(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+std::vector<array> tracers_of(const std::vector<array>& inputs, const std::vector<array>& outputs) {
   std::unordered_set<uintptr_t> own, seen;
   for (const auto& input : inputs) {
     own.insert(input.id());
@@ -39,7 +39,45 @@ std::vector<array> tracers_of(const std::vector<array>& outputs, const std::vect
   return found;
 }
 
+// Whether everything counts as a tracer now, as where MLX works out gradients.
+bool all_are_tracers() {
+  static const auto& unmarked = *new array(false);
+  return unmarked.is_tracer();
+}
+
+// The tracers of the transforms of ours whose functions are called now, on this thread.
+std::vector<const std::vector<array>*>& under_way() {
+  thread_local std::vector<const std::vector<array>*> all;
+  return all;
+}
+
+// Whether `value` depends on a tracer of a transform of ours, or on a placeholder of any.
+bool depends_on_tracer(const array& value) {
+  std::unordered_set<uintptr_t> tracers;
+  for (const auto* given : under_way()) {
+    for (const auto& tracer : *given) {
+      tracers.insert(tracer.id());
+    }
+  }
+  auto found = false;
+  each_reached({value}, {}, [&](const array& node) {
+    found = tracers.contains(node.id()) || (!node.has_primitive() && !has_data(node));
+    return !found;
+  });
+  return found;
+}
+
 }  // namespace
+
+std::vector<array> traced(const ArrayFunction& function, const std::vector<array>& tracers) {
+  under_way().push_back(&tracers);
+  struct Ended {
+    ~Ended() {
+      under_way().pop_back();
+    }
+  } ended;
+  return function(tracers);
+}
 
 bool in_transform() {
   static const auto& tracer = *[] {
@@ -50,11 +88,10 @@ bool in_transform() {
   return tracer.is_tracer();
 }
 
-void OuterTracers::see(const std::vector<array>& results, const std::vector<array>& own) {
-  // While MLX works out gradients everything counts as a tracer, and a transform around has taken its marks away.
-  static const auto& unmarked = *new array(false);
-  if (inside_ && !unmarked.is_tracer()) {
-    tracers_ = tracers_of(results, own);
+void OuterTracers::see(const std::vector<array>& own, const std::vector<array>& results) {
+  // While MLX works out gradients a transform around has taken its marks away.
+  if (inside_ && !all_are_tracers()) {
+    tracers_ = tracers_of(own, results);
     reaching_ = results;
   }
 }
@@ -86,3 +123,19 @@ void OuterTracers::mark_reached() {
 }
 
 }  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+bool tacit_holds_tracer(const Handle* arrays, size_t count) {
+  auto is_one = [every = all_are_tracers()](const array& value) {
+    return every ? depends_on_tracer(value) : value.is_tracer();
+  };
+  auto found = false;
+  for (size_t i = 0; i < count && !found; ++i) {
+    found = is_one(get(arrays[i]));
+  }
+  return found;
+}
+}

@@ -5,6 +5,9 @@
 
 namespace tacit {
 
+// The results of a function for tracers of a transform of ours.
+std::vector<array> traced(const ArrayFunction& function, const std::vector<array>& tracers);
+
 // MLX's vjp and jvp take the mark of a tracer from all that their results reach, also from what another transform around them has
 // marked: what is computed of that afterwards would count as a constant. This marks it again.
 class OuterTracers {
@@ -13,8 +16,8 @@ class OuterTracers {
   OuterTracers(const OuterTracers&) = delete;
   OuterTracers& operator=(const OuterTracers&) = delete;
 
-  // To be told the results inside the transform, and its own tracers.
-  void see(const std::vector<array>& results, const std::vector<array>& own);
+  // To be told the transform's own tracers and the results, inside it.
+  void see(const std::vector<array>& own, const std::vector<array>& results);
 
   // Marks what the results reach, and gives back the derivatives with theirs.
   std::vector<array> mark(std::vector<array> derivatives);

@@ -6,6 +6,7 @@
 #include "mlx/transforms_impl.h"
 #include "params.h"
 #include "quantized.h"
+#include "ranges.h"
 #include "standing.h"
 
 namespace tacit {
@@ -56,16 +57,10 @@ class Backwards : public Standing {
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto x = mlx::core::moveaxis(inputs[0], axes[0], 0, stream());
     auto [start, end, strides] = static_cast<mlx::core::Slice&>(*inner_).state();
-    Shape from{0}, to{x.shape(0)}, by{1};
-    for (size_t i = 0; i < shape_.size(); ++i) {
-      auto several = shape_[i] > 1;
-      auto last = start[i] + (several ? (shape_[i] - 1) * strides[i] : 0);
-      auto back = several && strides[i] < 0;
-      from.push_back(shape_[i] == 0 ? 0 : start[i]);
-      by.push_back(several ? strides[i] : 1);
-      // The place before the first one, counted from behind.
-      to.push_back(shape_[i] == 0 ? 0 : !back ? last + 1 : last > 0 ? last - 1 : -x.shape(i + 1) - 1);
-    }
+    auto [from, to, by] = Ranges::of(start, strides, Shape(x.shape().begin() + 1, x.shape().end()), shape_);
+    from.insert(from.begin(), 0);
+    to.insert(to.begin(), x.shape(0));
+    by.insert(by.begin(), 1);
     return {{mlx::core::slice(x, from, to, by, stream())}, {0}};
   }
 

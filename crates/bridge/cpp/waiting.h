@@ -72,4 +72,27 @@ inline std::vector<array> after(const std::vector<array>& values, const std::vec
   return waiting;
 }
 
+// The same where some values are integers: these get no tangents by what they wait for, since indices must have none.
+inline std::vector<array> after_apart(
+    const std::vector<array>& values, const std::vector<array>& before, Wait wait = Wait::tasks) {
+  auto is_float = [](const array& value) { return mlx::core::issubdtype(value.dtype(), mlx::core::inexact); };
+  std::vector<array> floats, others, apart;
+  for (const auto& value : values) {
+    (is_float(value) ? floats : others).push_back(value);
+  }
+  for (const auto& one : before) {
+    apart.push_back(mlx::core::stop_gradient(one));
+  }
+  floats = after(floats, before, wait);
+  others = after(others, apart, wait);
+  std::vector<array> all;
+  size_t taken = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    auto own = is_float(values[i]);
+    all.push_back(own ? floats[taken] : others[i - taken]);
+    taken += own;
+  }
+  return all;
+}
+
 }  // namespace tacit

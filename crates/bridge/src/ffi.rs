@@ -299,6 +299,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn tacit_in_transform() -> bool;
     pub(crate) fn tacit_any_tracer(arrays: *const mlx_array, count: usize) -> bool;
+    pub(crate) fn tacit_holds_tracer(arrays: *const mlx_array, count: usize) -> bool;
     pub(crate) fn tacit_set_no_fuse();
 
     pub(crate) fn tacit_record(

@@ -66,7 +66,9 @@ pub use param::Param;
 pub use partition::arg_partition;
 pub use plan::{Plan, PlanBuilder, PlanValue, StageTimes};
 pub use primitive::Primitive;
-pub use program::{KnownInputs, Outcome, Program, any_tracer, compiler_available, in_transform, set_no_fuse};
+pub use program::{
+    KnownInputs, Outcome, Program, any_held_tracer, any_tracer, compiler_available, in_transform, set_no_fuse,
+};
 pub use quantized::{Mode, Quantized, quantized_matmul};
 pub use record::{extent, record, record_shapeless};
 pub use rewrite::{comes_of_collective, runs_here, scalar_value, unite};

@@ -217,6 +217,15 @@ pub fn any_tracer(inputs: &[&Array]) -> bool {
     unsafe { ffi::tacit_any_tracer(handles.as_ptr(), handles.len()) }
 }
 
+/// Whether any of `held` belongs to a transform whose function is called now: unlike [`any_tracer`] also where MLX works out
+/// gradients, and counts every array as a tracer.
+#[must_use]
+pub fn any_held_tracer(held: &[Array]) -> bool {
+    let handles = arrays::handles(held);
+    // SAFETY: the handles are live for the call.
+    unsafe { ffi::tacit_holds_tracer(handles.as_ptr(), handles.len()) }
+}
+
 /// Whether `g++`, which MLX compiles fused CPU kernels with, is in the search path.
 #[must_use]
 pub fn compiler_available() -> bool {

@@ -9,8 +9,9 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Constant, Lora, LowRank, Nf4Array, TernaryArray, ste};
 use tacit_conformance::oracle::{floats, relative_error};
-use tacit_core::transform::{intercept, vmap};
-use tacit_core::{Policy, Result, Value, implicit};
+use tacit_core::transform::{intercept, jvp, vmap};
+use tacit_core::tree::Gradient;
+use tacit_core::{Error, Policy, Result, Value, implicit};
 
 use crate::operands::{normal, normal_of};
 
@@ -102,9 +103,9 @@ fn derivatives(f: &Scalar, args: &[Array]) -> Vec<(String, Array)> {
                 }
             })
             .collect();
-        let value = |arrays: &[Array]| Ok(vec![f(arrays)?]);
-        let along = transforms::fallible_jvp(value, args, &tangents).expect("a jvp").1;
-        found.push((format!("jvp along {direction}"), along[0].clone()));
+        let along: Vec<Gradient> = tangents.iter().cloned().map(Gradient::Dense).collect();
+        let (_, along) = jvp(args, along, |arrays: Vec<Array>| Ok::<_, Error>(f(&arrays)?)).expect("a jvp");
+        found.push((format!("jvp along {direction}"), along.dense().expect("dense")));
         let along = transforms::fallible_jvp(&gradient, args, &tangents).expect("a product with the Hessian").1;
         for (i, array) in along.into_iter().enumerate() {
             found.push((format!("Hessian of {i} along {direction}"), array));

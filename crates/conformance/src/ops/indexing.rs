@@ -12,6 +12,7 @@ family! {
     "try_index[integer]" [0] (x: signed[3, 4]) => x.try_index(1);
     "try_index[range]" [0] (x: signed[3, 4]) => x.try_index((1.., ..3));
     "try_index[stride]" [0] (x: signed[3, 5]) => x.try_index((.., (..).stride_by(2)));
+    "try_index[one]" [0] (x: signed[3, 2]) => x.try_index((.., (..).stride_by(2)));
     "try_index[reverse]" [0] (x: signed[3, 4]) => x.try_index((..).stride_by(-1));
     "try_index[ellipsis]" [0] (x: signed[2, 3, 4]) => x.try_index((Ellipsis, 1));
     "try_index[new_axis]" [0] (x: signed[3, 4]) => x.try_index((.., NewAxis, 1..3));
@@ -43,12 +44,18 @@ family! {
         let mut x = x.clone();
         x.try_index_mut((1, 1..3), values).map(|()| x)
     };
+    "try_index_mut[one]" [0, 1] (x: signed[3, 2], values: signed[3, 1]) => {
+        let mut x = x.clone();
+        x.try_index_mut((.., (..).stride_by(2)), values).map(|()| x)
+    };
     "try_index_mut[array]" [0, 2] (x: signed[4, 3], rows: list[2, 0], values: signed[2, 3]) => {
         let mut x = x.clone();
         x.try_index_mut(rows.clone(), values).map(|()| x)
     };
     "try_index_update[replace]" [0, 1] (x: signed[3, 4], values: signed[2, 4]) =>
         x.try_index_update((1..,), values, UpdateMode::Replace).map_err(refused);
+    "try_index_update[add one]" [0, 1] (x: signed[3, 2], values: signed[3, 1]) =>
+        x.try_index_update((.., (..).stride_by(2)), values, UpdateMode::Add).map_err(refused);
     "try_index_update[add]" [0, 2] (x: signed[4, 3], rows: list[2, 2], values: signed[2, 3]) =>
         x.try_index_update((rows,), values, UpdateMode::Add).map_err(refused);
     "try_index_update[max]" [0, 2] (x: signed[4, 3], rows: list[2, 0], values: signed[2, 3]) =>

@@ -28,6 +28,7 @@ family! {
     "tensordot_axis" [0, 1] (a: signed[3, 4], b: signed[4, 2]) => ops::tensordot_axis(a, b, 1);
     "vecdot" [0, 1] (a: signed[3, 4], b: signed[3, 4]) => ops::vecdot(a, b, -1);
     "hadamard_transform" [0] (x: signed[3, 8]) => x.hadamard_transform(0.5);
+    "hadamard_transform[12]" [0] (x: signed[2, 24]) => x.hadamard_transform(0.5);
 
     "linalg::cross" [0, 1] (a: signed[4, 3], b: signed[4, 3]) => linalg::cross(a, b, None);
     "linalg::norm" [0] (x: signed[3, 4]) => on_cpu(|| linalg::norm(x, 3.0, rows()));

@@ -205,9 +205,11 @@ fn mapped_axis((place, array): (usize, &Array)) -> Option<i32> {
 }
 
 fn one_by_one(f: &Function, args: &[Array]) -> Result<Vec<Array>> {
-    let others = args.iter().zip(others(args)?).enumerate().map(|(place, (array, other))| {
-        if mapped_axis((place, array)).is_some() { other } else { array.clone() }
-    });
+    let others = args
+        .iter()
+        .zip(others(args)?)
+        .enumerate()
+        .map(|(place, (array, other))| if mapped_axis((place, array)).is_some() { other } else { array.clone() });
     let (first, second) = (f(args.to_vec())?, f(others.collect())?);
     first.iter().zip(&second).map(|(a, b)| Ok(ops::stack(&[a, b], 0)?)).collect()
 }

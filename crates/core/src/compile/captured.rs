@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use mlx_rs::Array;
-use tacit_bridge::{any_tracer, array_id, constants, frontier, held_elsewhere, holders, in_transform, reached};
+use tacit_bridge::{any_held_tracer, array_id, constants, frontier, held_elsewhere, holders, in_transform, reached};
 
 use super::held::may_be_key;
 use super::{CapturedArray, CompileOptions, Constants};
@@ -15,8 +15,7 @@ use crate::{Aval, Error, Result, Value};
 /// Whether a function that was recorded on `inputs` holds a tracer of another transform, to which a constant would pass
 /// no derivative.
 pub(crate) fn holds_tracer(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
-    let frontier = frontier(outputs, inputs)?;
-    Ok(any_tracer(&frontier.iter().collect::<Vec<_>>()))
+    Ok(any_held_tracer(&frontier(outputs, inputs)?))
 }
 
 /// The transform of MLX's around a call, if one goes on, and whether the function holds a tracer of it.

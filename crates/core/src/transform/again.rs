@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
-use tacit_bridge::{BoxError, BridgeError, in_transform};
+use tacit_bridge::{BoxError, BridgeError, apart, in_transform};
 
 use super::node::NodeFunction;
 use super::opened::Opened;
@@ -37,6 +37,7 @@ impl<F> CalledAgain<F> {
         match leaves {
             [keys, leaves @ ..] if self.keyed && keys.dim(0) > 0 => {
                 let key = keys.try_index(0)?;
+                let _inside = Inside(DRAWING.replace(true));
                 drawing(&key, || self.function.call(leaves))
             }
             [_, leaves @ ..] if self.keyed => self.function.call(leaves),
@@ -49,14 +50,28 @@ impl<F> CalledAgain<F> {
     }
 }
 
+thread_local! {
+    /// Whether a function that draws is called now.
+    static DRAWING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A call of a function that draws, within what is called now.
+struct Inside(bool);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DRAWING.set(self.0);
+    }
+}
+
 /// What is called again for a gradient.
 pub(super) type Body = Box<dyn Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync>;
 
 /// The results of a node for `f`, which `place` puts into the graph with the leaves that the node takes. Among them are `keys` keys
 /// where `f` draws random numbers without one, as many as there are rows that may have a call of their own.
 ///
-/// A function that draws is called twice: only a call tells whether it does, and the state of the thread stays as it is where it
-/// does not. One that captured a tracer of a transform around this call runs as it is, because MLX keeps what it computes
+/// A function that draws is called twice at first: only a call tells whether it does, and the state of the thread stays as it is
+/// where it does not. One that captured a tracer of a transform around this call runs as it is, because MLX keeps what it computes
 /// again apart from the rest of the graph: the tracer would get no derivative.
 pub(super) fn put<A, O, E, F, T>(
     f: &Rc<F>,
@@ -76,6 +91,8 @@ where
         let resident = Resident::new(CalledAgain { function, keyed, drew: Cell::new(false) });
         let node = resident.get()?;
         let (inside, holds) = (in_transform(), Arc::new(AtomicBool::new(false)));
+        // What the function captured may have been made of an argument: it is told from what the function makes of it.
+        let leaves = &if inside { apart(leaves)? } else { leaves.to_vec() };
         let held = Arc::clone(&holds);
         let body = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
             let made = resident.get()?.call::<A, O, E>(arrays)?;
@@ -86,10 +103,14 @@ where
         let made = if holds.load(Ordering::Relaxed) { node.call::<A, O, E>(leaves) } else { made };
         Ok((node, made))
     };
-    let (mut node, mut made) = called(false, &opened.leaves)?;
-    if node.drew.get() {
-        let leaves: Vec<Array> = iter::once(fresh(&[keys])?).chain(opened.leaves.iter().cloned()).collect();
-        (node, made) = called(true, &leaves)?;
+    // Inside a function that draws nobody need know whether this one does, and each level would call the next one twice.
+    if !DRAWING.get() {
+        let (node, made) = called(false, &opened.leaves)?;
+        if made.is_err() || !node.drew.get() {
+            return node.function.results(made?);
+        }
     }
+    let leaves: Vec<Array> = iter::once(fresh(&[keys])?).chain(opened.leaves.iter().cloned()).collect();
+    let (node, made) = called(true, &leaves)?;
     node.function.results(made?)
 }

@@ -296,3 +296,68 @@ fn what_draws_nothing_leaves_the_random_numbers_as_they_are() -> Result<()> {
     assert_eq!(after(true)?, after(false)?);
     Ok(())
 }
+
+/// In the second pass MLX counts every array as a tracer: what is captured by a function inside is one no more than in the first.
+#[test]
+fn a_function_inside_another_one_that_is_called_again_draws_the_same() -> Result<()> {
+    fn chunks_inside(x: Array) -> Result<(Array, Array)> {
+        let outer = |x: Array| -> Result<(Array, Array)> {
+            let twice = Array::from_f32(2.0);
+            let (squares, mask) = map_chunks(x, (), 8, move |x: Array, ()| {
+                let (squares, mask) = masked(&x)?;
+                Ok::<_, Error>((squares.multiply(&twice)?.divide(&twice)?, mask))
+            })?;
+            Ok((squares.dense()?, mask.dense()?))
+        };
+        let (squares, mask) = checkpoint(outer).call(x)?;
+        Ok((squares.dense()?, mask.dense()?))
+    }
+    let x = ops::ones::<f32>(&[64, 4])?;
+    for _ in 0..3 {
+        let (gradient, mask) = gradient_and_mask(&x, chunks_inside)?;
+        assert_eq!(numbers(&gradient), numbers(&mask.multiply(Array::from_f32(2.0))?));
+    }
+    // What it captures of the outer function has its derivative in both passes.
+    let outer = |x: Array| -> Result<Array> {
+        let factor = x.sum(None)?;
+        checkpoint(move |x: Array| x.multiply(&factor)).call(x)?.dense()
+    };
+    let mut gradient = grad(move |x: Array| checkpoint(outer).call(x)?.dense()?.sum(None).map_err(Error::from));
+    assert_eq!(numbers(gradient.call(vector(&[1.0, 2.0]))?.array()?), [6.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn functions_that_draw_inside_each_other_are_not_called_without_end() -> Result<()> {
+    fn nested(depth: usize, calls: &Rc<Cell<usize>>, x: Array) -> Result<Array> {
+        calls.set(calls.get() + 1);
+        if depth == 0 {
+            return Ok(masked(&x)?.0);
+        }
+        let calls = Rc::clone(calls);
+        checkpoint(move |x: Array| nested(depth - 1, &calls, x)).call(x)?.dense()
+    }
+    let calls = Rc::default();
+    nested(8, &calls, vector(&[1.0, 2.0]))?;
+    assert!(calls.get() < 50, "{} calls", calls.get());
+    Ok(())
+}
+
+#[test]
+fn second_derivatives_of_what_takes_indices_or_draws() -> Result<()> {
+    let twice = |f: fn(Array) -> Result<Array>| -> Result<Vec<f32>> {
+        let mut once = grad(move |x: Array| Ok::<_, Error>(checkpoint(f).call(x)?.dense()?.sum(None)?));
+        let slope = move |x: Array| Ok::<_, Error>(once.call(x)?.array()?.sum(None)?);
+        Ok(numbers(grad(slope).call(vector(&[1.0, 2.0, 3.0]))?.array()?))
+    };
+    random::seed(3)?;
+    let kept = twice(|x| Ok(masked(&x)?.0))?;
+    assert!(kept.iter().all(|&number| number == 0.0 || number == 2.0), "{kept:?}");
+    let chosen = twice(|x| {
+        let rows = Array::from_slice(&[2i32, 0, 2], &[3]);
+        let mut taken = checkpoint(|(x, rows): (Array, Array)| x.take_axis(rows, 0)?.square());
+        Ok(taken.call((x, rows))?.dense()?)
+    })?;
+    assert_eq!(chosen, [2.0, 0.0, 4.0]);
+    Ok(())
+}

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use expect_test::expect;
-use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit::transform::{Wrt, checkpoint, custom_jvp, grad, grad_wrt, value_and_grad, vjp};
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit::transform::{Wrt, checkpoint, custom_jvp, grad, grad_wrt, jvp, value_and_grad, vjp};
 use tacit::tree::{self, Gradient};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, implicit};
 
@@ -327,4 +327,46 @@ fn steps_that_nobody_evaluates_are_no_part_of_the_next_gradient() {
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(steps).expect("a thread");
     let found = thread.join().expect("it does not panic").expect("no step is refused");
     assert!((found - 3.0).abs() < 1e-3, "{found}");
+}
+
+/// What MLX differentiates wrongly is written otherwise first; where it has data, what it is written as has data, too.
+#[test]
+fn a_function_that_evaluates_a_pad_by_a_value_has_its_gradient() -> Result<()> {
+    let padded = |eval: bool| {
+        let f = move |x: Array| -> Result<Array> {
+            let padded = ops::pad(&x, 1, x.sum(None)?, None)?;
+            if eval {
+                padded.eval()?;
+            }
+            Ok(padded.square()?.sum(None)?)
+        };
+        let x = vector(&[1.0, 2.0]);
+        let gradient = grad(f).call(x.clone())?.array()?.clone();
+        let (_, tangent) = jvp(&x, Gradient::Dense(vector(&[1.0, 1.0])), f)?;
+        Ok::<_, Error>((numbers(&gradient), numbers(&tangent.dense()?)))
+    };
+    assert_eq!(padded(true)?, padded(false)?);
+    assert_eq!(padded(false)?, (vec![14.0, 16.0], vec![30.0]));
+    Ok(())
+}
+
+#[test]
+fn no_derivative_goes_through_integers() -> Result<()> {
+    let cast =
+        |dtype| move |x: Array| Ok::<_, Error>(x.multiply(x.as_dtype(dtype)?.as_dtype(Dtype::Float32)?)?.sum(None)?);
+    let x = vector(&[1.5, 2.75, -0.5]);
+    let of = |f: &dyn Fn(Array) -> Result<Array>| -> Result<(Vec<f32>, Vec<f32>)> {
+        let gradient = grad(|x: Array| f(x)).call(x.clone())?.array()?.clone();
+        let (_, tangent) = jvp(&x, Gradient::Dense(vector(&[1.0, 1.0, 1.0])), |x: Array| f(x))?;
+        Ok((numbers(&gradient), numbers(&tangent.dense()?)))
+    };
+    assert_eq!(of(&cast(Dtype::Int32))?, (vec![1.0, 2.0, 0.0], vec![3.0]));
+    assert_eq!(of(&cast(Dtype::Bool))?, (vec![1.0, 1.0, 1.0], vec![3.0]));
+    let sorted = |x: Array| -> Result<Array> {
+        let order = ops::argsort_axis(&x, 0)?;
+        let weights = vector(&[1.0, 10.0, 100.0]);
+        Ok(x.take_along_axis(order, 0)?.multiply(weights)?.sum(None)?)
+    };
+    assert_eq!(of(&sorted)?, (vec![10.0, 100.0, 1.0], vec![111.0]));
+    Ok(())
 }

@@ -2,12 +2,13 @@
 
 use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{
     AdaDelta, AdaGrad, Adafactor, AdafactorBuilder, Adam, AdamW, Lion, Optimizer, OptimizerState, RmsProp, Sgd,
 };
-use mlx_rs::{Array, Dtype, builder::Builder, nn};
+use mlx_rs::{Array, Dtype, builder::Builder, nn, ops, random};
 use tacit_core::compile::{CompileOptions, compile_with_state};
-use tacit_core::{Counters, Error, Policy, Result, Value, tree};
+use tacit_core::{Counters, Error, Policy, Result, Tree, Value, tree};
 use tacit_nn::{Model, ParameterFilter, QuantizedState, Rules, SavedMoments, Stateful};
 
 use crate::types::{check, normal, numbers};
@@ -315,4 +316,54 @@ fn bad_input() {
         kernel DynamicQuantize failed: element 0 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]],
     );
+}
+
+/// Inputs whose columns have magnitudes from a millionth to a hundred, most of them zero in any step: what an 8-bit state without
+/// small codes divides by zero for.
+fn spread(step: u64) -> Array {
+    let exponents = ops::arange::<_, f32>(None, 96, None).and_then(|i| i.multiply(Array::from_f32(8.0 / 95.0)));
+    let magnitudes = exponents.and_then(|e| ops::power(Array::from_f32(10.0), e.subtract(Array::from_f32(6.0))?));
+    let key = random::key(1_000_000 + step).expect("a key");
+    let seen = random::bernoulli(&Array::from_f32(0.1), &[32, 96], &key).expect("draws");
+    normal(step, &[32, 96]).multiply(magnitudes.expect("powers")).and_then(|x| x.multiply(seen)).expect("multiplies")
+}
+
+/// The losses of a compiled training, the mean of each hundred steps.
+fn long_run<S: Tree, O: Optimizer>(optimizer: S, own: fn(&mut S) -> &mut O, steps: u64) -> Vec<f32> {
+    let mut state = (model(), optimizer);
+    let step = |(model, optimizer): &mut (Model<nn::Linear>, S), x: Array| {
+        let trained = ParameterFilter::default();
+        let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| {
+            let y = m.forward(x)?.subtract(x.try_index((.., ..64))?)?;
+            y.square()?.mean(None)
+        })?;
+        model.update(own(optimizer), &gradients)?;
+        Ok::<_, Error>(loss)
+    };
+    let mut function = compile_with_state(CompileOptions::default(), step);
+    let hundred = |from: u64| {
+        let losses = (from..from + 100).map(|step| function.call(&mut state, spread(step))?.dense());
+        let losses = losses.collect::<Result<Vec<_>>>().expect("runs");
+        let mean = ops::stack(&losses, 0).and_then(|losses| losses.mean(None)).expect("a mean").item_exact::<f32>();
+        for (path, leaf) in state.0.leaves(&ParameterFilter::All) {
+            let finite = leaf.is_finite().and_then(|finite| finite.all(None)).expect("compares");
+            assert!(finite.item_exact::<bool>(), "{path} is not finite after step {}", from + 100);
+        }
+        mean
+    };
+    (0..steps / 100).map(|at| hundred(100 * at)).collect()
+}
+
+/// A thousand steps, and ten thousand with `TACIT_SWEEP=full`.
+#[test]
+fn a_long_run_on_inputs_of_all_magnitudes_stays_finite() {
+    let steps = if std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full") { 10_000 } else { 1000 };
+    let _deny = Policy::Deny.scope();
+    let adam = || Adam::new(1e-3);
+    let float = long_run(Stateful(adam()), |adam| &mut adam.0, steps);
+    let eight = long_run(QuantizedState::eight_bits(adam()).expect("formats"), |adam| adam, steps);
+    let four = long_run(QuantizedState::four_bits(adam()).expect("formats"), |adam| adam, steps);
+    for (losses, bits) in [(&float, 32), (&eight, 8), (&four, 4)] {
+        println!("{bits} bits: {:?} .. {:?}", &losses[..3], &losses[losses.len() - 3..]);
+    }
 }
