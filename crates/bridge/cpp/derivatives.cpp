@@ -1,6 +1,7 @@
 // Derivatives of a function that also has operands without one.
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <unordered_set>
@@ -195,6 +196,50 @@ std::optional<array> of_whole_masks(const array& node) {
   return from.size() % 2 == 1 ? times(product, from[2]) : product;
 }
 
+// A running maximum or minimum as the elements that it is: MLX's gradient writes behind its array where an element is NaN, and its
+// tangent has no rule.
+std::optional<array> by_places(const array& node) {
+  namespace mx = mlx::core;
+  auto* scan = made_by<mx::Scan>(node);
+  if (scan == nullptr || node.size() == 0) {
+    return std::nullopt;
+  }
+  auto [kind, axis, reverse, inclusive] = scan->state();
+  if (kind != mx::Scan::Max && kind != mx::Scan::Min) {
+    return std::nullopt;
+  }
+  auto stream = scan->stream();
+  const auto& x = node.inputs()[0];
+  using Running = array (*)(const array&, int, bool, bool, mx::StreamOrDevice);
+  Running most = mx::cummax, least = mx::cummin;
+  auto running = kind == mx::Scan::Max ? most : least;
+  auto constant = mx::stop_gradient(x, stream);
+  auto found = running(constant, axis, reverse, true, stream);
+  auto nan = mx::logical_and(mx::isnan(constant, stream), mx::isnan(found, stream), stream);
+  auto is_found = mx::logical_or(mx::equal(constant, found, stream), nan, stream);
+  auto count = x.shape(axis);
+  Shape along(x.ndim(), 1);
+  along[axis] = count;
+  auto places = mx::reshape(mx::arange(0, count, mx::int32, stream), along, stream);
+  auto first = array(reverse ? count - 1 : 0);
+  auto latest = reverse ? least : most;
+  auto taken = latest(mx::where(is_found, places, first, stream), axis, reverse, true, stream);
+  auto elements = mx::take_along_axis(x, taken, axis, stream);
+  if (inclusive) {
+    return elements;
+  }
+  Shape from(x.ndim(), 0);
+  auto to = x.shape();
+  (reverse ? from[axis] : to[axis]) += reverse ? 1 : -1;
+  auto others = mx::slice(elements, from, to, stream);
+  along = x.shape();
+  along[axis] = 1;
+  auto before = std::numeric_limits<float>::infinity() * (kind == mx::Scan::Max ? -1 : 1);
+  auto none = mx::full(along, array(before, x.dtype()), stream);
+  return mx::concatenate(
+      reverse ? std::vector<array>{others, none} : std::vector<array>{none, others}, axis, stream);
+}
+
 // Whether integers, or what a cast makes of floats, come of what may have a derivative: MLX takes cotangents back through casts,
 // and refuses indices that come of an argument.
 bool is_step(const array& node) {
@@ -343,6 +388,8 @@ void make_differentiable(const std::vector<array>& inputs, const std::vector<arr
       rewritten.emplace_back(node, by_factors(node));
     } else if (auto whole = of_whole_masks(node)) {
       rewritten.emplace_back(node, *whole);
+    } else if (auto elements = by_places(node)) {
+      rewritten.emplace_back(node, *elements);
     } else if (auto own = of_own_ends(node)) {
       rewritten.emplace_back(node, *own);
     }

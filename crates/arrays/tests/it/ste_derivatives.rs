@@ -103,12 +103,14 @@ fn derivatives(f: &Scalar, args: &[Array]) -> Vec<(String, Array)> {
                 }
             })
             .collect();
-        let along: Vec<Gradient> = tangents.iter().cloned().map(Gradient::Dense).collect();
-        let (_, along) = jvp(args, along, |arrays: Vec<Array>| Ok::<_, Error>(f(&arrays)?)).expect("a jvp");
+        let tangents: Vec<Gradient> = tangents.into_iter().map(Gradient::Dense).collect();
+        let value = |arrays: Vec<Array>| Ok::<_, Error>(f(&arrays)?);
+        let (_, along) = jvp(args, tangents.clone(), value).expect("a jvp");
         found.push((format!("jvp along {direction}"), along.dense().expect("dense")));
-        let along = transforms::fallible_jvp(&gradient, args, &tangents).expect("a product with the Hessian").1;
-        for (i, array) in along.into_iter().enumerate() {
-            found.push((format!("Hessian of {i} along {direction}"), array));
+        let slopes = |arrays: Vec<Array>| Ok::<_, Error>(gradient(&arrays)?);
+        let (_, along) = jvp(args, tangents, slopes).expect("a product with the Hessian");
+        for (i, value) in along.into_iter().enumerate() {
+            found.push((format!("Hessian of {i} along {direction}"), value.dense().expect("dense")));
         }
     }
     found

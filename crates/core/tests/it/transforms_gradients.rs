@@ -370,3 +370,28 @@ fn no_derivative_goes_through_integers() -> Result<()> {
     assert_eq!(of(&sorted)?, (vec![10.0, 100.0, 1.0], vec![111.0]));
     Ok(())
 }
+
+/// MLX's own gradient writes behind its array for the first of them.
+#[test]
+fn running_maxima_have_derivatives_whatever_they_run_over() -> Result<()> {
+    let weights = vector(&[1.0, 10.0, 100.0, 1000.0]);
+    let of = |x: [f32; 4], reverse: bool, inclusive: bool| -> Result<(Vec<f32>, Vec<f32>)> {
+        let f = |x: Array| -> Result<(Array, Array)> {
+            let made = ops::cummax(&x, 0, reverse, inclusive)?;
+            Ok((made.multiply(&weights)?.sum(None)?, made))
+        };
+        let ((_, made), gradient) = value_and_grad(f).call(vector(&x))?;
+        assert_eq!(
+            format!("{:?}", numbers(&made.dense()?)),
+            format!("{:?}", numbers(&ops::cummax(vector(&x), 0, reverse, inclusive)?))
+        );
+        let (_, tangent) = jvp(vector(&x), Gradient::Dense(vector(&[1.0, 2.0, 3.0, 4.0])), |x: Array| f(x))?;
+        Ok((numbers(gradient.array()?), numbers(&tangent.1.dense()?)))
+    };
+    assert_eq!(of([1.0, 3.0, 2.0, 4.0], false, true)?, (vec![1.0, 110.0, 0.0, 1000.0], vec![1.0, 2.0, 2.0, 4.0]));
+    assert_eq!(of([1.0, 3.0, 2.0, 4.0], true, true)?, (vec![0.0, 0.0, 0.0, 1111.0], vec![4.0; 4]));
+    assert_eq!(of([1.0, 3.0, 2.0, 4.0], false, false)?, (vec![10.0, 1100.0, 0.0, 0.0], vec![0.0, 1.0, 2.0, 2.0]));
+    of([1.0, f32::NAN, 2.0, 4.0], false, true)?;
+    of([f32::NAN; 4], true, true)?;
+    Ok(())
+}
