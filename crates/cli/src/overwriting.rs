@@ -23,32 +23,44 @@ impl Overwriting {
         outputs: impl IntoIterator<Item = O>,
         inputs: impl IntoIterator<Item = I>,
     ) -> Result<()> {
-        let mut read = Vec::new();
-        for input in inputs {
-            let input = input.as_ref();
-            // Whoever reads it says what is wrong with it.
-            read.extend(
-                sources(input).unwrap_or_else(|_| vec![input.to_owned()]).iter().filter_map(|file| identity(file)),
-            );
-        }
+        let outputs: Vec<O> = outputs.into_iter().collect();
+        spare(&outputs, inputs)?;
         for output in outputs {
             let output = output.as_ref();
             if Place::of(output)? == Place::Stream {
                 continue;
             }
-            for file in replaced(output) {
-                if identity(&file).is_some_and(|file| read.contains(&file)) {
-                    let message = format!("{} is what is read, and would be overwritten", file.display());
-                    return Err(Error::invalid(message, "write to another place"));
-                }
-                if !self.force {
-                    let message = format!("{} is there already", file.display());
-                    return Err(Error::invalid(message, "write to another place, or replace it with `--force`"));
-                }
+            if !self.force
+                && let Some(file) = replaced(output).first()
+            {
+                let message = format!("{} is there already", file.display());
+                return Err(Error::invalid(message, "write to another place, or replace it with `--force`"));
             }
         }
         Ok(())
     }
+}
+
+/// Checks that what is written is nothing that is read.
+pub(crate) fn spare<O: AsRef<Path>, I: AsRef<Path>>(outputs: &[O], inputs: impl IntoIterator<Item = I>) -> Result<()> {
+    let mut read = Vec::new();
+    for input in inputs {
+        let input = input.as_ref();
+        // Whoever reads it says what is wrong with it.
+        read.extend(sources(input).unwrap_or_else(|_| vec![input.to_owned()]).iter().filter_map(|file| identity(file)));
+    }
+    for output in outputs.iter().map(AsRef::as_ref) {
+        if Place::of(output)? == Place::Stream {
+            continue;
+        }
+        for file in replaced(output) {
+            if identity(&file).is_some_and(|file| read.contains(&file)) {
+                let message = format!("{} is what is read, and would be overwritten", file.display());
+                return Err(Error::invalid(message, "write to another place"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// By which a file is the same under any name, links followed.

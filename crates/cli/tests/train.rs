@@ -98,7 +98,8 @@ fn an_adapter_learns_and_is_read_by_other_commands() {
     for (way, library) in [("--lora", "peft"), ("--dora", "peft"), ("--lora", "mlx-lm")] {
         let own = [way, "4", "--as", library, "--evaluate", "data.jsonl", "--evaluate-every", "10"];
         let output = format!("adapter{way}-{library}");
-        let more = ["--record", "record.jsonl", "--svg", "losses.svg"];
+        let drawing = format!("{output}.svg");
+        let more = ["--record", "record.jsonl", "--svg", &drawing];
         let json = folder.json(&[&own[..], &FAST, &more].concat(), &output);
         assert_eq!((json["steps"].as_u64(), json["resumed"].as_u64()), (Some(30), Some(0)));
         assert!(json["loss"].is_number() && number(&json["evaluated"]) < before.ln(), "{json}");
@@ -109,7 +110,7 @@ fn an_adapter_learns_and_is_read_by_other_commands() {
         let record = fs::read_to_string(folder.at("record.jsonl")).expect("was recorded");
         assert_eq!(record.lines().filter(|line| line.contains("\"loss\"")).count(), 30, "{record}");
         assert_eq!(record.lines().filter(|line| line.contains("\"evaluated\"")).count(), 4, "{record}");
-        assert!(fs::read_to_string(folder.at("losses.svg")).expect("was drawn").starts_with("<svg"));
+        assert!(fs::read_to_string(folder.at(&drawing)).expect("was drawn").starts_with("<svg"));
     }
 }
 
@@ -228,6 +229,14 @@ fn what_cannot_be_trained_is_said() {
             help: give 0 or a number above it
         "#]],
     );
+    folder.refused(
+        &with(&["--batch", "18446744073709551615"]),
+        "adapter",
+        expect![[r#"
+            error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
+            help: give fewer by `--batch` or `--accumulate`
+        "#]],
+    );
     folder.refused(&with(&["--layers", "no.such.weight"]), "adapter", expect![[r#"
         error: no.such.weight names no matrix of the model
         help: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
@@ -286,6 +295,33 @@ fn what_cannot_be_trained_is_said() {
     assert_eq!(folder.run(&["--lora", "4", "--dora", "4"], "adapter").status.code(), Some(2));
     assert_eq!(folder.run(&["--lora", "0"], "adapter").status.code(), Some(2));
     assert!(!folder.at("adapter").exists());
+}
+
+/// Not even with `--force`: what a command reads is never replaced, and a file that is no record is none.
+#[test]
+fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
+    let folder = Folder::new("spared");
+    fs::write(folder.at("own.txt"), "what somebody wrote\n").expect("writes");
+    let data = fs::read(folder.at("data.jsonl")).expect("reads");
+    let begun = ["--lora", "2", "--steps", "1"];
+    for option in ["--record", "--svg"] {
+        let run = folder.run(&[&begun[..], &[option, "data.jsonl", "--force"]].concat(), "adapter");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(said.contains("data.jsonl is what is read, and would be overwritten"), "{said}");
+        assert_eq!(fs::read(folder.at("data.jsonl")).expect("reads"), data);
+        let run = folder.run(&[&begun[..], &[option, "own.txt"]].concat(), "adapter");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        let reason = if option == "--svg" { "own.txt is there already" } else { "is not an entry of a record" };
+        assert!(said.contains(reason), "{said}");
+        assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
+    }
+    let run = folder.run(&[&begun[..], &["--record", "own.txt", "--force"]].concat(), "adapter");
+    assert!(String::from_utf8_lossy(&run.stderr).contains("is not an entry of a record"));
+    assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
+    let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", "one.jsonl"]].concat(), "adapter");
+    assert!(String::from_utf8_lossy(&run.stderr).contains("the record and the drawing are one file"));
+    let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", "one.svg"]].concat(), "adapter");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use mlx_rs::ops;
 use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, Quantizer, quantize_in_pieces};
 use tacit_arrays::{Dynamic8Array, Packed};
-use tacit_core::{ImplicitArray, Result, Value};
+use tacit_core::{Error, ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
 
 use crate::Distance;
@@ -116,6 +116,10 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
     let kept = kept.iter().find_map(|recoded| recoded(value, &text)).transpose()?;
     let made = kept.clone().map_or_else(|| quantize_in_pieces(format, value), Ok)?;
     let error = Distance::of_values(value, &made)?.error as f32;
+    if !error.is_finite() {
+        let help = "leave it as it is, or choose a format whose scales hold its greatest numbers";
+        return Err(Error::invalid(format!("what {format} loses of {path}, which is {value}, is not finite"), help));
+    }
     let row = row(&made, kept.is_some(), error);
     Ok((made, row))
 }

@@ -130,6 +130,11 @@ impl Resumable {
         let (structure, arrays) = take_apart(&Parameters::from([(path.to_owned(), value)]), None)?;
         let mut said = metadata(&structure);
         let note = serde_json::to_string(&note).map_err(|error| Error::file("write", &file)(error.into()))?;
+        // JSON has no numbers that are not finite, so that a note of one would be lost.
+        if let Err(error) = serde_json::from_str::<N>(&note) {
+            let help = "make it a note that JSON has, of finite numbers";
+            return Err(Error::invalid(format!("the note of {path} cannot be read again: {error}"), help));
+        }
         said.extend(
             [(PATH, path.to_owned()), (RECIPE, recipe.to_owned()), (NOTE, note)].map(|(k, v)| (k.to_owned(), v)),
         );

@@ -223,11 +223,21 @@ impl Training {
     /// another kind or scale. The model is then what it was.
     pub fn restore_model<M: ModuleParameters>(&self, model: &mut Model<M>) -> Result<()> {
         match self.states.get(LEAVES) {
-            Some(leaves) => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
             None if self.parameters.is_empty() => {
                 Err(Error::invalid("no model was saved with the run", "save it with `Training::with_model`"))
             }
             None => model.assign(self.parameters.clone(), Missing::Refuse),
+            Some(leaves) if self.parameters.is_empty() => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
+            Some(leaves) => {
+                // All of the model, and leaves that were saved later.
+                let before = model.values()?;
+                model.assign(self.parameters.clone(), Missing::Refuse)?;
+                let loaded = model.load_leaves(leaves.clone(), self.kinds.as_ref());
+                if loaded.is_err() {
+                    model.assign(before, Missing::Refuse)?;
+                }
+                loaded
+            }
         }
     }
 

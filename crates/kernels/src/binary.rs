@@ -52,7 +52,9 @@ impl Format for Binary {
     #[inline(always)]
     fn ready<S: Simd>(self, _: S) {}
     #[inline(always)]
-    fn codes<S: Simd>((): (), simd: S, _: f32, x: S::F) -> S::I {
+    fn codes<S: Simd>((): (), simd: S, scale: f32, x: S::F) -> S::I {
+        // A scale that is given may be negative.
+        let x = simd.mul(x, simd.splat(if scale < 0.0 { -1.0 } else { 1.0 }));
         // What is greater than the float below zero.
         simd.raise(simd.splat_words(0), simd.splat_words(1), x, simd.splat(0.0_f32.next_down()))
     }

@@ -61,7 +61,7 @@ impl<'a> Table<'a> {
     /// The encoder of blocks of `block` elements into a stream of codes, the first in the lowest bits, with a float for each
     /// block.
     ///
-    /// An element takes the value nearest to `x * (1 / max(scale, 1e-38))`; halfway between two, the lesser.
+    /// An element takes the value nearest to `x / scale`, whose magnitude is at least 1e-38; halfway between two, the lesser.
     ///
     /// ```
     /// use tacit_kernels::{BlockScales, nearest::Table};
@@ -94,10 +94,10 @@ pub(crate) fn bitsandbytes(block: usize, search: &Search, padding: u8) -> Encode
     Encoder { blocks: BlockRule::PowerOfTwo, order: Order::HighFirst, padding, ..encoder }
 }
 
-/// The factor that scales a block with this scale into the range of its table.
+/// The factor that scales a block with this scale into the range of its table. A scale that is given may be negative.
 #[inline(always)]
 fn reciprocal(scale: f32) -> f32 {
-    1.0 / scale.max(1e-38)
+    1.0 / scale.abs().max(1e-38).copysign(scale)
 }
 
 /// One of at most sixteen values, whose codes may have four bits, and may be their ranks: known in advance, as packing is slower

@@ -1,7 +1,7 @@
 //! Writing a record as the run goes.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, memory};
@@ -60,9 +60,12 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// The system refuses to write there, or another recorder does.
+    /// The file is no record, the system refuses to write there, or another recorder does; it is then what it was.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        if fs::metadata(path).is_ok_and(|own| own.is_file()) {
+            check_first(path)?;
+        }
         let _new = make_folder(folder_of(path))?;
         let file = File::options().create(true).append(true).open(path).map_err(Error::file("write", path))?;
         // Before what another one writes is gone.
@@ -199,4 +202,19 @@ fn lock(file: &File, path: &Path) -> Result<()> {
             "let one rank record, or give each a file of its own",
         )),
     }
+}
+
+/// No entry of a record has more bytes.
+const LONGEST: u64 = 1 << 24;
+
+/// Checks that a file begins as a record, or not at all.
+fn check_first(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(Error::file("open", path))?;
+    let mut line = Vec::new();
+    BufReader::new(file.take(LONGEST)).read_until(b'\n', &mut line).map_err(Error::file("read", path))?;
+    // The first line may not have been written to its end.
+    if !line.is_empty() && !line.starts_with(b"{") {
+        line.push(b'\n');
+    }
+    entries(path, &line).map(drop)
 }

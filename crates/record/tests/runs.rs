@@ -309,3 +309,21 @@ fn drawings_fit_a_phone_and_take_the_colors_of_their_page() {
     assert!(Chart::new("one").line("a", point.clone()).to_svg().is_ok());
     assert!(Chart::new("one").logarithmic().line("a", point).to_svg().is_ok());
 }
+
+#[test]
+fn what_is_no_record_is_not_replaced_by_one() {
+    let file = scratch("own.txt");
+    fs::write(&file, "what somebody wrote\nin two lines\n").unwrap();
+    refused(
+        Recorder::create(&file),
+        &expect![[r#"
+            /tmp/scratch/own.txt: line 1 is not an entry of a record: expected value at line 1 column 1
+            help: give the path of a file that a `Recorder` wrote"#]],
+    );
+    assert!(fs::read_to_string(&file).unwrap().starts_with("what somebody wrote"));
+    fs::write(&file, "").unwrap();
+    Recorder::create(&file).unwrap().scalar(1, "loss", 1.0).unwrap();
+    // Another run begins in its place.
+    Recorder::create(&file).unwrap().scalar(1, "loss", 2.0).unwrap();
+    assert_eq!(Record::read(&file).unwrap().scalar("loss").unwrap().points(), [(1, 2.0)]);
+}

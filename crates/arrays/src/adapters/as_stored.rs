@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::as_merged;
@@ -59,12 +59,14 @@ impl AsStored {
     ///
     /// # Errors
     ///
-    /// `adapter` is none, or the format has no such options.
+    /// `adapter` is none, the format has no such options, or it cannot hold an array of this shape.
     pub fn new(adapter: impl Into<Value>, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         let sum = adapter.into();
         let format = format.try_into().map_err(Into::into)?;
         let array = Self { aval: sum.aval()?, sum, format, transposed: false };
         array.check()?;
+        // Lazy, and never evaluated.
+        array.format.quantize(&ops::zeros_dtype(&array.aval.shape, array.aval.dtype)?)?;
         Ok(array)
     }
 

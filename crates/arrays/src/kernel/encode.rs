@@ -95,7 +95,10 @@ pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
             let below = units.lt(number(-0.5))?.as_dtype(Dtype::Uint8)?;
             above.add(Array::from_slice(&[1u8], &[]))?.subtract(below)?
         }
-        Encoding::Binary => x.ge(number(0.0))?.as_dtype(Dtype::Uint8)?,
+        Encoding::Binary => {
+            let negative = ops::broadcast_to(is_negative(scale)?, x.shape())?;
+            ops::select(negative, x.negative()?, x)?.ge(number(0.0))?.as_dtype(Dtype::Uint8)?
+        }
         Encoding::Rounded => return Err(Exception::custom(UNSCALED)),
     })
 }
@@ -157,8 +160,14 @@ pub(super) fn unit(x: &Array, absmax: &Array) -> Ops<Array> {
     ops::clip(x.multiply(&reciprocal(absmax)?)?, (-1.0, 1.0))
 }
 
+/// A scale that is given may be negative.
 fn reciprocal(scale: &Array) -> Ops<Array> {
-    ops::maximum(scale, number(1e-38))?.reciprocal()
+    let magnitude = ops::maximum(scale.abs()?, number(1e-38))?;
+    ops::select(is_negative(scale)?, magnitude.negative()?, magnitude)?.reciprocal()
+}
+
+fn is_negative(scale: &Array) -> Ops<Array> {
+    scale.lt(number(0.0))
 }
 
 /// How many of the ascending thresholds each element is above.

@@ -85,7 +85,10 @@ impl ScaledChannels {
 
     /// `inner` times the factors along an axis, as a view where there is something to view.
     fn of(inner: Value, factors: &Array, axis: usize) -> Result<Value> {
+        let aval = inner.aval()?;
         match inner {
+            // What is left of a view may have no element.
+            _ if aval.shape.contains(&0) => Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?.into()),
             Value::Dense(array) => Ok(times(&array, factors, array.ndim() - 1 - axis)?.into()),
             inner @ Value::Implicit(_) => Ok(Self::new(inner, factors, axis as i32)?.into()),
         }

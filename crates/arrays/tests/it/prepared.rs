@@ -317,3 +317,25 @@ fn what_does_not_fit_is_told() {
             help: allow it here with `Policy::Allow.scope()`"#]],
     );
 }
+
+/// What a packed array that was multiplied by a negative number stores.
+#[test]
+fn scales_of_a_stored_array_may_be_negative() {
+    let _allow = Policy::Allow.scope();
+    for text in
+        ["nf4:64", "fp4:32", "e4m3:64", "e5m2:64", "binary:64", "dynamic:8:64", "int8", "affine:4:64", "ternary:64"]
+    {
+        let format: AnyFormat = text.parse().expect("a format");
+        let w = format.quantize(&normal(3, &[4, 64])).expect("quantizes");
+        let w = implicit(w, |w| w.multiply(Array::from_f32(-0.5))).expect("multiplies");
+        // Others are a view of what they were.
+        if w.to_string().starts_with("Scaled") {
+            continue;
+        }
+        let found = Prepared::of(&w, format);
+        let Ok(found) = found else { panic!("{text}: {found:?}") };
+        let (found, expected) = (Value::from(found).dense().expect("builds"), w.dense().expect("builds"));
+        let error = tacit_conformance::oracle::relative_error(&found, &expected).expect("floats");
+        assert!(error < 1e-6, "{text}: {error}");
+    }
+}

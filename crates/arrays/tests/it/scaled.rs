@@ -5,7 +5,7 @@ use std::slice::from_ref;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Nf4Array, Scaled, ste};
+use tacit_arrays::{Nf4Array, Scaled, ScaledChannels, ste};
 use tacit_core::tree::Gradient;
 use tacit_core::{Counters, Policy, Registry, Result, Value, implicit};
 
@@ -181,4 +181,13 @@ fn what_is_split_is_built_once() {
     let w = Scaled::new(Nf4Array::quantize(&normal(1, &[96, 64]), 64).expect("quantizes"), &Array::from_f32(0.5));
     let (parts, counters) = Counters::of(|| implicit(w.expect("a factor"), |w| w.split_equal(3, 0)).expect("is split"));
     assert_eq!((parts.len(), counters.materialized), (3, 1));
+}
+
+#[test]
+fn scaled_channels_without_elements_are_dense() -> Result<()> {
+    let w = Nf4Array::quantize(&normal(1, &[8, 64]), 64)?;
+    let w = ScaledChannels::new(w, &normal(2, &[64]), -1)?;
+    let none = implicit(&w, |w| ops::broadcast_to(w, &[0, 8, 64]))?;
+    assert_eq!(none.dense()?.shape(), [0, 8, 64]);
+    Ok(())
 }

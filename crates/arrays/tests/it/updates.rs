@@ -1,8 +1,10 @@
 //! Rows written into packed arrays: what is written is quantized as it would be alone, and nothing else changes.
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::Nvfp4Array;
+use tacit_arrays::format::{Nvfp4, Parts};
 use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
-use tacit_core::{Counters, Policy, Result, Value, implicit};
+use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
 
 use crate::operands::{FLOATS, FORMATS, Format, Scales, normal, normal_of};
 
@@ -115,4 +117,26 @@ fn dense_tokens_behind_packed_ones_stay_as_they_are() {
         let expected = ops::concatenate(&[dense(&w), x], 2).expect("joins");
         assert_same(&dense(&joined), &expected);
     }
+}
+
+/// Scales that are relative to one of the whole array mean something else in another one.
+#[test]
+fn rows_with_a_scale_of_their_own_are_written_as_what_they_stand_for() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let rows = Nvfp4Array::quantize_relative(&ops::ones::<f32>(&[2, 16])?, &Array::from_f32(100.0))?;
+    let parts = Parts {
+        codes: rows.codes().clone(),
+        scales: rows.scales().cloned(),
+        biases: None,
+        global_scale: rows.global_scale().cloned(),
+    };
+    let rows = Nvfp4Array::from_parts(parts, Nvfp4::default(), Aval::new(&[2, 16], Dtype::Float32))?;
+    let cache = Nvfp4Array::quantize(&ops::zeros::<f32>(&[4, 16])?, Nvfp4::default())?;
+    let expected = Value::from(rows.clone()).dense()?.sum(None)?.item_exact::<f32>();
+    let at = Array::from_slice(&[0i32], &[1]);
+    let written = implicit((cache, rows), |(cache, rows)| dynamic_slice_update(&cache, &rows, &at, &[0]))?;
+    let found = written.dense()?.sum(None)?.item_exact::<f32>();
+    // Coded anew, by scales of eight bits.
+    assert!((found - expected).abs() < 0.05 * expected, "{found} and not {expected}");
+    Ok(())
 }

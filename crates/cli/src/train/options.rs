@@ -213,6 +213,11 @@ impl Options {
         if !decay.is_finite() || *decay < 0.0 {
             return Err(Error::invalid(format!("`--decay` is {decay}"), "give 0 or a number above it"));
         }
+        let (batch, accumulate) = (self.pace.batch.get(), self.pace.accumulate.get());
+        if batch.checked_mul(accumulate).is_none_or(|rows| u32::try_from(rows).is_err()) {
+            let message = format!("a step of {batch} rows {accumulate} times has more rows than can be counted");
+            return Err(Error::invalid(message, "give fewer by `--batch` or `--accumulate`"));
+        }
         if self.length < 2 {
             let message = format!("no token follows another one in rows of {}", self.length);
             return Err(Error::invalid(message, "give rows of at least two tokens"));

@@ -150,7 +150,7 @@ impl Run<'_> {
     fn batches(&self, made: u64) -> Result<Vec<Vec<usize>>> {
         let (batch, accumulate) = (self.plan.pace.batch.get(), self.plan.pace.accumulate.get());
         let (count, mut order) = (self.rows.len(), None);
-        let first = made * (batch * accumulate) as u64;
+        let first = made.saturating_mul((batch * accumulate) as u64);
         let mut row = |at: u64| -> Result<usize> {
             let epoch = at / count as u64;
             if order.as_ref().is_none_or(|(known, _)| *known != epoch) {

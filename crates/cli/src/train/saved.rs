@@ -14,6 +14,7 @@ use tacit_record::{Chart, Record, Recorder};
 use super::options::Options;
 use super::output::Written;
 use crate::decoding::source::Source;
+use crate::overwriting::spare;
 
 /// The folder beside the output, and the record of the run.
 pub(super) struct Saved {
@@ -67,8 +68,17 @@ impl Saved {
             );
             return Err(Error::invalid(message, "give the same options to go on, or remove the folder to begin anew"));
         }
-        let record = options.record.clone().unwrap_or_else(|| folder.join("record.jsonl"));
         let made = latest.as_ref().map_or(0, |run| run.step);
+        let read = || [&options.model, &options.data].into_iter().chain(&options.evaluate).chain(&of_text);
+        // A record begins in the place of another one, and a run that goes on has drawn before.
+        spare(&[&options.record, &options.svg].into_iter().flatten().collect::<Vec<_>>(), read())?;
+        if made == 0 {
+            options.overwriting.check(&options.svg, read())?;
+        }
+        if options.record.is_some() && options.record == options.svg {
+            return Err(Error::invalid("the record and the drawing are one file", "give each a place of its own"));
+        }
+        let record = options.record.clone().unwrap_or_else(|| folder.join("record.jsonl"));
         let recorder = if made == 0 { Recorder::create(record) } else { Recorder::resume(record, made) }?;
         drop(new);
         Ok(Self { folder, _lock: lock, rotation, recorder, latest, notes, svg: options.svg.clone() })

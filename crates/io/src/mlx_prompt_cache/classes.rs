@@ -53,13 +53,16 @@ impl StoredCache {
                 let (keep, max_size, index) = (keep?, max_size?, of(5, index, Node::into_count)?);
                 within(3, "tokens that stay", keep, max_size)?;
                 within(5, "slots", index, capacity(held.as_ref()))?;
-                Self::Rotating { held, offset: offset?, keep, max_size, index }
+                let offset = offset?;
+                within(2, "tokens", offset, LONGEST)?;
+                Self::Rotating { held, offset, keep, max_size, index }
             }
             "ChunkedKVCache" => {
                 let [keys, values, offset, chunk_size, start] = state.parts()?;
                 let held = held(keys, values)?;
                 let (offset, chunk_size) = (of(2, offset, Node::into_count)?, of(3, chunk_size, Node::into_count)?);
                 let start = of(4, start, Node::into_count)?;
+                within(2, "tokens", offset, LONGEST)?;
                 within(4, "tokens that are gone", start, offset)?;
                 within(2, "tokens", offset - start, capacity(held.as_ref()))?;
                 Self::Chunked { held, offset, chunk_size, start }
@@ -242,6 +245,9 @@ fn per_sequence(held: Option<&StoredBuffers>, arrays: [Node; 2]) -> Found<[Array
     Ok([offset, left_padding])
 }
 
+/// No text has more tokens; positions behind it still have a number.
+const LONGEST: i32 = 1 << 30;
+
 /// Slots, of which a cache without any leaves no trace.
 fn arrays(state: Node) -> Found<StoredCache> {
     let Node::Branch(mut parts) = state else { return Err(Fault::new("it has no parts, and its class has three")) };
@@ -252,9 +258,19 @@ fn arrays(state: Node) -> Found<StoredCache> {
     }
     let slots = of(0, slots, |slots| {
         let slots = slots.list()?.into_iter().enumerate();
-        slots.map(|(place, slot)| of(place, slot, Node::into_option)).collect::<Found<_>>()
+        slots.map(|(place, slot)| of(place, slot, Node::into_option)).collect::<Found<Vec<Option<Array>>>>()
     })?;
     let [left_padding, lengths] =
         [(1, left_padding), (2, lengths)].map(|(place, node)| of(place, node, Node::into_option));
-    Ok(StoredCache::Arrays { slots, left_padding: left_padding?, lengths: lengths? })
+    let (left_padding, lengths) = (left_padding?, lengths?);
+    let batch = slots.iter().flatten().find_map(|slot| slot.shape().first().copied());
+    for (place, array) in [("1", &left_padding), ("2", &lengths)] {
+        let Some(array) = array else { continue };
+        let batch = batch.or_else(|| array.shape().first().copied()).unwrap_or(0);
+        let (found, expected) = (Aval::from(array), Aval::new(&[batch], Dtype::Int32));
+        if found != expected {
+            return Err(Fault::at(place, format!("it is {found}, and {expected} of {batch} sequences")));
+        }
+    }
+    Ok(StoredCache::Arrays { slots, left_padding, lengths })
 }

@@ -67,8 +67,9 @@ impl StoredCache {
             }
             &Self::Batch { ref held, ref offset, ref left_padding, index } => {
                 let (padding, offset) = (left_padding.as_slice::<i32>(), offset.as_slice::<i32>());
-                let expected: Vec<i32> = padding.iter().map(|padding| index - padding).collect();
-                if offset != expected {
+                let is_said =
+                    |(padding, offset): (&i32, &i32)| i64::from(index) - i64::from(*padding) == i64::from(*offset);
+                if padding.len() != offset.len() || !padding.iter().zip(offset).all(is_said) {
                     return Err(Error::invalid(
                         format!("a batch of {index} slots, padded by {padding:?}, is said to have {offset:?} tokens"),
                         "finish its prompt by `finalize` before it is saved",

@@ -60,9 +60,7 @@ where
     let steps = Steps::new(step, state);
     let ended = prompts.iter().map(|_| None).collect();
     let mut engine = Plain { steps, sampler, sampling, lookahead: options.lookahead, next: None, ended };
-    if options.max_tokens > 0 {
-        engine.prefill(prompts, options)?;
-    }
+    engine.prefill(prompts, options)?;
     let count = prompts.iter().map(|prompt| prompt.as_ref().len()).sum();
     Ok(Generation::new(Box::new(engine), options, prompts.len(), count, clock))
 }

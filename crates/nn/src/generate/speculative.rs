@@ -95,11 +95,9 @@ where
     let sampling = sampler.start(options.seed, &[prompt])?;
     let mut engine =
         Speculative { model: Behind::new(Steps::new(step, state)), draft: Box::new(draft), most, sampler, sampling };
-    if options.max_tokens > 0 {
-        engine.model.reserve(most, options)?;
-        engine.draft.start(prompt, options)?;
-        engine.model.prefill(prompt, options)?;
-    }
+    engine.model.reserve(most, options)?;
+    engine.draft.start(prompt, options)?;
+    engine.model.prefill(prompt, options)?;
     Ok(Generation::new(Box::new(engine), options, 1, prompt.len(), clock))
 }
 

@@ -369,3 +369,21 @@ fn layers_forget_all_or_none() -> Result<()> {
     assert_eq!(layers.iter().map(|layer| layer.0).collect::<Vec<_>>(), [3, 0]);
     Ok(())
 }
+
+/// Only what was made may be unknown to a draft: a prompt is what the model says of it, and nothing of another one.
+#[test]
+fn a_token_of_the_prompt_that_a_model_does_not_know_is_shown_to_it() -> Result<()> {
+    let known = |table: Array| {
+        let mut step = bigram(table.clone());
+        move |tokens: &Array, seen: &mut Seen| match tokens.max(None)?.item_cast::<i32>() < table.dim(0) {
+            true => step(tokens, seen),
+            false => Err(Error::invalid("an unknown token", "give known ones")),
+        }
+    };
+    let prompt = [0u32, 1, 7];
+    let mut drafts = Seen::new(1)?;
+    let draft = DraftModel::new(bigram(noise(9, 2)?), &mut drafts, 3);
+    let found = speculate(known(noise(3, 1)?), &mut Seen::new(1)?, draft, &prompt, &options(3)).and_then(ids);
+    assert!(found.is_err_and(|error| error.to_string().contains("an unknown token")));
+    Ok(())
+}

@@ -80,8 +80,10 @@ template <> struct Rule<NEAREST_RULE> {
   template <class E> static TACIT_FN Stored stored(E e, Found found) { return Stored{exact_div(found.high, e.top()), 0.0f, 0}; }
   template <class E> static TACIT_FN Coder coder(E, Stored stored) {
     // The least scale is 1e-38, which a GPU may take for zero: its bits are compared, and its reciprocal is given.
-    bool is_least = (int)to_bits(stored.scale) < 0x006ce3ee;
-    return Coder{is_least ? from_bits(0x7e96769au) : exact_div(1.0f, stored.scale), 0.0f};
+    // A scale that is given may be negative.
+    u32 bits = to_bits(stored.scale), sign = bits & 0x80000000u;
+    bool is_least = (bits ^ sign) < 0x006ce3eeu;
+    return Coder{is_least ? from_bits(0x7e96769au | sign) : exact_div(1.0f, stored.scale), 0.0f};
   }
   template <class E> static TACIT_FN u32 code(E e, Coder coder, float x) { return e.nearest(exact_mul(x, coder.first)); }
 };
@@ -165,9 +167,10 @@ template <> struct Rule<BINARY_RULE> {
   enum { FINDS = MEAN };
   template <class E> static TACIT_FN Stored stored(E, Found found) { return Stored{found.high, 0.0f, 0}; }
   template <class E> static TACIT_FN Coder coder(E, Stored stored) { return Coder{stored.scale, 0.0f}; }
-  // By the bits: a GPU may take a subnormal number for a zero.
-  template <class E> static TACIT_FN u32 code(E, Coder, float x) {
-    return (u32)(to_bits(x) <= 0x7f800000u || to_bits(x) == 0x80000000u);
+  // By the bits: a GPU may take a subnormal number for a zero. A scale that is given may be negative.
+  template <class E> static TACIT_FN u32 code(E, Coder coder, float x) {
+    u32 bits = to_bits(x) ^ (coder.first < 0.0f ? 0x80000000u : 0u);
+    return (u32)(bits <= 0x7f800000u || bits == 0x80000000u);
   }
 };
 
