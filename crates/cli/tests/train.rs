@@ -229,14 +229,6 @@ fn what_cannot_be_trained_is_said() {
             help: give 0 or a number above it
         "#]],
     );
-    folder.refused(
-        &with(&["--batch", "18446744073709551615"]),
-        "adapter",
-        expect![[r#"
-            error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
-            help: give fewer by `--batch` or `--accumulate`
-        "#]],
-    );
     folder.refused(&with(&["--layers", "no.such.weight"]), "adapter", expect![[r#"
         error: no.such.weight names no matrix of the model
         help: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
@@ -295,6 +287,18 @@ fn what_cannot_be_trained_is_said() {
     assert_eq!(folder.run(&["--lora", "4", "--dora", "4"], "adapter").status.code(), Some(2));
     assert_eq!(folder.run(&["--lora", "0"], "adapter").status.code(), Some(2));
     assert!(!folder.at("adapter").exists());
+}
+
+#[test]
+fn rows_that_cannot_be_counted_are_refused() {
+    Folder::new("batch").refused(
+        &["--lora", "4", "--batch", "18446744073709551615"],
+        "adapter",
+        expect![[r#"
+            error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
+            help: give fewer by `--batch` or `--accumulate`
+        "#]],
+    );
 }
 
 /// Not even with `--force`: what a command reads is never replaced, and a file that is no record is none.

@@ -64,6 +64,9 @@ impl Drop for Inside {
     }
 }
 
+/// What was put into the graph, and what it gave.
+type Called<F> = (Rc<CalledAgain<F>>, Result<Vec<Array>>);
+
 /// What is called again for a gradient.
 pub(super) type Body = Box<dyn Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync>;
 
@@ -86,7 +89,7 @@ where
     F: Fn(A) -> Result<O, E> + 'static,
     T: Tree,
 {
-    let called = |keyed, leaves: &[Array]| -> Result<(Rc<CalledAgain<F>>, Result<Vec<Array>>)> {
+    let called = |keyed, leaves: &[Array]| -> Result<Called<F>> {
         let function = NodeFunction::new(f, opened);
         let resident = Resident::new(CalledAgain { function, keyed, drew: Cell::new(false) });
         let node = resident.get()?;

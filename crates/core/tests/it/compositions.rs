@@ -225,7 +225,7 @@ const CAPTURING: [(&str, Capturing); 5] = [
 fn what_a_transform_leaves_is_captured_with_its_derivative() {
     let _scopes = with_handlers(Registry::new().with::<multiply_left>().with::<broadcast_left>());
     let x = matrix(3, 2);
-    let mut wrong = String::new();
+    let mut wrong = Vec::new();
     for before in &TRANSFORMS {
         let slope = |x: f32| if before.name == "grad" { 4.0 * x * x } else { 2.0 * x * x * x };
         let expected: f32 = numbers(&x).into_iter().map(|x| 3.0 * slope(x)).sum();
@@ -250,10 +250,10 @@ fn what_a_transform_leaves_is_captured_with_its_derivative() {
             for (around, outcome) in outcomes {
                 let found = outcome.map(|found| numbers(&found)).map_err(|error| message(&error));
                 if found != Ok(vec![expected]) {
-                    wrong += &format!("{around}, {} and then {name}: {found:?} and not {expected}\n", before.name);
+                    wrong.push(format!("{around}, {} and then {name}: {found:?} and not {expected}", before.name));
                 }
             }
         }
     }
-    assert_eq!(wrong, "");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -352,11 +352,11 @@ fn second_derivatives_of_what_takes_indices_or_draws() -> Result<()> {
     };
     random::seed(3)?;
     let kept = twice(|x| Ok(masked(&x)?.0))?;
-    assert!(kept.iter().all(|&number| number == 0.0 || number == 2.0), "{kept:?}");
+    assert!(kept.iter().all(|number| [0.0, 2.0].contains(number)), "{kept:?}");
     let chosen = twice(|x| {
         let rows = Array::from_slice(&[2i32, 0, 2], &[3]);
         let mut taken = checkpoint(|(x, rows): (Array, Array)| x.take_axis(rows, 0)?.square());
-        Ok(taken.call((x, rows))?.dense()?)
+        taken.call((x, rows))?.dense()
     })?;
     assert_eq!(chosen, [2.0, 0.0, 4.0]);
     Ok(())

@@ -111,7 +111,7 @@ impl Subject {
 
     fn mapped_values(&self, mapped: &Mapped) -> Result<Vec<Array>> {
         let run = self.op.run;
-        dense(vmap(mapped.clone(), 0, move |operands: Vec<Array>| run(&operands)).call(self.stacked(mapped)?)?)
+        dense(&vmap(mapped.clone(), 0, move |operands: Vec<Array>| run(&operands)).call(self.stacked(mapped)?)?)
     }
 
     /// The gradients of each example.
@@ -122,7 +122,7 @@ impl Subject {
     /// The gradients of each example, mapped.
     fn mapped_gradients(&self, mapped: &Mapped) -> Result<Vec<Array>> {
         let gradient = |operands: Vec<Array>| self.gradient(&operands);
-        dense(vmap(mapped.clone(), 0, gradient).call(self.stacked(mapped)?)?)
+        dense(&vmap(mapped.clone(), 0, gradient).call(self.stacked(mapped)?)?)
     }
 
     /// The sum of the losses of all examples.
@@ -199,7 +199,7 @@ fn reversed(array: &Array) -> Result<Array> {
     Ok(reversed.contiguous()?)
 }
 
-fn dense(values: Vec<Value>) -> Result<Vec<Array>> {
+fn dense(values: &[Value]) -> Result<Vec<Array>> {
     values.iter().map(Value::dense).collect()
 }
 
@@ -233,7 +233,7 @@ fn difference(found: &[Array], expected: &[Array], tolerance: f64) -> Result<Opt
             _ => relative_error(found, expected)?,
         };
         if error.is_nan() || error > tolerance {
-            return Ok(Some(format!("result {i} is off by {error:.1e}: {:?} and not {:?}", found, expected)));
+            return Ok(Some(format!("result {i} is off by {error:.1e}: {found:?} and not {expected:?}")));
         }
     }
     Ok(None)
@@ -242,7 +242,7 @@ fn difference(found: &[Array], expected: &[Array], tolerance: f64) -> Result<Opt
 /// What the transforms gave that is not as it should be.
 #[derive(Default)]
 struct Findings {
-    wrong: String,
+    wrong: Vec<String>,
     compared: usize,
 }
 
@@ -251,8 +251,8 @@ impl Findings {
         let tolerance = if op.name.ends_with("float16]") { HALF_TOLERANCE } else { TOLERANCE };
         match outcome.and_then(|[found, expected]| difference(&found, &expected, tolerance)) {
             Ok(None) => self.compared += 1,
-            Ok(Some(difference)) => self.wrong += &format!("{}, {what}: {difference}\n", op.name),
-            Err(error) => self.wrong += &format!("{}, {what}: {error}\n", op.name),
+            Ok(Some(difference)) => self.wrong.push(format!("{}, {what}: {difference}", op.name)),
+            Err(error) => self.wrong.push(format!("{}, {what}: {error}", op.name)),
         }
     }
 }
@@ -289,5 +289,5 @@ fn every_op_is_as_one_example_after_the_other() {
     }
     println!("{} comparisons", findings.compared);
     assert!(findings.compared > 8000, "{}", findings.compared);
-    assert_eq!(findings.wrong, "");
+    assert!(findings.wrong.is_empty(), "{}", findings.wrong.join("\n"));
 }
