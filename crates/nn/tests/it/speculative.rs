@@ -375,9 +375,11 @@ fn layers_forget_all_or_none() -> Result<()> {
 fn a_token_of_the_prompt_that_a_model_does_not_know_is_shown_to_it() -> Result<()> {
     let known = |table: Array| {
         let mut step = bigram(table.clone());
-        move |tokens: &Array, seen: &mut Seen| match tokens.max(None)?.item_cast::<i32>() < table.dim(0) {
-            true => step(tokens, seen),
-            false => Err(Error::invalid("an unknown token", "give known ones")),
+        move |tokens: &Array, seen: &mut Seen| {
+            if tokens.max(None)?.item_cast::<i32>() < table.dim(0) {
+                return step(tokens, seen);
+            }
+            Err(Error::invalid("an unknown token", "give known ones"))
         }
     };
     let prompt = [0u32, 1, 7];
