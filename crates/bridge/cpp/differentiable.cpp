@@ -1,0 +1,284 @@
+// A graph made such that MLX differentiates it rightly: what it has wrong is written as other ops.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <unordered_set>
+
+#include "bridge.h"
+#include "graph.h"
+#include "params.h"
+#include "ranges.h"
+
+namespace tacit {
+
+namespace {
+
+// A pad with a width for every axis, which is how MLX's vjp reads the widths of any.
+class Padding {
+ public:
+  explicit Padding(const array& padded)
+      : stream_(padded.primitive().stream()), axes_(padded.ndim()), low_(padded.ndim(), 0), high_(padded.ndim(), 0) {
+    std::iota(axes_.begin(), axes_.end(), 0);
+    auto [axes, low, high] = static_cast<mlx::core::Pad&>(padded.primitive()).state();
+    for (size_t i = 0; i < axes.size(); ++i) {
+      auto axis = axes[i] < 0 ? axes[i] + static_cast<int>(padded.ndim()) : axes[i];
+      low_[axis] += low[i];
+      high_[axis] += high[i];
+      of_all_axes_ &= axis == static_cast<int>(i);
+    }
+  }
+
+  bool of_all_axes() const {
+    return of_all_axes_;
+  }
+
+  array around(const array& x, const array& value) const {
+    return mlx::core::pad(x, axes_, low_, high_, value, "constant", stream_);
+  }
+
+  // A choice between the array and the value: MLX's derivatives of a pad are those of its array alone, and go behind their lists
+  // where the value has one.
+  array choosing(const array& x, const array& value) const {
+    auto inside = around(mlx::core::full(x.shape(), true, mlx::core::bool_, stream_), array(false));
+    auto zero = mlx::core::zeros({}, x.dtype(), stream_);
+    return mlx::core::where(inside, around(x, zero), value, stream_);
+  }
+
+ private:
+  mlx::core::Stream stream_;
+  std::vector<int> axes_;
+  Shape low_;
+  Shape high_;
+  bool of_all_axes_ = true;
+};
+
+// A choice of the elements that the mask puts where they go: MLX counts those of all examples in one row, as if each used up its
+// own.
+array chosen_by_mask(const array& scattered) {
+  const auto& into = scattered.inputs()[0];
+  const auto& source = scattered.inputs()[2];
+  auto stream = scattered.primitive().stream();
+  if (source.size() == 0 || into.size() == 0) {
+    return mlx::core::copy(into, stream);
+  }
+  auto examples = into.shape(0);
+  auto rows = [&](const array& value) { return mlx::core::reshape(value, {examples, -1}, stream); };
+  auto mask = mlx::core::stop_gradient(scattered.inputs()[1], stream);
+  mask = rows(mlx::core::broadcast_to(mask, into.shape(), stream));
+  auto elements = rows(source);
+  auto last = array(static_cast<int>(elements.shape(1)) - 1);
+  auto counted = mlx::core::cumsum(mlx::core::astype(mask, mlx::core::int32, stream), 1, false, false, stream);
+  auto taken = mlx::core::take_along_axis(elements, mlx::core::minimum(counted, last, stream), 1, stream);
+  return mlx::core::reshape(mlx::core::where(mask, taken, rows(into), stream), into.shape(), stream);
+}
+
+// A slice whose ends are not those of what it leaves, with its own; nothing for any other node.
+std::optional<array> of_own_ends(const array& node) {
+  const auto& from = node.inputs();
+  if (auto* slice = made_by<mlx::core::Slice>(node)) {
+    auto [start, end, strides] = slice->state();
+    if (Ranges::are_said(start, end, strides, from[0].shape(), node.shape())) {
+      return std::nullopt;
+    }
+    auto own = Ranges::of(start, strides, from[0].shape(), node.shape());
+    return mlx::core::slice(from[0], own.from, own.to, own.by, slice->stream());
+  }
+  auto* update = made_by<mlx::core::SliceUpdate>(node);
+  if (update == nullptr) {
+    return std::nullopt;
+  }
+  auto [kind, start, end, strides] = update->state();
+  if (Ranges::are_said(start, end, strides, node.shape(), from[1].shape())) {
+    return std::nullopt;
+  }
+  auto own = Ranges::of(start, strides, node.shape(), from[1].shape());
+  auto put = [&, kind = kind](auto with) { return with(from[0], from[1], own.from, own.to, own.by, update->stream()); };
+  namespace mx = mlx::core;
+  using Put = array (*)(const array&, const array&, Shape, Shape, Shape, mx::StreamOrDevice);
+  switch (kind) {
+    case mx::SliceUpdate::Sum:
+      return put(static_cast<Put>(mx::slice_update_add));
+    case mx::SliceUpdate::Prod:
+      return put(static_cast<Put>(mx::slice_update_prod));
+    case mx::SliceUpdate::Max:
+      return put(static_cast<Put>(mx::slice_update_max));
+    case mx::SliceUpdate::Min:
+      return put(static_cast<Put>(mx::slice_update_min));
+    default:
+      return put(static_cast<Put>(mx::slice_update));
+  }
+}
+
+// The extent of a Hadamard transform's axis without its factors of two: MLX has matrices of 12, 20 and 28 as well.
+int odd_part(const array& node) {
+  auto extent = node.shape(-1);
+  while (extent % 2 == 0) {
+    extent /= 2;
+  }
+  return extent;
+}
+
+// A Hadamard transform whose matrix is not symmetric, which MLX takes every one for where it transposes it, as a product with
+// that matrix and one that is.
+array by_factors(const array& transformed) {
+  auto& hadamard = static_cast<mlx::core::Hadamard&>(transformed.primitive());
+  auto stream = hadamard.stream();
+  auto rows = 4 * odd_part(transformed);
+  auto apart = transformed.shape();
+  apart.back() = rows;
+  apart.push_back(transformed.shape(-1) / rows);
+  auto x = mlx::core::reshape(transformed.inputs()[0], apart, stream);
+  x = mlx::core::hadamard_transform(x, hadamard.state(), stream);
+  auto matrix = mlx::core::hadamard_transform(mlx::core::eye(rows, x.dtype(), stream), 1.0f, stream);
+  auto product = mlx::core::matmul(mlx::core::transpose(matrix, {1, 0}, stream), x, stream);
+  return mlx::core::reshape(product, transformed.shape(), stream);
+}
+
+// A product of blocks that float masks multiply, as the products that it is: MLX multiplies the gradient of the mask of the
+// result by the mask.
+std::optional<array> of_whole_masks(const array& node) {
+  auto* masked = made_by<mlx::core::BlockMaskedMM>(node);
+  const auto& from = node.inputs();
+  if (masked == nullptr ||
+      std::all_of(from.begin() + 2, from.end(), [](const array& mask) { return mask.dtype() == mlx::core::bool_; })) {
+    return std::nullopt;
+  }
+  auto stream = masked->stream();
+  auto block = masked->state();
+  auto times = [&](const array& matrix, const array& mask) {
+    auto whole = mlx::core::repeat(mlx::core::repeat(mask, block, -2, stream), block, -1, stream);
+    auto end = whole.shape();
+    std::copy(matrix.shape().end() - 2, matrix.shape().end(), end.end() - 2);
+    whole = mlx::core::slice(whole, Shape(end.size(), 0), end, stream);
+    return mlx::core::multiply(matrix, mlx::core::astype(whole, matrix.dtype(), stream), stream);
+  };
+  auto [left, right] = std::pair(from[0], from[1]);
+  if (from.size() > 3) {
+    left = times(left, from[from.size() - 2]);
+    right = times(right, from[from.size() - 1]);
+  }
+  auto product = mlx::core::matmul(left, right, stream);
+  return from.size() % 2 == 1 ? times(product, from[2]) : product;
+}
+
+// A running maximum or minimum as the elements that it is: MLX's gradient writes behind its array where an element is NaN, and its
+// tangent has no rule.
+std::optional<array> by_places(const array& node) {
+  namespace mx = mlx::core;
+  auto* scan = made_by<mx::Scan>(node);
+  if (scan == nullptr || node.size() == 0) {
+    return std::nullopt;
+  }
+  auto [kind, axis, reverse, inclusive] = scan->state();
+  if (kind != mx::Scan::Max && kind != mx::Scan::Min) {
+    return std::nullopt;
+  }
+  auto stream = scan->stream();
+  const auto& x = node.inputs()[0];
+  using Running = array (*)(const array&, int, bool, bool, mx::StreamOrDevice);
+  Running most = mx::cummax, least = mx::cummin;
+  auto running = kind == mx::Scan::Max ? most : least;
+  auto constant = mx::stop_gradient(x, stream);
+  auto found = running(constant, axis, reverse, true, stream);
+  auto nan = mx::logical_and(mx::isnan(constant, stream), mx::isnan(found, stream), stream);
+  auto is_found = mx::logical_or(mx::equal(constant, found, stream), nan, stream);
+  auto count = x.shape(axis);
+  Shape along(x.ndim(), 1);
+  along[axis] = count;
+  auto places = mx::reshape(mx::arange(0, count, mx::int32, stream), along, stream);
+  auto first = array(reverse ? count - 1 : 0);
+  auto latest = reverse ? least : most;
+  auto taken = latest(mx::where(is_found, places, first, stream), axis, reverse, true, stream);
+  auto elements = mx::take_along_axis(x, taken, axis, stream);
+  if (inclusive) {
+    return elements;
+  }
+  Shape from(x.ndim(), 0);
+  auto to = x.shape();
+  (reverse ? from[axis] : to[axis]) += reverse ? 1 : -1;
+  auto others = mx::slice(elements, from, to, stream);
+  along = x.shape();
+  along[axis] = 1;
+  auto before = std::numeric_limits<float>::infinity() * (kind == mx::Scan::Max ? -1 : 1);
+  auto none = mx::full(along, array(before, x.dtype()), stream);
+  return mx::concatenate(
+      reverse ? std::vector<array>{others, none} : std::vector<array>{none, others}, axis, stream);
+}
+
+// Whether integers, or what a cast makes of floats, come of what may have a derivative: MLX takes cotangents back through casts,
+// and refuses indices that come of an argument.
+bool is_step(const array& node) {
+  return !mlx::core::issubdtype(node.dtype(), mlx::core::inexact) && node.siblings().empty() &&
+      is_of_mlx(node.primitive()) && (node.dtype() != mlx::core::bool_ || made_by<mlx::core::AsType>(node));
+}
+
+// The same behind a stop.
+array stopped(const array& node) {
+  auto same = array(node.shape(), node.dtype(), node.primitive_ptr(), node.inputs());
+  return mlx::core::stop_gradient(same, node.primitive().stream());
+}
+
+// MLX multiplies the gradient of what fills an array by that itself.
+array copied(const array& filled) {
+  auto stream = filled.primitive().stream();
+  return mlx::core::copy(mlx::core::astype(filled.inputs()[0], filled.dtype(), stream), stream);
+}
+
+}  // namespace
+
+void make_differentiable(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  // What has a derivative by the inputs.
+  std::unordered_set<uintptr_t> reached;
+  for (const auto& input : inputs) {
+    reached.insert(input.id());
+  }
+  std::vector<std::pair<array, array>> rewritten;
+  each_dependent(inputs, outputs, [&](const array& node) {
+    const auto& from = node.inputs();
+    if (std::none_of(from.begin(), from.end(), [&](const array& input) { return reached.contains(input.id()); })) {
+      return;
+    }
+    if (is_step(node)) {
+      rewritten.emplace_back(node, stopped(node));
+      return;
+    }
+    reached.insert(node.id());
+    if (made_by<mlx::core::Pad>(node)) {
+      Padding padding(node);
+      if (reached.contains(from[1].id())) {
+        rewritten.emplace_back(node, padding.choosing(from[0], from[1]));
+      } else if (!padding.of_all_axes()) {
+        rewritten.emplace_back(node, padding.around(from[0], from[1]));
+      }
+    } else if (made_by<mlx::core::MaskedScatter>(node)) {
+      rewritten.emplace_back(node, chosen_by_mask(node));
+    } else if (made_by<mlx::core::Full>(node)) {
+      rewritten.emplace_back(node, copied(node));
+    } else if (made_by<mlx::core::Hadamard>(node) && odd_part(node) > 1) {
+      rewritten.emplace_back(node, by_factors(node));
+    } else if (auto whole = of_whole_masks(node)) {
+      rewritten.emplace_back(node, *whole);
+    } else if (auto elements = by_places(node)) {
+      rewritten.emplace_back(node, *elements);
+    } else if (auto own = of_own_ends(node)) {
+      rewritten.emplace_back(node, *own);
+    }
+  });
+  std::vector<array> evaluated;
+  for (auto& [node, other] : rewritten) {
+    if (!other.has_primitive()) {
+      other = mlx::core::copy(other, node.primitive().stream());
+    }
+    // Nothing is computed behind an array with data.
+    if (has_data(node)) {
+      evaluated.push_back(other);
+    }
+  }
+  mlx::core::eval(evaluated);
+  for (auto& [node, other] : rewritten) {
+    become(node, other);
+  }
+}
+
+}  // namespace tacit
