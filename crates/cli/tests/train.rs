@@ -289,6 +289,17 @@ fn what_cannot_be_trained_is_said() {
     assert!(!folder.at("adapter").exists());
 }
 
+/// Nothing of a step that made NaN is saved or written.
+#[test]
+fn a_step_that_is_not_finite_ends_the_run() {
+    let folder = Folder::new("infinite");
+    let run = folder.run(&["--lora", "4", "--rate", "1e30", "--warmup", "0", "--steps", "5"], "adapter");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert!(said.contains("of step ") && (said.contains("NaN") || said.contains("inf")), "{said}");
+    assert!(!folder.at("adapter").exists());
+}
+
 #[test]
 fn rows_that_cannot_be_counted_are_refused() {
     Folder::new("batch").refused(
