@@ -19,3 +19,18 @@ pub(crate) fn tangents(primals: &[Array], tangents: &[Array], f: &Function<'_>) 
     let (_, changes) = jvp(primals, tangents, f)?;
     changes.iter().map(Value::dense).collect()
 }
+
+/// A function of `primals` as one of the `chosen` alone.
+pub(crate) fn of_chosen<'f>(
+    primals: &'f [Array],
+    chosen: &'f [usize],
+    f: impl Fn(&[Array]) -> Result<Vec<Array>> + 'f,
+) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'f {
+    move |given| {
+        let mut all = primals.to_vec();
+        for (&at, array) in chosen.iter().zip(given) {
+            all[at] = array;
+        }
+        f(&all)
+    }
+}

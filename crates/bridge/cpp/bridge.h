@@ -73,6 +73,11 @@ inline AxisSink axis_sink(std::vector<int>& axes) {
 
 using ArrayFunction = std::function<std::vector<array>(const std::vector<array>&)>;
 
+// Whether an array may have a derivative.
+inline bool is_inexact(const array& value) {
+  return mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
+}
+
 // Results that MLX can tell apart: one that is there already, or that a stop_gradient made, becomes a copy, which is only a
 // node. MLX's vjp counts one array once and passes over a stop_gradient, so that cotangents go to the wrong results, and
 // its vmap moves the axis of one array once for each result that it is.
@@ -83,6 +88,9 @@ ArrayFunction distinct_results(ArrayFunction function);
 
 // Rewrites what MLX differentiates wrongly among the nodes between `inputs` and `outputs`, each to ops that it does rightly.
 void make_differentiable(const std::vector<array>& inputs, const std::vector<array>& outputs);
+
+// The same of what MLX maps wrongly in whatever dtype, and gives no rule of ours.
+void make_mappable(const std::vector<array>& inputs, const std::vector<array>& outputs);
 
 // MLX's vjp and jvp with what it has wrong or not at all put right; the primals are inexact, each cotangent or tangent one of a
 // result or primal. What is computed of a transform around them keeps its marks.

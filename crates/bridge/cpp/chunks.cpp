@@ -21,10 +21,6 @@ array rows_of(const array& all, int begin, int end) {
   return mlx::core::slice(all, std::move(from), std::move(to));
 }
 
-bool is_inexact(const array& value) {
-  return mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
-}
-
 // The arguments of one call, for which nothing is computed before `before` is.
 std::vector<array> chunk_of(
     const std::vector<array>& args, size_t sliced, int begin, int end, const std::vector<array>& before) {

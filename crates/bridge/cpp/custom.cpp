@@ -190,7 +190,7 @@ Vjp mapped_vjp(Vjp vjp, const std::vector<int>& axes) {
     for (size_t i = 0; i < primals.size(); ++i) {
       if (axes[i] >= 0) {
         gradients[i] = mlx::core::moveaxis(gradients[i], 0, axes[i]);
-      } else if (mlx::core::issubdtype(primals[i].dtype(), mlx::core::inexact)) {
+      } else if (is_inexact(primals[i])) {
         gradients[i] = mlx::core::sum(gradients[i], 0);
       } else {
         gradients[i] = mlx::core::zeros_like(primals[i]);

@@ -15,7 +15,7 @@ namespace {
 std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums) {
   std::vector<int> chosen;
   for (auto argnum : argnums) {
-    if (mlx::core::issubdtype(primals.at(argnum).dtype(), mlx::core::inexact)) {
+    if (is_inexact(primals.at(argnum))) {
       chosen.push_back(argnum);
     }
   }

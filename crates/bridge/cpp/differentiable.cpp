@@ -1,4 +1,4 @@
-// A graph made such that MLX differentiates it rightly: what it has wrong is written as other ops.
+// A graph made such that MLX differentiates and maps it rightly: what it has wrong is written as other ops.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -14,7 +14,7 @@ namespace tacit {
 
 namespace {
 
-// A pad with a width for every axis, which is how MLX's vjp reads the widths of any.
+// A pad with a width for every axis, which is how MLX's vjp reads the widths of any, and its vmap the axes.
 class Padding {
  public:
   explicit Padding(const array& padded)
@@ -25,7 +25,7 @@ class Padding {
       auto axis = axes[i] < 0 ? axes[i] + static_cast<int>(padded.ndim()) : axes[i];
       low_[axis] += low[i];
       high_[axis] += high[i];
-      of_all_axes_ &= axis == static_cast<int>(i);
+      of_all_axes_ &= axes[i] == static_cast<int>(i);
     }
   }
 
@@ -209,7 +209,7 @@ std::optional<array> by_places(const array& node) {
 // Whether integers, or what a cast makes of floats, come of what may have a derivative: MLX takes cotangents back through casts,
 // and refuses indices that come of an argument.
 bool is_step(const array& node) {
-  return !mlx::core::issubdtype(node.dtype(), mlx::core::inexact) && node.siblings().empty() &&
+  return !is_inexact(node) && node.siblings().empty() &&
       is_of_mlx(node.primitive()) && (node.dtype() != mlx::core::bool_ || made_by<mlx::core::AsType>(node));
 }
 
@@ -223,6 +223,54 @@ array stopped(const array& node) {
 array copied(const array& filled) {
   auto stream = filled.primitive().stream();
   return mlx::core::copy(mlx::core::astype(filled.inputs()[0], filled.dtype(), stream), stream);
+}
+
+// What stands for a node that MLX maps wrongly.
+std::optional<array> mappable(const array& node) {
+  if (made_by<mlx::core::Pad>(node)) {
+    Padding padding(node);
+    return padding.of_all_axes() ? std::nullopt : std::optional(padding.around(node.inputs()[0], node.inputs()[1]));
+  }
+  return made_by<mlx::core::MaskedScatter>(node) ? chosen_by_mask(node) : of_own_ends(node);
+}
+
+// What stands for a node that MLX differentiates wrongly; `reached` is what has a derivative.
+std::optional<array> differentiable(const array& node, const std::unordered_set<uintptr_t>& reached) {
+  const auto& from = node.inputs();
+  if (made_by<mlx::core::Pad>(node) && reached.contains(from[1].id())) {
+    return Padding(node).choosing(from[0], from[1]);
+  }
+  if (made_by<mlx::core::Full>(node)) {
+    return copied(node);
+  }
+  if (made_by<mlx::core::Hadamard>(node) && odd_part(node) > 1) {
+    return by_factors(node);
+  }
+  if (auto whole = of_whole_masks(node)) {
+    return whole;
+  }
+  if (auto elements = by_places(node)) {
+    return elements;
+  }
+  return mappable(node);
+}
+
+// Makes nodes the results of what stands for them.
+void replace(std::vector<std::pair<array, array>> rewritten) {
+  std::vector<array> evaluated;
+  for (auto& [node, other] : rewritten) {
+    if (!other.has_primitive()) {
+      other = mlx::core::copy(other, node.primitive().stream());
+    }
+    // Nothing is computed behind an array with data.
+    if (has_data(node)) {
+      evaluated.push_back(other);
+    }
+  }
+  mlx::core::eval(evaluated);
+  for (auto& [node, other] : rewritten) {
+    become(node, other);
+  }
 }
 
 }  // namespace
@@ -244,41 +292,21 @@ void make_differentiable(const std::vector<array>& inputs, const std::vector<arr
       return;
     }
     reached.insert(node.id());
-    if (made_by<mlx::core::Pad>(node)) {
-      Padding padding(node);
-      if (reached.contains(from[1].id())) {
-        rewritten.emplace_back(node, padding.choosing(from[0], from[1]));
-      } else if (!padding.of_all_axes()) {
-        rewritten.emplace_back(node, padding.around(from[0], from[1]));
-      }
-    } else if (made_by<mlx::core::MaskedScatter>(node)) {
-      rewritten.emplace_back(node, chosen_by_mask(node));
-    } else if (made_by<mlx::core::Full>(node)) {
-      rewritten.emplace_back(node, copied(node));
-    } else if (made_by<mlx::core::Hadamard>(node) && odd_part(node) > 1) {
-      rewritten.emplace_back(node, by_factors(node));
-    } else if (auto whole = of_whole_masks(node)) {
-      rewritten.emplace_back(node, *whole);
-    } else if (auto elements = by_places(node)) {
-      rewritten.emplace_back(node, *elements);
-    } else if (auto own = of_own_ends(node)) {
-      rewritten.emplace_back(node, *own);
+    if (auto other = differentiable(node, reached)) {
+      rewritten.emplace_back(node, *other);
     }
   });
-  std::vector<array> evaluated;
-  for (auto& [node, other] : rewritten) {
-    if (!other.has_primitive()) {
-      other = mlx::core::copy(other, node.primitive().stream());
+  replace(std::move(rewritten));
+}
+
+void make_mappable(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  std::vector<std::pair<array, array>> rewritten;
+  each_dependent(inputs, outputs, [&](const array& node) {
+    if (auto other = mappable(node)) {
+      rewritten.emplace_back(node, *other);
     }
-    // Nothing is computed behind an array with data.
-    if (has_data(node)) {
-      evaluated.push_back(other);
-    }
-  }
-  mlx::core::eval(evaluated);
-  for (auto& [node, other] : rewritten) {
-    become(node, other);
-  }
+  });
+  replace(std::move(rewritten));
 }
 
 }  // namespace tacit

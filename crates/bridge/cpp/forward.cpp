@@ -12,14 +12,9 @@ namespace {
 
 // Stands in for a primitive while tangents are worked out. One without a rule, or whose rule is wrong, has the tangent that its
 // gradient says: the gradient is linear in its cotangents, and the gradient of that is the tangent.
-class Forward : public Standing {
+class Forward : public StandingAgain {
  public:
-  Forward(const array& node, bool has_right_rule) : Standing(node.primitive_ptr()), has_right_rule_(has_right_rule) {
-    for (const auto& result : node.outputs()) {
-      shapes_.push_back(result.shape());
-      dtypes_.push_back(result.dtype());
-    }
-  }
+  Forward(const array& node, bool has_right_rule) : StandingAgain(node), has_right_rule_(has_right_rule) {}
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
@@ -48,7 +43,7 @@ class Forward : public Standing {
  private:
   std::vector<array> transposed(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
-    auto outputs = array::make_arrays(shapes_, dtypes_, inner_, primals);
+    auto outputs = again(primals);
     auto gradient = distinct_results([&](const std::vector<array>& cotangents) {
       return inner_->vjp(primals, cotangents, argnums, outputs);
     });
@@ -61,8 +56,6 @@ class Forward : public Standing {
   }
 
   bool has_right_rule_;
-  std::vector<Shape> shapes_;
-  std::vector<Dtype> dtypes_;
 };
 
 // MLX's rule leaves the factors of `addmm` out, and takes the tangent of one of several greatest elements, whose gradients are shared.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
 
+#include "examples.h"
 #include "graph.h"
 #include "params.h"
 #include "standing.h"
@@ -15,28 +15,6 @@ namespace {
 namespace mx = mlx::core;
 
 using Batched = std::pair<std::vector<array>, std::vector<int>>;
-
-// The mapped axis first; for an operand that is not mapped, an axis of size 1.
-array to_front(const array& value, int axis, const mx::Stream& stream) {
-  return axis < 0 ? mx::expand_dims(value, 0, stream) : mx::moveaxis(value, axis, 0, stream);
-}
-
-// As `to_front`, and `size` long.
-array spread(const array& value, int axis, int size, const mx::Stream& stream) {
-  auto front = to_front(value, axis, stream);
-  auto shape = front.shape();
-  shape[0] = size;
-  return mx::broadcast_to(front, shape, stream);
-}
-
-int batch_size(const std::vector<array>& inputs, const std::vector<int>& axes) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (axes[i] >= 0) {
-      return inputs[i].shape(axes[i]);
-    }
-  }
-  throw std::invalid_argument("no operand is mapped");
-}
 
 bool any_mapped(const std::vector<int>& axes, size_t begin, size_t end) {
   return std::any_of(axes.begin() + begin, axes.begin() + end, [](int axis) { return axis >= 0; });

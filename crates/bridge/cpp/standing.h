@@ -45,4 +45,23 @@ class Standing : public Primitive {
   std::shared_ptr<Primitive> inner_;
 };
 
+// One that computes results of the avals of a node's.
+class StandingAgain : public Standing {
+ protected:
+  explicit StandingAgain(const array& node) : Standing(node.primitive_ptr()) {
+    for (const auto& result : node.outputs()) {
+      shapes_.push_back(result.shape());
+      dtypes_.push_back(result.dtype());
+    }
+  }
+
+  // The results of other operands of the same avals.
+  std::vector<array> again(const std::vector<array>& operands) const {
+    return array::make_arrays(shapes_, dtypes_, inner_, operands);
+  }
+
+  std::vector<Shape> shapes_;
+  std::vector<Dtype> dtypes_;
+};
+
 }  // namespace tacit

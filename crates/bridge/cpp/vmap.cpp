@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "bridge.h"
+#include "examples.h"
 #include "graph.h"
 #include "mlx/transforms_impl.h"
 #include "params.h"
@@ -21,37 +22,28 @@ struct Placement {
 
 // Stands in for an elementwise primitive between the two halves of a vmap. The operands are of one shape, since MLX records
 // every broadcast, so the rule is the same for all: the mapped axis goes first.
-class Elementwise : public Standing {
+class Elementwise : public StandingAgain {
  public:
-  Elementwise(const array& node) : Standing(node.primitive_ptr()) {
-    for (const auto& result : node.outputs()) {
-      dtypes_.push_back(result.dtype());
-    }
-  }
+  explicit Elementwise(const array& node) : StandingAgain(node) {}
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
-    auto mapped = std::find_if(axes.begin(), axes.end(), [](int axis) { return axis >= 0; }) - axes.begin();
-    auto front = [&](size_t operand) { return mlx::core::moveaxis(inputs[operand], axes[operand], 0, stream()); };
-    auto shape = front(mapped).shape();
+    auto size = batch_size(inputs, axes);
     std::vector<array> operands;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      operands.push_back(axes[i] >= 0 ? front(i) : mlx::core::broadcast_to(inputs[i], shape, stream()));
+      operands.push_back(spread(inputs[i], axes[i], size, stream()));
     }
-    std::vector<Shape> shapes(dtypes_.size(), shape);
+    std::vector<Shape> shapes(dtypes_.size(), operands[0].shape());
     return {
         array::make_arrays(std::move(shapes), dtypes_, inner_, operands), std::vector<int>(dtypes_.size(), 0)};
   }
-
- private:
-  std::vector<mlx::core::Dtype> dtypes_;
 };
 
-// Stands in for a slice that goes backwards. MLX's own rule gives what was recorded to `slice` again, where an end before
-// the first element reads as one counted from the last.
-class Backwards : public Standing {
+// Stands in for a slice. MLX's own rule gives what was recorded to `slice` again, where an end before the first element reads as one
+// counted from the last, and one that is not that of what is left leaves more.
+class ByRanges : public Standing {
  public:
-  Backwards(const array& node) : Standing(node.primitive_ptr()), shape_(node.shape()) {}
+  explicit ByRanges(const array& node) : Standing(node.primitive_ptr()), shape_(node.shape()) {}
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
@@ -72,14 +64,9 @@ using Adjust = void (*)(std::vector<array>& operands, std::vector<int>& axes, ml
 
 // Stands in for any other primitive of MLX's. Where its own rule is right for some operands and mapped axes alone, others are made
 // such; what it has no rule for is computed one example after the other.
-class Mapped : public Standing {
+class Mapped : public StandingAgain {
  public:
-  Mapped(const array& node, Adjust adjust) : Standing(node.primitive_ptr()), adjust_(adjust) {
-    for (const auto& result : node.outputs()) {
-      shapes_.push_back(result.shape());
-      dtypes_.push_back(result.dtype());
-    }
-  }
+  Mapped(const array& node, Adjust adjust) : StandingAgain(node), adjust_(adjust) {}
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
@@ -99,15 +86,14 @@ class Mapped : public Standing {
  private:
   std::pair<std::vector<array>, std::vector<int>> one_by_one(
       const std::vector<array>& inputs, const std::vector<int>& axes) {
-    auto mapped = std::find_if(axes.begin(), axes.end(), [](int axis) { return axis >= 0; }) - axes.begin();
-    auto count = inputs[mapped].shape(axes[mapped]);
+    auto count = batch_size(inputs, axes);
     std::vector<std::vector<array>> examples(shapes_.size());
     for (int example = 0; example < count; ++example) {
       std::vector<array> operands;
       for (size_t i = 0; i < inputs.size(); ++i) {
         operands.push_back(axes[i] < 0 ? inputs[i] : example_of(inputs[i], axes[i], example));
       }
-      auto results = array::make_arrays(shapes_, dtypes_, inner_, operands);
+      auto results = again(operands);
       for (size_t i = 0; i < results.size(); ++i) {
         examples[i].push_back(std::move(results[i]));
       }
@@ -133,8 +119,6 @@ class Mapped : public Standing {
   }
 
   Adjust adjust_;
-  std::vector<Shape> shapes_;
-  std::vector<mlx::core::Dtype> dtypes_;
 };
 
 // Stands in for a view by strides, which are those of the elements of one example.
@@ -163,12 +147,9 @@ void put_in_front(std::vector<array>& operands, std::vector<int>& axes, mlx::cor
   }
 }
 
-// The operand of every example, as one that is mapped.
-void repeat(std::vector<array>& operands, std::vector<int>& axes, size_t operand, int count, mlx::core::Stream stream) {
-  auto repeated = mlx::core::expand_dims(operands[operand], 0, stream);
-  auto shape = repeated.shape();
-  shape[0] = count;
-  operands[operand] = mlx::core::broadcast_to(repeated, shape, stream);
+// Makes an operand that is not mapped one that is.
+void repeat(std::vector<array>& operands, std::vector<int>& axes, size_t operand, mlx::core::Stream stream) {
+  operands[operand] = spread(operands[operand], -1, batch_size(operands, axes), stream);
   axes[operand] = 0;
 }
 
@@ -176,31 +157,22 @@ void repeat(std::vector<array>& operands, std::vector<int>& axes, size_t operand
 void repeat_update(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
   if (axes[0] >= 0 && axes[1] < 0) {
     put_in_front(operands, axes, stream);
-    repeat(operands, axes, 1, operands[0].shape(0), stream);
+    repeat(operands, axes, 1, stream);
   }
 }
 
 // A mapped addend is refused beside factors of which none is.
 void repeat_factor(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
   if (axes[0] < 0 && axes[1] < 0) {
-    repeat(operands, axes, 0, operands[2].shape(axes[2]), stream);
+    repeat(operands, axes, 0, stream);
   }
 }
 
 // The examples of the weights of a convolution become output channels of it, which groups take in another order.
 void repeat_input(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
   if (axes[0] < 0) {
-    repeat(operands, axes, 0, operands[1].shape(axes[1]), stream);
+    repeat(operands, axes, 0, stream);
   }
-}
-
-bool goes_back(const array& node) {
-  auto* slice = made_by<mlx::core::Slice>(node);
-  if (slice == nullptr) {
-    return false;
-  }
-  auto [start, end, strides] = slice->state();
-  return std::any_of(end.begin(), end.end(), [](auto place) { return place < 0; });
 }
 
 // What is to be made of the operands of a primitive before its own rule sees them.
@@ -231,8 +203,8 @@ void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& 
       primitive = std::make_shared<Elementwise>(node);
     } else if (made_by<mlx::core::AsStrided>(node)) {
       primitive = std::make_shared<ByStrides>(node.primitive_ptr());
-    } else if (goes_back(node)) {
-      primitive = std::make_shared<Backwards>(node);
+    } else if (made_by<mlx::core::Slice>(node)) {
+      primitive = std::make_shared<ByRanges>(node);
     } else if (is_of_mlx(node.primitive())) {
       primitive = std::make_shared<Mapped>(node, adjustment(node));
     }
@@ -249,7 +221,7 @@ std::vector<array> vmap(
       mapped.push_back(tracers[i]);
     }
   }
-  make_differentiable(mapped, outputs);
+  make_mappable(mapped, outputs);
   make_quantized_batchable(mapped, outputs);
   give_own_rules(mapped, outputs);
   return mlx::core::detail::vmap_replace(inputs, tracers, outputs, axes, place(outputs));

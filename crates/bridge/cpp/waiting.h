@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "examples.h"
 #include "standing.h"
 
 namespace tacit {
@@ -40,15 +41,12 @@ class Waiting : public Standing {
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
     // A result that is not mapped has an axis all the same: MLX maps what depends on it, some of which demands one.
-    auto mapped = std::find_if(axes.begin(), axes.end(), [](int axis) { return axis >= 0; }) - axes.begin();
-    auto examples = inputs[mapped].shape(axes[mapped]);
+    auto size = batch_size(inputs, axes);
     std::vector<array> values;
     std::vector<int> value_axes;
     for (size_t i = 0; i < count_; ++i) {
-      auto shape = inputs[i].shape();
-      shape.insert(shape.begin(), examples);
       auto own = axes[i] >= 0;
-      values.push_back(own ? inputs[i] : mlx::core::broadcast_to(inputs[i], std::move(shape), stream()));
+      values.push_back(own ? inputs[i] : spread(inputs[i], -1, size, stream()));
       value_axes.push_back(own ? axes[i] : 0);
     }
     return {after(values, {inputs.begin() + count_, inputs.end()}, wait_), std::move(value_axes)};
@@ -75,10 +73,9 @@ inline std::vector<array> after(const std::vector<array>& values, const std::vec
 // The same where some values are integers: these get no tangents by what they wait for, since indices must have none.
 inline std::vector<array> after_apart(
     const std::vector<array>& values, const std::vector<array>& before, Wait wait = Wait::tasks) {
-  auto is_float = [](const array& value) { return mlx::core::issubdtype(value.dtype(), mlx::core::inexact); };
   std::vector<array> floats, others, apart;
   for (const auto& value : values) {
-    (is_float(value) ? floats : others).push_back(value);
+    (is_inexact(value) ? floats : others).push_back(value);
   }
   for (const auto& one : before) {
     apart.push_back(mlx::core::stop_gradient(one));
@@ -88,7 +85,7 @@ inline std::vector<array> after_apart(
   std::vector<array> all;
   size_t taken = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    auto own = is_float(values[i]);
+    auto own = is_inexact(values[i]);
     all.push_back(own ? floats[taken] : others[i - taken]);
     taken += own;
   }

@@ -10,9 +10,8 @@ use crate::function::Borrowed;
 
 /// The gradients of `primals`, which are inexact: the products of `cotangents`, one for each result of `function`, with its Jacobian.
 ///
-/// As MLX's own, but for what that differentiates wrongly: a pad, by its value or of some axes; an assignment by mask that was
-/// mapped; an array that is filled; a result that is there twice, or that a `stop_gradient` made. And what a transform around
-/// this one goes on with has its derivative still.
+/// As MLX's own, but for what that differentiates wrongly, which `cpp/differentiable.cpp` writes as other ops; for results that are
+/// there twice, or that a `stop_gradient` made; and for what a transform around this one goes on with, which has its derivative still.
 ///
 /// # Errors
 ///

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tacit_core::{Error, Result};
@@ -25,20 +25,24 @@ impl Overwriting {
     ) -> Result<()> {
         let outputs: Vec<O> = outputs.into_iter().collect();
         spare(&outputs, inputs)?;
-        for output in outputs {
-            let output = output.as_ref();
-            if Place::of(output)? == Place::Stream {
-                continue;
-            }
-            if !self.force
-                && let Some(file) = replaced(output).first()
-            {
-                let message = format!("{} is there already", file.display());
-                return Err(Error::invalid(message, "write to another place, or replace it with `--force`"));
-            }
-        }
-        Ok(())
+        outputs.iter().try_for_each(|output| self.check_free(output.as_ref()))
     }
+
+    /// Checks that nothing is there yet, or may go.
+    pub(crate) fn check_free(&self, output: &Path) -> Result<()> {
+        match overwritten(output)?.first() {
+            Some(file) if !self.force => {
+                let message = format!("{} is there already", file.display());
+                Err(Error::invalid(message, "write to another place, or replace it with `--force`"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The files that a write to this place would replace.
+fn overwritten(output: &Path) -> Result<Vec<PathBuf>> {
+    Ok(if Place::of(output)? == Place::Stream { Vec::new() } else { replaced(output) })
 }
 
 /// Checks that what is written is nothing that is read.
@@ -49,11 +53,8 @@ pub(crate) fn spare<O: AsRef<Path>, I: AsRef<Path>>(outputs: &[O], inputs: impl 
         // Whoever reads it says what is wrong with it.
         read.extend(sources(input).unwrap_or_else(|_| vec![input.to_owned()]).iter().filter_map(|file| identity(file)));
     }
-    for output in outputs.iter().map(AsRef::as_ref) {
-        if Place::of(output)? == Place::Stream {
-            continue;
-        }
-        for file in replaced(output) {
+    for output in outputs {
+        for file in overwritten(output.as_ref())? {
             if identity(&file).is_some_and(|file| read.contains(&file)) {
                 let message = format!("{} is what is read, and would be overwritten", file.display());
                 return Err(Error::invalid(message, "write to another place"));

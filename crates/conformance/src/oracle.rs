@@ -366,16 +366,18 @@ pub(crate) fn gradient(
     };
     move |leaves| {
         let chosen: Vec<Array> = argnums.iter().map(|&leaf| leaves[leaf as usize].clone()).collect();
-        let gradients = grad(|given: Vec<Array>| {
-            let mut all = leaves.to_vec();
-            for (&leaf, array) in argnums.iter().zip(given) {
-                all[leaf as usize] = array;
-            }
-            loss(&all)
-        })
-        .call(chosen)?;
+        let gradients = grad(|given: Vec<Array>| loss(&with_chosen(leaves, &argnums, given))).call(chosen)?;
         Ok(gradients.iter().map(|gradient| gradient.array().cloned()).collect::<Result<_>>()?)
     }
+}
+
+/// The leaves with others at the chosen places.
+fn with_chosen(leaves: &[Array], chosen: &[i32], given: Vec<Array>) -> Vec<Array> {
+    let mut all = leaves.to_vec();
+    for (&leaf, array) in chosen.iter().zip(given) {
+        all[leaf as usize] = array;
+    }
+    all
 }
 
 /// What the elements of an output weigh in the loss.

@@ -118,7 +118,7 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
     let error = Distance::of_values(value, &made)?.error as f32;
     if !error.is_finite() {
         let help = "leave it as it is, or choose a format whose scales hold its greatest numbers";
-        return Err(Error::invalid(format!("what {format} loses of {path}, which is {value}, is not finite"), help));
+        return Err(Error::invalid(format!("what {format} loses of {value} is not finite"), help));
     }
     let row = row(&made, kept.is_some(), error);
     Ok((made, row))

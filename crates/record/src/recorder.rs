@@ -212,8 +212,8 @@ fn check_first(path: &Path) -> Result<()> {
     let file = File::open(path).map_err(Error::file("open", path))?;
     let mut line = Vec::new();
     BufReader::new(file.take(LONGEST)).read_until(b'\n', &mut line).map_err(Error::file("read", path))?;
-    // The first line may not have been written to its end.
-    if !line.is_empty() && !line.starts_with(b"{") {
+    // The first line may not have been written to its end; any other text is one that ends here.
+    if !line.is_empty() && !line.starts_with(b"{\"step\":") {
         line.push(b'\n');
     }
     entries(path, &line).map(drop)

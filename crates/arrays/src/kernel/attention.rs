@@ -120,15 +120,15 @@ impl Attend {
         })
     }
 
-    /// What the function of the chosen inputs alone is.
-    fn of_chosen(&self, primals: &[Array], chosen: &[usize]) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> {
-        move |given| {
-            let mut inputs = primals.to_vec();
-            for (&at, array) in chosen.iter().zip(given) {
-                inputs[at] = array;
-            }
-            self.recomputed(&inputs).map(|made| vec![made]).map_err(Error::Function)
-        }
+    /// The function of the chosen inputs alone.
+    fn of_chosen<'a>(
+        &'a self,
+        primals: &'a [Array],
+        chosen: &'a [usize],
+    ) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'a {
+        derivatives::of_chosen(primals, chosen, |inputs| {
+            self.recomputed(inputs).map(|made| vec![made]).map_err(Error::Function)
+        })
     }
 }
 

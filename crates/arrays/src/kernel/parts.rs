@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, Result};
 use super::host::Fallible;
 use super::layout::integers;
 use super::{Layout, Scaling, nested};
-use crate::derivatives::gradients;
+use crate::derivatives;
 
 impl Layout {
     /// Asks the policy for the dense matrix, which the decomposition of `kernel` builds.
@@ -83,15 +83,9 @@ pub(super) fn gradients_of(
     let mut of_children = Vec::new();
     if !chosen.is_empty() {
         layout.permit(kernel.name(), Fallback::Vjp)?;
-        let decomposed = |children: Vec<Array>| {
-            let mut primals = primals.to_vec();
-            for (&at, child) in chosen.iter().zip(children) {
-                primals[at] = child;
-            }
-            kernel.decompose(&primals).map_err(Error::Function)
-        };
+        let decomposed = derivatives::of_chosen(primals, &chosen, |all| kernel.decompose(all).map_err(Error::Function));
         let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-        of_children = gradients(&children, cotangents, &decomposed)?;
+        of_children = derivatives::gradients(&children, cotangents, &decomposed)?;
     }
     let mut of_children = of_children.into_iter();
     let gradient = |&argnum: &usize| match argnum {

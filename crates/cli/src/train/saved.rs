@@ -69,11 +69,11 @@ impl Saved {
             return Err(Error::invalid(message, "give the same options to go on, or remove the folder to begin anew"));
         }
         let made = latest.as_ref().map_or(0, |run| run.step);
-        let read = || [&options.model, &options.data].into_iter().chain(&options.evaluate).chain(&of_text);
+        let read = [&options.model, &options.data].into_iter().chain(&options.evaluate).chain(&of_text);
+        spare(&[&options.record, &options.svg].into_iter().flatten().collect::<Vec<_>>(), read)?;
         // A record begins in the place of another one, and a run that goes on has drawn before.
-        spare(&[&options.record, &options.svg].into_iter().flatten().collect::<Vec<_>>(), read())?;
-        if made == 0 {
-            options.overwriting.check(&options.svg, read())?;
+        if let Some(svg) = options.svg.as_ref().filter(|_| made == 0) {
+            options.overwriting.check_free(svg)?;
         }
         if options.record.is_some() && options.record == options.svg {
             return Err(Error::invalid("the record and the drawing are one file", "give each a place of its own"));

@@ -6,7 +6,7 @@ use tacit_core::transform::{jvp, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Policy, Result, Value};
 
-use super::{Function, OnLeaves, Oracle, Side, Structure, densified, floats, under, weights};
+use super::{Function, OnLeaves, Oracle, Side, Structure, densified, floats, under, weights, with_chosen};
 
 impl Oracle {
     /// Compares the derivative in one direction of all float leaves with that of the dense function, and with the gradients.
@@ -127,10 +127,7 @@ fn derivative(f: &OnLeaves, leaves: &[Array], chosen: &[i32]) -> Result<Vec<Arra
     let directions =
         primals.iter().zip(chosen).map(|(primal, &leaf)| direction(primal, leaf)).collect::<Result<Vec<_>, _>>()?;
     let function = |given: Vec<Array>| -> Result<Vec<Array>> {
-        let mut all = leaves.to_vec();
-        for (&leaf, array) in chosen.iter().zip(given) {
-            all[leaf as usize] = array;
-        }
+        let all = with_chosen(leaves, chosen, given);
         Ok(f(&all)?.into_iter().filter(|output| output.dtype().is_float()).collect())
     };
     let directions: Vec<Gradient> = directions.into_iter().map(Gradient::Dense).collect();

@@ -395,3 +395,24 @@ fn running_maxima_have_derivatives_whatever_they_run_over() -> Result<()> {
     of([f32::NAN; 4], true, true)?;
     Ok(())
 }
+
+/// MLX's gradient and its tangent are wrong alike, so that finite differences are asked.
+#[test]
+fn masks_of_products_of_blocks_have_their_gradients() -> Result<()> {
+    let (a, b) = (matrix(32, 32), matrix(32, 32));
+    let scaled = |x: &Array| x.multiply(Array::from_f32(1e-3));
+    let (a, b) = (scaled(&a)?, scaled(&b)?);
+    let loss = |(out, lhs): (Array, Array)| -> Result<Array> {
+        let rhs = Array::from_slice(&[0.5f32], &[1, 1]);
+        Ok(ops::block_masked_mm(&a, &b, 32, &out, &lhs, &rhs)?.sum(None)?)
+    };
+    let one = |x: f32| Array::from_slice(&[x], &[1, 1]);
+    let (by_out, by_lhs) = grad(loss).call((one(0.3), one(0.7)))?;
+    let at = |out: f32, lhs: f32| loss((one(out), one(lhs))).map(|loss| loss.item_exact::<f32>());
+    for (found, high, low) in [(by_out, at(0.8, 0.7)?, at(-0.2, 0.7)?), (by_lhs, at(0.3, 1.2)?, at(0.3, 0.2)?)] {
+        // Linear in each, so that a step of one is exact.
+        let (found, expected) = (of(&found)[0], high - low);
+        assert!((found - expected).abs() < 1e-4 * expected.abs(), "{found} and {expected}");
+    }
+    Ok(())
+}

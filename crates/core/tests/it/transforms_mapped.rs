@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
-use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp, TryIndexOp};
+use mlx_rs::ops::indexing::{self, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit::transform::{checkpoint, custom_jvp, custom_vjp, grad, jvp, vmap};
 use tacit::tree::Gradient;
@@ -295,6 +295,32 @@ fn assignments_and_scatters_change_every_example() -> Result<()> {
             assert_eq!(found.shape(), expected.shape(), "{name} along {axis}");
             assert_eq!(numbers(&found), numbers(&expected), "{name} along {axis}");
         }
+    }
+    Ok(())
+}
+
+/// What MLX maps wrongly is wrong in whole numbers, too, which have no derivative.
+#[test]
+fn whole_numbers_are_mapped_as_floats_are() -> Result<()> {
+    let x = ops::arange::<_, i32>(0, 12, None)?.reshape(&[3, 2, 2])?;
+    let of = |value: Value| Ok::<_, Error>(value.dense()?.as_dtype(Dtype::Float32)?);
+    let taken = of(vmap(0, 0, |x: Array| x.try_index((.., (..).stride_by(2)))).call(&x)?)?;
+    assert_eq!((taken.shape(), numbers(&taken)), (&[3, 2, 1][..], vec![0.0, 2.0, 4.0, 6.0, 8.0, 10.0]));
+    let put = |x: Array| -> Result<Array> {
+        let mut x = x;
+        x.try_index_mut((.., (..).stride_by(2)), Array::from_int(-1))?;
+        Ok(x)
+    };
+    let put = of(vmap(0, 0, put).call(&x)?)?;
+    assert_eq!(numbers(&put), [-1.0, 1.0, -1.0, 3.0, -1.0, 5.0, -1.0, 7.0, -1.0, 9.0, -1.0, 11.0]);
+    // Of no examples MLX divides by their number.
+    for dtype in [Dtype::Int32, Dtype::Float32] {
+        let none = ops::zeros_dtype(&[0, 4], dtype)?;
+        let masked = |x: Array| {
+            let mask = Array::from_slice(&[true, false, true, true], &[4]);
+            indexing::masked_scatter(&x, &mask, &ops::zeros_dtype(&[4], x.dtype())?)
+        };
+        assert_eq!(vmap(0, 0, masked).call(&none)?.dense()?.shape(), [0, 4]);
     }
     Ok(())
 }

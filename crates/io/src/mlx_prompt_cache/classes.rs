@@ -237,12 +237,18 @@ fn per_sequence(held: Option<&StoredBuffers>, arrays: [Node; 2]) -> Found<[Array
     let (offset, left_padding) = (of(2, offset, Node::into_array)?, of(3, left_padding, Node::into_array)?);
     let batch = batch.unwrap_or_else(|| offset.shape().first().copied().unwrap_or(0));
     for (place, array) in [("2", &offset), ("3", &left_padding)] {
-        let (found, expected) = (Aval::from(array), Aval::new(&[batch], Dtype::Int32));
-        if found != expected {
-            return Err(Fault::at(place, format!("it is {found}, and {expected} of {batch} sequences")));
-        }
+        check_numbers(place, array, batch)?;
     }
     Ok([offset, left_padding])
+}
+
+/// Checks that an array has a number for each sequence.
+fn check_numbers(place: &str, array: &Array, batch: i32) -> Found<()> {
+    let (found, expected) = (Aval::from(array), Aval::new(&[batch], Dtype::Int32));
+    if found == expected {
+        return Ok(());
+    }
+    Err(Fault::at(place, format!("it is {found}, and {expected} of {batch} sequences")))
 }
 
 /// No text has more tokens; positions behind it still have a number.
@@ -266,11 +272,7 @@ fn arrays(state: Node) -> Found<StoredCache> {
     let batch = slots.iter().flatten().find_map(|slot| slot.shape().first().copied());
     for (place, array) in [("1", &left_padding), ("2", &lengths)] {
         let Some(array) = array else { continue };
-        let batch = batch.or_else(|| array.shape().first().copied()).unwrap_or(0);
-        let (found, expected) = (Aval::from(array), Aval::new(&[batch], Dtype::Int32));
-        if found != expected {
-            return Err(Fault::at(place, format!("it is {found}, and {expected} of {batch} sequences")));
-        }
+        check_numbers(place, array, batch.or_else(|| array.shape().first().copied()).unwrap_or(0))?;
     }
     Ok(StoredCache::Arrays { slots, left_padding, lengths })
 }

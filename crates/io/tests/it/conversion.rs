@@ -1,5 +1,7 @@
 //! From one format to another.
 
+use expect_test::expect;
+use mlx_rs::Array;
 use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::{Policy, Value};
@@ -96,4 +98,17 @@ fn a_model_goes_from_one_library_to_the_other() {
     .assert_eq(&folder.message(&error));
     bitsandbytes::write(&path, &made, bitsandbytes::BitsAndBytesLayout::default()).expect("writes");
     assert_eq!(bitsandbytes::read(&path).expect("reads").len(), made.len());
+}
+
+/// The range of the numbers is more than a float holds, though each of them is one.
+#[test]
+fn what_a_format_loses_is_finite_or_said() {
+    let wide = Array::from_slice(&[2e38f32, -2e38].repeat(64), &[2, 64]);
+    let parameters = Parameters::from([("w".to_owned(), wide.into())]);
+    let rules = Rules::new().quantize("*", Affine { bits: 4, group: 64 }).expect("rules");
+    let error = convert(&parameters, &rules).expect_err("is refused").to_string();
+    expect![[r#"
+        w: what affine:4:64 loses of f32[2,64] is not finite
+        help: leave it as it is, or choose a format whose scales hold its greatest numbers"#]]
+    .assert_eq(&error);
 }

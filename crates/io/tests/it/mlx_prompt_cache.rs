@@ -585,3 +585,48 @@ fn what_mlx_lm_has_no_cache_of() {
         help: write the next token before the cache is saved, or keep room by `KvCache::reserve_trim` before the last ones"#]]
     .assert_eq(&text.join("\n"));
 }
+
+/// What arithmetic would overflow on, or a slice be read as another type, is refused by its part.
+#[test]
+fn numbers_that_no_cache_has_are_refused() -> Result<()> {
+    let held = || {
+        let buffer = ops::ones::<f32>(&[1, 1, 4, 4]).expect("ones");
+        Some(StoredBuffers { keys: buffer.clone().into(), values: buffer.into() })
+    };
+    let slots = || vec![Some(ops::ones::<f32>(&[1, 3]).expect("ones"))];
+    let arrays = |padding: Array| StoredCache::Arrays { slots: slots(), left_padding: Some(padding), lengths: None };
+    let caches = [
+        arrays(Array::from_slice(&[1i64], &[1])),
+        arrays(Array::from_slice(&[1f32], &[1])),
+        arrays(Array::from_slice(&[1i32, 2, 3], &[3])),
+        StoredCache::Arrays { slots: slots(), left_padding: None, lengths: Some(Array::from_slice(&[1u32], &[1])) },
+        StoredCache::Batch {
+            held: held(),
+            offset: Array::from_slice(&[4i32], &[1]),
+            left_padding: Array::from_slice(&[i32::MIN], &[1]),
+            index: 4,
+        },
+        StoredCache::Rotating { held: held(), offset: i32::MAX, keep: 0, max_size: 4, index: 4 },
+        StoredCache::Chunked { held: held(), offset: i32::MAX, chunk_size: 4, start: i32::MAX - 4 },
+    ];
+    let folder = Scratch::new();
+    let path = folder.join("cache.safetensors");
+    let mut text = String::new();
+    for layer in caches {
+        mlx_prompt_cache::write(&path, &PromptCache { layers: vec![layer], ..PromptCache::default() })?;
+        let error = mlx_prompt_cache::read(&path).and_then(|cache| cache.caches().map(drop)).expect_err("is refused");
+        let message = folder.message(&error);
+        writeln!(text, "{}", message.lines().next().unwrap_or_default()).expect("writes");
+    }
+    expect![[r#"
+        FOLDER/cache.safetensors: 0.1: it is i64[1], and i32[1] of 1 sequences
+        FOLDER/cache.safetensors: 0.1: it is f32[1], and i32[1] of 1 sequences
+        FOLDER/cache.safetensors: 0.1: it is i32[3], and i32[1] of 1 sequences
+        FOLDER/cache.safetensors: 0.2: it is u32[1], and i32[1] of 1 sequences
+        a batch of 4 slots, padded by [-2147483648], is said to have [4] tokens
+        FOLDER/cache.safetensors: 0.2: 2147483647 tokens are more than the 1073741824 that there may be
+        FOLDER/cache.safetensors: 0.2: 2147483647 tokens are more than the 1073741824 that there may be
+    "#]]
+    .assert_eq(&text);
+    Ok(())
+}

@@ -95,3 +95,25 @@ fn a_run_has_the_model_or_what_is_trained_of_it() {
         assert_eq!((run.step, bytes(&other, &only)), (3, bytes(&model, &only)));
     }
 }
+
+/// All of a model, and leaves that were trained after it: neither is dropped.
+#[test]
+fn a_run_of_a_model_and_leaves_restores_both() {
+    let folder = Scratch::new();
+    let path = folder.join("run.safetensors");
+    let (base, trained, mut other) = (adapted(), adapted(), adapted());
+    let run = Training::new(1).with_model(&base, &ParameterFilter::All).expect("has leaves");
+    run.with_model(&trained, &ParameterFilter::Lora).expect("has leaves").save(&path).expect("saves");
+    let run = Training::load(&path).expect("loads");
+    run.restore_model(&mut other).expect("fits");
+    let lora = bytes(&trained, &ParameterFilter::Lora);
+    assert_eq!(bytes(&other, &ParameterFilter::Lora), lora);
+    let others = |model: &Model<nn::Sequential>| {
+        let all = bytes(model, &ParameterFilter::All);
+        all.into_iter().filter(|(path, _)| !lora.contains_key(path)).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(others(&other), others(&base));
+    assert_ne!(others(&other), others(&trained));
+    let mut unlike = Model::new(nn::Linear::new(8, 8).expect("builds")).expect("a model");
+    assert!(run.restore_model(&mut unlike).is_err());
+}

@@ -124,3 +124,18 @@ fn a_model_in_gguf_files_that_changed_is_another_input() {
         assert_eq!(made(), 2);
     }
 }
+
+/// JSON has no number for it, so that what would be read again is nothing.
+#[test]
+fn a_note_that_is_not_finite_is_refused_before_it_is_kept() -> Result<()> {
+    let folder = Scratch::new();
+    let input = input(&folder.join(""), 1.0);
+    let output = folder.join("made.safetensors");
+    let mut work = Resumable::open(&output, [&input])?;
+    let refused = work.value("w", "recipe", || Ok((packed(1)?.0, f32::INFINITY))).expect_err("is refused");
+    assert!(refused.to_string().starts_with("the note of w cannot be read again: "), "{refused}");
+    // It goes on with a note that it can.
+    let (_, note) = work.value("w", "recipe", || Ok((packed(1)?.0, 0.5)))?;
+    assert_eq!((note, work.resumed()), (0.5, 0));
+    Ok(())
+}
