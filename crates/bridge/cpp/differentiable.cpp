@@ -162,6 +162,39 @@ std::optional<array> of_whole_masks(const array& node) {
   return from.size() % 2 == 1 ? times(product, from[2]) : product;
 }
 
+// Parts of an array along an axis, counted in the order in which a scan takes them.
+class ScanOrder {
+ public:
+  ScanOrder(int axis, bool reverse, mlx::core::Stream stream) : axis_(axis), reverse_(reverse), stream_(stream) {}
+
+  array part(const array& x, int from, int to) const {
+    Shape start(x.ndim(), 0);
+    auto end = x.shape();
+    auto count = x.shape(axis_);
+    start[axis_] = reverse_ ? count - to : from;
+    end[axis_] = reverse_ ? count - from : to;
+    return mlx::core::slice(x, start, end, stream_);
+  }
+
+  array joined(const array& first, const array& rest) const {
+    return mlx::core::concatenate(
+        reverse_ ? std::vector<array>{rest, first} : std::vector<array>{first, rest}, axis_, stream_);
+  }
+
+  // What is found before each element, which is `none` for the first one.
+  array exclusive(const array& found, float none) const {
+    auto one = found.shape();
+    one[axis_] = 1;
+    auto first = mlx::core::full(one, array(none, found.dtype()), stream_);
+    return joined(first, part(found, 0, found.shape(axis_) - 1));
+  }
+
+ private:
+  int axis_;
+  bool reverse_;
+  mlx::core::Stream stream_;
+};
+
 // A running maximum or minimum as the elements that it is: MLX's gradient writes behind its array where an element is NaN, and its
 // tangent has no rule.
 std::optional<array> by_places(const array& node) {
@@ -191,19 +224,48 @@ std::optional<array> by_places(const array& node) {
   auto latest = reverse ? least : most;
   auto taken = latest(mx::where(is_found, places, first, stream), axis, reverse, true, stream);
   auto elements = mx::take_along_axis(x, taken, axis, stream);
-  if (inclusive) {
-    return elements;
-  }
-  Shape from(x.ndim(), 0);
-  auto to = x.shape();
-  (reverse ? from[axis] : to[axis]) += reverse ? 1 : -1;
-  auto others = mx::slice(elements, from, to, stream);
-  along = x.shape();
-  along[axis] = 1;
   auto before = std::numeric_limits<float>::infinity() * (kind == mx::Scan::Max ? -1 : 1);
-  auto none = mx::full(along, array(before, x.dtype()), stream);
-  return mx::concatenate(
-      reverse ? std::vector<array>{others, none} : std::vector<array>{none, others}, axis, stream);
+  return inclusive ? elements : ScanOrder(axis, reverse, stream).exclusive(elements, before);
+}
+
+// The logarithm of the sum of two exponentials, whose derivatives are finite where neither operand is NaN or positive infinity.
+array log_add_exp(const array& a, const array& b, mlx::core::Stream stream) {
+  namespace mx = mlx::core;
+  auto zero = mx::zeros({}, a.dtype(), stream);
+  auto most = mx::stop_gradient(mx::maximum(a, b, stream), stream);
+  auto is_none = mx::isneginf(most, stream);
+  auto shift = mx::where(is_none, zero, most, stream);
+  auto of = [&](const array& x) { return mx::exp(mx::subtract(x, shift, stream), stream); };
+  auto sum = mx::add(of(a), of(b), stream);
+  auto one = mx::ones({}, a.dtype(), stream);
+  auto found = mx::add(shift, mx::log(mx::where(is_none, one, sum, stream), stream), stream);
+  return mx::where(is_none, most, found, stream);
+}
+
+// A running product, or logarithm of a sum of exponentials, from parts that are twice as long each time: MLX's gradients divide by
+// elements and by cotangents, so that their own derivatives are NaN behind a zero.
+std::optional<array> by_doubling(const array& node) {
+  namespace mx = mlx::core;
+  auto* scan = made_by<mx::Scan>(node);
+  if (scan == nullptr || node.size() == 0) {
+    return std::nullopt;
+  }
+  auto [kind, axis, reverse, inclusive] = scan->state();
+  auto is_product = kind == mx::Scan::Prod;
+  if (!is_product && (kind != mx::Scan::LogAddExp || !mx::issubdtype(node.dtype(), mx::floating))) {
+    return std::nullopt;
+  }
+  auto stream = scan->stream();
+  ScanOrder order(axis, reverse, stream);
+  auto found = mx::copy(node.inputs()[0], stream);
+  auto count = found.shape(axis);
+  for (auto length = 1; length < count; length *= 2) {
+    auto before = order.part(found, 0, count - length);
+    auto after = order.part(found, length, count);
+    auto both = is_product ? mx::multiply(before, after, stream) : log_add_exp(before, after, stream);
+    found = order.joined(order.part(found, 0, length), both);
+  }
+  return inclusive ? found : order.exclusive(found, is_product ? 1 : -std::numeric_limits<float>::infinity());
 }
 
 // Whether integers, or what a cast makes of floats, come of what may have a derivative: MLX takes cotangents back through casts,
@@ -251,6 +313,9 @@ std::optional<array> differentiable(const array& node, const std::unordered_set<
   }
   if (auto elements = by_places(node)) {
     return elements;
+  }
+  if (auto parts = by_doubling(node)) {
+    return parts;
   }
   return mappable(node);
 }

@@ -52,12 +52,25 @@ pub(crate) struct Nvfp4 {
 }
 
 impl Nvfp4 {
-    /// For the elements `x`; a global scale that is the NaN or the infinity among them is an error that names the element.
+    /// To quantize the elements `x`; a global scale that is the NaN or the infinity among them is an error that names the element.
     pub(crate) fn new(x: &[f32], global_scale: Option<f32>) -> Result<Self, KernelError> {
-        let encode = global_scale.map_or(1.0, |absmax| 448.0 * 6.0 / absmax);
+        match global_scale {
+            Some(absmax) if absmax <= 0.0 => Err(KernelError::GlobalScale { value: absmax }),
+            _ => Self::by_given(x, global_scale),
+        }
+    }
+
+    /// The same to code `x` by scales that are given, which another number may have multiplied: one below zero turns the signs of
+    /// the codes, and beside zero all codes are 0.
+    pub(crate) fn by_given(x: &[f32], global_scale: Option<f32>) -> Result<Self, KernelError> {
+        let encode = match global_scale {
+            None => 1.0,
+            Some(0.0) => 0.0,
+            Some(absmax) => 448.0 * 6.0 / absmax,
+        };
         // Below 2688 / f32::MAX the factor of the scales is infinite.
         match global_scale {
-            Some(absmax) if !(absmax.is_finite() && absmax > 0.0 && encode.is_finite()) => {
+            Some(absmax) if !(absmax.is_finite() && encode.is_finite()) => {
                 let first = x.iter().position(|value| !value.is_finite());
                 Err(first.map_or(KernelError::GlobalScale { value: absmax }, |index| KernelError::NonFinite {
                     index,

@@ -82,7 +82,9 @@ impl Encoder {
             (&Rule::Mxfp4(rule), Scales::Bytes(scales)) => self.run(Mx::<4> { rule }, x, codes, scales),
             (&Rule::Mxfp8(rule), Scales::Bytes(scales)) => self.run(Mx::<8> { rule }, x, codes, scales),
             (&Rule::Nvfp4 { global_scale }, Scales::Bytes(scales)) => {
-                self.run(Nvfp4::new(x, global_scale)?, x, codes, scales)
+                let is_given = matches!(scales, Blocks::Given(_));
+                let format = if is_given { Nvfp4::by_given(x, global_scale) } else { Nvfp4::new(x, global_scale) };
+                self.run(format?, x, codes, scales)
             }
             (Rule::Int8, Scales::Floats(scales)) => self.run(Int8, x, codes, scales),
             (&Rule::Affine { bits }, Scales::Lines(scales)) => self.run(Affine::new(bits)?, x, codes, scales),

@@ -184,7 +184,8 @@ impl Config {
             Family::Gemma2 if !keys.has(key) => Ok(Some(of_gemma2 as f32)),
             _ => Ok::<_, Error>(keys.positive_number(key)?.map(|cap| cap as f32)),
         };
-        let attention_bias = keys.flag("attention_bias")?;
+        // Qwen2 has these biases whatever its file says, as transformers reads it, and none behind attention.
+        let has_bias = keys.flag("attention_bias")?.unwrap_or(false) || family == Family::Qwen2;
         let (kinds, layers) = layers(&keys, family, head_dim)?;
         Ok(Self {
             vocab_size: keys.size("vocab_size")?,
@@ -196,8 +197,8 @@ impl Config {
             score_cap: cap("attn_logit_softcapping", 50.0)?,
             logit_cap: cap("final_logit_softcapping", 30.0)?,
             bias: Bias {
-                qkv: attention_bias.unwrap_or(family == Family::Qwen2),
-                output: attention_bias.unwrap_or(false),
+                qkv: has_bias,
+                output: has_bias && family != Family::Qwen2,
                 feed_forward: keys.flag("mlp_bias")?.unwrap_or(false),
             },
             norm: Norm {

@@ -106,9 +106,10 @@ pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
 /// Why values that are codes themselves are not coded block by block.
 const UNSCALED: &str = "half floats have no blocks";
 
-/// What NVFP4's scales are multiplied by before they are rounded.
+/// What NVFP4's scales are multiplied by before they are rounded; of a global scale that is zero, zero.
 fn nvfp4_factor(global: Option<&Array>) -> Ops<Array> {
-    global.map_or_else(|| Ok(number(1.0)), |global| number(448.0 * 6.0).divide(global))
+    let Some(global) = global else { return Ok(number(1.0)) };
+    ops::select(global.eq(number(0.0))?, number(0.0), number(448.0 * 6.0).divide(global)?)
 }
 
 /// The greatest code of unsigned integers.

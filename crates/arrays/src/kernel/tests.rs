@@ -221,8 +221,11 @@ fn codes_by_given_scales_are_those_of_the_quantizer_that_made_them() {
     }
     let (scheme, global) = (Nvfp4 { global: true }.scheme(), Array::from_f32(3.0));
     let x = normal(5, &[64]);
-    let made = apply(Quantize { scheme, block: 16 }, &[x.clone(), global.clone()]).expect("quantizes");
-    check(|| EncodeBy { scheme, block: 16 }, &[x, made[1].clone(), global], &[], 0.0);
+    let made = apply(Quantize { scheme, block: 16 }, &[x.clone(), global]).expect("quantizes");
+    for global in [3.0, -3.0, 0.0, -0.0] {
+        let stored = [x.clone(), made[1].clone(), Array::from_f32(global)];
+        check(|| EncodeBy { scheme, block: 16 }, &stored, &[], 0.0);
+    }
 }
 
 #[test]

@@ -318,16 +318,27 @@ fn what_does_not_fit_is_told() {
     );
 }
 
-/// What a packed array that was multiplied by a negative number stores.
+/// What a packed array that was multiplied by a negative number, or by zero, stores.
 #[test]
-fn scales_of_a_stored_array_may_be_negative() {
+fn scales_of_a_stored_array_may_be_negative_or_zero() {
     let _allow = Policy::Allow.scope();
-    for text in
-        ["nf4:64", "fp4:32", "e4m3:64", "e5m2:64", "binary:64", "dynamic:8:64", "int8", "affine:4:64", "ternary:64"]
-    {
+    let formats = [
+        "nf4:64",
+        "fp4:32",
+        "e4m3:64",
+        "e5m2:64",
+        "binary:64",
+        "dynamic:8:64",
+        "int8",
+        "affine:4:64",
+        "ternary:64",
+        "nvfp4",
+        "nvfp4:global",
+    ];
+    for (text, factor) in formats.into_iter().flat_map(|text| [(text, -0.5), (text, 0.0)]) {
         let format: AnyFormat = text.parse().expect("a format");
         let w = format.quantize(&normal(3, &[4, 64])).expect("quantizes");
-        let w = implicit(w, |w| w.multiply(Array::from_f32(-0.5))).expect("multiplies");
+        let w = implicit(w, |w| w.multiply(Array::from_f32(factor))).expect("multiplies");
         // Others are a view of what they were.
         if w.to_string().starts_with("Scaled") {
             continue;
@@ -336,6 +347,6 @@ fn scales_of_a_stored_array_may_be_negative() {
         let Ok(found) = found else { panic!("{text}: {found:?}") };
         let (found, expected) = (Value::from(found).dense().expect("builds"), w.dense().expect("builds"));
         let error = tacit_conformance::oracle::relative_error(&found, &expected).expect("floats");
-        assert!(error < 1e-6, "{text}: {error}");
+        assert!(error < 1e-6, "{text} times {factor}: {error}");
     }
 }

@@ -34,6 +34,7 @@ mod transforms_chunks;
 mod transforms_gradients;
 mod transforms_mapped;
 mod transforms_saved;
+mod transforms_scans;
 mod transforms_shared;
 mod transforms_surface;
 mod transforms_tangents;
