@@ -24,7 +24,7 @@ pub(crate) struct Options {
 
 pub(crate) fn chat(options: &Options, output: &mut Output) -> Result<ExitCode, Failure> {
     let _deny = Policy::Deny.scope();
-    let (decoding, before) = Decoding::open(&options.decoding)?;
+    let (decoding, before) = Decoding::open(&options.decoding, 1)?;
     if decoding.has_begun() && options.system.is_some() {
         let help = "leave `--system` out, or begin with another file";
         return Err(Error::invalid("the conversation in the prompt cache has begun already", help).into());

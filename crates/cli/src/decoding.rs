@@ -4,6 +4,7 @@
 //! that a dense weight that is built anywhere would be an error.
 
 mod answer;
+mod batch;
 #[cfg(test)]
 mod ids;
 pub(crate) mod source;
@@ -26,6 +27,7 @@ use tacit_nn::{Cache, DecoderRules, Model, Rules};
 use tokenizers::Tokenizer;
 
 use answer::Answer;
+use batch::Answers;
 use source::Source;
 use template::{Conversation, Template};
 use text::Stream;
@@ -106,6 +108,24 @@ struct Sampling {
     seed: u64,
 }
 
+impl DecodingOptions {
+    /// Fails where one of them serves one prompt alone, and there are several.
+    fn check_prompts(&self, count: usize) -> Result<()> {
+        let alone = [
+            ("--draft", self.draft.is_some()),
+            ("--lookup", self.lookup),
+            ("--prompt-cache", self.prompt_cache.is_some()),
+        ];
+        match alone.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) if count > 1 => Err(Error::invalid(
+                format!("`{option}` serves one prompt, and there are {count}"),
+                format!("give one prompt, or leave `{option}` out"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Sampling {
     fn sampler(&self) -> Sampler {
         Sampler {
@@ -154,8 +174,10 @@ enum Drafts {
 }
 
 impl<'o> Decoding<'o> {
-    /// Reads what the options name, and the conversation of the prompt cache, if there is one that says it.
-    pub(crate) fn open(options: &'o DecodingOptions) -> Result<(Self, Option<Conversation>)> {
+    /// Reads what the options name, with caches for so many prompts, and the conversation of the prompt cache, if there is one
+    /// that says it.
+    pub(crate) fn open(options: &'o DecodingOptions, prompts: usize) -> Result<(Self, Option<Conversation>)> {
+        options.check_prompts(prompts)?;
         let sampler = options.sampling.sampler();
         sampler.check()?;
         let source = Source::of(&options.model)?;
@@ -166,14 +188,15 @@ impl<'o> Decoding<'o> {
         }
         let (config, model) = options.weights.read(&options.model)?;
         let mut bytes = model.nbytes();
-        let (caches, conversation) = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
+        let (caches, conversation) =
+            stored::opened(caches(&config, &model, prompts)?, options.prompt_cache.as_deref())?;
         let caches = formatted(caches, options.kv.as_deref())?;
         let draft = match &options.draft {
             Some(draft) => {
                 same_tokens(&tokenizer, draft)?;
                 let (config, smaller) = read(draft, None, None)?;
                 bytes += smaller.nbytes();
-                let caches = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
+                let caches = formatted(self::caches(&config, &smaller, 1)?, options.kv.as_deref())?;
                 Some(Drafts::Model(Box::new(step::step(smaller, 1)), caches))
             }
             None if options.lookup => Some(Drafts::Text(lookup(options, &tokenizer, conversation.as_ref())?)),
@@ -186,6 +209,8 @@ impl<'o> Decoding<'o> {
             max_tokens: options.max_tokens,
             stop: ends.iter().map(|&token| vec![token]).collect(),
             prefill: config.prefill().unwrap_or(GenerateOptions::default().prefill),
+            // The caches hide it: any token of the vocabulary will do.
+            padding: Some(0),
             ..GenerateOptions::default()
         };
         // Those that were drafted are judged, with the one before.
@@ -230,6 +255,16 @@ impl<'o> Decoding<'o> {
         // The next answer has draws of its own.
         asked.seed = asked.seed.wrapping_add(1);
         Ok(answer)
+    }
+
+    /// What the model says after each of several prompts, which it is given together.
+    pub(crate) fn answers(&mut self, prompts: &[Vec<u32>]) -> Result<Answers> {
+        let answering = Answering::begin();
+        let tokenizer = &self.tokenizer;
+        let made = generate(&mut self.step, &mut self.caches, prompts, &self.asked)?;
+        let streams = prompts.iter().map(|_| Stream::new(tokenizer)).collect();
+        let texts = Texts::new(made, streams, &self.options.stop)?;
+        Answers::read(texts, prompts, &answering, self.bytes)
     }
 
     /// The token behind which the model ended this answer, if it did: the caches hold it.
@@ -304,9 +339,9 @@ fn notes(model: &Model<Decoder>, formats: &Formats) -> Result<Vec<String>> {
     Ok(note.into_iter().chain(codes).collect())
 }
 
-/// Empty caches for this model.
-fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<Cache>> {
-    tacit_models::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
+/// Empty caches of so many sequences for this model.
+fn caches(config: &Config, model: &Model<Decoder>, sequences: usize) -> Result<Vec<Cache>> {
+    tacit_models::caches(config, sequences as i32, model.get("model.embed_tokens.weight")?.aval()?.dtype)
 }
 
 /// What drafts from the text so far, of which a conversation in the prompt cache is the beginning.

@@ -86,8 +86,9 @@ enum Command {
     Bench(bench::Options),
     /// Continue a text with a decoder, in whatever format its weights and caches are
     ///
-    /// The text is printed as it comes. One Ctrl-C ends the text, a second one the program. It runs on the codes of the weights: a dense one is
-    /// never built.
+    /// The text is printed as it comes. Texts of several prompts are made together and printed in the end, in the order of the
+    /// prompts, each behind a line such as `== prompt 1 of 3: 57 bytes ==`; with `--json` each is a line, whose `index` counts
+    /// from 0. One Ctrl-C ends the text, a second one the program. It runs on the codes of the weights: a dense one is never built.
     Generate(generate::Options),
     /// Talk with a decoder that was trained on conversations
     ///

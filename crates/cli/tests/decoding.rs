@@ -164,6 +164,107 @@ fn a_lookup_changes_no_token_of_texts_and_turns() {
     std::fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// The texts of four prompts, cut apart by the lines before them.
+fn cut_apart(mut left: &str) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some((head, rest)) = left.split_once('\n') {
+        let bytes = head.strip_prefix(&format!("== prompt {} of 4: ", texts.len() + 1));
+        let bytes = bytes.and_then(|bytes| bytes.strip_suffix(" bytes ==")?.parse().ok());
+        let (text, rest) = rest.split_at(bytes.unwrap_or_else(|| panic!("{head}")));
+        texts.push(text.to_owned());
+        left = rest.strip_prefix('\n').expect("the end of a text");
+    }
+    texts
+}
+
+/// Prompts of other lengths, whose texts end at other times.
+#[test]
+fn texts_of_several_prompts_are_those_of_each_alone() {
+    let prompts = ["Hello, Hello", "x", "The quick brown fox jumps", "one two three"];
+    let folder = std::env::temp_dir().join(format!("tacit-prompts-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let file = folder.join("prompts");
+    std::fs::write(&file, format!("\n{}\n  \n", prompts.join("\r\n"))).expect("writes");
+    let of_file = ["--prompts", file.to_str().expect("text")];
+    let together: Vec<&str> = prompts.into_iter().flat_map(|prompt| ["--prompt", prompt]).collect();
+    for options in [&["--max-tokens", "12"][..], &["--max-tokens", "12", "--stop=.1"], &["--max-tokens", "0"]] {
+        let json = |prompts: &[&str]| {
+            let lines = printed("generate", &[prompts, options, &["--json"]].concat());
+            let json = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("json");
+            lines.lines().map(json).collect::<Vec<_>>()
+        };
+        let alone: Vec<_> = prompts.into_iter().flat_map(|prompt| json(&["--prompt", prompt])).collect();
+        let answers = json(&together);
+        assert_eq!((alone.len(), answers.len()), (4, 4));
+        for (index, (own, answer)) in alone.iter().zip(&answers).enumerate() {
+            assert_eq!(answer["index"], index);
+            for key in ["text", "tokens", "ended", "prompt_tokens", "weight_bytes"] {
+                assert_eq!(own[key], answer[key], "{key} of prompt {index}, {options:?}");
+            }
+            // No more than its index is said of one of several.
+            assert_eq!(own.as_object().map(|own| own.len() + 1), answer.as_object().map(serde_json::Map::len));
+        }
+        let texts: Vec<_> = alone.iter().filter_map(|own| own["text"].as_str()).collect();
+        for prompts in [&together[..], &of_file] {
+            assert_eq!(cut_apart(&printed("generate", &[prompts, options].concat())), texts);
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
+#[test]
+fn equal_prompts_have_draws_of_their_own() {
+    let equal = ["--prompt", "x"].repeat(4);
+    let drawn = |seed: &str| {
+        let options = ["--max-tokens", "12", "--temp", "2", "--seed", seed];
+        cut_apart(&printed("generate", &[&equal[..], &options].concat()))
+    };
+    let once = drawn("1");
+    assert!(once == drawn("1") && once != drawn("2") && once[0] != once[1], "{once:?}");
+}
+
+#[test]
+fn prompts_that_are_no_batch_are_named() {
+    let folder = std::env::temp_dir().join(format!("tacit-no-prompts-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let (draft, empty, absent) = (text(&model()), text(&folder.join("empty")), text(&folder.join("absent")));
+    std::fs::write(&empty, "\n  \n").expect("writes");
+    let both = ["--prompt", "a", "--prompt", "b"];
+    let cases = [
+        [&both[..], &["--draft", &draft]].concat(),
+        [&both[..], &["--lookup"]].concat(),
+        [&both[..], &["--prompt-cache", &absent]].concat(),
+        vec!["--prompt", "-", "--prompt", "-"],
+        vec!["--prompts", &empty],
+        vec!["--prompts", &absent],
+    ];
+    let mut said = String::new();
+    for options in &cases {
+        let output = tacit("generate", options).output().expect("starts");
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]), "{options:?}");
+        said += &String::from_utf8(output.stderr).expect("text").replace(&text(&folder), "FOLDER");
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+    expect![[r#"
+        error: `--draft` serves one prompt, and there are 2
+        help: give one prompt, or leave `--draft` out
+        error: `--lookup` serves one prompt, and there are 2
+        help: give one prompt, or leave `--lookup` out
+        error: `--prompt-cache` serves one prompt, and there are 2
+        help: give one prompt, or leave `--prompt-cache` out
+        error: the standard input is asked for as several prompts
+        help: give `--prompt -` once, or a file of prompts with `--prompts`
+        error: FOLDER/empty: there is no prompt in it
+        help: write one prompt a line
+        error: cannot read FOLDER/absent: No such file or directory (os error 2)
+    "#]]
+    .assert_eq(&said);
+    for options in [&[][..], &["--prompt", "a", "--prompts", "b"]] {
+        assert_eq!(tacit("generate", options).output().expect("starts").status.code(), Some(2), "{options:?}");
+    }
+}
+
 /// Checks that the arguments are refused, and how.
 fn refused(command: &str, options: &[&str], expected: &Expect) {
     let output = tacit(command, options).output().expect("starts");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use mlx_rs::memory;
 use serde::Serialize;
 use tacit_core::{Error, Result};
-use tacit_nn::generate::{Finish, GenerateStats, Texts};
+use tacit_nn::generate::{Finish, GenerateStats, Piece, Texts};
 
 use super::text::Stream;
 use crate::interruption::Answering;
@@ -18,11 +18,18 @@ use crate::output::{Failure, is_closed};
 pub(crate) struct Answer {
     pub(crate) text: String,
     /// Its tokens, with the one that ended it.
-    tokens: Vec<u32>,
-    ended: Ended,
-    prompt_tokens: usize,
-    prompt_tokens_per_second: f64,
-    tokens_per_second: f64,
+    pub(super) tokens: Vec<u32>,
+    pub(super) ended: Ended,
+    pub(super) prompt_tokens: usize,
+    #[serde(flatten)]
+    took: Took,
+}
+
+/// What a generation took: that of a batch, all its texts together.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Took {
+    pub(super) prompt_tokens_per_second: f64,
+    pub(super) tokens_per_second: f64,
     /// Tokens that were proposed, and those of them that were accepted.
     drafted: usize,
     accepted: usize,
@@ -30,10 +37,18 @@ pub(crate) struct Answer {
     peak_bytes: usize,
 }
 
+/// A text as far as it is read.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    text: String,
+    tokens: Vec<u32>,
+    finish: Option<Finish>,
+}
+
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Ended {
+pub(super) enum Ended {
     /// The model said so, or the text came at which it was to stop.
     Stop,
     /// It is as long as was asked for.
@@ -60,44 +75,20 @@ impl Answer {
             }
             written => written.map(|()| true),
         };
-        let (mut text, mut tokens, mut finish) = (String::new(), Vec::new(), None);
+        let mut reading = Reading::default();
         while !answering.is_interrupted()
             && let Some(piece) = texts.next().transpose()?
         {
             let is_open = out(&piece.text)?;
-            text += &piece.text;
-            tokens.push(piece.token);
-            finish = piece.finish;
+            reading.push(&piece);
             if !is_open {
                 break;
             }
         }
         out("\n")?;
+        let left = if closed { Ended::Closed } else { Ended::left(answering) };
         let stats = texts.stats();
-        let ended = match finish {
-            Some(Finish::Stop) => Ended::Stop,
-            None if closed => Ended::Closed,
-            None if answering.is_interrupted() => Ended::Interrupt,
-            _ => Ended::Length,
-        };
-        let peak_bytes = match resident_peak() {
-            Some(peak) => peak,
-            // Parameters that lie in the file are not memory of MLX's.
-            None => weight_bytes + memory::peak_memory().map_err(Error::from)?,
-        };
-        let GenerateStats { prompt_tokens, drafted, accepted, .. } = stats;
-        Ok(Self {
-            text,
-            tokens,
-            ended,
-            prompt_tokens,
-            prompt_tokens_per_second: stats.prompt_rate(),
-            tokens_per_second: stats.rate(),
-            drafted,
-            accepted,
-            weight_bytes,
-            peak_bytes,
-        })
+        Ok(reading.answer(stats.prompt_tokens, left, Took::of(&stats, weight_bytes)?))
     }
 
     /// The last token, if the text ended by itself.
@@ -113,24 +104,74 @@ impl Answer {
 
     /// Says on the standard error what it took.
     pub(crate) fn report(&self) {
-        let end = match self.ended {
-            Ended::Stop => "its end",
-            Ended::Length => "the most that were asked for",
-            Ended::Interrupt => "the interruption",
-            Ended::Closed => "the close of the output",
-        };
+        let Took { prompt_tokens_per_second, tokens_per_second, drafted, accepted, .. } = self.took;
+        let (count, end) = (self.tokens.len(), self.ended.words());
         let mut said = String::new();
-        let _ =
-            writeln!(said, "{} tokens of prompt at {:.1} a second", self.prompt_tokens, self.prompt_tokens_per_second);
-        let _ = writeln!(said, "{} tokens, to {end}, at {:.1} a second", self.tokens.len(), self.tokens_per_second);
-        if self.drafted > 0 {
-            let _ = writeln!(said, "{} of {} drafted tokens accepted", self.accepted, self.drafted);
+        let _ = writeln!(said, "{} tokens of prompt at {prompt_tokens_per_second:.1} a second", self.prompt_tokens);
+        let _ = writeln!(said, "{count} tokens, to {end}, at {tokens_per_second:.1} a second");
+        if drafted > 0 {
+            let _ = writeln!(said, "{accepted} of {drafted} drafted tokens accepted");
         }
-        let megabytes = |bytes: usize| bytes as f64 / 1e6;
-        let (peak, weights) = (megabytes(self.peak_bytes), megabytes(self.weight_bytes));
-        let _ = writeln!(said, "at most {peak:.1} MB, of which {weights:.1} weights");
+        said += &self.took.memory();
         // Who closed the standard error does not read it.
         drop(io::stderr().write_all(said.as_bytes()));
+    }
+}
+
+impl Reading {
+    pub(super) fn push(&mut self, piece: &Piece) {
+        self.text += &piece.text;
+        self.tokens.push(piece.token);
+        self.finish = piece.finish;
+    }
+
+    /// The answer to a prompt of so many tokens; why it was `left`, where the last piece does not say why it ended.
+    pub(super) fn answer(self, prompt_tokens: usize, left: Ended, took: Took) -> Answer {
+        let Self { text, tokens, finish } = self;
+        let ended = match finish {
+            Some(Finish::Stop) => Ended::Stop,
+            Some(Finish::Length) => Ended::Length,
+            None => left,
+        };
+        Answer { text, tokens, ended, prompt_tokens, took }
+    }
+}
+
+impl Ended {
+    /// Why no more of a text is read, where its last piece does not say so.
+    pub(super) fn left(answering: &Answering) -> Self {
+        // Where no token is asked for, there is no piece.
+        if answering.is_interrupted() { Self::Interrupt } else { Self::Length }
+    }
+
+    /// To what a text went.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Stop => "its end",
+            Self::Length => "the most that were asked for",
+            Self::Interrupt => "the interruption",
+            Self::Closed => "the close of the output",
+        }
+    }
+}
+
+impl Took {
+    pub(super) fn of(stats: &GenerateStats, weight_bytes: usize) -> Result<Self> {
+        let peak_bytes = match resident_peak() {
+            Some(peak) => peak,
+            // Parameters that lie in the file are not memory of MLX's.
+            None => weight_bytes + memory::peak_memory().map_err(Error::from)?,
+        };
+        let &GenerateStats { drafted, accepted, .. } = stats;
+        let (prompt_tokens_per_second, tokens_per_second) = (stats.prompt_rate(), stats.rate());
+        Ok(Self { prompt_tokens_per_second, tokens_per_second, drafted, accepted, weight_bytes, peak_bytes })
+    }
+
+    /// What was in memory, as a line.
+    pub(super) fn memory(&self) -> String {
+        let megabytes = |bytes: usize| bytes as f64 / 1e6;
+        let (peak, weights) = (megabytes(self.peak_bytes), megabytes(self.weight_bytes));
+        format!("at most {peak:.1} MB, of which {weights:.1} weights\n")
     }
 }
 
