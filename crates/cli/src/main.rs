@@ -164,7 +164,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Bench(options) => output.show(&bench::bench(&options)?),
         Command::Generate(options) => return generate::generate(&options, &mut output),
         Command::Chat(options) => return chat::chat(&options, &mut output),
-        Command::Perplexity(options) => perplexity::perplexity(&options, &mut output),
+        Command::Perplexity(options) => perplexity::perplexity(&options, output.beside(&options.svg)),
         Command::Train(options) => train::train(&options, &mut output),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),

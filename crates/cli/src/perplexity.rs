@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Aval, Error, Policy, Result, printable};
+use tacit_drawing::{Dot, Dots};
+use tacit_files::replace;
 use tacit_io::{Progress, progress_bar};
 use tacit_models::{Formats, Windows};
 
@@ -15,6 +17,7 @@ use crate::decoding;
 use crate::decoding::source::Source;
 use crate::decoding::text;
 use crate::output::{Failure, Output};
+use crate::overwriting::Overwriting;
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["text", "tokens"]))]
@@ -43,6 +46,11 @@ pub(crate) struct Options {
     /// Which tokens of a window count
     #[arg(long, value_enum, default_value_t = Convention::LlamaCpp)]
     convention: Convention,
+    /// Draw the perplexities with their errors into this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
 /// Which tokens of a window count.
@@ -85,6 +93,7 @@ struct Row {
 pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let _deny = Policy::Deny.scope();
     // What is wrong is said before anything is measured.
+    options.overwriting.check(options.svg.as_deref(), options.inputs())?;
     let read = |text: &String| (text != "none").then(|| Formats::read(text)).transpose();
     let asked = options.formats.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut tokens, first) = tokens(options)?;
@@ -116,13 +125,24 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
         if formats.is_empty() {
             output.piece(&line(width, ["format", "perplexity", "error", "bits", "bytes"]))?;
         }
-        let error = row.standard_error.map_or(String::new(), |error| format!("{error:.4}"));
-        let (perplexity, bits) = (format!("{:.4}", row.perplexity), format!("{:.3}", row.bits_per_weight));
+        let [perplexity, error, bits] = row.cells();
         output.piece(&line(width, [label, &perplexity, &error, &bits, &bytes.to_string()]))?;
         formats.push(row);
     }
     let windows = tokens.len() / length;
-    output.show(&Perplexities { formats, convention: options.convention, window: length, windows, tokens: counted })
+    let measured = Perplexities { formats, convention: options.convention, window: length, windows, tokens: counted };
+    if let Some(file) = &options.svg {
+        replace(file, measured.chart().to_svg().as_bytes())?;
+    }
+    output.show(&measured)
+}
+
+impl Options {
+    /// What is read, with formats that may name files of rules.
+    fn inputs(&self) -> impl Iterator<Item = &Path> {
+        let files = [&self.text, &self.tokens, &self.lora].into_iter().flatten().chain([&self.model]);
+        files.map(PathBuf::as_path).chain(self.formats.iter().map(Path::new))
+    }
 }
 
 /// A row of the table, whose widths are known before its numbers are.
@@ -164,13 +184,55 @@ fn numbers(file: &Path) -> Result<Vec<u32>> {
     text.split(between).filter(|word| !word.is_empty()).map(number).collect()
 }
 
+impl Row {
+    /// Perplexity, error and bits, as the table and the drawing have them.
+    fn cells(&self) -> [String; 3] {
+        let error = self.standard_error.map_or(String::new(), |error| format!("{error:.4}"));
+        [format!("{:.4}", self.perplexity), error, format!("{:.3}", self.bits_per_weight)]
+    }
+
+    fn dot(&self) -> Dot {
+        let [perplexity, error, bits] = self.cells();
+        let around = if error.is_empty() { error } else { format!(" ± {error}") };
+        Dot {
+            label: printable::name(&self.format).into_owned(),
+            text: format!("{perplexity}{around}, {bits} bits"),
+            value: self.perplexity,
+            spread: self.standard_error.map(|error| [self.perplexity - error, self.perplexity + error]),
+            ours: true,
+        }
+    }
+}
+
+impl Perplexities {
+    /// The perplexities, each with a bar from its error below it to its error above.
+    fn chart(&self) -> Dots {
+        let Self { formats, convention, tokens, .. } = self;
+        Dots {
+            title: "Perplexity by format".to_owned(),
+            axis: format!("perplexity of {tokens} tokens, counted as {} does", convention.name()),
+            groups: vec![(String::new(), formats.iter().map(Row::dot).collect())],
+        }
+    }
+}
+
+impl Convention {
+    fn name(self) -> &'static str {
+        match self {
+            Self::LlamaCpp => "llama.cpp",
+            Self::MlxLm => "mlx-lm",
+        }
+    }
+}
+
 impl fmt::Display for Perplexities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, which) = match self.convention {
-            Convention::LlamaCpp => ("llama.cpp", "the later half of each"),
-            Convention::MlxLm => ("mlx-lm", "all but the first of each"),
+        let which = match self.convention {
+            Convention::LlamaCpp => "the later half of each",
+            Convention::MlxLm => "all but the first of each",
         };
-        let Self { tokens, windows, window, .. } = self;
+        let Self { tokens, windows, window, convention, .. } = self;
+        let name = convention.name();
         write!(f, "{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}")
     }
 }

@@ -228,6 +228,59 @@ fn formats_stand_in_one_table_beside_their_bits() {
     );
 }
 
+#[test]
+fn the_table_is_drawn_with_its_errors() {
+    let folder = Folder::new("svg", "0 0 1 2 3 1 0 2");
+    let drawn = |options: &[&str], name: &str| {
+        let output = folder.run(&[options, &["--svg", name]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read_to_string(folder.0.join(name)).expect("is drawn")
+    };
+    // Of all that is drawn bars alone are so wide.
+    let bars = |svg: &str| svg.matches("stroke-width=\"6\"").count();
+    let svg = drawn(&["--window", "4", "--formats", "none", "--formats", "coarse.toml"], "two.svg");
+    assert!(svg.starts_with("<svg ") && svg.contains("perplexity of 2 tokens, counted as llama.cpp does"), "{svg}");
+    for words in [">none<", ">5.6569 ± 1.9605, 32.000 bits<", ">coarse.toml<", ">5.7651 ± 2.1072, 31.760 bits<"] {
+        assert!(svg.contains(words), "{words}: {svg}");
+    }
+    assert_eq!(bars(&svg), 2, "{svg}");
+    // The error of one token is not known.
+    let svg = drawn(&["--window", "2", "--windows", "1", "--convention", "mlx-lm"], "one.svg");
+    assert!(svg.contains("perplexity of 1 tokens, counted as mlx-lm does") && !svg.contains('±'), "{svg}");
+    assert_eq!(bars(&svg), 0, "{svg}");
+    // Where the drawing goes to the standard output, the table does not.
+    let output = folder.run(&["--window", "4", "--svg", "/dev/stdout"]);
+    let (svg, table) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && table.contains("5.6569"), "{svg}{table}");
+}
+
+/// Nothing that is read is overwritten, and what else is there only by force.
+#[test]
+fn a_drawing_replaces_nothing_by_itself() {
+    let folder = Folder::new("replaced", "0 0 1 2 3 1 0 2");
+    fs::write(folder.0.join("mine.svg"), "mine").expect("writes");
+    let rules = ["--window", "4", "--formats", "coarse.toml", "--svg"];
+    let with = |file: &'static str, more: &[&'static str]| [&rules[..], &[file], more].concat();
+    folder.check(
+        &with("mine.svg", &[]),
+        1,
+        expect![[r#"
+            error: mine.svg is there already
+            help: write to another place, or replace it with `--force`
+        "#]],
+    );
+    for file in ["tokens", "coarse.toml", "model.safetensors", "config.json"] {
+        let before = fs::read(folder.0.join(file)).expect("reads");
+        let output = folder.run(&with(file, &["--force"]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("{file} is what is read, and would be overwritten")), "{said}");
+        assert!(fs::read(folder.0.join(file)).expect("reads") == before, "{file}");
+    }
+    assert!(folder.run(&with("mine.svg", &["--force"])).status.success());
+    assert!(fs::read_to_string(folder.0.join("mine.svg")).expect("reads").starts_with("<svg "));
+}
+
 /// As `common_tokenize` of llama-perplexity does it, which parses no special tokens, and as `mlx_lm.perplexity` does it.
 #[test]
 fn special_tokens_in_a_text_are_those_of_the_convention() {
