@@ -24,6 +24,7 @@ mod overwriting;
 mod perplexity;
 mod primitives;
 mod quantize;
+mod resident;
 mod table;
 mod train;
 mod types;

@@ -14,8 +14,8 @@ use tacit_bridge::process::give_back_memory;
 use tacit_core::{Error, Policy, Result, printable};
 use tacit_models::{Config, Rows};
 
-use crate::interruption;
 use crate::output::{Failure, Output};
+use crate::{interruption, resident};
 
 pub(crate) use options::Options;
 
@@ -36,7 +36,9 @@ pub(crate) struct Trained {
     evaluated: Option<f64>,
     /// How far the merged weights are from the trained ones: the greatest part of a change that was lost.
     lost: Option<f64>,
+    /// The most bytes that were resident, and the most that MLX had allocated in the steps.
     peak_bytes: usize,
+    allocator_peak_bytes: usize,
     output: PathBuf,
 }
 
@@ -70,7 +72,8 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
         loss: ended.loss,
         evaluated: ended.evaluated,
         lost,
-        peak_bytes: ended.peak_bytes,
+        peak_bytes: resident::peak(model.nbytes(), ended.allocator_peak_bytes),
+        allocator_peak_bytes: ended.allocator_peak_bytes,
         output: options.output.clone(),
     })
 }

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -26,11 +27,12 @@ fn checkpoint(file: &Path, rows: &[i32]) {
     save(file, &rows.iter().enumerate().map(layer).collect::<Parameters>()).expect("saves");
 }
 
-/// The most bytes that a command had, the largest of what was seen every few milliseconds.
-fn peak(arguments: &[&str]) -> u64 {
+/// The most bytes that a command had, the largest of what was seen every few milliseconds, and what it printed, which is less than
+/// a pipe holds.
+fn watched(arguments: &[&str]) -> (u64, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tacit"))
         .args(arguments)
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .expect("starts");
@@ -47,7 +49,7 @@ fn peak(arguments: &[&str]) -> u64 {
         sleep(Duration::from_millis(2));
     };
     assert!(ended.success(), "{arguments:?}: {ended}");
-    most
+    (most, io::read_to_string(child.stdout.take().expect("a pipe")).expect("text"))
 }
 
 /// The same commands on a small input and on a large one, in a folder that goes with it.
@@ -76,7 +78,7 @@ impl Measured {
         let run = |input: &str, output: &str| {
             let argument = |word: &str| word.replace("IN", input).replace("OUT", output);
             let arguments: Vec<String> = words.split(' ').map(argument).collect();
-            peak(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+            watched(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).0
         };
         // What the program itself takes.
         let own = run(&self.small, &self.at(&format!("small-{what}")));
@@ -207,4 +209,25 @@ fn a_decoder_is_loaded_quantized_and_converted_in_pieces() {
     }
     [of.small, of.large] = folders;
     of.check("quantized", "generate IN --weights nf4:64 --prompt a --max-tokens 1", Some(quantized));
+}
+
+/// What commands say of their own memory is what the system says of them.
+#[test]
+fn the_peak_that_is_told_is_that_of_the_process() {
+    let of = Measured::new("memory-told");
+    let own = |file: &str| format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
+    let (model, rows) = (own("../../tests/decoder/golden/tokenizers/spm.gguf"), own("tests/rows.jsonl"));
+    let adapter = of.at("adapter");
+    let generate = ["generate", &model, "--prompt", "Hello", "--max-tokens", "12", "--json"];
+    let train =
+        ["train", &model, "--lora", "4", "--length", "32", "--steps", "3", "--data", &rows, "-o", &adapter, "--json"];
+    for arguments in [&generate[..], &train[..]] {
+        let (peak, printed) = watched(arguments);
+        let json: serde_json::Value = serde_json::from_str(&printed).expect("json");
+        let told = json["peak_bytes"].as_u64().expect("a number");
+        assert!(told.abs_diff(peak) <= peak / 50, "{arguments:?}: {told} bytes are told, and there were {peak}");
+        // What MLX allocated is a part of it.
+        let allocated = json["allocator_peak_bytes"].as_u64();
+        assert_eq!(allocated.map(|allocated| allocated < told), (arguments[0] == "train").then_some(true), "{json}");
+    }
 }

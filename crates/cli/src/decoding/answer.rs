@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use mlx_rs::memory;
 use serde::Serialize;
-use tacit_core::{Error, Result};
+use tacit_core::Result;
 use tacit_nn::generate::{Finish, GenerateStats, Piece, Texts};
 
 use super::text::Stream;
 use crate::interruption::Answering;
 use crate::output::{Failure, is_closed};
+use crate::resident;
 
 /// A text with its tokens, and what it took.
 #[derive(Debug, Serialize)]
@@ -157,11 +158,7 @@ impl Ended {
 
 impl Took {
     pub(super) fn of(stats: &GenerateStats, weight_bytes: usize) -> Result<Self> {
-        let peak_bytes = match resident_peak() {
-            Some(peak) => peak,
-            // Parameters that lie in the file are not memory of MLX's.
-            None => weight_bytes + memory::peak_memory().map_err(Error::from)?,
-        };
+        let peak_bytes = resident::peak(weight_bytes, memory::peak_memory()?);
         let &GenerateStats { drafted, accepted, .. } = stats;
         let (prompt_tokens_per_second, tokens_per_second) = (stats.prompt_rate(), stats.rate());
         Ok(Self { prompt_tokens_per_second, tokens_per_second, drafted, accepted, weight_bytes, peak_bytes })
@@ -173,11 +170,4 @@ impl Took {
         let (peak, weights) = (megabytes(self.peak_bytes), megabytes(self.weight_bytes));
         format!("at most {peak:.1} MB, of which {weights:.1} weights\n")
     }
-}
-
-/// The most bytes that this process had in memory, pages of files included, where the system tells: Linux does.
-fn resident_peak() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(1024 * line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?)
 }

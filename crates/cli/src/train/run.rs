@@ -30,7 +30,7 @@ pub(super) struct Ended {
     pub(super) resumed: u64,
     pub(super) loss: Option<f64>,
     pub(super) evaluated: Option<f64>,
-    pub(super) peak_bytes: usize,
+    pub(super) allocator_peak_bytes: usize,
 }
 
 /// What a step says.
@@ -52,7 +52,7 @@ impl Run<'_> {
         let plan = self.plan;
         let mut optimizer = self.optimizer()?;
         let resumed = saved.restore(model, &mut optimizer)?;
-        let mut ended = Ended { resumed, loss: None, evaluated: None, peak_bytes: 0 };
+        let mut ended = Ended { resumed, loss: None, evaluated: None, allocator_peak_bytes: 0 };
         memory::reset_peak_memory().map_err(Error::from)?;
         if resumed == 0 {
             output.piece(&line(["step", "loss", "rate", "norm", "tokens/s"]))?;
@@ -84,7 +84,7 @@ impl Run<'_> {
                 ended.evaluated = self.evaluated(number, model, saved, output)?;
             }
             // A record begins to count anew.
-            ended.peak_bytes = memory::peak_memory().map_err(Error::from)?.max(ended.peak_bytes);
+            ended.allocator_peak_bytes = memory::peak_memory().map_err(Error::from)?.max(ended.allocator_peak_bytes);
             if number.is_multiple_of(plan.save_every.get()) || is_last {
                 saved.save(number, model, &optimizer, &plan.trained)?;
             }
@@ -92,7 +92,7 @@ impl Run<'_> {
         if resumed == plan.steps {
             ended.evaluated = self.evaluated(resumed, model, saved, output)?;
         }
-        ended.peak_bytes = memory::peak_memory().map_err(Error::from)?.max(ended.peak_bytes);
+        ended.allocator_peak_bytes = memory::peak_memory().map_err(Error::from)?.max(ended.allocator_peak_bytes);
         Ok(ended)
     }
 
