@@ -14,7 +14,7 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, random};
 use tacit::compile::{CompileOptions, compile_with_state};
-use tacit::model::{Model, ParameterFilter, QatConfig, QuantizedState, Rules};
+use tacit::model::{Model, ParameterFilter, QuantizedState, Rules};
 use tacit::prelude::*;
 use tacit::tree;
 
@@ -77,7 +77,7 @@ fn run(corpus: &Corpus, held_out: &[u32], size: Size, of_moments: u32, seed: u64
     random::seed(seed)?;
     let Size { shape, batch, steps, .. } = size;
     let model = Model::new(Transformer::new(shape, corpus.characters.len())?)?;
-    let model = model.prepare("{blocks.*,head}.weight", QatConfig::new("affine:4:64".parse::<AnyFormat>()?))?;
+    let model = model.prepare("{blocks.*,head}.weight", "affine:4:64")?;
     let mut state = (model, adam(of_moments)?);
     let mut compiled = compile_with_state(CompileOptions::default(), step);
     let mut begun = Instant::now();

@@ -14,7 +14,7 @@ use std::time::Instant;
 use decoder::{Decoder, QUANTIZED, Size, Trainer};
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit::format::{Fit, Fitted};
-use tacit::model::{Outcome, QatConfig};
+use tacit::model::Outcome;
 use tacit::prelude::*;
 use tacit::tree;
 use tacit_figures::accuracy::{self, Loss};
@@ -195,7 +195,7 @@ fn decoder(run: &mut Run, folder: &Path) -> Result<()> {
     let trained: Vec<&str> = if run.quick { vec!["ternary:64"] } else { TRAINED.to_vec() };
     let wanted = |text: &&str| run.wanted.is_empty() || run.wanted.iter().any(|part| text.contains(part.as_str()));
     for text in trained.into_iter().filter(wanted).collect::<Vec<_>>() {
-        let mut model = halfway.clone().prepare(QUANTIZED, QatConfig::new(text.parse::<AnyFormat>()?))?;
+        let mut model = halfway.clone().prepare(QUANTIZED, text)?;
         trainer.train(&mut model, size.common, size.more)?;
         model.convert()?;
         let (bits, _) = lost(&model, &float)?;

@@ -12,7 +12,7 @@ use tacit::model::{Cache, Missing, generate};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Formats, Positions, adapt, caches, load, quantize};
 
-use crate::refused::changed;
+use crate::refused::{changed, parsed};
 
 pub(crate) const ARCHITECTURES: [&str; 8] =
     ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "gemma2", "gemma3_text"];
@@ -127,6 +127,17 @@ fn check(name: &str, tolerance: f32) -> Result<()> {
     compare(name, &golden, tolerance, &mut state, |state, tokens| compiled.call(state, &tokens)?.dense())?;
     // One for the prompt, and one for all steps.
     assert_eq!(compiled.stats().traces, 2, "{name}");
+    Ok(())
+}
+
+/// As transformers reads it.
+#[test]
+fn qwen2_has_the_biases_that_it_has_whatever_its_file_says() -> Result<()> {
+    let read = |changes| changed("qwen2", &parsed(changes)).map(|config| format!("{config:?}"));
+    let as_it_is = read("{}")?;
+    for changes in [r#"{"attention_bias": true}"#, r#"{"attention_bias": false}"#] {
+        assert_eq!(read(changes)?, as_it_is);
+    }
     Ok(())
 }
 

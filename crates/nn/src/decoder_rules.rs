@@ -17,7 +17,7 @@ const BITS: f64 = 6.0;
 const FLOAT: f64 = 16.0;
 
 /// What is taken in place of a coarser format, the first that fits.
-const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "bf16"];
+const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "int8"];
 
 /// The rules of a decoder that is quantized in one format: see [`Rules::for_decoder`].
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +32,7 @@ impl Rules {
     /// `format` for all parameters of a decoder, but for its embedding and its head, which have at least 6 bits.
     ///
     /// They are few of the weights and most of what quantizing loses: each token goes through them unchanged. In fewer bits they
-    /// become `affine:8:64`. Those that were quantized before have nothing to gain from that: they stay where they have 6 bits,
+    /// become `affine:8:64`, or `int8` where their rows are no whole groups. Those that were quantized before have nothing to gain from that: they stay where they have 6 bits,
     /// and else take `format` too. Which parameters they are is said by the ends of their paths: `embed_tokens.weight`,
     /// `lm_head.weight` and the names of llama.cpp; where there is no embedding, all have the one format. Write
     /// [`Rules`] of your own for another choice. What is chosen is told through `tracing`.
@@ -160,7 +160,7 @@ mod tests {
             ["affine:8:64"; 2]
         );
         // Rows that are no whole groups.
-        assert_eq!(chosen("nf4:64", &[("transformer.wte.weight", [8, 10])]).0, ["bf16"]);
+        assert_eq!(chosen("nf4:64", &[("transformer.wte.weight", [8, 10])]).0, ["int8"]);
     }
 
     #[test]

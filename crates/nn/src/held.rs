@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlx_rs::Array;
-use tacit_arrays::Placed;
+use tacit_arrays::{Adapter, Placed};
 use tacit_core::tree::{Labels, Node, Reader, Visitor};
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
@@ -60,6 +60,13 @@ impl Held {
     /// Whether an adapter is in it, whose own arrays are trained.
     pub(crate) fn is_adapter(&self) -> bool {
         self.leaves.iter().any(|leaf| leaf.role == Role::Factor)
+    }
+
+    /// The probability with which an adapter in it would drop features, and has no random key to do so.
+    pub(crate) fn lacks_key(&self) -> Option<f32> {
+        let dropout = self.form.skeleton.family::<dyn Adapter>()?.dropout();
+        let has_key = self.leaves.iter().any(|leaf| leaf.role == Role::Choice);
+        (dropout > 0.0 && !has_key).then_some(dropout)
     }
 
     /// The array as messages show it.

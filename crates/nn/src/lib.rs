@@ -48,7 +48,7 @@ pub use merge::{MergeReport, MergeRow};
 pub use model::Model;
 pub use model::halves::hold_halves;
 pub use model::kinds::LeafKinds;
-pub use model::qat::QatConfig;
+pub use model::qat::{IntoQatConfig, QatConfig};
 pub use model::surgery::Missing;
 pub use module::Module;
 pub use moments::{Moments, SavedMoments};

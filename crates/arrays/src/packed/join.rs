@@ -6,19 +6,12 @@ use tacit_core::{Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, swapped};
 use crate::families::packed::{Packed, Stored};
-use crate::families::structural::itself;
 use crate::packed::shape::{flat, packed, reshaped};
 use crate::packed::units::Supers;
-use crate::views::concat::Concat;
 
-/// Arrays of one type and the same static fields, joined where each but the last ends with a block; with dense ones, a
-/// [`Concat`], as another format would round these.
+/// Arrays of one type and the same static fields, joined where each but the last ends with a block. Others are parts of a `Concat`.
 #[handler]
 pub(crate) fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value]) -> Result<Value> {
-    if rest.iter().any(|value| !value.is_implicit()) {
-        let parts = std::iter::once(itself(first)).chain(rest.iter().map(|&part| part.clone()));
-        return Concat::of(parts.collect(), op.axis as usize);
-    }
     let Stored { transposed, aval, .. } = first.stored();
     let mut axes: Vec<i32> = (0..aval.shape.len() as i32).collect();
     if transposed {

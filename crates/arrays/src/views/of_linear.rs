@@ -93,9 +93,11 @@ fn scaled(array: &dyn ImplicitArray, by: &Factor) -> Result<Value> {
     or_view(array, |own| own.scaled(by), || Scaled::of(itself(array), by.number(), by.divides()))
 }
 
-/// Arrays of any types one after the other, as a [`Concat`].
+/// Arrays of any types one after the other, in any order, as a [`Concat`].
 #[handler]
-pub(crate) fn linear_concatenate(op: &Concatenate, first: &dyn ImplicitArray, rest: &[&Value]) -> Result<Value> {
-    let parts = std::iter::once(viewed(first)).chain(rest.iter().map(|&part| Ok(part.clone())));
-    Concat::of(parts.collect::<Result<_>>()?, op.axis as usize)
+pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<Value> {
+    if !parts.iter().any(|part| part.family::<dyn Linear>().is_some()) {
+        return Err(Error::decline("no part has a product"));
+    }
+    Concat::of(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
 }

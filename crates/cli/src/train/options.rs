@@ -8,7 +8,7 @@ use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Result};
 use tacit_models::{Decoder, Formats, Rows};
 use tacit_nn::training::Schedule;
-use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, QatConfig};
+use tacit_nn::{LoraConfig, Method, Model, ParameterFilter};
 
 use crate::overwriting::Overwriting;
 
@@ -230,7 +230,7 @@ impl Options {
     /// The model with what is to be trained.
     pub(super) fn prepared(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
         if let Some(format) = &self.qat {
-            return model.prepare(self.layers.as_str(), QatConfig::new(format.parse::<AnyFormat>()?));
+            return model.prepare(self.layers.as_str(), format.as_str());
         }
         let (method, rank) = match (self.lora, self.dora) {
             (Some(rank), _) => (Method::Lora, rank.get()),

@@ -175,11 +175,14 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
         let count = drafted.dim(0);
         let seen = ops::concatenate(&[&self.model.tokens(), &drafted.expand_dims(0)?], 1)?;
         let logits = self.model.steps.logits(&seen)?;
-        let &[_, given, vocabulary] = logits.shape() else {
-            return Err(Error::invalid(
-                "a step that judges a draft gives the logits of its last token alone",
-                "return those of all its tokens, [batch, tokens, vocabulary]",
-            ));
+        let (given, vocabulary) = match *logits.shape() {
+            [_, given, vocabulary] if given > count => (given, vocabulary),
+            _ => {
+                return Err(Error::invalid(
+                    "a step that judges a draft gives the logits of its last token alone",
+                    "return those of all its tokens, [batch, tokens, vocabulary]",
+                ));
+            }
         };
         let logits = logits.try_index((0, given - count - 1.., ..))?;
         let recent = self.sampling.recent.as_ref();

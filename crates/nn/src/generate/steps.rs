@@ -30,10 +30,10 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
             let (batch, count) = (tokens.dim(0), tokens.dim(1));
             match *logits.shape() {
                 [rows, _] if rows == batch => Ok(logits),
-                [rows, each, _] if rows == batch && each == count => Ok(logits),
+                [rows, each, _] if rows == batch && (each == count || each == 1) => Ok(logits),
                 _ => Err(Error::invalid(
                     format!("a step on {count} tokens of {batch} sequences gives logits of {:?}", logits.shape()),
-                    "return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token",
+                    "return [batch, tokens, vocabulary], or [batch, 1, vocabulary] or [batch, vocabulary] of the last token",
                 )),
             }
         });

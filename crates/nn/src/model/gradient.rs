@@ -47,7 +47,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// `f` fails, the loss is not one float element, or the part has no float leaf. The model is then what it was.
+    /// `f` fails, the loss is not one float element, the part has no float leaf, or an adapter with dropout has no key by
+    /// [`drop_features`](Self::drop_features) in training. The model is then what it was.
     #[expect(clippy::needless_pass_by_value, reason = "a filter is written where the call is")]
     pub fn value_and_grad<A, O, E>(
         &mut self,
@@ -60,6 +61,7 @@ impl<M: ModuleParameters> Model<M> {
         E: Into<Error>,
     {
         self.check_halves()?;
+        self.check_dropout()?;
         let (paths, arrays): (Vec<String>, Vec<Array>) =
             self.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
         if paths.is_empty() {
@@ -87,6 +89,19 @@ impl<M: ModuleParameters> Model<M> {
             Gradient::Nothing | Gradient::Node { .. } => None,
         });
         Ok((dense_tree(def, &results)?, gradients.collect()))
+    }
+
+    /// In training a dropout without a key would drop nothing, and nobody would see it.
+    fn check_dropout(&self) -> Result<()> {
+        let mut lacking = self.parts.held.iter().filter_map(|(path, held)| Some((path, held.lacks_key()?)));
+        match lacking.next().filter(|_| self.parts.training) {
+            None => Ok(()),
+            Some((path, dropout)) => Err(Error::invalid(
+                format!("the adapter of {path} drops features with a probability of {dropout}, and has no random key"),
+                "give each step a key by `model.drop_features(Some(&key))`, or take a `dropout` of 0; in evaluation mode nothing is \
+                 dropped",
+            )),
+        }
     }
 
     fn nothing_to_train(&self, only: &ParameterFilter) -> Error {

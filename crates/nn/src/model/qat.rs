@@ -2,7 +2,7 @@
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype, ops, transforms};
-use tacit_arrays::format::{AnyFormat, Quantizer};
+use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed, Prepared};
 use tacit_core::{Aval, Error, Result, Value};
 
@@ -12,7 +12,7 @@ use crate::held::Held;
 use crate::parameters::{in_parameter, listed};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
-use crate::{Parameters, Pattern, Rules, within};
+use crate::{IntoRules, Parameters, Pattern, Rules, within};
 
 /// How a parameter is trained for quantization: its format, whether its scales are trained, and whether activations are
 /// rounded too.
@@ -73,9 +73,28 @@ impl QatConfig {
     }
 }
 
-impl<Q: Quantizer + 'static> From<Q> for QatConfig {
-    fn from(format: Q) -> Self {
-        Self::new(format)
+/// What says how parameters are trained for quantization: a format, a value or its text, [`Rules`], or a [`QatConfig`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a format, nor the text of one, nor rules, nor a `QatConfig`"
+)]
+pub trait IntoQatConfig {
+    /// The configuration; a format and rules have scales that each step calculates, and activations that are not rounded.
+    ///
+    /// # Errors
+    ///
+    /// The text is no format, or the format has no such options.
+    fn into_config(self) -> Result<QatConfig>;
+}
+
+impl<R: IntoRules> IntoQatConfig for R {
+    fn into_config(self) -> Result<QatConfig> {
+        self.into_rules().map(QatConfig::by)
+    }
+}
+
+impl IntoQatConfig for QatConfig {
+    fn into_config(self) -> Result<QatConfig> {
+        Ok(self)
     }
 }
 
@@ -95,10 +114,9 @@ impl<M: ModuleParameters> Model<M> {
     /// use mlx_rs::module::Module;
     /// use mlx_rs::optimizers::Adam;
     /// use mlx_rs::{nn, ops};
-    /// use tacit_arrays::format::Affine;
     /// use tacit_nn::{Model, ParameterFilter};
     ///
-    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", Affine { bits: 2, group: 64 })?;
+    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", "affine:2:64")?;
     /// let (x, mut optimizer) = (ops::ones::<f32>(&[2, 64])?, Adam::new(1e-2));
     /// for _ in 0..3 {
     ///     let (_loss, gradients) =
@@ -121,13 +139,13 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// Nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
+    /// The text is no format, nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
     /// quantized parameter. The model is dropped then.
-    pub fn prepare<P>(mut self, pattern: P, aware: impl Into<QatConfig>) -> Result<Self>
+    pub fn prepare<P>(mut self, pattern: P, aware: impl IntoQatConfig) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
     {
-        let aware = aware.into();
+        let aware = aware.into_config()?;
         let rules = aware.rules.within(pattern)?;
         rules.supported()?;
         let (mut report, mut made) = (self.report.clone(), Parameters::new());

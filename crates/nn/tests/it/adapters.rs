@@ -125,9 +125,11 @@ fn dropout_is_on_by_its_key() -> Result<()> {
     for config in [config(), LoraConfig { method: Method::Dora, ..config() }, config().as_stored(AFFINE)] {
         let mut model = adapted(&LoraConfig { dropout: 0.5, ..config });
         let mut optimizer = Adam::new(1e-2);
+        model.drop_features(Some(&random::key(0)?))?;
         for _ in 0..3 {
             step(&mut model, &mut optimizer);
         }
+        model.drop_features(None)?;
         let still = forward(&mut model);
         let mut keyed = |seed: Option<u64>| -> Result<Vec<f32>> {
             let key = seed.map(random::key).transpose()?;
@@ -334,6 +336,18 @@ fn messages() -> Result<()> {
         help: give a matrix in the affine format, or adapt this one by a `Lora`"#]],
     );
     let mut model = adapted(&LoraConfig { dropout: 0.5, ..config() });
+    let gradient = |model: &mut Model<nn::Sequential>| {
+        model.value_and_grad(ParameterFilter::Lora, normal(1, &[5, 64]), |model, x| model.forward(&x)?.sum(None))
+    };
+    check(
+        gradient(&mut model),
+        expect![[r#"
+        the adapter of layers.0.weight drops features with a probability of 0.5, and has no random key
+        help: give each step a key by `model.drop_features(Some(&key))`, or take a `dropout` of 0; in evaluation mode nothing is dropped"#]],
+    );
+    model.training_mode(false);
+    gradient(&mut model)?;
+    model.training_mode(true);
     check(
         model.drop_features(Some(&normal(1, &[2]))),
         expect![[r#"

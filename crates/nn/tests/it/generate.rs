@@ -409,7 +409,7 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         a sequence to stop after is empty
         help: leave it out, or give its tokens
         a step on 2 tokens of 1 sequences gives logits of [2, 5]
-        help: return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token"#]]
+        help: return [batch, tokens, vocabulary], or [batch, 1, vocabulary] or [batch, vocabulary] of the last token"#]]
     .assert_eq(&messages.join("\n"));
     Ok(())
 }

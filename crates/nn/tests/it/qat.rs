@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 use mlx_rs::{nn, transforms};
 use tacit_arrays::format::{self, Affine, Nf4};
 use tacit_arrays::{ActivationGranularity, Int8Inputs, Prepared};
-use tacit_core::{Counters, Policy, Value};
+use tacit_core::{Counters, Policy, Result, Value};
 use tacit_nn::{Missing, Model, Outcome, ParameterFilter, QatConfig, Rules};
 
 use crate::types::{error, normal, numbers};
@@ -292,4 +292,21 @@ fn what_cannot_be_prepared_is_told() {
         help: replace NaN and infinities before quantizing"#]]
     .assert_eq(&error(broken.convert().map(drop)).to_string());
     assert!(broken.get("layers.2.weight").expect("is there").downcast::<Prepared>().is_some(), "it is what it was");
+}
+
+/// A format by its text, as a value and as rules, and with options of training.
+#[test]
+fn a_format_is_said_in_any_way() -> Result<()> {
+    let rules = Rules::new().quantize("*", "affine:4:32")?;
+    let same = [
+        model().prepare("*.weight", "affine:4:32")?,
+        model().prepare("*.weight", Affine { bits: 4, group: 32 })?,
+        model().prepare("*.weight", "affine:4:32".parse::<format::AnyFormat>()?)?,
+        model().prepare("*.weight", &rules)?,
+        model().prepare("*.weight", QatConfig::new(Affine { bits: 4, group: 32 }))?,
+    ];
+    let reports: Vec<String> = same.iter().map(|model| model.report().to_string()).collect();
+    assert!(reports.iter().all(|report| *report == reports[0]), "{reports:?}");
+    expect![[r#""#]].assert_eq(&error(model().prepare("*.weight", "afine:4:32")));
+    Ok(())
 }

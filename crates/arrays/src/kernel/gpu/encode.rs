@@ -204,7 +204,8 @@ impl Encode<'_> {
                 "x" => text.pointer("const ", float(aval.dtype)?, name),
                 "left" | "right" | "factors" | "base" => {}
                 "global" => {
-                    text.statements += "  e.factor = global[0] == 0.0f ? 0.0f : tacit::exact_div(2688.0f, global[0]);\n";
+                    text.statements +=
+                        "  e.factor = global[0] == 0.0f ? 0.0f : tacit::exact_div(2688.0f, global[0]);\n";
                 }
                 _ if aval.dtype == needed => text.pointer("const ", stored, name),
                 _ => return None,

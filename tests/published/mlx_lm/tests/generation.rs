@@ -5,11 +5,16 @@
 use mlx_lm::cache::ConcatKeyValueCache;
 use mlx_lm::models::qwen3::{Generate, Model as Qwen3, ModelArgs, ModelInput};
 use mlx_rs::error::Exception;
-use mlx_rs::module::{Module as _, ModuleParameters as _};
-use mlx_rs::ops::indexing::{argmax_axis, IndexOp as _};
+use mlx_rs::module::Module as _;
+use mlx_rs::ops::indexing::IndexOp as _;
 use mlx_rs::{random, Array};
 use tacit::format::{Affine, Nf4};
 use tacit::prelude::*;
+
+#[path = "../../shared.rs"]
+mod shared;
+
+use shared::{assert_handled, dequantized, distance, likeliest, quantize};
 
 const PROMPT: [u32; 7] = [3, 141, 59, 26, 5, 35, 89];
 const STEPS: usize = 12;
@@ -28,25 +33,6 @@ fn qwen3(tied: bool) -> Qwen3 {
     Qwen3::new(args).expect("builds")
 }
 
-/// Every matrix in `format`; the vectors, which are the gains of the norms, stay as they are.
-fn quantize(model: &Qwen3, format: impl Quantizer + 'static) -> Model<Qwen3> {
-    let model = Model::new(model.clone()).and_then(|model| model.quantize("*", format)).expect("quantizes");
-    for (path, value) in model.values().expect("values") {
-        assert_eq!(value.is_implicit(), value.aval().expect("an aval").shape.len() == 2, "{path}: {value}");
-    }
-    model
-}
-
-/// The same model with the dense arrays that the parameters stand for.
-fn dequantized(model: &Qwen3, quantized: &Model<Qwen3>) -> Qwen3 {
-    let _allow = Policy::Allow.scope();
-    let mut dense = model.clone();
-    for (path, slot) in dense.parameters_mut().flatten() {
-        *slot = quantized.get(&path).and_then(|value| value.dense()).expect("materializes");
-    }
-    dense
-}
-
 fn cache(model: &Qwen3) -> Cache {
     vec![Some(ConcatKeyValueCache::new()); model.args.num_hidden_layers as usize]
 }
@@ -61,16 +47,6 @@ fn step(model: &mut Qwen3, tokens: &[u32], cache: &mut Cache) -> Result<Array, E
 /// The published loop itself.
 fn generate(model: &mut Qwen3, prompt: &Array, cache: &mut Cache) -> Result<Vec<Array>, Exception> {
     Generate::new(model, cache, 0.0, prompt).take(STEPS).collect()
-}
-
-fn likeliest(logits: &Array) -> u32 {
-    argmax_axis(logits, -1, None).expect("an argmax").item_exact::<u32>()
-}
-
-/// How far the logits are from each other, in terms of the largest.
-fn distance(found: &Array, expected: &Array) -> f32 {
-    let largest = |array: &Array| array.abs().expect("abs").max(None).expect("max").item_exact::<f32>();
-    largest(&found.subtract(expected).expect("subtracts")) / largest(expected)
 }
 
 #[test]
@@ -95,8 +71,7 @@ fn generates(tied: bool, format: impl Quantizer + Clone + 'static) {
         let (logits, counted) = Counters::of(|| model.run(|model| step(model, &tokens[fed..], &mut own)));
         let logits = logits.expect("runs");
         // Seven products in each of two layers, the head, and the rows of the embedding.
-        assert!(counted.handled >= 16, "{counted:?}");
-        assert_eq!((counted.materialized, counted.materialized_bytes), (0, 0), "{counted:?}");
+        assert_handled(&counted, 16);
         let expected = step(&mut dense, &tokens[fed..], &mut expected_cache).expect("runs");
         furthest = furthest.max(distance(&logits, &expected));
         fed = tokens.len();
