@@ -42,6 +42,16 @@ pub trait Packed: ImplicitArray {
     fn int8_activations(&self) -> bool {
         false
     }
+
+    /// This array, whose products `x W^T` round the activations to 8 bits: see
+    /// [`PackedArray::with_int8_activations`](crate::PackedArray::with_int8_activations), which knows the format.
+    ///
+    /// # Errors
+    ///
+    /// It has no such products.
+    fn rounding_activations(&self) -> Result<Box<dyn ImplicitArray>> {
+        Err(Error::decline("the type has no products with activations in 8 bits"))
+    }
 }
 
 /// What every packed array is made of.

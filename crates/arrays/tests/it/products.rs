@@ -1,8 +1,8 @@
 //! `Matmul` and `AddMM` with the packed array on either side.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Granularity, Nf4};
-use tacit_arrays::{Fp4Array, Int8Array, Nf4Array};
+use tacit_arrays::format::{AnyFormat, Granularity, Nf4};
+use tacit_arrays::{Fp4Array, Int8Array, Nf4Array, Packed};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::{Oracle, relative_error};
 use tacit_core::transform::grad_wrt;
@@ -229,6 +229,36 @@ fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() 
         // The other orientation stays in floats.
         oracle(F32).check("x W", &[normal(3, &[5, N]).into(), rounded], product);
     }
+}
+
+/// Whoever does not know the format asks the family, which refuses where nothing would be rounded.
+#[test]
+fn the_family_rounds_activations_where_the_format_does() {
+    let rounding = |value: &Value| value.family::<dyn Packed>().expect("is packed").rounding_activations();
+    let (x, w) = (normal(2, &[17, K]), normal(1, &[N, K]));
+    let product = |w: &Value| {
+        let made = implicit((&x, w), |(x, w)| x.matmul(w.t()));
+        made.expect("is handled").dense().expect("dense")
+    };
+    let (float, named) = pair(Nf4Array::quantize(&w, 64), Nf4Array::with_int8_activations);
+    let erased = Value::from(rounding(&float).expect("rounds"));
+    assert_close!(product(&erased), product(&named), 1e-7);
+    assert!(relative_error(&product(&erased), &product(&float)).expect("floats") > 1e-4);
+    let bf16: AnyFormat = "bf16".parse().expect("a format");
+    let others = [
+        bf16.quantize(&w).expect("quantizes"),
+        Int8Array::quantize(&w, Granularity::Column).expect("quantizes").into(),
+        Nf4Array::quantize(&normal(3, &[2, 8, 64]), 64).expect("quantizes").into(),
+    ];
+    let refused = others.each_ref().map(|value| rounding(value).expect_err("is refused").clause());
+    assert_eq!(
+        refused,
+        [
+            "bf16 has no products with activations in 8 bits",
+            "f32[40,96] in int8:40 is stored by columns, and its products stay in floats",
+            "f32[2,8,64] in nf4:64 is no matrix, and its products stay in floats",
+        ]
+    );
 }
 
 fn pair<T: ImplicitArray + Clone>(made: Result<T>, with: fn(T) -> T) -> (Value, Value) {
