@@ -47,6 +47,7 @@ pub use lora::{LoraConfig, Method};
 pub use merge::{MergeReport, MergeRow};
 pub use model::Model;
 pub use model::halves::hold_halves;
+pub use model::int8_activations::RoundedActivations;
 pub use model::kinds::LeafKinds;
 pub use model::qat::{IntoQatConfig, QatConfig};
 pub use model::surgery::Missing;

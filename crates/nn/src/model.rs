@@ -2,6 +2,7 @@
 
 mod gradient;
 pub(crate) mod halves;
+pub(crate) mod int8_activations;
 pub(crate) mod kinds;
 mod leaves;
 mod observe;

@@ -107,15 +107,26 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// The pattern names no parameter, `f` fails, or a value has another shape. The model is then what it was.
-    pub fn replace<P>(
-        &mut self,
-        pattern: P,
-        mut f: impl FnMut(&str, Value) -> Result<Option<Value>>,
-    ) -> Result<&mut Self>
+    pub fn replace<P>(&mut self, pattern: P, f: impl FnMut(&str, Value) -> Result<Option<Value>>) -> Result<&mut Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
     {
         let pattern = pattern.try_into().map_err(Into::into)?;
+        let made = self.replacing(&pattern, f)?;
+        self.put_noted(made)?;
+        Ok(self)
+    }
+
+    /// What `f` makes of the parameters that a pattern names, where it makes something of them.
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no parameter, or `f` fails.
+    pub(super) fn replacing(
+        &self,
+        pattern: &Pattern,
+        mut f: impl FnMut(&str, Value) -> Result<Option<Value>>,
+    ) -> Result<Parameters> {
         let mut named = false;
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
@@ -132,8 +143,7 @@ impl<M: ModuleParameters> Model<M> {
             let message = format!("the pattern {pattern} names no parameter of the model");
             return Err(Error::invalid(message, listed(paths.iter())));
         }
-        self.put_noted(made)?;
-        Ok(self)
+        Ok(made)
     }
 
     /// Replaces a parameter by a value of the same shape; its float type and its format may differ.

@@ -21,6 +21,7 @@ mod frozen;
 mod generate;
 mod given_back;
 mod halves;
+mod int8_activations;
 #[path = "../../../core/tests/it/log.rs"]
 mod log;
 mod lookup;
