@@ -37,6 +37,10 @@ pub(crate) struct Options {
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
     lora: Option<PathBuf>,
+    /// Round what weights are multiplied with to 8 bits, in each format, where its codes are multiplied as integers: as
+    /// `tacit generate --int8` does
+    #[arg(long)]
+    int8: bool,
     /// How many tokens a window has
     #[arg(long, value_name = "N", default_value_t = 512)]
     window: usize,
@@ -76,6 +80,8 @@ pub(crate) struct Perplexities {
     windows: usize,
     /// Those that counted.
     tokens: usize,
+    /// Whether activations were rounded to 8 bits.
+    int8: bool,
 }
 
 #[derive(Serialize)]
@@ -109,6 +115,9 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
     let (mut formats, mut counted) = (Vec::new(), 0);
     for ((text, asked), label) in options.formats.iter().zip(&asked).zip(&labels) {
         let (config, mut model) = decoding::read(&options.model, asked.as_ref(), options.lora.as_deref())?;
+        if options.int8 {
+            decoding::round_activations(&mut model)?;
+        }
         let mut bar = progress_bar();
         let found =
             tacit_models::perplexity(&config, &mut model, &windows, |done, total| bar(Progress { done, total }))?;
@@ -130,7 +139,14 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
         formats.push(row);
     }
     let windows = tokens.len() / length;
-    let measured = Perplexities { formats, convention: options.convention, window: length, windows, tokens: counted };
+    let measured = Perplexities {
+        formats,
+        convention: options.convention,
+        window: length,
+        windows,
+        tokens: counted,
+        int8: options.int8,
+    };
     if let Some(file) = &options.svg {
         replace(file, measured.chart().to_svg().as_bytes())?;
     }
@@ -208,11 +224,17 @@ impl Perplexities {
     /// The perplexities, each with a bar from its error below it to its error above.
     fn chart(&self) -> Dots {
         let Self { formats, convention, tokens, .. } = self;
+        let rounded = self.rounded();
         Dots {
             title: "Perplexity by format".to_owned(),
-            axis: format!("perplexity of {tokens} tokens, counted as {} does", convention.name()),
+            axis: format!("perplexity of {tokens} tokens, counted as {} does{rounded}", convention.name()),
             groups: vec![(String::new(), formats.iter().map(Row::dot).collect())],
         }
+    }
+
+    /// How activations were rounded, behind what else is said of the numbers.
+    fn rounded(&self) -> &'static str {
+        if self.int8 { ", with activations in 8 bits" } else { "" }
     }
 }
 
@@ -232,7 +254,7 @@ impl fmt::Display for Perplexities {
             Convention::MlxLm => "all but the first of each",
         };
         let Self { tokens, windows, window, convention, .. } = self;
-        let name = convention.name();
-        write!(f, "{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}")
+        let (name, rounded) = (convention.name(), self.rounded());
+        write!(f, "{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}{rounded}")
     }
 }

@@ -328,6 +328,28 @@ fn what_cannot_be_done_is_said() {
     );
 }
 
+/// How many weights round activations is told beside the text, and why none does is an error.
+#[test]
+fn activations_of_8_bits_are_told_of() {
+    let options = ["--prompt", "Hello", "--max-tokens", "4", "--int8"];
+    for command in ["generate", "chat"] {
+        let output = tacit(command, &[&options[..], &["--weights", "nf4:64"]].concat()).output().expect("starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
+        let told = "7 parameters round activations to 8 bits; \
+                    model.embed_tokens.weight: bf16 has no products with activations in 8 bits";
+        assert!(said.lines().any(|line| line == told), "{said}");
+        refused(
+            command,
+            &options,
+            &expect![[r#"
+                error: no parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: f16 has no products with activations in 8 bits
+                help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
+            "#]],
+        );
+    }
+}
+
 /// The model's file with another template of chats, of at most its length.
 fn with_template(folder: &Path, template: &str) -> PathBuf {
     let own = "{{ bos_token }}{% for message in messages %}<user>{{ message.content }}{% endfor %}";

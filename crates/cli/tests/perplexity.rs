@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use expect_test::{Expect, expect};
-use mlx_rs::Array;
+use mlx_rs::{Array, Dtype};
 use tacit_arrays::format::AnyFormat;
 use tacit_io::save;
 use tacit_models::{Convention, Windows};
@@ -224,6 +224,55 @@ fn formats_stand_in_one_table_beside_their_bits() {
             coarse.toml        5.7651      2.1072  31.760        116624
             2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
             lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
+        "#]],
+    );
+}
+
+/// The codes of the head are multiplied as integers, its table and the activations are rounded for that.
+#[test]
+fn activations_of_8_bits_change_little() {
+    let folder = Folder::new("int8", "0 0 1 2 3 1 0 2");
+    folder.check(
+        &["--window", "4", "--formats", "coarse.toml", "--int8"],
+        0,
+        expect![[r#"
+            format         perplexity       error    bits         bytes
+            coarse.toml        5.7607      2.1013  31.760        116624
+            2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each, with activations in 8 bits
+            1 parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: it is dense
+        "#]],
+    );
+    let file = folder.0.join("model.safetensors");
+    let replaced = |parameters: &Parameters| {
+        fs::remove_file(&file).expect("removes");
+        save(&file, parameters).expect("saves");
+    };
+    let floats = tacit_io::read(&file).expect("reads");
+    let dense = |path: &str| floats[path].dense().expect("dense");
+    let nf4: AnyFormat = "nf4:64".parse().expect("a format");
+    let mut packed = floats.clone();
+    let head = "lm_head.weight";
+    packed.insert(head.to_owned(), nf4.quantize(&dense(head)).expect("quantizes"));
+    replaced(&packed);
+    let perplexity = |options: &[&str]| {
+        let json = folder.json(&[&["--window", "4"][..], options].concat());
+        assert_eq!(json["int8"], options.contains(&"--int8"));
+        number(&json["formats"][0]["perplexity"])
+    };
+    let off = (perplexity(&["--int8"]) / perplexity(&[]) - 1.0).abs();
+    assert!((1e-5..1e-2).contains(&off), "{off}");
+
+    let mut halves = Parameters::new();
+    for path in floats.keys() {
+        halves.insert(path.clone(), dense(path).as_dtype(Dtype::Bfloat16).expect("is cast").into());
+    }
+    replaced(&halves);
+    folder.check(
+        &["--window", "4", "--int8"],
+        1,
+        expect![[r#"
+            error: no parameter rounds activations to 8 bits; lm_head.weight and 8 more: bf16 has no products with activations in 8 bits
+            help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
         "#]],
     );
 }
