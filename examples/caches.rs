@@ -1,14 +1,17 @@
 //! The book's chapter on caches and generation: attention over keys and values in any format.
 
 // ANCHOR: use
+use std::path::Path;
+
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops, random};
 use tacit::compile::{CompileOptions, compile_with_state};
+use tacit::decoders::{self, Positions};
 use tacit::implicit_with_state;
 use tacit::model::generate::{self, Lookup, Sampler, generate, speculate};
-use tacit::model::{KvCache, PaddingSide, Window};
+use tacit::model::{Cache, KvCache, PaddingSide, Window};
 use tacit::prelude::*;
 
 // ANCHOR_END: use
@@ -17,7 +20,7 @@ use tacit::prelude::*;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 11] = [
+pub(crate) const SECTIONS: [Section; 12] = [
     ("step", step),
     ("ordered", ordered),
     ("unequal", unequal),
@@ -28,6 +31,7 @@ pub(crate) const SECTIONS: [Section; 11] = [
     ("windowed", windowed),
     ("shared", shared),
     ("generated", generated),
+    ("decoder", decoder),
     ("drafted", drafted),
 ];
 
@@ -286,6 +290,30 @@ fn generated() -> Result<String> {
     Ok(format!("{} tokens made, {} in the cache", made.len(), cache.len()))
 }
 // ANCHOR_END: generated
+
+// ANCHOR: decoder
+/// Eight tokens of a decoder from a GGUF file, with its keys and values in a format.
+fn decoder() -> Result<String> {
+    let _deny = Policy::Deny.scope();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decoder/golden/gguf/llama.gguf");
+    let (config, mut model) = decoders::load(file)?;
+    // The heads of this test file are 8 wide. For heads of 64 or more take `affine:4:64`.
+    let format: AnyFormat = "int8:8".parse()?;
+    let stored = |cache: Cache| cache.stored(Some(format.clone()), Some(format.clone()));
+    let caches = decoders::caches(&config, 1, Dtype::Float32)?;
+    let mut caches = caches.into_iter().map(stored).collect::<Result<Vec<Cache>>>()?;
+
+    let step = |tokens: &Array, caches: &mut Vec<Cache>| -> Result<Array> {
+        caches.iter_mut().try_for_each(|cache| cache.reserve(tokens.dim(1)))?;
+        let logits = model.run_with(caches, |decoder, caches| decoder.forward(tokens, caches, Positions::Last))?;
+        Ok(logits.squeeze_axes(&[1])?)
+    };
+    let options = generate::GenerateOptions { max_tokens: 8, ..generate::GenerateOptions::default() };
+    let made = generate(step, &mut caches, &[[1, 2, 3]], &options)?;
+    let made = made.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
+    Ok(format!("{} tokens, {} layers of caches", made.len(), caches.len()))
+}
+// ANCHOR_END: decoder
 
 fn drafted() -> Result<String> {
     let toy = toy()?;

@@ -14,9 +14,9 @@ use tacit::distributed::{FullyShard, Group, Shard, Sharded, Split, load_run, sav
 use tacit::io::Training;
 use tacit::model::ParameterFilter;
 use tacit::prelude::*;
-use tacit_bridge::ports::Held;
 
 // ANCHOR_END: use
+use tacit_bridge::ports::Held;
 
 /// A title, and what each rank does to show it.
 type Section = (&'static str, fn(&Group) -> Result<String>);

@@ -24,9 +24,9 @@ use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
 use tacit::model::{ParameterFilter, QatConfig};
 use tacit::prelude::*;
 use tacit::tree;
-use tacit_bridge::ports::Held;
 
 // ANCHOR_END: use
+use tacit_bridge::ports::Held;
 
 const SHAPE: Shape = Shape { dims: 128, blocks: 1, heads: 4, context: 16 };
 /// Windows of text in a step, of all ranks together.

@@ -8,10 +8,10 @@ use std::{env, fs};
 
 // ANCHOR: use
 use mlx_rs::Array;
+use tacit::decoders::{Config, Decoder, load, token_losses};
 use tacit::io::Gguf;
 use tacit::model::Outcome;
 use tacit::prelude::*;
-use tacit_models::{Config, Decoder, load, token_losses};
 use tokenizers::Tokenizer;
 // ANCHOR_END: use
 use tacit_drawing::{Point, Scatter};

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, random};
-use tacit::format::{self, Format, PackedArray, Scheme, TextForm};
+use mlx_rs::{Array, Dtype, random};
+use tacit::format::{self, Coding, Encoding, Format, PackedArray, Scaling, Scheme, TextForm};
 use tacit::prelude::*;
 use tacit::register::{register_array, register_format};
 use tacit::transform::grad;
@@ -16,7 +16,8 @@ use tacit::transform::grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 3] = [("product", product), ("errors", errors), ("training", training)];
+pub(crate) const SECTIONS: [Section; 4] =
+    [("product", product), ("errors", errors), ("training", training), ("rows", rows)];
 
 // ANCHOR: format
 /// AF4, whose values keep the mean error of normal numbers small (Yoshida, 2023).
@@ -99,6 +100,71 @@ fn training() -> Result<String> {
     Ok(format!("gradient of the master: {}", grad(loss).call(w)?))
 }
 // ANCHOR_END: training
+
+// ANCHOR: bytes
+/// Signed bytes, with one scale for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct RowBytes {
+    /// The length of a row; 0 until the shape is known.
+    row: usize,
+}
+
+impl Format for RowBytes {
+    const SAVED_AS: &'static str = "book.RowBytes";
+
+    fn scheme(&self) -> Scheme {
+        Scheme {
+            label: Self::NAME,
+            encoding: Encoding::Int8,
+            coding: Coding::Signed,
+            scaling: Scaling::Float,
+            biased: false,
+            nested: None,
+            storage: Dtype::Int8,
+        }
+    }
+
+    fn block(&self) -> usize {
+        self.row
+    }
+
+    fn on(&self, shape: &[i32]) -> Self {
+        Self { row: shape.last().map_or(1, |&last| last.max(1) as usize) }
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl TextForm for RowBytes {
+    const NAME: &'static str = "row_bytes";
+    const FORMS: &'static str = "row_bytes";
+
+    fn options(&self) -> String {
+        if self.row == 0 { String::new() } else { format!(":{}", self.row) }
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        let row = match options {
+            [] => 0,
+            [row] => row.parse().ok()?,
+            _ => return None,
+        };
+        Some(Self { row })
+    }
+}
+
+register_format!(RowBytes);
+register_array!(PackedArray<RowBytes>);
+// ANCHOR_END: bytes
+
+// ANCHOR: rows
+fn rows() -> Result<String> {
+    let w = format::parse("row_bytes")?.quantize(&normal(1, &[256, 512])?)?;
+    Ok(format!("{w}, {} bytes", w.nbytes()))
+}
+// ANCHOR_END: rows
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

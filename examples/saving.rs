@@ -10,11 +10,12 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops};
-use tacit::decoders::Positions;
-use tacit::io::{self, FileKind, Gguf, Library, ModelFolder, Tensors, Training, bitsandbytes, mlx_lm};
+use tacit::decoders::{Decoder, Positions};
+use tacit::io::{self, FileKind, Gguf, GgufType, Library, ModelFolder, Tensors, Training, bitsandbytes, mlx_lm};
 use tacit::model::Window;
 use tacit::prelude::*;
 use tacit::record::{Record, Recorder};
+use tacit::tree;
 
 // ANCHOR_END: use
 
@@ -22,7 +23,7 @@ use tacit::record::{Record, Recorder};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 9] = [
+pub(crate) const SECTIONS: [Section; 10] = [
     ("inside", inside),
     ("resumed", resumed),
     ("kept", kept),
@@ -30,6 +31,7 @@ pub(crate) const SECTIONS: [Section; 9] = [
     ("codes", codes),
     ("decoder", decoder),
     ("library", library),
+    ("merged", merged),
     ("back", back),
     ("converted", converted),
 ];
@@ -251,6 +253,34 @@ fn library() -> Result<String> {
     Ok(format!("{}: {} words, {} layer", names.join(", "), config.vocab_size, config.layers.len()))
 }
 // ANCHOR_END: library
+
+// ANCHOR: merged
+/// A GGUF file whose weights are trained by adapters, and the merged model as another GGUF file.
+fn merged() -> Result<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decoder/golden/gguf/gemma3_text.gguf");
+    let (config, model) = tacit::decoders::load(&file)?;
+    let mut model = model.lora("model.layers.*_proj.weight", LoraConfig::default())?;
+    let tokens = Array::from_slice(&[1_u32, 5, 9, 20, 3, 7], &[1, 6]);
+    let mut adam = AdamW::new(1e-2);
+    for _ in 0..3 {
+        let loss = |model: &mut Model<Decoder>, tokens: &Array| -> Result<Array> {
+            Ok(tacit::decoders::token_losses(&config, model, tokens)?.mean(None)?)
+        };
+        let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, &tokens, loss)?;
+        model.update(&mut adam, &gradients)?;
+        tree::eval(&model)?;
+    }
+
+    // The sums of weights and adapters are built as floats.
+    let _allow = Policy::Allow.scope();
+    model.merge_exactly()?;
+    let folder = Folder::new("merged")?;
+    let written = folder.file("merged.gguf");
+    ModelFolder::of(&file)?.write_gguf(&written, model.values()?, GgufType::named("f16"))?;
+    let (_, again) = tacit::decoders::load(&written)?;
+    Ok(again.get("model.layers.0.mlp.down_proj.weight")?.to_string())
+}
+// ANCHOR_END: merged
 
 // ANCHOR: back
 /// Read and written again, a file has the bytes that it had.

@@ -46,8 +46,8 @@ impl Moved {
                 format!("the module has a parameter {path}, which the structure has not")
             }
         };
-        let help = "leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, \
-                    or lose one";
+        let help = "leave the parameters in place, or make the state a `Module` that can be copied: only such a \
+                    state may gain or lose one";
         Error::invalid(differs, help)
     }
 }

@@ -74,7 +74,7 @@ impl Int8Activations for Fp4 {}
 
 impl TextForm for Fp4 {
     const NAME: &'static str = "fp4";
-    const FORMS: &'static str = "fp4:BLOCK, or fp4:BLOCK:double for quantized scales";
+    const FORMS: &'static str = "fp4 for blocks of 64, fp4:BLOCK, or fp4:BLOCK:double for quantized scales";
 
     fn options(&self) -> String {
         blocks(self.block, self.double)

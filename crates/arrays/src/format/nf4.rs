@@ -75,7 +75,7 @@ impl Int8Activations for Nf4 {}
 
 impl TextForm for Nf4 {
     const NAME: &'static str = "nf4";
-    const FORMS: &'static str = "nf4:BLOCK, or nf4:BLOCK:double for quantized scales";
+    const FORMS: &'static str = "nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales";
 
     fn options(&self) -> String {
         blocks(self.block, self.double)

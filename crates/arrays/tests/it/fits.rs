@@ -172,9 +172,9 @@ fn a_fit_is_read_printed_and_refused_by_its_text() {
         the format f16 has no scales to choose by search
         help: leave the fit out, or take a format with scales, such as nf4:64
         the format nf4:64+search:0 has no such options
-        help: write nf4:BLOCK, or nf4:BLOCK:double for quantized scales
+        help: write nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales
         the format nf4:64+search has no such options
-        help: write nf4:BLOCK, or nf4:BLOCK:double for quantized scales
+        help: write nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales
         the format rotated:nf4:64+search has no scales to choose by search
         help: leave the fit out, or take a format with scales, such as nf4:64
         no format is named nf5

@@ -94,7 +94,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options
-        help: write nf4:BLOCK, or nf4:BLOCK:double for quantized scales
+        help: write nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales
         the format rotated has no such options
         help: write rotated:FORMAT with the options of that format behind it, such as rotated:nf4:64
         the format rotated:nf5 has no such options

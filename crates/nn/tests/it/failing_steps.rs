@@ -97,7 +97,7 @@ fn a_failing_step_that_moves_a_parameter_leaves_the_others_and_tells_of_it() -> 
         not now
         help: try again
         not given back: the module has no parameter bias, which the structure has
-        help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]]
+        help: leave the parameters in place, or make the state a `Module` that can be copied: only such a state may gain or lose one"#]]
     .assert_eq(&said);
     let mut step = compile_with_state(denied(), changing(true, Fails::Error));
     let said = step.call(&mut linear(false, false)?, ones(&[1, 64])).expect_err("it fails").to_string();
@@ -105,7 +105,7 @@ fn a_failing_step_that_moves_a_parameter_leaves_the_others_and_tells_of_it() -> 
         not now
         help: try again
         not given back: the module has a parameter bias, which the structure has not
-        help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]]
+        help: leave the parameters in place, or make the state a `Module` that can be copied: only such a state may gain or lose one"#]]
     .assert_eq(&said);
     Ok(())
 }

@@ -163,7 +163,7 @@ fn what_mlx_rs_lists() {
         tree::assign(&mut without, &with, vec![a().into(), matrix(3, 2).into()]),
         expect![[r#"
             the module has no parameter bias, which the structure has
-            help: leave the parameters in place, or make the state a `Module` that can be copied: no other can be given one, or lose one"#]],
+            help: leave the parameters in place, or make the state a `Module` that can be copied: only such a state may gain or lose one"#]],
     );
     check(
         tree::unflatten::<Module<nn::Linear>>(&with, vec![a().into(), matrix(3, 2).into()]),
