@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::Adapter;
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
@@ -249,7 +250,11 @@ impl Plan<'_> {
         }
         let Some(encoded) = exact else {
             let reason = format!("no type of GGUF has the numbers of {value}");
-            let help = format!("quantize it to one anew by `--format q8_0`, or to another of {}", names());
+            let help = if value.family::<dyn Adapter>().is_some() {
+                "merge the adapter first, with `merge` or `merge_exactly` of the model".to_owned()
+            } else {
+                format!("quantize it to one anew by `--format q8_0`, or to another of {}", names())
+            };
             return Err(self.wrong(name, reason, &help));
         };
         self.push(name.to_owned(), encoded, rows);

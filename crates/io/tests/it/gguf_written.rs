@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, KQuant, Nf4};
-use tacit_arrays::{AffineArray, F16Array, KQuantArray, Nf4Array, Stacked};
+use tacit_arrays::{AffineArray, F16Array, KQuantArray, Lora, Nf4Array, Stacked};
 use tacit_core::{Policy, Value};
 use tacit_io::json::Json;
 use tacit_io::{Distance, Gguf, GgufType, GgufValue, Library, ModelFolder, read};
@@ -239,6 +239,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
     let wide = AffineArray::quantize(&x, Affine { bits: 4, group: 32 }).expect("whole groups");
     let k = KQuantArray::quantize(&x.multiply(Array::from_f32(1e6)).expect("numbers"), KQuant { bits: 4 })
         .expect("whole groups");
+    let adapted = Lora::new(x.clone(), numbers(&[4, 256]), numbers(&[8, 4]), 8.0).expect("it fits");
     let dense = one(path, x.clone().into());
     let with = |more: &str| PLAIN.replace('}', &format!(", {more}}}"));
     let of = |kind: &str, more: &str| with(more).replace("llama", kind);
@@ -246,6 +247,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         (PLAIN.to_owned(), one(path, nf4.into())),
         (PLAIN.to_owned(), one(path, wide.into())),
         (PLAIN.to_owned(), one(path, k.into())),
+        (PLAIN.to_owned(), one(path, adapted.into())),
         (PLAIN.to_owned(), one("model.layers.0.mlp.strange.weight", x.clone().into())),
         (PLAIN.replace("4,", "3,"), one("model.layers.0.self_attn.q_proj.weight", x.clone().into())),
         (of("mamba", r#""a": 1"#), dense.clone()),
@@ -285,6 +287,8 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         help: quantize it to one anew by `--format q8_0`, or to another of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
         FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of KQuant(f32[8,256])
         help: quantize it to one anew by `--format q8_0`, or to another of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
+        FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of Lora(f32[8,256])
+        help: merge the adapter first, with `merge` or `merge_exactly` of the model
         FOLDER/made.gguf: model.layers.0.mlp.strange.weight: llama.cpp's architecture llama has no such tensor
         help: leave the parameter out, if the model does not need it
         FOLDER/made.gguf: model.layers.0.self_attn.q_proj.weight: its 8 rows are not those of 3 heads
