@@ -271,10 +271,14 @@ pub enum Error {
 
     /// A function that is compiled holds arrays that are not its arguments.
     #[error(
-        "{function} is compiled and holds {}, frozen with the value of now: it is not among the arguments\n\
-         help: pass it as an argument or as part of the state{}, or allow it with `Constants::Allow`{}",
+        "{function} is compiled and holds {}\n\
+         help: pass {}, or allow it with `Constants::Allow`{}",
         Together(.held),
-        if .held.len() > 1 { ", such as the `Model` that holds them" } else { "" },
+        if .held.len() > 1 {
+            "them as arguments or as part of the state, such as the `Model` that holds them"
+        } else {
+            "it as an argument or as part of the state"
+        },
         Draws(.held)
     )]
     Constants {

@@ -46,7 +46,10 @@ impl fmt::Display for Draws<'_> {
         if !self.0.iter().flat_map(|held| &held.sources).any(may_be_key) {
             return Ok(());
         }
-        f.write_str("; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument")
+        f.write_str(
+            "; if the function draws random numbers, draw them by `mlx_rs::random::with_random_state` from a key that is \
+             an argument",
+        )
     }
 }
 
@@ -56,6 +59,9 @@ pub(super) struct Together<'a>(pub(super) &'a [CapturedArray]);
 impl fmt::Display for Together<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;
+        if let [held] = self.0 {
+            return write!(f, "{held}, an array that is not among its arguments: its present value becomes a constant");
+        }
         let mut kinds: Vec<(&CapturedArray, usize)> = Vec::new();
         for held in self.0 {
             match kinds.iter_mut().find(|(kind, _)| *kind == held) {
@@ -63,19 +69,19 @@ impl fmt::Display for Together<'_> {
                 None => kinds.push((held, 1)),
             }
         }
-        if self.0.len() > SHOWN {
-            write!(f, "{} arrays: ", self.0.len())?;
-        }
+        write!(f, "{} arrays that are not among its arguments: ", self.0.len())?;
         for (i, (held, count)) in kinds.iter().take(SHOWN).enumerate() {
-            write!(f, "{}{held}", if i == 0 { "" } else { ", " })?;
+            f.write_str(if i == 0 { "" } else { ", " })?;
             if *count > 1 {
-                write!(f, " ({count} of them)")?;
+                write!(f, "{count} of ")?;
             }
+            write!(f, "{held}")?;
         }
         match kinds.iter().skip(SHOWN).map(|(_, count)| count).sum::<usize>() {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
+            0 => {}
+            more => write!(f, " and {more} more")?,
         }
+        f.write_str("; their present values become constants")
     }
 }
 

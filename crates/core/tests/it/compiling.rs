@@ -233,8 +233,8 @@ fn captured_arrays_are_reported_with_their_avals() -> Result<()> {
     let mut f = compile_with(denied(), |x: Array| x.multiply(&scalar)?.matmul(&w));
     let error = f.call(row(&[1.0, 2.0])).expect_err("w is captured");
     expect![[r#"
-        f is compiled and holds f32[2,3], f32[], frozen with the value of now: it is not among the arguments
-        help: pass it as an argument or as part of the state, such as the `Model` that holds them, or allow it with `Constants::Allow`"#]]
+        f is compiled and holds 2 arrays that are not among its arguments: f32[2,3], f32[]; their present values become constants
+        help: pass them as arguments or as part of the state, such as the `Model` that holds them, or allow it with `Constants::Allow`"#]]
     .assert_eq(&error.to_string());
     // A lazy one too, and one inside an implicit array.
     let lazy = w.add(&w)?;

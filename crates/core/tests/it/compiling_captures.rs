@@ -30,7 +30,7 @@ fn the_documented_state_of_one_number_is_frozen_with_a_warning_and_right_as_a_st
     let after = subscriber::with_default(log.clone(), &mut call)?;
     assert_eq!((before.item_exact::<f32>(), after.item_exact::<f32>()), (2.0, 2.0));
     expect![[r#"
-        fun is compiled and holds f32[], frozen with the value of now: it is not among the arguments
+        fun is compiled and holds f32[], an array that is not among its arguments: its present value becomes a constant
         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`"#]]
     .assert_eq(&log.lines().join("\n"));
 

@@ -219,8 +219,8 @@ fn a_draw_of_a_function_without_shapes_is_reported() {
     let mut f = compile_with(CompileOptions { shapeless: true, ..denied() }, noisy);
     let error = f.call(row(&[0.0, 0.0])).expect_err("it holds what it drew");
     expect![[r#"
-        f is compiled and holds u32[2,2] computed from u32[2], frozen with the value of now: it is not among the arguments
-        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]].assert_eq(&error.to_string());
+        f is compiled and holds u32[2,2] computed from u32[2], an array that is not among its arguments: its present value becomes a constant
+        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; if the function draws random numbers, draw them by `mlx_rs::random::with_random_state` from a key that is an argument"#]].assert_eq(&error.to_string());
 }
 
 #[test]
@@ -386,8 +386,8 @@ fn a_captured_lazy_array_is_reported_as_itself() -> Result<()> {
     let mut f = compile_with(denied(), |x: Array| x.matmul(&w));
     let error = f.call(row(&[1.0, 2.0])).expect_err("w is captured");
     expect![[r#"
-        f is compiled and holds f32[2,256] computed from u32[2], frozen with the value of now: it is not among the arguments
-        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]]
+        f is compiled and holds f32[2,256] computed from u32[2], an array that is not among its arguments: its present value becomes a constant
+        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; if the function draws random numbers, draw them by `mlx_rs::random::with_random_state` from a key that is an argument"#]]
     .assert_eq(&error.to_string());
     w.eval()?;
     let error = f.call(row(&[1.0, 2.0])).expect_err("w is captured");
