@@ -44,7 +44,8 @@ pub enum Error {
     /// The data of a traced array was asked for: inside its function, or of one that was kept.
     #[error(
         "an array of a traced function is evaluated, and it has no data\n\
-         help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"
+         help: move `eval`, `item`, `as_slice` and the printing of arrays out of the function, and return its arrays \
+         instead of keeping them"
     )]
     EvalInTrace,
 

@@ -146,7 +146,7 @@ fn an_eval_in_a_trace() {
     let messages: Vec<String> = messages.into_iter().collect();
     expect![[r"
         an array of a traced function is evaluated, and it has no data
-        help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"]]
+        help: move `eval`, `item`, `as_slice` and the printing of arrays out of the function, and return its arrays instead of keeping them"]]
     .assert_eq(&messages.join("\n"));
 }
 
@@ -161,7 +161,7 @@ fn an_eval_in_a_transform_in_a_trace() {
     said(
         &expect![[r"
         an array of a traced function is evaluated, and it has no data
-        help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"]],
+        help: move `eval`, `item`, `as_slice` and the printing of arrays out of the function, and return its arrays instead of keeping them"]],
         &error(implicit(left(), f)),
     );
 }

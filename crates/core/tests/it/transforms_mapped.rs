@@ -153,7 +153,7 @@ fn what_a_mapped_function_fails_with_comes_out_as_itself() {
     check(
         &expect![[r#"
             an array of a traced function is evaluated, and it has no data
-            help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"#]],
+            help: move `eval`, `item`, `as_slice` and the printing of arrays out of the function, and return its arrays instead of keeping them"#]],
         vmap(0, 0, |x: Array| {
             x.eval()?;
             Ok::<_, Error>(x)
