@@ -23,13 +23,23 @@ pub(crate) fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&
     joined(first, &rest, axis)
 }
 
+/// Why the static fields of two parts differ.
+fn unlike(first: &dyn Packed, part: &dyn Packed) -> Error {
+    match (first.format_text(), part.format_text()) {
+        (Some(own), Some(other)) if own != other => {
+            Error::decline(format!("the parts have different formats: {own} and {other}"))
+        }
+        _ => Error::decline("the parts are not all transposed, or not all of them round activations"),
+    }
+}
+
 /// Arrays joined along an axis of the stored ones.
 fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value> {
     let mut stored = first.stored();
     let mut parts = vec![stored.clone()];
     for &part in rest {
         if !first.restored(part.stored()).aux_eq(part) || part.stored().transposed != stored.transposed {
-            return Err(Error::decline("the parts have other static fields"));
+            return Err(unlike(first, part));
         }
         parts.push(part.stored());
     }

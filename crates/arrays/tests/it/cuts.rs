@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{AffineArray, Dynamic8Array, Mxfp4Array, Nf4Array, ScaleRule};
 use tacit_conformance::opaque::Opaque;
-use tacit_core::{Result, Value, implicit};
+use tacit_core::{Result, Value, explain, implicit};
 
 use crate::operands::{FORMATS, Format, Scales, every, nf4, normal, normal_of, oracle};
 
@@ -202,6 +202,13 @@ fn joins_of_other_static_fields_are_views() {
     // Nothing is gained by a view of what no product takes.
     let opaque = [Opaque::new(a).into(), Opaque::new(b).into()];
     assert!(oracle(F32).compare("join", &opaque, join).is_err());
+}
+
+#[test]
+fn parts_of_other_formats_are_named_by_their_formats() {
+    let parts = (nf4(&normal(1, &[4, 64]), 64), nf4(&normal(2, &[4, 64]), 32));
+    let told = explain(parts, |(a, b)| ops::concatenate(&[a, b], 0)).expect("is handled").to_string();
+    assert!(told.contains("the parts have different formats: nf4:64 and nf4:32"), "{told}");
 }
 
 fn scalars() -> Vec<Value> {
