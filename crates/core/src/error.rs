@@ -83,7 +83,10 @@ pub enum Error {
     },
 
     /// A handler's result has another aval than the primitive it stands for.
-    #[error("handler {handler} gave {found} for {primitive}, which makes {expected}")]
+    #[error(
+        "handler {handler} gave {found} for {primitive}, which makes {expected}\n\
+         help: return an array of the shape and dtype that the primitive makes, or decline the call by `Error::decline`"
+    )]
     HandlerAval {
         /// The handler and where it stands.
         handler: Site,
@@ -240,7 +243,10 @@ pub enum Error {
     },
 
     /// A materialization has another aval than the array it stands for.
-    #[error("{ty} says that it is {expected} and materializes to {found}")]
+    #[error(
+        "{ty} says that it is {expected} and materializes to {found}\n\
+         help: return an array of this shape and dtype, or give the type the `aval` of what it returns"
+    )]
     MaterializedAval {
         /// The type.
         ty: &'static str,

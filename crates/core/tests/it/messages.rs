@@ -272,9 +272,9 @@ fn a_chain_of_ops_that_is_not_too_long_is_run() {
 fn a_handler_gives_another_aval() {
     let _scopes = with_handlers(Registry::new().with::<too_short>());
     said(
-        &expect![
-            "handler too_short (crates/core/tests/it/messages.rs:LINE) gave f32[1] for negative, which makes f32[2]"
-        ],
+        &expect![[r#"
+            handler too_short (crates/core/tests/it/messages.rs:LINE) gave f32[1] for negative, which makes f32[2]
+            help: return an array of the shape and dtype that the primitive makes, or decline the call by `Error::decline`"#]],
         &error(negated(left())),
     );
 }
@@ -407,7 +407,9 @@ fn a_type_has_no_aval() {
 fn a_type_is_built_as_another_aval() {
     let _scopes = without_handlers();
     said(
-        &expect!["test.Liar says that it is f32[2] and materializes to f32[]"],
+        &expect![[r#"
+            test.Liar says that it is f32[2] and materializes to f32[]
+            help: return an array of this shape and dtype, or give the type the `aval` of what it returns"#]],
         &error(negated(Liar { aval: aval(&[2]) }.into())),
     );
 }

@@ -99,6 +99,8 @@ fn a_primitive_that_a_handler_applies_sees_it_as_well() {
 #[test]
 fn what_it_is_used_as_is_of_its_own_aval() {
     let wrong = Value::from(Recipe { value: left(), aval: Aval::new(&[3], mlx_rs::Dtype::Float32) });
-    expect!["test.Recipe says that it is f32[3] and materializes to f32[2]"]
-        .assert_eq(&error(implicit(wrong, |x| x.negative())).to_string());
+    expect![[r#"
+        test.Recipe says that it is f32[3] and materializes to f32[2]
+        help: return an array of this shape and dtype, or give the type the `aval` of what it returns"#]]
+    .assert_eq(&error(implicit(wrong, |x| x.negative())).to_string());
 }
