@@ -109,7 +109,7 @@ impl Answer {
         let (count, end) = (self.tokens.len(), self.ended.words());
         let mut said = String::new();
         let _ = writeln!(said, "{} tokens of prompt at {prompt_tokens_per_second:.1} a second", self.prompt_tokens);
-        let _ = writeln!(said, "{count} tokens, to {end}, at {tokens_per_second:.1} a second");
+        let _ = writeln!(said, "{count} tokens ({end}), at {tokens_per_second:.1} a second");
         if drafted > 0 {
             let _ = writeln!(said, "{accepted} of {drafted} drafted tokens accepted");
         }
@@ -145,13 +145,13 @@ impl Ended {
         if answering.is_interrupted() { Self::Interrupt } else { Self::Length }
     }
 
-    /// To what a text went.
+    /// Why a text has no more tokens.
     pub(super) fn words(self) -> &'static str {
         match self {
-            Self::Stop => "its end",
-            Self::Length => "the most that were asked for",
-            Self::Interrupt => "the interruption",
-            Self::Closed => "the close of the output",
+            Self::Stop => "the text ended",
+            Self::Length => "the limit of --max-tokens",
+            Self::Interrupt => "interrupted",
+            Self::Closed => "the output was closed",
         }
     }
 }
@@ -168,6 +168,6 @@ impl Took {
     pub(super) fn memory(&self) -> String {
         let megabytes = |bytes: usize| bytes as f64 / 1e6;
         let (peak, weights) = (megabytes(self.peak_bytes), megabytes(self.weight_bytes));
-        format!("at most {peak:.1} MB, of which {weights:.1} weights\n")
+        format!("peak memory {peak:.1} MB, weights {weights:.1} MB\n")
     }
 }

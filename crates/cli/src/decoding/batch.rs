@@ -72,7 +72,7 @@ impl Answers {
         let mut said = String::new();
         let _ = writeln!(said, "{prompt_tokens} tokens of {count} prompts at {rate:.1} a second");
         for (number, answer) in (1..).zip(answers) {
-            let _ = writeln!(said, "text {number}: {} tokens, to {}", answer.tokens.len(), answer.ended.words());
+            let _ = writeln!(said, "text {number}: {} tokens ({})", answer.tokens.len(), answer.ended.words());
         }
         let _ = writeln!(said, "{tokens} tokens in all, at {:.1} a second", took.tokens_per_second);
         said += &took.memory();
