@@ -437,7 +437,10 @@ pub(crate) const UNNAMED: &str = "the type";
 pub(crate) fn way_out(reason: Fallback) -> &'static str {
     match reason {
         Fallback::Device => "run it on the CPU, or only the kernel with TACIT_DEVICE_FALLBACK=cpu",
-        Fallback::Vjp | Fallback::Jvp => "leave the children of the implicit array out of the derivative, with `Wrt`",
+        Fallback::Vjp | Fallback::Jvp => {
+            "leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the \
+             closure; to train scales, prepare the weight with `trained_scales`"
+        }
         Fallback::Vmap { .. } => "map the other operands and not the children of the implicit array",
     }
 }

@@ -67,7 +67,7 @@ fn the_gradient_of_scales_is_asked_for_and_counted_once_for_all_children() {
     let (denied, counters) = gradient(Policy::Deny, loss, (affine(&normal(1, &[8, 64]), 32, 4), x()));
     expect![[r#"
         kernel AffineMatmul builds a dense f32[8,64] for a gradient, which the policy forbids
-        help: leave the children of the implicit array out of the derivative, with `Wrt`, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&denied.expect_err("is denied").to_string());
+        help: leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the closure; to train scales, prepare the weight with `trained_scales`, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&denied.expect_err("is denied").to_string());
     assert_eq!(counters.materialized, 0);
     for w in every(Dtype::Float32, 1, &[8, 64]) {
         let (allowed, counters) = gradient(Policy::Allow, loss, (w.clone(), x()));
@@ -152,7 +152,7 @@ fn rows_with_scales_of_their_own_build_nothing_else() {
     let (denied, _) = gradient(Policy::Deny, rows, (nf4(&normal(1, &[8, 50]), 64), wanted()));
     expect![[r#"
         kernel Nf4GatherRows builds a dense f32[8,50] for a gradient, which the policy forbids
-        help: leave the children of the implicit array out of the derivative, with `Wrt`, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&denied.expect_err("is denied").to_string());
+        help: leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the closure; to train scales, prepare the weight with `trained_scales`, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&denied.expect_err("is denied").to_string());
     let (found, counters) = gradient(Policy::Allow, rows, (nf4(&normal(1, &[8, 50]), 64), wanted()));
     assert!(found.is_ok());
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 8 * 50 * 4));

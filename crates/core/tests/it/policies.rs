@@ -70,8 +70,8 @@ fn warn_says_it_once_for_each_kernel_and_reason() {
     });
     expect_test::expect![[r#"
         kernel warned builds a dense f32[2,5] off the CPU; run it on the CPU, or only the kernel with TACIT_DEVICE_FALLBACK=cpu, or silence this with `Policy::Allow.scope()`
-        kernel warned builds a dense f32[2,5] for a gradient; leave the children of the implicit array out of the derivative, with `Wrt`, or silence this with `Policy::Allow.scope()`
-        kernel warned builds a dense f32[2,5] for a derivative; leave the children of the implicit array out of the derivative, with `Wrt`, or silence this with `Policy::Allow.scope()`
+        kernel warned builds a dense f32[2,5] for a gradient; leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the closure; to train scales, prepare the weight with `trained_scales`, or silence this with `Policy::Allow.scope()`
+        kernel warned builds a dense f32[2,5] for a derivative; leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the closure; to train scales, prepare the weight with `trained_scales`, or silence this with `Policy::Allow.scope()`
         kernel warned builds a dense f32[2,5] mapped over 3 examples; map the other operands and not the children of the implicit array, or silence this with `Policy::Allow.scope()`"#]].assert_eq(&log.lines().join("\n"));
     // One for each example.
     assert_eq!((counters.materialized, counters.materialized_bytes), (9, 2 * 5 * 4 * (3 + 3 + 3 + 3 + 1)));
@@ -85,9 +85,9 @@ fn deny_says_what_stands_for_a_kernel_and_why() {
         kernel products builds a dense f32[2,5] off the CPU, which the policy forbids
         help: run it on the CPU, or only the kernel with TACIT_DEVICE_FALLBACK=cpu, or allow it here with `Policy::Allow.scope()`
         kernel products builds a dense f32[2,5] for a gradient, which the policy forbids
-        help: leave the children of the implicit array out of the derivative, with `Wrt`, or allow it here with `Policy::Allow.scope()`
+        help: leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the closure; to train scales, prepare the weight with `trained_scales`, or allow it here with `Policy::Allow.scope()`
         kernel products builds a dense f32[2,5] for a derivative, which the policy forbids
-        help: leave the children of the implicit array out of the derivative, with `Wrt`, or allow it here with `Policy::Allow.scope()`
+        help: leave the children of the implicit array out of the derivative with `grad_wrt`, or hold the array in the closure; to train scales, prepare the weight with `trained_scales`, or allow it here with `Policy::Allow.scope()`
         kernel products builds a dense f32[2,5] mapped over 3 examples, which the policy forbids
         help: map the other operands and not the children of the implicit array, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&denied.join("\n"));
 }
