@@ -305,8 +305,7 @@ fn decoder() -> Result<String> {
 
     let step = |tokens: &Array, caches: &mut Vec<Cache>| -> Result<Array> {
         caches.iter_mut().try_for_each(|cache| cache.reserve(tokens.dim(1)))?;
-        let logits = model.run_with(caches, |decoder, caches| decoder.forward(tokens, caches, Positions::Last))?;
-        Ok(logits.squeeze_axes(&[1])?)
+        model.run_with(caches, |decoder, caches| decoder.forward(tokens, caches, Positions::Last))
     };
     let options = generate::GenerateOptions { max_tokens: 8, ..generate::GenerateOptions::default() };
     let made = generate(step, &mut caches, &[[1, 2, 3]], &options)?;
