@@ -44,7 +44,7 @@ done
 "$compilers/bin/python" tests/scripts/gpu_sources/compile.py "$nvidia" 75 "${older[@]}" || found=1
 
 # What Metal has not.
-if grep -nE '\bdouble\b|\bstd::|\bthrow\b|\btry\b|\bnew\b|\bvirtual\b|\bgoto\b|__shared__|__device__|\basm\b|long long' "$texts"/*.metal |
+if grep -nE '\bdouble\b|\bstd::|\bthrow\b|\btry\b|\bnew\b|\bvirtual\b|\bgoto\b|__shared__|__device__|\basm\b|long long|\b[0-9]\w*(ll|LL)' "$texts"/*.metal |
     grep -vE ':[0-9]+: *//' | head -n 5 | grep .; then
     echo "error: a source for Metal has what that language has not"
     found=1

@@ -18,8 +18,9 @@ typedef uchar uint8_t;
 typedef ushort uint16_t;
 typedef uint uint32_t;
 typedef ulong uint64_t;
-typedef _Float16 half;
-typedef __bf16 bfloat;
+// Keywords there: a variable of such a name is none.
+#define half _Float16
+#define bfloat __bf16
 typedef half float16_t;
 typedef bfloat bfloat16_t;
 struct uint3 {

@@ -321,7 +321,7 @@ impl Text {
                 thresholds.iter().map(|at| format!("(x > tacit::from_bits({}))", bits(at))).collect();
             let codes = by_rank.iter().rev().fold(0_u64, |codes, &code| codes << 4 | u64::from(code));
             format!(
-                "tacit::u32 rank = {}; return (tacit::u32)((tacit::u64)0x{codes:x}ull >> (4 * rank)) & 15;",
+                "tacit::u32 rank = {}; return (tacit::u32)((tacit::u64)0x{codes:x} >> (4 * rank)) & 15;",
                 above.join(" + ")
             )
         } else {

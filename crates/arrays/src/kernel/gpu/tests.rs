@@ -237,23 +237,43 @@ fn four_rows_share_what_is_read_of_x() {
     });
 }
 
+/// Every launch that the tests know, with its inputs and the dtypes of its results.
+fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+    all_samples(backend.into())
+        .into_iter()
+        .chain(attention::samples(is_full(), backend.into()))
+        .chain(attention::large_samples(backend.into()))
+        .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]))
+        .chain(encode_tests::launches(backend))
+        .chain(scale_gradients::launches(backend))
+        .chain(launches_of_large_products(backend))
+        .chain(sum::launches(backend))
+}
+
+/// Its half floats have names that are no variable's, and its longest integers are `long`.
+#[test]
+fn no_text_for_metal_has_what_that_language_has_not() {
+    let header = Target::from(Backend::Metal).header();
+    let is_foreign = |word: &str| {
+        let is_number = word.starts_with(|letter: char| letter.is_ascii_digit());
+        matches!(word, "half" | "bfloat") || is_number && word.to_lowercase().contains("ll")
+    };
+    for (launch, ..) in launches(Backend::Metal) {
+        // Only what they all begin with names those types.
+        let own = launch.header.strip_prefix(header.as_str()).expect("the same header");
+        let code = own.lines().chain(launch.body.lines()).filter(|line| !line.trim_start().starts_with("//"));
+        let mut words = code.flat_map(|line| line.split(|letter: char| !letter.is_alphanumeric() && letter != '_'));
+        assert_eq!(words.find(|word| is_foreign(word)), None, "{}", launch.name);
+    }
+}
+
 /// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
 #[test]
 fn their_sources_are_written_for_compilers() {
     let Some(folder) = std::env::var_os("TACIT_GPU_SOURCES") else { return };
     for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
-        let of_samples = all_samples(backend.into())
-            .into_iter()
-            .chain(attention::samples(is_full(), backend.into()))
-            .chain(attention::large_samples(backend.into()))
-            .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]));
         let mut written = HashSet::new();
-        for (launch, inputs, outputs) in of_samples
-            .chain(encode_tests::launches(backend))
-            .chain(scale_gradients::launches(backend))
-            .chain(launches_of_large_products(backend))
-            .chain(sum::launches(backend))
-        {
+        for (launch, inputs, outputs) in launches(backend) {
             if written.insert(launch.name.clone()) {
                 let text = signature::function(&launch, backend, &inputs, &outputs);
                 std::fs::write(Path::new(&folder).join(format!("{}.{ending}", launch.name)), text).expect("writes");

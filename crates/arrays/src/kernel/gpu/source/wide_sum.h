@@ -68,8 +68,8 @@ TACIT_FN float mean_of(u64 sum, u32 count) {
   u32 dropped = 29 + (single < 1 ? (u32)(1 - single) : 0);
   if (dropped > 54) return 0.0f;
   mantissa = (mean & (one - 1)) | one;
-  u64 kept = mantissa >> dropped, half = (u64)1 << (dropped - 1), lost = mantissa & ((half << 1) - 1);
-  if (lost > half || (lost == half && (kept & 1))) ++kept;
+  u64 kept = mantissa >> dropped, middle = (u64)1 << (dropped - 1), lost = mantissa & ((middle << 1) - 1);
+  if (lost > middle || (lost == middle && (kept & 1))) ++kept;
   return from_bits(single < 1 ? (u32)kept : ((u32)single << 23) + ((u32)kept - (1u << 23)));
 }
 
