@@ -29,7 +29,10 @@ template <> struct Masked<ADDED_MASK> {
   template <class H> static TACIT_FN float number(H hiding, u64 at) { return to_float(hiding.values[at]); }
   // Scores that are less than this count for nothing beside one that is not.
   static TACIT_FN bool sees(float number) { return number > -1e30f || is_nan(number); }
-  static TACIT_FN float score(float score, float number, float) { return score + number; }
+  // What counts for nothing may be NaN. `hidden` is another number where all tokens count.
+  static TACIT_FN float score(float score, float number, float hidden) {
+    return hidden == no_score() && !sees(number) ? hidden : score + number;
+  }
   static TACIT_FN bool counts_hidden(float max, float) { return max <= -0.5e30f; }
 };
 template <> struct Masked<VISIBLE_MASK> {

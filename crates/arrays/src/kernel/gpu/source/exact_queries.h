@@ -12,8 +12,16 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
     Q_ROW = DEPTH + 1,
     W_ROW = TOKENS + 1,
     P_ROW = TOKENS + 1,
-    // In floats. The queries lie where the weights come.
-    MEMORY = ROWS * P_ROW + DEPTH * W_ROW + 1
+    // In floats. The queries lie where the weights come; at the end are which tokens some row weighs, and a flag.
+    MEMORY = ROWS * P_ROW + DEPTH * W_ROW + TOKENS + 1
+  };
+
+  // Where values go. What weighs nothing may hold anything, of which a product with zero may be NaN.
+  struct PutValues {
+    TACIT_GROUP float* tile;
+    const TACIT_GROUP float* weighed;
+    TACIT_FN bool takes(u32 r) const { return MASK == NO_MASK || weighed[r] != 0.0f; }
+    TACIT_FN void at(u32 r, u32 c, float value) const { tile[r * W_ROW + c] = value; }
   };
 
   template <class Places, class X, class O, class H>
@@ -22,9 +30,9 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
     const bool keys_aligned = is_aligned(keys.codes), values_aligned = is_aligned(values.codes);
     TACIT_GROUP float* left = memory;
     TACIT_GROUP float* right = memory + ROWS * P_ROW;
+    TACIT_GROUP float* weighed = memory + (MEMORY - 1 - TOKENS);
     TACIT_GROUP float* flag = memory + (MEMORY - 1);
     Put<float, W_ROW, 1> key_tile = {right};
-    Put<float, W_ROW, 0> value_tile = {right};
     // A thread has four rows, and every 16th column; the 16 threads of a row run together.
     const u32 r0 = at.id / 16 * 4, c0 = at.id % 16;
     u64 masks[4];
@@ -92,13 +100,18 @@ template <class K, class V, int HEAD, int WIDTH, int MASK> struct ExactQueries {
           TACIT_UNROLL
           for (int j = 0; j < 4 * CHUNKS; ++j) sums[j / 4][i][j % 4] *= factor;
         }
+        if (MASK != NO_MASK && at.id < (u32)TOKENS) weighed[at.id] = 0.0f;
         // All have read the queries.
         TACIT_BARRIER();
         TACIT_UNROLL
-        for (int i = 0; i < 16; ++i) left[(r0 + i / 4) * P_ROW + c0 + i % 4 * 16] = scores[i / 4][i % 4];
+        for (int i = 0; i < 16; ++i) {
+          left[(r0 + i / 4) * P_ROW + c0 + i % 4 * 16] = scores[i / 4][i % 4];
+          if (MASK != NO_MASK && scores[i / 4][i % 4] != 0.0f) weighed[c0 + i % 4 * 16] = 1.0f;
+        }
         TACIT_UNROLL
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
           for (u32 t = 0; t < (u32)TOKENS && first + t < tokens; t += DEPTH) {
+            const PutValues value_tile = {right, weighed + t};
             TACIT_BARRIER();
             StageWeight<V, WIDTH % 8 == 0, DEPTH, TOKENS>::stage(values, value_tile, start * WIDTH, first + t, tokens,
                                                                  chunk * TOKENS, WIDTH, at.id, values_aligned);

@@ -16,14 +16,15 @@ TACIT_FN void stage_x(X x, TACIT_GROUP E* tile, u32 row, u32 rows, u32 depth, u3
 }
 
 // Octets of a tile of the stored matrix: `ACROSS` elements along its rows from `column` on, `DOWN` rows from `row` on, which go
-// where `put(row, column, value)` of the tile says. STEPS is 0 where rows do not begin with a whole byte.
+// where `put.at(row, column, value)` of the tile says. There are zeros beyond the ends, and in rows that `put.takes(row)` denies. STEPS
+// is 0 where rows do not begin with a whole byte.
 template <class W, int STEPS, int DOWN, int ACROSS> struct StageWeight {
   template <class Put>
   static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 id, bool aligned) {
     for (u32 i = id; i < (u32)(DOWN * ACROSS / 8); i += TILE_THREADS) {
       u32 r = i / (ACROSS / 8), c = i % (ACROSS / 8) * 8;
       Eight values;
-      if (row + r < n && column + c < k) {
+      if (put.takes(r) && row + r < n && column + c < k) {
         u64 first = start + (u64)(row + r) * k + column + c;
         values = values_of(w, units_in<W, 1>(w, load_codes<W, 1>(w, first, aligned), 0), first);
       } else {
@@ -40,7 +41,7 @@ template <class W, int DOWN, int ACROSS> struct StageWeight<W, 0, DOWN, ACROSS> 
   static TACIT_FN void stage(W w, Put put, u64 start, u32 row, u32 n, u32 column, u32 k, u32 id, bool) {
     for (u32 i = id; i < (u32)(DOWN * ACROSS); i += TILE_THREADS) {
       u32 r = i / ACROSS, c = i % ACROSS;
-      bool there = row + r < n && column + c < k;
+      bool there = put.takes(r) && row + r < n && column + c < k;
       put.at(r, c, there ? element(w, start + (u64)(row + r) * k + column + c) : 0.0f);
     }
   }
@@ -61,6 +62,7 @@ TACIT_FN void stage_w(W w, Put put, u64 start, u32 depth, u32 column, u32 n, u32
 // the stored matrix are the columns.
 template <class E, int ROW, int TRANSPOSED> struct Put {
   TACIT_GROUP E* tile;
+  TACIT_FN bool takes(u32) const { return true; }
   TACIT_FN void at(u32 r, u32 c, float value) const {
     tile[TRANSPOSED ? c * ROW + r : r * ROW + c] = Round<E>::from(value);
   }

@@ -184,6 +184,46 @@ fn attention_gives_what_that_of_a_cpu_gives() {
     check("attention", |target| samples(is_full(), target));
 }
 
+/// Queries of which none sees the last 30 of 100 tokens, whose keys and values are NaN.
+fn sample_with_nan(m: i32, replaces: bool, hidden: f32, target: Target) -> Sample {
+    let (tokens, seen, head) = (100, 70, 64);
+    let Case { layout, children } = case(&F16, tokens, head);
+    children[0].eval().expect("evaluates");
+    let mut codes = children[0].as_slice::<u16>().to_vec();
+    codes[seen * head..].fill(half::f16::NAN.to_bits());
+    let stored = Array::from_slice(&codes, &[tokens as i32, head as i32]);
+    let shape = [1, 1, 1, tokens as i32];
+    let mask = if replaces {
+        let visible: Vec<bool> = (0..tokens).map(|token| token < seen).collect();
+        vec![Array::from_slice(&visible, &shape), Array::from_f32(hidden)]
+    } else {
+        let added: Vec<f32> = (0..tokens).map(|token| if token < seen { 0.0 } else { hidden }).collect();
+        vec![Array::from_slice(&added, &shape)]
+    };
+    let side = StoredTokens { layout, children: 1 };
+    let attend = Attend {
+        keys: side.clone(),
+        values: side,
+        groups: Groups { matrices: vec![0], rows: tokens },
+        hiding: Some(Hiding { replaces, shape: shape.to_vec(), scores: vec![1, 1, m, tokens as i32] }),
+    };
+    let q = normal(7, &[m, head as i32]).multiply(Array::from_f32(0.125)).expect("queries");
+    let inputs = [vec![q], mask, vec![stored.clone(), stored]].concat();
+    let parts = attention(&attend, &avals(&inputs), target).expect("has a source");
+    let (dtype, expected) = (Dtype::Float32, Box::new(move |inputs: &[Array]| on_cpu(attend.clone(), inputs)));
+    Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected }
+}
+
+#[test]
+fn what_no_query_sees_may_hold_nan() {
+    let hiding = [(true, -1e30), (true, f32::NEG_INFINITY), (false, -1e31), (false, f32::NEG_INFINITY)];
+    check("attention_hidden", |target| {
+        // One row of queries at a time, four, and a tile of them.
+        let rows = [1, 16, 40].into_iter();
+        rows.flat_map(|m| hiding.map(|(replaces, hidden)| sample_with_nan(m, replaces, hidden, target))).collect()
+    });
+}
+
 #[test]
 fn what_no_group_has_room_for_has_no_source() {
     let target = Target::Host;
