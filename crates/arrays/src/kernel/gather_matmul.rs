@@ -4,7 +4,7 @@ use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
-use tacit_kernels::{Indices, Orientation, Stack};
+use tacit_kernels::{Indices, KernelError, Orientation, Stack};
 
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
@@ -67,6 +67,12 @@ impl Kernel for GatherMatmul {
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let [x, left, right, children @ ..] = inputs else { return Err("x and two indices are expected".into()) };
+        let (expected, actual) = (left.size(), right.size());
+        if actual != expected {
+            // A single one would be repeated.
+            let help = "one matrix for each group of rows";
+            return Err(KernelError::Length { name: "stack", expected, actual, help }.into());
+        }
         let StackLayout { rows, count, orientation } = self.stack;
         let mut dense = rows.decoded(children)?.reshape(&[count as i32, self.stack.n(), rows.k as i32])?;
         if orientation == Orientation::Transposed {

@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Param;
 use tacit_core::kernel::Input;
-use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e8m0};
+use tacit_kernels::{Codes, Floats, KernelError, Matrix, Order, Scales, dynamic8, e8m0};
 
 use super::host::{Fallible, floats, int};
 use super::scheme::E4M3;
@@ -92,7 +92,7 @@ impl Layout {
     ) -> Result<Array, Exception> {
         let [codes, numbers @ ..] = children else { return Err(Exception::custom("codes are expected")) };
         let size = self.n * self.k;
-        let values = self.units(codes, table)?.try_index(..size as i32)?;
+        let values = first("codes", &self.units(codes, table)?, size)?;
         let [scales, more @ ..] = numbers else {
             if self.scheme.is_scaled() {
                 return Err(Exception::custom("scales are expected"));
@@ -181,7 +181,17 @@ fn repeated(numbers: &Array, block: usize, size: usize) -> Result<Array, Excepti
     // The only block of a small array may be far longer than it.
     let block = block.min(size);
     let rows = ops::broadcast_to(numbers.reshape(&[-1, 1])?, &[numbers.size() as i32, block as i32])?;
-    rows.reshape(&[-1])?.try_index(..size as i32)
+    first("scales", &rows.reshape(&[-1])?, size)
+}
+
+/// The first of these numbers, as many as there are elements. Where they are fewer, ops would repeat a single one.
+fn first(name: &'static str, numbers: &Array, size: usize) -> Result<Array, Exception> {
+    if numbers.size() < size {
+        let help = "as many as the matrix has elements, those of a block counted for each";
+        let error = KernelError::Length { name, expected: size, actual: numbers.size(), help };
+        return Err(Exception::custom(error.to_string()));
+    }
+    numbers.try_index(..size as i32)
 }
 
 pub(super) fn scalar(input: &Input<'_>) -> Fallible<f32> {

@@ -4,7 +4,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
-use tacit_kernels::Orientation;
+use tacit_kernels::{KernelError, Orientation};
 
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
@@ -56,7 +56,14 @@ impl Groups {
     /// The dense matrices of all entries, of those that `dense: [n, k]` consists of.
     pub(super) fn taken(&self, dense: &Array) -> Result<Array, Exception> {
         let indices: Vec<i32> = self.matrices.iter().map(|&matrix| matrix as i32).collect();
-        let matrices = dense.reshape(&[dense.dim(0) / (self.rows as i32).max(1), self.rows as i32, dense.dim(1)])?;
+        let count = dense.dim(0) / (self.rows as i32).max(1);
+        // MLX does not look whether there is such a one.
+        if let Some(index) = self.matrices.iter().position(|&matrix| matrix >= count as usize) {
+            let matrix = self.matrices[index] as u32;
+            let error = KernelError::MatrixRange { index, matrix, count: count as usize };
+            return Err(Exception::custom(error.to_string()));
+        }
+        let matrices = dense.reshape(&[count, self.rows as i32, dense.dim(1)])?;
         matrices.take_axis(Array::from_slice(&indices, &[indices.len() as i32]), 0)
     }
 

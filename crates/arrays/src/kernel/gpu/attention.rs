@@ -7,7 +7,7 @@ use tacit_core::Aval;
 
 use super::source::{Parts, Target, float, size};
 use super::weight::{Called, Weight, short};
-use crate::kernel::{Attend, Hiding};
+use crate::kernel::{Attend, Hiding, Layout};
 
 /// The most rows of queries for which each warp goes through tokens by itself.
 const FEW: usize = 32;
@@ -26,7 +26,8 @@ const VALUES: Called = Called { kind: "Values", variable: "values", prefix: "val
 
 /// The launch of [`Attend`], of the queries, the mask and the children.
 ///
-/// None where there is nothing to compute, and of keys or values of more than 512 columns: no group has room for them.
+/// None where there is nothing to compute, where the kernel of a CPU would refuse the inputs, and of keys or values of more than 512
+/// columns: no group has room for them.
 pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Option<Parts> {
     let (q, rest) = inputs.split_first()?;
     let (mask, rest) = rest.split_at_checked(attend.hiding.as_ref().map_or(0, Hiding::inputs))?;
@@ -36,6 +37,15 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
     let each = (*q.shape.first()? as usize).checked_div(entries)?;
     let empty = [tokens, head, width, each].contains(&0);
     if empty || head.max(width) > MOST_COLUMNS {
+        return None;
+    }
+    // A GPU would read beyond them.
+    let is_there = |layout: &Layout| {
+        let matrices = layout.n / tokens;
+        layout.n == matrices * tokens && attend.groups.matrices.iter().all(|&matrix| matrix < matrices)
+    };
+    let fits = q.shape.last() == Some(&(head as i32)) && q.size() == entries * each * head;
+    if !fits || ![&attend.keys, &attend.values].iter().all(|side| is_there(&side.layout)) {
         return None;
     }
     let (kind, out) = (float(q.dtype)?, float(q.dtype)?);
@@ -141,6 +151,11 @@ impl Masks {
         let mut place = "0".to_owned();
         let (mut row, mut column, mut whole) = (0, 0, 0);
         if let Some(Hiding { shape, scores, .. }) = hiding {
+            let places: usize = shape.iter().map(|&extent| extent as usize).product();
+            let [mask, scalars @ ..] = inputs else { return None };
+            if mask.size() != places || scalars.iter().any(|hidden| hidden.size() == 0) {
+                return None;
+            }
             let (batch, [queries, tokens]) = shape.split_last_chunk()?;
             [row, column, whole] = [*tokens, 1, queries * tokens].map(|stride| stride as usize);
             row *= usize::from(*queries != 1);

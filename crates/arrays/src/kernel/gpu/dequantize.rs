@@ -32,6 +32,9 @@ pub(crate) fn dequantize(layout: &Layout, children: &[Aval], dtype: Dtype, targe
 pub(crate) fn gather_rows(layout: &Layout, inputs: &[Aval], dtype: Dtype, target: Target) -> Option<Parts> {
     let (rows, children) = inputs.split_first()?;
     let mut weight = Weight::new(layout, children)?;
+    if rows.dtype != Dtype::Uint32 {
+        return None;
+    }
     let kind = float(dtype)?;
     let body = format!(
         "  enum {{ THREADS = {THREADS} }};\n{}  tacit::gather_rows<Weight, {kind}>(w, (const TACIT_DEVICE tacit::u32*)rows, (TACIT_DEVICE \

@@ -153,7 +153,7 @@ impl Encode<'_> {
         ] {
             let _ = writeln!(text.fields, "  TACIT_STATIC {name} = {};", size(value)?);
         }
-        self.pointers(&mut text)?;
+        self.pointers(&mut text, blocks)?;
         let sum = self.sum.as_ref();
         let meeting = if self.sums() { ("tacit::u64", 16 * MOST_BLOCKS) } else { ("float", 2 * THREADS / 32) };
         let body = format!(
@@ -194,8 +194,8 @@ impl Encode<'_> {
         ((CHUNK / block).min(MOST_BLOCKS) / least * least).max(least)
     }
 
-    /// What is read and written, and the factor of NVFP4's scales.
-    fn pointers(&self, text: &mut Text) -> Option<()> {
+    /// What is read and written of so many blocks, and the factor of NVFP4's scales.
+    fn pointers(&self, text: &mut Text, blocks: usize) -> Option<()> {
         let bytes = text.storage == "BYTES";
         let stored = if bytes { "tacit::u8" } else { "float" };
         let needed = if bytes { Dtype::Uint8 } else { Dtype::Float32 };
@@ -203,11 +203,12 @@ impl Encode<'_> {
             match name {
                 "x" => text.pointer("const ", float(aval.dtype)?, name),
                 "left" | "right" | "factors" | "base" => {}
+                "global" if aval.dtype != Dtype::Float32 || aval.size() == 0 => return None,
                 "global" => {
                     text.statements +=
                         "  e.factor = global[0] == 0.0f ? 0.0f : tacit::exact_div(2688.0f, global[0]);\n";
                 }
-                _ if aval.dtype == needed => text.pointer("const ", stored, name),
+                _ if (aval.dtype, aval.size()) == (needed, blocks) => text.pointer("const ", stored, name),
                 _ => return None,
             }
         }

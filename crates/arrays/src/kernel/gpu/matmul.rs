@@ -33,11 +33,11 @@ pub(crate) fn grouped_matmul(
 /// The launch of [`gather_matmul`](crate::kernel::gather_matmul), of `x`, both indices and the children. The product of an index
 /// outside of what it chooses from is NaN. None where there is nothing to compute.
 pub(crate) fn gather_matmul(stack: &StackLayout, inputs: &[Aval], target: Target) -> Option<Parts> {
-    let [x, left, _, children @ ..] = inputs else { return None };
+    let [x, left, right, children @ ..] = inputs else { return None };
     let layout = &stack.rows;
     let (groups, m, count) = (*x.shape.first()? as usize, *x.shape.get(1)? as usize, stack.count);
     let n = layout.n.checked_div(count)?;
     let (orientation, entries) = (stack.orientation, left.size());
-    let chosen = Chosen::Indices { groups, count };
+    let chosen = Chosen::Indices { groups, count, inputs: [left, right] };
     Product { layout, n, orientation, m, entries, x, children, chosen }.parts("gather_matmul", target)
 }

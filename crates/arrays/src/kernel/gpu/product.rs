@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use mlx_rs::Dtype;
 use tacit_core::Aval;
 use tacit_kernels::Orientation;
 
@@ -49,8 +50,8 @@ pub(super) enum Chosen<'a> {
     Only,
     /// Its own rows, and the matrix of this number.
     Matrices(&'a [usize]),
-    /// Those that two inputs say, which may be wrong: how many there are of each.
-    Indices { groups: usize, count: usize },
+    /// Those that two inputs say, rows and then matrix, which may be wrong: how many there are of each.
+    Indices { groups: usize, count: usize, inputs: [&'a Aval; 2] },
 }
 
 /// How a group computes its part.
@@ -68,8 +69,12 @@ struct Way {
 }
 
 impl Product<'_> {
-    /// The parts of its launch, or none where there is nothing to compute.
+    /// The parts of its launch. None where there is nothing to compute, or where the kernel of a CPU would refuse what it is
+    /// given.
     pub(super) fn parts(&self, what: &str, target: Target) -> Option<Parts> {
+        if !self.fits() {
+            return None;
+        }
         let weight = Weight::new(self.layout, self.children)?;
         let kind = float(self.x.dtype)?;
         let way = if let Some(way) = self.few_halves(kind, &weight, target) {
@@ -144,6 +149,21 @@ impl Product<'_> {
             memory: way.launched,
             target,
         })
+    }
+
+    /// Whether all that is read is there: a GPU would read beyond it.
+    fn fits(&self) -> bool {
+        let matrices = self.layout.n.checked_div(self.n).unwrap_or(0);
+        let (entries, is_chosen) = match &self.chosen {
+            Chosen::Only => (1, true),
+            Chosen::Matrices(chosen) => (chosen.len(), chosen.iter().all(|&matrix| matrix < matrices)),
+            Chosen::Indices { groups, count, inputs } => {
+                let is_index = |input: &&Aval| input.dtype == Dtype::Uint32 && input.size() == self.entries;
+                (*groups, *count == matrices && inputs.iter().all(is_index))
+            }
+        };
+        let is_row = self.x.shape.last().is_some_and(|&last| last as usize == self.depth());
+        is_chosen && self.layout.n == matrices * self.n && is_row && self.x.size() == entries * self.m * self.depth()
     }
 
     fn depth(&self) -> usize {

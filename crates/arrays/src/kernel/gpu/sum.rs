@@ -28,7 +28,7 @@ pub(super) struct Sum<'a> {
 const BASE: Called = Called { kind: "Base", variable: "base", prefix: "base_", is_fixed: true };
 
 impl<'a> Sum<'a> {
-    /// That of these inputs, of which `own` come before the base.
+    /// That of these inputs, of which `own` come before the base. None where the kernel of a CPU would refuse them.
     pub(super) fn new(read: &'a Read, own: &[&'static str], inputs: &[Aval]) -> Option<Self> {
         let factors: &[_] = if read.factors { &["factors"] } else { &[] };
         let names = [&["left", "right"][..], factors, own].concat();
@@ -37,11 +37,17 @@ impl<'a> Sum<'a> {
         let label = String::new();
         let [fields, statements] = [const { String::new() }; 2];
         let mut sum = Self { read, base: None, names, label, fields, statements };
-        for (name, aval) in ["left", "right", "factors"].into_iter().zip(&inputs[..read.own()]) {
-            if aval.dtype != Dtype::Float32 {
+        let elements = read.n.checked_mul(read.k)?;
+        let lengths = [("left", read.n * read.rank), ("right", read.rank * read.k), ("factors", read.n)];
+        for ((name, length), aval) in lengths.into_iter().zip(&inputs[..read.own()]) {
+            if (aval.dtype, aval.size()) != (Dtype::Float32, length) {
                 return None;
             }
             sum.pointer("float", name);
+        }
+        let in_base = read.layout.map_or_else(|| children.first().map_or(0, Aval::size), |layout| layout.n * layout.k);
+        if in_base != elements {
+            return None;
         }
         if let Some(base) = base {
             let base = base?;

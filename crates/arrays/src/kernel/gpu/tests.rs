@@ -1,6 +1,7 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
 mod attention;
+mod refused;
 mod scale_gradients;
 mod sum;
 
@@ -204,7 +205,7 @@ fn launches_of_large_products(backend: Backend) -> Vec<(Launch, Vec<Aval>, Vec<D
     let cases = [
         case(&Nf4::from(64), 1, k),
         case(&Affine { bits: 4, group: 64 }, 1, k),
-        case(&Int8 { granularity: Granularity::Row }, 1, k),
+        case(&Int8 { granularity: Granularity::Block(k) }, 1, k),
         case(&Mxfp8 { rule: ScaleRule::Ceil }, 1, k),
     ];
     let mut launches = Vec::new();

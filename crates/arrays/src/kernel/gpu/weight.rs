@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_kernels::{Order, dynamic8};
+use tacit_kernels::{Order, code_bytes, dynamic8};
 
 use super::source::{float, size};
 use crate::kernel::{Coding, Layout, Scaling};
@@ -44,8 +44,8 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// The description for these children. None where the kernels would refuse them, or a length does not fit 32 bits; the
-    /// decomposition says what is wrong then.
+    /// The description for these children. None where the kernels of a CPU would refuse their lengths or dtypes, since a GPU
+    /// would read beyond them, or a length does not fit 32 bits; the decomposition says what is wrong then.
     pub(super) fn new(layout: &Layout, children: &[Aval]) -> Option<Self> {
         Self::called(ONLY, layout, children)
     }
@@ -53,15 +53,24 @@ impl Weight {
     /// The same by other names.
     pub(super) fn called(called: Called, layout: &Layout, children: &[Aval]) -> Option<Self> {
         let Called { kind, variable, prefix, is_fixed } = called;
-        let (scheme, numbers) = (&layout.scheme, children.get(1..)?);
+        let (scheme, (codes, numbers)) = (&layout.scheme, children.split_first()?);
         let block = if scheme.is_scaled() { layout.block } else { UNSCALED };
+        let elements = layout.n.checked_mul(layout.k)?;
+        let is_stored = match scheme.coding {
+            Coding::Signed => codes.dtype == Dtype::Int8,
+            Coding::F16 | Coding::Bf16 => codes.dtype == Dtype::Uint16,
+            _ => true,
+        };
+        if !is_stored || codes.nbytes() != code_bytes(elements, scheme.bits() as u32) {
+            return None;
+        }
         let table = Table::of(&scheme.coding);
         let mut writer = Writer::new(called, format!("{}_b{}", word(scheme.label), layout.block));
         if let Some(values) = &table.values {
             writer.table("tacit_values", "entry_bits", values);
         }
-        writer.field("codes", "tacit::u8");
-        let numbers = writer.scales(scheme.scaling, numbers)?;
+        writer.pointer("codes", "tacit::u8");
+        let numbers = writer.scales(scheme.scaling, groups(elements, block)?, numbers)?;
         if writer.names.len() != children.len() {
             return None;
         }
@@ -109,6 +118,11 @@ impl Weight {
 /// The length of a block where no scales are stored: any will do.
 const UNSCALED: usize = 1 << 15;
 
+/// How many groups of so many numbers there are, the last of which may be short.
+fn groups(numbers: usize, each: usize) -> Option<usize> {
+    (each > 0).then(|| numbers.div_ceil(each))
+}
+
 /// What the text is put together from.
 struct Writer {
     called: Called,
@@ -133,19 +147,36 @@ impl Writer {
         Self { called, tables, fields, statements, names: Vec::new(), label }
     }
 
-    /// A child that is read element by element.
-    fn field(&mut self, name: &'static str, kind: &str) {
+    /// A child that is read element by element, if it has so many of this type.
+    fn field(&mut self, name: &'static str, kind: &str, child: &Aval, length: usize) -> Option<()> {
+        let held = match child.dtype {
+            Dtype::Uint8 => Some("tacit::u8"),
+            Dtype::Int8 => Some("tacit::i8"),
+            dtype => float(dtype),
+        };
+        (held == Some(kind) && child.size() == length).then(|| self.pointer(name, kind))
+    }
+
+    fn pointer(&mut self, name: &'static str, kind: &str) {
         self.names.push(name);
         let _ = writeln!(self.fields, "  const TACIT_DEVICE {kind}* {name};");
         let Called { variable, prefix, .. } = self.called;
         let _ = writeln!(self.statements, "  {variable}.{name} = (const TACIT_DEVICE {kind}*){prefix}{name};");
     }
 
-    /// A number that all blocks share: a constant, or that of the parameter of this name.
-    fn scalar(&mut self, name: &str, constant: Option<&str>) {
-        let value = constant.map_or_else(|| format!("{}{name}[0]", self.called.prefix), str::to_owned);
+    /// A number that all blocks share: the child's, if it has one, or 1 where there is no child.
+    fn scalar(&mut self, name: &'static str, child: Option<&Aval>) -> Option<()> {
+        let mut value = "1.0f".to_owned();
+        if let Some(child) = child {
+            if child.dtype != Dtype::Float32 || child.size() == 0 {
+                return None;
+            }
+            value = format!("{}{name}[0]", self.called.prefix);
+            self.names.push(name);
+        }
         let _ = writeln!(self.fields, "  float {name};");
         let _ = writeln!(self.statements, "  {}.{name} = {value};", self.called.variable);
+        Some(())
     }
 
     /// A table of floats by their bits, since text has no infinities, and the method that reads it.
@@ -157,43 +188,42 @@ impl Writer {
             writeln!(self.fields, "  TACIT_FN tacit::u32 {method}(tacit::u32 code) const {{ return {name}[code]; }}");
     }
 
-    /// The children that follow the codes.
-    fn scales(&mut self, scaling: Scaling, children: &[Aval]) -> Option<Numbers> {
+    /// The children that follow the codes of so many blocks.
+    fn scales(&mut self, scaling: Scaling, blocks: usize, children: &[Aval]) -> Option<Numbers> {
         let numbers = |scaling| Numbers { scaling, is_biased: false, nested: 1 };
         Some(match (scaling, children) {
             (Scaling::One, []) => numbers("NO_SCALES"),
             (Scaling::Float, [scales, rest @ ..]) => {
-                self.field("scales", float(scales.dtype)?);
+                self.field("scales", float(scales.dtype)?, scales, blocks)?;
                 if let Some(biases) = rest.first() {
-                    self.field("biases", float(biases.dtype)?);
+                    self.field("biases", float(biases.dtype)?, biases, blocks)?;
                 }
                 let _ = write!(self.label, "_{}", short(scales.dtype));
                 Numbers { is_biased: !rest.is_empty(), ..numbers("FLOAT_SCALES") }
             }
-            (Scaling::E8m0, [_]) => {
-                self.field("scales", "tacit::u8");
+            (Scaling::E8m0, [scales]) => {
+                self.field("scales", "tacit::u8", scales, blocks)?;
                 numbers("E8M0_SCALES")
             }
-            (Scaling::E4m3, [_, rest @ ..]) => {
-                self.field("scales", "tacit::u8");
-                self.names.extend(rest.first().map(|_| "factor"));
-                self.scalar("factor", rest.is_empty().then_some("1.0f"));
+            (Scaling::E4m3, [scales, rest @ ..]) => {
+                self.field("scales", "tacit::u8", scales, blocks)?;
+                self.scalar("factor", rest.first())?;
                 numbers("E4M3_SCALES")
             }
-            (Scaling::Nested { block }, [_, _, _]) => {
-                self.field("scales", "tacit::u8");
-                self.field("absmax", "float");
-                self.names.push("offset");
-                self.scalar("offset", None);
+            (Scaling::Nested { block }, [scales, absmax, offset]) => {
+                self.field("scales", "tacit::u8", scales, blocks)?;
+                self.field("absmax", "float", absmax, groups(blocks, block)?)?;
+                self.scalar("offset", Some(offset))?;
                 self.table("tacit_map", "map_bits", dynamic8::map());
                 let _ = write!(self.label, "_nested{block}");
                 Numbers { nested: block, ..numbers("NESTED_SCALES") }
             }
-            (Scaling::Integers { block }, [_, _, _, _]) => {
-                for (codes, units) in [("scales", "units"), ("bias_codes", "bias_units")] {
-                    self.field(codes, "tacit::i8");
-                    self.field(units, "float");
-                }
+            (Scaling::Integers { block }, [scales, units, biases, bias_units]) => {
+                let units_of = groups(blocks, block)?;
+                self.field("scales", "tacit::i8", scales, blocks)?;
+                self.field("units", "float", units, units_of)?;
+                self.field("bias_codes", "tacit::i8", biases, blocks)?;
+                self.field("bias_units", "float", bias_units, units_of)?;
                 let _ = write!(self.label, "_integers{block}");
                 Numbers { is_biased: true, nested: block, ..numbers("INTEGER_SCALES") }
             }
