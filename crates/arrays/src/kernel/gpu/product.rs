@@ -302,15 +302,23 @@ impl Product<'_> {
         // The matrix units take weights in the type of x, as of a dense matrix. That is lost in a long sum and not in a short one.
         let tile = if kind == "float" || self.depth() < LONG { "ExactTile" } else { "MatrixTile" };
         let tile_type = format!("tacit::{tile}<Weight, {kind}, {steps}, {transposed}>");
+        let bands = self.m.div_ceil(64);
+        // Where a grid is long enough there is no loop, which takes registers.
+        let (turns, row) = if bands <= MOST_BANDS {
+            (String::new(), "at.y * 64")
+        } else {
+            (format!("    for (tacit::u32 row = at.y * 64; row < m; row += {})\n", 64 * MOST_BANDS), "row")
+        };
         Way {
             text: vec![target.matrix(), include_str!("source/tiles.h")],
             label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
             memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
             launched: 0,
-            call: "    Tile::multiply(w, rows, result, start, n, k, m, at.y * 64, at.x * 64, at.id, tacit_memory, aligned);\n"
-                .to_owned(),
+            call: format!(
+                "{turns}      Tile::multiply(w, rows, result, start, n, k, m, {row}, at.x * 64, at.id, tacit_memory, aligned);\n"
+            ),
             threads: 128,
-            groups: [self.columns().div_ceil(64), self.m.div_ceil(64)],
+            groups: [self.columns().div_ceil(64), bands.min(MOST_BANDS)],
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
 mod attention;
+mod emulator;
 mod refused;
 mod scale_gradients;
 mod sum;
@@ -326,72 +327,24 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
     assert_eq!([0, 1, 2].map(|entry| nan(&multiplied, entry, 2)), [false, true, true]);
 }
 
-/// Each thread gives its number to the one at the other end.
-fn exchange(barrier: &str) -> Parts {
-    Parts {
-        label: "exchange".to_owned(),
-        common: Vec::new(),
-        description: String::new(),
-        body: format!(
-            "  TACIT_GROUP_ARRAY(float, numbers, 64);\n  numbers[at.id] = x[at.id];\n  {barrier}\n  out[at.id] = numbers[63 - \
-             at.id];\n"
-        ),
-        inputs: vec!["x".to_owned()],
-        outputs: vec!["out".to_owned()],
-        sizes: Vec::new(),
-        groups: [1, 1, 1],
-        threads: 64,
-        memory: 0,
-        target: Target::Host,
-    }
-}
-
-/// What the CPU that plays a GPU makes of a text, in four orders of its threads.
-fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
-    let mut program = Program::default();
-    let x = Array::from_slice(&(0..64_u8).map(f32::from).collect::<Vec<_>>(), &[64]);
-    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
-    let emulator = program.compile()?;
-    let run = |order| {
-        let job = Job {
-            launch: launch.clone(),
-            order,
-            at_end: false,
-            offsets: Vec::new(),
-            inputs: vec![bytes(&x)],
-            lengths: vec![256],
-        };
-        let found = numbers(&emulator.run(&[job])?[0][0], Dtype::Float32);
-        Ok(found
-            .iter()
-            .rev()
-            .zip(bytes(&x).as_chunks().0)
-            .all(|(a, &b)| a.to_bits() == f32::from_le_bytes(b).to_bits()))
+#[test]
+fn more_rows_than_a_grid_has_tiles_for_are_multiplied_in_turns() {
+    let Case { layout, children } = case(&Nf4::from(32), 6, 64);
+    let with_children = |x: Aval| [vec![x], avals(&children)].concat();
+    let mut checks = Checks::new("turns");
+    let parts = |m: i32| {
+        let inputs = with_children(Aval::new(&[m, 64], Dtype::Float32));
+        matmul(&layout, Orientation::Transposed, &inputs, checks.target()).expect("has a source")
     };
-    Some((0..4).map(run).collect())
-}
-
-#[test]
-fn a_barrier_that_is_missing_shows() {
-    let Some(whole) = in_orders(exchange("TACIT_BARRIER();")) else { return };
-    assert_eq!(whole, [const { Ok(true) }; 4]);
-    assert_eq!(in_orders(exchange("")).expect("compiles"), [const { Ok(false) }; 4]);
-    for one_that_waits in ["if (at.id != 5) TACIT_BARRIER();", "if (at.id == 5) tacit::shuffle_xor(1.0f, 1);"] {
-        for result in in_orders(exchange(one_that_waits)).expect("compiles") {
-            let error = result.expect_err("some wait for others");
-            assert!(error.contains("some threads wait at a barrier that others do not reach"), "{error}");
-        }
-    }
-}
-
-#[test]
-fn what_is_beyond_an_array_cannot_be_read() {
-    let mut parts = exchange("TACIT_BARRIER();");
-    parts.body = parts.body.replace("x[at.id]", "x[at.id + 1]");
-    let mut program = Program::default();
-    let x = Array::from_slice(&[1.0_f32; 64], &[64]);
-    let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
-    let job = Job { launch, order: 0, at_end: true, offsets: Vec::new(), inputs: vec![bytes(&x)], lengths: vec![256] };
-    let Some(emulator) = program.compile() else { return };
-    assert!(emulator.run(&[job]).is_err());
+    assert_eq!(parts(64 * 65535).groups, [1, 65535, 1]);
+    let mut turns = parts(64 * 65535 + 1);
+    assert_eq!(turns.groups, [1, 65535, 1]);
+    // Few rows, as if a grid had one group there.
+    let body = turns.body.replace("row += 4194240", "row += 64");
+    assert_ne!(body, turns.body);
+    (turns.body, turns.groups, turns.sizes[2]) = (body, [1, 1, 1], 150);
+    let inputs = [&[normal(2, &[150, 64])], children.as_slice()].concat();
+    let expected = on_cpu(Matmul { layout, orientation: Orientation::Transposed, groups: None }, &inputs);
+    checks.add(Some(turns), inputs, vec![expected], Within::All(tolerance(Dtype::Float32)));
+    checks.finish();
 }

@@ -128,6 +128,7 @@ void run(const u32 (&grid)[3], const u32 (&group)[3], u32 order, std::function<v
   if (threads > 1024) fail("a group of more than 1024 threads");
   for (int i = 0; i < 3; ++i)
     if (grid[i] % group[i] != 0 || grid[i] == 0) fail("the grid is no multiple of the group");
+  if (grid[1] / group[1] > 65535 || grid[2] / group[2] > 65535) fail("more groups than CUDA has along an axis but the first");
   if (stacks == nullptr) stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   for (u32 z = 0; z < grid[2] / group[2]; ++z)
     for (u32 y = 0; y < grid[1] / group[1]; ++y)
