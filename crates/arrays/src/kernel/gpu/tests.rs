@@ -20,11 +20,12 @@ use super::emulator::{Compiled, Job, Program};
 use super::source::{Parts, Target};
 use super::{dequantize, encode_tests, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
 use crate::format::mx::ScaleRule;
-use crate::format::{Affine, Granularity, Int8, Mxfp8, Nf4};
+use crate::format::{Affine, Bf16, Format, Granularity, Int8, Mxfp8, Nf4};
 use crate::kernel::dequantize::Dequantize;
 use crate::kernel::gather::GatherRows;
 use crate::kernel::gather_matmul::GatherMatmul;
 use crate::kernel::matmul::Matmul;
+use crate::kernel::quantize::Quantize;
 use crate::kernel::tests::{Case, case, cases, normal};
 use crate::kernel::{Groups, Layout, StackLayout};
 
@@ -236,6 +237,34 @@ fn four_rows_share_what_is_read_of_x() {
             on_cpu(Matmul { layout, orientation: Orientation::Transposed, groups: None }, inputs)
         });
         vec![Sample { parts, inputs, dtype: Dtype::Bfloat16, tolerance: tolerance(Dtype::Bfloat16), expected }]
+    });
+}
+
+/// Five and twelve rows of half floats with weights of this magnitude, and x of that.
+fn samples_of_magnitude(format: &impl Format, [weights, x]: [f32; 2], target: Target) -> Vec<Sample> {
+    let (scheme, block, n, k) = (format.scheme(), format.block(), 24, 512);
+    let of = |seed, rows: usize, magnitude| {
+        normal(seed, &[rows as i32, k as i32]).multiply(Array::from_f32(magnitude)).expect("scales")
+    };
+    let children = apply(Quantize { scheme, block }, &[of(1, n, weights)]).expect("quantizes");
+    let (layout, orientation) = (Layout { scheme, n, k, block }, Orientation::Transposed);
+    let sample = |m| {
+        let dtype = Dtype::Float16;
+        let inputs = [&[of(2, m, x).as_dtype(dtype).expect("a float type")], children.as_slice()].concat();
+        let parts = matmul(&layout, orientation, &avals(&inputs), target).expect("has a source");
+        assert!(parts.label.contains("_h"), "{}", parts.label);
+        let expected = Box::new(move |inputs: &[Array]| on_cpu(Matmul { layout, orientation, groups: None }, inputs));
+        Sample { parts, inputs, dtype, tolerance: 1e-3, expected }
+    };
+    [5, 12].map(sample).into()
+}
+
+#[test]
+fn weights_beyond_the_range_of_f16_are_multiplied_with_f16() {
+    check("magnitudes", |target| {
+        let magnitudes = [[1e-6, 10.0], [1e-4, 10.0], [2e5, 1e-4]].into_iter();
+        let both = |of| [samples_of_magnitude(&Bf16, of, target), samples_of_magnitude(&Nf4::from(64), of, target)];
+        magnitudes.flat_map(both).flatten().collect()
     });
 }
 

@@ -3,6 +3,22 @@
 
 namespace tacit {
 
+// How a weight is made two halves: bf16 has the range of f32, and a weight that is stored as an f16 is one.
+template <class T, int IS_F16> struct Halving {
+  enum { SUMS = 1 };
+  static TACIT_FN float down() { return 1.0f; }
+  static TACIT_FN float rest(float left) { return left; }
+  static TACIT_FN float total(float sum, float) { return sum; }
+};
+// With f16 it is 2^-4 of each weight, so that these reach to 2^20, and what its rounding leaves is 2^11 times as large, in sums of its
+// own: 2^-22 of a weight is lost at most, or 2^-32.
+template <> struct Halving<f16, 0> {
+  enum { SUMS = 2 };
+  static TACIT_FN float down() { return 0.0625f; }
+  static TACIT_FN float rest(float left) { return left * 2048.0f; }
+  static TACIT_FN float total(float sum, float rest) { return sum * 16.0f + rest * 0.0078125f; }
+};
+
 // 32 halves from `at` on, two a word.
 template <class X> TACIT_FN void load_halves(X at, bool aligned, TACIT_THREAD u32 (&word)[16]) {
   TACIT_UNROLL
@@ -22,12 +38,25 @@ template <class X> TACIT_FN void load_halves(X at, bool aligned, TACIT_THREAD u3
 // A group makes 16 columns of the result; its warps take turns at 128 numbers of each row, and their sums meet in `meeting`. Of
 // those numbers a lane has 32 that lie together, of W as of x: which of them are multiplied at once does not matter.
 template <class W, class T, int TILES> struct FewHalves {
+  typedef Halving<T, (int)W::SCALING == (int)NO_SCALES && (int)W::CODING == (int)F16_CODES> Halves;
   enum { WARPS = 8, MEMORY = WARPS * 16 * 8 };
+
+  // Eight weights as they are halved. A scale that many share takes the factor for them.
+  static TACIT_FN Eight weights_of(W w, Strip<W, 4> strip, int octet) {
+    if (W::SCALING != NO_SCALES) {
+      strip.line[octet].scale *= Halves::down();
+      strip.line[octet].bias *= Halves::down();
+    }
+    Eight weights = strip_values(w, strip, octet);
+    TACIT_UNROLL
+    for (int i = 0; i < 8; ++i) weights.at[i] = W::SCALING == NO_SCALES ? weights.at[i] * Halves::down() : weights.at[i];
+    return weights;
+  }
 
   static TACIT_FN u32 rounding_of(TACIT_THREAD float& low, TACIT_THREAD float& high) {
     const u32 pair = pair_of(low, high, T());
-    low -= low_float(pair, T());
-    high -= high_float(pair, T());
+    low = Halves::rest(low - low_float(pair, T()));
+    high = Halves::rest(high - high_float(pair, T()));
     return pair;
   }
 
@@ -37,9 +66,10 @@ template <class W, class T, int TILES> struct FewHalves {
     const u32 g = at.lane / 4, t = at.lane % 4;
     const u64 first = start + (u64)(column + g < n ? column + g : n - 1) * k;
     const u64 second = start + (u64)(column + g + 8 < n ? column + g + 8 : n - 1) * k;
-    float sum[TILES][4];
+    // Of the roundings, and at last of what these leave.
+    float sum[Halves::SUMS][TILES][4];
     TACIT_UNROLL
-    for (int i = 0; i < 4 * TILES; ++i) sum[i / 4][i % 4] = 0.0f;
+    for (int i = 0; i < Halves::SUMS * 4 * TILES; ++i) sum[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0.0f;
     u32 from = at.warp * 128 + t * 32;
     Strip<W, 4> next[2];
     if (at.warp * 128 < k) {
@@ -62,7 +92,7 @@ template <class W, class T, int TILES> struct FewHalves {
       for (int octet = 0; octet < 4; ++octet) {
         Eight values[2];
         TACIT_UNROLL
-        for (int r = 0; r < 2; ++r) values[r] = strip_values(w, strip[r], octet);
+        for (int r = 0; r < 2; ++r) values[r] = weights_of(w, strip[r], octet);
         TACIT_UNROLL
         for (int step = 0; step < 2; ++step) {
           u32 a[4], rest[4];
@@ -76,8 +106,8 @@ template <class W, class T, int TILES> struct FewHalves {
           TACIT_UNROLL
           for (int tile = 0; tile < TILES; ++tile) {
             const int word = 4 * octet + 2 * step;
-            multiply_add(sum[tile], a, right[tile][word], right[tile][word + 1], T());
-            multiply_add(sum[tile], rest, right[tile][word], right[tile][word + 1], T());
+            multiply_add(sum[0][tile], a, right[tile][word], right[tile][word + 1], T());
+            multiply_add(sum[Halves::SUMS - 1][tile], rest, right[tile][word], right[tile][word + 1], T());
           }
         }
       }
@@ -86,7 +116,10 @@ template <class W, class T, int TILES> struct FewHalves {
     for (int tile = 0; tile < TILES; ++tile) {
       TACIT_BARRIER();
       TACIT_UNROLL
-      for (int i = 0; i < 4; ++i) meeting[at.warp * 128 + (g + i / 2 * 8) * 8 + t * 2 + i % 2] = sum[tile][i];
+      for (int i = 0; i < 4; ++i) {
+        const float total = Halves::total(sum[0][tile][i], sum[Halves::SUMS - 1][tile][i]);
+        meeting[at.warp * 128 + (g + i / 2 * 8) * 8 + t * 2 + i % 2] = total;
+      }
       TACIT_BARRIER();
       const u32 c = column + at.id % 16, r = tile * 8 + at.id / 16;
       if (at.id < 128 && c < n && r < m) {
