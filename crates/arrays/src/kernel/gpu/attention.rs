@@ -15,8 +15,11 @@ const FEW: usize = 32;
 /// Columns of a key or a value that the registers and the memory of a group have room for.
 const MOST_COLUMNS: usize = 512;
 
-/// More columns than this leave room for half as many rows.
+/// More columns than this leave room for half as many rows, and for a fourth where memory is short.
 const MANY_COLUMNS: usize = 256;
+
+/// Bytes that four rows of up to 512 columns need, with a table of 256 values for keys and one for values.
+const FOUR_ROWS: usize = 33024;
 
 /// Groups along any but the first axis of a grid: CUDA has not many more there.
 const MOST_BLOCKS: usize = 32768;
@@ -67,8 +70,13 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
     let mut body = format!("  enum {{ THREADS = {} }};\n", way.threads);
     let _ = write!(
         body,
-        "  typedef tacit::{}<Keys, Values, {head}, {width}, {}{}> Way;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Way::MEMORY);\n",
-        way.name, way.sizes, masks.kind
+        "  typedef tacit::{}<Keys, Values, {head}, {width}, {}{}> Way;\n  static_assert(4 * Way::MEMORY + {} <= {}, \"no group has as \
+         much memory\");\n  TACIT_GROUP_ARRAY(float, tacit_memory, Way::MEMORY);\n",
+        way.name,
+        way.sizes,
+        masks.kind,
+        keys.table + values.table,
+        target.memory()
     );
     body += &keys.bind;
     body += &values.bind;
@@ -199,7 +207,13 @@ impl Way {
     fn of([groups, rows]: [usize; 2], columns: usize, target: Target) -> Self {
         if rows <= FEW {
             // Where a GPU would be idle otherwise, keys and values are decoded several times, beside each other.
-            let most = if columns > MANY_COLUMNS { 4 } else { 8 };
+            let most = if columns <= MANY_COLUMNS {
+                8
+            } else if target.memory() >= FOUR_ROWS {
+                4
+            } else {
+                2
+            };
             let wanted = (groups * rows / target.groups_at_once()).clamp(1, rows).min(most);
             let rows = 1 << wanted.ilog2();
             let warps = if rows == 1 && columns <= MANY_COLUMNS { 16 } else { 8 };

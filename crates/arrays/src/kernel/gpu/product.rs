@@ -210,7 +210,7 @@ impl Product<'_> {
                 // A warp reads 32 times so many octets of a row at once.
                 let steps = if k.is_multiple_of(32) && k >= 512 { 4 } else { usize::from(k.is_multiple_of(8)) };
                 // Rows of the matrix that share what is read of x. Where codes are looked up, the GPU's memory is not what limits it.
-                let each = if rows == 1 && weight.is_looked_up && self.n >= MANY_ROWS { 4 } else { 2 };
+                let each = if rows == 1 && weight.table > 0 && self.n >= MANY_ROWS { 4 } else { 2 };
                 let multiply = |aligned: &str| {
                     format!(
                         "tacit::Transposed<Weight, {kind}, {steps}, {each}, {rows}>::multiply(w, rows, result, start, n, k, m, \

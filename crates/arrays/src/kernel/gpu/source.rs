@@ -71,6 +71,11 @@ impl Target {
         }
     }
 
+    /// Bytes that a group may have without asking at its launch.
+    pub(super) fn memory(self) -> usize {
+        if self == Self::Gpu(Backend::Metal) { 32 << 10 } else { 48 << 10 }
+    }
+
     /// About as many groups as run beside each other.
     pub(super) fn groups_at_once(self) -> usize {
         match self {

@@ -39,8 +39,8 @@ pub(super) struct Weight {
     pub block: usize,
     /// Elements that share a scale, counted from a multiple of them: 64 at most.
     pub span: usize,
-    /// Whether codes are looked up in a table.
-    pub is_looked_up: bool,
+    /// Bytes of the table that codes are looked up in, in the memory of the group; 0 where there is none.
+    pub table: usize,
 }
 
 impl Weight {
@@ -110,7 +110,7 @@ impl Weight {
             label,
             block,
             span,
-            is_looked_up: table.entries > 0,
+            table: 4 * table.entries * table.replicas,
         })
     }
 }

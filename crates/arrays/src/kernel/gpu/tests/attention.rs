@@ -1,6 +1,7 @@
 //! Attention in every format, with every mask, in each of its ways.
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_core::kernel::Backend;
 
 use super::{Sample, check, is_full, normal, on_cpu};
 use crate::format::mx::ScaleRule;
@@ -23,7 +24,7 @@ const TOKENS: [i32; 5] = [300, 1, 31, 32, 33];
 type Made = fn(usize, usize) -> Case;
 
 /// Formats of keys and values, and how long these are.
-const FORMATS: [(Made, Made, usize, usize); 9] = [
+const FORMATS: [(Made, Made, usize, usize); 10] = [
     (|n, k| case(&Nf4::from(64), n, k), |n, k| case(&Affine { bits: 8, group: 64 }, n, k), 64, 128),
     (|n, k| case(&Affine { bits: 4, group: 32 }, n, k), |n, k| case(&Nf4::from(64), n, k), 128, 64),
     (|n, k| case(&F16, n, k), |n, k| case(&Bf16, n, k), 80, 80),
@@ -33,6 +34,7 @@ const FORMATS: [(Made, Made, usize, usize); 9] = [
     (|n, k| case(&Nvfp4::default(), n, k), |n, k| case(&Fp4::from(32), n, k), 128, 288),
     (|n, k| case(&Affine { bits: 3, group: 32 }, n, k), |n, k| case(&Affine { bits: 6, group: 32 }, n, k), 64, 96),
     (|n, k| case(&F16, n, k), |n, k| case(&Bf16, n, k), 37, 21),
+    (|n, k| case(&E4m3 { block: k }, n, k), |n, k| case(&Mxfp8 { rule: ScaleRule::Ceil }, n, k), 512, 512),
 ];
 
 /// Types of the queries, and what a product may be rounded to.
@@ -176,7 +178,7 @@ pub(super) fn samples(is_full: bool, target: Target) -> Vec<Sample> {
 /// Those of which a GPU has so many that a group takes several rows.
 pub(super) fn large_samples(target: Target) -> Vec<Sample> {
     let spec = |rows, format| Spec { batch: 64, format, rows, types: 1, tokens: 1, mask: MASKS[format] };
-    [(1, 0), (2, 0), (2, 2), (2, 6)].map(|(rows, format)| sample(spec(rows, format), target)).into()
+    [(1, 0), (1, 9), (2, 0), (2, 2), (2, 6)].map(|(rows, format)| sample(spec(rows, format), target)).into()
 }
 
 #[test]
@@ -222,6 +224,13 @@ fn what_no_query_sees_may_hold_nan() {
         let rows = [1, 16, 40].into_iter();
         rows.flat_map(|m| hiding.map(|(replaces, hidden)| sample_with_nan(m, replaces, hidden, target))).collect()
     });
+}
+
+#[test]
+fn a_group_of_metal_takes_fewer_rows_of_wide_heads() {
+    let spec = Spec { batch: 64, format: 9, rows: 1, types: 1, tokens: 1, mask: Mask::Nothing };
+    let [cuda, metal] = [Backend::Cuda, Backend::Metal].map(|backend| sample(spec, backend.into()).parts.label);
+    assert!(cuda.ends_with("few4") && metal.ends_with("few2"), "{cuda} {metal}");
 }
 
 #[test]
