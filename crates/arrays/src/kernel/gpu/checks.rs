@@ -36,13 +36,21 @@ pub(super) struct Checks {
     name: &'static str,
     /// Where they are written, for a machine with a GPU.
     folder: Option<PathBuf>,
+    /// Whether subnormal numbers are taken for zero, as Metal may take them.
+    flushes: bool,
     all: Vec<Check>,
 }
 
 impl Checks {
     /// None yet. Where `TACIT_GPU_CASES` names a folder, they are written there by this name and not run.
     pub(super) fn new(name: &'static str) -> Self {
-        Self { name, folder: std::env::var_os("TACIT_GPU_CASES").map(PathBuf::from), all: Vec::new() }
+        let folder = std::env::var_os("TACIT_GPU_CASES").map(PathBuf::from);
+        Self { name, folder, flushes: false, all: Vec::new() }
+    }
+
+    /// The same where subnormal numbers are taken for zero.
+    pub(super) fn flushing(self) -> Self {
+        Self { flushes: true, ..self }
     }
 
     /// What the parts of a launch are made for.
@@ -71,6 +79,7 @@ impl Checks {
                 launch: program.add(parts, &avals(&inputs), &dtypes(&expected)),
                 order: at as u32 % 4,
                 at_end: at % 2 == 1,
+                flushes: self.flushes,
                 // Some begin at no multiple of 16, each by the width of an element.
                 offsets: inputs.iter().chain(&expected).filter(|_| at % 5 == 4).map(Array::item_size).collect(),
                 inputs: inputs.iter().map(bytes).collect(),

@@ -116,6 +116,8 @@ pub(crate) struct Job {
     pub order: Turns,
     /// Whether arrays end where no byte can be read behind them, rather than begin at a multiple of 16.
     pub at_end: bool,
+    /// Whether subnormal numbers are taken for zero.
+    pub flushes: bool,
     /// How many bytes behind a multiple of 16 the inputs and then the results begin; 0 for those that are not named.
     pub offsets: Vec<usize>,
     pub inputs: Vec<Vec<u8>>,
@@ -170,6 +172,7 @@ impl Job {
         word(self.launch.instance);
         word(self.order);
         word(u32::from(self.at_end));
+        word(u32::from(self.flushes));
         for at in 0..8 {
             word(self.launch.sizes.get(at).map_or(0, |&size| size.cast_unsigned()));
         }

@@ -345,6 +345,7 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
         launch: launch.clone(),
         order: 0,
         at_end: true,
+        flushes: false,
         offsets: Vec::new(),
         inputs: inputs.iter().map(bytes).collect(),
         lengths: vec![length],

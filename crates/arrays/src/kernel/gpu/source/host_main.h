@@ -139,6 +139,20 @@ void run(const u32 (&grid)[3], const u32 (&group)[3], u32 order, std::function<v
       }
 }
 
+// Whether subnormal numbers are taken for zero, as Metal may take them; other CPUs than these know of no such thing.
+void flush_subnormals(bool flushes) {
+#if defined(__x86_64__)
+  const u32 modes = 0x8040;
+  __builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & ~modes) | (flushes ? modes : 0));
+#elif defined(__aarch64__)
+  u64 control;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  asm volatile("msr fpcr, %0" ::"r"((control & ~((u64)1 << 24)) | (u64)flushes << 24));
+#else
+  (void)flushes;
+#endif
+}
+
 // Memory with an end beyond which no byte can be read. It begins so many bytes behind a multiple of 16, or ends where the memory does.
 struct Memory {
   char* pages;
@@ -171,7 +185,7 @@ int serve(const Instance* instances, u32 count) {
   u32 instance;
   while (std::fread(&instance, 4, 1, stdin) == 1) {
     if (instance >= count) fail("no such instance");
-    u32 order = read_value<u32>(), at_end = read_value<u32>();
+    u32 order = read_value<u32>(), at_end = read_value<u32>(), flushes = read_value<u32>();
     int sizes[8];
     for (int& size : sizes) size = read_value<int>();
     u32 grid[3], group[3];
@@ -192,7 +206,9 @@ int serve(const Instance* instances, u32 count) {
       memory.emplace_back(new Memory(lengths.back(), offset, at_end != 0));
       outputs.push_back(memory.back()->data);
     }
+    flush_subnormals(flushes != 0);
     run(grid, group, order, [&] { instances[instance](inputs.data(), outputs.data(), sizes); });
+    flush_subnormals(false);
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (lengths[i] > 0 && std::fwrite(outputs[i], lengths[i], 1, stdout) != 1) fail("nobody reads");
     std::fflush(stdout);

@@ -37,10 +37,10 @@ TACIT_FN void measure_row(E e, TACIT_DEVICE float* out, Place at, u32 threads, M
   float measured = absmax;
   // Of a row of zeros, or with what is not finite, that is its length as well.
   if (IS_NORM && absmax > 0.0f && to_bits(absmax) < 0x7f800000u) {
-    // Squares are those of numbers below 2, as doubles have room for all squares of floats.
-    const u32 exponent = to_bits(absmax) >> 23;
-    const float down = from_bits(exponent > 253 ? 1u << 22 : (254 - (exponent == 0 ? 1 : exponent)) << 23);
-    const float up = from_bits((exponent == 0 ? 1 : exponent) << 23);
+    // Squares are those of numbers below 4, as doubles have room for all squares of floats. Neither factor is subnormal, which Metal
+    // would take for zero.
+    const u32 biased = to_bits(absmax) >> 23, exponent = biased < 1 ? 1 : biased > 253 ? 253 : biased;
+    const float down = from_bits((254 - exponent) << 23), up = from_bits(exponent << 23);
     Twofold sum = Twofold{0.0f, 0.0f};
     for (u32 column = at.id; column < e.k; column += threads) {
       const float x = exact_mul(Elements<1>::at(e, start + column), down);

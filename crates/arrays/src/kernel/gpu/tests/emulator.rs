@@ -38,6 +38,7 @@ fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
             launch: launch.clone(),
             order,
             at_end: false,
+            flushes: false,
             offsets: Vec::new(),
             inputs: vec![bytes(&x)],
             lengths: vec![256],
@@ -72,7 +73,15 @@ fn what_is_beyond_an_array_cannot_be_read() {
     let mut program = Program::default();
     let x = Array::from_slice(&[1.0_f32; 64], &[64]);
     let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
-    let job = Job { launch, order: 0, at_end: true, offsets: Vec::new(), inputs: vec![bytes(&x)], lengths: vec![256] };
+    let job = Job {
+        launch,
+        order: 0,
+        at_end: true,
+        flushes: false,
+        offsets: Vec::new(),
+        inputs: vec![bytes(&x)],
+        lengths: vec![256],
+    };
     let Some(emulator) = program.compile() else { return };
     assert!(emulator.run(&[job]).is_err());
 }

@@ -1,11 +1,11 @@
 //! Sums that are quantized without being built, on a CPU that plays a GPU.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
 use crate::format::{Affine, Binary, Format, Granularity, Int8, Mxfp8, Nf4, Nvfp4, mx::ScaleRule};
-use crate::kernel::gpu::checks::{Checks, Within, avals};
+use crate::kernel::gpu::checks::{Checks, Within, avals, bytes, numbers};
 use crate::kernel::gpu::source::{Parts, Target};
 use crate::kernel::gpu::{measure, quantize_sum};
 use crate::kernel::sum::{MeasureSum, QuantizeSum};
@@ -83,6 +83,24 @@ fn rows_of_sums_measure_what_the_kernel_of_a_cpu_measures() {
         let expected = apply(kernel, &inputs).expect("measures");
         checks.add(parts, inputs, expected, Within::Each(tolerance));
     }
+    checks.finish();
+}
+
+#[test]
+fn rows_have_lengths_where_subnormal_numbers_are_zero() {
+    let mut checks = Checks::new("measure_flushed").flushing();
+    let magnitudes = [3e38, 2_f32.powi(127), 1e38, 1.0, 1e-30];
+    let element = |magnitude: f32, at: i32| if at == 7 { magnitude } else { magnitude * 0.1 * (at as f32).sin() };
+    let base = magnitudes.into_iter().flat_map(|magnitude| (0..40).map(move |at| element(magnitude, at)));
+    let of = |shape: &[i32]| ops::zeros::<f32>(shape).expect("zeros");
+    let base = vec![Array::from_iter(base, &[5, 40])];
+    let (read, inputs) =
+        Summands { layout: None, base: base.clone(), left: of(&[5, 1]), right: of(&[1, 40]), factors: None }.inputs();
+    let inputs = [inputs, base].concat();
+    let parts = measure(Measure::Norm, &read, &avals(&inputs), checks.target());
+    let expected = apply(MeasureSum { read, by: Measure::Norm }, &inputs).expect("measures");
+    assert!(numbers(&bytes(&expected[0]), Dtype::Float32).iter().all(|length| length.is_finite()));
+    checks.add(parts, inputs, expected, Within::Each(2e-7));
     checks.finish();
 }
 
