@@ -76,11 +76,11 @@ pub(crate) struct DecodingOptions {
 pub(crate) struct Weights {
     /// What the weights of the products become: a format such as nf4:64 or affine:4:64, of which the embedding and the head
     /// have at least 6 bits, or a file of rules; codes of the file stay as they are, and `tacit quantize` changes them
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) weights: Option<String>,
+    #[arg(long = "weights", value_name = "FORMAT")]
+    formats: Option<String>,
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
-    pub(crate) lora: Option<PathBuf>,
+    lora: Option<PathBuf>,
     /// Round what weights are multiplied with to 8 bits, where the codes of their format are multiplied as integers: faster for
     /// many rows, and less exact
     #[arg(long)]
@@ -300,7 +300,7 @@ impl<'o> Decoding<'o> {
 impl Weights {
     /// The decoder at a path, with these weights.
     pub(crate) fn read(&self, path: &Path) -> Result<(Config, Model<Decoder>)> {
-        let formats = self.weights.as_deref().map(Formats::read).transpose()?;
+        let formats = self.formats.as_deref().map(Formats::read).transpose()?;
         let (config, mut model) = read(path, formats.as_ref(), self.lora.as_deref())?;
         if self.int8 {
             round_activations(&mut model)?;
