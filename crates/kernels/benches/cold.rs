@@ -3,14 +3,14 @@
 //! `cargo bench -p tacit-kernels --bench cold -- [filter]`. A row is a format: its bits an element with its scales, and for
 //! 1, 2, 4 and 8 rows of activations the share of the reading speed at which the weights are multiplied; the last column is
 //! that speed. A turn multiplies all weights of a decoder's layers once and then reads them once; the shares are medians of
-//! the turns. `--large` takes matrices of 32 MB in place of a layer's; `--int8` rounds activations to 8 bits; `--one` takes
-//! one row of activations alone; `--avx2` leaves out what is above AVX2.
+//! the turns. `--large` takes matrices of 32 MB in place of a layer's; `--int8` rounds activations to 8 bits, for the formats
+//! that have such products; `--one` takes one row of activations alone; `--avx2` leaves out what is above AVX2.
 
 use std::time::Instant;
 
 use half::f16;
 use tacit_kernels::{
-    Codes, E2M1, Isa, Matrix, Order, Orientation, Scales, dynamic8, int8_matmul, machine, matmul, nf4, threads,
+    Codes, E2M1, Isa, Matrix, Order, Orientation, Scales, choice, dynamic8, int8_matmul, machine, matmul, nf4, threads,
 };
 
 /// Rows and columns of a layer's weights, those of Qwen3-0.6B.
@@ -225,7 +225,8 @@ fn main() {
     println!("{:<26} {:>5} {} {:>9}", "format", "bits", names.join(" "), "GB/s");
     for format in &FORMATS {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|part| format.name.contains(part.as_str()));
-        if !is_wanted || int8 && (format.biased || !matches!(format.bits, 4 | 8)) {
+        let takes_int8 = || !choice::of_int8_matmul(1, &Buffers::new(format, (8, 256), 1).matrix(format)).is_empty();
+        if !is_wanted || int8 && !takes_int8() {
             continue;
         }
         let isa = if has("--avx2") { Isa::Avx2 } else { Isa::detect() };

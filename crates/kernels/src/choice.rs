@@ -41,11 +41,11 @@ pub fn of_matmul(x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation)
     sorted(found.collect())
 }
 
-/// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for codes that it does not take.
+/// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not take.
 #[must_use]
 pub fn of_int8_matmul(m: usize, matrix: &Matrix) -> Vec<Candidate> {
     let machine = &Machine::of(Isa::detect());
-    let Ok(weights) = &Weights::new(&matrix.codes) else { return Vec::new() };
+    let Ok(weights) = &Weights::new(matrix) else { return Vec::new() };
     let rows = &Rows { codes: Vec::new(), units: vec![1.0; m] };
     let product = IntegerProduct { rows, matrix, weights, threads: 1 };
     let found = engine::candidates(&product, matrix.n, machine);

@@ -184,7 +184,7 @@ mod tests {
                 });
                 writeln!(text, "{name} {way}: {}", runs(&ROWS, &chosen)).unwrap();
             }
-            if let (Ok(weights), None) = (&integers::Weights::new(&codes), biases) {
+            if let Ok(weights) = &integers::Weights::new(matrix) {
                 let chosen = ROWS.map(|m| {
                     let rows = &integers::Rows { codes: Vec::new(), units: vec![1.0; m] };
                     let product = IntegerProduct { rows, matrix, weights, threads: 1 };
@@ -217,6 +217,7 @@ mod tests {
                 nf4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 tiles of bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed, from 32 tiles of codes, from 512 split packed
                 affine4 x W: from 1 gemv, from 2 fused packed, from 64 split packed
+                affine4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 tiles of bytes
                 affine3 x W^T: from 1 gemv, from 64 split packed
                 affine3 x W: from 1 gemv, from 4 fused packed, from 64 split packed
                 int8 x W^T: from 1 gemv, from 16 tiles of codes
@@ -232,6 +233,7 @@ mod tests {
                 nf4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 packed bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 gemv, from 2 fused packed
+                affine4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 packed bytes
                 affine3 x W^T: from 1 gemv, from 64 fused packed
                 affine3 x W: from 1 gemv, from 2 fused packed
                 int8 x W^T: from 1 gemv, from 16 fused packed
@@ -247,6 +249,7 @@ mod tests {
                 nf4 in 8 bits: from 1 lanes of bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 gemv, from 2 fused packed
+                affine4 in 8 bits: from 1 lanes of bytes
                 affine3 x W^T: from 1 gemv, from 32 fused packed
                 affine3 x W: from 1 gemv, from 2 fused packed
                 int8 x W^T: from 1 gemv, from 16 fused packed
@@ -262,6 +265,7 @@ mod tests {
                 nf4 in 8 bits: from 1 lanes of bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 gemv, from 4 fused packed
+                affine4 in 8 bits: from 1 lanes of bytes
                 affine3 x W^T: from 1 gemv, from 32 fused packed
                 affine3 x W: from 1 gemv, from 2 fused packed
                 int8 x W^T: from 1 gemv, from 16 fused packed
@@ -277,6 +281,7 @@ mod tests {
                 nf4 in 8 bits: from 1 integers
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 fused packed
+                affine4 in 8 bits: from 1 integers
                 affine3 x W^T: from 1 gemv, from 16 fused packed
                 affine3 x W: from 1 fused packed
                 int8 x W^T: from 1 fused packed
@@ -297,6 +302,7 @@ mod tests {
                 nf4 in 8 bits: from 1 lanes of bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 gemv, from 4 fused packed
+                affine4 in 8 bits: from 1 lanes of bytes
                 affine3 x W^T: from 1 gemv, from 32 fused packed
                 affine3 x W: from 1 gemv, from 2 fused packed
                 int8 x W^T: from 1 gemv, from 16 fused packed
@@ -312,6 +318,7 @@ mod tests {
                 nf4 in 8 bits: from 1 squares of bytes
                 affine4 x W^T: from 1 gemv, from 16 fused packed
                 affine4 x W: from 1 gemv, from 4 fused packed
+                affine4 in 8 bits: from 1 squares of bytes
                 affine3 x W^T: from 1 gemv, from 32 fused packed
                 affine3 x W: from 1 gemv, from 2 fused packed
                 int8 x W^T: from 1 gemv, from 16 fused packed

@@ -4,11 +4,12 @@
 //! As many rows of the matrix as a vector has lanes go side by side. Squares of their words are transposed, so that a lane sums
 //! a row of its own, and no sum crosses lanes.
 
+use std::ops::Range;
+
 use crate::{
-    Isa, Matrix, Order,
-    integers::{self, IntegerProduct, Integers, Work},
+    Isa, Matrix, Order, Scales,
+    integers::{self, IntegerProduct, Integers, THEMSELVES, Work},
     machine::{Cycles, Machine},
-    matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
     simd::{Dot, DotKernel, Kernel, Simd, run, run_dot},
@@ -36,10 +37,10 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let (each, decode, steps) = if work.pairs { (8.0, 5.5, 2.0) } else { (4.0, 4.0, 1.0) };
     let vectors = (columns * depth) as f64 / (each * lanes);
     let groups = rows.div_ceil(GROUP) as f64;
-    let ends = columns as f64 * work.runs as f64 / lanes * 4.0;
+    let ends = columns as f64 * work.runs as f64 / lanes * 4.0 * work.numbers;
     vectors * (groups * (decode + 4.0 * load) + rows as f64 * steps * (dot + load))
         + (groups + rows as f64) * ends
-        + (columns * work.runs) as f64 * work.scale.min(1.0) / 2.0
+        + (columns * work.runs) as f64 * work.numbers * work.scale.min(1.0) / 2.0
 }
 
 /// Computes all of a product that this module [`takes`], on any instruction set but the portable one.
@@ -60,6 +61,8 @@ struct Activations {
     words: Vec<u32>,
     /// For each row and each run, the sum of its activations; one more at the end.
     sums: Vec<i32>,
+    /// The same as floats, for the biases.
+    floats: Vec<f32>,
     /// The words of codes of each run.
     runs: Vec<usize>,
     /// The block of each run, counted from that of the row's first element.
@@ -85,7 +88,7 @@ impl Activations {
         sums.push(0);
         let word = |x: [i8; 4]| u32::from_le_bytes(x.map(i8::cast_unsigned));
         let words = match weights {
-            Integers::Signed(_) => rows.as_chunks().0.iter().map(|x| word(*x)).collect(),
+            Integers::Bytes { .. } => rows.as_chunks().0.iter().map(|x| word(*x)).collect(),
             Integers::Table { order, .. } => {
                 let eights = rows.as_chunks::<8>().0.iter();
                 let halves = |x: &[i8; 8]| {
@@ -95,7 +98,117 @@ impl Activations {
                 eights.flat_map(halves).collect()
             }
         };
-        Self { words, sums, runs, blocks }
+        let floats = sums.iter().map(|sum| *sum as f32).collect();
+        Self { words, sums, floats, runs, blocks }
+    }
+}
+
+/// How words of codes become weights.
+trait Decode {
+    /// Whether a byte holds two codes.
+    const PAIRS: bool;
+
+    /// What the weights are above the integers, where those of signed integers are `signed` above them.
+    fn above(signed: i32) -> i32;
+
+    /// Adds the products of a word of codes of each row with those of `M` rows of activations: two words where a byte holds two
+    /// codes. The sum of both sums counts.
+    ///
+    /// # Safety
+    /// The words of activations are readable.
+    unsafe fn multiply<S: Dot, const M: usize>(
+        simd: S,
+        table: S::B,
+        codes: S::I,
+        x: [*const u32; M],
+        sums: &mut [[S::I; M]; 2],
+    );
+}
+
+/// Codes of four bits that are looked up.
+struct LookedUp;
+
+/// Codes of four bits that stand for themselves.
+struct Themselves;
+
+/// Integers of eight bits, `SIGNED` or not.
+struct Bytes<const SIGNED: bool>;
+
+#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
+impl Decode for LookedUp {
+    const PAIRS: bool = true;
+
+    fn above(signed: i32) -> i32 {
+        signed
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<S: Dot, const M: usize>(
+        simd: S,
+        table: S::B,
+        codes: S::I,
+        x: [*const u32; M],
+        sums: &mut [[S::I; M]; 2],
+    ) {
+        let low = simd.lookup_weights(table, codes);
+        let high = simd.lookup_weights(table, simd.shift(codes, 4));
+        for m in 0..M {
+            // SAFETY: the caller's promise.
+            let [first, second] = unsafe { [*x[m], *x[m].add(1)] };
+            sums[0][m] = simd.dot(sums[0][m], low, simd.splat_words(first));
+            sums[1][m] = simd.dot(sums[1][m], high, simd.splat_words(second));
+        }
+    }
+}
+
+#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
+impl Decode for Themselves {
+    const PAIRS: bool = true;
+
+    fn above(_: i32) -> i32 {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<S: Dot, const M: usize>(
+        simd: S,
+        _: S::B,
+        codes: S::I,
+        x: [*const u32; M],
+        sums: &mut [[S::I; M]; 2],
+    ) {
+        let four_bits = simd.splat_words(0x0f0f_0f0f);
+        let codes = [simd.and(codes, four_bits), simd.and(simd.shift(codes, 4), four_bits)];
+        for m in 0..M {
+            // SAFETY: the caller's promise.
+            let x = unsafe { [simd.splat_words(*x[m]), simd.splat_words(*x[m].add(1))] };
+            [sums[0][m], sums[1][m]] = simd.dot_codes([sums[0][m], sums[1][m]], codes, x);
+        }
+    }
+}
+
+#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
+impl<const SIGNED: bool> Decode for Bytes<SIGNED> {
+    const PAIRS: bool = false;
+
+    fn above(signed: i32) -> i32 {
+        Integers::Bytes { bytes: &[], signed: SIGNED }.above(signed)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<S: Dot, const M: usize>(
+        simd: S,
+        _: S::B,
+        codes: S::I,
+        x: [*const u32; M],
+        sums: &mut [[S::I; M]; 2],
+    ) {
+        let weights = if Self::above(S::ABOVE) == 0 { codes } else { simd.turned(codes) };
+        for m in 0..M {
+            // SAFETY: the caller's promise.
+            let x = simd.splat_words(unsafe { *x[m] });
+            sums[0][m] = simd.dot(sums[0][m], weights, x);
+        }
     }
 }
 
@@ -114,30 +227,30 @@ impl DotKernel for Part<'_> {
     #[inline(always)]
     fn run<S: Dot>(mut self, simd: S) {
         match self.codes {
-            Integers::Table { .. } => self.all::<S, true>(simd),
-            Integers::Signed(_) => self.all::<S, false>(simd),
+            Integers::Table { values: THEMSELVES, .. } => self.all::<S, Themselves>(simd),
+            Integers::Table { .. } => self.all::<S, LookedUp>(simd),
+            Integers::Bytes { signed: true, .. } => self.all::<S, Bytes<true>>(simd),
+            Integers::Bytes { signed: false, .. } => self.all::<S, Bytes<false>>(simd),
         }
     }
 }
 
 impl Part<'_> {
     #[inline(always)]
-    fn all<S: Dot, const PAIRS: bool>(&mut self, simd: S) {
+    fn all<S: Dot, D: Decode>(&mut self, simd: S) {
         let m = self.units.len();
         let columns = self.out.columns();
-        let mut scales = vec![[0.0_f32; ROWS]; self.x.runs.len().next_multiple_of(ROWS)];
-        let mut numbers = Vec::new();
+        let mut numbers = Numbers::new(self.matrix, self.x.runs.len());
         for start in columns.clone().step_by(S::LANES) {
             let rows = start..columns.end.min(start + S::LANES);
-            transpose_scales(self.isa, self.matrix, &self.x.blocks, rows.clone(), &mut numbers, &mut scales);
+            numbers.transpose(self.isa, self.matrix, &self.x.blocks, &rows);
             let mut first = 0;
             while first < m {
-                let scales = &scales;
                 first += match m - first {
-                    1 => self.group::<S, PAIRS, 1>(simd, rows.start, rows.len(), scales, first),
-                    2 => self.group::<S, PAIRS, 2>(simd, rows.start, rows.len(), scales, first),
-                    3 | 4 => self.group::<S, PAIRS, 4>(simd, rows.start, rows.len(), scales, first),
-                    _ => self.group::<S, PAIRS, GROUP>(simd, rows.start, rows.len(), scales, first),
+                    1 => self.group::<S, D, 1>(simd, rows.start, rows.len(), &numbers, first),
+                    2 => self.group::<S, D, 2>(simd, rows.start, rows.len(), &numbers, first),
+                    3 | 4 => self.group::<S, D, 4>(simd, rows.start, rows.len(), &numbers, first),
+                    _ => self.group::<S, D, GROUP>(simd, rows.start, rows.len(), &numbers, first),
                 };
             }
         }
@@ -147,33 +260,35 @@ impl Part<'_> {
     /// there are fewer, the last one is multiplied again.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
-    fn group<S: Dot, const PAIRS: bool, const M: usize>(
+    fn group<S: Dot, D: Decode, const M: usize>(
         &mut self,
         simd: S,
         start: usize,
         count: usize,
-        scales: &[[f32; ROWS]],
+        Numbers { scales, biases, .. }: &Numbers,
         first: usize,
     ) -> usize {
-        let (bytes, table): (&[u8], _) = match self.codes {
-            Integers::Table { bytes, values, .. } => (bytes, simd.weights_table(*values)),
-            Integers::Signed(codes) => (bytes(codes), simd.weights_table([0; 16])),
+        let (bytes, table) = match *self.codes {
+            Integers::Table { bytes, values, .. } => (bytes, simd.weights_table(values)),
+            Integers::Bytes { bytes, .. } => (bytes, simd.weights_table([0; 16])),
         };
-        let Activations { words: x, sums, runs, .. } = self.x;
+        let Activations { words: x, sums, floats, runs, .. } = self.x;
         let in_row = self.matrix.k / self.codes.elements(WORD);
-        let halves = if PAIRS { 2 } else { 1 };
+        let halves = if D::PAIRS { 2 } else { 1 };
+        let above = D::above(S::ABOVE);
         let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.units.len() - 1));
         let from = bytes[start * in_row * 4..].as_ptr();
         let next = from.wrapping_add(4 * S::LANES * in_row);
         let x: [*const u32; M] = std::array::from_fn(|m| x[inputs[m] * in_row * halves..].as_ptr());
         let sums: [*const i32; M] = std::array::from_fn(|m| sums[inputs[m] * runs.len()..].as_ptr());
+        let floats: [*const f32; M] = std::array::from_fn(|m| floats[inputs[m] * runs.len()..].as_ptr());
         let mut square = [0_u32; ROWS * ROWS];
         let mut totals = [simd.splat(0.0); M];
         // Two chains for pairs of codes, so that fewer products wait for the one before them.
         let mut parts = [[simd.splat_words(0); M]; 2];
         for m in 0..M {
             // SAFETY: there is a sum for each run.
-            parts[0][m] = simd.splat_words((-S::ABOVE * unsafe { *sums[m] }) as u32);
+            parts[0][m] = simd.splat_words((-above * unsafe { *sums[m] }) as u32);
         }
         let (mut run, mut left) = (0, runs[0]);
         for chunk in (0..in_row).step_by(S::LANES) {
@@ -200,21 +315,7 @@ impl Part<'_> {
                 // SAFETY: the square has a vector for each word, and each row of activations as many words, or two for each.
                 unsafe {
                     let codes = simd.load_words(square.as_ptr().add(d * S::LANES).cast());
-                    if PAIRS {
-                        let low = simd.lookup_weights(table, codes);
-                        let high = simd.lookup_weights(table, simd.shift(codes, 4));
-                        for m in 0..M {
-                            let x = x[m].add(2 * (chunk + d));
-                            parts[0][m] = simd.dot(parts[0][m], low, simd.splat_words(*x));
-                            parts[1][m] = simd.dot(parts[1][m], high, simd.splat_words(*x.add(1)));
-                        }
-                    } else {
-                        let codes = simd.weights(codes);
-                        for m in 0..M {
-                            let x = simd.splat_words(*x[m].add(chunk + d));
-                            parts[0][m] = simd.dot(parts[0][m], codes, x);
-                        }
-                    }
+                    D::multiply(simd, table, codes, x.map(|x| x.add(halves * (chunk + d))), &mut parts);
                 }
                 left -= 1;
                 if left > 0 {
@@ -222,13 +323,25 @@ impl Part<'_> {
                 }
                 // SAFETY: there are 16 scales, the most that a vector holds.
                 let scale = unsafe { simd.load(scales[run].as_ptr()) };
+                let mut terms = [scale; M];
+                for m in 0..M {
+                    terms[m] = simd.mul(simd.to_float(simd.add_words(parts[0][m], parts[1][m])), scale);
+                }
+                if let Some(biases) = biases {
+                    // SAFETY: as above.
+                    let bias = unsafe { simd.load(biases[run].as_ptr()) };
+                    for m in 0..M {
+                        // SAFETY: there is a sum for each run.
+                        let sum = simd.splat(unsafe { *floats[m].add(run) });
+                        terms[m] = simd.add(terms[m], simd.mul(sum, bias));
+                    }
+                }
                 run += 1;
                 for m in 0..M {
-                    let sum = simd.to_float(simd.add_words(parts[0][m], parts[1][m]));
-                    totals[m] = simd.add(totals[m], simd.mul(sum, scale));
+                    totals[m] = simd.add(totals[m], terms[m]);
                     parts[1][m] = simd.splat_words(0);
                     // SAFETY: behind those of all runs there is one more.
-                    parts[0][m] = simd.splat_words((-S::ABOVE * unsafe { *sums[m].add(run) }) as u32);
+                    parts[0][m] = simd.splat_words((-above * unsafe { *sums[m].add(run) }) as u32);
                 }
                 left = runs.get(run).copied().unwrap_or(0);
             }
@@ -246,28 +359,54 @@ impl Part<'_> {
     }
 }
 
-/// Writes the scales of some rows, run by run: for each the scale of each row.
-pub(crate) fn transpose_scales(
+/// The scales of some rows of a matrix, and the biases, run by run: for each run those of each row.
+pub(crate) struct Numbers {
+    pub(crate) scales: Vec<[f32; ROWS]>,
+    /// Nothing if the matrix has none.
+    pub(crate) biases: Option<Vec<[f32; ROWS]>>,
+    /// Those of other types than `f32`, widened.
+    widened: Vec<f32>,
+}
+
+impl Numbers {
+    /// Room for those of rows of so many runs.
+    pub(crate) fn new(matrix: &Matrix, runs: usize) -> Self {
+        let room = vec![[0.0; ROWS]; runs.next_multiple_of(ROWS)];
+        Self { biases: matrix.biases.map(|_| room.clone()), scales: room, widened: Vec::new() }
+    }
+
+    /// Reads those of at most [`ROWS`] rows, whose runs lie in these blocks, counted from that of a row's first element.
+    pub(crate) fn transpose(&mut self, isa: Isa, matrix: &Matrix, blocks: &[usize], rows: &Range<usize>) {
+        let Self { scales, biases, widened } = self;
+        transpose(isa, matrix, &matrix.scales, blocks, rows, widened, scales);
+        if let (Some(numbers), Some(to)) = (&matrix.biases, biases) {
+            transpose(isa, matrix, numbers, blocks, rows, widened, to);
+        }
+    }
+}
+
+/// Writes the scales, or the biases, of some rows.
+fn transpose(
     isa: Isa,
-    matrix: &Matrix,
+    &Matrix { k, block, .. }: &Matrix,
+    numbers: &Scales,
     runs: &[usize],
-    rows: std::ops::Range<usize>,
-    numbers: &mut Vec<f32>,
+    rows: &Range<usize>,
+    widened: &mut Vec<f32>,
     to: &mut [[f32; ROWS]],
 ) {
-    let Matrix { k, block, ref scales, .. } = *matrix;
     // Several blocks to a row, or several rows to a block.
     let (blocks, shared) = ((k / block).max(1), (block / k).max(1));
     let first = rows.start / shared * blocks;
     let count = (rows.end - 1) / shared * blocks + blocks - first;
-    let given = if let Some(values) = scales.floats() {
+    let given = if let Some(values) = numbers.floats() {
         &values[first..first + count]
     } else {
-        numbers.resize(count, 0.0);
-        scales.widen(isa, first, numbers);
-        &numbers[..]
+        widened.resize(count, 0.0);
+        numbers.widen(isa, first, widened);
+        &widened[..]
     };
-    run(isa, Transpose { given, runs, blocks, rows, shared, to });
+    run(isa, Transpose { given, runs, blocks, rows: rows.clone(), shared, to });
 }
 
 struct Transpose<'a> {
@@ -277,7 +416,7 @@ struct Transpose<'a> {
     runs: &'a [usize],
     /// Those of a row.
     blocks: usize,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
     /// Rows that share a block.
     shared: usize,
     to: &'a mut [[f32; ROWS]],
@@ -290,13 +429,14 @@ impl Kernel for Transpose<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Self { given, runs, blocks, rows, shared, to } = self;
         let mut done = 0;
-        if S::LANES == ROWS && rows.len() == ROWS && shared == 1 && runs.len() == blocks {
-            while blocks - done >= ROWS {
-                // SAFETY: 16 rows have 16 scales from run `done` on, and there is room for them.
+        if rows.len() == S::LANES && shared == 1 && runs.len() == blocks {
+            while blocks - done >= S::LANES {
+                // SAFETY: as many rows as a vector has lanes have as many scales from run `done` on, and there is room for them.
                 unsafe {
-                    simd.transpose(given[done..].as_ptr().cast(), 4 * blocks, to[done..][..ROWS].as_mut_ptr().cast());
+                    let to = to[done..][..S::LANES].as_mut_ptr().cast();
+                    simd.transpose_to(given[done..].as_ptr().cast(), 4 * blocks, to, ROWS);
                 }
-                done += ROWS;
+                done += S::LANES;
             }
         }
         let begin = rows.start / shared;

@@ -1,11 +1,15 @@
 //! Products with activations in 8 bits: faster than floats, and less exact.
 //!
 //! A row of `x` becomes integers from -127 to 127 in units of its largest magnitude over 127. A table of values becomes
-//! integers in units of its largest magnitude over whichever of 64 to 127 rounds them least; signed codes are integers
-//! already. Products of integers are summed exactly over the elements of a row that
-//! share a scale, at most 512 at a time; each such sum is rounded to `f32`, multiplied by the scale and added, from
-//! the front of the row to its end, and the result multiplied by the two units. Every instruction set computes the
-//! same integers and rounds in the same places.
+//! integers in units of its largest magnitude over whichever of 64 to 127 rounds them least; other codes are integers
+//! already. Products of integers are summed exactly over the elements of a row that share a scale, at most 512 at a time.
+//! Each such sum is an `f32` and is multiplied by the scale. If there are biases, `sum (q s + b) x` is
+//! `s sum q x + b sum x`: the exact sum of the integers of `x` is multiplied by the bias, and added to that product. These
+//! terms are added from the front of the row to its end, and the result is multiplied by the two units. Every instruction
+//! set computes the same integers and rounds in the same places.
+//!
+//! Where signed bytes are multiplied, an unsigned one is taken as `q - 128`, and the sum begins with 128 times that of `x`.
+//! That is an integer as well, so that no bias is rounded for it.
 
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
@@ -17,10 +21,11 @@ use crate::{
 
 /// Multiplies `x: [m, k]` with the transpose of `matrix: [n, k]` into `out: [m, n]`, rounding `x` to 8 bits.
 ///
-/// The codes of `matrix` are a table of 4 bits or signed bytes, without biases. An element of `x` is rounded to within
-/// 1/254 of the largest of its row, and a value of the table to within 1/128 of the table's. On normally distributed
-/// `x` and NF4 weights the result differs from that of [`matmul`](crate::matmul) by about 3e-3 of its largest magnitude in
-/// the root mean square, and by 1e-2 at worst in blocks of 64. A row of `x` with a NaN or an infinity gives a row of NaN.
+/// The codes of `matrix` are a table of 4 bits, or integers: unsigned ones of 4 or 8 bits, or signed ones of 8. Integers may
+/// have biases. An element of `x` is rounded to within 1/254 of the largest of its row, and a value of the table to within
+/// 1/128 of the table's; integers are not rounded. On normally distributed `x` and NF4 weights the result differs from that of
+/// [`matmul`](crate::matmul) by about 3e-3 of its largest magnitude in the root mean square, and by 1e-2 at worst in blocks of
+/// 64. A row of `x` with a NaN or an infinity gives a row of NaN.
 ///
 /// The result has the same bits on every instruction set and for every number of threads.
 ///
@@ -36,8 +41,8 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Other codes, biases, [`Orientation::Plain`], a matrix whose lengths do not match its sizes, or a wrong length of `x`
-/// or `out`.
+/// Other codes, biases of a table, [`Orientation::Plain`], a matrix whose lengths do not match its sizes, or a wrong length
+/// of `x` or `out`.
 pub fn int8_matmul<'x, 'o>(
     x: impl Into<Floats<'x>>,
     m: usize,
@@ -50,10 +55,7 @@ pub fn int8_matmul<'x, 'o>(
     if orientation != Orientation::Transposed {
         return Err(KernelError::Int8 { what: "the plain orientation" });
     }
-    if matrix.biases.is_some() {
-        return Err(KernelError::Int8 { what: "biases" });
-    }
-    let weights = Weights::new(&matrix.codes)?;
+    let weights = Weights::new(matrix)?;
     let (x, out) = (x.into(), out.into());
     check_length("x", x.len(), product(m, matrix.k)?, "`m` rows as long as the rows of the matrix")?;
     out.check(product(m, matrix.n)?, "`m` rows of one number for each row of the matrix")?;

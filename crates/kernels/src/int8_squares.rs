@@ -10,10 +10,9 @@ use std::arch::asm;
 
 use crate::{
     Isa, Matrix, Order,
-    int8_lanes::transpose_scales,
-    integers::{self, IntegerProduct, Integers, Work},
+    int8_lanes::Numbers,
+    integers::{self, IntegerProduct, Integers, SIGN, Work},
     machine::{Cycles, Machine},
-    matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
 };
@@ -45,7 +44,7 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let square = 0.25 + load / ROWS as f64;
     let (groups, pairs) = (rows.div_ceil(GROUP) as f64, rows.div_ceil(2) as f64);
     (columns * depth) as f64 / each as f64 * (groups * (load + decode) + pairs * steps * square)
-        + (columns * work.runs) as f64 * (pairs + work.scale.min(1.0))
+        + (columns * work.runs) as f64 * work.numbers * (pairs + work.scale.min(1.0))
 }
 
 /// Computes all of a product that this module [`takes`], on a machine with `smmla`.
@@ -65,6 +64,8 @@ struct Activations {
     /// For each two rows and each half vector of codes the vector that it is multiplied with; two where a byte holds two codes,
     /// for what is in the lower halves of bytes and in the upper ones. The last of an odd number of rows is there twice.
     codes: Vec<[i8; 2 * HALF]>,
+    /// For each two rows and each run the sum of the first row's activations, twice, and of the second one's.
+    sums: Vec<[i32; 4]>,
     /// Half vectors of codes of each run.
     runs: Vec<usize>,
     /// The block of each run, counted from that of the row's first element.
@@ -79,9 +80,18 @@ impl Activations {
             *run /= each;
         }
         let mut codes = Vec::with_capacity(rows.len().div_ceil(HALF));
+        let mut sums = Vec::with_capacity(runs.len() * rows.len().div_ceil(2 * matrix.k));
         for rows in rows.chunks(2 * matrix.k) {
             let (first, second) = rows.split_at(matrix.k);
             let second = if second.is_empty() { first } else { second };
+            let mut at = 0;
+            for run in &runs {
+                let end = at + run * each;
+                let sum = |row: &[i8]| row[at..end].iter().map(|x| i32::from(*x)).sum();
+                let (first, second) = (sum(first), sum(second));
+                sums.push([first, first, second, second]);
+                at = end;
+            }
             for (first, second) in first.chunks_exact(each).zip(second.chunks_exact(each)) {
                 // Every element, or every other one from `from` on.
                 let mut push = |from: usize| {
@@ -89,13 +99,13 @@ impl Activations {
                     codes.push(std::array::from_fn(|i| if i < HALF { of(first, i) } else { of(second, i - HALF) }));
                 };
                 match weights {
-                    Integers::Signed(_) => push(0),
+                    Integers::Bytes { .. } => push(0),
                     Integers::Table { order: Order::LowFirst, .. } => [0, 1].into_iter().for_each(push),
                     Integers::Table { order: Order::HighFirst, .. } => [1, 0].into_iter().for_each(push),
                 }
             }
         }
-        Self { codes, runs, blocks }
+        Self { codes, sums, runs, blocks }
     }
 }
 
@@ -115,42 +125,46 @@ impl Part<'_> {
     /// The machine has `smmla`.
     unsafe fn run(&self, mut out: Rectangle<f32>) {
         let Matrix { n, .. } = *self.matrix;
-        let (bytes, table): (&[u8], _) = match self.codes {
+        let (bytes, table) = match self.codes {
             Integers::Table { bytes, values, .. } => (bytes, Some(values)),
-            Integers::Signed(codes) => (bytes(codes), None),
+            Integers::Bytes { bytes, .. } => (bytes, None),
         };
+        let runs = self.x.runs.len();
         let halves = self.x.runs.iter().sum::<usize>();
         let row_bytes = halves * HALF;
-        let mut scales = vec![[0.0; _]; self.x.runs.len()];
-        let mut numbers = Vec::new();
+        let mut numbers = Numbers::new(self.matrix, runs);
         let columns = out.columns();
         for first in columns.clone().step_by(ROWS) {
             let count = ROWS.min(columns.end - first);
-            let rows = first..first + count;
-            transpose_scales(self.isa, self.matrix, &self.x.blocks, rows, &mut numbers, &mut scales);
+            numbers.transpose(self.isa, self.matrix, &self.x.blocks, &(first..first + count));
             let group = Group {
                 // Rows that are not there are the last one again.
                 from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),
                 ahead: ROWS * row_bytes,
+                above: self.codes.above(0),
                 runs: &self.x.runs,
-                scales: &scales,
+                numbers: &numbers,
             };
             for row in (0..self.units.len()).step_by(GROUP) {
                 let rows = GROUP.min(self.units.len() - row);
                 let each = if table.is_some() { 2 * halves } else { halves };
-                let x = &self.x.codes[row / 2 * each..][..rows.div_ceil(2) * each];
+                let pairs = rows.div_ceil(2);
+                let x = Rows {
+                    codes: &self.x.codes[row / 2 * each..][..pairs * each],
+                    sums: &self.x.sums[row / 2 * runs..][..pairs * runs],
+                };
                 let mut sums = [[0.0; ROWS]; GROUP];
                 // SAFETY: the caller's promise, and there are as many vectors of activations as codes meet in each pair of rows.
                 unsafe {
-                    match (table, rows.div_ceil(2)) {
-                        (None, 1) => group.sums::<1>(x, &mut sums),
-                        (None, 2) => group.sums::<2>(x, &mut sums),
-                        (None, 3) => group.sums::<3>(x, &mut sums),
-                        (None, _) => group.sums::<4>(x, &mut sums),
-                        (Some(table), 1) => group.looked_up::<1>(table, x, &mut sums),
-                        (Some(table), 2) => group.looked_up::<2>(table, x, &mut sums),
-                        (Some(table), 3) => group.looked_up::<3>(table, x, &mut sums),
-                        (Some(table), _) => group.looked_up::<4>(table, x, &mut sums),
+                    match (table, pairs) {
+                        (None, 1) => group.sums::<1>(&x, &mut sums),
+                        (None, 2) => group.sums::<2>(&x, &mut sums),
+                        (None, 3) => group.sums::<3>(&x, &mut sums),
+                        (None, _) => group.sums::<4>(&x, &mut sums),
+                        (Some(table), 1) => group.looked_up::<1>(table, &x, &mut sums),
+                        (Some(table), 2) => group.looked_up::<2>(table, &x, &mut sums),
+                        (Some(table), 3) => group.looked_up::<3>(table, &x, &mut sums),
+                        (Some(table), _) => group.looked_up::<4>(table, &x, &mut sums),
                     }
                 }
                 for (row, sums) in (row..row + rows).zip(&sums) {
@@ -166,31 +180,40 @@ impl Part<'_> {
 /// Sums of two rows of activations, one behind the other, with two rows of the matrix, for all pairs of both.
 type Squares<T, const X: usize> = [[T; PAIRS]; X];
 
+/// Some pairs of rows of [`Activations`].
+struct Rows<'a> {
+    codes: &'a [[i8; 2 * HALF]],
+    sums: &'a [[i32; 4]],
+}
+
 /// Rows of the matrix side by side.
 struct Group<'a> {
     from: [*const u8; ROWS],
     /// Bytes from a row to that of the next group.
     ahead: usize,
+    /// What weights are above what they stand for.
+    above: i32,
     /// Half vectors of each run.
     runs: &'a [usize],
-    /// For each run the scales of the rows.
-    scales: &'a [[f32; 16]],
+    numbers: &'a Numbers,
 }
 
 impl Group<'_> {
-    /// The scaled sums of the rows of signed bytes with `X` pairs of rows of activations.
+    /// The scaled sums of the rows of bytes with `X` pairs of rows of activations.
     ///
     /// # Safety
     /// The machine has `smmla`. Each row has as many half vectors as all runs, and `x` a vector for each of them and each pair.
     #[target_feature(enable = "i8mm")]
-    unsafe fn sums<const X: usize>(&self, x: &[[i8; 2 * HALF]], to: &mut [[f32; ROWS]; GROUP]) {
-        let each = x.len() / X;
+    unsafe fn sums<const X: usize>(&self, x: &Rows, to: &mut [[f32; ROWS]; GROUP]) {
+        let each = x.codes.len() / X;
+        // SAFETY: every AArch64 machine has NEON.
+        let turned = unsafe { vdupq_n_u8(if self.above == 0 { 0 } else { SIGN }) };
         // SAFETY: the caller's promise.
         let step = |at: usize, sums: &mut Squares<int32x4_t, X>| unsafe {
-            let rows = self.load(at);
-            multiply_squares(sums, rows.map(|row| vreinterpretq_s8_u8(row)), x.as_ptr().add(at), each);
+            let rows = self.load(at).map(|row| vreinterpretq_s8_u8(veorq_u8(row, turned)));
+            multiply_squares(sums, rows, x.codes.as_ptr().add(at), each);
         };
-        self.scaled(step, to);
+        self.scaled(step, x.sums, to);
     }
 
     /// The same of rows of codes of four bits, whose weights are looked up: two vectors of activations for each half vector.
@@ -198,19 +221,19 @@ impl Group<'_> {
     /// # Safety
     /// As for [`sums`](Self::sums).
     #[target_feature(enable = "i8mm")]
-    unsafe fn looked_up<const X: usize>(&self, table: &[i8; 16], x: &[[i8; 2 * HALF]], to: &mut [[f32; ROWS]; GROUP]) {
-        let each = x.len() / X;
+    unsafe fn looked_up<const X: usize>(&self, table: &[i8; 16], x: &Rows, to: &mut [[f32; ROWS]; GROUP]) {
+        let each = x.codes.len() / X;
         // SAFETY: there are 16 bytes.
         let table = unsafe { vld1q_s8(table.as_ptr()) };
         // SAFETY: the caller's promise.
         let step = |at: usize, sums: &mut Squares<int32x4_t, X>| unsafe {
             let rows = self.load(at);
             let low = rows.map(|codes| vqtbl1q_s8(table, vandq_u8(codes, vdupq_n_u8(15))));
-            multiply_squares(sums, low, x.as_ptr().add(2 * at), each);
+            multiply_squares(sums, low, x.codes.as_ptr().add(2 * at), each);
             let high = rows.map(|codes| vqtbl1q_s8(table, vshrq_n_u8::<4>(codes)));
-            multiply_squares(sums, high, x.as_ptr().add(2 * at + 1), each);
+            multiply_squares(sums, high, x.codes.as_ptr().add(2 * at + 1), each);
         };
-        self.scaled(step, to);
+        self.scaled(step, x.sums, to);
     }
 
     /// Half vector `at` of each two rows.
@@ -229,13 +252,23 @@ impl Group<'_> {
 
     /// Sums each run by steps of half vectors, scales the sums and adds them up.
     #[inline(always)]
-    fn scaled<const X: usize>(&self, step: impl Fn(usize, &mut Squares<int32x4_t, X>), to: &mut [[f32; ROWS]; GROUP]) {
+    fn scaled<const X: usize>(
+        &self,
+        step: impl Fn(usize, &mut Squares<int32x4_t, X>),
+        x_sums: &[[i32; 4]],
+        to: &mut [[f32; ROWS]; GROUP],
+    ) {
+        let Numbers { scales, biases, .. } = self.numbers;
         // SAFETY: every AArch64 machine has NEON.
         let mut totals: Squares<float32x4_t, X> = [[unsafe { vdupq_n_f32(0.0) }; PAIRS]; X];
         let mut at = 0;
-        for (&run, scales) in self.runs.iter().zip(self.scales) {
+        for (r, &run) in self.runs.iter().enumerate() {
+            let x_sums: [int32x4_t; X] = std::array::from_fn(|i| {
+                // SAFETY: an array of four; every AArch64 machine has NEON.
+                unsafe { vld1q_s32(x_sums[i * self.runs.len() + r].as_ptr()) }
+            });
             // SAFETY: every AArch64 machine has NEON.
-            let mut sums: Squares<int32x4_t, X> = [[unsafe { vdupq_n_s32(0) }; PAIRS]; X];
+            let mut sums: Squares<int32x4_t, X> = x_sums.map(|sum| [unsafe { vmulq_n_s32(sum, -self.above) }; PAIRS]);
             for half in at..at + run {
                 // The next group's codes, a line of each row: a row is too short for the hardware to learn its stream.
                 if half % 8 == 0 {
@@ -246,12 +279,17 @@ impl Group<'_> {
                 step(half, &mut sums);
             }
             at += run;
-            for (totals, sums) in totals.iter_mut().zip(sums) {
+            for ((totals, sums), x_sum) in totals.iter_mut().zip(sums).zip(x_sums) {
                 for (pair, (total, sum)) in totals.iter_mut().zip(sums).enumerate() {
-                    // SAFETY: there are 16 scales, two for each pair; every AArch64 machine has NEON.
+                    // SAFETY: there are 16 numbers, two for each pair; every AArch64 machine has NEON.
                     unsafe {
-                        let scale = vld1_f32(scales.as_ptr().add(2 * pair));
-                        *total = vaddq_f32(*total, vmulq_f32(vcvtq_f32_s32(sum), vcombine_f32(scale, scale)));
+                        let scale = vld1_f32(scales[r].as_ptr().add(2 * pair));
+                        let mut term = vmulq_f32(vcvtq_f32_s32(sum), vcombine_f32(scale, scale));
+                        if let Some(biases) = biases {
+                            let bias = vld1_f32(biases[r].as_ptr().add(2 * pair));
+                            term = vaddq_f32(term, vmulq_f32(vcvtq_f32_s32(x_sum), vcombine_f32(bias, bias)));
+                        }
+                        *total = vaddq_f32(*total, term);
                     }
                 }
             }

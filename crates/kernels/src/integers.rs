@@ -6,6 +6,7 @@ use crate::{
     Codes, Floats, Isa, KernelError, Matrix, Order, encode,
     int8::{self, Int8, Scale},
     machine::{Machine, threads_for},
+    matrix::bytes,
     output::Output,
     shape::Shape,
     simd::{Kernel, Simd, run},
@@ -38,7 +39,9 @@ pub(crate) struct Work {
     pub(crate) pairs: bool,
     /// Runs of a row's elements that share a scale and are summed together.
     pub(crate) runs: usize,
-    /// The cycles to read a scale one by one.
+    /// The numbers of a run: a scale, or a scale and a bias.
+    pub(crate) numbers: f64,
+    /// The cycles to read such a number one by one.
     pub(crate) scale: f64,
 }
 
@@ -48,7 +51,8 @@ impl Work {
         let shape = Shape { rows: rows.units.len(), columns, depth: matrix.k };
         let pairs = matches!(weights.codes, Integers::Table { .. });
         let scale = if matrix.scales.floats().is_some() { 0.5 } else { 7.0 };
-        Self { shape, pairs, runs: matrix.k.div_ceil(matrix.block.min(STEP)), scale }
+        let numbers = if matrix.biases.is_some() { 2.0 } else { 1.0 };
+        Self { shape, pairs, runs: matrix.k.div_ceil(matrix.block.min(STEP)), numbers, scale }
     }
 }
 
@@ -58,10 +62,11 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let (rows, vectors) = (rows as f64, work.shape.vectors(machine));
     let codes = if work.pairs { 2.0 * machine.cycles.lanes } else { 1.0 };
     vectors * (codes + rows * 3.0 * machine.cycles.dot)
-        + columns as f64 * rows * work.runs as f64 * 2.0 * machine.cycles.sum
+        + columns as f64 * rows * work.runs as f64 * (1.0 + work.numbers) * machine.cycles.sum
 }
 
-/// Elements of a row whose products are summed before they are scaled, at most. Below 2^10 every such sum is an `f32`.
+/// Elements of a row whose products are summed before they are scaled, at most. Every such sum is an `f32`: unsigned bytes, the
+/// largest integers, have sums below 512 * 255 * 127 < 2^24.
 pub(crate) const STEP: usize = 512;
 
 /// The runs of a row's elements that share a scale and are summed together: for each how many elements it has, and which block
@@ -79,6 +84,25 @@ pub(crate) fn runs(&Matrix { k, block, .. }: &Matrix) -> (Vec<usize>, Vec<usize>
     (runs, blocks)
 }
 
+/// What the sum over a run of a row's elements begins with, and the sum of the run's activations, which its bias is multiplied
+/// with.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Start {
+    pub(crate) products: i32,
+    pub(crate) activations: f32,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Start {
+    /// Of a run of activations that meet weights which are so much above what they stand for.
+    #[inline(always)]
+    pub(crate) fn new(x: &[i8], above: i32) -> Self {
+        let sum = x.iter().map(|x| i32::from(*x)).sum::<i32>();
+        Self { products: -above * sum, activations: sum as f32 }
+    }
+}
+
 /// A matrix's codes as integers.
 pub(crate) struct Weights<'a> {
     pub(crate) codes: Integers<'a>,
@@ -88,9 +112,18 @@ pub(crate) struct Weights<'a> {
 
 /// Integers of a matrix, as they are stored.
 pub(crate) enum Integers<'a> {
+    /// Codes of four bits, and what they stand for.
     Table { bytes: &'a [u8], order: Order, values: [i8; 16] },
-    Signed(&'a [i8]),
+    /// Integers of eight bits, signed or not.
+    Bytes { bytes: &'a [u8], signed: bool },
 }
+
+/// The table of codes of four bits that stand for themselves.
+pub(crate) const THEMSELVES: [i8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// The bit that turns a signed byte into the unsigned one that is 128 more, and back.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) const SIGN: u8 = 0x80;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Integers<'_> {
@@ -98,21 +131,38 @@ impl Integers<'_> {
     pub(crate) fn elements(&self, bytes: usize) -> usize {
         match self {
             Integers::Table { .. } => 2 * bytes,
-            Integers::Signed(_) => bytes,
+            Integers::Bytes { .. } => bytes,
         }
+    }
+
+    /// What the weights are above the integers. `signed` is that for signed integers: 128 on a machine that multiplies
+    /// unsigned bytes, and 0 on one that multiplies signed ones. Unless the result is zero, bytes have their [`SIGN`] turned.
+    pub(crate) fn above(&self, signed: i32) -> i32 {
+        if let Integers::Bytes { signed: false, .. } = self { signed - 128 } else { signed }
     }
 }
 
 impl<'a> Weights<'a> {
-    pub(crate) fn new(codes: &Codes<'a>) -> Result<Self, KernelError> {
-        match *codes {
+    pub(crate) fn new(matrix: &Matrix<'a>) -> Result<Self, KernelError> {
+        match matrix.codes {
+            // A sum of activations would have to be in units of the table.
+            Codes::Table { .. } if matrix.biases.is_some() => Err(KernelError::Int8 { what: "biases of a table" }),
             Codes::Table { bytes, bits: 4, order, values } => {
                 let (values, unit) = rounded_table(values);
                 Ok(Self { codes: Integers::Table { bytes, order, values }, unit })
             }
-            Codes::Signed { codes } => Ok(Self { codes: Integers::Signed(codes), unit: 1.0 }),
+            Codes::Unsigned { bytes, bits: 4 } => {
+                let codes = Integers::Table { bytes, order: Order::LowFirst, values: THEMSELVES };
+                Ok(Self { codes, unit: 1.0 })
+            }
+            Codes::Unsigned { bytes, bits: 8 } => {
+                Ok(Self { codes: Integers::Bytes { bytes, signed: false }, unit: 1.0 })
+            }
+            Codes::Signed { codes } => {
+                Ok(Self { codes: Integers::Bytes { bytes: bytes(codes), signed: true }, unit: 1.0 })
+            }
             Codes::Table { .. } => Err(KernelError::Int8 { what: "tables of fewer than 4 bits" }),
-            Codes::Unsigned { .. } => Err(KernelError::Int8 { what: "unsigned codes" }),
+            Codes::Unsigned { .. } => Err(KernelError::Int8 { what: "unsigned codes of other than 4 or 8 bits" }),
             Codes::E4m3 { .. } => Err(KernelError::Int8 { what: "E4M3 codes" }),
             Codes::F16 { .. } | Codes::Bf16 { .. } => Err(KernelError::Int8 { what: "half floats" }),
             Codes::Bytes { .. } => Err(KernelError::Int8 { what: "tables of 256 values" }),
@@ -225,10 +275,11 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
     let &IntegerProduct { rows, matrix, threads, .. } = product;
     let (m, n, k) = (rows.units.len(), matrix.n, matrix.k);
     let mut transposed = vec![0.0; m * n];
+    let totals = &if matrix.biases.is_some() { totals(&rows.codes, k) } else { Vec::new() };
     let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads));
     Output::new(&mut transposed, m).for_each(threads, each, m, &|mut part| {
         for row in part.rows() {
-            run(isa, Row { product, index: row, sums: part.row(row) });
+            run(isa, Row { product, totals, index: row, sums: part.row(row) });
         }
     });
     out.for_each(1, 1, n, &|mut out| {
@@ -240,9 +291,25 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
     m
 }
 
+/// For each row of `k` activations the sums of the first none to `k` of them, modulo 2^32: blocks may begin anywhere.
+fn totals(rows: &[i8], k: usize) -> Vec<i32> {
+    let mut totals = Vec::with_capacity(rows.len() / k * (k + 1));
+    for row in rows.chunks_exact(k) {
+        let mut total = 0_i32;
+        totals.push(total);
+        totals.extend(row.iter().map(|x| {
+            total = total.wrapping_add(i32::from(*x));
+            total
+        }));
+    }
+    totals
+}
+
 /// A row of a matrix against all rows of activations, in any layout.
 struct Row<'a> {
     product: &'a IntegerProduct<'a>,
+    /// [`totals`] of the activations, where there are biases.
+    totals: &'a [i32],
     index: usize,
     /// From zero on.
     sums: &'a mut [f32],
@@ -253,28 +320,37 @@ impl Kernel for Row<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { product: IntegerProduct { rows, matrix, weights, .. }, index, sums } = self;
+        let Self { product: IntegerProduct { rows, matrix, weights, .. }, totals, index, sums } = self;
         let k = matrix.k;
         let start = index * k;
-        let mut integers = vec![0_i8; k];
+        let mut integers = vec![0_i16; k];
         match &weights.codes {
-            Integers::Signed(codes) => integers.copy_from_slice(&codes[start..start + k]),
+            Integers::Bytes { bytes, signed } => {
+                for (value, byte) in integers.iter_mut().zip(&bytes[start..start + k]) {
+                    *value = if *signed { i16::from(byte.cast_signed()) } else { i16::from(*byte) };
+                }
+            }
             Integers::Table { bytes, order, values } => {
                 for (e, value) in (start..).zip(&mut integers) {
                     let high = (e % 2 == 0) == (*order == Order::HighFirst);
                     let byte = bytes[e / 2];
-                    *value = values[usize::from(if high { byte >> 4 } else { byte & 15 })];
+                    *value = i16::from(values[usize::from(if high { byte >> 4 } else { byte & 15 })]);
                 }
             }
         }
-        for (out, x) in sums.iter_mut().zip(rows.codes.chunks_exact(k)) {
+        for (i, (out, x)) in sums.iter_mut().zip(rows.codes.chunks_exact(k)).enumerate() {
             let mut at = 0;
             while at < k {
                 let block = (start + at) / matrix.block;
                 let end = ((block + 1) * matrix.block - start).min((at / STEP + 1) * STEP).min(k);
                 let products = x[at..end].iter().zip(&integers[at..end]);
                 let sum: i32 = products.map(|(x, w)| i32::from(*x) * i32::from(*w)).sum();
-                *out += sum as f32 * matrix.scales.get(block);
+                let mut term = sum as f32 * matrix.scales.get(block);
+                if let Some(biases) = &matrix.biases {
+                    let totals = &totals[i * (k + 1)..];
+                    term += totals[end].wrapping_sub(totals[at]) as f32 * biases.get(block);
+                }
+                *out += term;
                 at = end;
             }
         }

@@ -60,7 +60,7 @@ pub(super) fn run(filter: &str) {
                         });
                     }
                     let candidates = choice::of_int8_matmul(m, matrix);
-                    if !candidates.is_empty() && matrix.biases.is_none() {
+                    if !candidates.is_empty() {
                         let case = format!("{isa:?}/{}/int8 m{m} x W^T", weight.name);
                         tally.measure(filter, &case, &candidates, || {
                             int8_matmul(x, m, matrix, Orientation::Transposed, &mut *y).unwrap();

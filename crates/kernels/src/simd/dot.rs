@@ -23,7 +23,7 @@ pub(crate) enum ByteSums {
 
 /// Vectors of words of four bytes that are multiplied with bytes.
 pub(crate) trait Dot: Simd {
-    /// What the bytes that [`dot`](Self::dot) takes as weights are above those that they stand for.
+    /// What the bytes that [`dot`](Self::dot) takes as weights are above the signed ones that they stand for.
     const ABOVE: i32;
     /// Sixteen weights to look up.
     type B: Copy;
@@ -31,10 +31,16 @@ pub(crate) trait Dot: Simd {
     fn weights_table(self, values: [i8; 16]) -> Self::B;
     /// The weights that the lowest four bits of each byte stand for.
     fn lookup_weights(self, table: Self::B, words: Self::I) -> Self::I;
-    /// Signed bytes as weights.
-    fn weights(self, bytes: Self::I) -> Self::I;
+    /// Turns the sign of each byte: a signed one becomes the unsigned one that is 128 more, and an unsigned one the signed one
+    /// that is 128 less.
+    fn turned(self, bytes: Self::I) -> Self::I;
     /// Adds to each word the four products of its weights with its signed bytes of `x`, of which none is -128.
     fn dot(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I;
+    /// Adds the products of two words of codes from 0 to 15, which are weights as they are, to the sum of the two sums.
+    #[inline(always)]
+    fn dot_codes(self, sums: [Self::I; 2], codes: [Self::I; 2], x: [Self::I; 2]) -> [Self::I; 2] {
+        [self.dot(sums[0], codes[0], x[0]), self.dot(sums[1], codes[1], x[1])]
+    }
 }
 
 /// A loop with its arguments, to be compiled for each instruction set that has [`Dot`].

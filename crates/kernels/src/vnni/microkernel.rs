@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::packed_b::WIDTH;
 use crate::{
     amx::{Tiles, bytes},
-    integers::STEP,
+    integers::{STEP, Start},
 };
 
 /// Bytes from row to row of activations within a step: off a power of two, or rows would share cache sets.
@@ -20,9 +20,10 @@ pub(super) struct Tile<'a> {
     /// For each four elements, 32 words.
     pub(super) panel: *const u8,
     pub(super) x: *const i8,
-    pub(super) starts: *const i32,
+    pub(super) starts: *const Start,
     pub(super) ends: &'a [usize],
     pub(super) scales: &'a [[f32; WIDTH]],
+    pub(super) biases: Option<&'a [[f32; WIDTH]]>,
     pub(super) sums: *mut f32,
 }
 
@@ -59,24 +60,21 @@ impl Tile<'_> {
             }
         };
         multiply(0, &mut products[0]);
-        for (r, scales) in self.scales.iter().enumerate().take(self.ends.len()) {
+        for r in 0..self.ends.len() {
             // The next run, so that its tiles are not waited for.
             if r + 1 < self.ends.len() {
                 multiply(r + 1, &mut products[(r + 1) % 2]);
             }
             let products = &products[r % 2];
-            // SAFETY: the scales and the sums are 32 floats for each run and row, which has a start for the run.
-            unsafe {
-                let (left, right) = (_mm512_loadu_ps(scales.as_ptr()), _mm512_loadu_ps(scales.as_ptr().add(16)));
-                for (i, products) in products.iter().enumerate().take(rows) {
-                    let start = _mm512_set1_epi32(*self.starts.add(i * self.ends.len() + r));
-                    for (half, scale) in [left, right].into_iter().enumerate() {
-                        let to = self.sums.add(i * WIDTH + 16 * half);
-                        let sum = _mm512_add_epi32(_mm512_loadu_si512(products.as_ptr().add(16 * half).cast()), start);
-                        let term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
-                        _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), term));
-                    }
-                }
+            for (i, products) in products.iter().enumerate().take(rows) {
+                // SAFETY: the products are 32 words for each row, which has a start for the run.
+                let sums = unsafe {
+                    let start = _mm512_set1_epi32((*self.starts.add(i * self.ends.len() + r)).products);
+                    let half = |half: usize| _mm512_loadu_si512(products.as_ptr().add(16 * half).cast());
+                    [_mm512_add_epi32(half(0), start), _mm512_add_epi32(half(1), start)]
+                };
+                // SAFETY: the caller's promise.
+                unsafe { self.add_scaled(r, i, sums) };
             }
         }
     }
@@ -86,11 +84,11 @@ impl Tile<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn rows<const ROWS: usize, const CHAINS: usize>(&self) {
         let mut from = 0;
-        for (r, (&end, scales)) in self.ends.iter().zip(self.scales).enumerate() {
+        for (r, &end) in self.ends.iter().enumerate() {
             let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
             for (i, sums) in sums[0].iter_mut().enumerate() {
                 // SAFETY: row i has a start for run r.
-                *sums = [_mm512_set1_epi32(unsafe { *self.starts.add(i * self.ends.len() + r) }); 2];
+                *sums = [_mm512_set1_epi32(unsafe { (*self.starts.add(i * self.ends.len() + r)).products }); 2];
             }
             let mut at = from;
             while at < end {
@@ -119,16 +117,31 @@ impl Tile<'_> {
                     *total = [_mm512_add_epi32(total[0], sums[0]), _mm512_add_epi32(total[1], sums[1])];
                 }
             }
-            // SAFETY: the scales and the sums are 32 floats for each run and row.
+            for (i, sums) in totals.into_iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { self.add_scaled(r, i, sums) };
+            }
+        }
+    }
+
+    /// Adds the sums of products of run `r` of row `i` to the row's.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run); there are such a run and row.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn add_scaled(&self, r: usize, i: usize, sums: [__m512i; 2]) {
+        for (half, sum) in sums.into_iter().enumerate() {
+            // SAFETY: scales, biases and sums are 32 floats for each run or row, which has a start for the run.
             unsafe {
-                let (left, right) = (_mm512_loadu_ps(scales.as_ptr()), _mm512_loadu_ps(scales.as_ptr().add(16)));
-                for (i, [a, b]) in totals.into_iter().enumerate() {
-                    let to = self.sums.add(i * WIDTH);
-                    let a = _mm512_mul_ps(_mm512_cvtepi32_ps(a), left);
-                    let b = _mm512_mul_ps(_mm512_cvtepi32_ps(b), right);
-                    _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), a));
-                    _mm512_storeu_ps(to.add(16), _mm512_add_ps(_mm512_loadu_ps(to.add(16)), b));
+                let of = |numbers: &[[f32; WIDTH]]| _mm512_loadu_ps(numbers[r].as_ptr().add(16 * half));
+                let mut term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), of(self.scales));
+                if let Some(biases) = self.biases {
+                    let activations = (*self.starts.add(i * self.ends.len() + r)).activations;
+                    term = _mm512_add_ps(term, _mm512_mul_ps(_mm512_set1_ps(activations), of(biases)));
                 }
+                let to = self.sums.add(i * WIDTH + 16 * half);
+                _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), term));
             }
         }
     }

@@ -1,9 +1,10 @@
 //! The product of integers on AVX-512's VNNI: sums of four products of an unsigned and a signed byte.
 //!
 //! The weights are the unsigned side, 128 above what they stand for; sums start at -128 times the sum of the
-//! activations, which takes that away again. Panels of 32 rows are transposed by words, so that each lane sums one
-//! row's products and no sum ever crosses lanes. The even and the odd elements of a word of eight 4-bit codes are two
-//! of the steps of the sum, and the activations are laid out likewise.
+//! activations, which takes that away again. Unsigned codes of eight bits are weights as they are, whose sums start at
+//! zero. Panels of 32 rows are transposed by words, so that each lane sums one row's products and no sum ever crosses
+//! lanes. The even and the odd elements of a word of eight 4-bit codes are two of the steps of the sum, and the activations
+//! are laid out likewise.
 
 mod microkernel;
 mod packed_b;
@@ -16,9 +17,8 @@ use packed_b::{Line, PANEL, Transpose, WIDTH, Words, decode};
 
 use crate::{
     Isa, Matrix, Order, Scales, amx,
-    integers::{IntegerProduct, Integers, KEPT, STEP, Work},
+    integers::{IntegerProduct, Integers, KEPT, SIGN, STEP, Start, Work},
     machine::{Cycles, Machine, threads_for},
-    matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
     simd::{ByteSums, Kernel, Simd, run},
@@ -63,7 +63,7 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let height = rows as f64 / parts;
     // Two vectors of a panel, and four numbers of each row.
     let step = (2.0 * height * dot).max((2.0 + height) * load).max(latency / 4.0);
-    let run = height * 12.0 * load;
+    let run = height * (8.0 + 4.0 * work.numbers) * load;
     panels_cost(work) + 1.6 * parts * pairs * (depth as f64 / 4.0 * step + work.runs as f64 * run)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn tiles_cost(work: &Work, _: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let squares = rows.div_ceil(amx::bytes::ROWS) as f64 * columns.div_ceil(WIDTH) as f64;
     // Measured: four products of tiles, which wait for the activations, and the scaling of a run.
-    let (step, run) = (500.0, 350.0);
+    let (step, run) = (500.0, 250.0 + 100.0 * work.numbers);
     panels_cost(work) + squares * ((depth / amx::bytes::BYTES) as f64 * step + work.runs as f64 * run)
 }
 
@@ -82,7 +82,7 @@ fn panels_cost(work: &Work) -> f64 {
     let times = rows.div_ceil(TASK_ROWS) as f64;
     // Words of 16 rows are transposed, and looked up.
     let each = if work.pairs { 0.15 } else { 0.28 };
-    times * columns as f64 * (depth as f64 * each + work.runs as f64 * (2.5 + work.scale))
+    times * columns as f64 * (depth as f64 * each + work.runs as f64 * work.numbers * (2.5 + work.scale))
         + (rows * depth) as f64 * IN_ORDER
 }
 
@@ -135,7 +135,7 @@ struct Activations {
     /// For each step and each row, [`STRIDE`] bytes; as many rows more as AMX may read beyond the last.
     codes: Vec<i8>,
     /// For each step and each row, where the sum of each run starts.
-    starts: Vec<i32>,
+    starts: Vec<Start>,
     /// Where a step's part of `starts` begins.
     offsets: Vec<usize>,
 }
@@ -144,6 +144,7 @@ impl Activations {
     fn new(product: &IntegerProduct, steps: &[Step]) -> Self {
         let &IntegerProduct { rows, matrix, weights, threads } = product;
         let (m, k, pairs) = (rows.units.len(), matrix.k, matches!(weights.codes, Integers::Table { .. }));
+        let above = weights.codes.above(128);
         let mut offsets = Vec::with_capacity(steps.len());
         let mut total = 0;
         for step in steps {
@@ -152,13 +153,13 @@ impl Activations {
         }
         let (mut codes, mut kept) = ARRANGED.take();
         codes.resize((steps.len() * m + amx::bytes::ROWS) * STRIDE, 0);
-        kept.resize(total, 0);
+        kept.resize(total, Start::default());
         let mut all = Self { codes, starts: kept, offsets };
         let mut starts = &mut all.starts[..];
         let mut tasks = Vec::with_capacity(steps.len());
         for (step, codes) in steps.iter().zip(all.codes.chunks_exact_mut(m * STRIDE)) {
             let (these, rest) = starts.split_at_mut(m * step.ends.len());
-            tasks.push(Arrange { rows: &rows.codes, k, step, pairs, codes, starts: these });
+            tasks.push(Arrange { rows: &rows.codes, k, step, pairs, above, codes, starts: these });
             starts = rest;
         }
         let threads = threads.min(threads_for((m * k) as f64 * IN_ORDER));
@@ -177,7 +178,7 @@ impl Drop for Activations {
 
 thread_local! {
     /// What a thread keeps of its latest product's.
-    static ARRANGED: Cell<(Vec<i8>, Vec<i32>)> = const { Cell::new((Vec::new(), Vec::new())) };
+    static ARRANGED: Cell<(Vec<i8>, Vec<Start>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
 /// The cycles in which a number of the activations is brought in order.
@@ -189,8 +190,10 @@ struct Arrange<'a> {
     k: usize,
     step: &'a Step,
     pairs: bool,
+    /// What weights are above what they stand for.
+    above: i32,
     codes: &'a mut [i8],
-    starts: &'a mut [i32],
+    starts: &'a mut [Start],
 }
 
 impl Kernel for Arrange<'_> {
@@ -198,7 +201,7 @@ impl Kernel for Arrange<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { rows, k, step, pairs, codes, starts } = self;
+        let Self { rows, k, step, pairs, above, codes, starts } = self;
         let starts = starts.chunks_exact_mut(step.ends.len());
         for ((row, to), starts) in rows.chunks_exact(k).zip(codes.chunks_exact_mut(STRIDE)).zip(starts) {
             let row = &row[step.start..step.start + step.len];
@@ -211,7 +214,7 @@ impl Kernel for Arrange<'_> {
             }
             let mut from = 0;
             for (start, &end) in starts.iter_mut().zip(&step.ends) {
-                *start = -128 * row[from..end].iter().map(|x| i32::from(*x)).sum::<i32>();
+                *start = Start::new(&row[from..end], above);
                 from = end;
             }
         }
@@ -240,6 +243,7 @@ impl Part<'_> {
         let mut panel = vec![Line([0; 64]); PANEL / 64];
         let mut words = Box::new([[0; PANEL / 8]; 2]);
         let mut scales = vec![[0.0_f32; WIDTH]; STEP / 8];
+        let mut biases = self.matrix.biases.map(|_| scales.clone());
         let mut sums = vec![[0.0_f32; WIDTH]; height];
         let mut products = Box::new([[[0_i32; WIDTH]; amx::bytes::ROWS]; 2]);
         // SAFETY: AMX is there if `tiles` says so.
@@ -248,7 +252,11 @@ impl Part<'_> {
             let within = first - columns.start..columns.len().min(first - columns.start + WIDTH);
             sums.fill([0.0; WIDTH]);
             for (s, step) in self.steps.iter().enumerate() {
-                self.fill(step, first, within.len(), &mut words, &mut panel, &mut scales);
+                self.fill(step, first, within.len(), &mut words, &mut panel);
+                self.transpose(&self.matrix.scales, step, first, within.len(), &mut scales);
+                if let (Some(numbers), Some(biases)) = (&self.matrix.biases, &mut biases) {
+                    self.transpose(numbers, step, first, within.len(), biases);
+                }
                 let parts = height.div_ceil(if tiles.is_some() { amx::bytes::ROWS } else { microkernel::HEIGHT });
                 for part in 0..parts {
                     let (from, to) = (part * height / parts, (part + 1) * height / parts);
@@ -258,6 +266,7 @@ impl Part<'_> {
                         starts: self.x.starts[self.x.offsets[s] + (row + from) * step.ends.len()..].as_ptr(),
                         ends: &step.ends,
                         scales: &scales,
+                        biases: biases.as_deref(),
                         sums: sums[from..to].as_mut_ptr().cast(),
                     };
                     // SAFETY: all of it was made for `to - from` rows and the runs of the step, and more rows can be read.
@@ -277,20 +286,12 @@ impl Part<'_> {
         }
     }
 
-    /// Makes the panel of one step: bytes of four elements for each of its rows, and the scales of its runs.
-    fn fill(
-        &self,
-        step: &Step,
-        first: usize,
-        columns: usize,
-        words: &mut [Words; 2],
-        panel: &mut [Line],
-        scales: &mut [[f32; WIDTH]],
-    ) {
-        let Matrix { k, block, .. } = *self.matrix;
-        let (bytes, per_word): (&[u8], usize) = match self.codes {
+    /// Makes the panel of one step: bytes of four elements for each of its rows.
+    fn fill(&self, step: &Step, first: usize, columns: usize, words: &mut [Words; 2], panel: &mut [Line]) {
+        let k = self.matrix.k;
+        let (bytes, per_word) = match *self.codes {
             Integers::Table { bytes, .. } => (bytes, 8),
-            Integers::Signed(codes) => (bytes(codes), 4),
+            Integers::Bytes { bytes, .. } => (bytes, 4),
         };
         let row_bytes = k / per_word * 4;
         let count = step.len / per_word;
@@ -298,28 +299,34 @@ impl Part<'_> {
         run(Isa::Avx512, Transpose { bytes, row_bytes, rows: columns, count, words });
         match self.codes {
             Integers::Table { order, values, .. } => {
-                let table = values.map(|value| value.cast_unsigned() ^ 0x80);
+                let table = values.map(|value| value.cast_unsigned() ^ SIGN);
                 // SAFETY: VNNI was detected, which no machine has without the rest of AVX-512 that is used here.
                 unsafe { decode(words, count, table, *order == Order::HighFirst, panel) };
             }
-            Integers::Signed(_) => {
+            Integers::Bytes { .. } => {
+                let turned = u32::from_le_bytes([if self.codes.above(128) == 0 { 0 } else { SIGN }; 4]);
                 for (half, words) in words.iter().enumerate() {
                     let lines = panel.iter_mut().skip(half).step_by(2);
                     for (line, words) in lines.zip(words.as_chunks::<16>().0).take(count) {
                         for (bytes, word) in line.0.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-                            *bytes = (word ^ 0x8080_8080).to_le_bytes();
+                            *bytes = (word ^ turned).to_le_bytes();
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Writes the scales, or the biases, of the runs of one step.
+    fn transpose(&self, numbers: &Scales, step: &Step, first: usize, columns: usize, to: &mut [[f32; WIDTH]]) {
+        let Matrix { k, block, .. } = *self.matrix;
         // Several blocks to a row, or several rows to a block.
         let (blocks, rows) = ((k / block).max(1), (block / k).max(1));
         for row in 0..columns {
             let base = (first + row) * blocks / rows;
-            for (at, scales) in step.blocks.iter().zip(&mut *scales) {
-                scales[row] = match self.matrix.scales {
-                    Scales::F32(scales) => scales[base + at],
+            for (at, to) in step.blocks.iter().zip(&mut *to) {
+                to[row] = match numbers {
+                    Scales::F32(numbers) => numbers[base + at],
                     other => other.get(base + at),
                 };
             }

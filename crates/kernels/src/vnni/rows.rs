@@ -8,10 +8,9 @@ use std::arch::x86_64::*;
 
 use crate::{
     Isa, Matrix, Order,
-    int8_lanes::transpose_scales,
-    integers::{self, IntegerProduct, Integers, Work},
+    int8_lanes::Numbers,
+    integers::{self, IntegerProduct, Integers, SIGN, Start, Work},
     machine::{Cycles, Machine},
-    matrix::bytes,
     output::{Output, Rectangle},
     shape::Shape,
 };
@@ -39,9 +38,9 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
         if work.pairs { (2 * VECTOR, 4.0 * load + 3.0 + 2.0 * dot) } else { (VECTOR, 8.0 * load + 2.0 * dot) };
     let vectors = (columns * depth) as f64 / each as f64;
     // Sixteen vectors of sums are transposed and added, and scaled.
-    let ends = columns.div_ceil(ROWS) as f64 * work.runs as f64 * 13.0;
-    // Scales are widened by vectors.
-    (columns * work.runs) as f64 * work.scale.min(1.0) + rows as f64 * (vectors * step + ends)
+    let ends = columns.div_ceil(ROWS) as f64 * work.runs as f64 * (10.0 + 3.0 * work.numbers);
+    // Numbers are widened by vectors.
+    (columns * work.runs) as f64 * work.numbers * work.scale.min(1.0) + rows as f64 * (vectors * step + ends)
 }
 
 /// Computes all of a product that this module [`takes`], on a machine with VNNI.
@@ -61,8 +60,8 @@ pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) 
 struct Activations {
     /// `[m, k]`; of pairs of codes in a byte, those of a vector's even elements and then those of its odd ones.
     codes: Vec<i8>,
-    /// For each row of activations and each run, what its sum starts with: weights are 128 above what they stand for.
-    starts: Vec<i32>,
+    /// For each row of activations and each run.
+    starts: Vec<Start>,
     /// The elements of each run.
     runs: Vec<usize>,
     /// The block of each run, counted from that of the row's first element.
@@ -73,11 +72,12 @@ impl Activations {
     fn new(rows: &[i8], k: usize, matrix: &Matrix, weights: &Integers) -> Self {
         let (runs, blocks) = integers::runs(matrix);
         let mut starts = Vec::with_capacity(runs.len() * (rows.len() / k));
+        let above = weights.above(128);
         for row in rows.chunks_exact(k) {
             let mut rest = row;
             for &run in &runs {
                 let (these, others) = rest.split_at(run);
-                starts.push(-128 * these.iter().map(|x| i32::from(*x)).sum::<i32>());
+                starts.push(Start::new(these, above));
                 rest = others;
             }
         }
@@ -108,29 +108,29 @@ impl Part<'_> {
     /// The machine has VNNI.
     unsafe fn run(&self, mut out: Rectangle<f32>) {
         let Matrix { n, k, .. } = *self.matrix;
-        let (bytes, table, first_high) = match self.codes {
+        let (bytes, table, first_high) = match *self.codes {
             Integers::Table { bytes, order, values } => {
-                (*bytes, values.map(|value| value.cast_unsigned() ^ 0x80), *order == Order::HighFirst)
+                (bytes, values.map(|value| value.cast_unsigned() ^ SIGN), order == Order::HighFirst)
             }
-            Integers::Signed(codes) => (bytes(codes), [0; 16], false),
+            Integers::Bytes { bytes, .. } => (bytes, [0; 16], false),
         };
         let row_bytes = k / self.codes.elements(VECTOR) * VECTOR;
         let runs = self.x.runs.len();
-        let mut scales = vec![[0.0_f32; ROWS]; runs.next_multiple_of(ROWS)];
-        let mut numbers = Vec::new();
+        let mut numbers = Numbers::new(self.matrix, runs);
         let columns = out.columns();
         for first in columns.clone().step_by(ROWS) {
             let count = ROWS.min(columns.end - first);
             let after = [first + ROWS, first + 2 * ROWS].map(|row| columns.end.min(row));
             self.matrix.each_line_of_numbers(after[0]..after[1], ask);
-            transpose_scales(Isa::Avx512, self.matrix, &self.x.blocks, first..first + count, &mut numbers, &mut scales);
+            numbers.transpose(Isa::Avx512, self.matrix, &self.x.blocks, &(first..first + count));
             let group = Group {
                 // Rows that are not there are the last one again.
                 from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),
                 next: bytes.as_ptr().wrapping_add((first + ROWS) * row_bytes),
                 table,
+                turned: if self.codes.above(128) == 0 { 0 } else { SIGN },
                 runs: &self.x.runs,
-                scales: &scales,
+                numbers: &numbers,
             };
             for row in out.rows() {
                 let x = &self.x.codes[row * k..(row + 1) * k];
@@ -141,7 +141,7 @@ impl Part<'_> {
                     match (self.codes, first_high) {
                         (Integers::Table { .. }, true) => group.sums::<true, true>(x, starts, &mut sums),
                         (Integers::Table { .. }, false) => group.sums::<true, false>(x, starts, &mut sums),
-                        (Integers::Signed(_), _) => group.sums::<false, false>(x, starts, &mut sums),
+                        (Integers::Bytes { .. }, _) => group.sums::<false, false>(x, starts, &mut sums),
                     }
                 }
                 for (out, sum) in out.row(row)[first - columns.start..].iter_mut().zip(&sums[..count]) {
@@ -169,18 +169,21 @@ struct Group<'a> {
     next: *const u8,
     /// What codes of four bits stand for, plus 128.
     table: [u8; 16],
+    /// The bits of codes of eight bits that are turned, which makes unsigned bytes of them.
+    turned: u8,
     runs: &'a [usize],
-    scales: &'a [[f32; ROWS]],
+    numbers: &'a Numbers,
 }
 
 impl Group<'_> {
-    /// The scaled sums of the rows' products with a row of activations: `PAIRS` of codes in a byte or signed bytes.
+    /// The scaled sums of the rows' products with a row of activations: `PAIRS` of codes in a byte, or bytes.
     ///
     /// # Safety
     /// The machine has VNNI. The rows have as many codes as there are activations, which the runs fill; each run is some
     /// vectors, or one of two or four equal parts of a vector.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    unsafe fn sums<const PAIRS: bool, const HIGH_FIRST: bool>(&self, x: &[i8], starts: &[i32], to: &mut [f32; ROWS]) {
+    unsafe fn sums<const PAIRS: bool, const HIGH_FIRST: bool>(&self, x: &[i8], starts: &[Start], to: &mut [f32; ROWS]) {
+        let Numbers { scales, biases, .. } = self.numbers;
         let each = if PAIRS { 2 * VECTOR } else { VECTOR };
         let mut sums = _mm512_setzero_ps();
         let (mut at, mut done) = (0, 0);
@@ -190,10 +193,16 @@ impl Group<'_> {
             let quarters = unsafe { self.quarters::<PAIRS, HIGH_FIRST>(x.as_ptr(), at, vectors) };
             at += vectors;
             let mut add_scaled = |total: __m512i| {
-                let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(total, _mm512_set1_epi32(starts[done])));
+                let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(total, _mm512_set1_epi32(starts[done].products)));
                 // SAFETY: sixteen scales.
-                let scale = unsafe { _mm512_loadu_ps(self.scales[done].as_ptr()) };
-                sums = _mm512_add_ps(sums, _mm512_mul_ps(sum, scale));
+                let scale = unsafe { _mm512_loadu_ps(scales[done].as_ptr()) };
+                let mut term = _mm512_mul_ps(sum, scale);
+                if let Some(biases) = biases {
+                    // SAFETY: sixteen biases.
+                    let bias = unsafe { _mm512_loadu_ps(biases[done].as_ptr()) };
+                    term = _mm512_add_ps(term, _mm512_mul_ps(_mm512_set1_ps(starts[done].activations), bias));
+                }
+                sums = _mm512_add_ps(sums, term);
                 done += 1;
             };
             let [a, b, c, d] = quarters;
@@ -222,7 +231,7 @@ impl Group<'_> {
     ) -> [__m512i; 4] {
         // SAFETY: an array of 16 bytes.
         let table = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(self.table.as_ptr().cast()) });
-        let (low, sign) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
+        let (low, turned) = (_mm512_set1_epi8(15), _mm512_set1_epi8(self.turned.cast_signed()));
         let mut sums = [_mm512_setzero_si512(); ROWS];
         for vector in at..at + vectors {
             for (r, (sums, from)) in sums.iter_mut().zip(&self.from).enumerate() {
@@ -241,7 +250,7 @@ impl Group<'_> {
                     let (even, odd) = if HIGH_FIRST { (top, bottom) } else { (bottom, top) };
                     _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(*sums, even, input(0)), odd, input(1))
                 } else {
-                    _mm512_dpbusd_epi32(*sums, _mm512_xor_si512(codes, sign), input(0))
+                    _mm512_dpbusd_epi32(*sums, _mm512_xor_si512(codes, turned), input(0))
                 };
             }
         }

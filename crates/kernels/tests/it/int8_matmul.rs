@@ -4,8 +4,8 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    BlockScales, Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, fp4, int8_matmul, matmul, nf4,
-    threads,
+    BlockScales, Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, affine, fp4, int8_matmul, matmul,
+    nf4, threads,
 };
 
 use crate::{
@@ -21,6 +21,7 @@ struct Parts {
     bytes: Vec<u8>,
     signed: Vec<i8>,
     scales: Vec<f32>,
+    biases: Vec<f32>,
 }
 
 impl Parts {
@@ -29,17 +30,25 @@ impl Parts {
         let bytes: Vec<u8> = (0..n * k).map(|_| random.bits() as u8).collect();
         let signed = bytes.iter().map(|byte| byte.cast_signed()).collect();
         let scales = random.normal((n * k).div_ceil(block)).iter().map(|x| x.abs() + 0.1).collect();
-        Self { n, k, block, bytes, signed, scales }
+        let biases = random.normal((n * k).div_ceil(block)).iter().map(|x| 30.0 * x).collect();
+        Self { n, k, block, bytes, signed, scales, biases }
     }
 
-    fn codes(&self) -> Vec<Codes<'_>> {
+    fn tables(&self) -> Vec<Codes<'_>> {
         let bytes = &self.bytes[..(self.n * self.k).div_ceil(2)];
         let table = |order, values| Codes::Table { bytes, bits: 4, order, values };
         vec![
             table(Order::HighFirst, &nf4::CODEBOOK),
             table(Order::HighFirst, &fp4::CODEBOOK),
             table(Order::LowFirst, &E2M1),
+        ]
+    }
+
+    fn integers(&self) -> Vec<Codes<'_>> {
+        vec![
             Codes::Signed { codes: &self.signed },
+            Codes::Unsigned { bytes: &self.bytes[..(self.n * self.k).div_ceil(2)], bits: 4 },
+            Codes::Unsigned { bytes: &self.bytes, bits: 8 },
         ]
     }
 
@@ -47,12 +56,27 @@ impl Parts {
         let Self { n, k, block, .. } = *self;
         Matrix { n, k, codes, scales: Scales::F32(&self.scales), biases: None, block }
     }
+
+    fn biased<'a>(&'a self, codes: Codes<'a>) -> Matrix<'a> {
+        Matrix { biases: Some(Scales::F32(&self.biases)), ..self.matrix(codes) }
+    }
+
+    /// All that have products.
+    fn matrices(&self) -> Vec<Matrix<'_>> {
+        let (plain, integers) = ([self.tables(), self.integers()].concat(), self.integers());
+        let plain = plain.into_iter().map(|codes| self.matrix(codes));
+        plain.chain(integers.into_iter().map(|codes| self.biased(codes))).collect()
+    }
 }
 
 /// The integer of each code, and what it is worth.
 fn integers(codes: &Codes, elements: usize) -> (Vec<i64>, f64) {
     match *codes {
         Codes::Signed { codes } => (codes.iter().map(|code| i64::from(*code)).collect(), 1.0),
+        Codes::Unsigned { bytes, bits: 8 } => (bytes.iter().map(|code| i64::from(*code)).collect(), 1.0),
+        Codes::Unsigned { bytes, bits: 4 } => {
+            ((0..elements).map(|e| i64::from(bytes[e / 2] >> (4 * (e % 2)) & 15)).collect(), 1.0)
+        }
         Codes::Table { bytes, order, values, .. } => {
             let top = f64::from(values.iter().fold(0.0_f32, |top, value| top.max(value.abs())));
             let mut best = (f64::INFINITY, [0_i64; 16], 0.0);
@@ -81,6 +105,10 @@ fn by_contract(x: &[f32], m: usize, matrix: &Matrix) -> Vec<f64> {
     let (n, k) = (matrix.n, matrix.k);
     let (weights, unit) = integers(&matrix.codes, n * k);
     let Scales::F32(scales) = matrix.scales else { unreachable!() };
+    let bias = |block: usize| match matrix.biases {
+        Some(Scales::F32(biases)) => f64::from(biases[block]),
+        _ => 0.0,
+    };
     let mut out = Vec::new();
     for i in 0..m {
         let x = &x[i * k..(i + 1) * k];
@@ -88,8 +116,11 @@ fn by_contract(x: &[f32], m: usize, matrix: &Matrix) -> Vec<f64> {
         let factor = if most == 0.0 { 0.0 } else { 127.0 / most };
         let x: Vec<i64> = x.iter().map(|x| (x * factor).round_ties_even() as i64).collect();
         for j in 0..n {
-            let term = |d: usize| (x[d] * weights[j * k + d]) as f64 * f64::from(scales[(j * k + d) / matrix.block]);
-            out.push((0..k).map(term).sum::<f64>() * unit * f64::from(most) / 127.0);
+            let term = |d: usize| {
+                let block = (j * k + d) / matrix.block;
+                x[d] as f64 * (weights[j * k + d] as f64 * unit * f64::from(scales[block]) + bias(block))
+            };
+            out.push((0..k).map(term).sum::<f64>() * f64::from(most) / 127.0);
         }
     }
     out
@@ -119,27 +150,62 @@ const LAYOUTS: [(usize, usize, usize); 16] = [
 fn the_contract_is_kept_on_every_instruction_set() {
     for (n, k, block) in LAYOUTS {
         let parts = Parts::new(n, k, block);
-        for (codes, m) in parts.codes().into_iter().zip([1, 5, 14, 27]) {
+        for (matrix, m) in parts.matrices().into_iter().zip([1, 5, 14, 27].into_iter().cycle()) {
             for m in [m, 3] {
-                let matrix = parts.matrix(codes);
-                let x = Random::new(m as u64).normal(m * k);
-                let expected = by_contract(&x, m, &matrix);
-                let most = expected.iter().fold(0.0_f64, |most, y| most.max(y.abs()));
-                let mut first = vec![];
-                for isa in Isa::available() {
-                    let mut out = vec![f32::NAN; m * n];
-                    isa.with(|| int8_matmul(&x[..], m, &matrix, Orientation::Transposed, &mut out[..])).unwrap();
-                    for (y, expected) in out.iter().zip(&expected) {
-                        assert!((f64::from(*y) - expected).abs() <= 1e-6 * most, "{isa:?} {n} {k} {block} {m}");
-                    }
-                    let bits: Vec<u32> = out.iter().map(|y| y.to_bits()).collect();
-                    if first.is_empty() {
-                        first = bits;
-                    } else {
-                        assert!(first == bits, "{isa:?} {n} {k} {block} {m}");
-                    }
-                }
+                check(&Random::new(m as u64).normal(m * k), m, &matrix);
             }
+        }
+    }
+}
+
+/// Compares a product with the contract, and its bits on all instruction sets.
+fn check(x: &[f32], m: usize, matrix: &Matrix) {
+    let Matrix { n, k, block, .. } = *matrix;
+    let codes = match matrix.codes {
+        Codes::Table { .. } => "a table".to_owned(),
+        Codes::Unsigned { bits, .. } => format!("{bits} unsigned bits"),
+        _ => "signed bytes".to_owned(),
+    };
+    let what = format!("{codes}, biases: {}, {n} {k} {block} {m}", matrix.biases.is_some());
+    let expected = by_contract(x, m, matrix);
+    let most = expected.iter().fold(0.0_f64, |most, y| most.max(y.abs()));
+    let mut first = None;
+    for isa in Isa::available() {
+        let mut out = vec![f32::NAN; m * n];
+        isa.with(|| int8_matmul(x, m, matrix, Orientation::Transposed, &mut out[..])).unwrap();
+        for (y, expected) in out.iter().zip(&expected) {
+            assert!((f64::from(*y) - expected).abs() <= 1e-6 * most, "{isa:?} {what}: {y} {expected}");
+        }
+        let bits: Vec<u32> = out.iter().map(|y| y.to_bits()).collect();
+        assert!(*first.get_or_insert_with(|| bits.clone()) == bits, "{isa:?} {what}");
+    }
+}
+
+#[test]
+fn groups_with_biases_are_products_for_every_number_of_rows() {
+    for block in [32, 64, 128] {
+        // Whole vectors of codes, halves of them, and less.
+        for (n, k) in [(19, 3 * block), (33, 512 + block), (16, 1024)] {
+            let parts = Parts::new(n, k, block);
+            let x = Random::new(26).normal(40 * k);
+            for codes in parts.integers() {
+                for m in 0..=40 {
+                    check(&x[..m * k], m, &parts.biased(codes));
+                }
+                check(&vec![0.0; 2 * k], 2, &parts.biased(codes));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_integers_are_summed_exactly() {
+    let (n, k) = (17, 1024);
+    for (byte, x) in [(255, 1.0), (255, -1.0), (128, 1.0), (0, -1.0)] {
+        let parts =
+            Parts { bytes: vec![byte; n * k], signed: vec![byte.cast_signed(); n * k], ..Parts::new(n, k, 512) };
+        for codes in parts.integers() {
+            check(&vec![x; 3 * k], 3, &parts.biased(codes));
         }
     }
 }
@@ -152,10 +218,10 @@ fn scales_of_every_type_are_those_that_they_stand_for() {
     for scaling in SCALINGS {
         let stored = Stored::new(Kind::Signed, scaling, false, block, n, k);
         let widened: Vec<f32> = (0..n * k / block).map(|at| stored.scales.value(scaling, at)).collect();
-        for codes in parts.codes() {
+        for matrix in parts.matrices() {
             let product = |scales| {
                 let mut out = vec![f32::NAN; m * n];
-                let matrix = Matrix { codes, scales, ..stored.matrix() };
+                let matrix = Matrix { scales, biases: matrix.biases.map(|_| scales), ..matrix };
                 int8_matmul(&x[..], m, &matrix, Orientation::Transposed, &mut out[..]).unwrap();
                 out
             };
@@ -189,12 +255,33 @@ fn the_result_is_near_that_of_floats() {
 }
 
 #[test]
+fn the_result_of_groups_with_biases_is_near_that_of_floats() {
+    let (n, k, m) = (128, 1024, 9);
+    let (w, x) = (Random::new(21).normal(n * k), Random::new(22).normal(m * k));
+    for (bits, group) in [(4, 32), (4, 64), (8, 64)] {
+        let (mut bytes, mut scales, mut biases) =
+            (vec![0; n * k * bits / 8], vec![0.0; n * k / group], vec![0.0; n * k / group]);
+        let numbers = BlockScales::Biased(&mut scales[..], &mut biases[..]);
+        affine::encoder(group, bits as u32).quantize(&w, &mut bytes, numbers).unwrap();
+        let codes = Codes::Unsigned { bytes: &bytes, bits: bits as u32 };
+        let (scales, biases) = (Scales::F32(&scales), Some(Scales::F32(&biases)));
+        let matrix = Matrix { n, k, codes, scales, biases, block: group };
+        let (mut ours, mut floats) = (vec![0.0; m * n], vec![0.0; m * n]);
+        int8_matmul(&x[..], m, &matrix, Orientation::Transposed, &mut ours[..]).unwrap();
+        matmul(&x[..], m, &matrix, Orientation::Transposed, &mut floats[..]).unwrap();
+        let most = floats.iter().fold(0.0_f32, |most, y| most.max(y.abs()));
+        let worst = ours.iter().zip(&floats).map(|(a, b)| (a - b).abs() / most).fold(0.0, f32::max);
+        // The integers of the matrix are not rounded, those of the activations are.
+        assert!((1e-4..1e-2).contains(&worst), "{bits} {group}: {worst}");
+    }
+}
+
+#[test]
 fn many_rows_and_threads_change_nothing() {
     let parts = Parts::new(96, 576, 64);
     let m = 1100;
     let x = Random::new(23).normal(m * 576);
-    for codes in parts.codes() {
-        let matrix = parts.matrix(codes);
+    for matrix in parts.matrices() {
         let product = |count, x: &[f32], m| {
             threads::with_count(count, || {
                 let mut out = vec![f32::NAN; m * 96];
@@ -214,22 +301,26 @@ fn many_rows_and_threads_change_nothing() {
 #[test]
 fn half_precision_is_rounded_once_and_bad_rows_stay_alone() {
     let parts = Parts::new(40, 256, 64);
-    let matrix = parts.matrix(parts.codes()[0]);
+    let matrices = parts.matrices();
+    matrices.iter().for_each(check_rows);
+}
+
+fn check_rows(matrix: &Matrix) {
     let x: Vec<f32> = Random::new(24).normal(3 * 256).iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
     let product = |x: &[f32]| {
         let mut out = vec![0.0; 120];
-        int8_matmul(x, 3, &matrix, Orientation::Transposed, &mut out[..]).unwrap();
+        int8_matmul(x, 3, matrix, Orientation::Transposed, &mut out[..]).unwrap();
         out
     };
     let floats = product(&x);
     let narrow: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
     let mut out = vec![bf16::ZERO; 120];
-    int8_matmul(&narrow[..], 3, &matrix, Orientation::Transposed, &mut out[..]).unwrap();
+    int8_matmul(&narrow[..], 3, matrix, Orientation::Transposed, &mut out[..]).unwrap();
     assert!(out.iter().zip(&floats).all(|(y, float)| *y == bf16::from_f32(*float)));
     let narrow: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
     let widened: Vec<f32> = narrow.iter().map(|x| x.to_f32()).collect();
     let mut out = vec![f16::ZERO; 120];
-    int8_matmul(&narrow[..], 3, &matrix, Orientation::Transposed, &mut out[..]).unwrap();
+    int8_matmul(&narrow[..], 3, matrix, Orientation::Transposed, &mut out[..]).unwrap();
     assert!(out.iter().zip(product(&widened)).all(|(y, float)| *y == f16::from_f32(float)));
 
     for bad in [f32::NAN, f32::INFINITY] {
@@ -248,17 +339,17 @@ fn what_is_not_taken_is_named() {
     let mut message = |matrix: &Matrix, orientation| {
         int8_matmul(&x[..], 1, matrix, orientation, &mut out[..]).map_err(|error| error.to_string()).unwrap_err()
     };
-    let matrix = parts.matrix(parts.codes()[0]);
+    let matrix = parts.matrix(parts.tables()[0]);
     assert_eq!(
         message(&matrix, Orientation::Plain),
         "int8 activations do not take the plain orientation\n\
          help: use `matmul`, which multiplies every matrix both ways round"
     );
     let biased = Matrix { biases: Some(matrix.scales), ..matrix };
-    assert!(message(&biased, Orientation::Transposed).contains("do not take biases"));
+    assert!(message(&biased, Orientation::Transposed).contains("do not take biases of a table\n"));
     let values = &nf4::CODEBOOK;
     for (codes, what) in [
-        (Codes::Unsigned { bytes: &parts.bytes, bits: 8 }, "unsigned codes"),
+        (Codes::Unsigned { bytes: &parts.bytes[..48], bits: 3 }, "unsigned codes of other than 4 or 8 bits"),
         (Codes::E4m3 { bytes: &parts.bytes }, "E4M3 codes"),
         (Codes::F16 { codes: &[half::f16::ZERO; 128] }, "half floats"),
         (Codes::Bytes { bytes: &parts.bytes, values: &[0.0; 256] }, "tables of 256 values"),

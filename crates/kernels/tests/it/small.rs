@@ -152,8 +152,9 @@ fn attention_with_and_without_a_mask() {
 
 #[test]
 fn products_in_eight_bits() {
-    for kind in [Kind::Table(4, Order::HighFirst), Kind::Signed] {
-        let stored = Stored::new(kind, Scaling::F32, false, 8, 5, 24);
+    let kinds = [Kind::Table(4, Order::HighFirst), Kind::Signed, Kind::Unsigned(4), Kind::Unsigned(8)];
+    for (kind, biased) in kinds.into_iter().map(|kind| (kind, matches!(kind, Kind::Unsigned(_)))) {
+        let stored = Stored::new(kind, Scaling::F32, biased, 8, 5, 24);
         let x = normal(7, 3 * 24);
         for isa in Isa::available() {
             let mut out = [f32::NAN; 3 * 5];

@@ -51,8 +51,9 @@ impl<const SDOT: bool> Dot for Neon<SDOT> {
         })
     }
     #[inline(always)]
-    fn weights(self, bytes: Self::I) -> Self::I {
-        bytes
+    fn turned(self, bytes: Self::I) -> Self::I {
+        // SAFETY: every AArch64 machine has NEON.
+        bytes.map(|bytes| unsafe { veorq_u32(bytes, vdupq_n_u32(0x8080_8080)) })
     }
     #[inline(always)]
     fn dot(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I {

@@ -50,7 +50,7 @@ impl Dot for Avx512 {
         unsafe { _mm512_shuffle_epi8(table, _mm512_and_si512(words, _mm512_set1_epi8(15))) }
     }
     #[inline(always)]
-    fn weights(self, bytes: __m512i) -> __m512i {
+    fn turned(self, bytes: __m512i) -> __m512i {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
     }
@@ -78,8 +78,9 @@ impl Dot for Avx2 {
         unsafe { _mm256_shuffle_epi8(table, _mm256_and_si256(words, _mm256_set1_epi8(15))) }
     }
     #[inline(always)]
-    fn weights(self, bytes: __m256i) -> __m256i {
-        bytes
+    fn turned(self, bytes: __m256i) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)) }
     }
     #[inline(always)]
     fn dot(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
@@ -87,6 +88,15 @@ impl Dot for Avx2 {
         unsafe {
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
             _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+    /// Such weights need no magnitude, and sums of four products are in reach of 16 bits: half the steps.
+    #[inline(always)]
+    fn dot_codes(self, sums: [__m256i; 2], codes: [__m256i; 2], x: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let fours = _mm256_add_epi16(_mm256_maddubs_epi16(codes[0], x[0]), _mm256_maddubs_epi16(codes[1], x[1]));
+            [_mm256_add_epi32(sums[0], _mm256_madd_epi16(fours, _mm256_set1_epi16(1))), sums[1]]
         }
     }
 }
