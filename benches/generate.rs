@@ -238,7 +238,7 @@ fn weight(weights: &Weights, aval: &Aval, drawn: &mut Vec<(Vec<i32>, Array)>) ->
             let known = drawn.iter().find(|(known, _)| known == shape);
             let value = format::parse(text)?.quantize(known.map_or(&Array::from_f32(0.0), |(_, matrix)| matrix))?;
             match value.downcast::<Nf4Array>() {
-                Some(nf4) if weights.int8 => nf4.clone().with_int8_activations().into(),
+                Some(nf4) if weights.int8 => nf4.clone().with_int8_activations()?.into(),
                 _ => value,
             }
         }

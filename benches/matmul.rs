@@ -170,7 +170,7 @@ impl Bench {
 
     /// The product with activations in 8 bits.
     fn int8(&self, case: &str, m: i32) -> Result<()> {
-        let weight = Value::from(Nf4Array::quantize(&self.w, GROUP as usize)?.with_int8_activations());
+        let weight = Value::from(Nf4Array::quantize(&self.w, GROUP as usize)?.with_int8_activations()?);
         let x = activations(m)?;
         let ours = chained(|length| Ok(implicit((&x, vec![&weight; length]), forwards)?.dense()?.eval()?));
         let limit = || Ok(operations(m) / machine::dot_peak());

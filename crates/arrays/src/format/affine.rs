@@ -4,7 +4,7 @@ use tacit_core::{Error, Result, register_array};
 
 use crate::format::declaration::{Format, TextForm};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
-use crate::packed::array::PackedArray;
+use crate::packed::array::{Int8Activations, PackedArray};
 use crate::register_format;
 
 /// An array of 2, 3, 4, 5, 6 or 8 bits an element, in the layout of MLX's `quantize`.
@@ -64,6 +64,8 @@ impl Format for Affine {
         Ok(())
     }
 }
+
+impl Int8Activations for Affine {}
 
 impl TextForm for Affine {
     const NAME: &'static str = "affine";

@@ -4,7 +4,7 @@ use tacit_core::{Error, Result, register_array};
 
 use crate::format::declaration::{Format, TextForm};
 use crate::kernel::{Coding, Encoding, Nested, Scheme};
-use crate::packed::array::PackedArray;
+use crate::packed::array::{Int8Activations, PackedArray};
 use crate::register_format;
 
 /// An array of any shape in 2 to 6 bits an element, as GGUF's `Q2_K` to `Q6_K` have them.
@@ -77,6 +77,8 @@ impl Format for KQuant {
         Err(Error::invalid(format!("there is no K-quant of {} bits", self.bits), "use 2, 3, 4, 5 or 6 bits"))
     }
 }
+
+impl Int8Activations for KQuant {}
 
 impl TextForm for KQuant {
     const NAME: &'static str = "k";

@@ -201,10 +201,15 @@ impl Scheme {
         }
     }
 
-    /// Whether its codes are multiplied with activations in 8 bits: integers, or a table that is rounded to such.
+    /// Whether its codes are multiplied with activations in 8 bits: integers of 4 or 8 bits, with biases too, or a table that
+    /// is rounded to such.
     pub(crate) const fn takes_int8_activations(&self) -> bool {
-        let integers = matches!(self.coding, Coding::Signed | Coding::Table { bits: 4, .. });
-        integers && !self.biased && matches!(self.scaling, Scaling::Float)
+        let codes = match self.coding {
+            Coding::Signed | Coding::Unsigned { bits: 4 | 8 } => true,
+            Coding::Table { bits: 4, .. } => !self.biased,
+            _ => false,
+        };
+        codes && matches!(self.scaling, Scaling::Float)
     }
 
     /// Bits of one code.

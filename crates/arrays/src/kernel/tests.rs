@@ -386,8 +386,12 @@ fn gather_matmul_mapped_over_any_input_equals_a_loop() {
 #[test]
 fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
     for Case { layout, children } in cases() {
-        let takes = matches!(layout.scheme.coding, Coding::Table { bits: 4, .. } | Coding::Signed);
-        if !takes || layout.scheme.is_grouped() {
+        let takes = match layout.scheme.coding {
+            Coding::Table { bits: 4, .. } => !layout.scheme.is_grouped(),
+            Coding::Signed | Coding::Unsigned { bits: 4 | 8 } => true,
+            _ => false,
+        };
+        if !takes {
             continue;
         }
         let inputs = [&[normal(2, &[3, layout.k as i32])], children.as_slice()].concat();

@@ -82,7 +82,7 @@ impl Parts {
     }
 }
 
-/// A format whose codes are integers, or are rounded to such, when activations are integers too.
+/// A format whose codes, of some numbers of bits at least, are integers or are rounded to such when activations are integers.
 pub trait Int8Activations: Format {}
 
 impl<F: Format> PackedArray<F> {
@@ -140,12 +140,34 @@ impl<F: Format> PackedArray<F> {
     ///
     /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
     /// and by 1e-2 at worst. The backward pass, products `x W` and those of a stack of matrices stay in floats.
-    #[must_use]
-    pub fn with_int8_activations(self) -> Self
+    ///
+    /// [`Affine`](crate::format::Affine) has such products with 4 and 8 bits, and [`KQuant`](crate::format::KQuant) with 4, so
+    /// that `Q4_0`, `Q4_1`, `Q8_0` and `Q4_K` of a GGUF file have them.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::ops;
+    /// use tacit_arrays::{AffineArray, format::Affine};
+    /// use tacit_core::implicit;
+    ///
+    /// let w = AffineArray::quantize(&ops::ones::<f32>(&[8, 64])?, Affine { bits: 4, group: 64 })?;
+    /// let x = ops::ones::<f32>(&[2, 64])?;
+    /// let y = implicit((x, w.with_int8_activations()?), |(x, w)| x.matmul(w.t()))?;
+    /// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 64.0).abs() < 1e-4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The format has no such products with its number of bits.
+    pub fn with_int8_activations(self) -> Result<Self>
     where
         F: Int8Activations,
     {
-        Self { int8_activations: true, ..self }
+        let array = Self { int8_activations: true, ..self };
+        array.check()?;
+        Ok(array)
     }
 }
 
@@ -232,7 +254,7 @@ impl<F: Format> Materialize for PackedArray<F> {
         if self.int8_activations && !scheme.takes_int8_activations() {
             return Err(Error::invalid(
                 format!("{label} has no products with activations in 8 bits"),
-                "leave `int8_activations` out, or use nf4, fp4 or int8",
+                "leave `int8_activations` out, or use nf4, fp4, int8, affine of 4 or 8 bits, or k:4",
             ));
         }
         let nested = self.nested(scheme.nested);

@@ -106,8 +106,8 @@ fn the_parts_of_an_array_are_the_array() {
 
 #[test]
 fn a_stored_array_is_the_array() {
-    let columns =
-        Int8Array::quantize(&normal(1, &[6, 64]), Granularity::Column).expect("quantizes").with_int8_activations();
+    let columns = Int8Array::quantize(&normal(1, &[6, 64]), Granularity::Column).expect("quantizes");
+    let columns = columns.with_int8_activations().expect("are integers");
     let scalar = Nf4Array::quantize(&normal(1, &[]), 64).expect("quantizes");
     for value in every(Dtype::Bfloat16, 1, &[6, 64]).into_iter().chain([columns.into(), scalar.into()]) {
         let Value::Implicit(array) = &value else { panic!("it is packed") };

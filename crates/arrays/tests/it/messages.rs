@@ -2,8 +2,8 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Affine, Parts};
-use tacit_arrays::{AffineArray, Nf4Array, ste};
+use tacit_arrays::format::{Affine, KQuant, Parts};
+use tacit_arrays::{AffineArray, KQuantArray, Nf4Array, ste};
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
 use crate::operands::{affine, nf4, normal};
@@ -289,5 +289,23 @@ fn ste_of_a_function_that_fails() {
         expect![[r#"
         MLX has no affine format of 1 bits in groups of 64
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+}
+
+#[test]
+fn activations_in_8_bits_with_codes_of_other_bits() {
+    let x = normal(1, &[4, 64]);
+    let affine = AffineArray::quantize(&x, Affine { bits: 3, group: 64 });
+    check(
+        affine.and_then(AffineArray::with_int8_activations),
+        expect![[r#"
+        affine:3:64 has no products with activations in 8 bits
+        help: leave `int8_activations` out, or use nf4, fp4, int8, affine of 4 or 8 bits, or k:4"#]],
+    );
+    check(
+        KQuantArray::quantize(&x, KQuant { bits: 6 }).and_then(KQuantArray::with_int8_activations),
+        expect![[r#"
+        k:6 has no products with activations in 8 bits
+        help: leave `int8_activations` out, or use nf4, fp4, int8, affine of 4 or 8 bits, or k:4"#]],
     );
 }

@@ -1,8 +1,8 @@
 //! `Matmul` and `AddMM` with the packed array on either side.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{AnyFormat, Granularity, Nf4};
-use tacit_arrays::{Fp4Array, Int8Array, Nf4Array, Packed};
+use tacit_arrays::format::{Affine, AnyFormat, Granularity, KQuant, Nf4};
+use tacit_arrays::{AffineArray, Fp4Array, Int8Array, KQuantArray, Nf4Array, Packed};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::{Oracle, relative_error};
 use tacit_core::transform::grad_wrt;
@@ -205,11 +205,14 @@ fn nothing_is_materialized() {
 #[test]
 fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() {
     let w = normal(1, &[N, K]);
-    let types: [(Value, Value); 4] = [
+    let types: [(Value, Value); 7] = [
         pair(Nf4Array::quantize(&w, 64), Nf4Array::with_int8_activations),
         pair(Nf4Array::quantize(&w, Nf4 { block: 64, double: true }), Nf4Array::with_int8_activations),
         pair(Fp4Array::quantize(&w, 64), Fp4Array::with_int8_activations),
         pair(Int8Array::quantize(&w, Granularity::Row), Int8Array::with_int8_activations),
+        pair(AffineArray::quantize(&w, Affine { bits: 4, group: 32 }), AffineArray::with_int8_activations),
+        pair(AffineArray::quantize(&w, Affine { bits: 8, group: 32 }), AffineArray::with_int8_activations),
+        pair(KQuantArray::quantize(&w, KQuant { bits: 4 }), KQuantArray::with_int8_activations),
     ];
     let x = Value::from(normal(2, &[17, K]));
     let loss = |[x, w]: [Array; 2]| x.matmul(w.t())?.sum(None);
@@ -261,7 +264,7 @@ fn the_family_rounds_activations_where_the_format_does() {
     );
 }
 
-fn pair<T: ImplicitArray + Clone>(made: Result<T>, with: fn(T) -> T) -> (Value, Value) {
+fn pair<T: ImplicitArray + Clone>(made: Result<T>, with: fn(T) -> Result<T>) -> (Value, Value) {
     let made = made.expect("quantizes");
-    (made.clone().into(), with(made).into())
+    (made.clone().into(), with(made).expect("has such products").into())
 }
