@@ -69,7 +69,8 @@ impl Sharded {
     /// # Errors
     ///
     /// The axis has no equal part for each rank, or the format cannot be cut there; the value, or something inside it, is split
-    /// over ranks already.
+    /// over ranks already; some ranks would share what others do not have, such as the factor of one of two low-rank sums that
+    /// are joined along the axis.
     pub fn split(whole: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
         let whole = whole.into();
         check_whole(&whole)?;
@@ -79,7 +80,7 @@ impl Sharded {
             return Self::made(whole, axis as i32, group);
         }
         let part = shard(&whole, axis as i32, group.rank(), group.size())?;
-        let shared = part::shared_leaves(&whole, &part)?;
+        let shared = part::shared_leaves(&whole, axis, group)?;
         Ok(Self { shared, ..Self::made(part, axis as i32, group)? })
     }
 

@@ -1,11 +1,14 @@
 //! What of a replicated array a rank computes with.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use mlx_rs::{Array, ops};
 use tacit_arrays::cut;
 use tacit_core::tree::{self, Open};
-use tacit_core::{Aval, Error, Result, Value, broadcast_source};
+use tacit_core::{Aval, Error, Result, Value, array_id, broadcast_source};
 
 use crate::Group;
+use crate::named::named;
 
 /// The own part along `axis` of a replicated array, with the gradients of all ranks.
 ///
@@ -27,11 +30,60 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     cut(&group.enter(array)?.into(), axis as i32, own)?.dense()
 }
 
-/// The leaves of a rank's part that are the whole's, which every rank has: the numbers of the float ones.
-pub(super) fn shared_leaves(whole: &Value, part: &Value) -> Result<Vec<usize>> {
-    let avals =
-        |value: &Value| -> Result<Vec<Aval>> { tree::leaves(value, Open::Fully)?.iter().map(Value::aval).collect() };
-    let (whole, part) = (avals(whole)?, avals(part)?);
-    let same = |(_, (whole, part)): &(usize, (&Aval, &Aval))| whole == part && part.dtype.is_float();
-    Ok(whole.iter().zip(&part).enumerate().filter(same).map(|(number, _)| number).collect())
+/// The float leaves that every rank's part of the whole has at one place, such as the factor of a low-rank sum that is not cut:
+/// their numbers. All other float leaves are one rank's alone.
+///
+/// A leaf is known by its place in the whole, never by its numbers: factors of two experts may both be zeros, and two scales
+/// of one shape be of different blocks.
+///
+/// # Errors
+///
+/// Several ranks have a leaf, but not all of them, or they have it at different places: no collective of all ranks is the
+/// sum of its gradients.
+pub(super) fn shared_leaves(whole: &Value, axis: usize, group: &Group) -> Result<Vec<usize>> {
+    if whole.as_dense().is_some() {
+        return Ok(Vec::new());
+    }
+    // Each leaf as an array of its own, whatever stands at two places of the whole.
+    let marked = tree::map(whole, Open::Fully, |leaf| match &leaf {
+        Value::Dense(array) => Ok(mlx_rs::stop_gradient(array)?.into()),
+        Value::Implicit(_) => Ok(leaf),
+    })?;
+    let size = group.size();
+    let own = whole.aval()?.shape[axis] / size as i32;
+    let part = |rank: i32| tree::flatten(&cut(&marked, axis as i32, rank * own..(rank + 1) * own)?, Open::Fully);
+    let parts = (0..size as i32).map(part).collect::<Result<Vec<_>>>()?;
+    let mut places: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+    for (rank, (leaves, _)) in parts.iter().enumerate() {
+        for (number, leaf) in leaves.iter().enumerate() {
+            if let Some(array) = leaf.as_dense().filter(|array| array.dtype().is_float()) {
+                places.entry(array_id(array)).or_default().push((rank, number));
+            }
+        }
+    }
+    let alike = parts.iter().all(|(_, def)| *def == parts[0].1);
+    let mut shared = Vec::new();
+    // In one order on all ranks, whose addresses differ.
+    let places: BTreeSet<Vec<(usize, usize)>> = places.into_values().collect();
+    for places in places {
+        let [(rank, number), others @ ..] = &places[..] else { continue };
+        if others.iter().all(|(other, _)| other == rank) {
+            continue;
+        }
+        let of_rank = |rank: usize| places.iter().filter(move |place| place.0 == rank).map(|place| place.1);
+        if !alike || !(1..size).all(|rank| of_rank(rank).eq(of_rank(0))) {
+            let ranks: BTreeSet<usize> = places.iter().map(|place| place.0).collect();
+            let ranks = named(&ranks.into_iter().collect::<Vec<_>>());
+            return Err(Error::invalid(
+                format!(
+                    "along axis {axis} of {whole}, {} of it would be part of {ranks}, and not of every rank at one place",
+                    parts[*rank].0[*number].aval()?
+                ),
+                "split what it is made of one by one, or along another axis",
+            ));
+        }
+        shared.extend(of_rank(0));
+    }
+    shared.sort_unstable();
+    Ok(shared)
 }

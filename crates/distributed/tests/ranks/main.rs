@@ -23,6 +23,7 @@ mod plan;
 mod processes;
 mod rows;
 mod sharded;
+mod shared;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("compiled_messages", compiled_messages::CASES),
     ("means", means::CASES),
     ("sharded", sharded::CASES),
+    ("shared", shared::CASES),
     ("rows", rows::CASES),
     ("chance", chance::CASES),
     ("plan", plan::CASES),
