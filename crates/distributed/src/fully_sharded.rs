@@ -1,6 +1,6 @@
 //! Arrays that no rank holds a whole of between two uses.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
@@ -13,6 +13,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Val
 use tacit_nn::{Model, Pattern};
 
 use crate::Group;
+use crate::layout::{Layout, leaves};
 use crate::placed::check_whole;
 
 /// Any value, of whose every array each rank holds an equal part, and which is gathered where an op uses it.
@@ -276,7 +277,8 @@ pub trait FullyShard: Sized {
         P: TryInto<Pattern, Error: Into<Error>>;
 
     /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
-    /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds.
+    /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds. Those of
+    /// parameters that are [`Sharded`](crate::Sharded) stay as they are: ranks that share these have one batch.
     ///
     /// # Errors
     ///
@@ -297,22 +299,21 @@ impl<M: ModuleParameters> FullyShard for Model<M> {
         if group.size() == 1 {
             return Ok(gradients);
         }
-        let values = self.values()?;
-        let split: Vec<String> = values
-            .iter()
-            .filter(|(_, value)| value.downcast::<FullySharded>().is_some())
-            .map(|(path, _)| format!("{path}."))
-            .collect();
+        let layouts: BTreeMap<String, Layout> =
+            leaves(self)?.into_iter().map(|leaf| (leaf.path, leaf.layout)).collect();
+        let layout = |path: &str| layouts.get(path).copied().unwrap_or(Layout::Whole);
         // In one order on all ranks.
         let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
         gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        let is_split = |path: &str| split.iter().any(|parameter| path.starts_with(parameter));
-        let (sums, own): (Vec<_>, Vec<_>) = gradients.into_iter().partition(|(path, _)| is_split(path));
+        let (own, split): (Vec<_>, Vec<_>) = gradients.into_iter().partition(|(path, _)| layout(path) == Layout::Whole);
         let (paths, own): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         let mut made: HashMap<Rc<str>, Array> = paths.into_iter().zip(group.mean(&own)?).collect();
-        for (path, sum) in sums {
-            let size = Array::from_f32(group.size() as f32).as_dtype(sum.dtype())?;
-            made.insert(path, sum.divide(size)?);
+        for (path, gradient) in split {
+            let mean = match layout(&path) {
+                Layout::Flat => gradient.divide(Array::from_f32(group.size() as f32).as_dtype(gradient.dtype())?)?,
+                _ => gradient,
+            };
+            made.insert(path, mean);
         }
         Ok(made)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_bridge::{Aval, Op};
@@ -149,7 +149,7 @@ impl Group {
         self.collective(Op::Sum, x)
     }
 
-    /// The maximum of `x` over all ranks, element by element, replicated.
+    /// The maximum of `x` over all ranks, element by element, replicated: NaN where any rank has NaN.
     ///
     /// Its gradient goes to every rank that has the maximum.
     ///
@@ -157,6 +157,11 @@ impl Group {
     ///
     /// MLX has no memory left.
     pub fn all_max(&self, x: &Array) -> Result<Array> {
+        self.extreme(Op::Max, x)
+    }
+
+    /// As [`all_max`](Self::all_max) where it does not matter what becomes of NaN: engines keep it or lose it by where it is.
+    pub(crate) fn all_max_of_numbers(&self, x: &Array) -> Result<Array> {
         self.collective(Op::Max, x)
     }
 
@@ -166,7 +171,7 @@ impl Group {
     ///
     /// MLX has no memory left.
     pub fn all_min(&self, x: &Array) -> Result<Array> {
-        self.collective(Op::Min, x)
+        self.extreme(Op::Min, x)
     }
 
     /// The `x` of all ranks, joined along `axis` in the order of the ranks, replicated.
@@ -253,6 +258,16 @@ impl Group {
         }
     }
 
+    /// The extreme of all ranks. Engines compare, and what they make of NaN depends on the rank and the place that it is at.
+    fn extreme(&self, op: Op, x: &Array) -> Result<Array> {
+        let found = self.collective(op, x)?;
+        if self.size() == 1 || !x.dtype().is_float() {
+            return Ok(found);
+        }
+        let lost = self.collective(Op::Max, &mlx_rs::stop_gradient(x)?.is_nan()?)?;
+        Ok(ops::select(lost, Array::from_f32(f32::NAN).as_dtype(x.dtype())?, found)?)
+    }
+
     fn collective(&self, op: Op, x: &Array) -> Result<Array> {
         let Some(group) = self.many() else { return Ok(x.clone()) };
         if x.dtype() == Dtype::Bool && matches!(op, Op::Sum | Op::Max | Op::Min) {
@@ -321,7 +336,8 @@ impl<'de> Deserialize<'de> for Group {
 
 impl Hash for Group {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.backend, self.rank(), self.size()).hash(state);
+        // Groups of one rank are equal, whatever they were asked for.
+        self.many().map(|group| (self.backend, group.rank(), group.size())).hash(state);
     }
 }
 
@@ -338,3 +354,19 @@ impl PartialEq for Group {
 }
 
 impl Eq for Group {}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, RandomState};
+
+    use super::*;
+
+    #[test]
+    fn groups_of_one_rank_are_equal_and_hash_equal() {
+        let hasher = RandomState::new();
+        let hash = |group: &Group| hasher.hash_one(group);
+        let asked = Group { members: Members::One, backend: Backend::Ring };
+        assert_eq!(asked, Group::alone());
+        assert_eq!(hash(&asked), hash(&Group::alone()));
+    }
+}

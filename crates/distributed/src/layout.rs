@@ -105,39 +105,61 @@ pub(crate) struct Leaf {
     pub(crate) shape: Vec<i32>,
     /// How the stored array is split that it is a part of.
     pub(crate) split: Option<StoredSplit>,
+    /// Whether every rank has the same of it, as it also has of a factor that is not cut with its sum.
+    pub(crate) alike: bool,
 }
 
 /// The leaves of a model that last, in order: not what adapters drop in a step.
 pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>> {
     let mut leaves = Vec::new();
     for (path, value) in model.values()? {
-        if let Some(split) = value.downcast::<FullySharded>() {
-            let mut wholes = split.arrays().iter();
-            each(&format!("{path}.local"), &path, split.local(), &mut |path, key, _| {
-                let whole = wholes.next().map(|whole| whole.shape.clone()).unwrap_or_default();
-                leaves.push(Leaf { path, key, layout: Layout::Flat, shape: whole, split: None });
-            });
-        } else if let Some(split) = value.downcast::<Sharded>() {
-            let dense = split.part().as_dense().is_some();
-            let whole = value.aval()?.shape;
-            each(&format!("{path}.part"), &path, split.part(), &mut |path, key, array| {
-                leaves.push(if dense {
-                    Leaf { path, key, layout: Layout::Axis(split.axis()), shape: whole.clone(), split: None }
-                } else {
-                    let stored = StoredSplit { axis: split.axis(), shape: whole.clone() };
-                    Leaf { path, key, layout: Layout::Own, shape: array.shape().to_vec(), split: Some(stored) }
-                });
-            });
-        } else {
-            each(&path, &path, &value, &mut |path, key, array| {
-                leaves.push(Leaf { path, key, layout: Layout::Whole, shape: array.shape().to_vec(), split: None });
-            });
-        }
+        list(&path, &path, &value, &mut leaves)?;
     }
     let lasting: BTreeSet<String> =
         model.lasting_leaves(&ParameterFilter::All).into_iter().map(|(path, _)| path).collect();
     leaves.retain(|leaf| lasting.contains(&leaf.path));
     Ok(leaves)
+}
+
+/// Adds the leaves of a value, which may be split itself or have inside what is: an adapter is often beside a split base.
+fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<()> {
+    let add = |leaves: &mut Vec<Leaf>, path: String, key: String, layout, shape: &[i32]| {
+        leaves.push(Leaf { path, key, layout, shape: shape.to_vec(), split: None, alike: layout == Layout::Whole });
+    };
+    let array = match value {
+        Value::Dense(array) => {
+            add(leaves, path.to_owned(), key.to_owned(), Layout::Whole, array.shape());
+            return Ok(());
+        }
+        Value::Implicit(array) => array,
+    };
+    if let Some(split) = value.downcast::<FullySharded>() {
+        let mut wholes = split.arrays().iter();
+        each(&format!("{path}.local"), key, split.local(), &mut |path, key, _| {
+            let whole = wholes.next().map_or(&[][..], |whole| &whole.shape);
+            add(leaves, path, key, Layout::Flat, whole);
+        });
+        return Ok(());
+    }
+    if let Some(split) = value.downcast::<Sharded>() {
+        let dense = split.part().as_dense().is_some();
+        let stored = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
+        let mut number = 0;
+        each(&format!("{path}.part"), key, split.part(), &mut |path, key, array| {
+            if dense {
+                add(leaves, path, key, Layout::Axis(stored.axis), &stored.shape);
+            } else {
+                let (shape, alike) = (array.shape().to_vec(), split.is_shared(number));
+                leaves.push(Leaf { path, key, layout: Layout::Own, shape, split: Some(stored.clone()), alike });
+            }
+            number += 1;
+        });
+        return Ok(());
+    }
+    for (name, child) in array.children() {
+        list(&format!("{path}.{name}"), &format!("{key}.{name}"), &child, leaves)?;
+    }
+    Ok(())
 }
 
 /// Shows each array of a value with its path in the model and that which it has by itself.
@@ -171,5 +193,21 @@ mod tests {
         model.drop_features(Some(&random::key(1).expect("a key"))).expect("drops");
         assert_eq!(model.leaves(&ParameterFilter::All).len(), lasting.len() + 1);
         assert_eq!(paths(&model), lasting);
+    }
+
+    #[test]
+    fn a_base_beside_which_an_adapter_is_lies_as_it_would_without() {
+        use crate::{FullyShard, Shard, Split};
+        let group = Group::alone();
+        let adapted = |split: fn(Model<nn::Linear>, &Group) -> Result<Model<nn::Linear>>| -> Result<Vec<_>> {
+            let model = split(Model::new(nn::Linear::new(32, 32)?)?, &group)?.lora("weight", LoraConfig::default())?;
+            let found = leaves(&model)?.into_iter().filter(|leaf| leaf.path.starts_with("weight.base"));
+            Ok(found.map(|leaf| (leaf.path, leaf.key, leaf.layout)).collect())
+        };
+        let key = "weight.base".to_owned();
+        let found = adapted(|model, group| model.fully_shard("weight", group)).expect("lists");
+        assert_eq!(found, [("weight.base.local".to_owned(), key.clone(), Layout::Flat)]);
+        let found = adapted(|model, group| model.shard("weight", Split::Rows(group))).expect("lists");
+        assert_eq!(found, [("weight.base.part".to_owned(), key, Layout::Axis(1))]);
     }
 }

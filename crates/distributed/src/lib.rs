@@ -10,6 +10,7 @@ extern crate tacit_core as tacit;
 mod agreement;
 mod backend;
 mod checkpoint;
+mod clip;
 mod current;
 mod fully_sharded;
 mod group;

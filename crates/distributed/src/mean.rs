@@ -85,10 +85,16 @@ impl Group {
                 "give one number, such as the count of this rank's rows",
             ));
         }
-        let weight = weight.as_dtype(Dtype::Float32)?.reshape(&[])?;
+        // Its share is as precise as the arrays are.
+        let precise = tree::leaves(tree, Open::Fully)?
+            .iter()
+            .filter_map(Value::as_dense)
+            .any(|array| array.dtype() == Dtype::Float64);
+        let dtype = if precise { Dtype::Float64 } else { Dtype::Float32 };
+        let weight = weight.as_dtype(dtype)?.reshape(&[])?;
         // A part of one, so that no sum is larger than what is in it.
         let share = weight.divide(self.all_sum(&weight)?)?;
-        let counts = share.ne(Array::from_f32(0.0))?;
+        let counts = share.ne(Array::from_f32(0.0).as_dtype(dtype)?)?;
         let weighted = |array: &Array| {
             let zero = Array::from_f32(0.0).as_dtype(array.dtype())?;
             Ok(ops::select(&counts, array.multiply(share.as_dtype(array.dtype())?)?, zero)?)

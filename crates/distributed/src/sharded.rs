@@ -121,6 +121,11 @@ impl Sharded {
         &self.group
     }
 
+    /// Whether every rank has the same leaf of this number.
+    pub(crate) fn is_shared(&self, leaf: usize) -> bool {
+        self.shared.contains(&leaf)
+    }
+
     /// The part as it is computed with: what every rank has of it enters.
     fn own(&self) -> Result<Value> {
         if self.shared.is_empty() {
@@ -130,7 +135,7 @@ impl Sharded {
         tree::map(&self.part, Open::Fully, |leaf| {
             number += 1;
             match &leaf {
-                Value::Dense(array) if self.shared.contains(&(number - 1)) => Ok(self.group.enter(array)?.into()),
+                Value::Dense(array) if self.is_shared(number - 1) => Ok(self.group.enter(array)?.into()),
                 _ => Ok(leaf),
             }
         })

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops, random};
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, QaLora};
+use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, Placed, QaLora};
 use tacit_core::{Error, Result, Value};
 
+use crate::filter::Role;
 use crate::parameters::{in_parameter, listed};
 use crate::{Model, Parameters, Pattern};
 
@@ -120,21 +121,18 @@ impl<M: ModuleParameters> Model<M> {
     /// mode (`training_mode(false)`), nothing is dropped.
     ///
     /// A training step draws a key of its own, such as by `mlx_rs::random::split`. The keys are leaves of the model, so that
-    /// under `compile` another one takes no retrace. They are of a step, and files do not have them.
+    /// under `compile` another one takes no retrace. They are of a step, and files do not have them. An adapter may be within
+    /// another array, such as a stack of experts.
     ///
     /// # Errors
     ///
-    /// It is no key.
+    /// It is no key, or an adapter with dropout was split over ranks with its base: each would drop features of its own part.
     pub fn drop_features(&mut self, key: Option<&Array>) -> Result<()> {
         let mut made = Parameters::new();
-        for (path, value) in self.adapters()? {
-            let Some(adapter) = value.family::<dyn Adapter>().filter(|adapter| adapter.dropout() > 0.0) else {
-                continue;
-            };
-            // Each adapter has its own part of the key, whichever others there are.
-            let own = key.map(|key| Ok::<_, Error>(key.add(own_key(seed_of(0, &path))?)?)).transpose()?;
-            let made_here = adapter.with_key(own).map_err(|error| in_parameter(&path, &error))?;
-            made.insert(path, made_here.into());
+        for (path, value) in self.values()? {
+            if let Some(dropping) = dropping(&path, &value, key, None).map_err(|error| in_parameter(&path, &error))? {
+                made.insert(path, dropping);
+            }
         }
         self.assign(made, crate::Missing::Keep)
     }
@@ -199,6 +197,43 @@ fn with_dropout(sum: &Value, p: f32, key: &Array) -> Result<Value> {
         Some(adapter) => Ok(adapter.with_key(None)?.into()),
         None => Ok(dropped),
     }
+}
+
+/// The value in which adapters with dropout have their parts of a key; nothing where it stays as it is. `split` is what is
+/// around it that lies on several ranks.
+fn dropping(path: &str, value: &Value, key: Option<&Array>, split: Option<&Value>) -> Result<Option<Value>> {
+    let Value::Implicit(array) = value else { return Ok(None) };
+    if let Some(adapter) = value.family::<dyn Adapter>() {
+        if adapter.dropout() == 0.0 || key.is_none() && !has_chosen(value) {
+            return Ok(None);
+        }
+        if let Some(split) = split {
+            return Err(Error::invalid(
+                format!("{split} was split over ranks with an adapter in it that drops features"),
+                "split the base first and adapt it then, or adapt without dropout",
+            ));
+        }
+        // Each adapter has its own part of the key, whichever others there are.
+        let own = key.map(|key| Ok::<_, Error>(key.add(own_key(seed_of(0, path))?)?)).transpose()?;
+        return Ok(Some(adapter.with_key(own)?.into()));
+    }
+    let split = split.or_else(|| array.family::<dyn Placed>().map(|_| value));
+    let (mut children, mut changed) = (Vec::new(), false);
+    for (name, child) in array.children() {
+        let made = dropping(&format!("{path}.{name}"), &child, key, split)?;
+        changed |= made.is_some();
+        children.push(made.unwrap_or(child));
+    }
+    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(None) }
+}
+
+/// Whether an adapter has a key by which it drops features.
+fn has_chosen(adapter: &Value) -> bool {
+    let Value::Implicit(array) = adapter else { return false };
+    array.children().into_iter().any(|(name, child)| match child {
+        Value::Dense(_) => Role::of_child(&**array, name, None) == Role::Choice,
+        Value::Implicit(_) => has_chosen(&child),
+    })
 }
 
 fn own_key(seed: u64) -> Result<Array> {

@@ -10,7 +10,7 @@ mod early_stopping;
 mod schedule;
 
 pub use accumulated::Accumulated;
-pub use clip::clip_by_norm;
+pub use clip::{HeldTogether, clip_by_norm, clip_by_norm_over};
 pub use cross_entropy::{chunked_cross_entropy, cross_entropy};
 pub use early_stopping::{EarlyStopping, Verdict};
 pub use schedule::Schedule;

@@ -25,7 +25,14 @@ fn wholes() -> Vec<(Leaf, Array)> {
         let inner = if layout == Layout::Flat { ".local" } else { "" };
         let path = format!("{name}{inner}");
         (
-            Leaf { path, key: name.to_owned(), layout, shape: shape.to_vec(), split: None },
+            Leaf {
+                path,
+                key: name.to_owned(),
+                layout,
+                shape: shape.to_vec(),
+                split: None,
+                alike: layout == Layout::Whole,
+            },
             large.as_dtype(dtype).expect("casts"),
         )
     };

@@ -66,9 +66,9 @@ pub fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Resul
     })
 }
 
-/// The largest of each row, of which no gradient is taken.
+/// The largest of each row, of which no gradient is taken. That of a row with NaN may be any: its exponentials have NaN.
 fn largest(x: &Sharded, part: &Array) -> Result<Array> {
-    x.group.all_max(&mlx_rs::stop_gradient(part)?.max_axis(-1, true)?)
+    x.group.all_max_of_numbers(&mlx_rs::stop_gradient(part)?.max_axis(-1, true)?)
 }
 
 /// The exponentials of the own elements above `from`, and their sum over the ranks.
@@ -99,7 +99,12 @@ pub fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<
     let shape = &made[0].shape;
     implicit(x.own()?, |part| {
         // A place has no gradient, and an index that had one could not be taken.
-        let part = mlx_rs::stop_gradient(&part)?;
+        let mut part = mlx_rs::stop_gradient(&part)?;
+        if x.group.rank() > 0 && part.dtype().is_float() {
+            // MLX passes over NaN but where a row begins with it, and rows do not begin here.
+            let worst = if least { f32::INFINITY } else { f32::NEG_INFINITY };
+            part = ops::select(part.is_nan()?, Array::from_f32(worst).as_dtype(part.dtype())?, &part)?;
+        }
         let own = found(&part)?;
         let extremes = x.group.all_gather(&part.take_along_axis(&own, axis)?, axis)?;
         let offset = Array::from_int(x.group.rank() as i32 * part.dim(axis)).as_dtype(own.dtype())?;

@@ -89,21 +89,11 @@ pub fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
         And::NAME => x.group.all_min(&reduce(&part)?),
         Max::NAME | Min::NAME => {
             let found = reduce(&mlx_rs::stop_gradient(&part)?)?;
-            let found = extreme(x, &found, op.name() == Max::NAME)?;
+            let found = if op.name() == Max::NAME { x.group.all_max(&found) } else { x.group.all_min(&found) }?;
             shared_by_ties(x, &part, &found, &axes)
         }
         _ => Err(Error::decline("ranks share no products of their elements")),
     })
-}
-
-/// The greatest or least of the ranks' own, NaN where that of a rank is, whichever rank that is.
-fn extreme(x: &Sharded, own: &Array, greatest: bool) -> Result<Array> {
-    let found = if greatest { x.group.all_max(own) } else { x.group.all_min(own) }?;
-    if !own.dtype().is_float() {
-        return Ok(found);
-    }
-    let lost = x.group.all_max(&own.is_nan()?.as_dtype(Dtype::Float32)?)?.gt(Array::from_f32(0.0))?;
-    Ok(ops::select(lost, Array::from_f32(f32::NAN).as_dtype(own.dtype())?, found)?)
 }
 
 /// The extreme, with the gradient that MLX has for it: all elements that have it, on all ranks, share it.
@@ -113,9 +103,10 @@ fn shared_by_ties(x: &Sharded, part: &Array, found: &Array, axes: &[i32]) -> Res
     }
     let at = part.eq(found)?;
     let ties = x.group.all_sum(&at.as_dtype(Dtype::Float32)?.sum_axes(axes, true)?)?;
-    // Zero, but for its gradient; the difference of an infinity and itself would be no number.
-    let zero = part.subtract(mlx_rs::stop_gradient(part)?)?;
-    let zero = ops::select(at.logical_and(part.is_finite()?)?, zero, Array::from_int(0).as_dtype(part.dtype())?)?;
-    let zero = zero.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
-    Ok(found.add(x.group.all_sum(&zero)?)?)
+    // Zero, but for its gradient. The difference of an infinity and itself would be no number; what has an infinity added is
+    // the same infinity.
+    let own = ops::select(part.is_finite()?, part.subtract(mlx_rs::stop_gradient(part)?)?, part)?;
+    let own = ops::select(at, own, Array::from_int(0).as_dtype(part.dtype())?)?;
+    let own = own.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
+    Ok(found.add(x.group.all_sum(&own)?)?)
 }

@@ -1,14 +1,15 @@
 //! What ranks draw by chance: apart, or alike.
 
 use mlx_rs::module::Module;
-use mlx_rs::{nn, ops, random};
+use mlx_rs::{Array, nn, ops, random};
 use tacit_core::{Error, Result};
-use tacit_distributed::{Group, Shard, Split};
-use tacit_nn::Model;
+use tacit_distributed::{FullyShard, Group, Shard, Split};
+use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
 use crate::case::Case;
 
-pub(crate) const CASES: &[Case] = &[Case::new("dropped_features", dropped_features)];
+pub(crate) const CASES: &[Case] =
+    &[Case::new("dropped_features", dropped_features), Case::new("adapters_that_drop", adapters_that_drop)];
 
 /// Ranks draw other numbers until a model is split among them, which computes one result: then they drop the same features.
 fn dropped_features(group: &Group) -> Result<()> {
@@ -34,5 +35,32 @@ fn dropped_features(group: &Group) -> Result<()> {
     let keys = group.all_gather(&own.as_array().reshape(&[1, 2])?, 0)?;
     let keys: std::collections::BTreeSet<Vec<u32>> = keys.as_slice::<u32>().chunks(2).map(<[u32]>::to_vec).collect();
     assert_eq!(keys.len(), group.size());
+    Ok(())
+}
+
+/// An adapter beside a split base drops features; one that was split with its base would drop nothing, and says so.
+fn adapters_that_drop(group: &Group) -> Result<()> {
+    type Linear = Model<nn::Linear>;
+    let columns = |model: Linear| model.shard("weight", Split::Columns(group));
+    let fully = |model: Linear| model.fully_shard("weight", group);
+    let adapted = |model: Linear| model.lora("weight", LoraConfig { rank: 2, dropout: 0.5, ..LoraConfig::default() });
+    let model = || Model::new(nn::Linear::new(8, 8)?);
+    let x = ops::ones::<f32>(&[4, 8])?;
+    let key = random::key(5)?;
+    for mut model in [adapted(columns(model()?)?)?, adapted(fully(model()?)?)?] {
+        let ones = |(path, array): (String, &Array)| Ok((path, ops::ones::<f32>(array.shape())?));
+        let leaves = model.leaves(&ParameterFilter::Lora).into_iter().map(ones).collect::<Result<Vec<_>>>()?;
+        model.set_leaves(leaves)?;
+        let all = model.forward(&x)?;
+        model.drop_features(Some(&key))?;
+        assert!(!model.forward(&x)?.eq(&all)?.all(None)?.item_exact::<bool>(), "nothing is dropped");
+    }
+    for (mut model, name) in [(columns(adapted(model()?)?)?, "Sharded"), (fully(adapted(model()?)?)?, "FullySharded")] {
+        model.drop_features(None)?;
+        let error = model.drop_features(Some(&key)).expect_err("it would drop nothing").to_string();
+        let words = "was split over ranks with an adapter in it that drops features";
+        let help = "help: split the base first and adapt it then, or adapt without dropout";
+        assert_eq!(error, format!("the parameter weight: {name}(f32[8,8]) {words}\n{help}"));
+    }
     Ok(())
 }

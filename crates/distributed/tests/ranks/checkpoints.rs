@@ -69,7 +69,7 @@ struct Divided {
     batches: bool,
 }
 
-const DIVIDED: [Divided; 6] = [
+const DIVIDED: [Divided; 7] = [
     Divided { name: "data", model: |_| layers(), batches: true },
     Divided { name: "columns", model: |group| layers()?.shard("layers.0.*", Split::Columns(group)), batches: false },
     Divided {
@@ -82,6 +82,7 @@ const DIVIDED: [Divided; 6] = [
     Divided { name: "fully", model: |group| layers()?.fully_shard("*", group), batches: true },
     Divided { name: "one layer fully", model: |group| layers()?.fully_shard("layers.0.*", group), batches: true },
     Divided { name: "adapters over parts of a format", model: adapters, batches: false },
+    Divided { name: "parts under adapters", model: adapted_parts, batches: false },
 ];
 
 fn adapters(group: &Group) -> Result<Layers> {
@@ -89,6 +90,13 @@ fn adapters(group: &Group) -> Result<Layers> {
     let model =
         layers()?.quantize("layers.2.weight", Nf4 { block: 32, double: false })?.lora("layers.2.weight", config)?;
     filled(model)?.shard("layers.2.weight", Split::Columns(group))
+}
+
+fn adapted_parts(group: &Group) -> Result<Layers> {
+    let config = LoraConfig { rank: 2, ..LoraConfig::default() };
+    let model = layers()?.quantize("layers.0.weight", Nf4 { block: 32, double: false })?;
+    let model = model.shard("layers.0.weight", Split::Columns(group))?.fully_shard("layers.2.weight", group)?;
+    filled(model.lora("layers.*.weight", config)?)
 }
 
 /// Takes a step and evaluates nothing.
@@ -337,16 +345,20 @@ fn of_adapters_of_another_scale(group: &Group) -> Result<()> {
 /// Parts of a flat format have one shape, whichever axis they were split along.
 fn of_stored_arrays_that_are_split_otherwise(group: &Group) -> Result<()> {
     let folder = folder("otherwise");
-    let model = |split: Split<'_>| {
+    let model = |split: Split<'_>, adapted: bool| {
         let linear = Model::new(nn::Linear::new(256, 256)?)?;
-        linear.quantize("weight", Nf4 { block: 64, double: false })?.shard("weight", split)
+        let model = linear.quantize("weight", Nf4 { block: 64, double: false })?.shard("weight", split)?;
+        if adapted { model.lora("weight", LoraConfig { rank: 2, ..LoraConfig::default() }) } else { Ok(model) }
     };
-    save_run(&folder, &Training::new(1), &model(Split::Columns(group))?, group)?;
-    let mut same = model(Split::Columns(group))?;
-    load_run(&folder, &same, group)?.restore_model(&mut same)?;
-    let found = refused(load_run(&folder, &model(Split::Rows(group))?, group).map(drop), &folder);
-    let reason = "the leaf is a part of [256, 256] along axis 0, and in the model a part of [256, 256] along axis 1";
-    let help = "help: load it on as many ranks as saved it, split alike";
-    assert_eq!(found, format!("FOLDER/run.safetensors: weight.codes: {reason}\n{help}"));
+    for (adapted, leaf) in [(false, "weight.codes"), (true, "weight.base.codes")] {
+        save_run(&folder, &Training::new(1), &model(Split::Columns(group), adapted)?, group)?;
+        let mut same = model(Split::Columns(group), adapted)?;
+        load_run(&folder, &same, group)?.restore_model(&mut same)?;
+        let found = refused(load_run(&folder, &model(Split::Rows(group), adapted)?, group).map(drop), &folder);
+        let reason =
+            "the leaf is a part of [256, 256] along axis 0, and in the model a part of [256, 256] along axis 1";
+        let help = "help: load it on as many ranks as saved it, split alike";
+        assert_eq!(found, format!("FOLDER/run.safetensors: {leaf}: {reason}\n{help}"));
+    }
     Ok(())
 }

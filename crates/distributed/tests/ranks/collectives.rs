@@ -9,6 +9,7 @@ use crate::case::{Apart, Case};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("values", values),
+    Case::new("extremes_of_nan", extremes_of_nan),
     Case::new("gradients", gradients),
     Case::new("entering", entering),
     Case::new("tangents", tangents),
@@ -148,6 +149,27 @@ fn values(group: &Group) -> Result<()> {
     let all = of_all(group, &[8, 6], Float32)?;
     let turned: Vec<Array> = all.iter().map(Array::t).collect();
     assert_equal(&group.all_sum(&turned[group.rank()])?, &(TRIALS[0].plain)(&turned, 0)?, "all_sum of a view")
+}
+
+/// NaN is the extreme wherever it is: on any rank, in a place that is compared by itself or with others at once.
+fn extremes_of_nan(group: &Group) -> Result<()> {
+    for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+        for (holder, size) in (0..group.size()).flat_map(|rank| [1, 3, 8, 1000].map(|size| (rank, size))) {
+            for at in [0, size / 2, size - 1] {
+                let number = |place| if (group.rank(), place) == (holder, at) { f32::NAN } else { group.rank() as f32 };
+                let own: Vec<f32> = (0..size).map(number).collect();
+                let own = Array::from_slice(&own, &[size as i32]).as_dtype(dtype)?;
+                for (found, other) in [(group.all_max(&own)?, group.size() as f32 - 1.0), (group.all_min(&own)?, 0.0)] {
+                    let found = found.as_dtype(Dtype::Float32)?;
+                    for (place, found) in found.as_slice::<f32>().iter().enumerate() {
+                        let right = if place == at { found.is_nan() } else { *found == other };
+                        assert!(right, "{found} at {place}, with NaN at {at} of rank {holder}, in {dtype:?}");
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 const SHAPE: [i32; 2] = [4, 3];

@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
-use mlx_rs::module::Module;
+use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{AdamW, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random, transforms};
 use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
-use tacit_distributed::{FullyShard, FullySharded, Group};
-use tacit_nn::{Model, ParameterFilter};
+use tacit_distributed::{FullyShard, FullySharded, Group, Shard, Split};
+use tacit_nn::training::clip_by_norm;
+use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
 use crate::case::Case;
 
@@ -18,6 +19,9 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("parts", parts),
     Case::new("traffic", traffic),
     Case::new("training", training),
+    Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
+    Case::new("means_of_a_base_under_an_adapter", means_of_a_base_under_an_adapter),
+    Case::new("norms_of_parts", norms_of_parts),
 ];
 
 fn normal(seed: u64, shape: &[i32]) -> Array {
@@ -137,10 +141,10 @@ fn traffic(group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// The same model at each call and on each rank.
-fn model() -> Result<Model<nn::Sequential>> {
+/// The same model at each call and on each rank, of so many hidden features.
+fn model(hidden: i32) -> Result<Model<nn::Sequential>> {
     let layers =
-        nn::Sequential::new().append(nn::Linear::new(16, 33)?).append(nn::Relu).append(nn::Linear::new(33, 4)?);
+        nn::Sequential::new().append(nn::Linear::new(16, hidden)?).append(nn::Relu).append(nn::Linear::new(hidden, 4)?);
     let mut model = Model::new(layers)?;
     let leaves = model.leaves(&ParameterFilter::All).into_iter().zip(60..);
     let leaves: Vec<_> = leaves.map(|((path, array), seed)| (path, normal(seed, array.shape()))).collect();
@@ -155,8 +159,8 @@ fn loss(model: &mut Model<nn::Sequential>, (x, y): (Array, Array)) -> Result<Arr
 /// Steps on parts, each rank with its share of the batch, are the steps of one process on all of it.
 fn training(group: &Group) -> Result<()> {
     let size = group.size() as i32;
-    let mut whole = model()?;
-    let mut split = model()?.fully_shard("layers.*.weight", group)?;
+    let mut whole = model(33)?;
+    let mut split = model(33)?.fully_shard("layers.*.weight", group)?;
     let (mut one, mut many) = (AdamW::new(1e-2), AdamW::new(1e-2));
     for step in 0..10 {
         let (x, y) = (normal(20 + step, &[8, 16]), normal(40 + step, &[8, 4]));
@@ -177,5 +181,86 @@ fn training(group: &Group) -> Result<()> {
     }
     let state: &(Array, Array) = &many.state[&Rc::from("layers.0.weight.local")];
     assert_eq!(state.0.shape(), [(16 * 33 + size - 1) / size]);
+    Ok(())
+}
+
+/// Gradients by leaf against those of the whole model: parts are joined as they lie.
+fn assert_gradients(found: &FlattenedModuleParam, expected: &FlattenedModuleParam, group: &Group) -> Result<()> {
+    let mut paths: Vec<&Rc<str>> = found.keys().collect();
+    paths.sort_unstable();
+    assert_eq!(paths.len(), expected.len());
+    for path in paths {
+        let gradient = &found[path];
+        let (name, whole) = if let Some(name) = path.strip_suffix(".part") {
+            (name, group.all_gather(gradient, 0)?)
+        } else if let Some(name) = path.strip_suffix(".local") {
+            (name, group.gather_parts(gradient)?)
+        } else {
+            (&**path, gradient.clone())
+        };
+        close(&whole.reshape(expected[name].shape())?, &expected[name], 1e-4);
+    }
+    Ok(())
+}
+
+/// Parts along an axis are of other elements on each rank: there is nothing to take the mean of.
+fn means_of_what_is_split_otherwise(group: &Group) -> Result<()> {
+    // What is split otherwise is gathered for the product.
+    let _allow = Policy::Allow.scope();
+    let batch = || (normal(20, &[8, 16]), normal(40, &[8, 4]));
+    let mut whole = model(32)?;
+    let mut split = model(32)?.shard("layers.0.*", Split::Columns(group))?.fully_shard("layers.2.weight", group)?;
+    let (_, expected) = whole.value_and_grad(ParameterFilter::default(), batch(), loss)?;
+    let (_, found) = split.value_and_grad(ParameterFilter::default(), batch(), loss)?;
+    assert_gradients(&split.mean_gradients(found, group)?, &expected, group)
+}
+
+/// What an adapter is beside is found in it, however deep.
+fn means_of_a_base_under_an_adapter(group: &Group) -> Result<()> {
+    let mut whole = Model::new(nn::Linear::new(8, 8)?)?;
+    whole.set_leaves([("weight".to_owned(), normal(1, &[8, 8])), ("bias".to_owned(), normal(2, &[8]))])?;
+    let adapted = |model: Model<nn::Linear>| -> Result<Model<nn::Linear>> {
+        let mut model = model.lora("weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+        model.set_leaves([("weight.a".to_owned(), normal(3, &[2, 8])), ("weight.b".to_owned(), normal(4, &[8, 2]))])?;
+        Ok(model)
+    };
+    let loss =
+        |model: &mut Model<nn::Linear>, x: Array| -> Result<Array> { Ok(model.forward(&x)?.square()?.mean(None)?) };
+    let mut split = adapted(whole.clone().fully_shard("weight", group)?)?;
+    let x = normal(10, &[8, 8]);
+    let own = x.split_equal(group.size() as i32, 0)?.swap_remove(group.rank());
+    let (_, expected) = adapted(whole)?.value_and_grad(ParameterFilter::All, x, loss)?;
+    let (_, found) = split.value_and_grad(ParameterFilter::All, own, loss)?;
+    assert_gradients(&split.mean_gradients(found, group)?, &expected, group)
+}
+
+/// Parts count on every rank, and what all ranks have once, also within a part; each rank clips alike.
+fn norms_of_parts(group: &Group) -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let adapted = || -> Result<Model<nn::Sequential>> {
+        let mut model = model(32)?.lora("layers.0.weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+        model.set_leaves([("layers.0.weight.b".to_owned(), normal(4, &[32, 2]))])?;
+        Ok(model)
+    };
+    let batch = || (normal(20, &[8, 16]), normal(40, &[8, 4]));
+    let gradients = |model: &mut Model<nn::Sequential>| -> Result<FlattenedModuleParam> {
+        let (_, gradients) = model.value_and_grad(ParameterFilter::All, batch(), loss)?;
+        model.mean_gradients(gradients, group)
+    };
+    let mut whole = adapted()?;
+    let expected = gradients(&mut whole)?;
+    let split = adapted()?.shard("layers.0.*", Split::Columns(group))?.fully_shard("layers.2.weight", group)?;
+    let rows = adapted()?.shard("layers.2.weight", Split::Rows(group))?;
+    for mut split in [split, rows] {
+        let found = gradients(&mut split)?;
+        for max in [0.1, 1e9] {
+            let (expected, norm) = clip_by_norm(expected.clone(), max)?;
+            let (clipped, found) = group.clip_by_norm(&split, found.clone(), max)?;
+            close(&found.divide(&norm)?, &Array::from_f32(1.0), 1e-5);
+            let bias = "layers.2.bias";
+            close(&clipped[bias], &expected[bias], 1e-5);
+            assert!(group.all_max(&clipped[bias])?.eq_exact(&group.all_min(&clipped[bias])?)?);
+        }
+    }
     Ok(())
 }

@@ -75,6 +75,11 @@ fn means_by_weight(group: &Group) -> Result<()> {
     let (x, weight) = if is_last { (f32::NAN, 0) } else { (2.0, 5) };
     let found = group.weighted_mean(&Array::from_f32(x), &Array::from_int(weight))?;
     assert_equal(&found, &Array::from_f32(2.0), "without the last rank")?;
+    // The shares of a mean in double precision are as precise.
+    let one = Array::from_f32(1.0).as_dtype(Dtype::Float64)?;
+    let mean = group.weighted_mean(&one, &Array::from_int(1 + group.rank() as i32))?;
+    mean.eval()?;
+    assert!((mean.as_slice::<f64>()[0] - 1.0).abs() < 1e-15, "{mean:?}");
     let none = group.weighted_mean(&Array::from_f32(2.0), &Array::from_int(0))?;
     assert!(none.item_exact::<f32>().is_nan(), "{none}");
     let refused = |weight: Array| group.weighted_mean(&mean, &weight).expect_err("is no weight").to_string();

@@ -1,5 +1,7 @@
 //! Gradients of a bounded norm.
 
+use std::rc::Rc;
+
 use mlx_rs::module::FlattenedModuleParam;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result};
@@ -8,7 +10,8 @@ use tacit_core::{Error, Result};
 ///
 /// The norm is that of all gradients together, with sums in `f32`; each gradient keeps its dtype. Nothing is evaluated, so a
 /// compiled step may clip, which it cannot by `clip_grad_norm` of mlx-rs. Where a gradient is NaN or infinite all of them become NaN.
-/// On several ranks that hold parts of the gradients the norm is that of the parts here.
+/// Where ranks hold parts of the gradients, the norm would be that of the parts here, another one on each rank: take
+/// `Group::clip_by_norm` there, or [`clip_by_norm_over`].
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -28,6 +31,56 @@ use tacit_core::{Error, Result};
 ///
 /// `max` is not above 0, or MLX fails.
 pub fn clip_by_norm(gradients: FlattenedModuleParam, max: f32) -> Result<(FlattenedModuleParam, Array)> {
+    clip_by_norm_over(gradients, max, &OneProcess)
+}
+
+/// Processes that hold gradients together, as [`clip_by_norm_over`] asks them.
+pub trait HeldTogether {
+    /// Whether the gradient of a path is a part that no other process has. Every process has the same of all others.
+    fn is_part(&self, path: &str) -> bool;
+
+    /// The sum over the processes of a number that each has.
+    ///
+    /// # Errors
+    ///
+    /// MLX fails.
+    fn sum(&self, own: &Array) -> Result<Array>;
+
+    /// The greatest of the numbers of the processes.
+    ///
+    /// # Errors
+    ///
+    /// MLX fails.
+    fn greatest(&self, own: &Array) -> Result<Array>;
+}
+
+struct OneProcess;
+
+impl HeldTogether for OneProcess {
+    fn is_part(&self, _path: &str) -> bool {
+        false
+    }
+
+    fn sum(&self, own: &Array) -> Result<Array> {
+        Ok(own.clone())
+    }
+
+    fn greatest(&self, own: &Array) -> Result<Array> {
+        Ok(own.clone())
+    }
+}
+
+/// As [`clip_by_norm`] by the norm of all that the processes hold together, so that each of them scales alike: every part
+/// counts, and what all of them have counts once.
+///
+/// # Errors
+///
+/// As for [`clip_by_norm`].
+pub fn clip_by_norm_over(
+    gradients: FlattenedModuleParam,
+    max: f32,
+    processes: &impl HeldTogether,
+) -> Result<(FlattenedModuleParam, Array)> {
     if max.is_nan() || max <= 0.0 {
         return Err(Error::invalid(
             format!("gradients are not clipped to the norm {max}"),
@@ -37,16 +90,25 @@ pub fn clip_by_norm(gradients: FlattenedModuleParam, max: f32) -> Result<(Flatte
     // The order of a map is another one in each process, and so would the rounding of the sum be.
     let mut paths: Vec<_> = gradients.keys().cloned().collect();
     paths.sort_unstable();
+    let (parts, alike): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| processes.is_part(path));
     // Relative to the greatest magnitude, whose square may be no `f32`.
     let (zero, one) = (Array::from_f32(0.0), Array::from_f32(1.0));
     let mut greatest = zero.clone();
-    for path in paths.iter().filter(|path| gradients[*path].size() > 0) {
+    for path in alike.iter().chain(&parts).filter(|path| gradients[*path].size() > 0) {
         greatest = ops::maximum(greatest, gradients[path].as_dtype(Dtype::Float32)?.abs()?.max(None)?)?;
     }
+    if !parts.is_empty() {
+        greatest = processes.greatest(&greatest)?;
+    }
     let unit = ops::select(greatest.gt(&zero)?, &greatest, &one)?;
-    let mut squares = zero;
-    for path in &paths {
-        squares = squares.add(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)?;
+    let sum_of_squares = |paths: &[Rc<str>]| -> Result<Array> {
+        paths.iter().try_fold(zero.clone(), |sum, path| {
+            Ok(sum.add(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)?)
+        })
+    };
+    let mut squares = sum_of_squares(&alike)?;
+    if !parts.is_empty() {
+        squares = squares.add(processes.sum(&sum_of_squares(&parts)?)?)?;
     }
     let relative = squares.sqrt()?;
     let norm = relative.multiply(&unit)?;

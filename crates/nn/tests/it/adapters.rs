@@ -7,8 +7,9 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random};
 use tacit_arrays::format::{Affine, Nf4};
+use tacit_arrays::{Adapter, Concat, Lora};
 use tacit_core::compile::CompileOptions;
-use tacit_core::{Counters, Policy, Result, compile_with_state};
+use tacit_core::{Counters, Policy, Result, Value, compile_with_state};
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
 
 use crate::types::{check, normal, numbers};
@@ -117,6 +118,34 @@ fn each_parameter_has_an_adapter_of_its_own() -> Result<()> {
         layers.2.weight.b [4, 8]
         layers.2.weight.m [4]"#]]
     .assert_eq(&leaves.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn adapters_within_another_array_drop_features_of_their_own() -> Result<()> {
+    let lora = |seed: u64| -> Result<Value> {
+        let lora = Lora::new(normal(seed, &[4, 8]), normal(7, &[2, 8]), normal(8, &[4, 2]), 1.0)?;
+        Ok(Adapter::with_key(&lora.with_dropout(0.5, random::key(0)?)?, None)?.into())
+    };
+    let mut model = Model::new(nn::Linear::new(8, 8)?)?;
+    let joined = Value::from(Concat::new(vec![lora(1)?, lora(2)?], 0)?);
+    model.replace("weight", |_, _| Ok(Some(joined.clone())))?;
+    let mut keyed = |key: Option<&Array>| -> Result<Vec<f32>> {
+        model.drop_features(key)?;
+        Ok(numbers(&model.forward(&normal(3, &[64, 8]))?))
+    };
+    let still = keyed(None)?;
+    let first = keyed(Some(&random::key(1)?))?;
+    assert_ne!(first, still);
+    assert_eq!(keyed(Some(&random::key(1)?))?, first);
+    // The change of both is the same but for what each drops.
+    let change = |from: usize| -> Vec<f32> {
+        let rows = first.chunks(8).zip(still.chunks(8));
+        rows.flat_map(|(first, still)| (from..from + 4).map(|at| first[at] - still[at]).collect::<Vec<_>>()).collect()
+    };
+    assert!(change(0).iter().zip(change(4)).any(|(a, b)| (a - b).abs() > 1e-2));
+    assert_eq!(keyed(None)?, still);
+    assert!(model.leaves(&ParameterFilter::All).iter().all(|(path, _)| !path.ends_with(".key")));
     Ok(())
 }
 

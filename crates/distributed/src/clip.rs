@@ -1,0 +1,73 @@
+//! Gradients of a bounded norm, where ranks hold parts of them.
+
+use std::collections::BTreeSet;
+
+use mlx_rs::Array;
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use tacit_core::Result;
+use tacit_nn::Model;
+use tacit_nn::training::{HeldTogether, clip_by_norm_over};
+
+use crate::Group;
+use crate::layout::leaves;
+
+impl Group {
+    /// As [`clip_by_norm`](tacit_nn::training::clip_by_norm) of a model's gradients, by the norm of what all ranks hold of them
+    /// together: parts of [`Sharded`](crate::Sharded) and [`FullySharded`](crate::FullySharded) parameters count on every rank, and
+    /// what every rank has counts once. So all ranks have one norm and scale alike.
+    ///
+    /// The gradients are those of the step: where each rank has a batch of its own, their
+    /// [means](crate::FullyShard::mean_gradients).
+    ///
+    /// ```
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_distributed::{FullyShard, Group};
+    /// use tacit_nn::{Model, ParameterFilter};
+    ///
+    /// # fn main() -> tacit_core::Result<()> {
+    /// let group = Group::init()?;
+    /// let mut model = Model::new(nn::Linear::new(8, 8)?)?.fully_shard("weight", &group)?;
+    /// let x = ops::ones::<f32>(&[2, 8])?;
+    /// let step = model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.sum(None));
+    /// let gradients = model.mean_gradients(step?.1, &group)?;
+    /// let (gradients, norm) = group.clip_by_norm(&model, gradients, 1e-3)?;
+    /// assert!(norm.item_exact::<f32>() > 1e-3);
+    /// assert!((group.clip_by_norm(&model, gradients, 1.0)?.1.item_exact::<f32>() - 1e-3).abs() < 1e-6);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `max` is not above 0, or MLX fails.
+    pub fn clip_by_norm<M: ModuleParameters>(
+        &self,
+        model: &Model<M>,
+        gradients: FlattenedModuleParam,
+        max: f32,
+    ) -> Result<(FlattenedModuleParam, Array)> {
+        let parts = leaves(model)?.into_iter().filter(|leaf| !leaf.alike).map(|leaf| leaf.path).collect();
+        clip_by_norm_over(gradients, max, &OverRanks { group: self, parts })
+    }
+}
+
+struct OverRanks<'g> {
+    group: &'g Group,
+    /// The paths of what each rank has of its own.
+    parts: BTreeSet<String>,
+}
+
+impl HeldTogether for OverRanks<'_> {
+    fn is_part(&self, path: &str) -> bool {
+        self.parts.contains(path)
+    }
+
+    fn sum(&self, own: &Array) -> Result<Array> {
+        self.group.all_sum(own)
+    }
+
+    fn greatest(&self, own: &Array) -> Result<Array> {
+        self.group.all_max(own)
+    }
+}
