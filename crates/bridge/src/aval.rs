@@ -32,16 +32,16 @@ impl Aval {
         Self { shape: shape.to_vec(), dtype }
     }
 
-    /// The number of elements.
+    /// The number of elements; the greatest that there is where an aval that was read has more.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.shape.iter().map(|&extent| extent as usize).product()
+        self.shape.iter().fold(1, |size: usize, &extent| size.saturating_mul(extent as usize))
     }
 
     /// The bytes of a dense array of this aval.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.size() * item_size(self.dtype)
+        self.size().saturating_mul(item_size(self.dtype))
     }
 
     /// The bytes of a dense array of this aval, for one that was read and may be of any extents: none where they are more

@@ -84,10 +84,11 @@ pub fn save_run<M: ModuleParameters>(
         let kinds = model.leaf_kinds(&ParameterFilter::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
         let pieces =
             pieces::of(run, &known, &model.lasting_leaves(&ParameterFilter::All).into_iter().collect(), place.size)?;
-        Ok((pieces, kinds))
+        let fingerprints = pieces::fingerprints(run, &kinds, &pieces)?;
+        Ok((pieces, kinds, fingerprints))
     });
-    let (pieces, kinds) = ranks::all_went(group, taken_apart, "take apart what it saves")?;
-    ranks::agree(group, pieces::fingerprint(&pieces))?;
+    let (pieces, kinds, fingerprints) = ranks::all_went(group, taken_apart, "take apart what it saves")?;
+    ranks::agree(group, &fingerprints)?;
     let digests = eval(pieces.iter().map(|piece| &piece.array))
         .map_err(Into::into)
         .and_then(|()| pieces::digests(&pieces, place.size));
@@ -121,7 +122,8 @@ pub fn save_run<M: ModuleParameters>(
 /// There is no such run, or a file of it is not as it was written; the model has leaves that were not saved, or of other
 /// shapes; the ranks find different saves. The number of ranks is another one, and a parameter is a part of a stored array
 /// ([`Sharded`](crate::Sharded) in a format), or an optimizer's state was another on each rank, such as the rows and columns of
-/// Adafactor for parts of a weight.
+/// Adafactor for parts of a weight. Adafactor has these of a matrix that is whole or split along an axis, and none of one that
+/// is fully sharded: its state does not go from the one to the other.
 pub fn load_run<M: ModuleParameters>(folder: impl AsRef<Path>, model: &Model<M>, group: &Group) -> Result<Training> {
     let run = leaves(model).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
     let (run, id) = ranks::all_went(group, run, "load its part of the checkpoint")?;

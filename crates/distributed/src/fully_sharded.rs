@@ -213,9 +213,14 @@ impl Materialize for FullySharded {
     fn check(&self) -> Result<()> {
         check_whole(&self.local)?;
         let (_, parts) = self.recipe()?;
-        let expected =
-            self.arrays.iter().map(|aval| Aval::new(&[part_size(aval, self.group.size()) as i32], aval.dtype));
-        if parts.len() == self.arrays.len() && parts.iter().map(Aval::from).eq(expected) {
+        // What is read may be of any extents.
+        let expected = self.arrays.iter().map(|aval| {
+            aval.checked_nbytes()?;
+            let length = i32::try_from(part_size(aval, self.group.size())).ok()?;
+            Some(Aval::new(&[length], aval.dtype))
+        });
+        let is_whole = self.local.is_implicit() || self.arrays == [self.aval.clone()];
+        if is_whole && parts.iter().map(|part| Some(Aval::from(part))).eq(expected) {
             return Ok(());
         }
         Err(Error::invalid(
@@ -322,7 +327,7 @@ impl<M: ModuleParameters> FullyShard for Model<M> {
 #[cfg(test)]
 mod tests {
     use mlx_rs::module::Module;
-    use mlx_rs::{nn, random};
+    use mlx_rs::{Dtype, nn, random};
     use tacit_arrays::Nf4Array;
     use tacit_blas as _;
     use tacit_conformance::Subject;
@@ -343,6 +348,26 @@ mod tests {
         tacit_conformance::gradients(&Subject::new("fully_sharded", dense)).expect_clean();
         // Of `W / W` each side is gathered for itself, and gives the scales gradients of its own, which cancel.
         tacit_conformance::handlers(&Subject::new("fully_sharded_nf4", nf4).tolerance(1e-4)).expect_clean();
+    }
+
+    #[test]
+    fn what_a_file_says_is_checked() {
+        let right = FullySharded::new(normal(1, &[4, 6]), &Group::alone()).expect("splits");
+        right.check().expect("is right");
+        let aval = |shape: &[i32]| Aval::new(shape, Dtype::Float32);
+        let huge = aval(&[i32::MAX; 3]);
+        for (whole, arrays) in [
+            (aval(&[4, 7]), vec![aval(&[4, 7])]),
+            (aval(&[3, 8]), vec![aval(&[4, 6])]),
+            (aval(&[4, 6]), vec![aval(&[3, 8])]),
+            (aval(&[4, 6]), vec![]),
+            (huge.clone(), vec![huge]),
+        ] {
+            let array = FullySharded { arrays, aval: whole, ..right.clone() };
+            let error = array.check().expect_err("is refused").to_string();
+            let help = "help: split the whole by `FullySharded::new`";
+            assert_eq!(error, format!("the parts of {} are not those of one of 1 ranks\n{help}", array.aval));
+        }
     }
 
     #[test]

@@ -99,7 +99,12 @@ impl Sharded {
     fn made(part: Value, axis: i32, group: &Group) -> Result<Self> {
         let mut aval = part.aval()?;
         let axis = counted(axis, &aval)?;
-        aval.shape[axis] *= group.size() as i32;
+        aval.shape[axis] = aval.shape[axis].checked_mul(group.size() as i32).ok_or_else(|| {
+            Error::invalid(
+                format!("{} parts of {part} make an axis longer than MLX has", group.size()),
+                "split along another axis",
+            )
+        })?;
         Ok(Self { part, axis, shared: Vec::new(), group: group.clone(), aval })
     }
 
@@ -206,13 +211,53 @@ impl Materialize for Sharded {
     }
 
     fn check(&self) -> Result<()> {
-        let made = Self::of(&self.part, self.axis as i32, &self.group)?;
+        let axis = i32::try_from(self.axis).unwrap_or(i32::MAX);
+        let made = Self::of(&self.part, axis, &self.group)?;
         if made.aval == self.aval {
+            let leaves = tree::leaves(&self.part, Open::Fully)?;
+            let is_float = |leaf: &Value| leaf.as_dense().is_some_and(|array| array.dtype().is_float());
+            if let Some(number) = self.shared.iter().find(|&&number| !leaves.get(number).is_some_and(is_float)) {
+                return Err(Error::invalid(
+                    format!("{} has no float leaf {number} that every rank would have", self.part),
+                    "split the whole by `Sharded::split`",
+                ));
+            }
             return Ok(());
         }
         Err(Error::invalid(
             format!("{} ranks with parts of {} make {}, not {}", self.group.size(), self.part, made.aval, self.aval),
             "give the part of this rank",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use mlx_rs::ops;
+
+    use super::*;
+
+    #[test]
+    fn what_a_file_says_is_checked() {
+        let array = |shape: &[i32]| ops::zeros::<f32>(shape).expect("zeros");
+        let right = Sharded::of(array(&[4, 6]), 1, &Group::alone()).expect("splits");
+        right.check().expect("is right");
+        let said = |array: Sharded| array.check().expect_err("is refused").to_string();
+        let wrapped = Sharded { axis: (1 << 32) | 1, ..right.clone() };
+        expect![[r"
+            f32[4,6] has no axis 2147483647 to split
+            help: give an axis of the array"]]
+        .assert_eq(&said(wrapped));
+        let shared = Sharded { shared: vec![1], ..right.clone() };
+        expect![[r"
+            f32[4,6] has no float leaf 1 that every rank would have
+            help: split the whole by `Sharded::split`"]]
+        .assert_eq(&said(shared));
+        let other = Sharded { part: array(&[4, 5]).into(), ..right };
+        expect![[r"
+            1 ranks with parts of f32[4,5] make f32[4,5], not f32[4,6]
+            help: give the part of this rank"]]
+        .assert_eq(&said(other));
     }
 }

@@ -74,6 +74,16 @@ impl Index {
             let reason = format!("it has version {} of {} ranks", index.version, index.size);
             return Err(tensors.wrong(None, reason, "use a newer Tacit"));
         }
+        for (state, entries) in &index.states {
+            if let Some((key, entry)) = entries.iter().find(|(_, entry)| !entry.is_possible(index.size)) {
+                let Entry { layout, shape, holder, .. } = entry;
+                let size = index.size;
+                let reason =
+                    format!("no {size} ranks hold the shape {shape:?} as {layout:?}, nor rank {holder} of them");
+                let help = "the file is not as it was written: fetch or write it again";
+                return Err(tensors.wrong(Some(&tensor(state, key)), reason, help));
+            }
+        }
         Ok((tensors, index))
     }
 
@@ -110,6 +120,20 @@ impl Index {
 }
 
 impl Entry {
+    /// Whether an array of these extents lies so on so many ranks: a file may say anything.
+    fn is_possible(&self, size: usize) -> bool {
+        let elements = self
+            .shape
+            .iter()
+            .try_fold(1_usize, |elements, &extent| elements.checked_mul(usize::try_from(extent).ok()?.max(1)));
+        let lies = |elements: usize| match self.layout {
+            Layout::Whole | Layout::Own => true,
+            Layout::Flat => i32::try_from(elements.div_ceil(size)).is_ok(),
+            Layout::Axis(axis) => self.shape.get(axis).is_some_and(|&extent| (extent as usize).is_multiple_of(size)),
+        };
+        self.holder < size && elements.is_some_and(lies)
+    }
+
     /// Whether the file of a rank has it, or its part.
     pub(super) fn is_held_by(&self, rank: usize) -> bool {
         self.layout != Layout::Whole || self.holder == rank

@@ -8,6 +8,7 @@ use mlx_rs::Array;
 use tacit_bridge::with_bytes;
 use tacit_core::{Aval, Error, Result};
 use tacit_io::{Metadata, Training, write as write_tensors};
+use tacit_nn::LeafKinds;
 
 use super::index::{Entries, Entry, Index, LEAVES, file_of, tensor};
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
@@ -76,8 +77,36 @@ pub(super) fn leaf_of<'l, 'k>(
     fitting.min_by_key(|(_, slot)| slot.len())
 }
 
-/// What is to be the same on all ranks of arrays that are saved.
-pub(super) fn fingerprint(pieces: &[Piece]) -> u64 {
+/// What is to be the same on all ranks that save a run, each with its fingerprint.
+pub(super) fn fingerprints(run: &Training, kinds: &LeafKinds, pieces: &[Piece]) -> Result<[(Alike, u64); 5]> {
+    let kinds = serde_json::to_string(kinds)
+        .map_err(|error| Error::invalid(format!("the kinds of leaves: {error}"), "give them names of text"))?;
+    Ok([
+        (Alike::Arrays, of_arrays(pieces)),
+        (Alike::Step, hash(&run.step)),
+        (Alike::Optimizer, hash(&run.optimizer)),
+        (Alike::Notes, hash(&run.notes)),
+        (Alike::Kinds, hash(&kinds)),
+    ])
+}
+
+/// What the first rank says of a run for all of them.
+#[derive(Clone, Copy)]
+pub(super) enum Alike {
+    Arrays,
+    Step,
+    Optimizer,
+    Notes,
+    Kinds,
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn of_arrays(pieces: &[Piece]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for Piece { state, key, layout, shape, split, array } in pieces {
         (state, key, layout, shape, split, Aval::from(array)).hash(&mut hasher);

@@ -5,6 +5,7 @@ use std::path::Path;
 use mlx_rs::Array;
 use tacit_core::{Error, Result};
 
+use super::pieces::Alike;
 use crate::Group;
 use crate::named::named;
 
@@ -50,17 +51,33 @@ pub(super) fn first_says(group: &Group, own: Option<(u64, u64)>) -> Result<(u64,
     Ok((joined(&said[0][..2]), joined(&said[0][2..])))
 }
 
-/// Checks that all ranks save arrays of the same names, shapes and dtypes, by a fingerprint of these.
-pub(super) fn agree(group: &Group, fingerprint: u64) -> Result<()> {
-    let said = said(group, &halves(fingerprint))?;
-    let others = numbers(&said, |other| *other != said[0]);
-    if others.is_empty() {
-        return Ok(());
+/// Checks that all ranks save the same, by fingerprints of it.
+pub(super) fn agree(group: &Group, fingerprints: &[(Alike, u64)]) -> Result<()> {
+    let own: Vec<u32> = fingerprints.iter().flat_map(|&(_, fingerprint)| halves(fingerprint)).collect();
+    let said = said(group, &own)?;
+    for (at, &(what, _)) in fingerprints.iter().enumerate() {
+        let of = |said: &[u32]| joined(&said[2 * at..2 * at + 2]);
+        let others = numbers(&said, |other| of(other) != of(&said[0]));
+        if !others.is_empty() {
+            let others = named(&others);
+            let same_run = "give every rank the same run; what each has of its own is in the arrays of its states";
+            let (message, help) = match what {
+                Alike::Arrays => (
+                    format!("{others} would save other arrays than rank 0, by their names, shapes or dtypes"),
+                    "give every rank the same model, and states of the same names",
+                ),
+                Alike::Step => (format!("{others} would save another step than rank 0"), same_run),
+                Alike::Optimizer => (format!("{others} would save another optimizer than rank 0"), same_run),
+                Alike::Notes => (format!("{others} would save other notes than rank 0"), same_run),
+                Alike::Kinds => (
+                    format!("{others} would save leaves of other arrays than rank 0, by their kinds or fields"),
+                    "give every rank the same model, with the same kinds, alphas and formats",
+                ),
+            };
+            return Err(Error::Group { message, help });
+        }
     }
-    Err(Error::Group {
-        message: format!("{} would save other arrays than rank 0, by their names, shapes or dtypes", named(&others)),
-        help: "give every rank the same model, and states of the same names",
-    })
+    Ok(())
 }
 
 /// Checks that every rank sees the folder that the first one does.

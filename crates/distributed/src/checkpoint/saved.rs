@@ -17,6 +17,8 @@ use crate::random::of_rank;
 
 /// The state that [`Training::with_random`] adds.
 const RANDOM: &str = "random";
+/// The state that [`Training::with_optimizer`] adds.
+const OPTIMIZER: &str = "optimizer";
 
 const SAME_MODEL: &str = "load it into a model of the same formats";
 const SAME_RANKS: &str = "load it on as many ranks as saved it, split alike";
@@ -102,6 +104,14 @@ impl Saved {
             let layout = if entry.layout == Layout::Own { Layout::Own } else { Layout::Whole };
             return Ok((key.to_owned(), self.part(&name, entry, layout, place)?));
         };
+        if state == OPTIMIZER && self.is_factored(leaf) {
+            let reason = format!("Adafactor keeps rows and columns of {}, but none of a flat part", leaf.key);
+            return Err(self.tensors.wrong(
+                Some(key),
+                reason,
+                "split it as it was split then, or begin with a new state",
+            ));
+        }
         let array = match entry.layout {
             Layout::Flat | Layout::Axis(_) => self.part(&name, entry, leaf.layout, place)?,
             // As large as the leaf, and so split with it; what is stored on parts has no whole.
@@ -131,9 +141,19 @@ impl Saved {
     fn lies_alike(&self, leaf: &Leaf, place: Place) -> bool {
         let saved = self.entry(leaf).map(|entry| entry.layout);
         match leaf.layout {
-            Layout::Whole => matches!(saved, Some(Layout::Whole)) || saved.is_some() && place.size == self.index.size,
+            Layout::Whole => {
+                saved == Some(Layout::Whole) || saved == Some(Layout::Own) && place.size == self.index.size
+            }
             layout => saved == Some(layout) && place.size == self.index.size,
         }
+    }
+
+    /// Whether the states of a leaf have another form in the model: those of Adafactor, which has rows and columns of a matrix,
+    /// and of a part that is flat what it has of a vector.
+    fn is_factored(&self, leaf: &Leaf) -> bool {
+        let was_flat = self.entry(leaf).is_some_and(|entry| entry.layout == Layout::Flat);
+        let is_adafactor = self.index.optimizer.as_deref() == Some("Adafactor");
+        is_adafactor && leaf.shape.len() >= 2 && was_flat != (leaf.layout == Layout::Flat)
     }
 
     /// The split leaf whose state the first version saved of one rank, because it had no slot or another shape.

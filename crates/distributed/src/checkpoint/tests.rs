@@ -11,7 +11,7 @@ use tacit_core::{Aval, Error, Result};
 use tacit_io::Training;
 
 use super::folder::{Save, is_seen};
-use super::index::{INDEX, Index, LEAVES, file_of};
+use super::index::{Entry, INDEX, Index, LEAVES, file_of};
 use super::pieces::{self, Piece};
 use super::saved::read;
 use crate::layout::{Layout, Leaf, Place};
@@ -398,6 +398,90 @@ fn what_an_earlier_version_lost_is_refused_and_the_rest_is_read() -> Result<()> 
             assert_eq!(found?.0.states["kept"]["norm.velocity"].as_slice::<f32>(), [1.0, 2.0]);
         }
     }
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+/// An optimizer's state goes into another split only where it has the same form there.
+#[test]
+fn states_that_fit_no_other_split_are_refused() -> Result<()> {
+    let folder = folder("forms");
+    let place = Place { rank: 0, size: 2 };
+    let save = Save::begin(&folder, 2)?;
+    let rows = |place: Place, run: &mut Training| {
+        let rows = Array::from_slice(&[place.rank as f32, 5.0, 6.0], &[3]);
+        run.states.insert("rows".to_owned(), Arrays::from([("rows.weight.exp_avg_sq_col".to_owned(), rows)]));
+        Ok(())
+    };
+    let mut index = written(&folder, &save, all_pieces(2, rows)?, 2)?;
+    save.commit(&index)?;
+    save.finish();
+    let with = |at: usize, layout: Layout| -> Result<Vec<Leaf>> {
+        let mut known = held(place)?.0;
+        known[at].layout = layout;
+        Ok(known)
+    };
+    let said = |known: &[Leaf]| said(&read(&folder, known, place).expect_err("is refused"), &folder);
+    // Rows of a part, of a leaf that is whole now.
+    expect![[r"
+        FOLDER/run.safetensors: rows.weight.exp_avg_sq_col: it was kept of rows.weight as that lay on 2 ranks
+        help: load it on as many ranks as saved it, split alike"]]
+    .assert_eq(&said(&with(2, Layout::Whole)?));
+    index.states.remove("rows");
+    index.write(&folder)?;
+    read(&folder, &with(2, Layout::Whole)?, place)?;
+    read(&folder, &with(2, Layout::Flat)?, place)?;
+    // Rows and columns of a matrix are no elements of a flat part, nor the other way round; a vector has neither.
+    index.optimizer = Some("Adafactor".to_owned());
+    index.write(&folder)?;
+    read(&folder, &with(2, Layout::Whole)?, place)?;
+    read(&folder, &with(5, Layout::Flat)?, place)?;
+    expect![[r"
+        FOLDER/run.safetensors: rows.weight.0: Adafactor keeps rows and columns of rows.weight, but none of a flat part
+        help: split it as it was split then, or begin with a new state"]]
+    .assert_eq(&said(&with(2, Layout::Flat)?));
+    expect![[r"
+        FOLDER/run.safetensors: a.flat.0: Adafactor keeps rows and columns of a.flat, but none of a flat part
+        help: split it as it was split then, or begin with a new state"]]
+    .assert_eq(&said(&with(0, Layout::Whole)?));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn an_index_that_says_what_cannot_be_is_refused() -> Result<()> {
+    let folder = folder("impossible");
+    save(&folder, 2)?;
+    let place = Place { rank: 0, size: 2 };
+    let known = held(place)?.0;
+    let refused = |change: fn(&mut Entry)| -> Result<String> {
+        let (_, mut index) = Index::read(&folder)?;
+        let right = index.states.clone();
+        let state = index.states.get_mut("optimizer").expect("was saved");
+        change(state.get_mut("rows.weight.0").expect("was saved"));
+        index.write(&folder)?;
+        let found = said(&read(&folder, &known, place).expect_err("is refused"), &folder);
+        index.states = right;
+        index.write(&folder)?;
+        Ok(found)
+    };
+    expect![[r"
+        FOLDER/run.safetensors: optimizer.rows.weight.0: no 2 ranks hold the shape [2147483647, 2147483647, 2147483647] as Flat, nor rank 0 of them
+        help: the file is not as it was written: fetch or write it again"]]
+    .assert_eq(&refused(|entry| (entry.layout, entry.shape) = (Layout::Flat, vec![i32::MAX; 3]))?);
+    for change in [
+        |entry: &mut Entry| (entry.layout, entry.shape) = (Layout::Whole, vec![i32::MAX; 3]),
+        |entry: &mut Entry| (entry.layout, entry.shape) = (Layout::Flat, vec![-4, -4]),
+        |entry: &mut Entry| (entry.layout, entry.shape) = (Layout::Flat, vec![i32::MAX, 3]),
+        |entry: &mut Entry| entry.layout = Layout::Axis(99),
+        |entry: &mut Entry| (entry.layout, entry.shape) = (Layout::Axis(0), vec![3, 2]),
+        |entry: &mut Entry| (entry.layout, entry.holder) = (Layout::Whole, usize::MAX),
+        |entry: &mut Entry| entry.holder = 2,
+    ] {
+        let found = refused(change)?;
+        assert!(found.contains("no 2 ranks hold the shape"), "{found}");
+    }
+    read(&folder, &known, place)?;
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

@@ -302,6 +302,25 @@ fn of_other_models(group: &Group) -> Result<()> {
     let help = "help: give every rank the same model, and states of the same names";
     let message = format!("rank {last} would save other arrays than rank 0, by their names, shapes or dtypes\n{help}");
     assert_eq!(found, message);
+    // What the first rank says for all of them.
+    let is_last = group.rank() == last;
+    let same = "help: give every rank the same run; what each has of its own is in the arrays of its states";
+    let mut named = Training::new(1);
+    named.optimizer = is_last.then(|| "Lion".to_owned());
+    for (run, what) in [
+        (Training::new(1 + u64::from(is_last)), "another step"),
+        (named, "another optimizer"),
+        (Training::new(1).with_note("data", format!("{is_last}")), "other notes"),
+    ] {
+        let found = refused(save_run(&folder, &run, &model, group), &folder);
+        assert_eq!(found, format!("rank {last} would save {what} than rank 0\n{same}"));
+    }
+    let config = LoraConfig { rank: 2, alpha: if is_last { 8.0 } else { 16.0 }, ..LoraConfig::default() };
+    let found =
+        refused(save_run(&folder, &Training::new(1), &layers()?.lora("layers.2.weight", config)?, group), &folder);
+    let words = "would save leaves of other arrays than rank 0, by their kinds or fields";
+    let help = "help: give every rank the same model, with the same kinds, alphas and formats";
+    assert_eq!(found, format!("rank {last} {words}\n{help}"));
     // Codes of moments cannot be split anew, for as many ranks as there are then.
     let mut adam = QuantizedState::eight_bits(Adam::new(1e-2))?.from_elements(1);
     adam.update_single(&"w".into(), &ops::ones::<f32>(&[64])?, &mut ops::ones::<f32>(&[64])?)?;
