@@ -61,7 +61,7 @@ class Collective : public Primitive {
                       write = Borrowed(output)]() mutable {
       auto current = group->begin(op, peer, made, read ? read->value : write.value);
       try {
-        group->run(current, read ? &*read : nullptr, write);
+        group->run(current, read ? &*read : nullptr, write, run->spoilt());
       } catch (const std::exception& error) {
         poison(write.value);
         Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {

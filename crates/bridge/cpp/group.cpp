@@ -167,7 +167,7 @@ Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) 
   return Current{op, peer, ++collectives_, overtaken(op, made), shown.shape(), shown.dtype(), now};
 }
 
-void Group::run(const Current& current, Borrowed* input, Borrowed& output) {
+void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt) {
   auto& shown = (input ? *input : output).value;
   {
     std::lock_guard lock(mutex_);
@@ -188,6 +188,13 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output) {
   // Where the engine has no scatter, a sum of which only a part is kept.
   auto whole = current.op == Op::scatter && !scatters_;
   auto from = shown, to = output.value;
+  if (spoilt && input != nullptr) {
+    // The other ranks wait for it and know of no failure here. All bits make NaN of floats, and of other numbers what no index
+    // is; what was left behind might look right.
+    from = array(shown.shape(), shown.dtype(), nullptr, {});
+    from.set_data(mlx::core::allocator::malloc(shown.nbytes()));
+    std::memset(from.data<char>(), 0xff, from.nbytes());
+  }
   if (whole) {
     to = array(from.shape(), from.dtype(), nullptr, {});
     to.set_data(mlx::core::allocator::malloc(from.nbytes()));

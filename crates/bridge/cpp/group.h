@@ -92,8 +92,9 @@ class Group {
   // or what comes out where nothing does.
   Current begin(Op op, int peer, uint64_t made, const array& shown);
 
-  // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use.
-  void run(const Current& current, Borrowed* input, Borrowed& output);
+  // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use. The
+  // other ranks get NaN of an input that is `spoilt`, since it came of a failure here.
+  void run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt);
 
   // Leaves the error of a failure behind and throws it.
   void raise(const Current& of, const std::string& text, bool later) const;

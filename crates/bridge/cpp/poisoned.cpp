@@ -196,6 +196,17 @@ class Failures {
     news_ = true;
   }
 
+  // Whether a failure has come to a note.
+  bool reached(const Trail& trail, uint32_t note) {
+    std::lock_guard lock(mutex_);
+    if (news_) {
+      for (const auto& other : pending_) {
+        other->spread();
+      }
+    }
+    return trail.failures[note] != nullptr;
+  }
+
   // Finds out what was poisoned since, and what need not be noted any more.
   void settle() {
     std::lock_guard lock(mutex_);
@@ -297,6 +308,10 @@ Run::~Run() {
   if (watched()) {
     Failures::all().end(*trail_);
   }
+}
+
+bool Run::spoilt() const {
+  return watched() && Failures::all().reached(*trail_, note_);
 }
 
 void Run::fail(Failure failure) {

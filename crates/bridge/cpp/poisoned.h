@@ -35,6 +35,9 @@ class Run {
     return trail_ != nullptr;
   }
 
+  // Whether what it reads came of a run that failed. On the thread of the kernel, before it reads.
+  bool spoilt() const;
+
   // On the thread of the kernel, before its stream goes on.
   void fail(Failure failure);
 

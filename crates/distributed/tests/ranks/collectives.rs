@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("bytes_are_counted", bytes_are_counted),
     Case::new("many_sums", many_sums),
     Case::new("wrong_calls", wrong_calls),
+    Case::new("what_a_failed_kernel_leaves", what_a_failed_kernel_leaves),
     Case::new("begun_from_either_end", begun_from_either_end),
     Case::new("calls_of_one_trace", calls_of_one_trace),
     // Where MLX finds no compiler, Tacit replays what was recorded itself.
@@ -371,6 +372,26 @@ fn wrong_calls(group: &Group) -> Result<()> {
     assert_ne!(group.backend(), Backend::Alone);
     assert!(group.sum_scatter(&x).is_err(), "three rows are no part for each rank");
     assert_equal(&group.all_sum(&x)?, &x.multiply(Array::from_f32(group.size() as f32))?, "a sum after them")
+}
+
+/// A rank whose kernel fails has its error, and the others NaN, not what the kernel left behind; the group goes on.
+fn what_a_failed_kernel_leaves(group: &Group) -> Result<()> {
+    let table = numbers(1, &[4, 3], Dtype::Float32)?;
+    for trial in &TRIALS {
+        let failing = if group.rank() == 0 { 9 } else { 1 };
+        let rows = tacit_core::extra_ops::checked_indices(&Array::from_slice(&[failing, 2, 3, 0], &[4]), 4)?;
+        let found = (trial.collective)(group, &table.take_axis(&rows, 0)?)?;
+        if group.rank() == 0 {
+            let error = found.eval().map_err(Error::from).expect_err(trial.name).to_string();
+            assert!(error.contains("index 9 (entry 0) is outside an extent of 4"), "{error}");
+        } else {
+            // Of what is joined, that of rank 0.
+            let first = found.is_nan()?.flatten(None, None)?.take_axis(Array::from_int(0), 0)?;
+            assert!(first.item_exact::<bool>(), "{}: {found}", trial.name);
+        }
+    }
+    let one = numbers(1, &[3], Dtype::Float32)?;
+    assert_equal(&group.all_max(&one)?, &one, "a maximum after them")
 }
 
 /// MLX evaluates what does not depend on each other from where it is told to begin; the ranks meet all the same.
