@@ -64,9 +64,9 @@ use index::Index;
 ///
 /// # Errors
 ///
-/// The ranks do not see one folder, or save different things; a moment of an optimizer is an implicit array; a rank cannot
-/// write its file; another program saves into the folder. All ranks then fail, each with its own error or one that names the
-/// rank, and the old save is untouched.
+/// The ranks do not see one folder, or save different things, also in the step or the notes; a moment of an optimizer is an
+/// implicit array; a rank cannot write its file; another program saves into the folder. All ranks then fail, each with its own
+/// error or one that names the rank, and the old save is untouched.
 pub fn save_run<M: ModuleParameters>(
     folder: impl AsRef<Path>,
     run: &Training,

@@ -163,7 +163,7 @@ fn extremes_of_nan(group: &Group) -> Result<()> {
                 for (found, other) in [(group.all_max(&own)?, group.size() as f32 - 1.0), (group.all_min(&own)?, 0.0)] {
                     let found = found.as_dtype(Dtype::Float32)?;
                     for (place, found) in found.as_slice::<f32>().iter().enumerate() {
-                        let right = if place == at { found.is_nan() } else { *found == other };
+                        let right = if place == at { found.is_nan() } else { found.to_bits() == other.to_bits() };
                         assert!(right, "{found} at {place}, with NaN at {at} of rank {holder}, in {dtype:?}");
                     }
                 }

@@ -83,7 +83,7 @@ fn parts_of_other_kinds(group: &Group) -> Result<()> {
 fn scales_of_blocks_that_are_cut(group: &Group) -> Result<()> {
     let _allow = Policy::Allow.scope();
     for (shape, axis) in [([6, 32], 0), ([2, 96], 0), ([12, 32], 0), ([4, 96], 0)] {
-        if shape[0] as usize % group.size() != 0 {
+        if !(shape[0] as usize).is_multiple_of(group.size()) {
             continue;
         }
         let whole: Value = Nf4Array::quantize(&normal(1, &shape)?, 64)?.into();
