@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn more_elements_than_can_be_counted_are_the_most() {
+        let aval = Aval::new(&[i32::MAX; 3], Dtype::Float32);
+        assert_eq!((aval.size(), aval.nbytes(), aval.checked_nbytes()), (usize::MAX, usize::MAX, None));
+        assert_eq!(Aval::new(&[i32::MAX, i32::MAX, i32::MAX, 0], Dtype::Float32).size(), 0);
+    }
+
+    #[test]
     fn nonsense_is_an_error() {
         for text in ["", "f32", "f32[", "f33[1]", "f32[a]", "f32[-1]", "[1]"] {
             assert!(text.parse::<Aval>().is_err(), "{text}");

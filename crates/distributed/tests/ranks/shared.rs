@@ -114,5 +114,10 @@ fn what_some_ranks_share_is_refused(group: &Group) -> Result<()> {
     let error = Sharded::split(whole.clone(), 0, group).expect_err("some ranks share a factor").to_string();
     let words = "along axis 0 of Concat(f32[24,128]), f32[2,128] of it would be part of ranks 0 and 1, and not of every rank at one place";
     assert_eq!(error, format!("{words}\nhelp: split what it is made of one by one, or along another axis"));
-    Sharded::split(whole, 1, group).map(drop)
+    drop(Sharded::split(whole, 1, group)?);
+    let empty = ops::zeros::<f32>(&[0, i32::MAX])?;
+    let error = Sharded::of(empty, 1, group).expect_err("an axis is too long").to_string();
+    let words = format!("{} parts of f32[0,2147483647] make an axis longer than MLX has", group.size());
+    assert_eq!(error, format!("{words}\nhelp: split along another axis"));
+    Ok(())
 }
