@@ -4,6 +4,9 @@
 //! turns in one run. `-- --quick` is a small decoder in some seconds; other words, such as `decode/nf4/compiled`, are parts of
 //! the names of the cases that are wanted. `--beside=COMMAND` starts a program that decodes with the same sizes in the same
 //! rounds, as `benches/peers/llama.py --beside` does, and compares with it, too.
+//!
+//! `TACIT_GEMMA=FILE` measures a real decoder of one file in place of the drawn one: in the file's own codes and with its layers in NF4,
+//! with floats and with activations in 8 bits (`decode/file/`, `prompt512/file`). `benches/peers/llama_file.py FILE` is what goes beside it.
 
 use std::cell::RefCell;
 use std::io;
@@ -44,12 +47,13 @@ const QUICK: Extent =
     Extent { layers: 2, words: 4096, prompt: 64, context: 512, rounds: 3, turn: Duration::from_millis(60) };
 
 /// Formats that a program beside may decode.
-const THEIRS: [&str; 3] = ["q4_0", "q4_k", "bf16"];
+const THEIRS: [&str; 4] = ["q4_0", "q4_k", "bf16", "file"];
 
 /// How the weights are held.
+#[derive(Clone, Copy)]
 struct Weights {
     name: &'static str,
-    /// None is dense.
+    /// None is dense, and of a file what it has.
     format: Option<&'static str>,
     int8: bool,
     /// Of activations and caches.
@@ -61,16 +65,32 @@ const AFFINE: Weights = Weights { name: "affine4", format: Some("affine:4:64"), 
 const NF4: Weights = Weights { name: "nf4", format: Some("nf4:64"), int8: false, dtype: Dtype::Float32 };
 const NF4_INT8: Weights = Weights { name: "nf4-int8", format: Some("nf4:64"), int8: true, dtype: Dtype::Float32 };
 
+/// Of a file; their dtype is the file's.
+const FILE: Weights = Weights { name: "file", format: None, int8: false, dtype: Dtype::Float32 };
+const OF_A_FILE: [Weights; 4] = [
+    FILE,
+    Weights { name: "file-int8", int8: true, ..FILE },
+    Weights { name: "file-nf4", format: Some("nf4:64"), ..FILE },
+    Weights { name: "file-nf4-int8", format: Some("nf4:64"), int8: true, ..FILE },
+];
+
+/// What of a file is quantized: its embedding has eight bits.
+const LAYERS: &str = "model.layers.*_proj.weight";
+
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let bench = tacit_figures::bench!("generate");
     let extent = if bench.is_quick() { QUICK } else { FULL };
-    if bench.wants(&memory_case(&extent)) {
+    let file = std::env::var_os("TACIT_GEMMA");
+    if file.is_none() && bench.wants(&memory_case(&extent)) {
         memory(&bench, &extent)?;
     }
-    let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
-    let all = all.filter(|weights| cases(&extent, weights.name).iter().any(|case| bench.wants(case)));
-    let runner = |weights| Ok(RefCell::new(Runner::new(&extent, weights)?));
+    let all = if file.is_some() { OF_A_FILE } else { [BF16, AFFINE, NF4, NF4_INT8] };
+    let all = all.into_iter().filter(|weights| cases(&extent, weights.name).iter().any(|case| bench.wants(case)));
+    let runner = |weights| match &file {
+        Some(file) => Ok(RefCell::new(Runner::read(Path::new(file), weights)?)),
+        None => Ok(RefCell::new(Runner::drawn(&extent, weights)?)),
+    };
     let runners = all.map(runner).collect::<Result<Vec<_>>>()?;
     let beside = answered(Beside::given())?.map(RefCell::new);
     decoding(&bench, &extent, &runners, beside.as_ref())?;
@@ -136,7 +156,7 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(extent: &Extent, weights: Weights) -> Result<Self> {
+    fn drawn(extent: &Extent, weights: Weights) -> Result<Self> {
         let config = sizes(extent)?;
         let mut model = Model::new(Decoder::new(&config)?)?;
         let own = model.avals();
@@ -144,6 +164,24 @@ impl Runner {
         let parameter = |(path, aval): (String, Aval)| Ok((path, weight(&weights, &aval, &mut drawn)?));
         let parameters = own.into_iter().map(parameter).collect::<Result<_>>()?;
         model.assign(parameters, Missing::Refuse)?;
+        Self::new(weights, config, model)
+    }
+
+    fn read(file: &Path, weights: Weights) -> Result<Self> {
+        let (config, mut model) = tacit_models::load(file)?;
+        if let Some(format) = weights.format {
+            let _allow = Policy::Allow.scope();
+            model.replace(LAYERS, |_, codes| Ok(Some(codes.dense()?.into())))?;
+            model = model.quantize(LAYERS, format)?;
+        }
+        let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+        Self::new(Weights { dtype, ..weights }, config, model)
+    }
+
+    fn new(weights: Weights, config: Config, mut model: Model<Decoder>) -> Result<Self> {
+        if weights.int8 {
+            model.int8_activations("*")?;
+        }
         let compiled = compile_with_state(CompileOptions::default(), step);
         Ok(Self { weights, config, state: (model, Vec::new()), compiled })
     }
@@ -236,11 +274,7 @@ fn weight(weights: &Weights, aval: &Aval, drawn: &mut Vec<(Vec<i32>, Array)>) ->
                 drawn.push((shape.to_vec(), draw(shape)?));
             }
             let known = drawn.iter().find(|(known, _)| known == shape);
-            let value = format::parse(text)?.quantize(known.map_or(&Array::from_f32(0.0), |(_, matrix)| matrix))?;
-            match value.downcast::<Nf4Array>() {
-                Some(nf4) if weights.int8 => nf4.clone().with_int8_activations()?.into(),
-                _ => value,
-            }
+            format::parse(text)?.quantize(known.map_or(&Array::from_f32(0.0), |(_, matrix)| matrix))?
         }
     };
     tree::eval(&value)?;
@@ -372,7 +406,7 @@ fn prompts(
 /// The most memory that decoding takes with caches for a long context, beside the weights and the caches themselves.
 fn memory(bench: &Bench, extent: &Extent) -> Result<()> {
     let before = resident::now();
-    let mut runner = Runner::new(extent, NF4)?;
+    let mut runner = Runner::drawn(extent, NF4)?;
     runner.begin(extent.context, &"affine:4:64".parse()?)?;
     let caches: Vec<Value> = leaves(&runner.state.1, Open::Fully)?;
     tree::eval(&caches)?;
