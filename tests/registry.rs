@@ -41,7 +41,7 @@ fn every_handler_is_registered() {
         linear_addmm: addmm of any, any Linear, any
         linear_addmm_left: addmm of any Linear, any, any
         linear_astype: as_type of any implicit
-        linear_concatenate: concatenate of any implicit, ..
+        linear_concatenate: concatenate of ..
         linear_divide: divide of any implicit, dense
         linear_gather: gather of any Linear, any
         linear_matmul: matmul of any, any Linear

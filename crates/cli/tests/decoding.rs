@@ -336,9 +336,7 @@ fn activations_of_8_bits_are_told_of() {
         let output = tacit(command, &[&options[..], &["--weights", "nf4:64"]].concat()).output().expect("starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
-        let told = "7 parameters round activations to 8 bits; \
-                    model.embed_tokens.weight: bf16 has no products with activations in 8 bits";
-        assert!(said.lines().any(|line| line == told), "{said}");
+        assert!(said.lines().any(|line| line == "8 parameters round activations to 8 bits"), "{said}");
         refused(
             command,
             &options,

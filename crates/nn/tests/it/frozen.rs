@@ -103,7 +103,9 @@ fn what_is_frozen_and_then_adapted_trains_the_adapters_alone() -> Result<()> {
 fn evaluation_drops_nothing() -> Result<()> {
     let x = normal(3, &[4, 64]);
     let mut model = half_frozen().lora("*.weight", LoraConfig { dropout: 0.5, ..LoraConfig::default() })?;
+    model.drop_features(Some(&random::key(0)?))?;
     gradients(&mut model)?;
+    model.drop_features(None)?;
     let forward = |model: &mut Model<nn::Sequential>| Ok::<_, Error>(numbers(&model.forward(&x)?));
     let still = forward(&mut model)?;
     model.drop_features(Some(&random::key(1)?))?;

@@ -307,6 +307,11 @@ fn a_format_is_said_in_any_way() -> Result<()> {
     ];
     let reports: Vec<String> = same.iter().map(|model| model.report().to_string()).collect();
     assert!(reports.iter().all(|report| *report == reports[0]), "{reports:?}");
-    check(model().prepare("*.weight", "afine:4:32"), expect![[r#""#]]);
+    check(
+        model().prepare("*.weight", "afine:4:32"),
+        expect![[r#"
+        no format is named afine
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary"#]],
+    );
     Ok(())
 }
