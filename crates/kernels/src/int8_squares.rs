@@ -10,7 +10,7 @@ use std::arch::asm;
 
 use crate::{
     Isa, Matrix, Order,
-    int8_lanes::Numbers,
+    int8_numbers::Numbers,
     integers::{self, IntegerProduct, Integers, SIGN, Work},
     machine::{Cycles, Machine},
     output::{Output, Rectangle},

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use crate::{
     Isa, Matrix, Order,
-    int8_lanes::Numbers,
+    int8_numbers::Numbers,
     integers::{self, IntegerProduct, Integers, SIGN, Start, Work},
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
