@@ -12,6 +12,7 @@ mod backend;
 mod checkpoint;
 mod clip;
 mod current;
+mod fully_shard;
 mod fully_sharded;
 mod group;
 mod guard;
@@ -29,7 +30,8 @@ mod watch;
 
 pub use backend::Backend;
 pub use checkpoint::{load_run, save_run};
-pub use fully_sharded::{FullyShard, FullySharded};
+pub use fully_shard::FullyShard;
+pub use fully_sharded::FullySharded;
 pub use group::{Group, Traffic};
 pub use guard::NOT_JOINED;
 pub use options::GroupOptions;

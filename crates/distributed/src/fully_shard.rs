@@ -1,0 +1,87 @@
+//! Parameters of a model that no rank holds a whole of, and what is made of their gradients.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use tacit_core::{Error, Result};
+use tacit_nn::{Model, Pattern};
+
+use crate::layout::{Layout, leaves};
+use crate::{FullySharded, Group};
+
+/// Splits all of a model's parameters over the ranks of a group, to be gathered a layer at a time.
+pub trait FullyShard: Sized {
+    /// The model whose parameters that the pattern names are [`FullySharded`]; the code of the model stays as it is.
+    ///
+    /// Every rank gives the same model. What an optimizer then keeps of a parameter is split with it.
+    ///
+    /// ```
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::optimizers::AdamW;
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_distributed::{FullyShard, Group};
+    /// use tacit_nn::{Model, ParameterFilter};
+    ///
+    /// # fn main() -> tacit_core::Result<()> {
+    /// let group = Group::init()?;
+    /// let mut model = Model::new(nn::Linear::new(8, 8)?)?.fully_shard("weight", &group)?;
+    /// let x = ops::ones::<f32>(&[2, 8])?;
+    /// let step = model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.mean(None));
+    /// let (_, gradients) = step?;
+    /// let gradients = model.mean_gradients(gradients, &group)?;
+    /// model.update(&mut AdamW::new(1e-2), &gradients)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no parameter, or one is split already; the model is dropped then.
+    fn fully_shard<P>(self, pattern: P, group: &Group) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>;
+
+    /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
+    /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds. Those of
+    /// parameters that are [`Sharded`](crate::Sharded) stay as they are: ranks that share these have one batch.
+    ///
+    /// # Errors
+    ///
+    /// A gradient is not float, or MLX refuses an op.
+    fn mean_gradients(&self, gradients: FlattenedModuleParam, group: &Group) -> Result<FlattenedModuleParam>;
+}
+
+impl<M: ModuleParameters> FullyShard for Model<M> {
+    fn fully_shard<P>(mut self, pattern: P, group: &Group) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.replace(pattern, |_, value| Ok(Some(FullySharded::new(value, group)?.into())))?;
+        Ok(self)
+    }
+
+    fn mean_gradients(&self, gradients: FlattenedModuleParam, group: &Group) -> Result<FlattenedModuleParam> {
+        if group.size() == 1 {
+            return Ok(gradients);
+        }
+        let layouts: BTreeMap<String, Layout> =
+            leaves(self)?.into_iter().map(|leaf| (leaf.path, leaf.layout)).collect();
+        let layout = |path: &str| layouts.get(path).copied().unwrap_or(Layout::Whole);
+        // In one order on all ranks.
+        let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
+        gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let (own, split): (Vec<_>, Vec<_>) = gradients.into_iter().partition(|(path, _)| layout(path) == Layout::Whole);
+        let (paths, own): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        let mut made: HashMap<Rc<str>, Array> = paths.into_iter().zip(group.mean(&own)?).collect();
+        for (path, gradient) in split {
+            let mean = match layout(&path) {
+                Layout::Flat => gradient.divide(Array::from_f32(group.size() as f32).as_dtype(gradient.dtype())?)?,
+                _ => gradient,
+            };
+            made.insert(path, mean);
+        }
+        Ok(made)
+    }
+}
