@@ -87,6 +87,8 @@ impl Processes {
             command.arg(child::FLAG).args(cases).stdin(Stdio::null()).stdout(Stdio::null());
             command.env(child::PARENT, &parent).env(child::FOLDER, &this.folder).env("TACIT_THREADS", "1");
             command.envs(places.iter().map(|(name, _)| (name, &place)));
+            // Each rank would compile thousands of fused kernels by itself, which takes longer than what is tried here.
+            command.env_remove(tacit_conformance::SWEEP_VARIABLE);
             let file = if engine == Engine::Mpi { this.folder.join("stderr.mpirun") } else { this.said_to(rank) };
             command.stderr(File::create(file)?);
             this.started.push(command.spawn()?);
