@@ -197,17 +197,10 @@ class ScanOrder {
 
 // A running maximum or minimum as the elements that it is: MLX's gradient writes behind its array where an element is NaN, and its
 // tangent has no rule.
-std::optional<array> by_places(const array& node) {
+array by_places(const array& node, mlx::core::Scan& scan) {
   namespace mx = mlx::core;
-  auto* scan = made_by<mx::Scan>(node);
-  if (scan == nullptr || node.size() == 0) {
-    return std::nullopt;
-  }
-  auto [kind, axis, reverse, inclusive] = scan->state();
-  if (kind != mx::Scan::Max && kind != mx::Scan::Min) {
-    return std::nullopt;
-  }
-  auto stream = scan->stream();
+  auto [kind, axis, reverse, inclusive] = scan.state();
+  auto stream = scan.stream();
   const auto& x = node.inputs()[0];
   using Running = array (*)(const array&, int, bool, bool, mx::StreamOrDevice);
   Running most = mx::cummax, least = mx::cummin;
@@ -228,36 +221,27 @@ std::optional<array> by_places(const array& node) {
   return inclusive ? elements : ScanOrder(axis, reverse, stream).exclusive(elements, before);
 }
 
-// The logarithm of the sum of two exponentials, whose derivatives are finite where neither operand is NaN or positive infinity.
+// The logarithm of the sum of two exponentials, whose derivatives are finite where neither operand is NaN.
 array log_add_exp(const array& a, const array& b, mlx::core::Stream stream) {
   namespace mx = mlx::core;
   auto zero = mx::zeros({}, a.dtype(), stream);
   auto most = mx::stop_gradient(mx::maximum(a, b, stream), stream);
-  auto is_none = mx::isneginf(most, stream);
-  auto shift = mx::where(is_none, zero, most, stream);
-  auto of = [&](const array& x) { return mx::exp(mx::subtract(x, shift, stream), stream); };
-  auto sum = mx::add(of(a), of(b), stream);
-  auto one = mx::ones({}, a.dtype(), stream);
-  auto found = mx::add(shift, mx::log(mx::where(is_none, one, sum, stream), stream), stream);
-  return mx::where(is_none, most, found, stream);
+  auto is_whole = mx::isinf(most, stream);
+  auto of = [&](const array& x) {
+    return mx::exp(mx::where(is_whole, zero, mx::subtract(x, mx::where(is_whole, zero, most, stream), stream), stream), stream);
+  };
+  auto found = mx::add(most, mx::log(mx::add(of(a), of(b), stream), stream), stream);
+  return mx::where(is_whole, most, found, stream);
 }
 
-// A running product, or logarithm of a sum of exponentials, from parts that are twice as long each time: MLX's gradients divide by
-// elements and by cotangents, so that their own derivatives are NaN behind a zero.
-std::optional<array> by_doubling(const array& node) {
+// A running product, or logarithm of a sum of exponentials, from parts that are twice as long each time.
+array by_doubling(const array& x, mlx::core::Scan& scan) {
   namespace mx = mlx::core;
-  auto* scan = made_by<mx::Scan>(node);
-  if (scan == nullptr || node.size() == 0) {
-    return std::nullopt;
-  }
-  auto [kind, axis, reverse, inclusive] = scan->state();
+  auto [kind, axis, reverse, inclusive] = scan.state();
   auto is_product = kind == mx::Scan::Prod;
-  if (!is_product && (kind != mx::Scan::LogAddExp || !mx::issubdtype(node.dtype(), mx::floating))) {
-    return std::nullopt;
-  }
-  auto stream = scan->stream();
+  auto stream = scan.stream();
   ScanOrder order(axis, reverse, stream);
-  auto found = mx::copy(node.inputs()[0], stream);
+  auto found = mx::copy(x, stream);
   auto count = found.shape(axis);
   for (auto length = 1; length < count; length *= 2) {
     auto before = order.part(found, 0, count - length);
@@ -266,6 +250,63 @@ std::optional<array> by_doubling(const array& node) {
     found = order.joined(order.part(found, 0, length), both);
   }
   return inclusive ? found : order.exclusive(found, is_product ? 1 : -std::numeric_limits<float>::infinity());
+}
+
+// A function with the derivatives of another one, which computes the same.
+ArrayFunction with_derivatives_of(ArrayFunction value, ArrayFunction other) {
+  auto backward = [other](
+                      const std::vector<array>& primals, const std::vector<array>& cotangents,
+                      const std::vector<array>&) { return tacit::vjp(other, primals, cotangents); };
+  auto forward = [other](
+                     const std::vector<array>& primals, const std::vector<array>& tangents,
+                     const std::vector<int>& argnums) { return tangents_of(other, primals, tangents, argnums); };
+  return mlx::core::custom_function(std::move(value), backward, forward, std::nullopt);
+}
+
+// A running product. MLX's gradient is right, and divides by elements, so that its own derivatives are NaN behind a zero, as is MLX's
+// tangent: these are those of parts that are doubled, which may be out of range where the product is not.
+array of_products(const array& node) {
+  auto primitive = node.primitive_ptr();
+  auto scan = [primitive](const std::vector<array>& x) -> std::vector<array> {
+    return {array(x[0].shape(), x[0].dtype(), primitive, x)};
+  };
+  auto doubled = [primitive](const std::vector<array>& x) -> std::vector<array> {
+    return {by_doubling(x[0], static_cast<mlx::core::Scan&>(*primitive))};
+  };
+  auto own = [primitive, scan](const std::vector<array>& both) {
+    return primitive->vjp({both[0]}, {both[1]}, {0}, scan({both[0]}));
+  };
+  auto of_doubled = [doubled](const std::vector<array>& both) { return tacit::vjp(doubled, {both[0]}, {both[1]}); };
+  auto gradient = with_derivatives_of(own, of_doubled);
+  auto backward = [gradient](
+                      const std::vector<array>& primals, const std::vector<array>& cotangents,
+                      const std::vector<array>&) { return gradient({primals[0], cotangents[0]}); };
+  auto forward = [doubled](
+                     const std::vector<array>& primals, const std::vector<array>& tangents,
+                     const std::vector<int>& argnums) { return tangents_of(doubled, primals, tangents, argnums); };
+  return mlx::core::custom_function(scan, backward, forward, std::nullopt)(node.inputs())[0];
+}
+
+// What stands for a scan, but for sums and for logarithms of complex numbers.
+std::optional<array> of_scan(const array& node) {
+  using mlx::core::Scan;
+  auto* scan = made_by<Scan>(node);
+  if (scan == nullptr || node.size() == 0) {
+    return std::nullopt;
+  }
+  auto is_real = mlx::core::issubdtype(node.dtype(), mlx::core::floating);
+  switch (std::get<0>(scan->state())) {
+    case Scan::Max:
+    case Scan::Min:
+      return by_places(node, *scan);
+    case Scan::LogAddExp:
+      // MLX's gradient takes logarithms of cotangents, so that its own derivatives are NaN behind a zero.
+      return is_real ? std::optional(by_doubling(node.inputs()[0], *scan)) : std::nullopt;
+    case Scan::Prod:
+      return is_real ? of_products(node) : by_doubling(node.inputs()[0], *scan);
+    default:
+      return std::nullopt;
+  }
 }
 
 // Whether integers, or what a cast makes of floats, come of what may have a derivative: MLX takes cotangents back through casts,
@@ -296,6 +337,17 @@ std::optional<array> mappable(const array& node) {
   return made_by<mlx::core::MaskedScatter>(node) ? chosen_by_mask(node) : of_own_ends(node);
 }
 
+// A product of gathered matrices of the left, in the order in which they come, as one in any order: of the first MLX's gradients
+// neither gather nor scatter. Nothing for any other node.
+std::optional<array> in_any_order(const array& node) {
+  auto* product = made_by<mlx::core::GatherMM>(node);
+  if (product == nullptr || !product->state().first) {
+    return std::nullopt;
+  }
+  const auto& from = node.inputs();
+  return mlx::core::gather_mm(from[0], from[1], from[2], from[3], false, product->stream());
+}
+
 // What stands for a node that MLX differentiates wrongly; `reached` is what has a derivative.
 std::optional<array> differentiable(const array& node, const std::unordered_set<uintptr_t>& reached) {
   const auto& from = node.inputs();
@@ -311,11 +363,15 @@ std::optional<array> differentiable(const array& node, const std::unordered_set<
   if (auto whole = of_whole_masks(node)) {
     return whole;
   }
-  if (auto elements = by_places(node)) {
-    return elements;
+  if (auto found = of_scan(node)) {
+    return found;
   }
-  if (auto parts = by_doubling(node)) {
-    return parts;
+  if (auto product = in_any_order(node)) {
+    return product;
+  }
+  // A gradient of a take from nothing ends the process.
+  if (node.size() == 0 && (made_by<mlx::core::Gather>(node) || made_by<mlx::core::GatherAxis>(node))) {
+    return mlx::core::zeros(node.shape(), node.dtype(), node.primitive().stream());
   }
   return mappable(node);
 }

@@ -70,13 +70,20 @@ class Mapped : public StandingAgain {
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    // MLX ends the process on some operands without elements.
+    if (batch_size(inputs, axes) == 0) {
+      return one_by_one(inputs, axes);
+    }
     auto operands = inputs;
     auto places = axes;
     if (adjust_ != nullptr) {
       adjust_(operands, places, stream());
     }
     try {
-      return inner_->vmap(operands, places);
+      auto found = inner_->vmap(operands, places);
+      if (are_of_examples(found.first, found.second, batch_size(inputs, axes))) {
+        return found;
+      }
     } catch (const std::invalid_argument&) {
     } catch (const std::runtime_error&) {
     }
@@ -84,6 +91,21 @@ class Mapped : public StandingAgain {
   }
 
  private:
+  // Whether results have the shapes of those of one example, so many times: MLX's own rule for real transforms of odd length gives
+  // others.
+  bool are_of_examples(const std::vector<array>& results, const std::vector<int>& axes, int count) const {
+    for (size_t i = 0; i < results.size(); ++i) {
+      auto shape = shapes_[i];
+      if (axes[i] >= 0) {
+        shape.insert(shape.begin() + std::min<size_t>(axes[i], shape.size()), count);
+      }
+      if (results[i].shape() != shape) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   std::pair<std::vector<array>, std::vector<int>> one_by_one(
       const std::vector<array>& inputs, const std::vector<int>& axes) {
     auto count = batch_size(inputs, axes);
@@ -137,7 +159,8 @@ class ByStrides : public Standing {
   }
 };
 
-// A scatter puts the axis of the examples before those of its slices, and a view counts the bytes of the last axis.
+// A scatter puts the axis of the examples before those of its slices, a view counts the bytes of the last axis, and new axes are
+// counted from where the mapped one was before the first of them.
 void put_in_front(std::vector<array>& operands, std::vector<int>& axes, mlx::core::Stream stream) {
   for (size_t i = 0; i < operands.size(); ++i) {
     if (axes[i] > 0) {
@@ -177,7 +200,7 @@ void repeat_input(std::vector<array>& operands, std::vector<int>& axes, mlx::cor
 
 // What is to be made of the operands of a primitive before its own rule sees them.
 Adjust adjustment(const array& node) {
-  if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node)) {
+  if (made_by<mlx::core::Scatter>(node) || made_by<mlx::core::View>(node) || made_by<mlx::core::ExpandDims>(node)) {
     return put_in_front;
   }
   if (made_by<mlx::core::SliceUpdate>(node) || made_by<mlx::core::DynamicSliceUpdate>(node)) {
@@ -190,16 +213,23 @@ Adjust adjustment(const array& node) {
 }
 
 // MLX's own rule for DivMod names the mapped axis of the quotient alone, so that the one of the remainder is read from
-// behind the list; its rule for NotEqual names that of the first operand, which may have none. It has none for FP8.
+// behind the list; its rule for NotEqual names that of the first operand, which may have none; its rule for Equal forgets whether NaN
+// is equal to NaN. It has none for FP8.
 bool is_elementwise_without_rule(const array& node) {
-  return made_by<mlx::core::DivMod>(node) || made_by<mlx::core::NotEqual>(node) ||
+  return made_by<mlx::core::DivMod>(node) || made_by<mlx::core::NotEqual>(node) || made_by<mlx::core::Equal>(node) ||
       made_by<mlx::core::fast::ConvertFP8>(node);
+}
+
+// A primitive that takes matrices, as many as there are, and gives as many of their shape: MLX's own rule inverts triangles as whole
+// matrices.
+bool takes_many(const array& node) {
+  return made_by<mlx::core::Inverse>(node);
 }
 
 void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& outputs) {
   each_dependent(inputs, outputs, [](array& node) {
     auto& primitive = node.primitive_ptr();
-    if (is_elementwise_without_rule(node)) {
+    if (is_elementwise_without_rule(node) || takes_many(node)) {
       primitive = std::make_shared<Elementwise>(node);
     } else if (made_by<mlx::core::AsStrided>(node)) {
       primitive = std::make_shared<ByStrides>(node.primitive_ptr());

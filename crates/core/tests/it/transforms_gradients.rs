@@ -204,6 +204,24 @@ fn a_panic_of_the_function_leaves_nothing_behind() {
     assert_eq!(of(&grad(|x: Array| x.sum(None)).call(vector(&[1.0])).expect("runs")), [1.0]);
 }
 
+/// MLX's gradients neither gather nor scatter where the matrices of the left come in their order.
+#[test]
+fn gathered_products_in_order_have_the_gradients_of_any_other() -> Result<()> {
+    let a = ops::arange::<_, f32>(1, 7, None)?.reshape(&[3, 1, 2])?;
+    let b = ops::arange::<_, f32>(2, 8, None)?.reshape(&[3, 2, 1])?;
+    let left = Array::from_slice(&[0u32, 0, 1], &[3]);
+    let gradients = |is_sorted: bool| -> Result<Vec<Vec<f32>>> {
+        let product = |(a, b): (Array, Array)| {
+            let squares = ops::gather_mm(&a, &b, &left, None::<&Array>, is_sorted)?.square()?;
+            squares.multiply(Array::from_slice(&[1f32, 2.0, 3.0], &[3, 1, 1]))?.sum(None)
+        };
+        let (by_a, by_b) = grad(product).call((a.clone(), b.clone()))?;
+        Ok(vec![of(&by_a), of(&by_b)])
+    };
+    assert_eq!(gradients(true)?, gradients(false)?);
+    Ok(())
+}
+
 #[test]
 fn a_gradient_of_a_gradient() {
     let _scopes = with_handlers(registry());

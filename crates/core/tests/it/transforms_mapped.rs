@@ -5,11 +5,13 @@ use std::rc::Rc;
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
+use mlx_rs::fft::{irfft, rfft};
 use mlx_rs::ops::indexing::{self, IntoStrideBy, TryIndexMutOp, TryIndexOp};
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype, Stream, linalg, ops, with_stream};
 use tacit::transform::{checkpoint, custom_jvp, custom_vjp, grad, jvp, vmap};
 use tacit::tree::Gradient;
 use tacit::{Counters, Error, Policy, Result, Value};
+use tacit_conformance::oracle::relative_error;
 
 use crate::transforms_shared::{check, product, registry};
 use crate::types::{Left, error, matrix, numbers, vector, with_handlers};
@@ -296,6 +298,56 @@ fn assignments_and_scatters_change_every_example() -> Result<()> {
             assert_eq!(numbers(&found), numbers(&expected), "{name} along {axis}");
         }
     }
+    Ok(())
+}
+
+/// What MLX gives other shapes or numbers: several new axes, which gradients of sums over several put back, real transforms of odd
+/// length, and triangles.
+#[test]
+fn axes_transforms_and_triangles_are_those_of_every_example() -> Result<()> {
+    type Mapped = fn(Array) -> Result<Array>;
+    let cases: [(&str, Mapped); 9] = [
+        ("new axes in front", |x| Ok(x.expand_dims_axes(&[0, 1])?)),
+        ("new axes apart", |x| Ok(x.expand_dims_axes(&[0, 2, 4])?)),
+        ("the gradient of a sum", |x| of_gradient(&x, |x| x.sum_axes(&[0, 1], None)?.square()?.sum(None))),
+        ("the gradient of the greatest", |x| of_gradient(&x, |x| x.max_axes(&[0, 1], None)?.square()?.sum(None))),
+        ("the gradient of a product", |x| of_gradient(&x, |x| x.prod_axes(&[0, 1], None)?.sum(None))),
+        ("the gradient of a transform", |x| of_gradient(&x, |x| rfft(&x, None, None)?.abs()?.sum(None))),
+        ("an inverse transform", |x| Ok(irfft(&x.as_dtype(Dtype::Complex64)?, 5, -1)?)),
+        ("equal", |x| {
+            let x = ops::select(&x.gt(Array::from_f32(20.0))?, Array::from_f32(f32::NAN), &x)?;
+            Ok(ops::array_eq(&x, &x, true)?.as_dtype(Dtype::Float32)?)
+        }),
+        ("a triangle", |x| {
+            let square = ops::broadcast_to(&x, &[3, 3])?;
+            Ok(with_stream(&Stream::cpu(), || linalg::tri_inv(&square, None))?)
+        }),
+    ];
+    let x = ops::arange::<_, f32>(1, 25, None)?;
+    for (name, f) in cases {
+        for (axis, shape) in [(0, [8, 1, 3]), (1, [1, 8, 3]), (2, [1, 3, 8])] {
+            let x = x.reshape(&shape)?;
+            let expected = one_by_one(&x, axis, f)?;
+            let found = vmap(axis, 0, f).call(&x)?.dense()?;
+            assert_eq!(found.shape(), expected.shape(), "{name} along {axis}");
+            let far = relative_error(&found, &expected)?;
+            assert!(far < 1e-6, "{name} along {axis}: {:?} {:?}", numbers(&found), numbers(&expected));
+        }
+    }
+    Ok(())
+}
+
+/// MLX ends the process on these.
+#[test]
+fn no_examples_and_takes_from_nothing_have_results() -> Result<()> {
+    let none = ops::zeros::<f32>(&[4, 0])?;
+    assert_eq!(vmap(1, 0, |x: Array| x.cumsum(0, None, None)).call(&none)?.dense()?.shape(), [0, 4]);
+    let (x, weights) = (ops::ones::<f32>(&[1, 8, 4])?, ops::zeros::<f32>(&[0, 4, 3, 2])?);
+    let mut of_weights = vmap([None, Some(0)], 0, |(x, w): (Array, Array)| ops::conv1d(&x, &w, 1, 0, 1, 2));
+    assert_eq!(of_weights.call((x, weights))?.dense()?.shape(), [0, 1, 6, 4]);
+    let columns = Array::from_slice(&[2u32, 0], &[2]);
+    let taken = of_gradient(&ops::zeros::<f32>(&[0, 4])?, |x| x.take_axis(&columns, 1)?.sum(None))?;
+    assert_eq!(taken.shape(), [0, 4]);
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! Derivatives of running products and of running logarithms of sums, of every order, where an element is zero or infinite.
 
 use mlx_rs::ops::LogCumsumExpOptions;
-use mlx_rs::{Array, ops};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
 use tacit::Result;
-use tacit::transform::{grad, jvp};
+use tacit::transform::{grad, jvp, value_and_grad};
 use tacit::tree::Gradient;
 use tacit_conformance::oracle::relative_error;
 
@@ -144,4 +145,22 @@ fn a_running_logarithm_of_a_sum_has_derivatives() {
         &[0.5, none, none, 1.0, none, 2.0, 0.0],
         &[0.5, -200.0, -200.0, 1.0, -200.0, 2.0, 0.0],
     );
+}
+
+/// Parts that are doubled leave the range where the product does not.
+#[test]
+fn what_is_differentiated_keeps_its_value() -> Result<()> {
+    let of = |x: &[f32], f: &dyn Fn(Array) -> Result<Array>| -> Result<(f32, Vec<f32>)> {
+        let (value, gradient) = value_and_grad(|x: Array| f(x)).call(vector(x))?;
+        Ok((numbers(&value.dense()?)[0], numbers(gradient.array()?)))
+    };
+    let (value, gradient) = of(&[1e30, 1e-30, 1e-30], &|x| Ok(x.cumprod(0, None, None)?.try_index(2)?.log()?))?;
+    assert!((value + 69.0776).abs() < 1e-3, "{value}");
+    assert!(gradient.iter().zip([1e-30, 1e30, 1e30]).all(|(a, b)| (a / b - 1.0).abs() < 1e-5), "{gradient:?}");
+    let in_halves =
+        |x: Array| Ok(x.as_dtype(Dtype::Float16)?.cumprod(0, None, None)?.max(None)?.as_dtype(Dtype::Float32)?);
+    assert!((of(&[0.001, 300.0, 300.0], &in_halves)?.0 - 90.0).abs() < 0.2);
+    let (value, gradient) = of(&[0.0, f32::INFINITY, 1.0], &|x| Ok(log_sum(&x, false, true)?.max(None)?))?;
+    assert!(value.is_infinite() && gradient.iter().all(|x| !x.is_nan()), "{value} {gradient:?}");
+    Ok(())
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use expect_test::expect;
-use mlx_rs::{Array, ops};
+use mlx_rs::fft::{irfft, rfft};
+use mlx_rs::{Array, Dtype, ops};
 use tacit::transform::{custom_jvp, custom_vjp, grad, jvp};
 use tacit::tree::Gradient;
 use tacit::{Error, Result, Value};
@@ -54,6 +55,30 @@ fn a_pad_has_derivatives_by_its_value() {
     for _ in 0..2 {
         assert_eq!(of(&compiled.call(args()).expect("runs")), [10.0]);
     }
+}
+
+/// MLX takes an inverse transform of odd length for an even one.
+#[test]
+fn real_transforms_of_odd_length_have_tangents() -> Result<()> {
+    let inverse = |x: Array| irfft(&x.as_dtype(Dtype::Complex64)?, 5, -1);
+    let (x, along) = (vector(&[1.0, 2.0, 3.0]), [0.5, -1.0, 2.0]);
+    let (value, change) = jvp(x, tangent(&along), inverse)?;
+    assert_eq!(value.dense()?.shape(), [5]);
+    let (change, expected) = (of(&change), numbers(&inverse(vector(&along))?));
+    assert!(change.len() == 5 && change.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{change:?}");
+    let gradient = |x: Array| {
+        let power = |x: Array| {
+            let made = rfft(&x, None, None)?;
+            made.real()?.square()?.add(made.imag()?.square()?)?.sum(None)
+        };
+        Ok::<_, Error>(grad(power).call(x)?.array()?.clone())
+    };
+    // The sum of squares is quadratic, so the tangent of its gradient is the gradient there.
+    let along = [0.5, -1.0, 2.0, 0.25, 3.0];
+    let (_, change) = jvp(vector(&[1.0, 2.0, 3.0, -1.0, 0.5]), tangent(&along), gradient)?;
+    let (change, expected) = (of(&change), numbers(&gradient(vector(&along))?));
+    assert!(change.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4), "{change:?} {expected:?}");
+    Ok(())
 }
 
 #[test]
