@@ -51,9 +51,15 @@ fn anything_on_left(_: &Primitive, x: &Left, _rest: &[&Value]) -> Result<Value> 
     Ok(x.array.clone().into())
 }
 
+// These are names within what the macro writes, too, which hide no function.
 #[handler]
-fn negate_implicit(_: &Negative, x: &dyn ImplicitArray) -> Result<Value> {
+fn call(_: &Negative, x: &dyn ImplicitArray) -> Result<Value> {
     open(x)
+}
+
+#[handler]
+fn op(op: &Negative, x: &Right) -> Result<Value> {
+    call(op, x)
 }
 
 fn found(registry: &Registry) -> Vec<String> {
@@ -88,7 +94,7 @@ fn the_handler_of_just_the_calls_in_question_or_a_precedence_decides_it() {
 
 #[test]
 fn an_exact_type_decides_it_whatever_the_primitive() {
-    let registry = Registry::new().with::<add_of_implicit>().with::<anything_on_left>().with::<negate_implicit>();
+    let registry = Registry::new().with::<add_of_implicit>().with::<anything_on_left>().with::<call>().with::<op>();
     assert_eq!(found(&registry), [""; 0]);
     assert_eq!(found(&registry.with::<left_any>()), [""; 0]);
 }

@@ -1,6 +1,6 @@
 //! The registration that `#[handler]` writes beside the function.
 
-use proc_macro2::{Literal, TokenStream};
+use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -15,11 +15,13 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
     let line = quote_spanned!(ident.span()=> ::core::line!());
     let precedence = args.precedence();
     let patterns = operands.iter().filter_map(pattern);
-    let arguments = operands.iter().enumerate().map(|(i, operand)| argument(i, operand));
+    // They do not hide a function of the same name.
+    let [call, op] = ["call", "op"].map(|name| Ident::new(name, Span::mixed_site()));
+    let arguments = operands.iter().enumerate().map(|(i, operand)| argument(&call, i, operand));
     // At the type that the function returns: what is wrong with the answer is said there.
     let mut answering = (*ident).clone();
     answering.set_span(output.span());
-    let call = quote_spanned!(output.span()=> ::tacit::__private::results(#answering(op, #(#arguments),*)));
+    let results = quote_spanned!(output.span()=> ::tacit::__private::results(#answering(#op, #(#arguments),*)));
     quote! {
         // In the namespace of types, so that it does not clash with the function.
         #[doc(hidden)]
@@ -35,8 +37,8 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
                         operands: &[#(#patterns),*],
                     },
                     precedence: #precedence,
-                    call: |call| {
-                        <#primitive as ::tacit::__private::HandlerPrimitive>::with(call.primitive, |op| #call)
+                    call: |#call| {
+                        <#primitive as ::tacit::__private::HandlerPrimitive>::with(#call.primitive, |#op| #results)
                     },
                 };
             }
@@ -60,15 +62,15 @@ fn pattern(operand: &Operand) -> Option<TokenStream> {
     })
 }
 
-fn argument(position: usize, operand: &Operand) -> TokenStream {
+fn argument(call: &Ident, position: usize, operand: &Operand) -> TokenStream {
     let position = Literal::usize_unsuffixed(position);
     match operand {
-        Operand::Dense => quote!(::tacit::__private::dense_operand(call.operands, #position)?),
-        Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(call.operands, #position)?),
-        Operand::Family(ty) => quote!(::tacit::__private::family_operand::<#ty>(call.operands, #position)?),
-        Operand::AnyImplicit => quote!(::tacit::__private::implicit_operand(call.operands, #position)?),
-        Operand::Any => quote!(::tacit::__private::any_operand(call.operands, #position)?),
-        Operand::Rest => quote!(::tacit::__private::rest_operands(call.operands, #position)?),
-        Operand::Results => quote!(call.results.avals()?),
+        Operand::Dense => quote!(::tacit::__private::dense_operand(#call.operands, #position)?),
+        Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(#call.operands, #position)?),
+        Operand::Family(ty) => quote!(::tacit::__private::family_operand::<#ty>(#call.operands, #position)?),
+        Operand::AnyImplicit => quote!(::tacit::__private::implicit_operand(#call.operands, #position)?),
+        Operand::Any => quote!(::tacit::__private::any_operand(#call.operands, #position)?),
+        Operand::Rest => quote!(::tacit::__private::rest_operands(#call.operands, #position)?),
+        Operand::Results => quote!(#call.results.avals()?),
     }
 }
