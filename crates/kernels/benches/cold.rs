@@ -225,7 +225,10 @@ fn main() {
     println!("{:<26} {:>5} {} {:>9}", "format", "bits", names.join(" "), "GB/s");
     for format in &FORMATS {
         let is_wanted = wanted.is_empty() || wanted.iter().any(|part| format.name.contains(part.as_str()));
-        let takes_int8 = || !choice::of_int8_matmul(1, &Buffers::new(format, (8, 256), 1).matrix(format)).is_empty();
+        let takes_int8 = || {
+            !choice::of_int8_matmul(&machine::Machine::detect(), 1, &Buffers::new(format, (8, 256), 1).matrix(format))
+                .is_empty()
+        };
         if !is_wanted || int8 && !takes_int8() {
             continue;
         }

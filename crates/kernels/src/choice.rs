@@ -1,9 +1,9 @@
-//! Which engines can take a product, and what each of them says that it costs.
+//! Which engines can take a product on a machine, and what each of them says that it costs.
 //!
-//! For the benchmark that compares this with the time that they take.
+//! For the benchmark that compares this with the time that they take, and for a look at machines that nobody has here.
 
 use crate::{
-    Factors, Isa, Matrix, Operand, Orientation,
+    Factors, Matrix, Operand, Orientation,
     engine::{self, Priced},
     engines::PACKED,
     gemm::Product,
@@ -25,8 +25,7 @@ pub struct Candidate {
 
 /// Those for [`matmul`](crate::matmul) with `x` of `m` rows, the one that takes the product first.
 #[must_use]
-pub fn of_matmul(x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<Candidate> {
-    let machine = &Machine::of(Isa::detect());
+pub fn of_matmul(machine: &Machine, x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<Candidate> {
     let columns = if orientation == Orientation::Transposed { matrix.n } else { matrix.k };
     let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
     let packed = product.work(columns, machine).packed;
@@ -43,8 +42,7 @@ pub fn of_matmul(x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation)
 
 /// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not take.
 #[must_use]
-pub fn of_int8_matmul(m: usize, matrix: &Matrix) -> Vec<Candidate> {
-    let machine = &Machine::of(Isa::detect());
+pub fn of_int8_matmul(machine: &Machine, m: usize, matrix: &Matrix) -> Vec<Candidate> {
     let Ok(weights) = &Weights::new(matrix) else { return Vec::new() };
     let rows = &Rows { codes: Vec::new(), units: vec![1.0; m] };
     let product = IntegerProduct { rows, matrix, weights, threads: 1 };
@@ -54,8 +52,7 @@ pub fn of_int8_matmul(m: usize, matrix: &Matrix) -> Vec<Candidate> {
 
 /// Those for [`dense_matmul`](crate::dense_matmul).
 #[must_use]
-pub fn of_dense_matmul(a: Operand, b: Operand) -> Vec<Candidate> {
-    let machine = &Machine::of(Isa::detect());
+pub fn of_dense_matmul(machine: &Machine, a: Operand, b: Operand) -> Vec<Candidate> {
     let columns = b.columns();
     let product = Product { x: a, panels: &b, columns, factors: Factors::default(), threads: 1 };
     let found = engine::candidates(&product, columns, machine);

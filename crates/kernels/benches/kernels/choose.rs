@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use tacit_kernels::{
     Dense, Factors, Isa, Operand, Orientation,
     choice::{self, Candidate},
-    dense_matmul, int8_matmul, matmul,
+    dense_matmul, int8_matmul,
+    machine::Machine,
+    matmul,
 };
 
 use super::weights;
@@ -49,17 +51,18 @@ pub(super) fn run(filter: &str) {
     );
     for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
         isa.with(|| {
+            let machine = &Machine::detect();
             for weight in &weights {
                 let matrix = &weight.matrix();
                 for m in ROWS {
                     let (x, y) = (&x[..m * k], &mut y[..m * n]);
                     for (orientation, way) in [(Orientation::Transposed, "x W^T"), (Orientation::Plain, "x W")] {
                         let case = format!("{isa:?}/{}/m{m} {way}", weight.name);
-                        tally.measure(filter, &case, &choice::of_matmul(x, m, matrix, orientation), || {
+                        tally.measure(filter, &case, &choice::of_matmul(machine, x, m, matrix, orientation), || {
                             matmul(x, m, matrix, orientation, &mut *y).unwrap();
                         });
                     }
-                    let candidates = choice::of_int8_matmul(m, matrix);
+                    let candidates = choice::of_int8_matmul(machine, m, matrix);
                     if !candidates.is_empty() {
                         let case = format!("{isa:?}/{}/int8 m{m} x W^T", weight.name);
                         tally.measure(filter, &case, &candidates, || {
@@ -76,10 +79,15 @@ pub(super) fn run(filter: &str) {
             let w = plain(columns).transposed();
             for m in ROWS {
                 let x = plain(m);
-                tally.measure(filter, &format!("{isa:?}/dense/m{m} x W^T"), &choice::of_dense_matmul(x, w), || {
-                    let out = Dense { values: &mut y[..m * columns], rows: m, columns, stride: columns };
-                    dense_matmul(x, w, out, Factors::default()).unwrap();
-                });
+                tally.measure(
+                    filter,
+                    &format!("{isa:?}/dense/m{m} x W^T"),
+                    &choice::of_dense_matmul(machine, x, w),
+                    || {
+                        let out = Dense { values: &mut y[..m * columns], rows: m, columns, stride: columns };
+                        dense_matmul(x, w, out, Factors::default()).unwrap();
+                    },
+                );
             }
         });
     }

@@ -15,15 +15,12 @@ use std::sync::OnceLock;
 pub(crate) use cpuid::cpuid;
 pub use limits::{dot_peak, fma_peak, read, read_bandwidth};
 
-use crate::{
-    Codes, Isa,
-    simd::{ByteSums, byte_sums},
-    threads,
-};
+pub use crate::simd::ByteSums;
+use crate::{Codes, Isa, simd::byte_sums, threads};
 
 /// A machine, as the choice of a loop sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     pub(crate) isa: Isa,
     /// What there is for products of bytes beside the vectors of `isa`.
     pub(crate) byte_sums: ByteSums,
@@ -157,8 +154,9 @@ const WAKE: f64 = 6e3;
 const WAKE_EACH: f64 = 2e3;
 
 impl Machine {
-    /// A machine with this instruction set, with what it has beside it, and with such a second-level cache.
-    pub(crate) const fn new(isa: Isa, byte_sums: ByteSums, cache: usize) -> Self {
+    /// A machine with this instruction set, with what it has beside it, and with a second-level cache of so many bytes.
+    #[must_use]
+    pub const fn new(isa: Isa, byte_sums: ByteSums, cache: usize) -> Self {
         let cycles = match (isa, byte_sums) {
             (Isa::Scalar, _) => &PORTABLE,
             (Isa::Avx2, _) => &AVX2,
@@ -167,6 +165,12 @@ impl Machine {
             (Isa::Neon, _) => &NEON_DOT,
         };
         Self { isa, byte_sums, cycles, cache }
+    }
+
+    /// The one that this program runs on.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::of(Isa::detect())
     }
 
     /// This machine, whose kernels take `isa`.

@@ -11,7 +11,7 @@ use super::{Isa, Simd};
 
 /// What a machine has for products of bytes; more of it further down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ByteSums {
+pub enum ByteSums {
     /// Nothing but what every vector machine has: sums of two products, or none at all.
     Pairs,
     /// Sums of four products: AVX-512's VNNI, or `sdot`.

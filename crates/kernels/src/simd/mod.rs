@@ -45,7 +45,8 @@ mod ranks;
 mod thresholds;
 mod vector;
 
-pub(crate) use dot::{ByteSums, byte_sums};
+pub use dot::ByteSums;
+pub(crate) use dot::byte_sums;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;

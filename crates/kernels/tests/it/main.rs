@@ -1,6 +1,8 @@
 //! The kernels against plain formulas.
 
 mod attention;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod choice;
 mod decode;
 mod dense_matmul;
 mod encode;

@@ -1,7 +1,9 @@
 //! Products against the elements' definition in `f64`.
 
 use half::{bf16, f16};
-use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, choice, dequantize, matmul, nf4, threads};
+use tacit_kernels::{
+    Codes, Isa, Matrix, Order, Orientation, Scales, choice, dequantize, machine::Machine, matmul, nf4, threads,
+};
 
 use crate::{
     random::Random,
@@ -253,7 +255,9 @@ fn a_row_does_not_depend_on_its_neighbors() {
                 for (few, many) in [(1, 8), (1, 3), (9, 11), (16, 40), (60, 80)] {
                     // Another engine rounds in other places.
                     let all = x[..many * depth].to_vec();
-                    for engine in isa.with(|| choice::of_matmul(&all, many, &stored.matrix(), orientation)) {
+                    for engine in
+                        isa.with(|| choice::of_matmul(&Machine::detect(), &all, many, &stored.matrix(), orientation))
+                    {
                         let [few, many] = [few, many].map(|m| choice::with_only(&engine.names, || first(&x, m)));
                         assert_eq!(few, many, "{isa:?} {orientation:?} {kind:?} {engine:?}");
                     }
