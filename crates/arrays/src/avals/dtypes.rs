@@ -23,6 +23,11 @@ pub fn widely(array: &Array, f: impl FnOnce(&Array) -> Result<Array>) -> Result<
     Ok(f(&array.as_dtype(wide(dtype))?)?.as_dtype(dtype)?)
 }
 
+/// The type in which a product is made that becomes small again: what `f16` holds may be beyond its range before.
+pub(crate) fn roomy(dtype: Dtype) -> Dtype {
+    if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype }
+}
+
 /// Whether a view casts from this type and to it.
 pub(crate) fn castable(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16)

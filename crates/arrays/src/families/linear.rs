@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::primitives::{AddMM, Gather, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
 
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::{roomy, wide};
 use crate::families::structural::itself;
 
 /// The family of implicit matrices whose products are made of what the matrix is made of.
@@ -141,12 +141,15 @@ impl Product {
 
     /// The same of the product of two thin matrices, in their type.
     pub(crate) fn of_factors(self, x: &Array, [left, right]: &[Array; 2]) -> Result<Array> {
-        let x = if x.dtype().is_float() { &x.as_dtype(left.dtype())? } else { x };
-        Ok(match self {
+        let (dtype, roomy) = (left.dtype(), roomy(left.dtype()));
+        let [left, right] = [left.as_dtype(roomy)?, right.as_dtype(roomy)?];
+        let x = if x.dtype().is_float() { &x.as_dtype(roomy)? } else { x };
+        let made = match self {
             Self::Right => x.matmul(left)?.matmul(right)?,
             Self::Left => left.matmul(right.matmul(x)?)?,
             Self::Rows => left.take_axis(x, 0)?.matmul(right)?,
-        })
+        };
+        Ok(made.as_dtype(dtype)?)
     }
 
     /// The same of the matrix whose rows, or columns, are multiplied by `factors`; `f` gives that of the matrix itself.
@@ -253,13 +256,28 @@ pub(crate) fn linear_matmul_left(_op: &Matmul, w: &dyn Linear, x: &Value) -> Res
 /// `alpha x W + beta c`, as the product and then the sum.
 #[handler(precedence = 1)]
 pub(crate) fn linear_addmm(op: &AddMM, x: &Value, w: &dyn Linear, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, right_product(x, w)?)
+    match small_again(op, x)? {
+        Some(x) => scaled_sum(op, c, implicit((x, itself(w)), |(x, w)| x.matmul(w))?),
+        None => scaled_sum(op, c, right_product(x, w)?),
+    }
 }
 
 /// `alpha W x + beta c`, as the product and then the sum.
 #[handler]
 pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, w.product(Product::Left, x)?)
+    match small_again(op, x)? {
+        Some(x) => scaled_sum(op, c, implicit((x, itself(w)), |(x, w)| w.matmul(x))?),
+        None => scaled_sum(op, c, w.product(Product::Left, x)?),
+    }
+}
+
+/// `x` in `f32`, where alpha may bring a product back into the range of f16.
+fn small_again(op: &AddMM, x: &Value) -> Result<Option<Value>> {
+    #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
+    if op.alpha == 1.0 || x.aval()?.dtype != Dtype::Float16 {
+        return Ok(None);
+    }
+    implicit(x, |x| x.as_dtype(Dtype::Float32)).map(Some)
 }
 
 /// Whole rows, as an embedding takes them.
@@ -293,19 +311,22 @@ pub(crate) fn dense_operand(x: &Value) -> Result<&Array> {
 /// A handler fails, or the policy forbids a materialization.
 pub fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
     implicit((product, c), |(product, c)| -> Result<Array> {
+        let dtype = c.dtype();
         let scaled = |array: &Array, factor: f32| -> Result<Array> {
             #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
             if factor == 1.0 {
                 return Ok(array.clone());
             }
-            Ok(array.multiply(Array::from_f32(factor).as_dtype(array.dtype())?)?)
+            // Neither the factor nor the multiple is rounded to a half type before the sum is.
+            let wide = wide(array.dtype());
+            Ok(array.as_dtype(wide)?.multiply(Array::from_f32(factor).as_dtype(wide)?)?)
         };
         let product = scaled(&product, op.alpha)?;
         #[allow(clippy::float_cmp, reason = "exactly 0 is where MLX does not read c")]
         if op.beta == 0.0 {
-            return Ok(product);
+            return Ok(product.as_dtype(dtype)?);
         }
-        Ok(product.add(scaled(&c, op.beta)?)?)
+        Ok(product.add(scaled(&c, op.beta)?)?.as_dtype(dtype)?)
     })
 }
 

@@ -165,13 +165,18 @@ impl<F: Format> PackedArray<F> {
     where
         F: Int8Activations,
     {
-        let array = Self { int8_activations: true, ..self };
-        array.check()?;
-        Ok(array)
+        self.rounding()
     }
 }
 
 impl<F: Format> PackedArray<F> {
+    /// The same array with activations that are rounded, where the format has such products.
+    fn rounding(self) -> Result<Self> {
+        let array = Self { int8_activations: true, ..self };
+        array.check()?;
+        Ok(array)
+    }
+
     /// How the scales are quantized, where those of the format are so.
     fn nested(&self, own: Option<Nested>) -> Option<Nested> {
         let scales = self.scales.as_ref()?;
@@ -313,8 +318,7 @@ impl<F: Format> Packed for PackedArray<F> {
     }
 
     fn rounding_activations(&self) -> Result<Box<dyn ImplicitArray>> {
-        let array = Self { int8_activations: true, ..self.clone() };
-        array.check()?;
+        let array = self.clone().rounding()?;
         // The kernel takes one matrix, whose rows are multiplied: of others nothing would be rounded.
         let left = match self.aval.shape.len() {
             2 if self.transposed => "is stored by columns",

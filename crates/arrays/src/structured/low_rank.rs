@@ -7,9 +7,10 @@ use tacit_core::primitives::{Add, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};
-use crate::avals::dtypes::{narrowing, wide};
+use crate::avals::dtypes::{narrowing, roomy, wide};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
+use crate::views::cast::Cast;
 
 /// The product of `left: [n, r]` and `right: [r, k]`, which is not built.
 ///
@@ -153,9 +154,12 @@ impl Linear for LowRank {
         Ok(Self::new(transposed(&self.right)?, transposed(&self.left)?)?.into())
     }
 
-    /// The factors in a narrower float type.
+    /// The factors in a narrower float type, whose range they have.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         narrowing(&self.aval, dtype)?;
+        if dtype == Dtype::Float16 {
+            return Cast::of(self.clone().into(), self.aval.dtype, dtype);
+        }
         let cast = |factor: Array| Ok(factor.as_dtype(dtype)?);
         self.mapped(cast, cast)
     }
@@ -165,12 +169,17 @@ impl Linear for LowRank {
 #[handler]
 pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Result<Value> {
     let source = broadcast_source(x)?;
-    let times = |factor: Array| Ok(factor.multiply(&source)?);
-    match *source.shape() {
-        [] | [1] | [_, 1] => w.mapped(times, Ok),
-        [_] | [1, _] => w.mapped(Ok, times),
+    // A factor may leave the range that the product is in.
+    let (dtype, roomy) = (w.aval.dtype, roomy(w.aval.dtype));
+    let source = source.as_dtype(roomy)?;
+    let own = |factor: Array| Ok(factor.as_dtype(roomy)?);
+    let times = |factor: Array| Ok(factor.as_dtype(roomy)?.multiply(&source)?);
+    let made = match *source.shape() {
+        [] | [1] | [_, 1] => w.mapped(times, own),
+        [_] | [1, _] => w.mapped(own, times),
         _ => Err(Error::decline(format!("{} is no scalar, row or column", Aval::from(&source)))),
-    }
+    }?;
+    if roomy == dtype { Ok(made) } else { Cast::of(made, dtype, dtype) }
 }
 
 /// The factors side by side, where the ranks together are still less than a dense matrix.

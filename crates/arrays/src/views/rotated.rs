@@ -154,6 +154,9 @@ impl Rotated {
     fn rows(&self, rows: &Value) -> Result<Value> {
         match (rows, rows.downcast::<Self>()) {
             (_, Some(rows)) if rows.axis == self.axis => Ok(rows.inner.clone()),
+            (Value::Dense(rows), _) if rows.dtype() == Dtype::Float16 => {
+                Err(Error::decline("rotated rows may be beyond the range of f16"))
+            }
             (Value::Dense(rows), _) => Ok(rotated(rows, self.axis)?.into()),
             _ => Err(Error::decline(format!("{rows} is not rotated alike"))),
         }
@@ -166,7 +169,8 @@ fn rotated(array: &Array, axis: usize) -> Result<Array> {
     if axis == last {
         return hadamard(array);
     }
-    Ok(hadamard(&array.swap_axes(axis, last)?)?.swap_axes(axis, last)?)
+    // In rows: MLX 0.32 reads what was transposed and then reshaped in another order beside arrays of columns.
+    Ok(hadamard(&array.swap_axes(axis, last)?)?.swap_axes(axis, last)?.contiguous()?)
 }
 
 /// `value H` along an axis counted from the last one.
@@ -313,7 +317,7 @@ pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Va
     }
     let mut parts = vec![first.inner.clone()];
     for part in rest {
-        parts.push(first.rows(part)?);
+        parts.push(first.written(part)?);
     }
     Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)
 }

@@ -7,7 +7,7 @@ use tacit_core::primitives::Sum;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{check_castable, holds, wide, widely};
+use crate::avals::dtypes::{check_castable, holds, roomy, wide, widely};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::families::view::{Move, View};
@@ -132,9 +132,7 @@ impl View for Scaled {
 impl Linear for Scaled {
     /// The product with the array behind the view, scaled.
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let x = product.operand(x)?;
-        // What a small scalar brings back into the range of f16 may be beyond it before.
-        let x = if self.aval.dtype == Dtype::Float16 { &x.as_dtype(Dtype::Float32)? } else { x };
+        let x = product.operand(x)?.as_dtype(roomy(self.aval.dtype))?;
         let result = self.with(implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?)?;
         implicit(result, |result| result.as_dtype(self.aval.dtype))
     }

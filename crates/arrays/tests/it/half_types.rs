@@ -1,7 +1,7 @@
 //! Half types over long axes: where the dense product is rounded once, so is what stands for it.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Concat, Constant, Diagonal, Lora, LowRank, Sparse24, Stacked};
+use tacit_arrays::{Concat, Constant, Diagonal, Int8Array, Lora, LowRank, Rotated, ScaledChannels, Sparse24, Stacked};
 use tacit_conformance::oracle::floats;
 use tacit_core::{Policy, Result, Value, implicit, transform};
 
@@ -135,4 +135,41 @@ fn packed_and_stacked_products_over_long_axes() {
         let w = Value::from(Stacked::new(experts).expect("of one aval"));
         check([ones(dtype, &[2, 1, LONG]).into(), w], 1000.0, times);
     }
+}
+
+/// Where the dense matrix is in the range of `f16`, its product is, whatever it is made of.
+#[test]
+fn what_is_small_again_may_be_large_between() -> Result<()> {
+    const F16: Dtype = Dtype::Float16;
+    let half = |shape: &[i32], value: f32| full(F16, shape, value);
+    let int8 = |shape: &[i32], value: f32| Int8Array::quantize(&half(shape, value), 32);
+    let factors = |count: i32, value: f32| full(Dtype::Float32, &[count], value);
+    let transposed = |[x, w]: [Array; 2]| Ok(x.matmul(w.t())?);
+
+    let thin = |left: f32, right: f32| LowRank::new(half(&[8, 1], left), half(&[1, 8], right));
+    check([half(&[1, 8], 100.0).into(), thin(100.0, 2f32.powi(-7))?.into()], 625.0, times);
+    check([thin(300.0, 2f32.powi(-10))?.into(), half(&[8, 1], 300.0).into()], 703.0, |[w, x]| {
+        Ok(w.multiply(&x)?.matmul(ones(F16, &[8, 1]))?)
+    });
+    let wide = LowRank::new(full(Dtype::Float32, &[8, 1], 1e6), full(Dtype::Float32, &[1, 8], 2f32.powi(-20)))?;
+    check([wide.into()], 1953.0 / 2048.0, |[w]| {
+        Ok(w.as_dtype(F16)?.matmul(ones(F16, &[8, 8]))?.multiply(half(&[], 0.125))?)
+    });
+
+    let scaled = ScaledChannels::new(int8(&[8, 32], 2f32.powi(-10))?, &factors(32, 1024.0), -1)?;
+    check([half(&[2, 32], 100.0).into(), scaled.into()], 3200.0, transposed);
+    let scaled = ScaledChannels::new(int8(&[8, 32], 128.0)?, &factors(8, 2f32.powi(-10)), 0)?;
+    check([half(&[2, 32], 100.0).into(), scaled.into()], 400.0, transposed);
+
+    let joined = Concat::new(vec![int8(&[4, 32], 10.0)?.into(), int8(&[4, 32], -10.0)?.into()], 1)?;
+    check([half(&[1, 64], 250.0).into(), joined.into()], 0.0, transposed);
+    let zeros = half(&[4], 0.0);
+    check([half(&[1, 32], 250.0).into(), int8(&[4, 32], 10.0)?.into()], 40000.0, move |[x, w]| {
+        Ok(ops::addmm(&zeros, &x, w.t(), 0.5, 1.0)?)
+    });
+    let rotated = Rotated::new(int8(&[2, 64], 1.0)?, -1)?;
+    let rows = implicit((rotated, half(&[1, 64], 3e4)), |(w, rows): (Array, Array)| ops::concatenate(&[w, rows], 0))?;
+    let rows = floats(&rows.dense()?.as_dtype(Dtype::Float32)?)?;
+    assert!(rows[128..].iter().all(|x| (x - 3e4).abs() < 300.0), "{:?}", &rows[128..]);
+    Ok(())
 }

@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::{self, IntoStrideBy, TryIndexMutOp, TryIndexOp, TryIn
 use mlx_rs::{Array, Dtype, fast, ops, transforms};
 use tacit_arrays::format::{self, Affine, FloatScales, Nf4, Quantizer, Rotation, TrainedScales};
 use tacit_arrays::kernel::hadamard;
-use tacit_arrays::{Prepared, Rotated};
+use tacit_arrays::{Int8Array, Prepared, Rotated};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::relative_error;
 use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
@@ -503,4 +503,14 @@ fn half_floats_near_their_range_are_those_of_the_plain_format() {
             }
         }
     }
+}
+
+/// MLX reads a transposed array that was reshaped in the order that it had before.
+#[test]
+fn a_rotation_may_be_transposed_and_reshaped() {
+    let w = Rotated::new(Int8Array::quantize(&normal(1, &[6, 12]), 12).expect("whole rows"), 1).expect("has one");
+    let c = normal(2, &[2, 3, 12]).transpose_axes(&[2, 0, 1]).expect("a view");
+    oracle(Dtype::Float32)
+        .allowing()
+        .check("reshaped", &[w.into(), c.into()], |a| Ok(vec![a[0].t().reshape(&[-1, 2, 3])?.multiply(&a[1])?]));
 }
