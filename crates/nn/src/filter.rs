@@ -90,7 +90,10 @@ fn same(a: &ParameterFilter, b: &ParameterFilter) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-/// What is trained where nothing is said: all but scales and codes.
+/// What is trained where nothing is said: dense parameters, adapters and masters.
+///
+/// Scales, codes and the parts of other arrays, such as the factors of a [`LowRank`](tacit_arrays::LowRank), are trained where a
+/// filter names them.
 impl Default for ParameterFilter {
     fn default() -> Self {
         Self::AnyOf(vec![Self::Dense, Self::Lora, Self::Masters])

@@ -9,6 +9,7 @@ use tacit_core::tree::{Labels, Node, Reader, Visitor};
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
 use crate::filter::Role;
+use crate::within::{BASE, has_chosen};
 
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]
@@ -64,9 +65,16 @@ impl Held {
 
     /// The probability with which an adapter in it would drop features, and has no random key to do so.
     pub(crate) fn lacks_key(&self) -> Option<f32> {
-        let dropout = self.form.skeleton.family::<dyn Adapter>()?.dropout();
-        let has_key = self.leaves.iter().any(|leaf| leaf.role == Role::Choice);
-        (dropout > 0.0 && !has_key).then_some(dropout)
+        fn lacking(value: &Value, is_part: bool) -> Option<f32> {
+            let Value::Implicit(array) = value else { return None };
+            let adapter = array.family::<dyn Adapter>().filter(|_| !is_part);
+            let dropout = adapter.map(Adapter::dropout).filter(|dropout| *dropout > 0.0 && !has_chosen(value));
+            let is_part = is_part || adapter.is_some();
+            let within =
+                || array.children().iter().find_map(|(name, child)| lacking(child, is_part && name.field != BASE));
+            dropout.or_else(within)
+        }
+        lacking(&self.form.skeleton, false)
     }
 
     /// The array as messages show it.

@@ -8,8 +8,8 @@ use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, Placed, QaLora};
 use tacit_core::{Error, Result, Value};
 
-use crate::filter::Role;
 use crate::parameters::{in_parameter, listed};
+use crate::within::{BASE, has_chosen};
 use crate::{Model, Parameters, Pattern};
 
 /// How a parameter is adapted.
@@ -130,7 +130,9 @@ impl<M: ModuleParameters> Model<M> {
     pub fn drop_features(&mut self, key: Option<&Array>) -> Result<()> {
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
-            if let Some(dropping) = dropping(&path, &value, key, None).map_err(|error| in_parameter(&path, &error))? {
+            if let Some(dropping) =
+                dropping(&path, &value, key, Around::default()).map_err(|error| in_parameter(&path, &error))?
+            {
                 made.insert(path, dropping);
             }
         }
@@ -157,10 +159,10 @@ fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
     let &[outputs, inputs] = aval.shape.as_slice() else {
         return Err(Error::invalid(format!("{base} is no matrix"), "adapt matrices alone"));
     };
-    if config.rank == 0 {
-        return Err(Error::invalid("the rank of the adapter is 0", "give at least 1; 16 is the usual choice"));
-    }
-    let rank = config.rank as i32;
+    let Some(rank) = i32::try_from(config.rank).ok().filter(|&rank| rank > 0) else {
+        let message = format!("the rank of the adapter is {}", config.rank);
+        return Err(Error::invalid(message, "give at least 1 and fewer than 2^31; 16 is the usual choice"));
+    };
     let seen = match config.method {
         Method::Lora | Method::Dora => inputs,
         // What has no groups is refused by the array.
@@ -199,41 +201,40 @@ fn with_dropout(sum: &Value, p: f32, key: &Array) -> Result<Value> {
     }
 }
 
-/// The value in which adapters with dropout have their parts of a key; nothing where it stays as it is. `split` is what is
-/// around it that lies on several ranks.
-fn dropping(path: &str, value: &Value, key: Option<&Array>, split: Option<&Value>) -> Result<Option<Value>> {
-    let Value::Implicit(array) = value else { return Ok(None) };
-    if let Some(adapter) = value.family::<dyn Adapter>() {
-        if adapter.dropout() == 0.0 || key.is_none() && !has_chosen(value) {
-            return Ok(None);
-        }
-        if let Some(split) = split {
+/// What is around a value.
+#[derive(Clone, Copy, Default)]
+struct Around<'a> {
+    /// What lies on several ranks.
+    split: Option<&'a Value>,
+    /// Whether it is an adapter, of which the value is a part and not the base.
+    adapter: bool,
+}
+
+/// The value in which adapters with dropout have their parts of a key; nothing where it stays as it is.
+fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) -> Result<Option<Value>> {
+    let adapter = value.family::<dyn Adapter>().filter(|_| !around.adapter);
+    let mut own: Option<Value> = None;
+    if let Some(adapter) = adapter.filter(|adapter| adapter.dropout() > 0.0 && (key.is_some() || has_chosen(value))) {
+        if let Some(split) = around.split {
             return Err(Error::invalid(
                 format!("{split} was split over ranks with an adapter in it that drops features"),
                 "split the base first and adapt it then, or adapt without dropout",
             ));
         }
         // Each adapter has its own part of the key, whichever others there are.
-        let own = key.map(|key| Ok::<_, Error>(key.add(own_key(seed_of(0, path))?)?)).transpose()?;
-        return Ok(Some(adapter.with_key(own)?.into()));
+        let key = key.map(|key| Ok::<_, Error>(key.add(own_key(seed_of(0, path))?)?)).transpose()?;
+        own = Some(adapter.with_key(key)?.into());
     }
-    let split = split.or_else(|| array.family::<dyn Placed>().map(|_| value));
+    let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
+    let split = around.split.or_else(|| array.family::<dyn Placed>().map(|_| value));
     let (mut children, mut changed) = (Vec::new(), false);
     for (name, child) in array.children() {
-        let made = dropping(&format!("{path}.{name}"), &child, key, split)?;
+        let around = Around { split, adapter: (adapter.is_some() || around.adapter) && name.field != BASE };
+        let made = dropping(&format!("{path}.{name}"), &child, key, around)?;
         changed |= made.is_some();
         children.push(made.unwrap_or(child));
     }
-    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(None) }
-}
-
-/// Whether an adapter has a key by which it drops features.
-fn has_chosen(adapter: &Value) -> bool {
-    let Value::Implicit(array) = adapter else { return false };
-    array.children().into_iter().any(|(name, child)| match child {
-        Value::Dense(_) => Role::of_child(&**array, name, None) == Role::Choice,
-        Value::Implicit(_) => has_chosen(&child),
-    })
+    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(own) }
 }
 
 fn own_key(seed: u64) -> Result<Array> {

@@ -9,6 +9,7 @@ use tacit_arrays::{Adapter, MergeLoss, Merged, merge, merge_exactly};
 use tacit_core::{Error, Result, Value, printable};
 
 use crate::parameters::in_parameter;
+use crate::within::mapped;
 use crate::{Missing, Model, Parameters};
 
 /// What became of a model's adapters: a table, and the adapters themselves, by which [`Model::unmerge`] undoes it.
@@ -108,25 +109,31 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     fn merge_by(&mut self, merge: impl Fn(&dyn Adapter) -> Result<Merged>) -> Result<MergeReport> {
-        let adapters = self.adapters()?;
+        let (mut rows, mut made, mut adapters) = (BTreeMap::new(), Parameters::new(), Parameters::new());
+        for (path, value) in self.values()? {
+            // The greatest of several in one parameter.
+            let mut loss: Option<MergeLoss> = None;
+            let merged = mapped(&value, &mut |value| {
+                let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
+                let merged = merge(adapter)?;
+                loss = Some(match loss.take() {
+                    Some(other) if other.of_change >= merged.loss.of_change => other,
+                    _ => merged.loss,
+                });
+                Ok(Some(merged.value))
+            });
+            let merged = merged.map_err(|error| in_parameter(&path, &error))?;
+            let (Some(merged), Some(loss)) = (merged, loss) else { continue };
+            let row = MergeRow { made: merged.to_string(), loss, before: value.nbytes(), after: merged.nbytes() };
+            rows.insert(path.clone(), row);
+            made.insert(path.clone(), merged);
+            adapters.insert(path, value);
+        }
         if adapters.is_empty() {
             return Err(Error::invalid(
                 "the model has no adapter to merge",
                 "adapt it first, such as by `Model::lora`",
             ));
-        }
-        let (mut rows, mut made) = (BTreeMap::new(), Parameters::new());
-        for (path, value) in &adapters {
-            let Some(adapter) = value.family::<dyn Adapter>() else { continue };
-            let merged = merge(adapter).map_err(|error| in_parameter(path, &error))?;
-            let row = MergeRow {
-                made: merged.value.to_string(),
-                loss: merged.loss,
-                before: value.nbytes(),
-                after: merged.value.nbytes(),
-            };
-            rows.insert(path.clone(), row);
-            made.insert(path.clone(), merged.value);
         }
         self.assign(made, Missing::Keep)?;
         Ok(MergeReport { rows, adapters })
@@ -150,11 +157,15 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn without_adapters(&mut self) -> Result<Parameters> {
-        let adapters = self.adapters()?;
-        let base = |(path, value): (&String, &Value)| {
-            value.family::<dyn Adapter>().map(|adapter| (path.clone(), adapter.base().clone()))
-        };
-        self.assign(adapters.iter().filter_map(base).collect(), Missing::Keep)?;
+        let (mut bases, mut adapters) = (Parameters::new(), Parameters::new());
+        for (path, value) in self.values()? {
+            let base = |value: &Value| Ok(value.family::<dyn Adapter>().map(|adapter| adapter.base().clone()));
+            if let Some(base) = mapped(&value, &mut { base })? {
+                bases.insert(path.clone(), base);
+                adapters.insert(path, value);
+            }
+        }
+        self.assign(bases, Missing::Keep)?;
         Ok(adapters)
     }
 }

@@ -232,8 +232,11 @@ impl Rules {
         for (path, value) in parameters {
             let other = other(path);
             let names: Vec<&str> = [path.as_str()].into_iter().chain(other.as_deref()).collect();
-            if let Some(Rule { action: Action::Quantize(format), .. }) = self.rule(&names, &value.aval()?) {
-                rules = rules.quantize(path.as_str(), format.clone())?;
+            let aval = value.aval()?;
+            let Some(Rule { pattern, action: Action::Quantize(format) }) = self.rule(&names, &aval) else { continue };
+            // What has one axis is quantized where its own name says so.
+            if aval.shape.len() > 1 || pattern.is_exact() {
+                rules = rules.quantize(Pattern::exact(path.as_str()), format.clone())?;
             }
         }
         Ok(rules)

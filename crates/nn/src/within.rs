@@ -3,6 +3,20 @@
 use tacit_arrays::Adapter;
 use tacit_core::{Result, Value};
 
+use crate::filter::Role;
+
+/// The field of an adapter that holds what it adapts, which may be an adapter itself; the others are parts of it.
+pub(crate) const BASE: &str = "base";
+
+/// Whether an adapter has a key by which it drops features.
+pub(crate) fn has_chosen(adapter: &Value) -> bool {
+    let Value::Implicit(array) = adapter else { return false };
+    array.children().into_iter().any(|(name, child)| match child {
+        Value::Dense(_) => Role::of_child(&**array, name, None) == Role::Choice,
+        Value::Implicit(_) => name.field != BASE && has_chosen(&child),
+    })
+}
+
 /// A value with nothing dropped: an adapter in it keeps its probability of dropout, and lets go of the features that a step
 /// chose.
 ///
@@ -13,11 +27,24 @@ use tacit_core::{Result, Value};
 ///
 /// An implicit array refuses its own children.
 pub fn undropped(value: &Value) -> Result<Value> {
-    let made = mapped(value, &mut |value| match value.family::<dyn Adapter>() {
-        Some(adapter) if adapter.dropout() > 0.0 => Ok(Some(adapter.with_key(None)?.into())),
-        _ => Ok(None),
-    })?;
-    Ok(made.unwrap_or_else(|| value.clone()))
+    Ok(without_keys(value)?.unwrap_or_else(|| value.clone()))
+}
+
+/// The same; nothing where it stays as it is.
+fn without_keys(value: &Value) -> Result<Option<Value>> {
+    let own: Option<Value> = match value.family::<dyn Adapter>() {
+        Some(adapter) if adapter.dropout() > 0.0 => Some(adapter.with_key(None)?.into()),
+        _ => None,
+    };
+    let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
+    // The base of an adapter may be adapted itself.
+    let (mut children, mut changed) = (Vec::new(), false);
+    for (_, child) in array.children() {
+        let other = without_keys(&child)?;
+        changed |= other.is_some();
+        children.push(other.unwrap_or(child));
+    }
+    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(own) }
 }
 
 /// The value with others in place of those in it that `f` gives others for, itself among them; nothing where `f` gives none.

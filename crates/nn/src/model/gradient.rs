@@ -15,7 +15,7 @@ use crate::parameters::listed;
 impl<M: ModuleParameters> Model<M> {
     /// The model whose `trainable_parameters`, for mlx-rs, are the float leaves of this part that are not frozen.
     ///
-    /// Without it that is all but scales and codes.
+    /// Without it that is [the default](ParameterFilter#impl-Default-for-ParameterFilter): dense parameters, adapters and masters.
     #[must_use]
     pub fn training(mut self, trained: ParameterFilter) -> Self {
         self.parts.trained = trained;

@@ -322,13 +322,15 @@ fn left(value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
         Value::Implicit(_) if !taken => "it is implicit already",
         _ if !aval.dtype.is_float() => "it is not float",
         _ if aval.shape.len() < 2 && !exact => "it has one axis",
-        Value::Implicit(_) => return None,
-        Value::Dense(array) => {
-            let refused = Prepared::new(array, format).err()?;
-            return Some(refused.clause());
-        }
+        // Its numbers are of no account, and are not made.
+        Value::Implicit(_) => return refused(&ops::zeros_dtype(&aval.shape, aval.dtype).ok()?, format),
+        Value::Dense(array) => return refused(array, format),
     };
     Some(reason.to_owned())
+}
+
+fn refused(array: &Array, format: &AnyFormat) -> Option<String> {
+    Some(Prepared::new(array, format).err()?.clause())
 }
 
 /// The value with something else in place of each prepared weight in it, if there is one.

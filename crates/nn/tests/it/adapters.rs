@@ -146,6 +146,62 @@ fn adapters_within_another_array_drop_features_of_their_own() -> Result<()> {
     assert!(change(0).iter().zip(change(4)).any(|(a, b)| (a - b).abs() > 1e-2));
     assert_eq!(keyed(None)?, still);
     assert!(model.leaves(&ParameterFilter::All).iter().all(|(path, _)| path.rsplit('.').next() != Some("key")));
+    // Nor are they forgotten where they have no key.
+    let mut gradient = |key: Option<&Array>| {
+        model.drop_features(key)?;
+        model.value_and_grad(ParameterFilter::Lora, normal(3, &[5, 8]), |model, x| model.forward(&x)?.sum(None))
+    };
+    expect![[r#"
+        the adapter of weight drops features with a probability of 0.5, and has no random key
+        help: give each step a key by `model.drop_features(Some(&key))`, or take a `dropout` of 0; in evaluation mode nothing is dropped"#]]
+    .assert_eq(&gradient(None).unwrap_err().to_string());
+    gradient(Some(&random::key(1)?))?;
+    Ok(())
+}
+
+fn lora_on(base: impl Into<Value>, seed: u64) -> Result<Lora> {
+    let base = base.into();
+    let [out, inputs] = base.aval()?.shape[..] else { unreachable!("it is a matrix") };
+    Lora::new(base, normal(seed, &[2, inputs]), normal(seed + 1, &[out, 2]), 1.0)
+}
+
+#[test]
+fn an_adapter_over_an_adapter_drops_features_too() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(8, 8)?)?;
+    let inner = lora_on(normal(1, &[8, 8]), 2)?.with_dropout(0.5, random::key(1)?)?;
+    let outer = Value::from(lora_on(inner, 4)?);
+    model.replace("weight", |_, _| Ok(Some(outer.clone())))?;
+    let keys =
+        |model: &Model<nn::Linear>| model.leaves(&ParameterFilter::Paths("*.key".parse().expect("a pattern"))).len();
+    assert_eq!(keys(&model), 1);
+    model.drop_features(None)?;
+    assert_eq!(keys(&model), 0);
+    let still = numbers(&model.forward(&normal(3, &[64, 8]))?);
+    model.drop_features(Some(&random::key(2)?))?;
+    assert_eq!(keys(&model), 1);
+    assert_ne!(numbers(&model.forward(&normal(3, &[64, 8]))?), still);
+    Ok(())
+}
+
+#[test]
+fn adapters_within_another_array_are_merged_and_taken_out() -> Result<()> {
+    let joined = || {
+        let parts = vec![lora_on(normal(1, &[4, 8]), 2)?.into(), lora_on(normal(5, &[4, 8]), 6)?.into()];
+        Concat::new(parts, 0)
+    };
+    let mut model = Model::new(nn::Linear::new(8, 8)?)?;
+    model.replace("weight", |_, _| Ok(Some(joined()?.into())))?;
+    let (x, before) = (normal(3, &[5, 8]), model.leaves(&ParameterFilter::Lora).len());
+    let trained = numbers(&model.forward(&x)?);
+    let report = model.merge_exactly()?;
+    assert_eq!((before, report.rows.len(), model.leaves(&ParameterFilter::Lora).len()), (4, 1, 0));
+    let merged = numbers(&model.forward(&x)?);
+    assert!(merged.iter().zip(&trained).all(|(a, b)| (a - b).abs() < 1e-4), "{merged:?} {trained:?}");
+    model.unmerge(report)?;
+    assert_eq!(numbers(&model.forward(&x)?), trained);
+    assert_eq!(model.without_adapters()?.len(), 1);
+    assert_eq!(model.leaves(&ParameterFilter::Lora).len(), 0);
+    assert_ne!(numbers(&model.forward(&x)?), trained);
     Ok(())
 }
 
@@ -331,7 +387,13 @@ fn messages() -> Result<()> {
         base().lora("*", LoraConfig { rank: 0, ..config() }),
         expect![[r#"
         the parameter layers.0.weight: the rank of the adapter is 0
-        help: give at least 1; 16 is the usual choice"#]],
+        help: give at least 1 and fewer than 2^31; 16 is the usual choice"#]],
+    );
+    check(
+        base().lora("*", LoraConfig { rank: (1 << 32) + 8, ..config() }),
+        expect![[r#"
+        the parameter layers.0.weight: the rank of the adapter is 4294967304
+        help: give at least 1 and fewer than 2^31; 16 is the usual choice"#]],
     );
     check(
         base().lora("*", LoraConfig { dropout: 1.5, ..config() }),

@@ -171,6 +171,19 @@ fn a_model_whose_quantization_is_off_is_not_converted() {
     }
 }
 
+/// Also of a weight that is stored in another format.
+#[test]
+fn what_a_format_cannot_divide_is_left() -> Result<()> {
+    let layers = nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Linear::new(96, 64)?);
+    let model = Model::new(layers)?.quantize("*.weight", Affine { bits: 4, group: 32 })?;
+    let model = model.prepare("*.weight", Affine { bits: 4, group: 64 })?;
+    let rows = &model.report().rows;
+    assert_eq!(rows["layers.0.weight"].outcome, Outcome::Prepared { format: "affine:4:64".to_owned() });
+    let Outcome::Left { reason } = &rows["layers.1.weight"].outcome else { panic!("it is left") };
+    assert!(reason.contains("not whole groups of 64"), "{reason}");
+    Ok(())
+}
+
 #[test]
 fn rules_prepare_and_the_report_tells() {
     let rules = Rules::new().skip("layers.0.*").and_then(|r| r.quantize("layers.*", AFFINE)).expect("rules");
