@@ -15,7 +15,7 @@ pub fn reset_peak() {
 /// Panics on a system that does not tell.
 #[must_use]
 pub fn now() -> f64 {
-    bytes("VmRSS")
+    bytes("VmRSS").expect("this system does not tell what is resident: measure on linux")
 }
 
 /// The most bytes that this process had since [`reset_peak`].
@@ -25,12 +25,18 @@ pub fn now() -> f64 {
 /// Panics on a system that does not tell.
 #[must_use]
 pub fn peak() -> f64 {
+    told_peak().expect("this system does not tell what was resident: measure on linux")
+}
+
+/// [`peak`], where the system tells it.
+#[must_use]
+pub fn told_peak() -> Option<f64> {
     bytes("VmHWM")
 }
 
-fn bytes(name: &str) -> f64 {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let kilobytes: Option<f64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    1024.0 * kilobytes.unwrap_or_else(|| panic!("this system does not tell {name}: measure on linux"))
+fn bytes(name: &str) -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(1024.0 * kilobytes)
 }
