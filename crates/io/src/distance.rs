@@ -1,11 +1,11 @@
 //! How far an array is from the one that it stands for.
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype, Stream, with_stream};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use tacit_arrays::format::Pieces;
+use tacit_bridge::with_bytes;
 use tacit_core::{Result, Value, implicit};
-
-use crate::floats::floats;
 
 /// How far an array is from another one, which is taken for right.
 ///
@@ -37,10 +37,10 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// The distance of `other` from `right`, two arrays of one shape and of any floats.
+    /// The distance of `other` from `right`, two arrays of one shape and of any numbers.
     ///
-    /// The squares are summed in `f32` along the last axis, and these sums in `f64`. Elements that are NaN in both, or the same
-    /// infinity, are equal and count for nothing else.
+    /// The squares are summed in `f64`. Elements that are NaN in both, or the same infinity, are equal and count for nothing
+    /// else. Integers that differ where `f64` has one number for both are apart by 1.
     ///
     /// # Errors
     ///
@@ -116,31 +116,73 @@ struct Sums {
     both: f64,
 }
 
+/// Elements whose sums a thread makes.
+const TASK: usize = 1 << 16;
+
 impl Sums {
     fn add(&mut self, right: &Array, other: &Array) -> Result<()> {
-        let [right, other] = [right.as_dtype(Dtype::Float32)?, other.as_dtype(Dtype::Float32)?];
-        let strange = right.is_finite()?.logical_and(other.is_finite()?)?.logical_not()?;
-        let same = right.eq(&other)?.logical_or(right.is_nan()?.logical_and(other.is_nan()?)?)?;
-        let left_out = strange.logical_and(same)?;
-        let counted = |x: &Array| ops::select(&left_out, Array::from_f32(0.0), x);
-        let [right, other] = [counted(&right)?, counted(&other)?];
-        let difference = right.subtract(&other)?;
-        self.own += dot(&right, &right)?;
-        self.lost += dot(&difference, &difference)?;
-        self.others += dot(&other, &other)?;
-        self.both += dot(&right, &other)?;
+        use Dtype::{Float32, Float64, Int32, Int64, Uint32, Uint64};
+        let one_is = |dtypes: &[Dtype]| dtypes.contains(&right.dtype()) || dtypes.contains(&other.dtype());
+        let is_float = |array: &Array| array.dtype().is_float();
+        let whole = !is_float(right) && !is_float(other) && (right.dtype() == Uint64) == (other.dtype() == Uint64);
+        if !one_is(&[Float64, Int32, Int64, Uint32, Uint64]) {
+            let number = |bytes| f64::from(f32::from_le_bytes(bytes));
+            self.each([right, other], Float32, number, |number| number, |a, b| a - b)
+        } else if whole {
+            self.each([right, other], Int64, i64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
+        } else {
+            self.each([right, other], Float64, f64::from_le_bytes, |number| number, |a, b| a - b)
+        }
+    }
+
+    /// Adds the elements of both arrays in a dtype that has all of their numbers.
+    fn each<T: Copy, const N: usize>(
+        &mut self,
+        arrays: [&Array; 2],
+        dtype: Dtype,
+        read: impl Fn([u8; N]) -> T + Sync,
+        number: impl Fn(T) -> f64 + Sync,
+        apart: impl Fn(T, T) -> f64 + Sync,
+    ) -> Result<()> {
+        // A GPU may have no numbers of 64 bits.
+        let [right, other] = arrays.map(|array| with_stream(&Stream::cpu(), || array.as_dtype(dtype)));
+        let (right, other) = (right?, other?);
+        let sums = |(right, other): (&[[u8; N]], &[[u8; N]])| {
+            let mut sums = Self::default();
+            for (right, other) in right.iter().zip(other) {
+                let (a, b) = (read(*right), read(*other));
+                let (own, others) = (number(a), number(b));
+                let is_same = own.is_infinite() && own.total_cmp(&others).is_eq();
+                if is_same || own.is_nan() && others.is_nan() {
+                    continue;
+                }
+                let lost = apart(a, b);
+                sums.own += own * own;
+                sums.lost += lost * lost;
+                sums.others += others * others;
+                sums.both += own * others;
+            }
+            sums
+        };
+        let all: Vec<Self> = with_bytes(&right, |right| {
+            with_bytes(&other, |other| {
+                let (right, other) = (right.as_chunks::<N>().0, other.as_chunks::<N>().0);
+                right.par_chunks(TASK).zip(other.par_chunks(TASK)).map(sums).collect()
+            })
+        })??;
+        for Self { own, lost, others, both } in all {
+            self.own += own;
+            self.lost += lost;
+            self.others += others;
+            self.both += both;
+        }
         Ok(())
     }
 }
 
-fn dot(x: &Array, y: &Array) -> Result<f64> {
-    let product = x.multiply(y)?;
-    let sums = if product.ndim() == 0 { product } else { product.sum_axis(-1, None)? };
-    Ok(floats(&sums)?.into_iter().map(f64::from).sum())
-}
-
 #[cfg(test)]
 mod tests {
+    use mlx_rs::ops;
     use tacit_arrays::Nf4Array;
     use tacit_core::Policy;
 
@@ -155,6 +197,24 @@ mod tests {
         let lower = ones.multiply(Array::from_f32(0.5)).expect("halves");
         let far = Distance::between(&ones, &lower).expect("one shape");
         assert!((far.error - 0.5).abs() < 1e-7 && (far.cosine - 1.0).abs() < 1e-7, "{far:?}");
+    }
+
+    #[test]
+    fn what_differs_is_not_exact() {
+        let apart = |a: &Array, b: &Array| Distance::between(a, b).expect("one shape").error;
+        let is_exact = |a: &Array, b: &Array| apart(a, b).to_bits() == 0;
+        let floats = |numbers: &[f32]| Array::from_slice(numbers, &[numbers.len() as i32]);
+        let wide = |numbers: &[i64]| Array::from_slice(numbers, &[numbers.len() as i32]);
+        assert!((apart(&wide(&[16_777_216, 0]), &wide(&[16_777_217, 0])) * 2f64.powi(24) - 1.0).abs() < 1e-6);
+        assert!(apart(&wide(&[i64::MAX - 1]), &wide(&[i64::MAX])) > 0.0);
+        assert!(is_exact(&wide(&[i64::MAX]), &wide(&[i64::MAX])));
+        assert!(is_exact(&wide(&[3]), &floats(&[3.0])));
+        let far = apart(&floats(&[1e20, 1.0]), &floats(&[1e20, -50.0]));
+        assert!((far / 51e-20 - 1.0).abs() < 1e-6, "{far}");
+        let tiny = apart(&floats(&[1e-24, 2e-24]), &floats(&[1.5e-24, -2e-24]));
+        assert!((tiny - (16.25f64 / 5.0).sqrt()).abs() < 1e-6, "{tiny}");
+        let half = floats(&[1.0, 2.0]).as_dtype(Dtype::Bfloat16).expect("casts");
+        assert!(is_exact(&half, &floats(&[1.0, 2.0])));
     }
 
     #[test]

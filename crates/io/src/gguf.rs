@@ -210,7 +210,9 @@ impl Gguf {
         if let Some(rows) = aval.shape.first_mut() {
             *rows = all.iter().map(|stored| stored.shape[0]).sum();
         }
-        let stride = aval.shape.last().map_or(1, |&last| last as usize) / first.kind.elements * first.kind.bytes;
+        // The elements of a vector are its rows.
+        let width = aval.shape.get(1..).and_then(<[i32]>::last).map_or(first.kind.elements, |&last| last as usize);
+        let stride = width / first.kind.elements * first.kind.bytes;
         let places = all.iter().map(|stored| (Arc::clone(&self.files[stored.part]), stored.bytes.clone()));
         let rows = Rows::new(places.collect(), order, stride);
         if first.kind.dtype.is_some() {

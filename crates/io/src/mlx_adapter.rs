@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use mlx_rs::Array;
-use tacit_core::{Aval, Error, Result};
+use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
@@ -201,13 +201,24 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     if fits && same_kind && config.get("num_layers").is_some() {
         return;
     }
-    let layers: BTreeSet<i128> = modules.iter().filter_map(|module| layer(module)).map(|(layer, _)| layer).collect();
-    let all = parameters.keys().filter_map(|name| layer(name)).map(|(layer, _)| layer + 1).max().unwrap_or(0);
-    config.set("fine_tune_type", Json::Text(kind.to_owned()));
-    if config.get("num_layers").is_none() {
+    let numbers = |names: &mut dyn Iterator<Item = &str>| names.filter_map(layer).map(|(layer, _)| layer).collect();
+    let (all, adapted): (BTreeSet<i128>, BTreeSet<i128>) =
+        (numbers(&mut parameters.keys().map(String::as_str)), numbers(&mut modules.iter().copied()));
+    let last = match (config.get("num_layers").map(Json::integer), adapted.first(), all.last()) {
+        (Some(said), ..) => said.unwrap_or(0),
         // The last so many: those from the first that is adapted.
-        config.set("num_layers", Json::Integer(layers.first().map_or(0, |first| all - first)));
-    }
+        (None, Some(first), Some(last)) => last + 1 - first,
+        _ => 0,
+    };
+    let keys = modules.iter().map(|module| layer(module).map_or(*module, |(_, rest)| rest)).collect();
+    let chosen = Chosen { keys, last };
+    // A key names one module where it is the whole path. Of adapters alone nobody knows whether theirs are the last layers.
+    let is_model = parameters.len() > modules.len();
+    let is_exact =
+        is_model && chosen.modules(parameters, modules).map(|(module, _)| module).eq(modules.iter().copied());
+    let keys = if is_exact { chosen.keys } else { modules.iter().copied().collect() };
+    config.set("fine_tune_type", Json::Text(kind.to_owned()));
+    config.set("num_layers", Json::Integer(last));
     let own = config.entry(LORA);
     own.set("rank", Json::Integer(rank.into()));
     own.set("scale", Json::Float(shortest(scale)));
@@ -215,35 +226,46 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
         own.set("dropout", Json::Float(0.0));
     }
     if own.get("keys").is_none() {
-        let keys: BTreeSet<&str> =
-            modules.iter().map(|module| layer(module).map_or(*module, |(_, rest)| rest)).collect();
         own.set("keys", Json::List(keys.into_iter().map(|key| Json::Text(key.to_owned())).collect()));
     }
     config.sort();
 }
 
-/// Checks that every module that the configuration names has its adapter: `keys` of the last `num_layers` layers, in each
-/// stack of layers of which one is adapted, and of the whole model.
+/// Which modules a configuration names: `keys` of the last layers, in each stack of layers of which one is adapted, and of the
+/// whole model.
+struct Chosen<'c> {
+    keys: BTreeSet<&'c str>,
+    /// How many layers; all of them where it is no positive number.
+    last: i128,
+}
+
+impl Chosen<'_> {
+    /// Those of a model that may have an adapter, of which some modules have one.
+    fn modules<'m>(&self, model: &'m Parameters, adapted: &[&str]) -> impl Iterator<Item = (&'m str, &'m Value)> {
+        let stack = |path: &str| path.split_once("layers.").map(|(stack, _)| stack.to_owned());
+        let modules = || model.iter().filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, value)));
+        let count = |own: &str| {
+            let layers = modules().filter(|(module, _)| stack(module).as_deref() == Some(own));
+            layers.filter_map(|(module, _)| layer(module)).map(|(number, _)| number + 1).max().unwrap_or(0)
+        };
+        let stacks: BTreeSet<String> = adapted.iter().copied().filter_map(stack).collect();
+        let first = |own: String| (if self.last > 0 { count(&own) - self.last } else { 0 }, own);
+        let first: BTreeMap<String, i128> = stacks.into_iter().map(first).map(|(first, own)| (own, first)).collect();
+        modules().filter(move |(module, value)| {
+            let within = stack(module).and_then(|own| Some((*first.get(own.as_str())?, layer(module)?)));
+            let named = within.is_some_and(|(first, (number, rest))| number >= first && self.keys.contains(rest));
+            (named || self.keys.contains(module)) && value.aval().is_ok_and(|aval| aval.shape.len() == 2)
+        })
+    }
+}
+
+/// Checks that every module that the configuration names has its adapter.
 fn complete(file: &Path, config: &Json, model: &Parameters, tensors: &Tensors) -> Result<()> {
     let Some(Json::List(keys)) = config.get(LORA).and_then(|lora| lora.get("keys")) else { return Ok(()) };
     let Some(last) = config.get("num_layers").and_then(Json::integer::<i128>) else { return Ok(()) };
-    let keys: BTreeSet<&str> = keys.iter().filter_map(Json::text).collect();
-    let stack = |path: &str| path.split_once("layers.").map(|(stack, _)| stack.to_owned());
-    let adapted = tensors.names().filter_map(|name| name.strip_suffix(".lora_a"));
-    let stacks: BTreeSet<String> = adapted.filter_map(stack).collect();
-    let modules = || model.iter().filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, value)));
-    let count = |own: &str| {
-        let layers = modules().filter(|(module, _)| stack(module).as_deref() == Some(own));
-        layers.filter_map(|(module, _)| layer(module)).map(|(number, _)| number + 1).max().unwrap_or(0)
-    };
-    let first: BTreeMap<&str, i128> =
-        stacks.iter().map(|own| (own.as_str(), if last > 0 { count(own) - last } else { 0 })).collect();
-    let lacking = modules().find(|(module, value)| {
-        let within = stack(module).and_then(|own| Some((*first.get(own.as_str())?, layer(module)?)));
-        let named = within.is_some_and(|(first, (number, rest))| number >= first && keys.contains(rest));
-        let named = named || keys.contains(module);
-        named && !tensors.contains(&format!("{module}.lora_a")) && value.aval().is_ok_and(|aval| aval.shape.len() == 2)
-    });
+    let chosen = Chosen { keys: keys.iter().filter_map(Json::text).collect(), last };
+    let adapted: Vec<&str> = tensors.names().filter_map(|name| name.strip_suffix(".lora_a")).collect();
+    let lacking = chosen.modules(model, &adapted).find(|(module, _)| !tensors.contains(&format!("{module}.lora_a")));
     match lacking {
         None => Ok(()),
         Some((module, _)) => {

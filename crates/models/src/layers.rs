@@ -177,7 +177,9 @@ fn window_size(keys: &Keys, family: Family) -> Result<Option<i32>> {
         Family::Mistral | Family::Gemma2 | Family::Gemma3 => true,
         Family::Qwen3Next => false,
     };
-    match keys.integer("sliding_window")? {
+    // As transformers has it where the key is left out, and not null.
+    let usual = if keys.has("sliding_window") { None } else { Some(4096) };
+    match keys.integer("sliding_window")?.or(usual) {
         Some(size) if size < 1 => {
             let help = "set it to the tokens that are seen, or to null";
             Err(keys.wrong("sliding_window", format!("it is {size}"), help))
@@ -218,7 +220,7 @@ fn seen_by_layers(keys: &Keys, family: Family, count: i32) -> Result<Vec<Seen>> 
             .collect();
     }
     let pattern = keys.integer("sliding_window_pattern")?.or(keys.integer("_sliding_window_pattern")?).unwrap_or(6);
-    let first = keys.integer("max_window_layers")?.unwrap_or(0);
+    let first = keys.integer("max_window_layers")?.unwrap_or(28);
     let interval = keys.size_or("full_attention_interval", 4)?;
     let window = |slides: bool| if slides { Seen::Window } else { Seen::Everything };
     Ok((0..count)

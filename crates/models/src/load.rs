@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value};
-use tacit_files::current;
+use tacit_files::{Steady, current};
 use tacit_io::{self as io, Gguf, layout, mlx_adapter, peft};
 use tacit_nn::{Missing, Model, Parameters, Rules};
 
@@ -32,6 +32,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
         return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
     }
     let folder = folder_of(path);
+    let _steady = Steady::of(folder);
     let config = Config::read(folder)?;
     built(config, io::read(path)?, &Source { tensors: folder, config: &folder.join("config.json") })
 }

@@ -65,7 +65,15 @@ impl Tokenizer {
         let tokens: Vec<String> = tokens.into_iter().enumerate().map(word).collect();
         let merges = merges(model, &by_text, bytes, &wrong)?;
         entries.text(MODEL, if bytes { "llama" } else { "gpt2" });
+        let normalizers = said("normalizer").map(all_steps).unwrap_or_default();
+        if let Some(other) = normalizers.into_iter().find(|step| !is_known(step, bytes)) {
+            return Err(wrong("normalizer", format!("it has {}", other.line())));
+        }
         if bytes {
+            let splits = said("pre_tokenizer").map(all_steps).unwrap_or_default();
+            if let Some(other) = splits.into_iter().find(|step| !is_of_spaces(step)) {
+                return Err(wrong("pre_tokenizer", format!("it has {}", other.line())));
+            }
             entries.text(PRE, "default");
             let mut scores = vec![UNSCORED; tokens.len()];
             for (rank, (left, right)) in merges.iter().enumerate().rev() {
@@ -107,10 +115,11 @@ impl Tokenizer {
         if let Some(&at) = unknown.filter(|_| !entries.has(UNKNOWN)) {
             entries.count(UNKNOWN, at as u32);
         }
-        for (name, first) in [("bos", true), ("eos", false)] {
+        for (name, known, first) in [("bos", BEGIN, true), ("eos", END, false)] {
             let key = format!("add_{name}_token");
+            let token = entries.number(known).and_then(|at| tokens.get(at as usize));
             let adds = match said("post_processor") {
-                Some(steps) => self.adds(steps, name, first),
+                Some(steps) => token.is_some_and(|token| adds(steps, token, first)),
                 None => self.config.get(&key).and_then(Json::flag).unwrap_or(false),
             };
             entries.flag(&format!("tokenizer.ggml.{key}"), adds);
@@ -130,18 +139,41 @@ impl Tokenizer {
             _ => false,
         })
     }
+}
 
-    /// Whether a token is put before a text, or behind it.
-    fn adds(&self, steps: &Json, name: &str, first: bool) -> bool {
-        let token = self.config.get(&format!("{name}_token"));
-        let token = token.and_then(|token| token.get("content").unwrap_or(token).text());
-        all_steps(steps).into_iter().any(|step| {
-            let Some(Json::List(parts)) = step.get("single") else { return false };
-            let part = if first { parts.first() } else { parts.last() };
-            let added = part.and_then(|part| part.get("SpecialToken")?.get("id")?.text());
-            added.is_some() && added == token
-        })
+/// Whether this token is put before a text, or behind it.
+fn adds(steps: &Json, token: &str, first: bool) -> bool {
+    all_steps(steps).into_iter().any(|step| {
+        let Some(Json::List(parts)) = step.get("single") else { return false };
+        let part = if first { parts.first() } else { parts.last() };
+        part.and_then(|part| part.get("SpecialToken")?.get("id")?.text()) == Some(token)
+    })
+}
+
+/// Whether llama.cpp does what a step does to a text: it marks spaces where it has bytes for what is no token. The normal form
+/// is left to whoever writes the text, in its own files as well.
+fn is_known(step: &Json, bytes: bool) -> bool {
+    let text = |key: &str| step.get(key).and_then(Json::text);
+    match text("type") {
+        Some("NFC") => !bytes,
+        Some("Prepend") => bytes && text("prepend") == Some(SPACE),
+        Some("Replace") => bytes && is_space(step) && text("content") == Some(SPACE),
+        _ => false,
     }
+}
+
+/// Whether a step splits at spaces alone, which are marked, so that no pair is lost.
+fn is_of_spaces(step: &Json) -> bool {
+    match step.get("type").and_then(Json::text) {
+        Some("Metaspace") => true,
+        Some("Split") => is_space(step),
+        _ => false,
+    }
+}
+
+/// Whether the pattern of a step is a space.
+fn is_space(step: &Json) -> bool {
+    step.get("pattern").and_then(|pattern| pattern.get("String")?.text()) == Some(" ")
 }
 
 /// An error about a key of `tokenizer.json`.
@@ -240,7 +272,16 @@ fn patterns(json: Option<&Json>) -> Option<Vec<String>> {
     for step in all_steps(json?) {
         let flag = |key: &str, usual: bool| step.get(key).and_then(Json::flag).unwrap_or(usual);
         match step.get("type").and_then(Json::text)? {
-            "Split" => patterns.push(step.get("pattern")?.get("Regex")?.text()?.to_owned()),
+            "Split" => {
+                let pattern = step.get("pattern")?.get("Regex")?.text()?;
+                match (step.get("behavior").and_then(Json::text)?, flag("invert", false)) {
+                    ("Isolated", false) => {}
+                    // What it leaves out is nothing.
+                    ("Removed", true) if pattern.ends_with(r"\s+") && pattern.contains(r"[^\s\p{L}\p{N}]") => {}
+                    _ => return None,
+                }
+                patterns.push(pattern.to_owned());
+            }
             "Digits" if flag("individual_digits", false) => patterns.push(r"\p{N}".to_owned()),
             "ByteLevel" if flag("add_prefix_space", true) => return None,
             "ByteLevel" if flag("use_regex", true) => patterns.push(super::pre_tokenizer::GPT2.to_owned()),

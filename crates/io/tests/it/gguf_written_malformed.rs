@@ -118,6 +118,92 @@ fn added_tokens_are_checked() {
     assert_eq!(tokens(&made)[..2], ["b", "[PAD1]"]);
 }
 
+/// Steps that llama.cpp does not take give other tokens there.
+#[test]
+fn steps_that_change_tokens_are_refused() {
+    let of = |bytes: bool, steps: &str| {
+        format!(
+            r#"{{"model": {{"type": "BPE", "vocab": {{"a": 0}}, "merges": [], "byte_fallback": {bytes}}}, {steps}}}"#
+        )
+    };
+    let split = |pattern: &str, behavior: &str| {
+        format!(
+            r#""pre_tokenizer": {{"type": "Sequence", "pretokenizers": [
+                {{"type": "Split", "pattern": {{"Regex": "{pattern}"}}, "behavior": "{behavior}", "invert": false}},
+                {{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}]}}"#
+        )
+    };
+    let cases = [
+        of(false, &format!(r#""normalizer": {{"type": "Lowercase"}}, {BYTE_LEVEL}"#)),
+        of(false, &format!(r#""normalizer": {{"type": "Prepend", "prepend": "▁"}}, {BYTE_LEVEL}"#)),
+        of(true, r#""normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}"#),
+        of(true, r#""normalizer": {"type": "Replace", "pattern": {"String": "-"}, "content": "▁"}"#),
+        of(true, r#""pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"}"#),
+        of(false, &split("a", "Removed")),
+    ];
+    tokenizers_refused(
+        cases.iter().map(String::as_str),
+        &expect![[r#"
+            FOLDER/tokenizer.json: normalizer: it has {"type": "Lowercase"}
+            help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+            FOLDER/tokenizer.json: normalizer: it has {"type": "Prepend", "prepend": "\u2581"}
+            help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+            FOLDER/tokenizer.json: normalizer: it has {"type": "NFC"}
+            help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+            FOLDER/tokenizer.json: normalizer: it has {"type": "Replace", "pattern": {"String": "-"}, "content": "\u2581"}
+            help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+            FOLDER/tokenizer.json: pre_tokenizer: it has {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"}
+            help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+            FOLDER/tokenizer.json: pre_tokenizer: it is {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}, and llama.cpp's default, llama-bpe, llama3, llama-v3, falcon3, dbrx, smaug-bpe, qwen2, deepseek-r1-qwen, stablelm2, megrez, gpt-2, phi-2, mpt, olmo, smollm, starcoder, refact, command-r, tekken are known
+            help: llama.cpp has no such tokenizer: write the model with `--as mlx-lm` or `--as tacit`
+        "#]],
+    );
+    let folder = folder(LLAMA);
+    folder.file(
+        "tokenizer.json",
+        of(
+            true,
+            r#""normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+                "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"}"#,
+        ),
+    );
+    written(&folder, &embedding(), None).expect("writes");
+}
+
+/// The token that begins a text may be named in the configuration of the model alone.
+#[test]
+fn a_token_that_begins_texts_is_put_there() {
+    let folder = folder(&llama(r#""bos_token_id": 1"#));
+    folder.file(
+        "tokenizer.json",
+        format!(
+            r#"{{"model": {{"type": "BPE", "vocab": {{"a": 0, "<s>": 1}}, "merges": []}}, {BYTE_LEVEL}, "post_processor":
+                {{"type": "TemplateProcessing", "single": [{{"SpecialToken": {{"id": "<s>", "type_id": 0}}}},
+                    {{"Sequence": {{"id": "A", "type_id": 0}}}}]}}}}"#
+        ),
+    );
+    let made = written(&folder, &embedding(), None).expect("writes");
+    assert_eq!(made.metadata("tokenizer.ggml.add_bos_token").expect("is there"), GgufValue::Bool(true));
+}
+
+/// Biases of queries and keys have the order of their rows, and come back in their own.
+#[test]
+fn biases_of_heads_come_back_in_their_order() {
+    let folder = folder(&llama(r#""attention_bias": true, "num_key_value_heads": 2"#));
+    let given = ["q", "k", "v"].map(|part| {
+        let rows = if part == "q" { 32 } else { 16 };
+        let path = format!("model.layers.0.self_attn.{part}_proj.bias");
+        (path, ops::arange::<_, f32>(0, rows, None).expect("numbers"))
+    });
+    let mut parameters = embedding();
+    parameters.extend(given.iter().map(|(path, array)| (path.clone(), Value::from(array))));
+    let made = written(&folder, &parameters, None).expect("writes").hugging_face().expect("reads");
+    for (path, array) in &given {
+        let found = made[path].dense().expect("is dense");
+        assert_eq!(found.as_slice::<f32>(), array.as_slice::<f32>(), "{path}");
+    }
+}
+
 #[test]
 fn filler_is_no_token_of_the_model() {
     let folder = folder(LLAMA);
