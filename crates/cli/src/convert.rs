@@ -6,6 +6,7 @@ use std::{fmt, fs};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
+use tacit_files::Steady;
 use tacit_io::bitsandbytes::BitsAndBytesLayout;
 use tacit_io::{
     FileKind, GgufType, Library, ModelFolder, Writing, bitsandbytes, dense, hugging_face, layout, save_with,
@@ -92,6 +93,8 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         ));
     }
     let is_gguf = matches!(options.to, Target::Gguf);
+    // What is read of a folder is of one save.
+    let steady = input.is_dir().then(|| Steady::of(input));
     // Before any work: the input may be large, and a file of the output in the way.
     let model = if library.is_some() || is_gguf { Some(ModelFolder::of(input)?) } else { None };
     let folder = library.zip(model.as_ref());
@@ -106,6 +109,7 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     interruption::clear_up(None);
     let kind = FileKind::of(input)?;
     let mut read = kind.read(input)?;
+    drop(steady);
     if library == Some(Library::MlxLm) {
         // Before parameters are counted: the experts of a layer are one there.
         read = layout::as_mlx_lm(input, read)?;

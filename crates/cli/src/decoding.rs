@@ -22,6 +22,7 @@ use clap::Args;
 use mlx_rs::Array;
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Policy, Result};
+use tacit_io::Metadata;
 use tacit_models::{Config, Decoder, Formats};
 use tacit_nn::generate::{DraftModel, GenerateOptions, Generation, Lookup, Sampler, Texts, generate, speculate};
 use tacit_nn::{Cache, DecoderRules, Model, Rules};
@@ -30,6 +31,7 @@ use tokenizers::Tokenizer;
 use answer::Answer;
 use batch::Answers;
 use source::Source;
+use stored::Stored;
 use template::{Conversation, Template};
 use text::Stream;
 
@@ -165,6 +167,8 @@ pub(crate) struct Decoding<'o> {
     asked: GenerateOptions,
     step: Step,
     caches: Vec<Cache>,
+    /// What their file says of them.
+    metadata: Metadata,
     draft: Option<Drafts>,
     /// Of all weights.
     bytes: usize,
@@ -193,8 +197,11 @@ impl<'o> Decoding<'o> {
         }
         let (config, model) = options.weights.read(&options.model)?;
         let mut bytes = model.nbytes();
-        let (caches, conversation) =
-            stored::opened(caches(&config, &model, prompts)?, options.prompt_cache.as_deref())?;
+        let caches = caches(&config, &model, prompts)?;
+        let Stored { caches, conversation, metadata } = match &options.prompt_cache {
+            Some(file) => Stored::open(file, caches, &options.model)?,
+            None => Stored { caches, ..Stored::default() },
+        };
         let caches = formatted(caches, options.kv.as_deref())?;
         let draft = match &options.draft {
             Some(draft) => {
@@ -221,7 +228,7 @@ impl<'o> Decoding<'o> {
         // Those that were drafted are judged, with the one before.
         let judged = if draft.is_some() { options.draft_tokens.saturating_add(1) } else { 1 };
         let step: Step = Box::new(step::step(model, judged));
-        Ok((Self { options, source, tokenizer, ends, asked, step, caches, draft, bytes }, conversation))
+        Ok((Self { options, source, tokenizer, ends, asked, step, caches, metadata, draft, bytes }, conversation))
     }
 
     /// The template of conversations that the model was trained on.
@@ -291,7 +298,7 @@ impl<'o> Decoding<'o> {
         output.line(answer)?;
         answer.report();
         if let Some(file) = &self.options.prompt_cache {
-            stored::write(file, &self.caches, conversation)?;
+            stored::write(file, &self.caches, self.metadata.clone(), conversation)?;
         }
         Ok(answer.code())
     }

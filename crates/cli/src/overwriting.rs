@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tacit_core::{Error, Result};
-use tacit_files::Place;
+use tacit_files::{Place, folder_of};
 use tacit_io::{replaced, sources};
 
 #[derive(Args)]
@@ -62,6 +62,15 @@ pub(crate) fn spare<O: AsRef<Path>, I: AsRef<Path>>(outputs: &[O], inputs: impl 
         }
     }
     Ok(())
+}
+
+/// Whether two outputs are one file, or will be.
+pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
+    match (identity(a), identity(b)) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => a.file_name() == b.file_name() && identity(folder_of(a)) == identity(folder_of(b)),
+        _ => false,
+    }
 }
 
 /// By which a file is the same under any name, links followed.

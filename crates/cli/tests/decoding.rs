@@ -107,6 +107,32 @@ fn a_closed_pipe_loses_no_prompt_cache() {
     std::fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// It keeps what mlx-lm has written in it, and is of one model.
+#[test]
+fn a_prompt_cache_keeps_what_it_says_and_is_of_one_model() {
+    let folder = std::env::temp_dir().join(format!("tacit-beside-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let file = folder.join("cache.safetensors");
+    let options = ["--prompt", "Hello", "--max-tokens", "2", "--prompt-cache", file.to_str().expect("text")];
+    let metadata = || tacit_io::mlx_prompt_cache::read(&file).expect("reads").metadata;
+    printed("generate", &options);
+    let own = metadata();
+    let names: Vec<_> = own.keys().map(String::as_str).collect();
+    assert_eq!(names, ["model", "tokenizer_config"]);
+    let mut cache = tacit_io::mlx_prompt_cache::read(&file).expect("reads");
+    for (model, fits) in [("mlx-community/some-model", true), ("/another/model", false)] {
+        cache.metadata.insert("model".to_owned(), model.to_owned());
+        cache.metadata.insert("more".to_owned(), "said".to_owned());
+        tacit_io::mlx_prompt_cache::write(&file, &cache).expect("writes");
+        let output = tacit("generate", &options).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), fits, "{said}");
+        assert!(fits || said.contains("it is of the model /another/model"), "{said}");
+        assert_eq!(metadata(), cache.metadata);
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
 #[test]
 fn an_input_that_is_no_text_is_named_as_such() {
     let mut said = String::new();

@@ -114,6 +114,21 @@ fn an_adapter_learns_and_is_read_by_other_commands() {
     }
 }
 
+/// Also where they are not those of the last layers, which alone a short configuration of mlx-lm's can say.
+#[test]
+fn adapters_of_chosen_layers_are_read_again() {
+    let folder = Folder::new("chosen");
+    for (at, layers) in
+        ["model.layers.0.*_proj.weight", "*.layers.0.*.q_proj.weight", "*_proj.weight"].iter().enumerate()
+    {
+        for library in ["peft", "mlx-lm"] {
+            let output = format!("{library}{at}");
+            folder.json(&["--lora", "2", "--steps", "1", "--layers", layers, "--as", library], &output);
+            folder.perplexity(&model(), &["--lora", &output]);
+        }
+    }
+}
+
 /// What is merged was trained as it is stored, and what was trained for a format is stored in it: the files are models.
 #[test]
 fn a_model_is_merged_or_trained_for_a_format() {
@@ -333,8 +348,10 @@ fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
     let run = folder.run(&[&begun[..], &["--record", "own.txt", "--force"]].concat(), "adapter");
     assert!(String::from_utf8_lossy(&run.stderr).contains("is not an entry of a record"));
     assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
-    let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", "one.jsonl"]].concat(), "adapter");
-    assert!(String::from_utf8_lossy(&run.stderr).contains("the record and the drawing are one file"));
+    for svg in ["one.jsonl", "./one.jsonl"] {
+        let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", svg]].concat(), "adapter");
+        assert!(String::from_utf8_lossy(&run.stderr).contains("the record and the drawing are one file"));
+    }
     let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", "one.svg"]].concat(), "adapter");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }

@@ -1,9 +1,9 @@
 //! Caches of a prompt in the files of mlx-lm.
 
+use std::fs;
 use std::path::Path;
 
-use tacit_core::Policy;
-use tacit_core::{Error, Result};
+use tacit_core::{Error, Policy, Result, printable};
 use tacit_files::Place;
 use tacit_io::Metadata;
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
@@ -14,53 +14,85 @@ use super::template::Conversation;
 /// Under which the metadata of a file have the conversation that it holds.
 const CONVERSATION: &str = "tacit.chat";
 
-/// What a file holds, where there is one, in place of the empty `caches`, and the conversation that they are of, if it says one.
-pub(crate) fn opened(caches: Vec<Cache>, file: Option<&Path>) -> Result<(Vec<Cache>, Option<Conversation>)> {
-    let Some(file) = file else { return Ok((caches, None)) };
-    // It is written when the answer is made: that it cannot be is said before.
-    Place::of(file)?;
-    if !file.exists() {
-        return Ok((caches, None));
-    }
-    let wrong = |reason: String| {
-        Error::checkpoint(file, None, reason, "give a file that was written with this model, or another name")
-    };
-    let read = mlx_prompt_cache::read(file)?;
-    let conversation = read.metadata.get(CONVERSATION).map(|text| serde_json::from_str(text)).transpose();
-    let conversation =
-        conversation.map_err(|error| wrong(format!("its entry {CONVERSATION} is no conversation: {error}")))?;
-    let held = read.caches()?;
-    if held.len() != caches.len() {
-        return Err(wrong(format!("it holds {} layers, and the model has {}", held.len(), caches.len())));
-    }
-    // The heads and their width; how many tokens there is room for is of no account.
-    let heads = |cache: &KvCache| -> Result<_> {
-        let shape = cache.keys().aval()?.shape;
-        Ok(([shape[0], shape[1], shape[3]], cache.window()))
-    };
-    let each = held.into_iter().zip(&caches).enumerate().map(|(layer, (held, cache))| {
-        let (fits, needed) = match (&held, cache) {
-            (Cache::Kv(held), Cache::Kv(own)) => (heads(held)? == heads(own)?, describe(own)),
-            (_, Cache::Kv(own)) => (false, describe(own)),
-            // A step says which shapes they should have.
-            (Cache::Arrays(held), Cache::Arrays(own)) => (held.slots() == own.slots(), "a state".to_owned()),
-            _ => (false, "a state".to_owned()),
+/// Under which they have the model, as mlx-lm's: its path, or the name that it was fetched by.
+const MODEL: &str = "model";
+
+/// Under which mlx-lm's have what its tokenizer was made with, without which it reads no file.
+const TOKENIZER: &str = "tokenizer_config";
+
+/// What a file holds.
+#[derive(Default)]
+pub(crate) struct Stored {
+    pub(crate) caches: Vec<Cache>,
+    /// What the caches are of, if it says that.
+    pub(crate) conversation: Option<Conversation>,
+    /// What it says beside, which is written back.
+    pub(crate) metadata: Metadata,
+}
+
+impl Stored {
+    /// What a file holds, where there is one, in place of the empty `caches` of the model at a path.
+    pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path) -> Result<Self> {
+        // It is written when the answer is made: that it cannot be is said before.
+        Place::of(file)?;
+        let model = fs::canonicalize(model).map_err(Error::file("read", model))?;
+        if !file.exists() {
+            let own = [(MODEL, model.to_string_lossy().into_owned()), (TOKENIZER, "{}".to_owned())];
+            let metadata = own.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+            return Ok(Self { caches, conversation: None, metadata });
+        }
+        let wrong = |reason: String| {
+            Error::checkpoint(file, None, reason, "give a file that was written with this model, or another name")
         };
-        if fits { Ok(held) } else { Err(wrong(format!("layer {layer} is no cache of {needed}"))) }
-    });
-    Ok((each.collect::<Result<_>>()?, conversation))
+        let read = mlx_prompt_cache::read(file)?;
+        // A name says nothing of a path.
+        if let Some(other) = read.metadata.get(MODEL).filter(|other| Path::new(other).is_absolute())
+            && Path::new(other) != model
+        {
+            return Err(wrong(format!("it is of the model {}", printable::name(other))));
+        }
+        let conversation = read.metadata.get(CONVERSATION).map(|text| serde_json::from_str(text)).transpose();
+        let conversation =
+            conversation.map_err(|error| wrong(format!("its entry {CONVERSATION} is no conversation: {error}")))?;
+        let held = read.caches()?;
+        if held.len() != caches.len() {
+            return Err(wrong(format!("it holds {} layers, and the model has {}", held.len(), caches.len())));
+        }
+        // The heads and their width; how many tokens there is room for is of no account.
+        let heads = |cache: &KvCache| -> Result<_> {
+            let shape = cache.keys().aval()?.shape;
+            Ok(([shape[0], shape[1], shape[3]], cache.window()))
+        };
+        let each = held.into_iter().zip(&caches).enumerate().map(|(layer, (held, cache))| {
+            let (fits, needed) = match (&held, cache) {
+                (Cache::Kv(held), Cache::Kv(own)) => (heads(held)? == heads(own)?, describe(own)),
+                (_, Cache::Kv(own)) => (false, describe(own)),
+                // A step says which shapes they should have.
+                (Cache::Arrays(held), Cache::Arrays(own)) => (held.slots() == own.slots(), "a state".to_owned()),
+                _ => (false, "a state".to_owned()),
+            };
+            if fits { Ok(held) } else { Err(wrong(format!("layer {layer} is no cache of {needed}"))) }
+        });
+        Ok(Self { caches: each.collect::<Result<_>>()?, conversation, metadata: read.metadata })
+    }
 }
 
 fn describe(cache: &KvCache) -> String {
     format!("{} in {:?}", cache.keys(), cache.window())
 }
 
-/// Writes what the caches hold, and the conversation that they are of: codes as they are where mlx-lm has such ones, and else
-/// floats.
-pub(crate) fn write(file: &Path, caches: &[Cache], conversation: Option<&Conversation>) -> Result<()> {
-    let text = conversation.map(serde_json::to_string).transpose();
-    let text = text.map_err(|error| Error::file("write", file)(error.into()))?;
-    let metadata: Metadata = text.map(|text| (CONVERSATION.to_owned(), text)).into_iter().collect();
+/// Writes what the caches hold, and what is said of them: codes as they are where mlx-lm has such ones, and else floats.
+pub(crate) fn write(
+    file: &Path,
+    caches: &[Cache],
+    mut metadata: Metadata,
+    conversation: Option<&Conversation>,
+) -> Result<()> {
+    metadata.remove(CONVERSATION);
+    if let Some(conversation) = conversation {
+        let text = serde_json::to_string(conversation).map_err(|error| Error::file("write", file)(error.into()))?;
+        metadata.insert(CONVERSATION.to_owned(), text);
+    }
     let prompt = PromptCache::of_caches(caches, metadata.clone()).or_else(|_| {
         let _allow = Policy::Allow.scope();
         let dense = caches.iter().cloned().map(|cache| cache.stored(None, None)).collect::<Result<Vec<_>>>()?;

@@ -130,9 +130,12 @@ impl Template {
         let message = |message: &Message| context! { role => &message.role, content => &message.content };
         let messages: Vec<Value> = messages.iter().map(message).collect();
         let rendered = environment.render_str(
-            &self.source,
+            &without_generation(&self.source),
             context! {
                 messages => messages,
+                // None, which templates ask for, and not left out.
+                tools => (),
+                documents => (),
                 add_generation_prompt => add_generation_prompt,
                 bos_token => self.bos_token.as_deref().unwrap_or_default(),
                 eos_token => self.eos_token.as_deref().unwrap_or_default(),
@@ -157,6 +160,24 @@ impl Template {
 }
 
 type Outcome<T> = std::result::Result<T, minijinja::Error>;
+
+/// The template without the statements by which transformers notes which tokens a model has said.
+fn without_generation(source: &str) -> String {
+    let (mut text, mut rest) = (String::new(), source);
+    while let Some((before, statement)) = rest.split_once("{%") {
+        let Some((statement, behind)) = statement.split_once("%}") else { break };
+        let statement = match statement.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
+            "generation" => statement.replace("generation", "if true"),
+            "endgeneration" => statement.replace("endgeneration", "endif"),
+            _ => statement.to_owned(),
+        };
+        for part in [before, "{%", &statement, "%}"] {
+            text.push_str(part);
+        }
+        rest = behind;
+    }
+    text + rest
+}
 
 /// The template, or the one that is called the default.
 fn template(json: &Json) -> Option<&str> {
@@ -203,5 +224,27 @@ impl Formatter for Spaced {
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
         out.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_transformers_gives_a_template_is_there() {
+        let rendered = |source: &str| {
+            let (file, source) = (PathBuf::from("template"), source.to_owned());
+            let template = Template { file, source, bos_token: None, eos_token: None };
+            template.render(&[Message::new("user", "hi")]).expect("renders")
+        };
+        assert_eq!(
+            rendered("{% if tools is not none or documents is not none %}some{% else %}none{% endif %}"),
+            "none"
+        );
+        assert_eq!(rendered("{% if tools is defined %}there{% endif %}"), "there");
+        let noted = "{% for m in messages %}a {%- generation -%} {{ m.content }}!{% endgeneration %}{% endfor %}";
+        assert_eq!(rendered(noted), "ahi!");
+        assert_eq!(rendered("{{ '{%' }} generation"), "{% generation");
     }
 }

@@ -71,11 +71,11 @@ impl Written {
         let output = &options.output;
         let (beside, is_file) = match self {
             Self::Adapter(library) => {
-                let adapters = model.adapters()?;
                 let config = Json::Object(Vec::new());
                 let written = match library {
-                    Library::Peft => peft::write(output, &adapters, &config),
-                    Library::MlxLm => mlx_adapter::write(output, &adapters, &config),
+                    Library::Peft => peft::write(output, &model.adapters()?, &config),
+                    // It says which layers of all of them have one.
+                    Library::MlxLm => mlx_adapter::write(output, &model.values()?, &config),
                 };
                 return written.map(|()| None);
             }

@@ -14,7 +14,7 @@ use tacit_record::{Chart, Record, Recorder};
 use super::options::Options;
 use super::output::Written;
 use crate::decoding::source::Source;
-use crate::overwriting::spare;
+use crate::overwriting::{is_one_file, spare};
 
 /// The folder beside the output, and the record of the run.
 pub(super) struct Saved {
@@ -75,7 +75,7 @@ impl Saved {
         if let Some(svg) = options.svg.as_ref().filter(|_| made == 0) {
             options.overwriting.check_free(svg)?;
         }
-        if options.record.is_some() && options.record == options.svg {
+        if options.record.as_ref().zip(options.svg.as_ref()).is_some_and(|(record, svg)| is_one_file(record, svg)) {
             return Err(Error::invalid("the record and the drawing are one file", "give each a place of its own"));
         }
         let record = options.record.clone().unwrap_or_else(|| folder.join("record.jsonl"));
