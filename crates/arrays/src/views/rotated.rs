@@ -317,7 +317,7 @@ pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Va
     }
     let mut parts = vec![first.inner.clone()];
     for part in rest {
-        parts.push(first.written(part)?);
+        parts.push(first.rows(part)?);
     }
     Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)
 }

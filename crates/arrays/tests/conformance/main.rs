@@ -1,6 +1,7 @@
 //! Every array type in the conformance suite: a type joins by its line. Beside it, bytes and errors of other programs.
 
 mod golden;
+mod nested;
 mod shards;
 mod statistics;
 mod structured;
