@@ -241,5 +241,5 @@ closed = subprocess.Popen(
 closed.stdout.read(1)
 closed.stdout.close()
 told = closed.stderr.read()
-assert closed.wait(60) == 0 and b", to the close of the output, at " in told and b"error" not in told, told
+assert closed.wait(60) == 0 and b" (the output was closed), at " in told and b"error" not in told, told
 PYTHON
