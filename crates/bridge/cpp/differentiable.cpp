@@ -252,11 +252,21 @@ array by_doubling(const array& x, mlx::core::Scan& scan) {
   return inclusive ? found : order.exclusive(found, is_product ? 1 : -std::numeric_limits<float>::infinity());
 }
 
-// A function with the derivatives of another one, which computes the same.
-ArrayFunction with_derivatives_of(ArrayFunction value, ArrayFunction other) {
-  auto backward = [other](
-                      const std::vector<array>& primals, const std::vector<array>& cotangents,
-                      const std::vector<array>&) { return tacit::vjp(other, primals, cotangents); };
+// The gradient of a function of one result, of its primals and the cotangent behind them.
+ArrayFunction gradient_of(ArrayFunction function) {
+  return [function](const std::vector<array>& all) {
+    return tacit::vjp(function, {all.begin(), all.end() - 1}, {all.back()});
+  };
+}
+
+// A function with this gradient, and with the tangents of another one, which computes the same.
+ArrayFunction with_rules(ArrayFunction value, ArrayFunction gradient, ArrayFunction other) {
+  auto backward = [gradient](
+                      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<array>&) {
+    auto all = primals;
+    all.push_back(cotangents[0]);
+    return gradient(all);
+  };
   auto forward = [other](
                      const std::vector<array>& primals, const std::vector<array>& tangents,
                      const std::vector<int>& argnums) { return tangents_of(other, primals, tangents, argnums); };
@@ -276,15 +286,9 @@ array of_products(const array& node) {
   auto own = [primitive, scan](const std::vector<array>& both) {
     return primitive->vjp({both[0]}, {both[1]}, {0}, scan({both[0]}));
   };
-  auto of_doubled = [doubled](const std::vector<array>& both) { return tacit::vjp(doubled, {both[0]}, {both[1]}); };
-  auto gradient = with_derivatives_of(own, of_doubled);
-  auto backward = [gradient](
-                      const std::vector<array>& primals, const std::vector<array>& cotangents,
-                      const std::vector<array>&) { return gradient({primals[0], cotangents[0]}); };
-  auto forward = [doubled](
-                     const std::vector<array>& primals, const std::vector<array>& tangents,
-                     const std::vector<int>& argnums) { return tangents_of(doubled, primals, tangents, argnums); };
-  return mlx::core::custom_function(scan, backward, forward, std::nullopt)(node.inputs())[0];
+  auto of_doubled = gradient_of(doubled);
+  auto gradient = with_rules(own, gradient_of(of_doubled), of_doubled);
+  return with_rules(scan, gradient, doubled)(node.inputs())[0];
 }
 
 // What stands for a scan, but for sums and for logarithms of complex numbers.

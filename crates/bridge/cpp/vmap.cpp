@@ -20,8 +20,8 @@ struct Placement {
   int (*call)(void* ctx, const Handle* outputs, size_t count, AxisSink axes);
 };
 
-// Stands in for an elementwise primitive between the two halves of a vmap. The operands are of one shape, since MLX records
-// every broadcast, so the rule is the same for all: the mapped axis goes first.
+// Stands in for an elementwise primitive between the two halves of a vmap, or for one that makes as many matrices of as many. The
+// operands are of one shape, since MLX records every broadcast, so the rule is the same for all: the mapped axis goes first.
 class Elementwise : public StandingAgain {
  public:
   explicit Elementwise(const array& node) : StandingAgain(node) {}
@@ -70,8 +70,9 @@ class Mapped : public StandingAgain {
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    auto count = batch_size(inputs, axes);
     // MLX ends the process on some operands without elements.
-    if (batch_size(inputs, axes) == 0) {
+    if (count == 0) {
       return one_by_one(inputs, axes);
     }
     auto operands = inputs;
@@ -81,7 +82,7 @@ class Mapped : public StandingAgain {
     }
     try {
       auto found = inner_->vmap(operands, places);
-      if (are_of_examples(found.first, found.second, batch_size(inputs, axes))) {
+      if (are_of_examples(found.first, found.second, count)) {
         return found;
       }
     } catch (const std::invalid_argument&) {

@@ -201,15 +201,13 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     if fits && same_kind && config.get("num_layers").is_some() {
         return;
     }
-    let numbers = |names: &mut dyn Iterator<Item = &str>| names.filter_map(layer).map(|(layer, _)| layer).collect();
-    let (all, adapted): (BTreeSet<i128>, BTreeSet<i128>) =
-        (numbers(&mut parameters.keys().map(String::as_str)), numbers(&mut modules.iter().copied()));
-    let last = match (config.get("num_layers").map(Json::integer), adapted.first(), all.last()) {
-        (Some(said), ..) => said.unwrap_or(0),
-        // The last so many: those from the first that is adapted.
-        (None, Some(first), Some(last)) => last + 1 - first,
-        _ => 0,
-    };
+    let number = |path: &str| layer(path).map(|(number, _)| number);
+    let first = modules.iter().copied().filter_map(number).min();
+    let end = parameters.keys().filter_map(|name| number(name)).max();
+    // The last so many: those from the first that is adapted.
+    let own = first.zip(end).map_or(0, |(first, end)| end + 1 - first);
+    let said = config.get("num_layers").map(|said| said.integer().unwrap_or(0));
+    let last = said.unwrap_or(own);
     let keys = modules.iter().map(|module| layer(module).map_or(*module, |(_, rest)| rest)).collect();
     let chosen = Chosen { keys, last };
     // A key names one module where it is the whole path. Of adapters alone nobody knows whether theirs are the last layers.
@@ -218,7 +216,9 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
         is_model && chosen.modules(parameters, modules).map(|(module, _)| module).eq(modules.iter().copied());
     let keys = if is_exact { chosen.keys } else { modules.iter().copied().collect() };
     config.set("fine_tune_type", Json::Text(kind.to_owned()));
-    config.set("num_layers", Json::Integer(last));
+    if said.is_none() {
+        config.set("num_layers", Json::Integer(last));
+    }
     let own = config.entry(LORA);
     own.set("rank", Json::Integer(rank.into()));
     own.set("scale", Json::Float(shortest(scale)));
@@ -249,8 +249,8 @@ impl Chosen<'_> {
             layers.filter_map(|(module, _)| layer(module)).map(|(number, _)| number + 1).max().unwrap_or(0)
         };
         let stacks: BTreeSet<String> = adapted.iter().copied().filter_map(stack).collect();
-        let first = |own: String| (if self.last > 0 { count(&own) - self.last } else { 0 }, own);
-        let first: BTreeMap<String, i128> = stacks.into_iter().map(first).map(|(first, own)| (own, first)).collect();
+        let first_of = |own: &String| if self.last > 0 { count(own) - self.last } else { 0 };
+        let first: BTreeMap<String, i128> = stacks.into_iter().map(|own| (own.clone(), first_of(&own))).collect();
         modules().filter(move |(module, value)| {
             let within = stack(module).and_then(|own| Some((*first.get(own.as_str())?, layer(module)?)));
             let named = within.is_some_and(|(first, (number, rest))| number >= first && self.keys.contains(rest));

@@ -178,7 +178,7 @@ fn window_size(keys: &Keys, family: Family) -> Result<Option<i32>> {
         Family::Qwen3Next => false,
     };
     // As transformers has it where the key is left out, and not null.
-    let usual = if keys.has("sliding_window") { None } else { Some(4096) };
+    let usual = (!keys.has("sliding_window")).then_some(4096);
     match keys.integer("sliding_window")?.or(usual) {
         Some(size) if size < 1 => {
             let help = "set it to the tokens that are seen, or to null";

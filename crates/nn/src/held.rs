@@ -74,7 +74,8 @@ impl Held {
                 || array.children().iter().find_map(|(name, child)| lacking(child, is_part && name.field != BASE));
             dropout.or_else(within)
         }
-        lacking(&self.form.skeleton, false)
+        // Each step asks, of every parameter.
+        if self.is_adapter() { lacking(&self.form.skeleton, false) } else { None }
     }
 
     /// The array as messages show it.

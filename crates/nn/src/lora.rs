@@ -9,7 +9,7 @@ use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, Placed, QaLora};
 use tacit_core::{Error, Result, Value};
 
 use crate::parameters::{in_parameter, listed};
-use crate::within::{BASE, has_chosen};
+use crate::within::{BASE, has_chosen, with_others};
 use crate::{Model, Parameters, Pattern};
 
 /// How a parameter is adapted.
@@ -227,14 +227,12 @@ fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) 
     }
     let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
     let split = around.split.or_else(|| array.family::<dyn Placed>().map(|_| value));
-    let (mut children, mut changed) = (Vec::new(), false);
-    for (name, child) in array.children() {
-        let around = Around { split, adapter: (adapter.is_some() || around.adapter) && name.field != BASE };
-        let made = dropping(&format!("{path}.{name}"), &child, key, around)?;
-        changed |= made.is_some();
-        children.push(made.unwrap_or(child));
-    }
-    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(own) }
+    let is_adapter = adapter.is_some() || around.adapter;
+    let made = with_others(&**array, |name, child| {
+        let around = Around { split, adapter: is_adapter && name.field != BASE };
+        dropping(&format!("{path}.{name}"), child, key, around)
+    })?;
+    Ok(made.or(own))
 }
 
 fn own_key(seed: u64) -> Result<Array> {

@@ -1,7 +1,7 @@
 //! Values with something else in place of what is within them.
 
 use tacit_arrays::Adapter;
-use tacit_core::{Result, Value};
+use tacit_core::{ChildName, ImplicitArray, Result, Value};
 
 use crate::filter::Role;
 
@@ -38,13 +38,8 @@ fn without_keys(value: &Value) -> Result<Option<Value>> {
     };
     let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
     // The base of an adapter may be adapted itself.
-    let (mut children, mut changed) = (Vec::new(), false);
-    for (_, child) in array.children() {
-        let other = without_keys(&child)?;
-        changed |= other.is_some();
-        children.push(other.unwrap_or(child));
-    }
-    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(own) }
+    let made = with_others(&**array, |_, child| without_keys(child))?;
+    Ok(made.or(own))
 }
 
 /// The value with others in place of those in it that `f` gives others for, itself among them; nothing where `f` gives none.
@@ -53,9 +48,17 @@ pub(crate) fn mapped(value: &Value, f: &mut dyn FnMut(&Value) -> Result<Option<V
         return Ok(Some(other));
     }
     let Value::Implicit(array) = value else { return Ok(None) };
+    with_others(&**array, |_, child| mapped(child, f))
+}
+
+/// The array with others in place of the children that `f` gives others for; nothing where it gives none.
+pub(crate) fn with_others(
+    array: &dyn ImplicitArray,
+    mut f: impl FnMut(ChildName, &Value) -> Result<Option<Value>>,
+) -> Result<Option<Value>> {
     let (mut children, mut changed) = (Vec::new(), false);
-    for (_, child) in array.children() {
-        let other = mapped(&child, f)?;
+    for (name, child) in array.children() {
+        let other = f(name, &child)?;
         changed |= other.is_some();
         children.push(other.unwrap_or(child));
     }

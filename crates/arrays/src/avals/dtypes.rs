@@ -28,6 +28,11 @@ pub(crate) fn roomy(dtype: Dtype) -> Dtype {
     if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype }
 }
 
+/// The array in its [`roomy`] type.
+pub(crate) fn in_room(array: &Array) -> Result<Array> {
+    Ok(array.as_dtype(roomy(array.dtype()))?)
+}
+
 /// Whether a view casts from this type and to it.
 pub(crate) fn castable(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16)

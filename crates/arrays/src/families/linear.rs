@@ -256,28 +256,22 @@ pub(crate) fn linear_matmul_left(_op: &Matmul, w: &dyn Linear, x: &Value) -> Res
 /// `alpha x W + beta c`, as the product and then the sum.
 #[handler(precedence = 1)]
 pub(crate) fn linear_addmm(op: &AddMM, x: &Value, w: &dyn Linear, c: &Value) -> Result<Value> {
-    match small_again(op, x)? {
-        Some(x) => scaled_sum(op, c, implicit((x, itself(w)), |(x, w)| x.matmul(w))?),
-        None => scaled_sum(op, c, right_product(x, w)?),
-    }
+    scaled_sum(op, c, factor_of_sum(op, Product::Right, x, w)?)
 }
 
 /// `alpha W x + beta c`, as the product and then the sum.
 #[handler]
 pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value) -> Result<Value> {
-    match small_again(op, x)? {
-        Some(x) => scaled_sum(op, c, implicit((x, itself(w)), |(x, w)| w.matmul(x))?),
-        None => scaled_sum(op, c, w.product(Product::Left, x)?),
-    }
+    scaled_sum(op, c, factor_of_sum(op, Product::Left, x, w)?)
 }
 
-/// `x` in `f32`, where alpha may bring a product back into the range of f16.
-fn small_again(op: &AddMM, x: &Value) -> Result<Option<Value>> {
+/// The product that alpha multiplies; in `f32` where that may bring it back into the range of f16.
+fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Result<Value> {
     #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
-    if op.alpha == 1.0 || x.aval()?.dtype != Dtype::Float16 {
-        return Ok(None);
+    if op.alpha != 1.0 && x.aval()?.dtype == Dtype::Float16 {
+        return implicit((x, itself(w)), |(x, w)| product.of(&x.as_dtype(Dtype::Float32)?, &w));
     }
-    implicit(x, |x| x.as_dtype(Dtype::Float32)).map(Some)
+    if product == Product::Right { right_product(x, w) } else { w.product(product, x) }
 }
 
 /// Whole rows, as an embedding takes them.

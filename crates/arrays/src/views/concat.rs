@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{roomy, wide};
+use crate::avals::dtypes::{in_room, wide};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
 
@@ -140,11 +140,8 @@ impl Concat {
                 return Ok(ops::concatenate(&products, axis)?);
             }
             let pieces = x.split_at_indices(inner, axis)?;
-            let (wide, roomy) = (wide(self.aval.dtype), roomy(self.aval.dtype));
-            let of_part = |(x, part): (&Array, &Array)| {
-                let x = if x.dtype() == self.aval.dtype { &x.as_dtype(roomy)? } else { x };
-                Ok(product.of(x, part)?.as_dtype(wide)?)
-            };
+            let wide = wide(self.aval.dtype);
+            let of_part = |(x, part)| Ok(product.of(&in_room(x)?, part)?.as_dtype(wide)?);
             let products = pieces.iter().zip(&parts).map(of_part);
             let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
             let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;

@@ -7,7 +7,7 @@ use tacit_core::primitives::Sum;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{check_castable, holds, roomy, wide, widely};
+use crate::avals::dtypes::{check_castable, holds, in_room, wide, widely};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::families::view::{Move, View};
@@ -132,7 +132,7 @@ impl View for Scaled {
 impl Linear for Scaled {
     /// The product with the array behind the view, scaled.
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let x = product.operand(x)?.as_dtype(roomy(self.aval.dtype))?;
+        let x = in_room(product.operand(x)?)?;
         let result = self.with(implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?)?;
         implicit(result, |result| result.as_dtype(self.aval.dtype))
     }

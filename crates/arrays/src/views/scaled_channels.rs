@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::{check_float, check_made};
-use crate::avals::dtypes::{roomy, wide, widely};
+use crate::avals::dtypes::{in_room, wide, widely};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::families::view::{Move, View};
@@ -127,7 +127,7 @@ impl Linear for ScaledChannels {
         if product == Product::Rows {
             return Err(Error::decline("rows are moved elements"));
         }
-        let (dtype, roomy) = (self.aval.dtype, roomy(self.aval.dtype));
+        let dtype = self.aval.dtype;
         let behind = self.aval.shape.len() - 1 - self.axis;
         let shared = usize::from(product != Product::Left);
         if behind > 1 {
@@ -135,13 +135,13 @@ impl Linear for ScaledChannels {
         }
         if behind == shared {
             // The axis is summed over: the other side is scaled in its place.
-            let x = &product.operand(x)?.as_dtype(roomy)?;
+            let x = &in_room(product.operand(x)?)?;
             let axis = x.ndim().checked_sub(2 - shared);
             let behind = axis.map(|axis| x.ndim() - 1 - axis);
             let x = times(x, &self.factors, behind.ok_or_else(|| Error::decline("the right side is a vector"))?)?;
             return implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(product.of(&x, &w)?.as_dtype(dtype)?));
         }
-        let result = implicit((x, &self.inner), |(x, w)| product.of(&x.as_dtype(roomy)?, &w))?;
+        let result = implicit((x, &self.inner), |(x, w)| product.of(&in_room(&x)?, &w))?;
         implicit((result, &self.factors), |(result, factors)| {
             Ok::<_, Error>(times(&result, &factors, behind)?.as_dtype(dtype)?)
         })
@@ -158,7 +158,7 @@ pub(crate) fn scaled_channels_gather_mm(
     right: &Array,
 ) -> Result<Value> {
     let behind = w.aval.shape.len() - 1 - w.axis;
-    let x = &x.as_dtype(roomy(w.aval.dtype))?;
+    let x = &in_room(x)?;
     let chosen = |x: &Array| implicit((x, &w.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, None));
     let made = match behind {
         0 => implicit((chosen(x)?, &w.factors), |(result, factors)| times(&result, &factors, 0)),

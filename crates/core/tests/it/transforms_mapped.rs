@@ -251,10 +251,31 @@ fn of_gradient(x: &Array, f: impl FnMut(Array) -> Result<Array, Exception>) -> R
     Ok(grad(f).call(x)?.array()?.clone())
 }
 
+type Mapped = fn(Array) -> Result<Array>;
+
+/// Compares what is mapped along each of three axes, in an array of this shape for each, with the examples one by one.
+#[track_caller]
+fn along_each_axis(
+    name: &str,
+    f: Mapped,
+    shapes: [[i32; 3]; 3],
+    is_same: impl Fn(&Array, &Array) -> bool,
+) -> Result<()> {
+    let x = ops::arange::<_, f32>(1, 25, None)?;
+    for (axis, shape) in (0..).zip(shapes) {
+        let x = x.reshape(&shape)?;
+        let expected = one_by_one(&x, axis, f)?;
+        let found = vmap(axis, 0, f).call(&x)?.dense()?;
+        assert_eq!(found.shape(), expected.shape(), "{name} along {axis}");
+        let same = is_same(&found, &expected);
+        assert!(same, "{name} along {axis}: {:?} {:?}", numbers(&found), numbers(&expected));
+    }
+    Ok(())
+}
+
 /// What MLX maps wrongly by itself: assignments to ranges of what is not mapped, and scatters along an axis that is not the first.
 #[test]
 fn assignments_and_scatters_change_every_example() -> Result<()> {
-    type Mapped = fn(Array) -> Result<Array>;
     let cases: [(&str, Mapped); 8] = [
         ("a range of zeros", |mut x| {
             x.try_index_mut((1..2, ..), Array::from_f32(0.0))?;
@@ -288,24 +309,14 @@ fn assignments_and_scatters_change_every_example() -> Result<()> {
         }),
         ("bytes", |x| Ok(x.view_dtype(Dtype::Uint16)?.as_dtype(Dtype::Float32)?)),
     ];
-    let x = ops::arange::<_, f32>(1, 25, None)?;
-    for (name, f) in cases {
-        for (axis, shape) in [(0, [4, 2, 3]), (1, [2, 4, 3]), (2, [2, 3, 4])] {
-            let x = x.reshape(&shape)?;
-            let expected = one_by_one(&x, axis, f)?;
-            let found = vmap(axis, 0, f).call(&x)?.dense()?;
-            assert_eq!(found.shape(), expected.shape(), "{name} along {axis}");
-            assert_eq!(numbers(&found), numbers(&expected), "{name} along {axis}");
-        }
-    }
-    Ok(())
+    let shapes = [[4, 2, 3], [2, 4, 3], [2, 3, 4]];
+    cases.iter().try_for_each(|&(name, f)| along_each_axis(name, f, shapes, |a, b| numbers(a) == numbers(b)))
 }
 
 /// What MLX gives other shapes or numbers: several new axes, which gradients of sums over several put back, real transforms of odd
 /// length, and triangles.
 #[test]
 fn axes_transforms_and_triangles_are_those_of_every_example() -> Result<()> {
-    type Mapped = fn(Array) -> Result<Array>;
     let cases: [(&str, Mapped); 9] = [
         ("new axes in front", |x| Ok(x.expand_dims_axes(&[0, 1])?)),
         ("new axes apart", |x| Ok(x.expand_dims_axes(&[0, 2, 4])?)),
@@ -323,18 +334,9 @@ fn axes_transforms_and_triangles_are_those_of_every_example() -> Result<()> {
             Ok(with_stream(&Stream::cpu(), || linalg::tri_inv(&square, None))?)
         }),
     ];
-    let x = ops::arange::<_, f32>(1, 25, None)?;
-    for (name, f) in cases {
-        for (axis, shape) in [(0, [8, 1, 3]), (1, [1, 8, 3]), (2, [1, 3, 8])] {
-            let x = x.reshape(&shape)?;
-            let expected = one_by_one(&x, axis, f)?;
-            let found = vmap(axis, 0, f).call(&x)?.dense()?;
-            assert_eq!(found.shape(), expected.shape(), "{name} along {axis}");
-            let far = relative_error(&found, &expected)?;
-            assert!(far < 1e-6, "{name} along {axis}: {:?} {:?}", numbers(&found), numbers(&expected));
-        }
-    }
-    Ok(())
+    let shapes = [[8, 1, 3], [1, 8, 3], [1, 3, 8]];
+    let is_near = |a: &Array, b: &Array| relative_error(a, b).is_ok_and(|far| far < 1e-6);
+    cases.iter().try_for_each(|&(name, f)| along_each_axis(name, f, shapes, is_near))
 }
 
 /// MLX ends the process on these.

@@ -65,15 +65,13 @@ impl Tokenizer {
         let tokens: Vec<String> = tokens.into_iter().enumerate().map(word).collect();
         let merges = merges(model, &by_text, bytes, &wrong)?;
         entries.text(MODEL, if bytes { "llama" } else { "gpt2" });
-        let normalizers = said("normalizer").map(all_steps).unwrap_or_default();
-        if let Some(other) = normalizers.into_iter().find(|step| !is_known(step, bytes)) {
-            return Err(wrong("normalizer", format!("it has {}", other.line())));
-        }
+        let check = |key: &str, takes: &dyn Fn(&Json) -> bool| {
+            let other = said(key).into_iter().flat_map(all_steps).find(|step| !takes(step));
+            other.map_or(Ok(()), |other| Err(wrong(key, format!("it has {}", other.line()))))
+        };
+        check("normalizer", &|step| is_known(step, bytes))?;
         if bytes {
-            let splits = said("pre_tokenizer").map(all_steps).unwrap_or_default();
-            if let Some(other) = splits.into_iter().find(|step| !is_of_spaces(step)) {
-                return Err(wrong("pre_tokenizer", format!("it has {}", other.line())));
-            }
+            check("pre_tokenizer", &is_of_spaces)?;
             entries.text(PRE, "default");
             let mut scores = vec![UNSCORED; tokens.len()];
             for (rank, (left, right)) in merges.iter().enumerate().rev() {
