@@ -29,7 +29,7 @@ pub enum ParameterFilter {
     Lora,
     /// Scales and biases of packed arrays, and those that are trained of prepared ones.
     Scales,
-    /// Float masters, from which each step quantizes.
+    /// Float masters, from which each step quantizes. Those in the base of an adapter are frozen with it.
     Masters,
     /// Leaves whose path or whose parameter's path the pattern names.
     Paths(Pattern),
@@ -123,6 +123,9 @@ impl Leaf<'_> {
     }
 }
 
+/// The field of an adapter that holds what it adapts, which may be an adapter itself; the others are parts of it.
+pub(crate) const BASE: &str = "base";
+
 /// What a leaf is to its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -131,6 +134,8 @@ pub(crate) enum Role {
     Factor,
     Scale,
     Master,
+    /// What the base of an adapter holds, scales aside: it is frozen where nothing is said.
+    Base,
     /// Which features an adapter drops in a step: a key.
     Choice,
     Other,
@@ -150,7 +155,11 @@ impl Role {
                 Self::Factor
             }
             "key" if array.family::<dyn Adapter>().is_some() => Self::Choice,
-            "master" if any.is::<Ste>() || any.is::<Prepared>() => Self::Master,
+            BASE if array.family::<dyn Adapter>().is_some() => Self::Base,
+            "master" if any.is::<Ste>() || any.is::<Prepared>() => match within {
+                Some(Self::Base) => Self::Base,
+                _ => Self::Master,
+            },
             "scales" | "biases" if any.is::<Prepared>() || array.family::<dyn Packed>().is_some() => Self::Scale,
             _ => within.unwrap_or(Self::Other),
         }

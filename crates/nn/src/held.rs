@@ -8,8 +8,8 @@ use tacit_arrays::{Adapter, Placed};
 use tacit_core::tree::{Labels, Node, Reader, Visitor};
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
-use crate::filter::Role;
-use crate::within::{BASE, has_chosen};
+use crate::filter::{BASE, Role};
+use crate::within::has_chosen;
 
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]

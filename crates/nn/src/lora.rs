@@ -8,8 +8,9 @@ use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, Placed, QaLora};
 use tacit_core::{Error, Result, Value};
 
+use crate::filter::BASE;
 use crate::parameters::{in_parameter, listed};
-use crate::within::{BASE, has_chosen, with_others};
+use crate::within::{has_chosen, with_others};
 use crate::{Model, Parameters, Pattern};
 
 /// How a parameter is adapted.

@@ -1,6 +1,6 @@
 //! Adapters of a model merged into their bases, and taken out again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use mlx_rs::module::ModuleParameters;
@@ -18,6 +18,8 @@ pub struct MergeReport {
     /// The adapted parameters by path.
     pub rows: BTreeMap<String, MergeRow>,
     adapters: Parameters,
+    /// The paths of those that were frozen.
+    frozen: BTreeSet<String>,
 }
 
 /// What became of one adapter.
@@ -135,11 +137,12 @@ impl<M: ModuleParameters> Model<M> {
                 "adapt it first, such as by `Model::lora`",
             ));
         }
+        let frozen = self.frozen_adapters().clone();
         self.assign(made, Missing::Keep)?;
-        Ok(MergeReport { rows, adapters })
+        Ok(MergeReport { rows, adapters, frozen })
     }
 
-    /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit.
+    /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit, and as frozen.
     ///
     /// The base cannot be computed back from what was made: of floats a rounding would stay, and of codes more. So the
     /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone.
@@ -148,7 +151,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has not these parameters.
     pub fn unmerge(&mut self, report: MergeReport) -> Result<()> {
-        self.assign(report.adapters, Missing::Keep)
+        self.assign(report.adapters, Missing::Keep)?;
+        self.freeze_adapters(report.frozen);
+        Ok(())
     }
 
     /// Removes the adapters and returns them; their bases stay in the model.

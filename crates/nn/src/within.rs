@@ -3,10 +3,7 @@
 use tacit_arrays::Adapter;
 use tacit_core::{ChildName, ImplicitArray, Result, Value};
 
-use crate::filter::Role;
-
-/// The field of an adapter that holds what it adapts, which may be an adapter itself; the others are parts of it.
-pub(crate) const BASE: &str = "base";
+use crate::filter::{BASE, Role};
 
 /// Whether an adapter has a key by which it drops features.
 pub(crate) fn has_chosen(adapter: &Value) -> bool {

@@ -6,13 +6,18 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{
     Binary, Gather, GatherAxis, Max, Min, Moving, Prod, Reduction, Sum, TypedPrimitive, Unary,
 };
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
+use tacit_core::transform::{Differentiable, apply};
+use tacit_core::{
+    Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, broadcast_source, handler, implicit,
+};
 
 use crate::avals::axes::forward;
 use crate::avals::checks::check_made;
 use crate::avals::dtypes::wide;
+use crate::derivatives::{gradients, of_chosen};
 use crate::families::cut::Cut;
 use crate::families::linear::{Gain, Linear, Product};
+use crate::training::ste::dense_with_gradient_of;
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.
 ///
@@ -35,7 +40,7 @@ use crate::families::linear::{Gain, Linear, Product};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Constant", family(Linear, Cut))]
 pub struct Constant {
-    /// The element, without axes.
+    /// The element, without axes: of a half type as `f32`, in which its gradient is summed.
     value: Array,
     #[implicit(aux)]
     aval: Aval,
@@ -58,7 +63,7 @@ impl Constant {
                 "give a scalar, such as `Array::from_f32(0.5)`",
             ));
         }
-        Ok(Self { value: value.reshape(&[])?, aval })
+        Ok(Self { value: value.reshape(&[])?.as_dtype(wide(aval.dtype))?, aval })
     }
 
     /// Zeros of `shape`.
@@ -79,21 +84,38 @@ impl Constant {
         Self::full(shape, &Array::from_f32(1.0).as_dtype(dtype)?)
     }
 
-    /// The element: an array without axes.
+    /// The element: an array without axes, of `f32` where the array is of a half type.
     #[must_use]
     pub fn value(&self) -> &Array {
         &self.value
     }
 
-    /// The whole array as a view of the element.
+    /// The whole array: a view of the element, which is of a half type only where it is repeated.
     fn broadcast(&self) -> Result<Array> {
-        Ok(ops::broadcast_to(&self.value, &self.aval.shape)?)
+        narrowed(&ops::broadcast_to(&self.value, &self.aval.shape)?, self.aval.dtype)
     }
 
     /// The element with as many axes as the array: an elementwise primitive keeps its rank when it is emitted again.
     fn element(&self) -> Result<Array> {
         Ok(self.value.reshape(&vec![1; self.aval.shape.len()])?)
     }
+
+    /// The array of this number: it is rounded to the type, and its gradient is not.
+    fn rounded(number: &Array, aval: &Aval) -> Result<Value> {
+        let number = number.reshape(&[])?.as_dtype(wide(aval.dtype))?;
+        let value = if number.dtype() == aval.dtype {
+            number
+        } else {
+            let value = number.as_dtype(aval.dtype)?.as_dtype(number.dtype())?;
+            dense_with_gradient_of(&value, &number)?.dense()?
+        };
+        Ok(Self { value, aval: aval.clone() }.into())
+    }
+}
+
+/// The array in this type if it is a half type; in another one it is already.
+fn narrowed(array: &Array, dtype: Dtype) -> Result<Array> {
+    Ok(if wide(dtype) == dtype { array.clone() } else { array.as_dtype(dtype)? })
 }
 
 impl Materialize for Constant {
@@ -103,7 +125,8 @@ impl Materialize for Constant {
     }
 
     fn check(&self) -> Result<()> {
-        check_made(self, &Self::full(&self.aval.shape, &self.value)?)
+        // Files of earlier versions have a half type's element in the type itself.
+        check_made(self, &Self::full(&self.aval.shape, &self.value.as_dtype(self.aval.dtype)?)?)
     }
 }
 
@@ -154,8 +177,63 @@ impl Constant {
 /// An elementwise primitive of equal elements, on the one element.
 #[handler]
 pub(crate) fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<Value> {
-    let value = op.emit(&[c.element()?])?.swap_remove(0).reshape(&[])?;
-    Ok(Constant { value, aval: made[0].clone() }.into())
+    Ok(on_elements(op, &[c], made)?.swap_remove(0))
+}
+
+/// The constants that an elementwise primitive makes of constants.
+fn on_elements(op: &Primitive, constants: &[&Constant], made: &[Aval]) -> Result<Vec<Value>> {
+    let elements = constants.iter().map(|c| c.element()).collect::<Result<Vec<_>>>()?;
+    let function = OnElements { op: op.clone(), dtypes: constants.iter().map(|c| c.aval.dtype).collect() };
+    let dtypes = function.dtypes.iter().copied().chain(made.iter().map(|aval| aval.dtype));
+    let is_wide = dtypes.into_iter().all(|dtype| wide(dtype) == dtype);
+    let numbers = if is_wide { function.forward(&elements)? } else { apply(&elements, function)? };
+    let constant =
+        |(number, aval): (Array, &Aval)| Ok(Constant { value: number.reshape(&[])?, aval: aval.clone() }.into());
+    numbers.into_iter().zip(made).map(constant).collect()
+}
+
+/// An elementwise primitive on one number for each operand, which are in the wide types of their `dtypes`.
+///
+/// The gradient of such a number is a sum of as many as the array has elements, which is beyond what a half type counts: the
+/// derivative is taken in the half type, and multiplied by the sum in `f32`.
+struct OnElements {
+    op: Primitive,
+    dtypes: Vec<Dtype>,
+}
+
+impl OnElements {
+    fn own(&self, args: &[Array]) -> Result<Vec<Array>> {
+        args.iter().zip(&self.dtypes).map(|(arg, &dtype)| narrowed(arg, dtype)).collect()
+    }
+}
+
+impl Differentiable for OnElements {
+    fn name(&self) -> &'static str {
+        "on elements"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        let made = self.op.emit(&self.own(args)?)?;
+        Ok(made.iter().map(|made| made.as_dtype(wide(made.dtype()))).collect::<Result<_, _>>()?)
+    }
+
+    fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
+        let own = self.own(primals)?;
+        let floats: Vec<usize> = (0..own.len()).filter(|&at| own[at].dtype().is_inexact()).collect();
+        let chosen: Vec<Array> = floats.iter().map(|&at| own[at].clone()).collect();
+        let mut sums = primals.iter().map(ops::zeros_like).collect::<Result<Vec<_>, _>>()?;
+        for (position, (cotangent, output)) in cotangents.iter().zip(outputs).enumerate() {
+            if !output.dtype().is_inexact() {
+                continue;
+            }
+            let result = of_chosen(&own, &floats, |args| Ok(vec![self.op.emit(args)?.swap_remove(position)]));
+            let one = ops::ones_like(&result(chosen.clone())?[0])?;
+            for (&at, slope) in floats.iter().zip(gradients(&chosen, &[one], &result)?) {
+                sums[at] = sums[at].add(cotangent.multiply(slope.as_dtype(sums[at].dtype())?)?)?;
+            }
+        }
+        Ok(sums)
+    }
 }
 
 /// Moved elements, which are all the same.
@@ -165,6 +243,9 @@ pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: 
     forward(op, &c.aval.shape, made)?;
     let mut value = c.value.clone();
     if matches!(op.name(), Gather::NAME | GatherAxis::NAME) {
+        if rest.iter().any(|index| index.is_implicit()) {
+            return Err(Error::decline("implicit indices are not looked at"));
+        }
         // The element is that of every index; one that is outside is to be an error all the same.
         for index in rest.iter().filter_map(|index| index.as_dense()).filter(|index| index.size() > 0) {
             let asked = broadcast_source(index)?.max(None)?.ge(Array::from_slice(&[0u32], &[]))?;
@@ -179,15 +260,14 @@ pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: 
 pub(crate) fn constant_reduction(op: &Reduction, c: &Constant, made: &[Aval]) -> Result<Value> {
     let aval = made[0].clone();
     let count = c.aval.size().checked_div(aval.size()).unwrap_or_default();
-    let value = match op.name() {
-        Max::NAME | Min::NAME if count > 0 => c.value.clone(),
-        name @ (Sum::NAME | Prod::NAME) => repeated(name, &c.value, count, aval.dtype)?,
-        name => return Err(Error::decline(format!("{name} of equal elements is not known"))),
-    };
-    Ok(Constant { value, aval }.into())
+    match op.name() {
+        Max::NAME | Min::NAME if count > 0 => Ok(Constant { value: c.value.clone(), aval }.into()),
+        name @ (Sum::NAME | Prod::NAME) => Constant::rounded(&repeated(name, &c.value, count, aval.dtype)?, &aval),
+        name => Err(Error::decline(format!("{name} of equal elements is not known"))),
+    }
 }
 
-/// The sum or the product of `count` times `value`.
+/// The sum or the product of `count` times `value`, in the wide type.
 fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Array> {
     if count == 0 || count > 1 << 24 {
         return Err(Error::decline("there are no elements to reduce, or more than a float counts"));
@@ -196,15 +276,13 @@ fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Arr
     let wide = wide(dtype);
     let value = value.as_dtype(wide)?;
     let count = Array::from_slice(&[count as i64], &[]).as_dtype(wide)?;
-    let made = if name == Sum::NAME { value.multiply(count)? } else { value.power(count)? };
-    Ok(made.as_dtype(dtype)?)
+    Ok(if name == Sum::NAME { value.multiply(count)? } else { value.power(count)? })
 }
 
 /// An elementwise primitive of two constants, on their elements.
 #[handler]
 pub(crate) fn constant_binary(op: &Binary, a: &Constant, b: &Constant, made: &[Aval]) -> Result<Vec<Value>> {
-    let values = op.emit(&[a.element()?, b.element()?])?.into_iter().zip(made);
-    values.map(|(value, aval)| Ok(Constant { value: value.reshape(&[])?, aval: aval.clone() }.into())).collect()
+    on_elements(op, &[a, b], made)
 }
 
 /// An elementwise primitive with a constant on its left, which MLX reads as a scalar.

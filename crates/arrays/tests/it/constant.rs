@@ -67,6 +67,55 @@ fn a_sum_of_more_elements_than_a_half_type_counts() {
     assert!((found - 1000.0).abs() < 2.0, "{found}");
 }
 
+/// A sum of ninety thousand gradients is beyond the integers of every half type, and beyond the range of f16.
+#[test]
+fn the_gradient_of_the_element_is_summed_in_f32() {
+    for half in [Dtype::Float16, Dtype::Bfloat16] {
+        let whole = |w: &Array| Constant::full(&[300, 300], w);
+        let plain: [(&str, Plain, f32); 5] = [
+            ("a cast", |w| Ok(w.add(Array::from_f32(0.0))?), 90_000.0),
+            ("a function", |w| Ok(w.negative()?), -90_000.0),
+            ("two constants", |w| Ok(w.add(w)?), 180_000.0),
+            ("a dense array", |w| Ok(ops::zeros_dtype(&[300, 300], w.dtype())?.subtract(w)?), -90_000.0),
+            ("a maximum", |w| Ok(ops::broadcast_to(w.max(None)?, &[300, 300])?), 90_000.0),
+        ];
+        for (name, f, expected) in plain {
+            let loss = move |w: &Array| -> Result<Array> {
+                implicit(whole(w)?, |w| f(&w.as_dtype(half)?)?.as_dtype(F32)?.sum(None))?.dense()
+            };
+            let mut gradient = mlx_rs::transforms::grad(move |w: &Array| Ok(loss(w)?));
+            let found = gradient(&Array::from_f32(1.0)).expect("a gradient").item_exact::<f32>();
+            assert_eq!(found.to_bits(), expected.to_bits(), "{name} in {half:?}");
+        }
+    }
+}
+
+#[test]
+fn half_types_round_as_dense_arrays_do() {
+    for half in [Dtype::Float16, Dtype::Bfloat16] {
+        let w = |value: f32| {
+            let value = Array::from_f32(value).as_dtype(half).expect("a half type");
+            Value::from(Constant::full(&[4, 6], &value).expect("one number"))
+        };
+        let f = |a: Vec<Array>| {
+            let c = a[0].multiply(&a[0])?.add(a[1].exp()?)?;
+            Ok(vec![c.sum(None)?, c.t().as_dtype(F32)?, c.subtract(&a[2])?, a[2].matmul(c.t())?])
+        };
+        oracle(half).check(
+            "half types",
+            &[w(0.7), w(-1.3), normal(1, &[4, 6]).as_dtype(half).expect("a half type").into()],
+            f,
+        );
+    }
+}
+
+#[test]
+fn indices_that_are_implicit_are_looked_at() {
+    let table = || Value::from(Constant::full(&[4, 6], &Array::from_f32(0.5)).expect("one number"));
+    let rows = |row: i32| Value::from(Constant::full(&[3], &Array::from_int(row)).expect("one number"));
+    oracle(F32).allowing().values_only().check("take", &[table(), rows(2)], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
+}
+
 #[test]
 fn integers_and_booleans() {
     let w = || Value::from(Constant::full(&[4, 6], &Array::from_int(3)).expect("one number"));

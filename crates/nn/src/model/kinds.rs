@@ -15,8 +15,8 @@ use crate::ParameterFilter;
 use crate::filter::Role;
 use crate::parameters::some_of;
 
-/// What some leaves of a model mean: which parts they are, and for each the kind of the array that holds it, with what is
-/// no array of it, such as the `alpha` of an adapter or the bits of a format.
+/// What some leaves of a model mean: which parts they are, and for each the kinds of the arrays around it, with what is
+/// no array of them, such as the `alpha` of an adapter or the bits of a format.
 ///
 /// A file of leaves has it, and [`Model::load_leaves`] checks it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,13 +30,22 @@ pub struct LeafKinds {
 /// The kind of array that holds a leaf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LeafKind {
+    #[serde(flatten)]
+    holder: Kind,
+    /// The arrays around that one, from the outermost on. Files of earlier versions do not say them.
+    around: Option<Vec<Kind>>,
+}
+
+/// A type of arrays, and its fields that are no arrays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Kind {
     kind: String,
     fields: BTreeMap<String, String>,
 }
 
-/// Fields that leaves do not depend on: the base may have another float type, products may be computed otherwise, and training
-/// may stand elsewhere.
-const LEFT_OUT: [&str; 4] = ["aval", "dropout", "int8_activations", "on"];
+/// Fields that leaves do not depend on: the base may have another float type, products may be computed otherwise, training may
+/// stand elsewhere, and what is joined has the extents of its parts.
+const LEFT_OUT: [&str; 6] = ["aval", "bounds", "dropout", "int8_activations", "on", "stored"];
 
 impl LeafKinds {
     /// The paths of the leaves.
@@ -53,6 +62,29 @@ impl LeafKinds {
 }
 
 impl LeafKind {
+    /// That of a leaf of the last of these arrays, which are around each other.
+    fn of(arrays: &[&dyn ImplicitArray]) -> Option<Self> {
+        let (holder, around) = arrays.split_last()?;
+        let around = around.iter().map(|array| Kind::of(*array)).collect();
+        Some(Self { holder: Kind::of(*holder), around: Some(around) })
+    }
+
+    /// Whether leaves of both mean the same, as far as both say it.
+    fn agrees(&self, other: &Self) -> bool {
+        let around = self.around.as_ref().zip(other.around.as_ref());
+        self.holder == other.holder && around.is_none_or(|(own, other)| own == other)
+    }
+}
+
+impl fmt::Display for LeafKind {
+    /// As `tacit.Lora (alpha 32, transposed false) in tacit.Scaled (divides false)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.holder)?;
+        self.around.iter().flatten().rev().try_for_each(|kind| write!(f, " in {kind}"))
+    }
+}
+
+impl Kind {
     fn of(array: &dyn ImplicitArray) -> Self {
         let adapter = array.family::<dyn Adapter>().is_some();
         let field = |(name, text): (&str, String)| {
@@ -68,11 +100,10 @@ impl LeafKind {
     }
 }
 
-impl fmt::Display for LeafKind {
-    /// As `tacit.Lora (alpha 32, transposed false)`.
+impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields: Vec<String> = self.fields.iter().map(|(name, text)| format!("{name} {text}")).collect();
-        write!(f, "{} ({})", self.kind, fields.join(", "))
+        if fields.is_empty() { f.write_str(&self.kind) } else { write!(f, "{} ({})", self.kind, fields.join(", ")) }
     }
 }
 
@@ -83,7 +114,7 @@ impl<M: ModuleParameters> Model<M> {
         self.chosen(only, |leaf| leaf.role != Role::Choice)
     }
 
-    /// What the leaves that a file saves mean: the kind of array that each belongs to, with its static fields.
+    /// What the leaves that a file saves mean: the kinds of the arrays that each belongs to, with their static fields.
     ///
     /// # Errors
     ///
@@ -92,7 +123,7 @@ impl<M: ModuleParameters> Model<M> {
         let whole = only.whole().into_iter().map(str::to_owned).collect();
         let mut all = BTreeMap::new();
         for (path, value) in self.values()? {
-            kinds(&path, &value, None, &mut all);
+            kinds(&path, &value, &[], &mut all);
         }
         let kind = |(path, _): (String, &Array)| {
             let kind = all.remove(&path).flatten();
@@ -148,7 +179,7 @@ impl<M: ModuleParameters> Model<M> {
         if let Some(kinds) = kinds {
             let own = self.leaf_kinds(&ParameterFilter::All)?;
             let differing = kinds.leaves.iter().find_map(|(path, saved)| {
-                let own = own.leaves.get(&self.own_leaf(path)).filter(|own| *own != saved)?;
+                let own = own.leaves.get(&self.own_leaf(path)).filter(|own| !agree(saved.as_ref(), own.as_ref()))?;
                 Some((path, saved, own))
             });
             if let Some((path, saved, own)) = differing {
@@ -181,15 +212,27 @@ impl<M: ModuleParameters> Model<M> {
     }
 }
 
-/// The kind of the array that holds each leaf of a value; where a part of it lies is nothing of what it means.
-fn kinds(path: &str, value: &Value, holder: Option<&dyn ImplicitArray>, all: &mut BTreeMap<String, Option<LeafKind>>) {
+/// Whether leaves of both kinds mean the same; a dense parameter is of none.
+fn agree(saved: Option<&LeafKind>, own: Option<&LeafKind>) -> bool {
+    match (saved, own) {
+        (Some(saved), Some(own)) => saved.agrees(own),
+        (saved, own) => saved.is_none() && own.is_none(),
+    }
+}
+
+/// The kinds of the arrays around each leaf of a value, which `around` are around; where a part of it lies is nothing of what
+/// it means.
+fn kinds(path: &str, value: &Value, around: &[&dyn ImplicitArray], all: &mut BTreeMap<String, Option<LeafKind>>) {
     let Value::Implicit(array) = value else {
-        all.insert(path.to_owned(), holder.map(LeafKind::of));
+        all.insert(path.to_owned(), LeafKind::of(around));
         return;
     };
-    let holder = if array.family::<dyn Placed>().is_some() { holder } else { Some(&**array) };
+    let mut within = around.to_vec();
+    if array.family::<dyn Placed>().is_none() {
+        within.push(&**array);
+    }
     for (name, child) in array.children() {
-        kinds(&format!("{path}.{name}"), &child, holder, all);
+        kinds(&format!("{path}.{name}"), &child, &within, all);
     }
 }
 

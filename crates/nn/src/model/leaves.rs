@@ -1,6 +1,6 @@
 //! A model's leaves as the parameters that mlx-rs sees.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use mlx_rs::Array;
@@ -51,10 +51,20 @@ impl<M: ModuleParameters> Model<M> {
         match role {
             Role::Statistic | Role::Choice => false,
             Role::Factor => !self.parts.frozen.contains(parameter),
-            Role::Dense | Role::Scale | Role::Master | Role::Other => {
+            Role::Dense | Role::Scale | Role::Master | Role::Base | Role::Other => {
                 unfrozen(parameter) && self.parts.ties.others(parameter).all(unfrozen)
             }
         }
+    }
+
+    /// The parameters whose adapters are frozen.
+    pub(crate) fn frozen_adapters(&self) -> &BTreeSet<String> {
+        &self.parts.frozen
+    }
+
+    /// Freezes the adapters of these parameters, beside those that are frozen.
+    pub(crate) fn freeze_adapters(&mut self, parameters: BTreeSet<String>) {
+        self.parts.frozen.extend(parameters);
     }
 
     /// The leaves of a part for which `wanted` holds, sorted by path.

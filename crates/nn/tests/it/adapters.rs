@@ -454,3 +454,58 @@ fn messages() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn the_base_of_an_adapter_is_frozen_where_it_is_trained_by_itself() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", NF4)?.lora("weight", config())?;
+    let paths = |model: &Model<nn::Linear>, part: &ParameterFilter| {
+        model.leaves(part).into_iter().map(|(path, _)| path).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&model, &ParameterFilter::default()), ["bias", "weight.a", "weight.b"]);
+    assert!(paths(&model, &ParameterFilter::Masters).is_empty());
+    // Named, it is trained.
+    let master: ParameterFilter = ParameterFilter::Paths("weight.base.master".parse()?);
+    assert_eq!(paths(&model, &master), ["weight.base.master"]);
+    model.without_adapters()?;
+    assert_eq!(paths(&model, &ParameterFilter::default()), ["bias", "weight.master"]);
+    Ok(())
+}
+
+#[test]
+fn leaves_are_loaded_into_the_format_that_they_were_trained_in() -> Result<()> {
+    let stored = |format: &str| {
+        let config = config().as_stored(format.parse::<tacit_arrays::format::AnyFormat>()?);
+        Model::new(nn::Linear::new(64, 8)?)?.quantize("weight", AFFINE)?.lora("weight", config)
+    };
+    let trained = stored("nf4:64")?;
+    let leaves = || {
+        let leaves = trained.lasting_leaves(&ParameterFilter::Lora).into_iter();
+        leaves.map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
+    };
+    let kinds = trained.leaf_kinds(&ParameterFilter::Lora)?;
+    stored("nf4:64")?.load_leaves(leaves(), Some(&kinds))?;
+    check(
+        stored("int8")?.load_leaves(leaves(), Some(&kinds)),
+        expect![[r#"
+            the leaf weight.sum.a was saved of tacit.Lora (alpha 8, transposed false) in tacit.AsStored (format nf4:64, transposed false), and is of tacit.Lora (alpha 8, transposed false) in tacit.AsStored (format int8, transposed false) in the model
+            help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
+    );
+    // Files of earlier versions say the array that holds a leaf alone.
+    let mut earlier = serde_json::to_value(&kinds).expect("is written");
+    for leaf in earlier["leaves"].as_object_mut().expect("a map").values_mut() {
+        leaf.as_object_mut().expect("a kind").remove("around");
+    }
+    let earlier = serde_json::from_value(earlier).expect("is read");
+    stored("int8")?.load_leaves(leaves(), Some(&earlier))
+}
+
+#[test]
+fn an_adapter_that_comes_back_is_as_frozen_as_it_was() -> Result<()> {
+    use mlx_rs::module::ModuleParameters;
+    let mut model = adapted(&config());
+    model.freeze_parameters(true);
+    let report = model.merge(AFFINE)?;
+    model.unmerge(report)?;
+    assert_eq!((model.all_frozen(), model.trainable_parameters().entries.len()), (Some(true), 0));
+    Ok(())
+}
