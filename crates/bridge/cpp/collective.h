@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -76,7 +77,11 @@ class Collective : public Primitive {
     });
   }
 
-  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
+  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    if (op_ == Op::enter) {
+      outputs.front().copy_shared_buffer(inputs[0]);
+      return;
+    }
     throw std::runtime_error(std::string(name()) + " runs on the CPU");
   }
 
@@ -102,7 +107,7 @@ class Collective : public Primitive {
       case Op::max:
       case Op::min: {
         auto at = mlx::core::equal(x, output);
-        return mlx::core::where(at, again(Op::enter, back), mlx::core::zeros_like(back));
+        return mlx::core::where(at, shared(at, again(Op::enter, back)), mlx::core::zeros_like(back));
       }
       case Op::gather:
         return own_part(again(Op::enter, back), x.shape(0));
@@ -119,11 +124,9 @@ class Collective : public Primitive {
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>&) override {
     const auto& along = tangents[0];
     if (op_ == Op::max || op_ == Op::min) {
-      // Ranks that share the extreme share its tangent.
       auto at = mlx::core::equal(primals[0], again(op_, primals[0]));
       auto zero = mlx::core::zeros_like(along);
-      auto sum = again(Op::sum, mlx::core::where(at, along, zero));
-      return {mlx::core::divide(sum, again(Op::sum, mlx::core::astype(at, along.dtype())))};
+      return {shared(at, again(Op::sum, mlx::core::where(at, along, zero)))};
     }
     if (op_ == Op::send || op_ == Op::recv) {
       throw std::invalid_argument(std::string(name()) + " has no tangent");
@@ -167,8 +170,14 @@ class Collective : public Primitive {
     return "Collective";
   }
 
-  // A message is one each time.
+  // What happens between machines happens each time: whether two operands are found to be equal may differ between ranks, and one
+  // of them would then wait for a collective that the others do not begin.
   bool is_equivalent(const Primitive& other) const override {
+    return op_ == Op::enter && does_the_same(other);
+  }
+
+  // Whether it is the same collective of another graph. A message is one each time.
+  bool does_the_same(const Primitive& other) const {
     const auto* same = dynamic_cast<const Collective*>(&other);
     return same != nullptr && same->group_ == group_ && same->op_ == op_ && op_ != Op::send && op_ != Op::recv;
   }
@@ -191,7 +200,13 @@ class Collective : public Primitive {
             "the first of the axes, " + std::to_string(shape[0]) + " long, has no equal part for each of " +
             std::to_string(size) + " ranks");
       }
-      shape[0] = op == Op::scatter ? shape[0] / size : shape[0] * size;
+      auto extent = op == Op::scatter ? shape[0] / size : int64_t{shape[0]} * size;
+      if (extent > std::numeric_limits<int>::max()) {
+        throw std::invalid_argument(
+            "the parts of " + std::to_string(size) + " ranks, each " + std::to_string(shape[0]) +
+            " long, are joined to an axis of more than 2147483647");
+      }
+      shape[0] = static_cast<int>(extent);
     }
     return shape;
   }
@@ -211,6 +226,11 @@ class Collective : public Primitive {
  private:
   array again(Op op, const array& input) const {
     return emit(group_, op, peer_, input);
+  }
+
+  // Ranks that share the extreme, each with `true` at its place, share its derivative.
+  array shared(const array& at, const array& derivative) const {
+    return mlx::core::divide(derivative, again(Op::sum, mlx::core::astype(at, derivative.dtype())));
   }
 
   array own_part(const array& whole, int extent) const {

@@ -228,6 +228,10 @@ std::optional<uint64_t> collective_number(const Primitive& primitive) {
   return is_collective(primitive) ? static_cast<const Collective&>(primitive).number() : std::nullopt;
 }
 
+bool same_collective(const Primitive& a, const Primitive& b) {
+  return is_collective(a) && static_cast<const Collective&>(a).does_the_same(b);
+}
+
 std::shared_ptr<Primitive> of_another_call(const std::shared_ptr<Primitive>& primitive) {
   return collective_number(*primitive) ? static_cast<Collective&>(*primitive).anew() : primitive;
 }

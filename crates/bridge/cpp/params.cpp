@@ -301,7 +301,7 @@ bool same_primitive(const Primitive& a, const Primitive& b) {
     return false;
   }
   // MLX defines `is_equivalent` for most classes; what it cannot tell, the table may.
-  if (a.is_equivalent(b) || same_kernel(a, b) || without_members.contains(type)) {
+  if (a.is_equivalent(b) || same_kernel(a, b) || same_collective(a, b) || without_members.contains(type)) {
     return true;
   }
   ParamWriter left, right;

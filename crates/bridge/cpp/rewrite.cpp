@@ -43,9 +43,10 @@ std::optional<double> scalar_value(const array& value) {
   }
 }
 
-// What happens between machines happens each time.
+// What happens between machines happens each time, in MLX's collectives as in ours.
 bool may_unite(const Primitive& primitive) {
-  return std::string_view(typeid(primitive).name()).find("distributed") == std::string_view::npos;
+  return !collective_number(primitive) &&
+         std::string_view(typeid(primitive).name()).find("distributed") == std::string_view::npos;
 }
 
 // Points what depends on `inputs` to one of several equal nodes, in a graph of which nobody else holds anything that

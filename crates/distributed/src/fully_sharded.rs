@@ -169,12 +169,22 @@ pub(crate) fn part_size(aval: &Aval, size: usize) -> usize {
 }
 
 /// The part of an array that a rank holds: `[ceil(n / size)]`, in memory of its own.
+///
+/// # Errors
+///
+/// All parts together have more elements than an axis of MLX.
 pub(crate) fn own_part(array: &Array, rank: usize, size: usize) -> Result<Array> {
+    let length = part_size(&Aval::from(array), size);
+    if length.saturating_mul(size) > i32::MAX as usize {
+        return Err(Error::invalid(
+            format!("{} has more elements than an axis of MLX, {}", Aval::from(array), i32::MAX),
+            "make it of several arrays, such as a `Concat` or a `Stacked` of them",
+        ));
+    }
     let flat = array.reshape(&[-1])?;
     if size == 1 {
         return Ok(flat);
     }
-    let length = part_size(&Aval::from(array), size);
     let [from, to] = [rank, rank + 1].map(|rank| (rank * length).min(array.size()));
     let part = flat.try_index(from as i32..to as i32)?;
     let rest = (length - (to - from)) as i32;

@@ -151,7 +151,7 @@ impl Group {
 
     /// The maximum of `x` over all ranks, element by element, replicated: NaN where any rank has NaN.
     ///
-    /// Its gradient goes to every rank that has the maximum.
+    /// The ranks that have the maximum share its gradient.
     ///
     /// # Errors
     ///
@@ -180,9 +180,10 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// `x` has no such axis.
+    /// `x` has no such axis, or the parts are too long for one.
     pub fn all_gather(&self, x: &Array, axis: i32) -> Result<Array> {
         let front = to_front(x, axis)?;
+        self.check_joined(x, front.dim(0))?;
         back_from_front(&self.collective(Op::Gather, &front)?, axis)
     }
 
@@ -193,9 +194,9 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// `x` is a scalar.
+    /// `x` is a scalar, or the parts are too long for an axis.
     pub fn gather_parts(&self, x: &Array) -> Result<Array> {
-        to_front(x, 0)?;
+        self.check_joined(x, to_front(x, 0)?.dim(0))?;
         self.collective(Op::GatherParts, x)
     }
 
@@ -283,6 +284,18 @@ impl Group {
             message: format!("rank {rank} is no other rank of a group of {}", self.size()),
             help: "send to and receive from the ranks below `Group::size`, but this one",
         })
+    }
+}
+
+impl Group {
+    /// Whether an axis of MLX is long enough for `extent` of every rank.
+    fn check_joined(&self, x: &Array, extent: i32) -> Result<()> {
+        if i32::try_from(extent as usize * self.size()).is_ok() {
+            return Ok(());
+        }
+        let message =
+            format!("the parts of {} ranks, each {}, are longer than an axis of MLX", self.size(), Aval::from(x));
+        Err(Error::invalid(message, format!("give parts that have at most {} elements along it together", i32::MAX)))
     }
 }
 

@@ -25,7 +25,7 @@ const STARTED: &str = "start all ranks, each with its own number, by `tacit laun
 /// The group of a backend that has an engine; none where it has one rank.
 pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<tacit_bridge::Group>> {
     let Some(engine) = backend.engine() else { return Ok(None) };
-    let limits = Limits { join: options.join, silence: options.silence, wait: options.wait };
+    let limits = Limits::new(options.join, options.silence, options.wait);
     let place = Place::from_environment()?;
     let seat = seat(backend, |name| env::var_os(name))?;
     if seat.is_some_and(|seat| seat.size == 1) {

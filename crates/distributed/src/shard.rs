@@ -13,7 +13,7 @@ pub enum Split<'a> {
     /// By columns of the product, the rows of the weight `[out, in]`: each rank computes some of the outputs.
     Columns(&'a Group),
     /// By rows of the product, the columns of the weight `[out, in]`: each rank takes some of the inputs, and the ranks'
-    /// products are summed.
+    /// products are summed. A bias, which has one axis, is added to that sum, and stays whole.
     Rows(&'a Group),
     /// Along an axis, such as that of the experts of a stack.
     Axis(i32, &'a Group),
@@ -26,12 +26,12 @@ impl Split<'_> {
         }
     }
 
-    /// The axis of a weight of so many axes; a bias has one, which only columns split.
-    fn axis(&self, rank: usize) -> i32 {
+    /// The axis of a parameter of so many axes; none of a bias that is added to what rows give.
+    fn axis(&self, rank: usize) -> Option<i32> {
         match self {
-            Self::Columns(_) => rank.saturating_sub(2) as i32,
-            Self::Rows(_) => rank as i32 - 1,
-            Self::Axis(axis, _) => *axis,
+            Self::Columns(_) => Some(rank.saturating_sub(2) as i32),
+            Self::Rows(_) => (rank >= 2).then(|| rank as i32 - 1),
+            Self::Axis(axis, _) => Some(*axis),
         }
     }
 }
@@ -55,7 +55,7 @@ pub trait Shard: Sized {
     /// let mlp = nn::Sequential::new().append(nn::Linear::new(8, 32)?).append(nn::Linear::new(32, 8)?);
     /// let mut mlp = Model::new(mlp)?
     ///     .shard("layers.0.*", Split::Columns(&group))?
-    ///     .shard("layers.1.weight", Split::Rows(&group))?;
+    ///     .shard("layers.1.*", Split::Rows(&group))?;
     /// assert_eq!(mlp.forward(&ops::ones::<f32>(&[2, 8])?)?.shape(), [2, 8]);
     /// # Ok(())
     /// # }
@@ -109,7 +109,7 @@ impl<M: ModuleParameters> Shard for Model<M> {
     {
         self.replace(pattern, |_, value| {
             let axis = split.axis(value.aval()?.shape.len());
-            Ok(Some(Sharded::split(value, axis, split.group())?.into()))
+            axis.map(|axis| Ok(Sharded::split(value, axis, split.group())?.into())).transpose()
         })?;
         split.group().draw_alike()?;
         Ok(self)

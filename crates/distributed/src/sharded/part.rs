@@ -19,6 +19,9 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     if extent % size != 0 {
         return Err(Error::decline(format!("axis {axis} of {} has no equal parts", Aval::from(array))));
     }
+    if extent == 0 {
+        return group.enter(array);
+    }
     let mut shape = array.shape().to_vec();
     shape[axis] = extent / size;
     let source = broadcast_source(array)?;

@@ -26,7 +26,16 @@ impl Default for Limits {
     }
 }
 
+/// The longest limit, which is none: ten years. Times beyond it have no instant.
+const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
+
 impl Limits {
+    /// These, each at most ten years.
+    pub(crate) fn new(join: Duration, silence: Duration, wait: Duration) -> Self {
+        let [join, silence, wait] = [join, silence, wait].map(|limit| limit.min(LONGEST));
+        Self { join, silence, wait }
+    }
+
     /// The defaults with what `TACIT_WATCH_LIMITS` says, such as `join=300 silence=30`, in seconds.
     pub(crate) fn from_environment() -> Result<Self> {
         std::env::var(VARIABLE).map_or_else(|_| Ok(Self::default()), |text| Self::parse(&text))
@@ -51,7 +60,7 @@ impl Limits {
             };
             *limit = seconds;
         }
-        Ok(limits)
+        Ok(Self::new(limits.join, limits.silence, limits.wait))
     }
 
     /// How often a rank says that it is alive: four times a second, or more often where the silence is short.
@@ -75,6 +84,9 @@ mod tests {
         let expected =
             Limits { silence: Duration::from_millis(500), join: Duration::from_secs(3), ..Limits::default() };
         assert_eq!(limits, expected);
+        for text in ["join=1e19 silence=1e19 wait=1e19", "join=4e8 silence=4e8 wait=4e8"] {
+            assert_eq!(Limits::parse(text).expect("limits"), Limits::new(Duration::MAX, Duration::MAX, Duration::MAX));
+        }
         for text in ["silence", "silence=0", "silence=-1", "silence=nan", "silence=1e300", "patience=3"] {
             assert!(Limits::parse(text).is_err(), "{text}");
         }

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::transform::{jvp, vjp, vmap};
 use tacit_core::{Error, Result, compile};
-use tacit_distributed::{Backend, Group, Traffic};
+use tacit_distributed::{Backend, FullySharded, Group, Traffic};
 
 use crate::case::{Apart, Case};
 
@@ -14,7 +14,9 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("entering", entering),
     Case::new("tangents", tangents),
     Case::new("mapped", mapped),
+    Case::new("shared_extremes", shared_extremes),
     Case::new("compiled", compiled),
+    Case::new("operands_that_one_rank_finds_equal", operands_that_one_rank_finds_equal),
     Case::new("messages", messages),
     Case::new("bytes_are_counted", bytes_are_counted),
     Case::new("many_sums", many_sums),
@@ -273,6 +275,41 @@ fn compiled(group: &Group) -> Result<()> {
     Ok(())
 }
 
+/// Ranks that have the extreme share its derivative, forwards and backwards alike.
+fn shared_extremes(group: &Group) -> Result<()> {
+    let share = 1.0 / group.size() as f32;
+    let x = Array::from_slice(&[3.0, group.rank() as f32], &[2]);
+    for (extreme, holder) in
+        [(Group::all_max as fn(&Group, &Array) -> Result<Array>, group.size() - 1), (Group::all_min, 0)]
+    {
+        let own = if group.rank() == holder { 5.0 } else { 0.0 };
+        let (_, found) = vjp(&x, Array::from_slice(&[8.0f32, 5.0], &[2]), |x: Array| extreme(group, &x))?;
+        assert_equal(found.array()?, &Array::from_slice(&[8.0 * share, own], &[2]), "the gradient")?;
+        let along = Array::from_slice(&[group.rank() as f32, 2.0], &[2]);
+        let (_, found) = jvp(&x, &along, |x: Array| extreme(group, &x))?;
+        let mean = (0..group.size()).sum::<usize>() as f32 * share;
+        assert_equal(&found.dense()?, &Array::from_slice(&[mean, 2.0], &[2]), "the tangent")?;
+    }
+    Ok(())
+}
+
+/// Two collectives are two on every rank, also where a number makes their operands equal on one rank alone.
+fn operands_that_one_rank_finds_equal(group: &Group) -> Result<()> {
+    let own = Array::from_f32(group.rank() as f32);
+    let mut call = compile(|x: Array| {
+        let one = group.all_sum(&x.multiply(&own)?)?;
+        Ok::<_, Error>(one.subtract(group.all_sum(&x.multiply(Array::from_f32(1.0))?)?)?)
+    });
+    let ranks = group.size() as f32;
+    for round in 1..5 {
+        let found = call.call(Array::from_f32(round as f32))?.dense()?;
+        let expected = round as f32 * (ranks * (ranks - 1.0) / 2.0 - ranks);
+        assert_equal(&found, &Array::from_f32(expected), &format!("round {round}"))?;
+    }
+    assert_eq!(call.stats().traces, 1);
+    Ok(())
+}
+
 /// Round a ring: each rank sends to the next one.
 fn messages(group: &Group) -> Result<()> {
     let (rank, size) = (group.rank(), group.size());
@@ -366,6 +403,10 @@ fn wrong_calls(group: &Group) -> Result<()> {
     };
     refused(group.all_gather(&x, 2), "an axis that is none");
     refused(group.gather_parts(&Array::from_f32(1.0)), "parts of a scalar");
+    let long = ops::broadcast_to(Array::from_bool(true), &[1 << 30])?;
+    refused(group.all_gather(&long, 0), "an axis that is too long");
+    let long = ops::broadcast_to(Array::from_bool(true), &[1 << 16, 1 << 15])?;
+    refused(FullySharded::new(long, group).and_then(|part| part.gathered()?.dense()), "more elements than MLX counts");
     refused(group.send(&x, group.rank()), "a message to itself");
     refused(group.send(&x, group.size()), "a message to nobody");
     refused(group.recv(&[2], Dtype::Float32, group.size()), "a message from nobody");

@@ -4,15 +4,15 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use mlx_rs::transforms::compile::compile;
-use mlx_rs::{Array, Dtype, fast, ops, random};
+use mlx_rs::{Array, Dtype, fast, nn, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
 use tacit_conformance::{Subject, close};
 use tacit_core::transform::grad;
 use tacit_core::{Error, Policy, Result, Value, compile_with_state, implicit};
-use tacit_distributed::{FullySharded, Group, Sharded, split_heads};
-use tacit_nn::KvCache;
+use tacit_distributed::{FullySharded, Group, Shard, Sharded, Split, split_heads};
+use tacit_nn::{KvCache, Model};
 
 use crate::case::Case;
 
@@ -27,6 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("failures", |group| each(group, |subject| tacit_conformance::failures(subject).expect_clean())),
     Case::new("structure", |group| each(group, |subject| tacit_conformance::structure(subject).expect_clean())),
     Case::new("coverage", coverage),
+    Case::new("empty_and_whole", empty_and_whole),
     Case::new("attention", attention),
     Case::new("rotation_and_norms", rotation_and_norms),
     Case::new("caches", caches),
@@ -101,6 +102,16 @@ pub(crate) fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
 
 fn split(seed: u64, shape: &[i32], axis: i32, group: &Group) -> Result<Value> {
     Ok(Sharded::split(normal(seed, shape)?, axis, group)?.into())
+}
+
+/// Nothing has a part on every rank, beside what is replicated as well; a bias that is added to a sum over ranks has none.
+fn empty_and_whole(group: &Group) -> Result<()> {
+    let nothing = ops::zeros::<f32>(&[0, 4])?;
+    let operands = [Sharded::of(nothing.clone(), 0, group)?.into(), nothing.into()];
+    Oracle::new(0.0).values_only().check("a sum of nothing", &operands, |a| Ok(vec![a[0].add(&a[1])?]));
+    let model = Model::new(nn::Linear::new(8, 4)?)?.shard("*", Split::Rows(group))?;
+    assert!(model.get("weight")?.downcast::<Sharded>().is_some() && model.get("bias")?.as_dense().is_some());
+    Ok(())
 }
 
 fn attention(group: &Group) -> Result<()> {

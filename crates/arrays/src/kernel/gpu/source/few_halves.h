@@ -3,21 +3,23 @@
 
 namespace tacit {
 
-// How a weight is made two halves: bf16 has the range of f32, and a weight that is stored as an f16 is one.
+// How a weight is made two halves: bf16 has the range of f32, and a weight that is stored as an f16 is one. What the roundings leave
+// has sums of its own, which do not count where one of the roundings is infinite or NaN: nothing times infinity is NaN, too.
 template <class T, int IS_F16> struct Halving {
-  enum { SUMS = 1 };
   static TACIT_FN float down() { return 1.0f; }
   static TACIT_FN float rest(float left) { return left; }
-  static TACIT_FN float total(float sum, float) { return sum; }
+  static TACIT_FN float total(float sum, float rest) { return sum + rest; }
 };
-// With f16 it is 2^-4 of each weight, so that these reach to 2^20, and what its rounding leaves is 2^11 times as large, in sums of its
-// own: 2^-22 of a weight is lost at most, or 2^-32.
+// With f16 it is 2^-4 of each weight, so that these reach to 2^20, and what its rounding leaves is 2^11 times as large: 2^-22 of a
+// weight is lost at most, or 2^-32.
 template <> struct Halving<f16, 0> {
-  enum { SUMS = 2 };
   static TACIT_FN float down() { return 0.0625f; }
   static TACIT_FN float rest(float left) { return left * 2048.0f; }
   static TACIT_FN float total(float sum, float rest) { return sum * 16.0f + rest * 0.0078125f; }
 };
+template <class H> TACIT_FN float total_of(float sum, float rest) {
+  return (to_bits(sum) & 0x7f800000u) == 0x7f800000u ? sum : H::total(sum, rest);
+}
 
 // 32 halves from `at` on, two a word.
 template <class X> TACIT_FN void load_halves(X at, bool aligned, TACIT_THREAD u32 (&word)[16]) {
@@ -66,10 +68,10 @@ template <class W, class T, int TILES> struct FewHalves {
     const u32 g = at.lane / 4, t = at.lane % 4;
     const u64 first = start + (u64)(column + g < n ? column + g : n - 1) * k;
     const u64 second = start + (u64)(column + g + 8 < n ? column + g + 8 : n - 1) * k;
-    // Of the roundings, and at last of what these leave.
-    float sum[Halves::SUMS][TILES][4];
+    // Of the roundings, and of what these leave.
+    float sum[2][TILES][4];
     TACIT_UNROLL
-    for (int i = 0; i < Halves::SUMS * 4 * TILES; ++i) sum[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0.0f;
+    for (int i = 0; i < 2 * 4 * TILES; ++i) sum[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0.0f;
     u32 from = at.warp * 128 + t * 32;
     Strip<W, 4> next[2];
     if (at.warp * 128 < k) {
@@ -107,7 +109,7 @@ template <class W, class T, int TILES> struct FewHalves {
           for (int tile = 0; tile < TILES; ++tile) {
             const int word = 4 * octet + 2 * step;
             multiply_add(sum[0][tile], a, right[tile][word], right[tile][word + 1], T());
-            multiply_add(sum[Halves::SUMS - 1][tile], rest, right[tile][word], right[tile][word + 1], T());
+            multiply_add(sum[1][tile], rest, right[tile][word], right[tile][word + 1], T());
           }
         }
       }
@@ -117,7 +119,7 @@ template <class W, class T, int TILES> struct FewHalves {
       TACIT_BARRIER();
       TACIT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const float total = Halves::total(sum[0][tile][i], sum[Halves::SUMS - 1][tile][i]);
+        const float total = total_of<Halves>(sum[0][tile][i], sum[1][tile][i]);
         meeting[at.warp * 128 + (g + i / 2 * 8) * 8 + t * 2 + i % 2] = total;
       }
       TACIT_BARRIER();
