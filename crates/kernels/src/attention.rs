@@ -69,8 +69,9 @@ pub struct Attention<'a> {
 /// All is computed in `f32`, and rounded once. A run of tokens that a mask hides from every query of a task is never
 /// decoded: where hidden scores are replaced by a number, or have one below -1e30 added to them, it takes part only if the
 /// query sees nothing beside it, as in a softmax over everything: the mean of the values for a finite number, NaN for minus
-/// infinity. What tokens that count for nothing hold does not matter, not even NaN. The result has the same bits whatever
-/// the number of threads.
+/// infinity. What such runs hold at either end of what a task's queries see does not matter, not even NaN; a token between those
+/// that are seen has the weight 0, and 0 times NaN is NaN, as in a softmax over everything. The result has the same bits
+/// whatever the number of threads.
 ///
 /// # Errors
 /// Matrices whose lengths do not match their sizes, or that are not cut into such of `tokens` rows; an index that

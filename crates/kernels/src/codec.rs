@@ -38,6 +38,17 @@ pub(crate) trait Codec: Copy + Sync {
         simd.splat(0.0)
     }
 
+    /// Whether the values of all codes of a word take fewer instructions together than one by one; there are eight then.
+    #[inline(always)]
+    fn reads_whole_words<S: Simd>() -> bool {
+        false
+    }
+    /// The values of all codes of each word, the lowest ones first, where [`reads_whole_words`](Self::reads_whole_words).
+    #[inline(always)]
+    fn whole_words<S: Simd>(_: Self::Ready<S>, simd: S, _: S::I) -> [S::F; 8] {
+        [simd.splat(0.0); 8]
+    }
+
     /// These codes as units, if there are such, and those that padding consists of stand for a finite number.
     fn stored(self) -> Option<Self::Stored> {
         None
@@ -126,6 +137,14 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
     fn word_values<S: Simd>((table, _): Self::Ready<S>, simd: S, words: S::I, place: usize) -> S::F {
         simd.lookup(table, if place == 0 { words } else { simd.shift(words, (place * BITS) as u32) })
     }
+    #[inline(always)]
+    fn reads_whole_words<S: Simd>() -> bool {
+        BITS == 4 && S::LOOKS_UP_WORDS
+    }
+    #[inline(always)]
+    fn whole_words<S: Simd>((table, _): Self::Ready<S>, simd: S, words: S::I) -> [S::F; 8] {
+        simd.lookup_words(table, words)
+    }
     fn stored(self) -> Option<Self> {
         // Padding multiplies code 0 by 0, which must change no sum.
         self.values.iter().take(1 << BITS).all(|value| value.is_finite()).then_some(self)
@@ -160,6 +179,15 @@ impl<const BITS: usize> Units for Table<'_, BITS> {
         // SAFETY: the caller promises the unit.
         let words = unsafe { simd.load_words(from) };
         simd.lookup(table, if bit == 0 { words } else { simd.shift(words, bit as u32) })
+    }
+    #[inline(always)]
+    fn is_read_whole<S: Simd>() -> bool {
+        BITS == 4 && S::LOOKS_UP_WORDS
+    }
+    #[inline(always)]
+    unsafe fn whole<S: Simd>(table: S::T, simd: S, from: *const u8) -> [S::F; 8] {
+        // SAFETY: the caller promises the unit.
+        simd.lookup_words(table, unsafe { simd.load_words(from) })
     }
 }
 

@@ -38,6 +38,9 @@ pub fn double_matmul(
     check(&a, &b, &out)?;
     let isa = Isa::detect();
     let Dense { values, rows, columns, stride } = out;
+    if rows == 0 || columns == 0 {
+        return Ok(());
+    }
     let depth = if factors.alpha == 0.0 { 0 } else { a.columns() };
     // A vector of doubles has half the lanes, and takes half a cycle.
     let threads = threads_for((rows * columns) as f64 * depth as f64 / Machine::of(isa).cycles.lanes);

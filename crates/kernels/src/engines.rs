@@ -18,7 +18,7 @@ use crate::{
     stored::{self, StoredProduct},
 };
 #[cfg(target_arch = "x86_64")]
-use crate::{amx, vnni};
+use crate::{amx, int8_rows, vnni};
 #[cfg(target_arch = "aarch64")]
 use crate::{int8_squares, simd::ByteSums};
 
@@ -93,9 +93,17 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         Engine {
             name: "rows of bytes",
             needs: vnni::is_there,
-            takes: vnni::rows::takes,
-            cost: vnni::rows::cost,
-            run: vnni::rows::multiply,
+            takes: int8_rows::takes::<64>,
+            cost: int8_rows::cost::<64>,
+            run: int8_rows::multiply,
+        },
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "rows of bytes",
+            needs: |machine| !matches!(machine.isa, Isa::Scalar | Isa::Neon) && !vnni::is_there(machine),
+            takes: int8_rows::takes::<32>,
+            cost: int8_rows::cost::<32>,
+            run: int8_rows::multiply,
         },
         #[cfg(target_arch = "x86_64")]
         Engine {

@@ -172,6 +172,10 @@ impl<U: Units> Kernel for GemvDot<'_, U> {
         while first < self.x.m {
             let left = self.x.m - first;
             first += match left {
+                // Row by row: the values of one unit are all that the registers hold.
+                1 if U::is_read_whole::<S>() => self.group::<S, 1, 1>(simd, first),
+                2 | 3 if U::is_read_whole::<S>() => self.group::<S, 2, 1>(simd, first),
+                4..7 if U::is_read_whole::<S>() => self.group::<S, 4, 1>(simd, first),
                 1 => self.group::<S, 1, MOST_ROWS>(simd, first),
                 2 => self.group::<S, 2, MOST_ROWS>(simd, first),
                 // One group of many is less work than two: what is decoded serves all of it.

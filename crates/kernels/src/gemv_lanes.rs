@@ -143,8 +143,13 @@ impl<C: Codec> GemvLanes<'_, C> {
                     // SAFETY: `words` has a vector for each word; x has M rows of k floats from there on.
                     unsafe {
                         let codes = simd.load_words(words.as_ptr().add(d * S::LANES).cast());
+                        let whole = C::whole_words(ready, simd, codes);
                         for place in 0..C::WORD {
-                            let values = C::word_values(ready, simd, codes, place);
+                            let values = if C::reads_whole_words::<S>() {
+                                whole[place]
+                            } else {
+                                C::word_values(ready, simd, codes, place)
+                            };
                             for m in 0..M {
                                 let x = simd.splat(*x.as_ptr().add(m * k + (place ^ flip)));
                                 let part = &mut parts[m][place % CHAINS];

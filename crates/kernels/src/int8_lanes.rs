@@ -6,6 +6,7 @@
 
 use crate::{
     Isa, Matrix, Order,
+    int8_codes::{Bytes, Decode, LookedUp, Themselves},
     int8_numbers::{Numbers, ROWS},
     integers::{self, IntegerProduct, Integers, THEMSELVES, Work},
     machine::{Cycles, Machine},
@@ -96,115 +97,6 @@ impl Activations {
         };
         let floats = sums.iter().map(|sum| *sum as f32).collect();
         Self { words, sums, floats, runs, blocks }
-    }
-}
-
-/// How words of codes become weights.
-trait Decode {
-    /// Whether a byte holds two codes.
-    const PAIRS: bool;
-
-    /// What the weights are above the integers, where those of signed integers are `signed` above them.
-    fn above(signed: i32) -> i32;
-
-    /// Adds the products of a word of codes of each row with those of `M` rows of activations: two words where a byte holds two
-    /// codes. The sum of both sums counts.
-    ///
-    /// # Safety
-    /// The words of activations are readable.
-    unsafe fn multiply<S: Dot, const M: usize>(
-        simd: S,
-        table: S::B,
-        codes: S::I,
-        x: [*const u32; M],
-        sums: &mut [[S::I; M]; 2],
-    );
-}
-
-/// Codes of four bits that are looked up.
-struct LookedUp;
-
-/// Codes of four bits that stand for themselves.
-struct Themselves;
-
-/// Integers of eight bits, `SIGNED` or not.
-struct Bytes<const SIGNED: bool>;
-
-#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
-impl Decode for LookedUp {
-    const PAIRS: bool = true;
-
-    fn above(signed: i32) -> i32 {
-        signed
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<S: Dot, const M: usize>(
-        simd: S,
-        table: S::B,
-        codes: S::I,
-        x: [*const u32; M],
-        sums: &mut [[S::I; M]; 2],
-    ) {
-        let low = simd.lookup_weights(table, codes);
-        let high = simd.lookup_weights(table, simd.shift(codes, 4));
-        for m in 0..M {
-            // SAFETY: the caller's promise.
-            let [first, second] = unsafe { [*x[m], *x[m].add(1)] };
-            sums[0][m] = simd.dot(sums[0][m], low, simd.splat_words(first));
-            sums[1][m] = simd.dot(sums[1][m], high, simd.splat_words(second));
-        }
-    }
-}
-
-#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
-impl Decode for Themselves {
-    const PAIRS: bool = true;
-
-    fn above(_: i32) -> i32 {
-        0
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<S: Dot, const M: usize>(
-        simd: S,
-        _: S::B,
-        codes: S::I,
-        x: [*const u32; M],
-        sums: &mut [[S::I; M]; 2],
-    ) {
-        let four_bits = simd.splat_words(0x0f0f_0f0f);
-        let codes = [simd.and(codes, four_bits), simd.and(simd.shift(codes, 4), four_bits)];
-        for m in 0..M {
-            // SAFETY: the caller's promise.
-            let x = unsafe { [simd.splat_words(*x[m]), simd.splat_words(*x[m].add(1))] };
-            [sums[0][m], sums[1][m]] = simd.dot_codes([sums[0][m], sums[1][m]], codes, x);
-        }
-    }
-}
-
-#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
-impl<const SIGNED: bool> Decode for Bytes<SIGNED> {
-    const PAIRS: bool = false;
-
-    fn above(signed: i32) -> i32 {
-        Integers::Bytes { bytes: &[], signed: SIGNED }.above(signed)
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<S: Dot, const M: usize>(
-        simd: S,
-        _: S::B,
-        codes: S::I,
-        x: [*const u32; M],
-        sums: &mut [[S::I; M]; 2],
-    ) {
-        let weights = if Self::above(S::ABOVE) == 0 { codes } else { simd.turned(codes) };
-        for m in 0..M {
-            // SAFETY: the caller's promise.
-            let x = simd.splat_words(unsafe { *x[m] });
-            sums[0][m] = simd.dot(sums[0][m], weights, x);
-        }
     }
 }
 
@@ -308,10 +200,16 @@ impl Part<'_> {
                 }
             }
             for d in 0..len {
-                // SAFETY: the square has a vector for each word, and each row of activations as many words, or two for each.
-                unsafe {
-                    let codes = simd.load_words(square.as_ptr().add(d * S::LANES).cast());
-                    D::multiply(simd, table, codes, x.map(|x| x.add(halves * (chunk + d))), &mut parts);
+                // SAFETY: the square has a vector for each word.
+                let codes = unsafe { simd.load_words(square.as_ptr().add(d * S::LANES).cast()) };
+                let weights = D::weights(simd, table, codes);
+                let at = x.map(|x| x.wrapping_add(halves * (chunk + d)));
+                for m in 0..M {
+                    // SAFETY: each row of activations has as many words, or two for each.
+                    let low = simd.splat_words(unsafe { *at[m] });
+                    // SAFETY: as above.
+                    let high = if D::PAIRS { simd.splat_words(unsafe { *at[m].add(1) }) } else { low };
+                    [parts[0][m], parts[1][m]] = D::dot(simd, [parts[0][m], parts[1][m]], weights, [low, high]);
                 }
                 left -= 1;
                 if left > 0 {

@@ -25,7 +25,8 @@ use crate::{
 /// have biases. An element of `x` is rounded to within 1/254 of the largest of its row, and a value of the table to within
 /// 1/128 of the table's; integers are not rounded. On normally distributed `x` and NF4 weights the result differs from that of
 /// [`matmul`](crate::matmul) by about 3e-3 of its largest magnitude in the root mean square, and by 1e-2 at worst in blocks of
-/// 64. A row of `x` with a NaN or an infinity gives a row of NaN.
+/// 64. A row of `x` with a NaN or an infinity gives a row of NaN; one whose
+/// largest magnitude is below 1e-39 has fewer digits.
 ///
 /// The result has the same bits on every instruction set and for every number of threads.
 ///

@@ -146,6 +146,9 @@ impl<'a> Weights<'a> {
     pub(crate) fn new(matrix: &Matrix<'a>) -> Result<Self, KernelError> {
         match matrix.codes {
             // A sum of activations would have to be in units of the table.
+            Codes::Table { values, .. } if !values.iter().all(|value| value.is_finite()) => {
+                Err(KernelError::Int8 { what: "tables with values that are not finite" })
+            }
             Codes::Table { .. } if matrix.biases.is_some() => Err(KernelError::Int8 { what: "biases of a table" }),
             Codes::Table { bytes, bits: 4, order, values } => {
                 let (values, unit) = rounded_table(values);
@@ -245,6 +248,10 @@ pub(crate) const KEPT: usize = 1 << 24;
 /// Elements that one task rounds, about.
 const ROUNDED: usize = 1 << 14;
 
+/// Rows whose largest magnitude is below this are rounded as so many times as large: 2^-110, and 2^64.
+const TINY: f32 = 7.703_72e-34;
+const GROWN: f32 = 18_446_744_073_709_551_616.0;
+
 struct Round<'a> {
     x: &'a [f32],
     k: usize,
@@ -261,6 +268,14 @@ impl Kernel for Round<'_> {
             let absmax = encode::absmax(simd, x);
             if !absmax.is_finite() {
                 *unit = f32::NAN;
+                continue;
+            }
+            if absmax > 0.0 && absmax < TINY {
+                // 127 over the magnitude is no float.
+                let x: Vec<f32> = x.iter().map(|x| x * GROWN).collect();
+                let scale = Scale::new(absmax * GROWN);
+                *unit = scale.unit / GROWN;
+                encode::put::<Int8, S>((), simd, scale, &x, int8::as_bytes(codes));
                 continue;
             }
             let scale = Scale::new(absmax);

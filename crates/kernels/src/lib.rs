@@ -68,10 +68,14 @@ mod hadamard;
 pub mod half_floats;
 pub mod int8;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod int8_codes;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod int8_lanes;
 mod int8_matmul;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod int8_numbers;
+#[cfg(target_arch = "x86_64")]
+mod int8_rows;
 #[cfg(target_arch = "aarch64")]
 mod int8_squares;
 mod integers;

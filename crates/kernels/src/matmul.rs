@@ -23,6 +23,9 @@ use crate::{
 /// as zero, where it is less than 2^-90 of the largest beside it. A NaN or an infinity in `x` has it, or the rows
 /// beside it, multiplied as on [`Isa::Avx512`].
 ///
+/// Codes are multiplied before they are scaled, or after, as is faster: where products of `x` with the largest codes are beyond
+/// `f32`, or a scale is infinite, a result may be infinite or NaN for some numbers of rows and not for others.
+///
 /// # Errors
 /// A matrix whose lengths do not match its sizes, or a wrong length of `x` or `out`.
 pub fn matmul<'x, 'o>(

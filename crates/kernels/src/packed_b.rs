@@ -100,6 +100,7 @@ impl<C: Codec> Fill<'_, C> {
     /// # Safety
     /// Rows `first..first + rows`, at most LANES, lie in the matrix, and columns from `panel` in the panel.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
     unsafe fn words<S: Simd>(&self, simd: S, first: usize, rows: usize, panel: *mut f32) {
         let Range { matrix, codes, scales, biases, .. } = self.stored.range;
         let (k, block, bits) = (matrix.k, matrix.block, codes.bits());
@@ -177,9 +178,15 @@ impl<C: Codec> Fill<'_, C> {
                 // SAFETY: word d of the chunk lies in `words`, and its codes' steps in the panel.
                 unsafe {
                     let codes = simd.load_words(words.as_ptr().add(d * S::LANES).cast());
+                    let whole = C::whole_words(ready, simd, codes);
                     for place in 0..C::WORD {
                         let step = at + self.stored.range.codes.place(place);
-                        let mut values = simd.mul(C::word_values(ready, simd, codes, place), scale);
+                        let values = if C::reads_whole_words::<S>() {
+                            whole[place]
+                        } else {
+                            C::word_values(ready, simd, codes, place)
+                        };
+                        let mut values = simd.mul(values, scale);
                         if biases.is_some() {
                             values = simd.add(values, bias);
                         }

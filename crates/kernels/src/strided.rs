@@ -9,7 +9,7 @@ pub struct Axis {
     pub extent: usize,
     /// The step in the array that is read: 0 repeats an element, and a negative one goes back.
     pub from: isize,
-    /// The step in the array that is written.
+    /// The step in the array that is written, which is not 0 where there are several elements.
     pub to: usize,
 }
 
@@ -116,6 +116,13 @@ impl StridedCopy {
     fn check(&self, from: usize, to: usize) -> Result<(), KernelError> {
         let (mut least, mut most, mut last) = (self.from as isize, self.from as isize, self.to);
         for axis in &self.axes {
+            // Elements that are written one over the other.
+            check_length(
+                "to",
+                if axis.to == 0 { 1 } else { axis.extent },
+                axis.extent,
+                "a step to each element that is written",
+            )?;
             let reach = (axis.extent as isize - 1) * axis.from;
             least += reach.min(0);
             most += reach.max(0);
@@ -205,6 +212,7 @@ mod tests {
         let axes = [Axis { extent: 3, from: 1, to: 1 }];
         assert!(StridedCopy::new(&axes, 2, 0).run(1, &[0; 4], &mut [0; 3]).is_err());
         assert!(StridedCopy::new(&axes, 0, 1).run(1, &[0; 4], &mut [0; 3]).is_err());
+        assert!(StridedCopy::new(&[Axis { extent: 3, from: 1, to: 0 }], 0, 0).run(1, &[0; 4], &mut [0; 3]).is_err());
         assert!(StridedCopy::new(&[Axis { extent: 3, from: -1, to: 1 }], 1, 0).run(1, &[0; 4], &mut [0; 3]).is_err());
         assert!(StridedCopy::new(&axes, 0, 0).run(3, &[0; 9], &mut [0; 9]).is_err());
     }

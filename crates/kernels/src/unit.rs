@@ -28,6 +28,20 @@ pub(crate) trait Units: Copy + Sync {
     /// # Safety
     /// The unit and, behind it, [`SLACK`](crate::simd::SLACK) bytes are readable at `from`.
     unsafe fn values<S: Simd>(ready: Self::Ready<S>, simd: S, from: *const u8, step: usize) -> S::F;
+    /// Whether a unit has eight steps, whose values take fewer instructions together than one by one.
+    #[inline(always)]
+    fn is_read_whole<S: Simd>() -> bool {
+        false
+    }
+    /// The values of a unit that is read whole, step by step; of no other.
+    ///
+    /// # Safety
+    /// As for [`values`](Self::values).
+    #[inline(always)]
+    unsafe fn whole<S: Simd>(ready: Self::Ready<S>, simd: S, from: *const u8) -> [S::F; 8] {
+        let _ = (ready, from);
+        [simd.splat(0.0); 8]
+    }
 }
 
 /// Where the elements of a matrix are to be found.

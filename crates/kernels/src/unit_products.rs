@@ -345,6 +345,7 @@ fn ask<S: Simd, const ROWS: usize>(simd: S, from: [*const u8; ROWS], at: usize, 
 /// # Safety
 /// A unit and its slack are readable at each `from`, and as many floats at each `x`.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
 unsafe fn add_unit<S: Simd, U: Units, const M: usize, const ROWS: usize>(
     simd: S,
     ready: U::Ready<S>,
@@ -352,6 +353,22 @@ unsafe fn add_unit<S: Simd, U: Units, const M: usize, const ROWS: usize>(
     x: [*const f32; M],
     products: &mut [[S::F; M]; ROWS],
 ) {
+    // More rows of activations leave no registers for the values of a unit.
+    if U::is_read_whole::<S>() && M <= 4 {
+        for r in 0..ROWS {
+            // SAFETY: the caller's promise.
+            let values = unsafe { U::whole(ready, simd, from[r]) };
+            // In the order of those that are read step by step: the bits do not depend on how many rows there are.
+            for step in 0..8 {
+                for m in 0..M {
+                    // SAFETY: as above.
+                    let input = unsafe { simd.load(x[m].add(step * S::LANES)) };
+                    products[r][m] = simd.fma(values[step], input, products[r][m]);
+                }
+            }
+        }
+        return;
+    }
     // Written out, lest the compiler keep a loop, whose shifts and places it would not know.
     macro_rules! steps {
         ($first:ident: $($step:literal)*) => {

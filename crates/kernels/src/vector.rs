@@ -19,7 +19,7 @@ pub(crate) fn multiply(isa: Isa, matrix: Operand, vector: Operand, factors: Fact
     let x = if step == 1 {
         &vector.matrix.values[..depth]
     } else {
-        spread = vector.matrix.values.iter().step_by(step).copied().collect();
+        spread = vector.matrix.values.iter().step_by(step.max(1)).copied().collect();
         &spread
     };
     let threads = threads_for(4.0 * (len * depth) as f64 / FROM_MEMORY);

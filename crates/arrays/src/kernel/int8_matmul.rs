@@ -79,8 +79,12 @@ impl Kernel for Int8Matmul {
 fn rounded_rows(x: &Array) -> std::result::Result<Array, Exception> {
     let (absmax, full) = (x.abs()?.max_axis(-1, true)?, Array::from_f32(127.0));
     let zero = absmax.eq(Array::from_f32(0.0))?;
-    let factor = ops::select(zero, Array::from_f32(0.0), full.divide(&absmax)?)?;
-    let rounded = x.multiply(factor)?.round(None)?.multiply(absmax.divide(full)?)?;
+    // 127 over a tiny magnitude is no float: such rows are rounded as 2^64 times as large.
+    let tiny = absmax.lt(Array::from_f32(2.0_f32.powi(-110)))?;
+    let grown = ops::select(tiny, Array::from_f32(2.0_f32.powi(64)), Array::from_f32(1.0))?;
+    let large = absmax.multiply(&grown)?;
+    let factor = ops::select(zero, Array::from_f32(0.0), full.divide(&large)?)?;
+    let rounded = x.multiply(&grown)?.multiply(factor)?.round(None)?.multiply(large.divide(full)?.divide(grown)?)?;
     x.add(stop_gradient(rounded.subtract(x)?)?)
 }
 

@@ -133,6 +133,18 @@ pub enum Nested {
     },
 }
 
+/// Whether no value is NaN or infinite.
+const fn are_finite(values: &[f32; 16]) -> bool {
+    let mut at = 0;
+    while at < values.len() {
+        if !values[at].is_finite() {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
 impl Scheme {
     /// Whether the scales are relative to the largest magnitude of the array.
     pub(crate) fn is_relative(&self) -> bool {
@@ -201,12 +213,12 @@ impl Scheme {
         }
     }
 
-    /// Whether its codes are multiplied with activations in 8 bits: integers of 4 or 8 bits, with biases too, or a table that
-    /// is rounded to such.
+    /// Whether its codes are multiplied with activations in 8 bits: integers of 4 or 8 bits, with biases too, or a table of
+    /// finite values that is rounded to such.
     pub(crate) const fn takes_int8_activations(&self) -> bool {
         let codes = match self.coding {
             Coding::Signed | Coding::Unsigned { bits: 4 | 8 } => true,
-            Coding::Table { bits: 4, .. } => !self.biased,
+            Coding::Table { bits: 4, ref values, .. } => !self.biased && are_finite(values),
             _ => false,
         };
         codes && matches!(self.scaling, Scaling::Float)

@@ -323,6 +323,9 @@ fn extents(rows: usize, sources: &[Source], constants: usize, steps: &[Step]) ->
                 return Err(KernelError::Program { what: format!("reduces in step {i} what is no row") });
             }
             op if op.is_reduction() => Extent::Row,
+            Op::Spread if extent == Extent::Each => {
+                return Err(KernelError::Program { what: format!("spreads in step {i} what is no number of a row") });
+            }
             Op::Spread => Extent::Each,
             // Computed anew for each block, which costs nothing beside what it is for.
             _ => extent.max(Extent::Row),

@@ -1,4 +1,7 @@
-//! AVX2 with FMA and F16C: a table of sixteen floats sits in two registers, and a code's top bit chooses between them.
+//! AVX2 with FMA and F16C.
+//!
+//! A table of sixteen floats sits in two registers, and a code's top bit chooses between them. For all codes of a word at once it
+//! sits in four, one for each byte of the floats: bytes are looked up 32 at a time, and then put together.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -13,6 +16,15 @@ pub(super) struct Avx2(());
 
 type F = __m256;
 type I = __m256i;
+
+/// Sixteen floats.
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    /// The first eight, and the others.
+    halves: [F; 2],
+    /// Their lowest bytes, and so on, twice.
+    bytes: [I; 4],
+}
 
 impl Avx2 {
     /// # Safety
@@ -39,10 +51,39 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// A mask of the first `count` <= 8 lanes is what starts at entry `8 - count`.
 const FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// # Safety
+/// [`is_available`].
+#[inline(always)]
+unsafe fn twice(bytes: &[u8; 16]) -> I {
+    // SAFETY: there are 16 bytes, and the caller promises the instructions.
+    unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast())) }
+}
+
+/// The floats that codes of a byte each stand for: of each lane of 16 codes the first four, the next four, and so on.
+///
+/// # Safety
+/// [`is_available`]; the codes are below 16.
+#[inline(always)]
+unsafe fn floats_of(table: [I; 4], codes: I) -> [F; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = (_mm256_shuffle_epi8(table[0], codes), _mm256_shuffle_epi8(table[1], codes));
+        let (c, d) = (_mm256_shuffle_epi8(table[2], codes), _mm256_shuffle_epi8(table[3], codes));
+        let (low, low_tops) = (_mm256_unpacklo_epi8(a, b), _mm256_unpacklo_epi8(c, d));
+        let (high, high_tops) = (_mm256_unpackhi_epi8(a, b), _mm256_unpackhi_epi8(c, d));
+        [
+            _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, low_tops)),
+            _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, low_tops)),
+            _mm256_castsi256_ps(_mm256_unpacklo_epi16(high, high_tops)),
+            _mm256_castsi256_ps(_mm256_unpackhi_epi16(high, high_tops)),
+        ]
+    }
+}
+
 impl Simd for Avx2 {
     type F = F;
     type I = I;
-    type T = [F; 2];
+    type T = Table;
     /// The eighth threshold, and those of the later steps, each at the number of the step before among the steps it can be.
     type Ranks = [F; 4];
     const LANES: usize = 8;
@@ -69,7 +110,6 @@ impl Simd for Avx2 {
         fn signed(self, words: I) -> F = _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(words)));
         fn to_float(self, words: I) -> F = _mm256_cvtepi32_ps(words);
         fn bf16(self, words: I) -> F = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
-        fn table(self, values: &[f32; 16]) -> [F; 2] = [0, 8].map(|at| _mm256_loadu_ps(values.as_ptr().add(at)));
         fn lookup_far(self, table: &[f32; 256], words: I) -> F =
             _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff)));
         fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
@@ -162,7 +202,39 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn lookup(self, [low, high]: [F; 2], words: I) -> F {
+    fn table(self, values: &[f32; 16]) -> Table {
+        // Bytes of floats, each place in a row of its own.
+        let mut bytes = [[0_u8; 16]; 4];
+        for (at, value) in values.iter().enumerate() {
+            for (row, byte) in bytes.iter_mut().zip(value.to_bits().to_le_bytes()) {
+                row[at] = byte;
+            }
+        }
+        // SAFETY: the token proves the instructions; there are 16 floats, and 16 bytes of each place.
+        unsafe {
+            let [a, b, c, d] = bytes;
+            Table {
+                halves: [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))],
+                bytes: [twice(&a), twice(&b), twice(&c), twice(&d)],
+            }
+        }
+    }
+    const LOOKS_UP_WORDS: bool = true;
+    #[inline(always)]
+    fn lookup_words(self, Table { bytes, .. }: Table, words: I) -> [F; 8] {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            // In each lane of 16 bytes: the lowest bytes of its words, then the next ones, and so on.
+            let by_place =
+                _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+            let (words, four_bits) = (_mm256_shuffle_epi8(words, by_place), _mm256_set1_epi8(15));
+            let even = floats_of(bytes, _mm256_and_si256(words, four_bits));
+            let odd = floats_of(bytes, _mm256_and_si256(_mm256_srli_epi16::<4>(words), four_bits));
+            [even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]]
+        }
+    }
+    #[inline(always)]
+    fn lookup(self, Table { halves: [low, high], .. }: Table, words: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             let low = _mm256_permutevar8x32_ps(low, words);

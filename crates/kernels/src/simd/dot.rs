@@ -41,6 +41,15 @@ pub(crate) trait Dot: Simd {
     fn dot_codes(self, sums: [Self::I; 2], codes: [Self::I; 2], x: [Self::I; 2]) -> [Self::I; 2] {
         [self.dot(sums[0], codes[0], x[0]), self.dot(sums[1], codes[1], x[1])]
     }
+    /// The same with one sum.
+    #[inline(always)]
+    fn dot_all_codes(self, sum: Self::I, codes: [Self::I; 2], x: [Self::I; 2]) -> Self::I {
+        self.dot(self.dot(sum, codes[0], x[0]), codes[1], x[1])
+    }
+    /// For each 16 bytes of the first `LANES` vectors the sums of their words: lane `r` of the result for a part is the sum of
+    /// that part of vector `r`. There are as many parts as a vector has.
+    #[cfg(target_arch = "x86_64")]
+    fn add_across(self, words: &[Self::I; 16]) -> [Self::I; 4];
 }
 
 /// A loop with its arguments, to be compiled for each instruction set that has [`Dot`].

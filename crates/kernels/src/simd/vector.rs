@@ -94,6 +94,17 @@ pub(crate) trait Simd: Copy {
     fn table(self, values: &[f32; 16]) -> Self::T;
     /// The table's value for the lowest four bits of each word.
     fn lookup(self, table: Self::T, words: Self::I) -> Self::F;
+    /// Whether all codes of a word are looked up in fewer steps together than one by one.
+    const LOOKS_UP_WORDS: bool = false;
+    /// The table's values for the eight codes of four bits of each word, those of the lowest bits first.
+    #[inline(always)]
+    fn lookup_words(self, table: Self::T, words: Self::I) -> [Self::F; 8] {
+        let mut values = [self.lookup(table, words); 8];
+        for (code, value) in values.iter_mut().enumerate().skip(1) {
+            *value = self.lookup(table, self.shift(words, 4 * code as u32));
+        }
+        values
+    }
     /// The float at the lowest byte of each word.
     fn lookup_far(self, table: &[f32; 256], words: Self::I) -> Self::F;
     fn ranks(self, thresholds: &Thresholds) -> Self::Ranks;

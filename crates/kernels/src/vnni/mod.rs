@@ -8,7 +8,6 @@
 
 mod microkernel;
 mod packed_b;
-pub(crate) mod rows;
 
 use std::cell::Cell;
 

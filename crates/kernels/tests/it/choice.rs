@@ -91,15 +91,15 @@ fn five_machines_choose_by_what_they_have() {
         &expect![[r#"
             nf4 x W^T: from 1 gemv, from 16 fused packed
             nf4 x W: from 1 gemv, from 4 fused packed
-            nf4 in 8 bits: from 1 lanes of bytes
+            nf4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes
             affine4 x W^T: from 1 gemv, from 16 fused packed
             affine4 x W: from 1 gemv, from 2 fused packed
-            affine4 in 8 bits: from 1 lanes of bytes
+            affine4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes
             affine3 x W^T: from 1 gemv, from 32 fused packed
             affine3 x W: from 1 gemv, from 2 fused packed
             int8 x W^T: from 1 gemv, from 16 fused packed
             int8 x W: from 1 gemv, from 4 fused packed
-            int8 in 8 bits: from 1 lanes of bytes
+            int8 in 8 bits: from 1 rows of bytes, from 4 lanes of bytes
         "#]],
     );
     check(

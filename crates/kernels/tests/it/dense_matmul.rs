@@ -232,6 +232,23 @@ fn doubles_and_complex_numbers_are_multiplied_as_singles_are() {
     }
 }
 
+/// No columns, and a stride that a single row does not need.
+#[test]
+fn empty_results_and_strides_of_nothing_are_taken() {
+    fn plain<T>(values: &[T], rows: usize, columns: usize, stride: usize) -> Operand<'_, T> {
+        Operand { matrix: Dense { values, rows, columns, stride }, orientation: Orientation::Plain }
+    }
+    let empty = Dense { values: &mut [][..], rows: 2, columns: 0, stride: 1 };
+    let factors = Factors { alpha: 1.0, beta: 0.0 };
+    double_matmul(plain(&[1.0; 6], 2, 3, 3), plain(&[], 3, 0, 0), empty, factors).expect("empty");
+    let one = Operand { orientation: Orientation::Transposed, ..plain(&[2.0], 1, 1, 0) };
+    let row = plain(&[3.0, 4.0], 1, 2, 2);
+    let mut out = [0.0; 2];
+    let to = Dense { values: &mut out[..], rows: 1, columns: 2, stride: 2 };
+    dense_matmul(one, row, to, Factors::default()).expect("one number");
+    assert_eq!(out.map(f32::to_bits), [6.0, 8.0].map(f32::to_bits));
+}
+
 #[test]
 fn sizes_that_do_not_fit_are_errors_and_leave_the_output() {
     let values = [1.0; 12];

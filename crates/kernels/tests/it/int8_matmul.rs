@@ -45,11 +45,9 @@ impl Parts {
     }
 
     fn integers(&self) -> Vec<Codes<'_>> {
-        vec![
-            Codes::Signed { codes: &self.signed },
-            Codes::Unsigned { bytes: &self.bytes[..(self.n * self.k).div_ceil(2)], bits: 4 },
-            Codes::Unsigned { bytes: &self.bytes, bits: 8 },
-        ]
+        let unsigned =
+            |bits: u32| Codes::Unsigned { bytes: &self.bytes[..(self.n * self.k * bits as usize).div_ceil(8)], bits };
+        std::iter::once(Codes::Signed { codes: &self.signed }).chain([4, 8].map(unsigned)).collect()
     }
 
     fn matrix<'a>(&'a self, codes: Codes<'a>) -> Matrix<'a> {
@@ -73,9 +71,10 @@ impl Parts {
 fn integers(codes: &Codes, elements: usize) -> (Vec<i64>, f64) {
     match *codes {
         Codes::Signed { codes } => (codes.iter().map(|code| i64::from(*code)).collect(), 1.0),
-        Codes::Unsigned { bytes, bits: 8 } => (bytes.iter().map(|code| i64::from(*code)).collect(), 1.0),
-        Codes::Unsigned { bytes, bits: 4 } => {
-            ((0..elements).map(|e| i64::from(bytes[e / 2] >> (4 * (e % 2)) & 15)).collect(), 1.0)
+        Codes::Unsigned { bytes, bits } => {
+            let bit = |at: usize| i64::from(bytes[at / 8] >> (at % 8) & 1);
+            let code = |e: usize| (0..bits as usize).map(|i| bit(e * bits as usize + i) << i).sum();
+            ((0..elements).map(code).collect(), 1.0)
         }
         Codes::Table { bytes, order, values, .. } => {
             let top = f64::from(values.iter().fold(0.0_f32, |top, value| top.max(value.abs())));
@@ -332,6 +331,28 @@ fn check_rows(matrix: &Matrix) {
     }
 }
 
+/// 127 over the magnitude of such rows is no float.
+#[test]
+fn rows_of_tiny_activations_are_rounded_as_others_are() {
+    let matrix = Matrix {
+        n: 1,
+        k: 4,
+        codes: Codes::Signed { codes: &[127; 4] },
+        scales: Scales::F32(&[1.0]),
+        biases: None,
+        block: 4,
+    };
+    for isa in Isa::available() {
+        for tiny in [1e-30, 7.7e-34, 3e-37, 1e-37, 1e-38, 1e-39] {
+            let (x, mut y) = ([tiny, 0.5 * tiny, -tiny, tiny], [0.0]);
+            isa.with(|| int8_matmul(&x[..], 1, &matrix, Orientation::Transposed, &mut y[..])).expect("fits");
+            let exact = 127.0 * x.iter().map(|x| f64::from(*x)).sum::<f64>();
+            let bound = 508.0 * f64::from(tiny) * (1.0 / 254.0 + 1e-3);
+            assert!((f64::from(y[0]) - exact).abs() <= bound, "{isa:?} {tiny}: {} for {exact}", y[0]);
+        }
+    }
+}
+
 #[test]
 fn what_is_not_taken_is_named() {
     let parts = Parts::new(2, 64, 64);
@@ -350,6 +371,15 @@ fn what_is_not_taken_is_named() {
     let values = &nf4::CODEBOOK;
     for (codes, what) in [
         (Codes::Unsigned { bytes: &parts.bytes[..48], bits: 3 }, "unsigned codes of other than 4 or 8 bits"),
+        (
+            Codes::Table {
+                bytes: &parts.bytes[..64],
+                bits: 4,
+                order: Order::LowFirst,
+                values: &std::array::from_fn(|code| if code == 3 { f32::NAN } else { code as f32 }),
+            },
+            "tables with values that are not finite",
+        ),
         (Codes::E4m3 { bytes: &parts.bytes }, "E4M3 codes"),
         (Codes::F16 { codes: &[half::f16::ZERO; 128] }, "half floats"),
         (Codes::Bytes { bytes: &parts.bytes, values: &[0.0; 256] }, "tables of 256 values"),

@@ -277,6 +277,7 @@ fn programs_that_cannot_run_are_refused() {
         says(&[], &[(4, Kind::F32)], each(2)),
         says(&[], &[], each(3)),
         says(&[step(Op::Sum, [0]), step(Op::Sum, [1])], &[], each(2)),
+        says(&[step(Op::Spread, [0])], &[], each(2)),
     ];
     let program = Program::new([2, 3], vec![each(2)], &[], &[], &[(0, Kind::F32)]).expect("a program");
     let mut y = [0.0; 6];
@@ -292,6 +293,7 @@ fn programs_that_cannot_run_are_refused() {
             "the program has no value 4 to write",
             "the program maps 2 rows by 1 and 3 to input 0",
             "the program reduces in step 1 what is no row",
+            "the program spreads in step 0 what is no number of a row",
             "`an input` holds 5 elements where 6 are needed",
             "the program has F32 where Bool was given",
         ]

@@ -33,6 +33,25 @@ unsafe fn run_avx2<K: DotKernel>(kernel: K) {
     kernel.run(unsafe { Avx2::assume() });
 }
 
+/// Four vectors as one: for each 16 bytes the sums of their words.
+macro_rules! fours {
+    ($name:ident: $vector:ty, $add:ident, $low:ident, $high:ident, $low_pair:ident, $high_pair:ident) => {
+        /// # Safety
+        /// The instructions are there.
+        #[inline(always)]
+        unsafe fn $name([a, b, c, d]: [$vector; 4]) -> $vector {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let (ab, cd) = ($add($low(a, b), $high(a, b)), $add($low(c, d), $high(c, d)));
+                $add($low_pair(ab, cd), $high_pair(ab, cd))
+            }
+        }
+    };
+}
+
+fours!(fours_of_256: __m256i, _mm256_add_epi32, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64);
+fours!(fours_of_512: __m512i, _mm512_add_epi32, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32, _mm512_unpacklo_epi64, _mm512_unpackhi_epi64);
+
 /// With VNNI, which has sums of four products of an unsigned and a signed byte.
 impl Dot for Avx512 {
     const ABOVE: i32 = 128;
@@ -58,6 +77,24 @@ impl Dot for Avx512 {
     fn dot(self, sum: __m512i, weights: __m512i, x: __m512i) -> __m512i {
         // SAFETY: the token, and `run`, prove the instructions.
         unsafe { _mm512_dpbusd_epi32(sum, weights, x) }
+    }
+    #[inline(always)]
+    fn add_across(self, words: &[__m512i; 16]) -> [__m512i; 4] {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let a = fours_of_512([words[0], words[1], words[2], words[3]]);
+            let b = fours_of_512([words[4], words[5], words[6], words[7]]);
+            let c = fours_of_512([words[8], words[9], words[10], words[11]]);
+            let d = fours_of_512([words[12], words[13], words[14], words[15]]);
+            let (first, second) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(c, d));
+            let (third, fourth) = (_mm512_shuffle_i32x4::<0xdd>(a, b), _mm512_shuffle_i32x4::<0xdd>(c, d));
+            [
+                _mm512_shuffle_i32x4::<0x88>(first, second),
+                _mm512_shuffle_i32x4::<0x88>(third, fourth),
+                _mm512_shuffle_i32x4::<0xdd>(first, second),
+                _mm512_shuffle_i32x4::<0xdd>(third, fourth),
+            ]
+        }
     }
 }
 
@@ -97,6 +134,21 @@ impl Dot for Avx2 {
         unsafe {
             let fours = _mm256_add_epi16(_mm256_maddubs_epi16(codes[0], x[0]), _mm256_maddubs_epi16(codes[1], x[1]));
             [_mm256_add_epi32(sums[0], _mm256_madd_epi16(fours, _mm256_set1_epi16(1))), sums[1]]
+        }
+    }
+    #[inline(always)]
+    fn dot_all_codes(self, sum: __m256i, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i {
+        self.dot_codes([sum; 2], codes, x)[0]
+    }
+    #[inline(always)]
+    fn add_across(self, words: &[__m256i; 16]) -> [__m256i; 4] {
+        let [a, b, c, d, e, f, g, h, ..] = *words;
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let (first, last) = (fours_of_256([a, b, c, d]), fours_of_256([e, f, g, h]));
+            let low = _mm256_permute2x128_si256::<0x20>(first, last);
+            let high = _mm256_permute2x128_si256::<0x31>(first, last);
+            [low, high, low, high]
         }
     }
 }
