@@ -20,7 +20,7 @@ use crate::table::Table;
 pub(crate) struct Options {
     /// The formats, such as nf4:64 or affine:4:32; one of each kind where none is named
     formats: Vec<AnyFormat>,
-    /// Outputs and inputs of the weight: what the caches hold is read faster than the weights of a whole model
+    /// Outputs and inputs of the weight. A weight that fits into the caches is read faster than those of a whole model
     #[arg(long, value_name = "OUTxIN", default_value = "4096x4096")]
     shape: Shape,
     /// Rows of activations, with commas between them: 1 is a token, as when a model generates

@@ -21,8 +21,8 @@ use crate::decoding::text;
 #[derive(Args)]
 pub(crate) struct TextOptions {
     /// A file of text that the decoder reads first: what its weights are multiplied with tells which errors count. The input is
-    /// then a GGUF file, or a folder with config.json, tensors and tokenizer.json. What is only looked up, as an embedding may
-    /// be, is not observed
+    /// then a GGUF file, or a folder with config.json, tensors and tokenizer.json. A table of which only rows are looked up, such as
+    /// an embedding, is not observed
     #[arg(long, value_name = "FILE")]
     pub(crate) calibrate: Option<PathBuf>,
     /// The most windows of 512 tokens that are read
@@ -37,8 +37,8 @@ pub(crate) struct CalibrationOptions {
     /// How codes are chosen by what was observed
     #[arg(long, value_enum, default_value_t = Method::Gptq, requires = "calibrate")]
     method: Method,
-    /// Keep beside the codes of each matrix the product of two thin ones of this rank that makes up for most of what they lose, as an
-    /// adapter: as many floats as the weight has inputs and outputs, times the rank. Stacks of experts have none
+    /// Add to the codes of each matrix a low-rank correction of this rank, as an adapter. It takes as many floats as the weight has
+    /// inputs and outputs, times the rank. Stacks of experts get none
     #[arg(long, value_name = "RANK", requires = "calibrate")]
     correct: Option<NonZero<usize>>,
 }

@@ -17,7 +17,7 @@ pub(crate) struct Options {
     /// The one message that is answered, in place of the lines of the standard input; - reads it from there as a whole
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// What the conversation begins with
+    /// The system message of the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
 }

@@ -83,8 +83,7 @@ pub(crate) struct Weights {
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
     lora: Option<PathBuf>,
-    /// Round what weights are multiplied with to 8 bits, where the codes of their format are multiplied as integers: faster for
-    /// many rows, and less exact
+    /// Round activations to 8 bits in products with weights whose format has products of integers: faster, and less exact
     #[arg(long)]
     int8: bool,
 }
@@ -110,7 +109,7 @@ struct Sampling {
     /// How many of the last tokens are recent
     #[arg(long, value_name = "N", default_value_t = 20)]
     repetition_window: usize,
-    /// What draws begin with
+    /// The seed of the random draws
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }

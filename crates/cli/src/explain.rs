@@ -41,7 +41,7 @@ pub(crate) struct Options {
     /// Write the drawing and a list of all ops into this page
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// What would happen on a GPU of this kind, which need not be here: of the kernels those count that have no source for it
+    /// Show what would happen on a GPU of this kind, which this machine need not have, and count the kernels that have no source for it
     #[arg(long, value_name = "KIND", value_parser = ["metal", "cuda"])]
     gpu: Option<String>,
     /// Fail where something would be materialized, or a layer cannot be computed

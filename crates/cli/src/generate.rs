@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// What is continued; - reads it from the standard input. May be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
-    /// A file of what is continued, one prompt a line; empty lines are left out
+    /// A file of prompts, one a line; empty lines are skipped
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
 }

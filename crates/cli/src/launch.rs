@@ -32,7 +32,8 @@ pub(crate) struct Options {
     /// What carries the collectives
     #[arg(long, value_enum, default_value_t = Backend::Ring)]
     backend: Backend,
-    /// A file with lines of a machine's IPv4 address and how many of the next ranks it has: prints what each machine is to run
+    /// A file with a line for each machine: its IPv4 address and its number of ranks. Without `--host` the command prints what to run on
+    /// each machine
     #[arg(long)]
     hosts: Option<PathBuf>,
     /// Start the ranks of this machine of `--hosts`

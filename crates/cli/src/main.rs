@@ -1,7 +1,9 @@
 //! The program `tacit`: looks into checkpoints, changes their formats, runs decoders, and says what this machine has.
 //!
-//! Every command prints a table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1
-//! where a command fails or finds what it was asked to look for, and 2 where its arguments are wrong.
+//! Commands print tables for people, or with `--json` the same as data; `launch`, `completions` and `man` print no table and
+//! ignore `--json`. The exit code is 0 where all is well, 1 where a command fails or finds what it was asked to look for, 2 where
+//! its arguments are wrong, and 128 and the number of the signal after an interruption. `launch` ends with the code of the first
+//! rank that failed.
 
 mod advise;
 mod bench;
@@ -118,7 +120,7 @@ enum Command {
     New(new::Options),
     /// Check what Tacit needs on this machine
     Doctor,
-    /// Print what a shell completes the arguments with
+    /// Print the completion script for a shell
     Completions {
         /// The shell
         shell: Shell,

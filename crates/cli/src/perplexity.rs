@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
     lora: Option<PathBuf>,
-    /// Round what weights are multiplied with to 8 bits, in each format, where its codes are multiplied as integers: as
+    /// Round activations to 8 bits in products with weights whose format has products of integers, as
     /// `tacit generate --int8` does
     #[arg(long)]
     int8: bool,

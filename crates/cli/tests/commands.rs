@@ -758,9 +758,11 @@ fn the_book_lists_the_commands() {
     let commands = listed.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
     let mut page = format!(
         "<!-- Made by `UPDATE_EXPECT=1 cargo test -p tacit-cli --test commands`. -->\n# Commands\n\n\
-         The program `tacit` is run in the repository by `cargo run --release -p tacit-cli -- COMMAND`. Every command prints a \
-         table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1 where a command fails or \
-         finds what it was asked to look for, and 2 where its arguments are wrong.\n\n```text\n{all}```\n"
+         The program `tacit` is run in the repository by `cargo run --release -p tacit-cli -- COMMAND`. Commands print tables \
+         for people, or with `--json` the same as data; `launch`, `completions` and `man` print no table and ignore `--json`. The \
+         exit code is 0 where all is well, 1 where a command fails or finds what it was asked to look for, 2 where its arguments \
+         are wrong, and 128 and the number of the signal after an interruption. `launch` ends with the code of the first rank that \
+         failed.\n\n```text\n{all}```\n"
     );
     for command in commands.filter(|name| *name != "help") {
         let _ = write!(page, "\n## {command}\n\n```text\n{}```\n", help(&[command, "--help"]));

@@ -19,8 +19,8 @@ impl Group {
         Ok(RandomState::with_seed(of_rank(seed, self.rank()))?)
     }
 
-    /// Seeds what mlx-rs draws from on this thread where no key is given, as `nn::Dropout` does, otherwise on each rank: see
-    /// [`random`](Self::random).
+    /// Gives the random state of this thread, from which mlx-rs draws where no key is given, as `nn::Dropout` does, a seed that differs
+    /// from rank to rank: see [`random`](Self::random).
     ///
     /// A model that is then split by [`shard`](crate::Shard::shard) has the first rank's state on all of them.
     ///

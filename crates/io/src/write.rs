@@ -8,7 +8,7 @@ use tacit_core::Result;
 use crate::set::Set;
 use crate::writer::{Metadata, Writing};
 
-/// Writes a safetensors file, which is the old one until the new one is whole and on the disk.
+/// Writes a safetensors file; until the new file is complete and on the disk, the old one stays.
 ///
 /// The arrays are evaluated and written one by one, and let go of: a lazy one, whose graph nobody else holds, needs memory
 /// only while it is written. They are in the file in their order, those of larger elements first, so that each is aligned.

@@ -18,6 +18,7 @@ pub(crate) trait Decode {
     fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2];
 
     /// The same with one sum.
+    #[cfg(target_arch = "x86_64")]
     fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I;
 }
 
@@ -47,6 +48,7 @@ impl Decode for LookedUp {
         [simd.dot(sums[0], weights[0], x[0]), simd.dot(sums[1], weights[1], x[1])]
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
         simd.dot(simd.dot(sum, weights[0], x[0]), weights[1], x[1])
@@ -71,6 +73,7 @@ impl Decode for Themselves {
         simd.dot_codes(sums, weights, x)
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
         simd.dot_all_codes(sum, weights, x)
@@ -94,6 +97,7 @@ impl<const SIGNED: bool> Decode for Bytes<SIGNED> {
         [simd.dot(sums[0], weights[0], x[0]), sums[1]]
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
         simd.dot(sum, weights[0], x[0])

@@ -13,7 +13,7 @@ use crate::layers::{Kind, LayerConfig, Mixer, layers};
 /// The sizes and the variant of a decoder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The words that tokens stand for, and so the logits of one.
+    /// The number of tokens in the vocabulary.
     pub vocab_size: i32,
     /// The width of what goes from layer to layer.
     pub hidden_size: i32,
@@ -27,7 +27,7 @@ pub struct Config {
     pub scale: f32,
     /// Scores go through `cap * tanh(score / cap)`.
     pub score_cap: Option<f32>,
-    /// Logits do.
+    /// Logits go through `cap * tanh(logit / cap)`.
     pub logit_cap: Option<f32>,
     /// Which products have a bias.
     pub bias: Bias,

@@ -19,7 +19,7 @@ pub struct Kind {
 /// A layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerConfig {
-    /// What a token learns of those before it by.
+    /// Attention, or what takes its place.
     pub mixer: Mixer,
     /// Its feed-forward layer.
     pub feed_forward: FeedForwardConfig,

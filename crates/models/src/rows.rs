@@ -100,7 +100,7 @@ impl Rows {
         self.tokens.len() / self.length
     }
 
-    /// Whether there is no row, which is so of none that was made.
+    /// Whether there are no rows: never true for rows that were made.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()

@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// Which weights are trained, by their paths
     #[arg(long, value_name = "PATTERN", default_value = "model.layers.*_proj.weight")]
     layers: String,
-    /// What the weights of the products become before: a format, or a file of rules, as for `tacit generate`. Codes stay
+    /// The format of the weights of the products before training, or a file of rules, as for `tacit generate`. Codes stay
     #[arg(long, value_name = "FORMAT")]
     weights: Option<String>,
     #[command(flatten)]
@@ -116,7 +116,7 @@ pub(super) struct Pace {
     /// In how many bits the optimizer holds each of its two moments of a trained number
     #[arg(long, value_enum, value_name = "BITS", default_value_t = MomentBits::ThirtyTwo)]
     pub(super) moments: MomentBits,
-    /// Multiply the change of adapters by this over their rank; without it by 2
+    /// Multiply the change of adapters by ALPHA over their rank; unless given, ALPHA is twice the rank
     #[arg(long, value_name = "ALPHA")]
     alpha: Option<f32>,
 }

@@ -42,6 +42,7 @@ pub(crate) trait Dot: Simd {
         [self.dot(sums[0], codes[0], x[0]), self.dot(sums[1], codes[1], x[1])]
     }
     /// The same with one sum.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn dot_all_codes(self, sum: Self::I, codes: [Self::I; 2], x: [Self::I; 2]) -> Self::I {
         self.dot(self.dot(sum, codes[0], x[0]), codes[1], x[1])

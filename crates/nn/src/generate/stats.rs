@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How many tokens a generation has made of how many, and in which time.
+/// The number of tokens of a generation, and the time that they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GenerateStats {
     /// Tokens of the prompts, without padding.

@@ -66,8 +66,8 @@ impl<M: ModuleParameters> Model<M> {
         self.hold(&|_, array| array.ndim() == 2)
     }
 
-    /// Does so with stacks of matrices `[e, n, k]` that a pattern names, such as the experts of a mixture, which MLX multiplies in
-    /// `f32` alone on a CPU. A convolution, which has three axes too, is no such stack.
+    /// Makes implicit arrays of stacks of half-precision matrices `[e, n, k]` that a pattern names, such as the experts of a mixture,
+    /// which MLX multiplies in `f32` alone on a CPU. A convolution, which has three axes too, is no such stack.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
