@@ -111,7 +111,8 @@ fn empty_and_whole(group: &Group) -> Result<()> {
     Oracle::new(0.0).values_only().check("a sum of nothing", &operands, |a| Ok(vec![a[0].add(&a[1])?]));
     let model = Model::new(nn::Linear::new(8, 4)?)?.shard("*", Split::Rows(group))?;
     assert!(model.get("weight")?.downcast::<Sharded>().is_some() && model.get("bias")?.as_dense().is_some());
-    Ok(())
+    // Other cases expect that ranks draw differently until they split a model themselves.
+    group.seed(1)
 }
 
 fn attention(group: &Group) -> Result<()> {
