@@ -38,15 +38,10 @@ pub(crate) trait Codec: Copy + Sync {
         simd.splat(0.0)
     }
 
-    /// Whether the values of all codes of a word take fewer instructions together than one by one; there are eight then.
+    /// The values of all eight codes of each word, the lowest ones first, where that takes fewer instructions than one by one.
     #[inline(always)]
-    fn reads_whole_words<S: Simd>() -> bool {
-        false
-    }
-    /// The values of all codes of each word, the lowest ones first, where [`reads_whole_words`](Self::reads_whole_words).
-    #[inline(always)]
-    fn whole_words<S: Simd>(_: Self::Ready<S>, simd: S, _: S::I) -> [S::F; 8] {
-        [simd.splat(0.0); 8]
+    fn whole_words<S: Simd>(_: Self::Ready<S>, _: S, _: S::I) -> Option<[S::F; 8]> {
+        None
     }
 
     /// These codes as units, if there are such, and those that padding consists of stand for a finite number.
@@ -138,12 +133,8 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
         simd.lookup(table, if place == 0 { words } else { simd.shift(words, (place * BITS) as u32) })
     }
     #[inline(always)]
-    fn reads_whole_words<S: Simd>() -> bool {
-        BITS == 4 && S::LOOKS_UP_WORDS
-    }
-    #[inline(always)]
-    fn whole_words<S: Simd>((table, _): Self::Ready<S>, simd: S, words: S::I) -> [S::F; 8] {
-        simd.lookup_words(table, words)
+    fn whole_words<S: Simd>((table, _): Self::Ready<S>, simd: S, words: S::I) -> Option<[S::F; 8]> {
+        if BITS == 4 && S::LOOKS_UP_WORDS { Some(simd.lookup_words(table, words)) } else { None }
     }
     fn stored(self) -> Option<Self> {
         // Padding multiplies code 0 by 0, which must change no sum.

@@ -95,7 +95,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
             needs: vnni::is_there,
             takes: int8_rows::takes::<64>,
             cost: int8_rows::cost::<64>,
-            run: int8_rows::multiply,
+            run: int8_rows::multiply::<64>,
         },
         #[cfg(target_arch = "x86_64")]
         Engine {
@@ -103,7 +103,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
             needs: |machine| !matches!(machine.isa, Isa::Scalar | Isa::Neon) && !vnni::is_there(machine),
             takes: int8_rows::takes::<32>,
             cost: int8_rows::cost::<32>,
-            run: int8_rows::multiply,
+            run: int8_rows::multiply::<32>,
         },
         #[cfg(target_arch = "x86_64")]
         Engine {

@@ -145,10 +145,9 @@ impl<C: Codec> GemvLanes<'_, C> {
                         let codes = simd.load_words(words.as_ptr().add(d * S::LANES).cast());
                         let whole = C::whole_words(ready, simd, codes);
                         for place in 0..C::WORD {
-                            let values = if C::reads_whole_words::<S>() {
-                                whole[place]
-                            } else {
-                                C::word_values(ready, simd, codes, place)
+                            let values = match whole {
+                                Some(whole) => whole[place],
+                                None => C::word_values(ready, simd, codes, place),
                             };
                             for m in 0..M {
                                 let x = simd.splat(*x.as_ptr().add(m * k + (place ^ flip)));

@@ -70,17 +70,9 @@ impl Activations {
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
         let each = weights.elements(WORD);
         let (mut runs, blocks) = integers::runs(matrix);
+        let mut sums = integers::run_sums(rows, matrix.k, &runs);
         for run in &mut runs {
             *run /= each;
-        }
-        let mut sums = Vec::with_capacity(runs.len() * (rows.len() / matrix.k) + 1);
-        for row in rows.chunks_exact(matrix.k) {
-            let mut rest = row;
-            for run in &runs {
-                let (these, others) = rest.split_at(run * each);
-                sums.push(these.iter().map(|x| i32::from(*x)).sum());
-                rest = others;
-            }
         }
         sums.push(0);
         let word = |x: [i8; 4]| u32::from_le_bytes(x.map(i8::cast_unsigned));

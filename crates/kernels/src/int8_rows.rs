@@ -41,10 +41,13 @@ pub(crate) fn cost<const VECTOR: usize>(work: &Work, machine: &Machine) -> f64 {
     (columns * work.runs) as f64 * work.numbers * work.scale.min(1.0) + rows as f64 * (vectors * step + ends)
 }
 
-/// Computes all of a product that this module [`takes`], with the vectors that this machine has for bytes.
-pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {
+/// Computes all of a product that this module [`takes`], on a machine whose vectors have so many bytes.
+pub(crate) fn multiply<const VECTOR: usize>(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     let &IntegerProduct { rows, matrix, weights, threads } = product;
-    run_dot(isa, Multiply { isa, rows, matrix, codes: &weights.codes, threads, out });
+    let x = &Activations::new(&rows.codes, matrix, &weights.codes, VECTOR);
+    out.for_each_run(threads, VECTOR / 4, &|out| {
+        run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes: &weights.codes, vector: VECTOR, out });
+    });
     rows.units.len()
 }
 
@@ -64,15 +67,7 @@ impl Activations {
     /// For vectors of so many bytes.
     fn new(rows: &[i8], matrix: &Matrix, weights: &Integers, vector: usize) -> Self {
         let (runs, blocks) = integers::runs(matrix);
-        let mut sums = Vec::with_capacity(runs.len() * (rows.len() / matrix.k));
-        for row in rows.chunks_exact(matrix.k) {
-            let mut rest = row;
-            for run in &runs {
-                let (these, others) = rest.split_at(*run);
-                sums.push(these.iter().map(|x| i32::from(*x)).sum());
-                rest = others;
-            }
-        }
+        let sums = integers::run_sums(rows, matrix.k, &runs);
         let mut codes = rows.to_vec();
         if let Integers::Table { order, .. } = weights {
             for (to, from) in codes.chunks_exact_mut(2 * vector).zip(rows.chunks_exact(2 * vector)) {
@@ -87,26 +82,6 @@ impl Activations {
     }
 }
 
-/// The arguments of [`multiply`].
-struct Multiply<'a, 'o> {
-    isa: Isa,
-    rows: &'a integers::Rows,
-    matrix: &'a Matrix<'a>,
-    codes: &'a Integers<'a>,
-    threads: usize,
-    out: &'a mut Output<'o, f32>,
-}
-
-impl DotKernel for Multiply<'_, '_> {
-    fn run<S: Dot>(self, _: S) {
-        let Self { isa, rows, matrix, codes, threads, out } = self;
-        let x = &Activations::new(&rows.codes, matrix, codes, 4 * S::LANES);
-        out.for_each_run(threads, S::LANES, &|out| {
-            run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes, out });
-        });
-    }
-}
-
 /// The product with some rows of the matrix.
 struct Part<'a> {
     isa: Isa,
@@ -114,6 +89,8 @@ struct Part<'a> {
     units: &'a [f32],
     matrix: &'a Matrix<'a>,
     codes: &'a Integers<'a>,
+    /// Bytes of a vector, for which the activations lie in order.
+    vector: usize,
     /// All rows of the output, and its columns for some rows of the matrix.
     out: Rectangle<'a, f32>,
 }
@@ -121,6 +98,7 @@ struct Part<'a> {
 impl DotKernel for Part<'_> {
     #[inline(always)]
     fn run<S: Dot>(mut self, simd: S) {
+        assert!(self.vector == 4 * S::LANES, "activations for vectors of another machine");
         match *self.codes {
             Integers::Table { bytes, values: THEMSELVES, .. } => self.all::<S, Themselves>(simd, bytes, THEMSELVES),
             Integers::Table { bytes, values, .. } => self.all::<S, LookedUp>(simd, bytes, values),

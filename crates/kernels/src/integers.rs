@@ -84,6 +84,21 @@ pub(crate) fn runs(&Matrix { k, block, .. }: &Matrix) -> (Vec<usize>, Vec<usize>
     (runs, blocks)
 }
 
+/// For each row of `k` activations the sum of each run.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn run_sums(rows: &[i8], k: usize, runs: &[usize]) -> Vec<i32> {
+    let mut sums = Vec::with_capacity(runs.len() * (rows.len() / k) + 1);
+    for row in rows.chunks_exact(k) {
+        let mut rest = row;
+        for run in runs {
+            let (these, others) = rest.split_at(*run);
+            sums.push(these.iter().map(|x| i32::from(*x)).sum());
+            rest = others;
+        }
+    }
+    sums
+}
+
 /// What the sum over a run of a row's elements begins with, and the sum of the run's activations, which its bias is multiplied
 /// with.
 #[cfg(target_arch = "x86_64")]

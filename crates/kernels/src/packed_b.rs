@@ -181,10 +181,9 @@ impl<C: Codec> Fill<'_, C> {
                     let whole = C::whole_words(ready, simd, codes);
                     for place in 0..C::WORD {
                         let step = at + self.stored.range.codes.place(place);
-                        let values = if C::reads_whole_words::<S>() {
-                            whole[place]
-                        } else {
-                            C::word_values(ready, simd, codes, place)
+                        let values = match whole {
+                            Some(whole) => whole[place],
+                            None => C::word_values(ready, simd, codes, place),
                         };
                         let mut values = simd.mul(values, scale);
                         if biases.is_some() {

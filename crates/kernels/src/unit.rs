@@ -39,8 +39,8 @@ pub(crate) trait Units: Copy + Sync {
     /// As for [`values`](Self::values).
     #[inline(always)]
     unsafe fn whole<S: Simd>(ready: Self::Ready<S>, simd: S, from: *const u8) -> [S::F; 8] {
-        let _ = (ready, from);
-        [simd.splat(0.0); 8]
+        let _ = (ready, simd, from);
+        unreachable!("it is read step by step")
     }
 }
 

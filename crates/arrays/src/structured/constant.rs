@@ -90,14 +90,20 @@ impl Constant {
         &self.value
     }
 
+    /// The element in the type in which it is summed: files of earlier versions have that of a half type in the type itself.
+    fn number(&self) -> Result<Array> {
+        let is_narrow = self.value.dtype() == self.aval.dtype;
+        Ok(if is_narrow { self.value.as_dtype(wide(self.aval.dtype))? } else { self.value.clone() })
+    }
+
     /// The whole array: a view of the element, which is of a half type only where it is repeated.
     fn broadcast(&self) -> Result<Array> {
-        narrowed(&ops::broadcast_to(&self.value, &self.aval.shape)?, self.aval.dtype)
+        narrowed(&ops::broadcast_to(self.number()?, &self.aval.shape)?, self.aval.dtype)
     }
 
     /// The element with as many axes as the array: an elementwise primitive keeps its rank when it is emitted again.
     fn element(&self) -> Result<Array> {
-        Ok(self.value.reshape(&vec![1; self.aval.shape.len()])?)
+        Ok(self.number()?.reshape(&vec![1; self.aval.shape.len()])?)
     }
 
     /// The array of this number: it is rounded to the type, and its gradient is not.
@@ -125,8 +131,9 @@ impl Materialize for Constant {
     }
 
     fn check(&self) -> Result<()> {
-        // Files of earlier versions have a half type's element in the type itself.
-        check_made(self, &Self::full(&self.aval.shape, &self.value.as_dtype(self.aval.dtype)?)?)
+        let value = self.number()?;
+        let made = Self::full(&self.aval.shape, &value.as_dtype(self.aval.dtype)?)?;
+        check_made(&Self { value, aval: self.aval.clone() }, &made)
     }
 }
 

@@ -4,7 +4,7 @@ use expect_test::expect;
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Constant;
-use tacit_core::{Policy, Result, Value, implicit};
+use tacit_core::{ImplicitArray, Materialize, Policy, Result, Value, implicit};
 
 use crate::messages::check;
 use crate::operands::{normal, oracle};
@@ -107,6 +107,22 @@ fn half_types_round_as_dense_arrays_do() {
             f,
         );
     }
+}
+
+/// Files of earlier versions have the element of a half type in that type; any other type is refused.
+#[test]
+fn an_element_in_the_half_type_itself_is_taken() -> Result<()> {
+    let array = Constant::full(&[2, 3], &Array::from_f32(0.7).as_dtype(Dtype::Float16)?)?;
+    for (dtype, fits) in [(F32, true), (Dtype::Float16, true), (Dtype::Bfloat16, false), (Dtype::Int32, false)] {
+        let other = array.with_children(vec![Array::from_f32(0.75).as_dtype(dtype)?.into()])?;
+        let other = Value::from(other);
+        let other = other.downcast::<Constant>().expect("a constant");
+        assert_eq!(other.check().is_ok(), fits, "{dtype:?}");
+        if fits {
+            oracle(Dtype::Float16).check("of a file", &[other.clone().into()], |a| Ok(vec![a[0].exp()?.sum(None)?]));
+        }
+    }
+    Ok(())
 }
 
 #[test]
