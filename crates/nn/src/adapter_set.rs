@@ -79,7 +79,7 @@ impl<M: ModuleParameters> Model<M> {
                 "put some on it by `Model::adapter_sets`",
             ));
         }
-        self.assign(made, Missing::Keep)
+        self.put_all(made)
     }
 }
 

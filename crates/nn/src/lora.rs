@@ -137,7 +137,8 @@ impl<M: ModuleParameters> Model<M> {
                 made.insert(path, dropping);
             }
         }
-        self.assign(made, crate::Missing::Keep)
+        // The adapters are the same, and so is what the report says of them.
+        self.put_all(made)
     }
 
     /// The parameters that are adapters, by path.

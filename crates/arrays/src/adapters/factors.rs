@@ -9,6 +9,8 @@ use crate::avals::dtypes::wide;
 use crate::families::cut::cut;
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
+use crate::training::int8_inputs::Int8Inputs;
+use crate::training::ste::Ste;
 
 /// A base transposed, and its aval.
 pub(crate) fn transposed(base: &Value) -> Result<(Value, Aval)> {
@@ -40,10 +42,10 @@ pub(crate) fn summands(
     let [left, right] = if transposed { [right.t(), left.t()] } else { [left, right] };
     let [left, right] = [left.as_dtype(Dtype::Float32)?, right.as_dtype(Dtype::Float32)?];
     let factors = factors.map(|factors| factors.as_dtype(Dtype::Float32)).transpose()?;
-    let (layout, base) = match base {
+    let (layout, base) = match &stored(base)? {
         Value::Dense(base) if base.dtype() == Dtype::Float64 => return Ok(None),
         Value::Dense(base) => (None, vec![if transposed { base.t() } else { base.clone() }]),
-        Value::Implicit(_) => {
+        base @ Value::Implicit(_) => {
             let Some(stored) = base.family::<dyn Packed>().map(Packed::stored) else { return Ok(None) };
             if stored.transposed != transposed {
                 return Ok(None);
@@ -53,6 +55,17 @@ pub(crate) fn summands(
         }
     };
     Ok(Some(Summands { layout, base, left, right, factors }))
+}
+
+/// A base as it is read, without what its gradient is and what its products round: of a master that is quantized where it is used,
+/// the codes.
+fn stored(base: &Value) -> Result<Value> {
+    let Value::Implicit(array) = base else { return Ok(base.clone()) };
+    let same = base.downcast::<Ste>().map(Ste::inner).or_else(|| base.downcast::<Int8Inputs>().map(Int8Inputs::inner));
+    if let Some(inner) = same {
+        return stored(inner);
+    }
+    array.used_as()?.map_or_else(|| Ok(base.clone()), |used| stored(&used))
 }
 
 /// The dense sum of a base and a product of factors, in the type in which it is summed.

@@ -162,6 +162,12 @@ impl Linear for Int8Inputs {
     }
 }
 
+/// Rows, slices and other shapes are those of the matrix, and multiply nothing. A transpose is that of [`Linear`].
+#[handler]
+pub(crate) fn int8_inputs_moving(op: &primitives::Moving, w: &Int8Inputs, rest: &[&Value]) -> Result<Vec<Value>> {
+    op.apply(&[&[&w.inner], rest].concat())
+}
+
 /// Products that a matrix does not have by itself: those of chosen matrices of a stack, such as the experts of a mixture, and
 /// convolutions, whose tokens are the channels at each place.
 #[handler]

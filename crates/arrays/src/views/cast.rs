@@ -15,7 +15,8 @@ use crate::families::view::{Move, View};
 ///
 /// A product is computed in the wider of both types and then cast. It leaves out the rounding of a narrower array behind
 /// the view: of `x W` by at most `2^-9 |x| |W|` for bf16 and `2^-12 |x| |W|` for f16, where the type rounds once, as NF4
-/// does. Whatever yields elements themselves, such as a gather, rounds them.
+/// does. An array that is not promoted, such as a sum of bf16, multiplies wider numbers itself, and rounds the product instead.
+/// Whatever yields elements themselves, such as a gather, rounds them.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -87,19 +88,19 @@ impl Cast {
         self.inner.downcast::<Self>().map_or_else(|| self.inner.clone(), Self::behind)
     }
 
-    /// What is behind the view, which a product with numbers of `dtype` promotes; declines where that is only such a view
-    /// again, which a product would ask for without end.
-    fn promoted(&self, dtype: Dtype) -> Result<Value> {
+    /// What is behind the view, where a product with numbers of `dtype` promotes it; nothing where that is only such a view again,
+    /// which a product would ask for without end.
+    fn promoted(&self, dtype: Dtype) -> Result<Option<Value>> {
         let behind = self.behind();
         let own = behind.aval()?.dtype;
         let wide = if own == dtype { own } else { Dtype::Float32 };
         if own != wide {
             let read = implicit(&behind, |w| w.as_dtype(wide))?;
             if read.downcast::<Self>().is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)) {
-                return Err(Error::decline(format!("the array behind the view is {} in any form", behind.aval()?)));
+                return Ok(None);
             }
         }
-        Ok(behind)
+        Ok(Some(behind))
     }
 }
 
@@ -132,10 +133,15 @@ impl View for Cast {
 // MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
 impl Linear for Cast {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let x = product.operand(x)?;
-        implicit((x, self.promoted(x.dtype())?), |(x, w)| {
-            Ok::<_, Error>(product.of(&x, &w)?.as_dtype(self.aval.dtype)?)
-        })
+        let operand = product.operand(x)?;
+        let Some(behind) = self.promoted(operand.dtype())? else {
+            // Such as a sum of bf16, which has no elements of `f32`: it multiplies the wider numbers itself.
+            let behind = self.behind();
+            let linear = behind.family::<dyn Linear>();
+            let linear = linear.ok_or_else(|| Error::decline(format!("{behind} has no products of its own")))?;
+            return implicit(linear.product(product, x)?, |made| made.as_dtype(self.aval.dtype));
+        };
+        implicit((operand, behind), |(x, w)| Ok::<_, Error>(product.of(&x, &w)?.as_dtype(self.aval.dtype)?))
     }
 
     /// Both casts as one, where the first one loses nothing.

@@ -195,7 +195,7 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     /// Puts all of these in their places, or none.
-    pub(super) fn put_all(&mut self, parameters: Parameters) -> Result<()> {
+    pub(crate) fn put_all(&mut self, parameters: Parameters) -> Result<()> {
         let avals = self.avals();
         let mut given: BTreeMap<String, (String, Value)> = BTreeMap::new();
         for (path, value) in parameters {
