@@ -41,6 +41,7 @@ pub(crate) enum Verb {
     Leaves { good: bool },
     Saved,
     SavedRun(Trained),
+    TornRun(Trained),
     Tie,
     Training(bool),
     Thread,
@@ -110,6 +111,7 @@ pub(crate) fn verb() -> impl Strategy<Value = Verb> {
         1 => any::<bool>().prop_map(|good| Verb::Leaves { good }),
         2 => Just(Verb::Saved),
         2 => trained().prop_map(Verb::SavedRun),
+        1 => trained().prop_map(Verb::TornRun),
         1 => Just(Verb::Tie),
         1 => any::<bool>().prop_map(Verb::Training),
         1 => Just(Verb::Thread),
@@ -377,6 +379,22 @@ impl Life {
                     }
                 }
             }
+            // Leaves of adapters, and a model of zeros that has none.
+            Verb::TornRun(trained) => match Training::new(3).with_model(&self.model, &trained.filter()) {
+                Err(error) => Err(error),
+                Ok(mut run) => {
+                    let values = never(self.model.values())?;
+                    let zeros = values.iter().map(|(path, value)| Ok((path.clone(), zeros(value)?)));
+                    run.parameters = never(zeros.collect())?;
+                    let mut other = self.model.clone();
+                    let restored = run.restore_model(&mut other);
+                    if restored.is_ok() {
+                        return Ok(Ok(()));
+                    }
+                    self.model = other;
+                    restored
+                }
+            },
             Verb::Tie => self.become_other(|model| model.tie("head.weight", "embedding.weight")),
             Verb::Training(on) => {
                 self.model.training_mode(*on);

@@ -230,13 +230,10 @@ impl Training {
             Some(leaves) if self.parameters.is_empty() => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
             Some(leaves) => {
                 // All of the model, and leaves that were saved later.
-                let before = model.values()?;
-                model.assign(self.parameters.clone(), Missing::Refuse)?;
-                let loaded = model.load_leaves(leaves.clone(), self.kinds.as_ref());
-                if loaded.is_err() {
-                    model.assign(before, Missing::Refuse)?;
-                }
-                loaded
+                model.transaction(|model| {
+                    model.assign(self.parameters.clone(), Missing::Refuse)?;
+                    model.load_leaves(leaves.clone(), self.kinds.as_ref())
+                })
             }
         }
     }

@@ -9,6 +9,7 @@ mod observe;
 mod own;
 pub(crate) mod qat;
 mod reported;
+mod restored;
 pub(crate) mod surgery;
 mod tie;
 mod ties;

@@ -86,6 +86,18 @@ pub(crate) fn printed<S: serde::Serializer>(aval: &Aval, serializer: S) -> Resul
 }
 
 impl Report {
+    /// Notes what was done with a parameter, which keeps the bytes that it took at first.
+    pub(crate) fn note(&mut self, path: String, row: Row) {
+        let before = self.rows.get(&path).map_or(row.before, |known| known.before);
+        self.rows.insert(path, Row { before, ..row });
+    }
+
+    /// Whether a format holds a parameter, or is trained for it.
+    pub(crate) fn has_format(&self, path: &str) -> bool {
+        let outcome = self.rows.get(path).map(|row| &row.outcome);
+        matches!(outcome, Some(Outcome::Quantized { .. } | Outcome::Prepared { .. }))
+    }
+
     /// The paths of the parameters that no rule named.
     pub fn unmatched(&self) -> impl Iterator<Item = &str> {
         let left = |row: &Row| row.outcome == Outcome::unmatched();

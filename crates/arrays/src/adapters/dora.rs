@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
@@ -201,11 +201,15 @@ impl Cut for Dora {
 
 impl Linear for Dora {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let (x, dtype) = (dense_operand(x)?, self.aval.dtype);
-        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
+        implicit(self.product_widely(product, x)?, |result| result.as_dtype(self.aval.dtype))
+    }
+
+    fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = dense_operand(x)?;
+        let x = if x.dtype().is_float() { &x.as_dtype(wide(self.aval.dtype))? } else { x };
         let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
         let each = |x: &Array| sum.product_widely(product, &x.into())?.dense();
-        Ok(product.of_multiplied(x, &factors, self.transposed, each)?.as_dtype(dtype)?.into())
+        Ok(product.of_multiplied(x, &factors, self.transposed, each)?.into())
     }
 
     fn gain(&self) -> Gain {

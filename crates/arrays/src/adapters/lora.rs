@@ -134,18 +134,6 @@ impl Lora {
         Ok([left.multiply(scale)?, right])
     }
 
-    /// A product with the sum, in the type in which that is summed: rounded by whoever has done what is left to do.
-    pub(crate) fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
-        let dtype = self.aval.dtype;
-        // An implicit `x` may have no wider form.
-        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
-        let factors = self.factors(wide)?;
-        implicit((x, &self.base), |(x, base)| {
-            let own = product.of(&x, &base)?.as_dtype(wide)?;
-            Ok::<_, Error>(own.add(product.of_factors(&x, &factors)?)?)
-        })
-    }
-
     /// The dense sum, in the type in which it is summed.
     pub(crate) fn built(&self) -> Result<Array> {
         factors::dense_sum(&self.base, |dtype| self.factors(dtype))
@@ -213,6 +201,18 @@ impl Cut for Lora {
 impl Linear for Lora {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         implicit(self.product_widely(product, x)?, |result| result.as_dtype(self.aval.dtype))
+    }
+
+    /// In the type in which it is summed: rounded by whoever has done what is left to do.
+    fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
+        let dtype = self.aval.dtype;
+        // An implicit `x` may have no wider form.
+        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
+        let factors = self.factors(wide)?;
+        implicit((x, &self.base), |(x, base)| {
+            let own = product.of(&x, &base)?.as_dtype(wide)?;
+            Ok::<_, Error>(own.add(product.of_factors(&x, &factors)?)?)
+        })
     }
 
     fn gain(&self) -> Gain {

@@ -204,11 +204,15 @@ impl Cut for LoraSet {
 
 impl Linear for LoraSet {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let (x, dtype) = (dense_operand(x)?, self.aval.dtype);
+        implicit(self.product_widely(product, x)?, |result| result.as_dtype(self.aval.dtype))
+    }
+
+    fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = dense_operand(x)?;
         let changed = self.change(product, x)?;
         implicit((x, &self.base), |(x, base)| {
             let own = product.of(&x, &base)?.as_dtype(changed.dtype())?;
-            Ok::<_, Error>(own.add(&changed)?.as_dtype(dtype)?)
+            Ok::<_, Error>(own.add(&changed)?)
         })
     }
 

@@ -54,6 +54,17 @@ pub trait Linear: ImplicitArray {
     /// It declines what is not worth it, and what it cannot take, such as an implicit `x`.
     fn product(&self, product: Product, x: &Value) -> Result<Value>;
 
+    /// The same with a dense `x` of a wider type, in the wider type: of a sum of a half type, whose elements are rounded, without
+    /// the rounding.
+    ///
+    /// # Errors
+    ///
+    /// It declines where its elements are read in the wider type as well.
+    fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
+        let _ = (product, x);
+        Err(Error::decline("it is read in a wider type"))
+    }
+
     /// How much a product with it saves, nothing unless it says so: of two such matrices the one that saves more takes the
     /// product.
     fn gain(&self) -> Gain {

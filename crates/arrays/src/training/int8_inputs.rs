@@ -1,11 +1,12 @@
 //! Activations that are rounded to 8 bits.
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_core::primitives::TypedPrimitive as _;
 use tacit_core::store::serde;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit, primitives};
 
 use crate::avals::checks::{check_children, check_float};
-use crate::avals::dtypes::narrowing;
+use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Linear, Product};
 use crate::training::ste::ste;
 
@@ -157,7 +158,7 @@ impl Linear for Int8Inputs {
     }
 
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        narrowing(&self.aval, dtype)?;
+        check_castable(dtype)?;
         self.mapped(|inner| Ok(inner.as_dtype(dtype)?))
     }
 }
@@ -165,6 +166,9 @@ impl Linear for Int8Inputs {
 /// Rows, slices and other shapes are those of the matrix, and multiply nothing. A transpose is that of [`Linear`].
 #[handler]
 pub(crate) fn int8_inputs_moving(op: &primitives::Moving, w: &Int8Inputs, rest: &[&Value]) -> Result<Vec<Value>> {
+    if op.name() == primitives::Transpose::NAME {
+        return Err(Error::decline("its products are those of a transposed matrix"));
+    }
     op.apply(&[&[&w.inner], rest].concat())
 }
 

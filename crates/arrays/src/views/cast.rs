@@ -15,8 +15,7 @@ use crate::families::view::{Move, View};
 ///
 /// A product is computed in the wider of both types and then cast. It leaves out the rounding of a narrower array behind
 /// the view: of `x W` by at most `2^-9 |x| |W|` for bf16 and `2^-12 |x| |W|` for f16, where the type rounds once, as NF4
-/// does. An array that is not promoted, such as a sum of bf16, multiplies wider numbers itself, and rounds the product instead.
-/// Whatever yields elements themselves, such as a gather, rounds them.
+/// does. Whatever yields elements themselves, such as a gather, rounds them.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -135,11 +134,10 @@ impl Linear for Cast {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let operand = product.operand(x)?;
         let Some(behind) = self.promoted(operand.dtype())? else {
-            // Such as a sum of bf16, which has no elements of `f32`: it multiplies the wider numbers itself.
             let behind = self.behind();
             let linear = behind.family::<dyn Linear>();
             let linear = linear.ok_or_else(|| Error::decline(format!("{behind} has no products of its own")))?;
-            return implicit(linear.product(product, x)?, |made| made.as_dtype(self.aval.dtype));
+            return implicit(linear.product_widely(product, x)?, |made| made.as_dtype(self.aval.dtype));
         };
         implicit((operand, behind), |(x, w)| Ok::<_, Error>(product.of(&x, &w)?.as_dtype(self.aval.dtype)?))
     }

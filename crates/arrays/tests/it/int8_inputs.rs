@@ -133,3 +133,19 @@ fn what_is_not_float_is_refused() {
         help: give an f32, f16 or bf16 array"#]],
     );
 }
+
+/// An embedding that is also the head: its rows are those of the weight, and its products round.
+#[test]
+fn rows_are_those_of_the_weight() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let codes = || AffineArray::quantize(&normal(2, &[8, 64]), Affine { bits: 4, group: 32 });
+    let tokens = Array::from_slice(&[3u32, 1], &[2]);
+    for per in BOTH {
+        let rows = |w: &Array| Ok::<_, Error>((w.take_axis(&tokens, 0)?, w.reshape(&[16, 32])?));
+        let (taken, reshaped) = implicit(Int8Inputs::new(codes()?, per)?, |w| rows(&w))?;
+        let (expected, shaped) = implicit(codes()?, |w| rows(&w))?;
+        assert_eq!(reshaped.to_string(), shaped.to_string());
+        assert_eq!(floats(&taken.dense()?)?, floats(&expected.dense()?)?);
+    }
+    Ok(())
+}

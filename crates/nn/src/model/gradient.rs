@@ -7,9 +7,9 @@ use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Error, Result, Tree, Value, transform};
 
+use super::restored::Restored;
 use super::{Model, dense_tree};
 use crate::ParameterFilter;
-use crate::held::Held;
 use crate::parameters::listed;
 
 impl<M: ModuleParameters> Model<M> {
@@ -68,7 +68,7 @@ impl<M: ModuleParameters> Model<M> {
             return Err(self.nothing_to_train(&filter));
         }
         self.tell_of_shared(&paths);
-        let mut state = Restored { before: Some((self.arrays(), self.parts.held.clone())), model: self };
+        let mut state = Restored::of(self);
         let mut call = Some((f, args));
         let mut def = None;
         let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
@@ -81,7 +81,7 @@ impl<M: ModuleParameters> Model<M> {
         let (results, gradients) = step.call(&arrays)?;
         drop(step);
         // Assigned parameters, such as running statistics, stay; what was lent goes.
-        state.before = None;
+        state.keep();
         state.model.note_halves(paths.iter().zip(&arrays));
         state.model.lend(paths.iter().zip(arrays));
         let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
@@ -110,34 +110,10 @@ impl<M: ModuleParameters> Model<M> {
         Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths.iter()))
     }
 
-    fn arrays(&self) -> Vec<(Rc<str>, Array)> {
-        self.parts.module.parameters().flatten().into_iter().map(|(path, array)| (path, array.clone())).collect()
-    }
-
     fn lend<'p>(&mut self, leaves: impl Iterator<Item = (&'p String, Array)>) {
         let mut slots = self.slots();
         for (path, array) in leaves {
             slots.entry(Rc::from(path.as_str())).and_modify(|slot| **slot = array);
-        }
-    }
-}
-
-/// The module's own arrays and the implicit parameters.
-type State = (Vec<(Rc<str>, Array)>, std::collections::BTreeMap<String, Held>);
-
-/// A model that is what it was before, unless that is taken away.
-struct Restored<'m, M: ModuleParameters> {
-    model: &'m mut Model<M>,
-    before: Option<State>,
-}
-
-impl<M: ModuleParameters> Drop for Restored<'_, M> {
-    fn drop(&mut self) {
-        let Some((arrays, held)) = self.before.take() else { return };
-        self.model.parts.held = held;
-        let mut slots = self.model.parts.module.parameters_mut().flatten();
-        for (path, array) in arrays {
-            slots.entry(path).and_modify(|slot| **slot = array);
         }
     }
 }

@@ -110,7 +110,7 @@ impl<M: ModuleParameters> Model<M> {
             let format: &dyn Quantizer = if F16.stores(value) { &F16 } else { &Bf16 };
             let (aval, bytes) = (value.aval()?, value.nbytes());
             let outcome = Outcome::Quantized { format: format.to_string(), bits: 16.0, error: 0.0 };
-            report.rows.insert(path.clone(), Row { aval, before: bytes, after: bytes, outcome });
+            report.note(path.clone(), Row { aval, before: bytes, after: bytes, outcome });
         }
         self.put_all(held)?;
         self.report = report;

@@ -162,7 +162,7 @@ impl<M: ModuleParameters> Model<M> {
                 Outcome::Prepared { format: format.to_string() }
             };
             let after = made.get(&path).map_or(before, Value::nbytes);
-            report.rows.insert(path, Row { aval, before, after, outcome });
+            report.note(path, Row { aval, before, after, outcome });
         }
         if made.is_empty() {
             let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
@@ -201,7 +201,7 @@ impl<M: ModuleParameters> Model<M> {
             let bits = 8.0 * after as f64 / aval.size().max(1) as f64;
             let error = relative_error(of.master(), &of.convert()?)?;
             let outcome = Outcome::Quantized { format: of.format().to_string(), bits, error };
-            report.rows.insert(path.clone(), Row { aval, before, after, outcome });
+            report.note(path.clone(), Row { aval, before, after, outcome });
             made.insert(path, stored);
         }
         if made.is_empty() {

@@ -68,10 +68,10 @@ impl<M: ModuleParameters> Model<M> {
             if let Some(quantized) = quantized {
                 made.insert(path.clone(), quantized);
                 (waiting, quantizes) = (waiting + value.nbytes(), true);
-            } else if rule.is_none() && report.rows.contains_key(&path) {
+            } else if rule.is_none() && report.rows.contains_key(&path) || value.is_implicit() && report.has_format(&path) {
                 continue;
             }
-            report.rows.insert(path, row);
+            report.note(path, row);
             drop(value);
             if waiting >= WAITING {
                 self.put_all(std::mem::take(&mut made))?;

@@ -8,10 +8,10 @@ use expect_test::expect;
 use mlx_rs::builder::Builder as _;
 use mlx_rs::module::{Module as _, ModuleParameters};
 use mlx_rs::optimizers::{Optimizer as _, Sgd};
-use mlx_rs::{Array, Dtype, nn, random};
+use mlx_rs::{Array, Dtype, nn, ops, random};
 use tacit_arrays::format::Nf4;
 use tacit_core::{Error, Result, compile_with_state};
-use tacit_nn::{LoraConfig, Model, Module, ParameterFilter, Stateful};
+use tacit_nn::{LoraConfig, Missing, Model, Module, ParameterFilter, Stateful};
 
 use crate::traced::{denied, ones, row};
 use crate::types::numbers;
@@ -304,5 +304,25 @@ fn arrays_that_are_in_the_state_and_elsewhere_stay() -> Result<()> {
         assert_eq!(numbers(&state.0), others);
         assert_eq!((numbers(&one), numbers(&other)), (kept, others));
     }
+    Ok(())
+}
+
+#[test]
+fn a_transaction_that_fails_leaves_what_is_frozen_and_what_is_told() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(64, 64)?)?.lora("weight", LoraConfig::default())?;
+    model.freeze_parameters(true);
+    let told = model.report().to_string();
+    let changed = model.transaction(|model| {
+        model.training_mode(false);
+        // An adapter that comes to a dense weight is there to be trained.
+        let adapter = model.without_adapters()?;
+        model.assign(adapter, Missing::Keep)?;
+        assert!(!model.trainable_parameters().flatten().is_empty());
+        model.set("bias", ops::zeros::<f32>(&[5])?)
+    });
+    assert!(changed.is_err());
+    assert_eq!(model.get("weight")?.to_string(), "Lora(f32[64,64])");
+    assert_eq!(model.all_frozen(), Some(true));
+    assert_eq!(model.report().to_string(), told);
     Ok(())
 }

@@ -114,3 +114,19 @@ fn what_is_given_and_is_not_in_the_model_is_told_too() -> Result<()> {
         help: give them under the paths of the model, or let them be as they are with `Missing::Keep`"#]].assert_eq(&model.assign(given, Missing::Refuse).expect_err("others").to_string());
     Ok(())
 }
+
+/// What was quantized first keeps its row when others are, and what is quantized anew the bytes that it took at first.
+#[test]
+fn a_second_quantize_tells_of_the_first() -> Result<()> {
+    let layers = nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Linear::new(64, 64)?);
+    let model = Model::new(layers)?.quantize("layers.0.weight", "nf4:64")?;
+    let first = model.report().rows["layers.0.weight"].clone();
+    let mut model = model.quantize("*", "affine:4:64")?;
+    assert_eq!(model.report().rows["layers.0.weight"], first);
+    model.replace("layers.0.weight", |_, value| Ok(Some(value.dense()?.into())))?;
+    let again = model.quantize("layers.0.weight", "affine:8:64")?.report();
+    let row = &again.rows["layers.0.weight"];
+    assert_eq!(row.before, 64 * 64 * 4);
+    assert!(matches!(&row.outcome, Outcome::Quantized { format, .. } if format == "affine:8:64"), "{row:?}");
+    Ok(())
+}

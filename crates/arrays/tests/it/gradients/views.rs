@@ -187,6 +187,7 @@ fn stacked() -> Vec<Case> {
         case("observed_gather_mm", vec![x(&[3, 1, ROWS]), observed()], |a| chosen(&a[0], a[1].clone())),
         case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(1)], |a| chosen(&a[0], a[1].clone())),
         case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(2)], |a| chosen(&a[0], a[1].clone())),
+        case("int8_inputs_moving", vec![eight_bits(&[COLUMNS, ROWS]), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         // Of numbers that no rounding changes; that of `x` goes straight through, and has no differences.
         case("int8_inputs_product", vec![eight_bits(&[2, ROWS, 6])], |a| {
             chosen(&whole(&[3, 1, ROWS], a[0].dtype())?, a[0].clone())

@@ -1,0 +1,93 @@
+//! A model that is what it was before, where something fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::{Array, Dtype};
+
+use super::Model;
+use crate::held::Held;
+use crate::report::Report;
+
+impl<M: ModuleParameters> Model<M> {
+    /// Makes several changes, or none of them: where `f` fails, the parameters and the report are what they were.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_nn::Model;
+    ///
+    /// let mut model = Model::new(nn::Linear::new(4, 4)?)?;
+    /// let before = model.get("weight")?.dense()?;
+    /// let changed = model.transaction(|model| {
+    ///     model.set("weight", ops::zeros::<f32>(&[4, 4])?)?;
+    ///     model.set("bias", ops::zeros::<f32>(&[5])?)
+    /// });
+    /// assert!(changed.is_err());
+    /// assert!(model.get("weight")?.dense()?.eq_exact(&before)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What the module holds beside its parameters, such as which of them it freezes, stays as `f` left it.
+    ///
+    /// # Errors
+    ///
+    /// `f` fails.
+    pub fn transaction<O, E>(&mut self, f: impl FnOnce(&mut Self) -> Result<O, E>) -> Result<O, E> {
+        let mut state = Restored::of(self);
+        let made = f(state.model)?;
+        state.keep();
+        Ok(made)
+    }
+}
+
+/// What a model is, but for what its module holds beside parameters.
+struct State {
+    arrays: Vec<(Rc<str>, Array)>,
+    held: BTreeMap<String, Held>,
+    frozen: BTreeSet<String>,
+    training: bool,
+    halves: BTreeMap<String, Dtype>,
+    report: Report,
+}
+
+/// A model that is what it was before, also after a panic, unless that is taken away.
+pub(super) struct Restored<'m, M: ModuleParameters> {
+    pub(super) model: &'m mut Model<M>,
+    before: Option<State>,
+}
+
+impl<'m, M: ModuleParameters> Restored<'m, M> {
+    pub(super) fn of(model: &'m mut Model<M>) -> Self {
+        let arrays = model.parts.module.parameters().flatten().into_iter();
+        let before = State {
+            arrays: arrays.map(|(path, array)| (path, array.clone())).collect(),
+            held: model.parts.held.clone(),
+            frozen: model.parts.frozen.clone(),
+            training: model.parts.training,
+            halves: model.halves.clone(),
+            report: model.report.clone(),
+        };
+        Self { before: Some(before), model }
+    }
+
+    /// The model stays as it is now.
+    pub(super) fn keep(&mut self) {
+        self.before = None;
+    }
+}
+
+impl<M: ModuleParameters> Drop for Restored<'_, M> {
+    fn drop(&mut self) {
+        let Some(State { arrays, held, frozen, training, halves, report }) = self.before.take() else { return };
+        let parts = &mut *self.model.parts;
+        (parts.held, parts.frozen, parts.training) = (held, frozen, training);
+        (self.model.halves, self.model.report) = (halves, report);
+        let mut slots = self.model.parts.module.parameters_mut().flatten();
+        for (path, array) in arrays {
+            slots.entry(path).and_modify(|slot| **slot = array);
+        }
+    }
+}
