@@ -12,6 +12,7 @@ mod adapters;
 mod cache;
 mod cache_batches;
 mod cache_layers;
+mod cache_lives;
 mod cache_tokens;
 mod compiling;
 mod cross_entropy;
