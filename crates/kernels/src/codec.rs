@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::{
-    matrix::{Codes, INTEGERS, Order},
+    matrix::{Codes, INTEGERS, Order, offset},
     simd::Simd,
     unit::{Decoded, Source, Units},
 };
@@ -217,6 +217,8 @@ pub(crate) struct Bytes<'a, B> {
 #[derive(Clone, Copy)]
 pub(crate) struct Unsigned;
 #[derive(Clone, Copy)]
+pub(crate) struct Offset;
+#[derive(Clone, Copy)]
 pub(crate) struct Signed;
 #[derive(Clone, Copy)]
 pub(crate) struct E4m3;
@@ -234,6 +236,18 @@ impl Byte for Unsigned {
     #[inline(always)]
     fn value<S: Simd>(simd: S, words: S::I) -> S::F {
         simd.to_float(simd.and(words, simd.splat_words(255)))
+    }
+}
+
+impl Byte for Offset {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        simd.sub(simd.to_float(unsafe { simd.load_bytes(from) }), simd.splat(offset(8)))
+    }
+    #[inline(always)]
+    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
+        simd.sub(Unsigned::value(simd, words), simd.splat(offset(8)))
     }
 }
 
@@ -383,14 +397,23 @@ impl<'a> Codec for Looked<'a> {
     }
 }
 
-/// Codes of 3 to 7 bits: those of 3 are looked up, the others integers.
+/// Codes of 3 to 7 bits: those of 3 are looked up, the others integers, in offset binary if `OFFSET`.
 #[derive(Clone, Copy)]
-pub(crate) struct Stream<'a, const BITS: usize> {
+pub(crate) struct Stream<'a, const BITS: usize, const OFFSET: bool = false> {
     pub(crate) bytes: &'a [u8],
     pub(crate) values: &'a [f32; 16],
 }
 
-impl<const BITS: usize> Codec for Stream<'_, BITS> {
+impl<const BITS: usize, const OFFSET: bool> Stream<'_, BITS, OFFSET> {
+    /// The values of codes that are integers.
+    #[inline(always)]
+    fn integers<S: Simd>(simd: S, words: S::I) -> S::F {
+        let codes = simd.to_float(words);
+        if OFFSET { simd.sub(codes, simd.splat(offset(BITS as u32))) } else { codes }
+    }
+}
+
+impl<const BITS: usize, const OFFSET: bool> Codec for Stream<'_, BITS, OFFSET> {
     type Ready<S: Simd> = S::T;
     type Stored = Self;
 
@@ -410,7 +433,7 @@ impl<const BITS: usize> Codec for Stream<'_, BITS> {
     unsafe fn decode<S: Simd>(table: S::T, simd: S, from: *const u8) -> S::F {
         // SAFETY: as above.
         let words = unsafe { simd.load_stream::<BITS>(from) };
-        if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(words) }
+        if BITS == 3 { simd.lookup(table, words) } else { Self::integers(simd, words) }
     }
     fn stored(self) -> Option<Self> {
         // As for tables.
@@ -418,7 +441,7 @@ impl<const BITS: usize> Codec for Stream<'_, BITS> {
     }
 }
 
-impl<const BITS: usize> Units for Stream<'_, BITS> {
+impl<const BITS: usize, const OFFSET: bool> Units for Stream<'_, BITS, OFFSET> {
     const SPAN: usize = if BITS <= 4 { 8 } else { 4 };
     const BITS: usize = BITS;
     const DECODED: bool = false;
@@ -448,6 +471,6 @@ impl<const BITS: usize> Units for Stream<'_, BITS> {
             }
         };
         let words = if step == 0 { words } else { simd.shift(words, (step * BITS) as u32) };
-        if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(simd.and(words, mask)) }
+        if BITS == 3 { simd.lookup(table, words) } else { Self::integers(simd, simd.and(words, mask)) }
     }
 }

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 use crate::{
     Isa,
-    codec::{Bf16, Bytes, Codec, E4m3, F16, Looked, Signed, Stream, Table, Unsigned},
-    matrix::{Codes, INTEGERS, Order, bytes},
+    codec::{Bf16, Bytes, Codec, E4m3, F16, Looked, Offset, Signed, Stream, Table, Unsigned},
+    matrix::{Codes, INTEGERS, OFFSETS, Order, bytes},
 };
 
 /// Something to do with the codes of a matrix, once their format is known.
@@ -35,6 +35,16 @@ pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
             6 => job.run(Stream::<6> { bytes, values: &INTEGERS }),
             7 => job.run(Stream::<7> { bytes, values: &INTEGERS }),
             _ => job.run(Bytes::<Unsigned> { bytes, of: PhantomData }),
+        },
+        Codes::Offset { bytes, bits } => match bits {
+            1 => job.run(Table::<1> { bytes, values: &OFFSETS[1], order: Order::LowFirst }),
+            2 => job.run(Table::<2> { bytes, values: &OFFSETS[2], order: Order::LowFirst }),
+            3 => job.run(Stream::<3> { bytes, values: &OFFSETS[3] }),
+            4 => job.run(Table::<4> { bytes, values: &OFFSETS[4], order: Order::LowFirst }),
+            5 => job.run(Stream::<5, true> { bytes, values: &INTEGERS }),
+            6 => job.run(Stream::<6, true> { bytes, values: &INTEGERS }),
+            7 => job.run(Stream::<7, true> { bytes, values: &INTEGERS }),
+            _ => job.run(Bytes::<Offset> { bytes, of: PhantomData }),
         },
         Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
         Codes::E4m3 { bytes } => job.run(Bytes::<E4m3> { bytes, of: PhantomData }),

@@ -1,6 +1,8 @@
 //! How bytes of codes become the weights of integer products.
 
-use crate::{integers::Integers, simd::Dot};
+use std::marker::PhantomData;
+
+use crate::{integers::Kind, simd::Dot};
 
 /// Codes of one kind.
 pub(crate) trait Decode {
@@ -28,8 +30,32 @@ pub(crate) struct LookedUp;
 /// Codes of four bits that stand for themselves.
 pub(crate) struct Themselves;
 
-/// Integers of eight bits, `SIGNED` or not.
-pub(crate) struct Bytes<const SIGNED: bool>;
+/// Integers of eight bits.
+pub(crate) struct Bytes<K>(PhantomData<K>);
+
+/// The kind of bytes, as a type.
+pub(crate) trait ByteKind {
+    const KIND: Kind;
+}
+
+/// Bytes that stand for themselves.
+pub(crate) struct Unsigned;
+/// Bytes in offset binary.
+pub(crate) struct Offset;
+/// Signed bytes.
+pub(crate) struct Signed;
+
+impl ByteKind for Unsigned {
+    const KIND: Kind = Kind::Unsigned;
+}
+
+impl ByteKind for Offset {
+    const KIND: Kind = Kind::Offset;
+}
+
+impl ByteKind for Signed {
+    const KIND: Kind = Kind::Signed;
+}
 
 impl Decode for LookedUp {
     const PAIRS: bool = true;
@@ -80,16 +106,16 @@ impl Decode for Themselves {
     }
 }
 
-impl<const SIGNED: bool> Decode for Bytes<SIGNED> {
+impl<K: ByteKind> Decode for Bytes<K> {
     const PAIRS: bool = false;
 
     fn above(signed: i32) -> i32 {
-        Integers::Bytes { bytes: &[], signed: SIGNED }.above(signed)
+        K::KIND.above(signed)
     }
 
     #[inline(always)]
     fn weights<S: Dot>(simd: S, _: S::B, codes: S::I) -> [S::I; 2] {
-        [if Self::above(S::ABOVE) == 0 { codes } else { simd.turned(codes) }; 2]
+        [if K::KIND.is_turned(S::ABOVE) { simd.turned(codes) } else { codes }; 2]
     }
 
     #[inline(always)]

@@ -6,9 +6,9 @@
 
 use crate::{
     Isa, Matrix, Order,
-    int8_codes::{Bytes, Decode, LookedUp, Themselves},
+    int8_codes::{Bytes, Decode, LookedUp, Offset, Signed, Themselves, Unsigned},
     int8_numbers::{Numbers, ROWS},
-    integers::{self, IntegerProduct, Integers, THEMSELVES, Work},
+    integers::{self, IntegerProduct, Integers, Kind, THEMSELVES, Work},
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
@@ -109,8 +109,9 @@ impl DotKernel for Part<'_> {
         match self.codes {
             Integers::Table { values: THEMSELVES, .. } => self.all::<S, Themselves>(simd),
             Integers::Table { .. } => self.all::<S, LookedUp>(simd),
-            Integers::Bytes { signed: true, .. } => self.all::<S, Bytes<true>>(simd),
-            Integers::Bytes { signed: false, .. } => self.all::<S, Bytes<false>>(simd),
+            Integers::Bytes { kind: Kind::Unsigned, .. } => self.all::<S, Bytes<Unsigned>>(simd),
+            Integers::Bytes { kind: Kind::Offset, .. } => self.all::<S, Bytes<Offset>>(simd),
+            Integers::Bytes { kind: Kind::Signed, .. } => self.all::<S, Bytes<Signed>>(simd),
         }
     }
 }

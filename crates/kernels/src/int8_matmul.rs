@@ -21,7 +21,7 @@ use crate::{
 
 /// Multiplies `x: [m, k]` with the transpose of `matrix: [n, k]` into `out: [m, n]`, rounding `x` to 8 bits.
 ///
-/// The codes of `matrix` are a table of 4 bits, or integers: unsigned ones of 4 or 8 bits, or signed ones of 8. Integers may
+/// The codes of `matrix` are a table of 4 bits, or integers: of 4 or 8 bits, unsigned or in offset binary, or signed ones of 8. Integers may
 /// have biases. An element of `x` is rounded to within 1/254 of the largest of its row, and a value of the table to within
 /// 1/128 of the table's; integers are not rounded. On normally distributed `x` and NF4 weights the result differs from that of
 /// [`matmul`](crate::matmul) by about 3e-3 of its largest magnitude in the root mean square, and by 1e-2 at worst in blocks of

@@ -5,9 +5,9 @@
 
 use crate::{
     Isa, Matrix, Order,
-    int8_codes::{Bytes, Decode, LookedUp, Themselves},
+    int8_codes::{Bytes, Decode, LookedUp, Offset, Signed, Themselves, Unsigned},
     int8_numbers::{Numbers, ROWS},
-    integers::{self, IntegerProduct, Integers, THEMSELVES, Work},
+    integers::{self, IntegerProduct, Integers, Kind, THEMSELVES, Work},
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
@@ -102,8 +102,11 @@ impl DotKernel for Part<'_> {
         match *self.codes {
             Integers::Table { bytes, values: THEMSELVES, .. } => self.all::<S, Themselves>(simd, bytes, THEMSELVES),
             Integers::Table { bytes, values, .. } => self.all::<S, LookedUp>(simd, bytes, values),
-            Integers::Bytes { bytes, signed: true } => self.all::<S, Bytes<true>>(simd, bytes, [0; 16]),
-            Integers::Bytes { bytes, signed: false } => self.all::<S, Bytes<false>>(simd, bytes, [0; 16]),
+            Integers::Bytes { bytes, kind } => match kind {
+                Kind::Unsigned => self.all::<S, Bytes<Unsigned>>(simd, bytes, [0; 16]),
+                Kind::Offset => self.all::<S, Bytes<Offset>>(simd, bytes, [0; 16]),
+                Kind::Signed => self.all::<S, Bytes<Signed>>(simd, bytes, [0; 16]),
+            },
         }
     }
 }

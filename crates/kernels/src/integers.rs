@@ -129,8 +129,33 @@ pub(crate) struct Weights<'a> {
 pub(crate) enum Integers<'a> {
     /// Codes of four bits, and what they stand for.
     Table { bytes: &'a [u8], order: Order, values: [i8; 16] },
-    /// Integers of eight bits, signed or not.
-    Bytes { bytes: &'a [u8], signed: bool },
+    /// Integers of eight bits.
+    Bytes { bytes: &'a [u8], kind: Kind },
+}
+
+/// What a byte stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Itself.
+    Unsigned,
+    /// Itself less 128.
+    Offset,
+    /// Itself, signed.
+    Signed,
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl Kind {
+    /// Whether bytes have their [`SIGN`] turned to be weights: signed ones where weights are unsigned, and the others where they
+    /// are signed. Weights are above signed integers by `signed`, as [`Integers::above`] says.
+    pub(crate) const fn is_turned(self, signed: i32) -> bool {
+        matches!(self, Self::Signed) == (signed != 0)
+    }
+
+    /// What the weights are above the integers.
+    pub(crate) const fn above(self, signed: i32) -> i32 {
+        if let Self::Unsigned = self { signed - 128 } else { signed }
+    }
 }
 
 /// The table of codes of four bits that stand for themselves.
@@ -151,9 +176,14 @@ impl Integers<'_> {
     }
 
     /// What the weights are above the integers. `signed` is that for signed integers: 128 on a machine that multiplies
-    /// unsigned bytes, and 0 on one that multiplies signed ones. Unless the result is zero, bytes have their [`SIGN`] turned.
+    /// unsigned bytes, and 0 on one that multiplies signed ones.
     pub(crate) fn above(&self, signed: i32) -> i32 {
-        if let Integers::Bytes { signed: false, .. } = self { signed - 128 } else { signed }
+        if let Integers::Bytes { kind, .. } = self { kind.above(signed) } else { signed }
+    }
+
+    /// Whether bytes have their [`SIGN`] turned to be weights.
+    pub(crate) fn is_turned(&self, signed: i32) -> bool {
+        matches!(self, Integers::Bytes { kind, .. } if kind.is_turned(signed))
     }
 }
 
@@ -173,14 +203,23 @@ impl<'a> Weights<'a> {
                 let codes = Integers::Table { bytes, order: Order::LowFirst, values: THEMSELVES };
                 Ok(Self { codes, unit: 1.0 })
             }
+            Codes::Offset { bytes, bits: 4 } => {
+                let values = THEMSELVES.map(|code| code - 8);
+                Ok(Self { codes: Integers::Table { bytes, order: Order::LowFirst, values }, unit: 1.0 })
+            }
             Codes::Unsigned { bytes, bits: 8 } => {
-                Ok(Self { codes: Integers::Bytes { bytes, signed: false }, unit: 1.0 })
+                Ok(Self { codes: Integers::Bytes { bytes, kind: Kind::Unsigned }, unit: 1.0 })
+            }
+            Codes::Offset { bytes, bits: 8 } => {
+                Ok(Self { codes: Integers::Bytes { bytes, kind: Kind::Offset }, unit: 1.0 })
             }
             Codes::Signed { codes } => {
-                Ok(Self { codes: Integers::Bytes { bytes: bytes(codes), signed: true }, unit: 1.0 })
+                Ok(Self { codes: Integers::Bytes { bytes: bytes(codes), kind: Kind::Signed }, unit: 1.0 })
             }
             Codes::Table { .. } => Err(KernelError::Int8 { what: "tables of fewer than 4 bits" }),
-            Codes::Unsigned { .. } => Err(KernelError::Int8 { what: "unsigned codes of other than 4 or 8 bits" }),
+            Codes::Unsigned { .. } | Codes::Offset { .. } => {
+                Err(KernelError::Int8 { what: "integers of other than 4 or 8 bits" })
+            }
             Codes::E4m3 { .. } => Err(KernelError::Int8 { what: "E4M3 codes" }),
             Codes::F16 { .. } | Codes::Bf16 { .. } => Err(KernelError::Int8 { what: "half floats" }),
             Codes::Bytes { .. } => Err(KernelError::Int8 { what: "tables of 256 values" }),
@@ -355,9 +394,13 @@ impl Kernel for Row<'_> {
         let start = index * k;
         let mut integers = vec![0_i16; k];
         match &weights.codes {
-            Integers::Bytes { bytes, signed } => {
+            Integers::Bytes { bytes, kind } => {
                 for (value, byte) in integers.iter_mut().zip(&bytes[start..start + k]) {
-                    *value = if *signed { i16::from(byte.cast_signed()) } else { i16::from(*byte) };
+                    *value = match kind {
+                        Kind::Unsigned => i16::from(*byte),
+                        Kind::Offset => i16::from(*byte) - 128,
+                        Kind::Signed => i16::from(byte.cast_signed()),
+                    };
                 }
             }
             Integers::Table { bytes, order, values } => {

@@ -59,6 +59,14 @@ pub enum Codes<'a> {
         /// Bits of a code.
         bits: u32,
     },
+    /// Integers from `-2^(bits - 1)` of 1 to 8 bits, in offset binary: a code is that much more than its integer. They lie as those of
+    /// [`Unsigned`](Self::Unsigned).
+    Offset {
+        /// The stream.
+        bytes: &'a [u8],
+        /// Bits of a code.
+        bits: u32,
+    },
     /// Integers from -128 to 127.
     Signed {
         /// One for each element.
@@ -145,6 +153,26 @@ pub enum Scales<'a> {
 pub(crate) const INTEGERS: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
+/// The values of codes in offset binary, for each number of bits up to 4.
+pub(crate) static OFFSETS: [[f32; 16]; 5] = {
+    let mut offsets = [INTEGERS; 5];
+    let mut bits = 1;
+    while bits < 5 {
+        let mut code = 0;
+        while code < 16 {
+            offsets[bits][code] -= offset(bits as u32);
+            code += 1;
+        }
+        bits += 1;
+    }
+    offsets
+};
+
+/// What a code of so many bits in offset binary is more than its integer.
+pub(crate) const fn offset(bits: u32) -> f32 {
+    (1_u32 << (bits - 1)) as f32
+}
+
 /// OCP's E2M1 values, by code; the fourth bit is the sign.
 pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
@@ -212,10 +240,12 @@ impl Matrix<'_> {
         }
         let (name, held, needed) = match self.codes {
             Codes::Table { bits: 3, order: Order::HighFirst, .. } => return Err(KernelError::Order),
-            Codes::Table { bytes, bits: bits @ 1..=4, .. } | Codes::Unsigned { bytes, bits: bits @ 1..=8 } => {
-                ("codes", bytes.len(), code_bytes(elements, bits))
+            Codes::Table { bytes, bits: bits @ 1..=4, .. }
+            | Codes::Unsigned { bytes, bits: bits @ 1..=8 }
+            | Codes::Offset { bytes, bits: bits @ 1..=8 } => ("codes", bytes.len(), code_bytes(elements, bits)),
+            Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } | Codes::Offset { bits, .. } => {
+                return Err(KernelError::Bits { bits });
             }
-            Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
             Codes::Signed { codes } => ("codes", codes.len(), elements),
             Codes::E4m3 { bytes } | Codes::Bytes { bytes, .. } => ("codes", bytes.len(), elements),
             Codes::F16 { codes } => ("codes", codes.len(), elements),
@@ -235,6 +265,7 @@ impl Codes<'_> {
         match *self {
             Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[range], bits, order, values },
             Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[range], bits },
+            Self::Offset { bytes, bits } => Self::Offset { bytes: &bytes[range], bits },
             Self::Signed { codes } => Self::Signed { codes: &codes[range] },
             Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[range] },
             Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[range], values },
@@ -256,7 +287,7 @@ impl Codes<'_> {
     /// Bits of a code.
     pub(crate) fn bits(&self) -> u32 {
         match *self {
-            Self::Table { bits, .. } | Self::Unsigned { bits, .. } => bits,
+            Self::Table { bits, .. } | Self::Unsigned { bits, .. } | Self::Offset { bits, .. } => bits,
             Self::Signed { .. } | Self::E4m3 { .. } | Self::Bytes { .. } => 8,
             Self::F16 { .. } | Self::Bf16 { .. } => 16,
         }
@@ -267,6 +298,7 @@ impl Codes<'_> {
         match *self {
             Self::Table { bytes, .. }
             | Self::Unsigned { bytes, .. }
+            | Self::Offset { bytes, .. }
             | Self::E4m3 { bytes }
             | Self::Bytes { bytes, .. } => bytes,
             Self::Signed { codes } => bytes(codes),
@@ -299,6 +331,7 @@ impl Codes<'_> {
         match *self {
             Self::Table { values, .. } => values[usize::from(code)],
             Self::Unsigned { .. } => f32::from(code),
+            Self::Offset { bits, .. } => f32::from(code) - offset(bits),
             Self::Signed { .. } => f32::from((code as u8).cast_signed()),
             Self::E4m3 { .. } => e4m3(code as u8),
             Self::Bytes { values, .. } => values[usize::from(code as u8)],

@@ -54,6 +54,7 @@ impl<'a> Codes<'a> {
         match *self {
             Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[byte..], bits, order, values },
             Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[byte..], bits },
+            Self::Offset { bytes, bits } => Self::Offset { bytes: &bytes[byte..], bits },
             Self::Signed { codes } => Self::Signed { codes: &codes[byte..] },
             Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[byte..] },
             Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[byte..], values },

@@ -2,7 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::{Codes, KernelError, Matrix, matrix::check_length, threads};
+use crate::{
+    Codes, KernelError, Matrix,
+    matrix::{check_length, offset},
+    threads,
+};
 
 /// The gradients through the rounding of `x` to `w`, a matrix of codes by the scales that `w` has, of which `cotangent` is
 /// the gradient: of `x`, of each block's scale and, where `biases` are asked for, of its bias.
@@ -77,6 +81,7 @@ fn range(codes: &Codes<'_>) -> (f32, f32) {
     match *codes {
         Codes::Table { bits, values, .. } => of(&values[..1 << bits]),
         Codes::Unsigned { bits, .. } => (0.0, ((1u32 << bits) - 1) as f32),
+        Codes::Offset { bits, .. } => (-offset(bits), offset(bits) - 1.0),
         Codes::Signed { .. } => (-127.0, 127.0),
         Codes::E4m3 { .. } => (-448.0, 448.0),
         Codes::Bytes { values, .. } => of(values),

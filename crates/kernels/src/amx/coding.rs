@@ -6,7 +6,8 @@ use std::arch::x86_64::*;
 use super::{EXPONENTS, PIECES, STEP, TILE, Tile, WIDTH};
 use crate::{
     Codes, Order,
-    matrix::{INTEGERS, bytes},
+    integers::Kind,
+    matrix::{INTEGERS, OFFSETS, bytes},
 };
 
 /// Elements of a row that share a scale.
@@ -17,8 +18,8 @@ pub(super) const RUN: usize = 2 * STEP;
 pub(super) enum Coding<'a> {
     /// Four bits, in this order, by one table for each piece.
     Table { bytes: &'a [u8], high_first: bool, tables: [[u16; 2 * TILE]; PIECES], pieces: usize },
-    /// Bytes, signed or not.
-    Bytes { bytes: &'a [u8], signed: bool },
+    /// Bytes of this kind.
+    Bytes { bytes: &'a [u8], kind: Kind },
     /// They are such numbers.
     Bf16 { bytes: &'a [u8] },
 }
@@ -28,8 +29,10 @@ impl<'a> Coding<'a> {
         match codes {
             Codes::Table { bytes, bits: 4, order, values } => Self::table(bytes, order, values),
             Codes::Unsigned { bytes, bits: 4 } => Self::table(bytes, Order::LowFirst, &INTEGERS),
-            Codes::Unsigned { bytes, bits: 8 } => Some(Self::Bytes { bytes, signed: false }),
-            Codes::Signed { codes } => Some(Self::Bytes { bytes: bytes(codes), signed: true }),
+            Codes::Offset { bytes, bits: 4 } => Self::table(bytes, Order::LowFirst, &OFFSETS[4]),
+            Codes::Unsigned { bytes, bits: 8 } => Some(Self::Bytes { bytes, kind: Kind::Unsigned }),
+            Codes::Offset { bytes, bits: 8 } => Some(Self::Bytes { bytes, kind: Kind::Offset }),
+            Codes::Signed { codes } => Some(Self::Bytes { bytes: bytes(codes), kind: Kind::Signed }),
             Codes::Bf16 { codes } => Some(Self::Bf16 { bytes: bytes(codes) }),
             _ => None,
         }
@@ -96,14 +99,16 @@ impl<'a> Coding<'a> {
                     }
                 }
             }
-            Self::Bytes { bytes, signed } => {
+            Self::Bytes { bytes, kind } => {
+                // Offset binary is signed with its highest bit turned.
+                let turned = _mm512_set1_epi8(if *kind == Kind::Offset { i8::MIN } else { 0 });
                 for row in 0..rows {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let from = bytes.as_ptr().add((first + row) * k + run * RUN);
                         _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(WIDTH * k).cast());
-                        let words = _mm512_loadu_si512(from.cast());
-                        let (even, odd) = if *signed {
+                        let words = _mm512_xor_si512(_mm512_loadu_si512(from.cast()), turned);
+                        let (even, odd) = if *kind != Kind::Unsigned {
                             (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(words)), _mm512_srai_epi16::<8>(words))
                         } else {
                             (_mm512_and_si512(words, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(words))

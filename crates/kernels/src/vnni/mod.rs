@@ -303,7 +303,7 @@ impl Part<'_> {
                 unsafe { decode(words, count, table, *order == Order::HighFirst, panel) };
             }
             Integers::Bytes { .. } => {
-                let turned = u32::from_le_bytes([if self.codes.above(128) == 0 { 0 } else { SIGN }; 4]);
+                let turned = u32::from_le_bytes([if self.codes.is_turned(128) { SIGN } else { 0 }; 4]);
                 for (half, words) in words.iter().enumerate() {
                     let lines = panel.iter_mut().skip(half).step_by(2);
                     for (line, words) in lines.zip(words.as_chunks::<16>().0).take(count) {

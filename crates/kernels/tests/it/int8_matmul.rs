@@ -47,7 +47,12 @@ impl Parts {
     fn integers(&self) -> Vec<Codes<'_>> {
         let unsigned =
             |bits: u32| Codes::Unsigned { bytes: &self.bytes[..(self.n * self.k * bits as usize).div_ceil(8)], bits };
-        std::iter::once(Codes::Signed { codes: &self.signed }).chain([4, 8].map(unsigned)).collect()
+        let offset = |codes| match codes {
+            Codes::Unsigned { bytes, bits } => Codes::Offset { bytes, bits },
+            other => other,
+        };
+        let both = [4, 8].map(unsigned).into_iter().flat_map(|codes| [codes, offset(codes)]);
+        std::iter::once(Codes::Signed { codes: &self.signed }).chain(both).collect()
     }
 
     fn matrix<'a>(&'a self, codes: Codes<'a>) -> Matrix<'a> {
@@ -71,6 +76,10 @@ impl Parts {
 fn integers(codes: &Codes, elements: usize) -> (Vec<i64>, f64) {
     match *codes {
         Codes::Signed { codes } => (codes.iter().map(|code| i64::from(*code)).collect(), 1.0),
+        Codes::Offset { bytes, bits } => {
+            let (codes, unit) = integers(&Codes::Unsigned { bytes, bits }, elements);
+            (codes.into_iter().map(|code| code - (1 << (bits - 1))).collect(), unit)
+        }
         Codes::Unsigned { bytes, bits } => {
             let bit = |at: usize| i64::from(bytes[at / 8] >> (at % 8) & 1);
             let code = |e: usize| (0..bits as usize).map(|i| bit(e * bits as usize + i) << i).sum();
@@ -163,6 +172,7 @@ fn check(x: &[f32], m: usize, matrix: &Matrix) {
     let codes = match matrix.codes {
         Codes::Table { .. } => "a table".to_owned(),
         Codes::Unsigned { bits, .. } => format!("{bits} unsigned bits"),
+        Codes::Offset { bits, .. } => format!("{bits} bits in offset binary"),
         _ => "signed bytes".to_owned(),
     };
     let what = format!("{codes}, biases: {}, {n} {k} {block} {m}", matrix.biases.is_some());
@@ -370,7 +380,7 @@ fn what_is_not_taken_is_named() {
     assert!(message(&biased, Orientation::Transposed).contains("do not take biases of a table\n"));
     let values = &nf4::CODEBOOK;
     for (codes, what) in [
-        (Codes::Unsigned { bytes: &parts.bytes[..48], bits: 3 }, "unsigned codes of other than 4 or 8 bits"),
+        (Codes::Unsigned { bytes: &parts.bytes[..48], bits: 3 }, "integers of other than 4 or 8 bits"),
         (
             Codes::Table {
                 bytes: &parts.bytes[..64],

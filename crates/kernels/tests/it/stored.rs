@@ -10,6 +10,7 @@ use crate::random::Random;
 pub(crate) enum Kind {
     Table(u32, Order),
     Unsigned(u32),
+    Offset(u32),
     Signed,
     E4m3,
     Bytes,
@@ -30,7 +31,7 @@ pub(crate) enum Scaling {
     One,
 }
 
-pub(crate) const KINDS: [Kind; 20] = [
+pub(crate) const KINDS: [Kind; 28] = [
     Kind::Table(4, Order::HighFirst),
     Kind::Table(4, Order::LowFirst),
     Kind::Table(2, Order::HighFirst),
@@ -46,6 +47,14 @@ pub(crate) const KINDS: [Kind; 20] = [
     Kind::Unsigned(6),
     Kind::Unsigned(7),
     Kind::Unsigned(8),
+    Kind::Offset(1),
+    Kind::Offset(2),
+    Kind::Offset(3),
+    Kind::Offset(4),
+    Kind::Offset(5),
+    Kind::Offset(6),
+    Kind::Offset(7),
+    Kind::Offset(8),
     Kind::Signed,
     Kind::E4m3,
     Kind::Bytes,
@@ -167,7 +176,7 @@ impl Stored {
     pub(crate) fn new(kind: Kind, scaling: Scaling, biased: bool, block: usize, n: usize, k: usize) -> Self {
         let mut random = Random::new((n * 31 + k * 7).wrapping_add(block) as u64);
         let bits = match kind {
-            Kind::Table(bits, _) | Kind::Unsigned(bits) => bits,
+            Kind::Table(bits, _) | Kind::Unsigned(bits) | Kind::Offset(bits) => bits,
             Kind::Signed | Kind::E4m3 | Kind::Bytes => 8,
             Kind::F16 | Kind::Bf16 => 16,
         };
@@ -210,6 +219,7 @@ impl Stored {
         let codes = match self.kind {
             Kind::Table(bits, order) => Codes::Table { bytes: &self.bytes, bits, order, values: self.table() },
             Kind::Unsigned(bits) => Codes::Unsigned { bytes: &self.bytes, bits },
+            Kind::Offset(bits) => Codes::Offset { bytes: &self.bytes, bits },
             Kind::Signed => Codes::Signed { codes: &self.signed },
             Kind::E4m3 => Codes::E4m3 { bytes: &self.bytes },
             Kind::Bytes => Codes::Bytes { bytes: &self.bytes, values: &EIGHTHS },
@@ -235,6 +245,7 @@ impl Stored {
         let code = match self.kind {
             Kind::Table(..) => self.table()[usize::from(self.codes[at])],
             Kind::Unsigned(_) => f32::from(self.codes[at]),
+            Kind::Offset(bits) => f32::from(self.codes[at]) - (1_u32 << (bits - 1)) as f32,
             Kind::Signed => f32::from(self.codes[at] as i8),
             Kind::E4m3 => e4m3(self.codes[at] as u8),
             Kind::Bytes => EIGHTHS[usize::from(self.codes[at])],
