@@ -71,10 +71,22 @@ impl Trained {
     }
 }
 
-const PATTERNS: &[&str] = &["*", "*.weight", "up.*", "down.weight", "embedding.weight", "head.weight", "up.bias", "no.*"];
+const PATTERNS: &[&str] =
+    &["*", "*.weight", "up.*", "down.weight", "embedding.weight", "head.weight", "up.bias", "no.*"];
 const FORMATS: &[&str] = &[
-    "nf4:64", "nf4:32+double", "affine:4:64", "affine:8:32", "affine:2:64", "int8:64", "fp4:64", "mxfp4", "nvfp4", "binary:64", "bf16",
-    "nf4:100", "f4",
+    "nf4:64",
+    "nf4:32+double",
+    "affine:4:64",
+    "affine:8:32",
+    "affine:2:64",
+    "int8:64",
+    "fp4:64",
+    "mxfp4",
+    "nvfp4",
+    "binary:64",
+    "bf16",
+    "nf4:100",
+    "f4",
 ];
 
 fn trained() -> impl Strategy<Value = Trained> {
@@ -183,7 +195,13 @@ impl Life {
         let y = never(self.output())?;
         let expected = never(self.mirrored())?;
         let far = never(distance(&y, &expected))?;
-        let most = if self.rounds { 0.1 } else if self.half { 0.05 } else { 1e-4 };
+        let most = if self.rounds {
+            0.1
+        } else if self.half {
+            0.05
+        } else {
+            1e-4
+        };
         holds(far <= most, format!("{far} from a dense model"))
     }
 
@@ -296,7 +314,8 @@ impl Life {
                     Err(_) => vec![4, 4],
                 };
                 let shape = if *good { shape } else { vec![3, 5] };
-                let array = never(random::normal::<f32>(&shape, None, 0.1, &random::key(5).unwrap()).map_err(Into::into))?;
+                let array =
+                    never(random::normal::<f32>(&shape, None, 0.1, &random::key(5).unwrap()).map_err(Into::into))?;
                 let set = self.model.set(path, array);
                 holds(*good || set.is_err(), "a parameter took another shape")?;
                 set
@@ -412,9 +431,10 @@ impl Life {
                 Ok(())
             }
             Verb::Compile => {
-                let mut step = compile_with_state(CompileOptions::default(), |model: &mut Model<Net>, tokens: Array| {
-                    model.forward(&tokens)
-                });
+                let mut step =
+                    compile_with_state(CompileOptions::default(), |model: &mut Model<Net>, tokens: Array| {
+                        model.forward(&tokens)
+                    });
                 let mut model = self.model.clone();
                 for _ in 0..2 {
                     let compiled = never(step.call(&mut model, &tokens()).and_then(|y| y.dense()))?;

@@ -28,6 +28,7 @@ mod of_value;
 pub(crate) mod options;
 pub(crate) mod pieces;
 mod rotation;
+pub(crate) mod symmetric;
 pub(crate) mod ternary;
 pub(crate) mod text;
 pub(crate) mod trained_scales;
@@ -57,6 +58,7 @@ pub use of_value::of_value;
 pub use options::Granularity;
 pub use pieces::Pieces;
 pub use rotation::Rotation;
+pub use symmetric::Symmetric;
 pub use ternary::Ternary;
 #[doc(hidden)]
 pub use text::{__private, deserialized, read};

@@ -2,7 +2,7 @@
 //!
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
 //! [`DynamicArray`], [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
-//! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
+//! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`SymmetricArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
 //! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products, rows, and the structural
 //! ops that slice, concatenate or scale codes and scales without quantizing again. [`ste()`] wraps any of them so that gradients
 //! pass straight through to a float master. Adapters such as [`Lora`] are the family [`Adapter`]. The folder `families` has what
@@ -55,6 +55,7 @@ pub use format::mxfp4::Mxfp4Array;
 pub use format::mxfp8::Mxfp8Array;
 pub use format::nf4::Nf4Array;
 pub use format::nvfp4::Nvfp4Array;
+pub use format::symmetric::SymmetricArray;
 pub use format::ternary::TernaryArray;
 pub use packed::array::PackedArray;
 pub use packed::batched::Batched;

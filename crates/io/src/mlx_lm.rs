@@ -7,6 +7,7 @@
 mod config;
 mod k_quant;
 mod mode;
+mod symmetric;
 
 use std::borrow::Borrow;
 use std::path::Path;
@@ -21,6 +22,7 @@ use tacit_nn::Parameters;
 pub use config::Config;
 pub(crate) use k_quant::affine_of_k_quant;
 pub(crate) use mode::Mode;
+pub(crate) use symmetric::affine_of_symmetric;
 
 use crate::hugging_face::cannot_hold;
 use crate::remaining::Remaining;

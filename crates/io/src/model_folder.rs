@@ -247,7 +247,7 @@ impl Library {
     /// name.
     ///
     /// What is made dense has the values that it stands for, and the [policy](tacit_core::Policy) is asked for it. For mlx-lm K-quants
-    /// of 4 and 5 bits keep their codes, as affine arrays.
+    /// of 4 and 5 bits and symmetric arrays keep their codes, as affine arrays.
     ///
     /// # Errors
     ///
@@ -259,7 +259,8 @@ impl Library {
             Self::MlxLm => {
                 let (mut held, mut others) = (Parameters::new(), Parameters::new());
                 for (path, value) in layout::as_mlx_lm(file.as_ref(), parameters)? {
-                    let value = mlx_lm::affine_of_k_quant(&value).unwrap_or(Ok(value))?;
+                    let affine = mlx_lm::affine_of_k_quant(&value).or_else(|| mlx_lm::affine_of_symmetric(&value));
+                    let value = affine.unwrap_or(Ok(value))?;
                     let is_held = !value.is_implicit() || mlx_lm::holds(&path, &value);
                     if is_held { &mut held } else { &mut others }.insert(path, value);
                 }

@@ -44,6 +44,7 @@ impl Layout {
             &Coding::Table { bits, order, ref values } => Codes::Table { bytes: codes.bytes(), bits, order, values },
             Coding::Bytes { values } => Codes::Bytes { bytes: codes.bytes(), values },
             &Coding::Unsigned { bits } => Codes::Unsigned { bytes: codes.bytes(), bits },
+            &Coding::Offset { bits } => Codes::Offset { bytes: codes.bytes(), bits },
             Coding::Signed => Codes::Signed { codes: codes.elements()? },
             Coding::E4m3 => Codes::E4m3 { bytes: codes.bytes() },
             Coding::F16 => Codes::F16 { codes: codes.elements::<u16>()?.reinterpret_cast() },
@@ -138,6 +139,10 @@ impl Layout {
             }
             Coding::Bytes { values } => looked_up(values, &flat),
             Coding::Unsigned { bits } => stream(&flat, bits)?.as_dtype(Dtype::Float32),
+            Coding::Offset { bits } => {
+                let offset = Array::from_f32((1_u32 << (bits - 1)) as f32);
+                stream(&flat, bits)?.as_dtype(Dtype::Float32)?.subtract(offset)
+            }
             Coding::Signed => flat.as_dtype(Dtype::Float32),
             Coding::E4m3 => looked_up(&*E4M3, &flat.view_dtype(Dtype::Uint8)?),
             Coding::F16 => flat.view_dtype(Dtype::Float16)?.as_dtype(Dtype::Float32),

@@ -18,10 +18,17 @@ pub(super) fn product(
         return of_halves(x, layout, children, orientation, dtype);
     }
     let (Some(mode), [codes, scales, more @ ..]) = (mode(layout), children) else { return Ok(None) };
-    let (biases, factor) = match (mode, more) {
-        (Mode::Affine, [biases]) => (Some(biases), None),
-        (Mode::Nvfp4, [factor]) => (None, Some(factor)),
-        (Mode::Mxfp4 | Mode::Mxfp8 | Mode::Nvfp4, []) => (None, None),
+    let wide;
+    let (scales, biases, factor) = match (mode, more) {
+        (Mode::Affine, [biases]) => (scales, Some(biases), None),
+        (Mode::Affine, []) => {
+            // MLX has no symmetric format. In `f32` biases are exact.
+            let widened = scales.as_dtype(Dtype::Float32)?;
+            wide = [widened.clone(), widened.multiply(layout.scheme.center())?];
+            (&wide[0], Some(&wide[1]), None)
+        }
+        (Mode::Nvfp4, [factor]) => (scales, None, Some(factor)),
+        (Mode::Mxfp4 | Mode::Mxfp8 | Mode::Nvfp4, []) => (scales, None, None),
         _ => return Ok(None),
     };
     let by_rows = |part: &Array| part.reshape(&[layout.n as i32, (part.size() / layout.n) as i32]);
@@ -67,7 +74,8 @@ fn mode(layout: Layout) -> Option<Mode> {
     }
     let e2m1 = |order, values: &[f32; 16]| order == Order::LowFirst && values.iter().eq(E2M1.iter());
     match (scheme.coding, scheme.scaling, block) {
-        (Coding::Unsigned { bits: 2 | 3 | 4 | 5 | 6 | 8 }, Scaling::Float, 32 | 64 | 128) => Some(Mode::Affine),
+        (Coding::Unsigned { bits: 2 | 3 | 4 | 5 | 6 | 8 }, Scaling::Float, 32 | 64 | 128)
+        | (Coding::Offset { bits: 2 | 3 | 4 | 8 }, Scaling::Float, 32 | 64 | 128) => Some(Mode::Affine),
         (Coding::Table { bits: 4, order, values }, Scaling::E8m0, 32) if e2m1(order, &values) => Some(Mode::Mxfp4),
         (Coding::Table { bits: 4, order, values }, Scaling::E4m3, 16) if e2m1(order, &values) => Some(Mode::Nvfp4),
         (Coding::E4m3, Scaling::E8m0, 32) => Some(Mode::Mxfp8),

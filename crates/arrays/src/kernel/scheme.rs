@@ -83,6 +83,11 @@ pub enum Coding {
         /// Bits of a code.
         bits: u32,
     },
+    /// Itself less `2^(bits - 1)`, as one stream of bits: offset binary.
+    Offset {
+        /// Bits of a code.
+        bits: u32,
+    },
     /// Itself, signed.
     Signed,
     /// OCP's E4M3.
@@ -217,7 +222,7 @@ impl Scheme {
     /// finite values that is rounded to such.
     pub(crate) const fn takes_int8_activations(&self) -> bool {
         let codes = match self.coding {
-            Coding::Signed | Coding::Unsigned { bits: 4 | 8 } => true,
+            Coding::Signed | Coding::Unsigned { bits: 4 | 8 } | Coding::Offset { bits: 4 | 8 } => true,
             Coding::Table { bits: 4, ref values, .. } => !self.biased && are_finite(values),
             _ => false,
         };
@@ -228,7 +233,7 @@ impl Scheme {
     #[must_use]
     pub const fn bits(&self) -> usize {
         match self.coding {
-            Coding::Table { bits, .. } | Coding::Unsigned { bits } => bits as usize,
+            Coding::Table { bits, .. } | Coding::Unsigned { bits } | Coding::Offset { bits } => bits as usize,
             Coding::Bytes { .. } | Coding::Signed | Coding::E4m3 => 8,
             Coding::F16 | Coding::Bf16 => 16,
         }
@@ -299,6 +304,7 @@ impl Scheme {
             Coding::Table { bits, values, .. } => Some(&values[..1 << bits]),
             Coding::Bytes { values } => Some(&values[..]),
             Coding::E4m3 => Some(&E4M3[..]),
+            Coding::Offset { bits } => Some(&OFFSETS[*bits as usize % 9][..1 << bits.min(&8)]),
             Coding::Unsigned { .. } | Coding::Signed | Coding::F16 | Coding::Bf16 => None,
         }
     }
@@ -331,7 +337,9 @@ impl Scheme {
             Encoding::Mxfp4(rule) | Encoding::Mxfp8(rule) => Param::Str(format!("{rule:?}")),
             _ => Param::None,
         };
-        let table = if self.encoding == Encoding::Nearest { self.table() } else { None };
+        let is_offset = matches!(self.coding, Coding::Offset { .. });
+        let rule = if is_offset { Param::Str("offset".to_owned()) } else { rule };
+        let table = if self.encoding == Encoding::Nearest && !is_offset { self.table() } else { None };
         let table = table
             .map_or(Param::None, |values| Param::Ints(values.iter().map(|value| i64::from(value.to_bits())).collect()));
         [("bits", Param::Int(self.bits() as i64)), ("rule", rule), ("table", table)]
@@ -362,5 +370,10 @@ impl Scheme {
         Array::from_f32(-((1_u32 << (self.bits() - 1)) as f32))
     }
 }
+
+/// The integers of codes in offset binary, by the number of bits.
+static OFFSETS: LazyLock<[[f32; 256]; 9]> = LazyLock::new(|| {
+    std::array::from_fn(|bits| std::array::from_fn(|code| code as f32 - ((1_u32 << bits) / 2) as f32))
+});
 
 pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));

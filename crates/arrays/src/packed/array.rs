@@ -8,7 +8,7 @@ use crate::families::cut::Cut;
 use crate::families::linear::Linear;
 use crate::families::packed::{Packed, Stored};
 use crate::format::declaration::Format;
-use crate::kernel::{Nested, Scaling, Scheme};
+use crate::kernel::{Coding, Nested, Scaling, Scheme};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::read::dense;
 use crate::packed::units::integers;
@@ -141,8 +141,8 @@ impl<F: Format> PackedArray<F> {
     /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
     /// and by 1e-2 at worst. The backward pass, products `x W` and those of a stack of matrices stay in floats.
     ///
-    /// [`Affine`](crate::format::Affine) has such products with 4 and 8 bits, and [`KQuant`](crate::format::KQuant) with 4, so
-    /// that `Q4_0`, `Q4_1`, `Q8_0` and `Q4_K` of a GGUF file have them.
+    /// [`Affine`](crate::format::Affine) and [`Symmetric`](crate::format::Symmetric) have such products with 4 and 8 bits, and
+    /// [`KQuant`](crate::format::KQuant) with 4, so that `Q4_0`, `Q4_1`, `Q8_0` and `Q4_K` of a GGUF file have them.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -206,11 +206,12 @@ fn divides(found: Option<Nested>, own: Option<Nested>) -> bool {
     }
 }
 
-/// The dtype that scales have: that of the array, or a wider one after a product with a float, where it has biases.
+/// The dtype that scales have: `f32`; where there are biases that of the array, or a wider one after a product with a float; of
+/// symmetric integers any float type.
 fn scale_dtype(scheme: &Scheme, found: Dtype, own: Dtype) -> Dtype {
     match scheme.scaling {
         Scaling::E8m0 | Scaling::E4m3 => Dtype::Uint8,
-        _ if !scheme.biased => Dtype::Float32,
+        _ if !scheme.biased && !matches!(scheme.coding, Coding::Offset { .. }) => Dtype::Float32,
         _ if found.is_float() && found != Dtype::Float64 => found,
         _ => own,
     }
@@ -259,7 +260,7 @@ impl<F: Format> Materialize for PackedArray<F> {
         if self.int8_activations && !scheme.takes_int8_activations() {
             return Err(Error::invalid(
                 format!("{label} has no products with activations in 8 bits"),
-                "leave `int8_activations` out, or use nf4, fp4, int8, affine of 4 or 8 bits, or k:4",
+                "leave `int8_activations` out, or use nf4, fp4, int8, affine or symmetric of 4 or 8 bits, or k:4",
             ));
         }
         let nested = self.nested(scheme.nested);

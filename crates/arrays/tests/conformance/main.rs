@@ -7,11 +7,11 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Granularity, KQuant, Nf4};
+use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Granularity, KQuant, Nf4, Symmetric};
 use tacit_arrays::{
     ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, DynamicArray, E4m3Array,
     E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    Prepared, ScaleRule, TernaryArray, ste,
+    Prepared, ScaleRule, SymmetricArray, TernaryArray, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -32,6 +32,8 @@ conformance! {
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
     affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
     affine_8: |x| AffineArray::quantize(x, Affine { bits: 8, group: 32 }), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
+    symmetric_4: |x| SymmetricArray::quantize(x, Symmetric { bits: 4, group: 32 }), within(0.14), exact_zero(), refuses_non_finite(), overflows();
+    symmetric_8: |x| SymmetricArray::quantize(x, Symmetric { bits: 8, group: 32 }), within(0.009), exact_zero(), refuses_non_finite(), overflows();
     int8: |x| Int8Array::quantize(x, 32), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     int8_columns: |x| Int8Array::quantize(x, Granularity::Column), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();

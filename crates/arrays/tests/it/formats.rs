@@ -13,13 +13,16 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 34] = [
+const TEXTS: [&str; 37] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
     "fp4:64:double",
     "affine:4:64",
     "affine:3:32",
+    "symmetric:2:64",
+    "symmetric:3:32",
+    "symmetric:8:128",
     "int8",
     "int8:columns",
     "int8:16",
@@ -90,7 +93,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options
@@ -150,6 +153,8 @@ fn zeros_and_the_smallest_numbers_are_stored() {
         ("nf4:64", 0.16),
         ("fp4:64", 0.17),
         ("affine:4:32", 0.08),
+        ("symmetric:4:32", 0.13),
+        ("symmetric:8:32", 0.009),
         ("int8", 0.005),
         ("mxfp4", 0.26),
         ("mxfp8", 0.07),
@@ -186,6 +191,8 @@ fn zeros_and_the_smallest_numbers_are_stored() {
                         "e5m2:32" => 6e-34,
                         // Here it is 448.
                         "e4m3:32" => 5e-36,
+                        // 128.
+                        "symmetric:8:32" => 1.3e-36,
                         _ if text.starts_with("affine") || text.starts_with('k') => 1e-6,
                         _ => 1e-37,
                     };

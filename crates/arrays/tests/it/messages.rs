@@ -300,12 +300,12 @@ fn activations_in_8_bits_with_codes_of_other_bits() {
         affine.and_then(AffineArray::with_int8_activations),
         expect![[r#"
         affine:3:64 has no products with activations in 8 bits
-        help: leave `int8_activations` out, or use nf4, fp4, int8, affine of 4 or 8 bits, or k:4"#]],
+        help: leave `int8_activations` out, or use nf4, fp4, int8, affine or symmetric of 4 or 8 bits, or k:4"#]],
     );
     check(
         KQuantArray::quantize(&x, KQuant { bits: 6 }).and_then(KQuantArray::with_int8_activations),
         expect![[r#"
         k:6 has no products with activations in 8 bits
-        help: leave `int8_activations` out, or use nf4, fp4, int8, affine of 4 or 8 bits, or k:4"#]],
+        help: leave `int8_activations` out, or use nf4, fp4, int8, affine or symmetric of 4 or 8 bits, or k:4"#]],
     );
 }

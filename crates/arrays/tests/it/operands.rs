@@ -1,10 +1,10 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_arrays::format::{Affine, Bf16, Dynamic, F16, Fp4, Granularity, Nf4, Nvfp4};
+use tacit_arrays::format::{Affine, Bf16, Dynamic, F16, Fp4, Granularity, Nf4, Nvfp4, Symmetric};
 use tacit_arrays::{
     AffineArray, Bf16Array, BinaryArray, DynamicArray, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array,
-    Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule, TernaryArray,
+    Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule, SymmetricArray, TernaryArray,
 };
 use tacit_conformance::oracle::Oracle;
 use tacit_core::{Result, Value};
@@ -77,13 +77,15 @@ const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Val
 }
 
 /// Every packed type, with and without its options.
-pub(crate) const FORMATS: [Format; 20] = [
+pub(crate) const FORMATS: [Format; 22] = [
     format("nf4", Scales::Floats, |x| Ok(Nf4Array::quantize(x, 32)?.into())),
     format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize(x, Nf4 { block: 64, double: true })?.into())),
     format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
     format("fp4", Scales::Nested, |x| Ok(Fp4Array::quantize(x, Fp4 { block: 64, double: true })?.into())),
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 4, group: 32 })?.into())),
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 3, group: 32 })?.into())),
+    format("symmetric", Scales::Floats, |x| Ok(SymmetricArray::quantize(x, Symmetric { bits: 4, group: 32 })?.into())),
+    format("symmetric", Scales::Floats, |x| Ok(SymmetricArray::quantize(x, Symmetric { bits: 8, group: 32 })?.into())),
     format("int8", Scales::Rows, |x| Ok(Int8Array::quantize(x, Granularity::Row)?.into())),
     format("int8", Scales::Floats, |x| Ok(Int8Array::quantize(x, 32)?.into())),
     format("mxfp4", Scales::Fixed, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),

@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 30] = [
+pub(crate) const TEXTS: [&str; 32] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -27,6 +27,8 @@ pub(crate) const TEXTS: [&str; 30] = [
     "affine:4:64",
     "affine:2:32",
     "affine:3:32",
+    "symmetric:4:32",
+    "symmetric:8:64",
     "int8",
     "int8:columns",
     "int8:16",

@@ -6,8 +6,8 @@
 use half::f16;
 use mlx_rs::Dtype;
 use rayon::prelude::*;
-use tacit_arrays::format::{Affine, Codebook, Granularity, KQuant, Mxfp4, Parts};
-use tacit_arrays::{AffineArray, CodebookArray, Int8Array, KQuantArray, Mxfp4Array};
+use tacit_arrays::format::{Affine, Codebook, Granularity, KQuant, Mxfp4, Parts, Symmetric};
+use tacit_arrays::{AffineArray, CodebookArray, Int8Array, KQuantArray, Mxfp4Array, SymmetricArray};
 use tacit_core::{Aval, Result, Value};
 
 use super::blocks::{Block, Form, Reader};
@@ -21,6 +21,7 @@ pub(super) fn array(kind: GgufType, reader: Reader, aval: Aval, rows: Rows) -> R
     let blocks = Blocks { kind, reader, rows, aval };
     Ok(match reader.form {
         Form::Affine => affine(blocks)?.into(),
+        Form::Symmetric => symmetric(blocks)?.into(),
         Form::KQuant => k_quant(blocks)?.into(),
         Form::Table { values, scales } => table(blocks, values, scales)?.into(),
         Form::Mxfp4 => mxfp4(blocks)?.into(),
@@ -151,6 +152,9 @@ fn split<'b, const N: usize>(rest: &mut [&'b mut [u8]; N], counts: [usize; N]) -
     })
 }
 
+/// Elements that share a scale where there are no super-blocks.
+const GROUP: i32 = 32;
+
 /// Scales and biases are in half precision where it holds all of them, and otherwise in `f32`.
 fn affine(blocks: Blocks) -> Result<AffineArray> {
     if blocks.in_halves() {
@@ -161,7 +165,6 @@ fn affine(blocks: Blocks) -> Result<AffineArray> {
 }
 
 fn affine_in<const W: usize>(blocks: Blocks, dtype: Dtype, number: fn(f32) -> [u8; W]) -> Result<AffineArray> {
-    const GROUP: i32 = 32;
     let (aval, bits) = (blocks.aval.clone(), blocks.reader.bits);
     let groups = blocks.along(|width| width / GROUP, dtype);
     let [codes, scales, biases] = filled([blocks.words(), groups.clone(), groups], move |buffers| {
@@ -173,6 +176,18 @@ fn affine_in<const W: usize>(blocks: Blocks, dtype: Dtype, number: fn(f32) -> [u
     })?;
     let parts = Parts { biases: Some(biases), ..Parts::new(codes, scales) };
     AffineArray::from_parts(parts, Affine { bits, group: GROUP as usize }, aval)
+}
+
+fn symmetric(blocks: Blocks) -> Result<SymmetricArray> {
+    let (aval, bits) = (blocks.aval.clone(), blocks.reader.bits);
+    let groups = blocks.along(|width| width / GROUP, Dtype::Float16);
+    let [codes, scales] = filled([blocks.words(), groups], move |buffers| {
+        blocks.decode(buffers, |block, [codes, scale]| {
+            blocks.put_codes(block, codes);
+            scale.copy_from_slice(&f16::from_f32(block.scale).to_le_bytes());
+        });
+    })?;
+    SymmetricArray::from_parts(Parts::new(codes, scales), Symmetric { bits, group: GROUP as usize }, aval)
 }
 
 /// The integers of the scales, and behind them those of the biases.

@@ -37,6 +37,8 @@ pub(super) struct Reader {
 pub(super) enum Form {
     /// `code * scale + bias` in groups of 32.
     Affine,
+    /// `(code - 2^(bits - 1)) * scale` in groups of 32.
+    Symmetric,
     /// Groups whose scales are integers times that of their super-block.
     KQuant,
     /// Values of a table, with so many scales a block of the type.
@@ -55,11 +57,11 @@ pub(super) const TERNARY: [f32; 4] = [-1.0, 0.0, 1.0, 2.0];
 /// The reader of the type of this name, if there is one.
 pub(super) fn reader(name: &str) -> Option<Reader> {
     let (bits, form, read): (_, _, fn(&[u8], &mut Block)) = match name {
-        "Q4_0" => (4, Form::Affine, q4_0),
+        "Q4_0" => (4, Form::Symmetric, q4_0),
         "Q4_1" => (4, Form::Affine, q4_1),
         "Q5_0" => (5, Form::Affine, q5_0),
         "Q5_1" => (5, Form::Affine, q5_1),
-        "Q8_0" => (8, Form::Affine, q8_0),
+        "Q8_0" => (8, Form::Symmetric, q8_0),
         "Q2_K" => (2, Form::KQuant, q2_k),
         "Q3_K" => (3, Form::KQuant, q3_k),
         "Q4_K" => (4, Form::KQuant, q4_k),

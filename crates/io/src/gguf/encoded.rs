@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use tacit_arrays::format::{PackedArray, Pieces};
 use tacit_arrays::{
     AffineArray, Bf16Array, CodebookArray, F16Array, Int8Array, KQuantArray, Mxfp4Array, Packed, Stacked,
+    SymmetricArray,
 };
 use tacit_bridge::{forget_bytes, with_bytes};
 use tacit_core::{Error, Result, Value};
@@ -134,6 +135,8 @@ impl Blocks {
     fn of(value: &Value) -> Found {
         if let Some(array) = value.downcast::<AffineArray>() {
             affine(array)
+        } else if let Some(array) = value.downcast::<SymmetricArray>() {
+            symmetric(array)
         } else if let Some(array) = value.downcast::<KQuantArray>() {
             k_quant(array)
         } else if let Some(array) = value.downcast::<CodebookArray>() {
@@ -192,15 +195,16 @@ fn is_half(number: f32) -> bool {
 
 type Found = Result<Option<(&'static str, Blocks)>>;
 
-/// Groups of 32, or larger ones, whose numbers are those of each 32.
+/// The numbers of groups of 32, of those of such groups or larger ones.
+fn each(numbers: &Array, group: usize) -> Result<Vec<f32>> {
+    let numbers = floats(&numbers.as_dtype(Dtype::Float32)?)?;
+    Ok(numbers.into_iter().flat_map(|number| std::iter::repeat_n(number, group / 32)).collect())
+}
+
 fn affine(array: &AffineArray) -> Found {
     let format = *array.format();
     let (Some(scales), Some(biases)) = (array.scales(), array.biases()) else { return Ok(None) };
-    let each = |numbers: &Array| -> Result<Vec<f32>> {
-        let numbers = floats(&numbers.as_dtype(Dtype::Float32)?)?;
-        Ok(numbers.into_iter().flat_map(|number| std::iter::repeat_n(number, format.group / 32)).collect())
-    };
-    let (scale, bias) = (each(&scales.dense()?)?, each(biases)?);
+    let (scale, bias) = (each(&scales.dense()?, format.group)?, each(biases, format.group)?);
     let middle = -((1_u32 << (format.bits - 1)) as f32);
     // A zero may have either sign.
     let centered = scale.iter().zip(&bias).all(|(scale, bias)| (bias - middle * scale).abs() <= 0.0);
@@ -214,6 +218,19 @@ fn affine(array: &AffineArray) -> Found {
     };
     let fits = scale.iter().all(|&scale| is_half(scale)) && (centered || bias.iter().all(|&bias| is_half(bias)));
     Ok(fits.then(|| (name, Blocks { scale, bias, ..Blocks::new(array, format.bits) })))
+}
+
+fn symmetric(array: &SymmetricArray) -> Found {
+    let format = *array.format();
+    let Some(scales) = array.scales() else { return Ok(None) };
+    let name = match format.bits {
+        4 => "Q4_0",
+        8 => "Q8_0",
+        _ => return Ok(None),
+    };
+    let scale = each(&scales.dense()?, format.group)?;
+    let fits = scale.iter().all(|&scale| is_half(scale));
+    Ok(fits.then(|| (name, Blocks { scale, ..Blocks::new(array, format.bits) })))
 }
 
 fn k_quant(array: &KQuantArray) -> Found {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Policy, Value, implicit};
-use tacit_io::{Gguf, GgufValue, Tensors, load, save};
+use tacit_io::{Gguf, GgufValue, Library, Tensors, load, save};
 use tacit_nn::Parameters;
 
 use crate::scratch::Scratch;
@@ -91,27 +91,41 @@ fn the_bits_of_an_element_as_they_are_held() {
         MXFP4   4.25 bits, 4.25 in the file, Mxfp4(f32[3,64])
         Q2_K    3.25 bits, 2.625 in the file, KQuant(f32[2,256])
         Q3_K    3.625 bits, 3.4375 in the file, KQuant(f32[2,256])
-        Q4_0    5 bits, 4.5 in the file, Affine(f32[3,64])
+        Q4_0    4.5 bits, 4.5 in the file, Symmetric(f32[3,64])
         Q4_1    5 bits, 5 in the file, Affine(f32[3,64])
         Q4_K    4.75 bits, 4.5 in the file, KQuant(f32[2,256])
         Q5_0    6 bits, 5.5 in the file, Affine(f32[3,64])
         Q5_1    6 bits, 6 in the file, Affine(f32[3,64])
         Q5_K    5.75 bits, 5.5 in the file, KQuant(f32[2,256])
         Q6_K    6.625 bits, 6.5625 in the file, KQuant(f32[2,256])
-        Q8_0    9 bits, 8.5 in the file, Affine(f32[3,64])
+        Q8_0    8.5 bits, 8.5 in the file, Symmetric(f32[3,64])
         TQ1_0   2.125 bits, 1.6875 in the file, Codebook(f32[2,256])
         TQ2_0   2.125 bits, 2.0625 in the file, Codebook(f32[2,256])
     "#]]
     .assert_eq(&table.collect::<String>());
 }
 
+/// For mlx-lm, whose format has biases, symmetric codes are affine ones; biases that no half holds are in `f32`.
 #[test]
-fn biases_that_no_half_holds_are_kept_in_f32() {
+fn symmetric_codes_are_written_with_biases() {
     let file = types();
-    for (name, dtype) in [("Q8_0", Dtype::Float16), ("Q8_0.large", Dtype::Float32), ("Q4_1.large", Dtype::Float16)] {
+    for (name, dtype) in [
+        ("Q4_0", Dtype::Float16),
+        ("Q8_0", Dtype::Float16),
+        ("Q8_0.large", Dtype::Float32),
+        ("Q4_1.large", Dtype::Float16),
+    ] {
         let value = file.get(name).expect("reads");
-        let array = value.downcast::<tacit_arrays::AffineArray>().expect("is affine");
+        let path = format!("{name}.weight");
+        let parameters = Parameters::from([(path.clone(), value.clone())]);
+        let held = Library::MlxLm.holdable("model.gguf", parameters).expect("has a format for it");
+        let array = held[&path].downcast::<tacit_arrays::AffineArray>().expect("is affine");
         assert_eq!(array.biases().expect("has biases").dtype(), dtype, "{name}");
+        let _allow = Policy::Allow.scope();
+        assert!(
+            held[&path].dense().expect("dense").eq_exact(value.dense().expect("dense")).expect("compares"),
+            "{name}"
+        );
     }
 }
 

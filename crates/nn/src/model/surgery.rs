@@ -68,7 +68,9 @@ impl<M: ModuleParameters> Model<M> {
             if let Some(quantized) = quantized {
                 made.insert(path.clone(), quantized);
                 (waiting, quantizes) = (waiting + value.nbytes(), true);
-            } else if rule.is_none() && report.rows.contains_key(&path) || value.is_implicit() && report.has_format(&path) {
+            } else if rule.is_none() && report.rows.contains_key(&path)
+                || value.is_implicit() && report.has_format(&path)
+            {
                 continue;
             }
             report.note(path, row);

@@ -68,9 +68,8 @@ fn never<T>(result: Result<T>) -> std::result::Result<T, String> {
 }
 
 fn joined(tokens: &[Tokens], axis: i32) -> Tokens {
-    let each = |of: fn(&Tokens) -> &Array| {
-        ops::concatenate(&tokens.iter().map(of).collect::<Vec<_>>(), axis).expect("joins")
-    };
+    let each =
+        |of: fn(&Tokens) -> &Array| ops::concatenate(&tokens.iter().map(of).collect::<Vec<_>>(), axis).expect("joins");
     (each(|t| &t.0), each(|t| &t.1), each(|t| &t.2))
 }
 
@@ -161,11 +160,15 @@ impl Life {
                     return self.unchanged(of);
                 }
                 let own: Vec<Vec<i32>> = lengths.iter().map(|&length| self.fresh(length)).collect();
-                let rows: Vec<Tokens> = own.iter().map(|ids| {
-                    let padding = self.fresh(long - ids.len() as i32);
-                    let all = if *right { [ids.clone(), padding].concat() } else { [padding, ids.clone()].concat() };
-                    self.of(&all)
-                }).collect();
+                let rows: Vec<Tokens> = own
+                    .iter()
+                    .map(|ids| {
+                        let padding = self.fresh(long - ids.len() as i32);
+                        let all =
+                            if *right { [ids.clone(), padding].concat() } else { [padding, ids.clone()].concat() };
+                        self.of(&all)
+                    })
+                    .collect();
                 let prompt = joined(&rows, 0);
                 let mut made = Vec::new();
                 let each = (long / pieces).max(1);
@@ -221,7 +224,11 @@ impl Life {
                         }
                         let seen = [one.seen, other.seen].concat();
                         let merged = Batch { cache, seen, formats: one.formats };
-                        if count < 4 { self.batches.push(merged) } else { self.batches[of] = merged }
+                        if count < 4 {
+                            self.batches.push(merged)
+                        } else {
+                            self.batches[of] = merged
+                        }
                         let at = if count < 4 { count } else { of };
                         return self.unchanged(at);
                     }

@@ -9,7 +9,7 @@ use super::checks::{Checks, Within, avals};
 use super::source::Target;
 use super::tests::DTYPES;
 use super::{encode_by, quantize};
-use crate::format::{Affine, Binary, E4m3, F16, Format, Granularity, Int8, Nf4, Nvfp4, Ternary};
+use crate::format::{Affine, Binary, E4m3, F16, Format, Granularity, Int8, Nf4, Nvfp4, Symmetric, Ternary};
 use crate::kernel::encode_by::EncodeBy;
 use crate::kernel::quantize::Quantize;
 use crate::kernel::tests::{normal, schemes};
@@ -29,6 +29,7 @@ fn all_schemes() -> Vec<(Scheme, usize)> {
     }
     all.push((Nvfp4 { global: true }.scheme(), 16));
     all.push((Affine { bits: 5, group: 128 }.scheme(), 128));
+    all.extend([3, 8].map(|bits| (Symmetric { bits, group: 32 }.scheme(), 32)));
     all
 }
 

@@ -20,7 +20,7 @@ use super::emulator::{Compiled, Job, Program};
 use super::source::{Parts, Target};
 use super::{dequantize, encode_tests, gather_matmul, gather_rows, grouped_matmul, matmul, signature};
 use crate::format::mx::ScaleRule;
-use crate::format::{Affine, Bf16, Format, Granularity, Int8, Mxfp8, Nf4};
+use crate::format::{Affine, Bf16, Format, Granularity, Int8, Mxfp8, Nf4, Symmetric};
 use crate::kernel::dequantize::Dequantize;
 use crate::kernel::gather::GatherRows;
 use crate::kernel::gather_matmul::GatherMatmul;
@@ -154,6 +154,9 @@ fn all_cases() -> Vec<Case> {
     all.push(case(&Affine { bits: 4, group: 64 }, 264, 576));
     all.push(case(&Affine { bits: 3, group: 32 }, 264, 640));
     all.push(case(&Affine { bits: 6, group: 32 }, 130, 320));
+    all.push(case(&Symmetric { bits: 3, group: 32 }, 264, 640));
+    all.push(case(&Symmetric { bits: 4, group: 32 }, 264, 320));
+    all.push(case(&Symmetric { bits: 8, group: 32 }, 130, 320));
     all.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 130, 640));
     all
 }

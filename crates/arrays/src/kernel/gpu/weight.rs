@@ -255,6 +255,12 @@ impl Table {
             Coding::Bytes { values } => {
                 Self { values: Some(values.to_vec()), entries: 256, replicas: 4, ..plain("TABLE_CODES") }
             }
+            Coding::Offset { bits: 8 } => plain("OFFSET_CODES"),
+            Coding::Offset { bits } => {
+                let entries = 1 << bits;
+                let values = (0..entries).map(|code| code as f32 - (entries / 2) as f32).collect();
+                Self { values: Some(values), entries, replicas: 32, ..plain("TABLE_CODES") }
+            }
             Coding::E4m3 => Self { entries: 256, replicas: 4, ..plain("E4M3_CODES") },
             Coding::Unsigned { .. } => plain("UNSIGNED_CODES"),
             Coding::Signed => plain("SIGNED_CODES"),

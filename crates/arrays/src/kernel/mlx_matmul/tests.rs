@@ -12,7 +12,7 @@ use super::super::Layout;
 use super::super::matmul::{Matmul, matmul};
 use super::super::tests::{Case, case, cases, normal};
 use crate::format::mx::ScaleRule;
-use crate::format::{Affine, Bf16, F16, Format, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4};
+use crate::format::{Affine, Bf16, F16, Format, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Symmetric};
 
 const BOTH: [Orientation; 2] = [Orientation::Transposed, Orientation::Plain];
 
@@ -21,6 +21,9 @@ fn modes() -> Vec<Case> {
     let mut modes = Vec::new();
     for bits in [2, 3, 4, 5, 6, 8] {
         modes.extend([32, 64, 128].map(|group| case(&Affine { bits, group }, 5, 128)));
+    }
+    for bits in [2, 3, 4, 8] {
+        modes.push(case(&Symmetric { bits, group: 32 }, 5, 128));
     }
     modes.push(case(&Mxfp4 { rule: ScaleRule::Ceil }, 5, 96));
     modes.push(case(&Mxfp8 { rule: ScaleRule::Ceil }, 5, 96));

@@ -9,7 +9,7 @@ struct Place {
 };
 
 // The codings, by the constant CODING.
-enum { TABLE_CODES, UNSIGNED_CODES, SIGNED_CODES, E4M3_CODES, F16_CODES, BF16_CODES };
+enum { TABLE_CODES, UNSIGNED_CODES, OFFSET_CODES, SIGNED_CODES, E4M3_CODES, F16_CODES, BF16_CODES };
 // The scalings, by the constant SCALING.
 enum { NO_SCALES, FLOAT_SCALES, E8M0_SCALES, E4M3_SCALES, NESTED_SCALES, INTEGER_SCALES };
 
@@ -56,6 +56,13 @@ template <int CODING> struct Unit {
 template <> struct Unit<UNSIGNED_CODES> {
   enum { SHIFTED = 0 };
   template <class W> static TACIT_FN float of(W, u32 code) { return from_bits(0x4b000000u | code) - 8388608.0f; }
+};
+// Bytes.
+template <> struct Unit<OFFSET_CODES> {
+  enum { SHIFTED = 0 };
+  template <class W> static TACIT_FN float of(W, u32 code) {
+    return from_bits(0x4b000000u | code) - (8388608.0f + 128.0f);
+  }
 };
 template <> struct Unit<SIGNED_CODES> {
   enum { SHIFTED = 0 };

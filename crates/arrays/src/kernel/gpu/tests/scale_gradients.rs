@@ -5,7 +5,7 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
 use super::normal;
-use crate::format::{Affine, Granularity, Int8, Mxfp8, Nvfp4, mx::ScaleRule};
+use crate::format::{Affine, Granularity, Int8, Mxfp8, Nvfp4, Symmetric, mx::ScaleRule};
 use crate::kernel::Scaling;
 use crate::kernel::gpu::checks::{Checks, Within, avals};
 use crate::kernel::gpu::source::{Parts, Target};
@@ -22,6 +22,7 @@ fn trained() -> Vec<Case> {
     let long = [
         case(&Int8 { granularity }, 9, 1000),
         case(&Affine { bits: 4, group: 64 }, 70, 128),
+        case(&Symmetric { bits: 4, group: 64 }, 70, 128),
         case(&Mxfp8 { rule: ScaleRule::Ceil }, 33, 128),
         case(&Nvfp4::default(), 33, 128),
     ];

@@ -1,0 +1,87 @@
+//! Symmetric integers: 2, 3, 4 or 8 bits with a scale for each group.
+
+use tacit_core::{Error, Result, register_array};
+
+use crate::format::declaration::{Format, TextForm};
+use crate::kernel::{Coding, Encoding, Scaling, Scheme};
+use crate::packed::array::{Int8Activations, PackedArray};
+use crate::register_format;
+
+/// An array of 2, 3, 4 or 8 bits an element, with a scale and no bias for each group of the last axis.
+///
+/// Groups of 32, 64 or 128 elements share a scale: an element is `(code - 2^(bits - 1)) * scale`, computed in `f32`. The codes,
+/// `u32[.., k * bits / 32]`, are those of an [`AffineArray`](crate::AffineArray) whose biases are `-2^(bits - 1)` times its scales; the
+/// scales, `[.., k / group]`, may be of any float type.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{SymmetricArray, format::Symmetric};
+/// use tacit_core::implicit;
+///
+/// let w = SymmetricArray::quantize(&ops::full::<f32>(&[8, 64], mlx_rs::Array::from_f32(-1.0))?, Symmetric { bits: 4, group: 64 })?;
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [-64.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// `Q4_0` and `Q8_0` of a GGUF file are such arrays, in groups of 32 with `f16` scales, bit for bit. Quantizing takes the largest magnitude of
+/// a group over `2^(bits - 1)` as its scale, in `f32`.
+pub type SymmetricArray = PackedArray<Symmetric>;
+
+/// Symmetric integers with a scale for each group of the last axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Symmetric {
+    /// Bits of an element: 2, 3, 4 or 8.
+    pub bits: u32,
+    /// Elements in a group: 32, 64 or 128.
+    pub group: usize,
+}
+
+impl Format for Symmetric {
+    const SAVED_AS: &'static str = "tacit.Symmetric";
+
+    fn scheme(&self) -> Scheme {
+        Scheme::grouped(Self::NAME, Encoding::Nearest, Coding::Offset { bits: self.bits }, Scaling::Float)
+    }
+
+    fn block(&self) -> usize {
+        self.group
+    }
+
+    fn with_block(&self, block: usize) -> Option<Self> {
+        Some(Self { group: block, ..*self })
+    }
+
+    fn check(&self) -> Result<()> {
+        let Self { bits, group } = *self;
+        if ![32, 64, 128].contains(&group) || ![2, 3, 4, 8].contains(&bits) {
+            return Err(Error::invalid(
+                format!("there is no symmetric format of {bits} bits in groups of {group}"),
+                "use 2, 3, 4 or 8 bits and groups of 32, 64 or 128",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Int8Activations for Symmetric {}
+
+impl TextForm for Symmetric {
+    const NAME: &'static str = "symmetric";
+    const FORMS: &'static str = "symmetric:BITS:GROUP";
+
+    fn options(&self) -> String {
+        format!(":{}:{}", self.bits, self.group)
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        let [bits, group] = options else { return None };
+        Some(Self { bits: bits.parse().ok()?, group: group.parse().ok()? })
+    }
+}
+
+register_format!(Symmetric);
+register_array!(SymmetricArray);
