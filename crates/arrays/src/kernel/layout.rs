@@ -27,6 +27,9 @@ pub struct Layout {
     pub block: usize,
 }
 
+/// What is wrong with other arrays.
+const OF_INTEGERS: &str = "scales of integers are two arrays, and four with biases";
+
 impl Layout {
     pub(super) fn params(self) -> Vec<(&'static str, Param)> {
         let nested = match self.scheme.scaling {
@@ -67,13 +70,18 @@ impl Layout {
                 (Scales::Nested { codes, map: dynamic8::map(), absmax, block, offset }, None)
             }
             (Scaling::Nested { .. }, _) => return Err("nested scales are three arrays".into()),
-            (Scaling::Integers { block }, [scales, factors, bias_codes, bias_factors]) => {
+            (Scaling::Integers { block }, [scales, factors, rest @ ..]) => {
                 let numbers = |codes: &'a Input<'_>, factors: &'a Input<'_>| -> Fallible<Scales<'a>> {
                     Ok(Scales::Integers { codes: codes.elements()?, units: factors.elements()?, block })
                 };
-                (numbers(scales, factors)?, Some(numbers(bias_codes, bias_factors)?))
+                let biases = match rest {
+                    [] => None,
+                    [codes, factors] => Some(numbers(codes, factors)?),
+                    _ => return Err(OF_INTEGERS.into()),
+                };
+                (numbers(scales, factors)?, biases)
             }
-            (Scaling::Integers { .. }, _) => return Err("scales and biases of integers are four arrays".into()),
+            (Scaling::Integers { .. }, _) => return Err(OF_INTEGERS.into()),
         };
         // Where no scale is stored, all elements are as good as one block, which is the fastest to read.
         let block = if self.scheme.is_scaled() { self.block } else { (self.n * self.k).max(1) };
@@ -109,13 +117,12 @@ impl Layout {
             (Scaling::E4m3, []) => (looked_up(&*E4M3, scales)?, None),
             (Scaling::Nested { block }, [absmax, offset, ..]) => (nested(scales, absmax, offset, block)?, None),
             (Scaling::Nested { .. }, _) => return Err(Exception::custom("nested scales are three arrays")),
+            (Scaling::Integers { block }, [factors]) => (integers(scales, factors, block)?, None),
             (Scaling::Integers { block }, [factors, bias_codes, bias_factors]) => {
                 biases_of_integers = integers(bias_codes, bias_factors, block)?;
                 (integers(scales, factors, block)?, Some(&biases_of_integers))
             }
-            (Scaling::Integers { .. }, _) => {
-                return Err(Exception::custom("scales and biases of integers are four arrays"));
-            }
+            (Scaling::Integers { .. }, _) => return Err(Exception::custom(OF_INTEGERS)),
         };
         let mut values = values.multiply(repeated(&scales, self.block, size)?)?;
         if let Some(biases) = biases {

@@ -33,10 +33,13 @@ impl Layout {
                 self.scheme.scaling = Scaling::Float;
                 vec![of_rows(codes)?, of_rows(&nested(scales, absmax, offset, block)?)?]
             }
-            (Scaling::Integers { block }, [codes, scales, factors, bias_codes, bias_factors]) => {
+            (Scaling::Integers { block }, [codes, numbers @ ..]) => {
                 self.scheme.scaling = Scaling::Float;
-                let (scales, biases) = (integers(scales, factors, block)?, integers(bias_codes, bias_factors, block)?);
-                vec![of_rows(codes)?, of_rows(&scales)?, of_rows(&biases)?]
+                let mut taken = vec![of_rows(codes)?];
+                for pair in numbers.as_chunks::<2>().0 {
+                    taken.push(of_rows(&integers(&pair[0], &pair[1], block)?)?);
+                }
+                taken
             }
             (Scaling::E4m3, [codes, scales, factor]) => vec![of_rows(codes)?, of_rows(scales)?, factor.clone()],
             (_, children) => children.iter().map(of_rows).collect::<Result<_, _>>()?,

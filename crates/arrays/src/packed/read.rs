@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::{self, Coding, Layout, Nested, Scaling};
+use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::units::integers;
 
@@ -22,7 +22,7 @@ impl Stored {
         let Some(scales) = &self.scales else { return Ok((layout, children)) };
         match (scales, scales.downcast::<Dynamic8Array>()) {
             (scales, None) if matches!(scheme.nested, Some(Nested::Integers { .. })) => {
-                let (scaling, parts) = read_integers(scales, &layout)?;
+                let (scaling, parts) = read_integers(scales, &layout, centered(&mut scheme)?)?;
                 scheme.scaling = scaling;
                 children.extend(parts);
             }
@@ -59,32 +59,39 @@ pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     Ok(if stored.transposed { made.swap_axes(-1, -2)? } else { made }.into())
 }
 
-/// Scales and biases as the kernels read them, and how these are made, where a block has integers for both.
-fn read_integers(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<Array>)> {
-    let (block, centered) = layout.scheme.integers()?;
+/// Codes in offset binary, of a format whose middle code stands for zero: there are no biases.
+fn centered(scheme: &mut Scheme) -> Result<bool> {
+    let (_, centered) = scheme.integers()?;
+    if centered {
+        scheme.coding = Coding::Offset { bits: scheme.bits() as u32 };
+    }
+    Ok(centered)
+}
+
+/// Scales and biases as the kernels read them, and how these are made, where a block has integers for both; biases are left out
+/// where there are none.
+fn read_integers(scales: &Value, layout: &Layout, centered: bool) -> Result<(Scaling, Vec<Array>)> {
+    let (block, _) = layout.scheme.integers()?;
     let blocks = (layout.n * layout.k).div_ceil(layout.block) as i32;
-    let row = |array: &Array, row: i32| -> Result<Array> {
-        let row = array.try_index(row)?.reshape(&[-1])?;
+    // A range is read where it lies, which what an index takes is not.
+    let at = |array: &Array, row: i32| Ok::<_, Error>(array.try_index(row..row + 1)?.reshape(&[-1])?);
+    let row = |array: &Array, number: i32| -> Result<Array> {
+        let row = at(array, number)?;
         Ok(if row.size() as i32 == blocks { row } else { row.try_index(..blocks)? })
     };
-    let center = layout.scheme.center();
+    let rows = 0..if centered { 1 } else { 2 };
     let Some((_, stored)) = integers(scales) else {
         // Scales that a tree of them made dense.
         let dense = scales.dense()?;
-        let first = row(&dense, 0)?;
-        let biases = if centered { first.multiply(center)? } else { row(&dense, 1)? };
-        return Ok((Scaling::Float, vec![first, biases]));
+        return Ok((Scaling::Float, rows.map(|number| row(&dense, number)).collect::<Result<_>>()?));
     };
-    let rows = stored.codes.dim(0);
     // The integers' own unit is their largest magnitude, 127.
     let factors = stored.scales.as_ref().ok_or_else(|| Error::decline("the integers have no scales"))?;
     let factors = factors.dense()?.as_dtype(Dtype::Float32)?.divide(Array::from_f32(127.0))?;
-    let factors = factors.reshape(&[rows, -1])?;
-    let (codes, scale) = (row(&stored.codes, 0)?, factors.try_index(0)?);
-    let (bias_codes, bias) = if centered {
-        (codes.clone(), scale.multiply(center)?)
-    } else {
-        (row(&stored.codes, 1)?, factors.try_index(1)?)
-    };
-    Ok((Scaling::Integers { block }, vec![codes, scale, bias_codes, bias]))
+    let factors = factors.reshape(&[stored.codes.dim(0), -1])?;
+    let mut numbers = Vec::new();
+    for number in rows {
+        numbers.extend([row(&stored.codes, number)?, at(&factors, number)?]);
+    }
+    Ok((Scaling::Integers { block }, numbers))
 }

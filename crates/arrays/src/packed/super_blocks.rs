@@ -48,7 +48,12 @@ pub(crate) fn encoded_by(x: &Array, size: usize, made: &[Array], scheme: &Scheme
     // Codes are chosen for the scales as they are stored.
     let stored = dense(&scales)?.dense()?.reshape(&[made.len() as i32, -1, 1])?;
     let scale = stored.try_index(0)?;
-    let bias = if centered { scale.multiply(scheme.center())? } else { stored.try_index(1)? };
+    let bias = if centered {
+        // The greatest floats may lie one step beyond what is a float.
+        ops::clip(scale.multiply(scheme.center())?, (number(f32::MIN), number(f32::MAX)))?
+    } else {
+        stored.try_index(1)?
+    };
     let divisor = ops::select(scale.eq(number(0.0))?, number(1.0), scale)?;
     let codes = ops::clip(x.subtract(bias)?.divide(divisor)?.round(None)?, (number(0.0), top(scheme)))?;
     let codes = stop_gradient(codes)?.as_dtype(Dtype::Uint8)?;

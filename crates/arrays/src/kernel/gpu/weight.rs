@@ -218,14 +218,16 @@ impl Writer {
                 let _ = write!(self.label, "_nested{block}");
                 Numbers { nested: block, ..numbers("NESTED_SCALES") }
             }
-            (Scaling::Integers { block }, [scales, units, biases, bias_units]) => {
+            (Scaling::Integers { block }, [scales, units, rest @ ..]) => {
                 let units_of = groups(blocks, block)?;
                 self.field("scales", "tacit::i8", scales, blocks)?;
                 self.field("units", "float", units, units_of)?;
-                self.field("bias_codes", "tacit::i8", biases, blocks)?;
-                self.field("bias_units", "float", bias_units, units_of)?;
+                if let [biases, bias_units] = rest {
+                    self.field("bias_codes", "tacit::i8", biases, blocks)?;
+                    self.field("bias_units", "float", bias_units, units_of)?;
+                }
                 let _ = write!(self.label, "_integers{block}");
-                Numbers { is_biased: true, nested: block, ..numbers("INTEGER_SCALES") }
+                Numbers { is_biased: !rest.is_empty(), nested: block, ..numbers("INTEGER_SCALES") }
             }
             _ => return None,
         })
@@ -255,12 +257,7 @@ impl Table {
             Coding::Bytes { values } => {
                 Self { values: Some(values.to_vec()), entries: 256, replicas: 4, ..plain("TABLE_CODES") }
             }
-            Coding::Offset { bits: 8 } => plain("OFFSET_CODES"),
-            Coding::Offset { bits } => {
-                let entries = 1 << bits;
-                let values = (0..entries).map(|code| code as f32 - (entries / 2) as f32).collect();
-                Self { values: Some(values), entries, replicas: 32, ..plain("TABLE_CODES") }
-            }
+            Coding::Offset { .. } => plain("OFFSET_CODES"),
             Coding::E4m3 => Self { entries: 256, replicas: 4, ..plain("E4M3_CODES") },
             Coding::Unsigned { .. } => plain("UNSIGNED_CODES"),
             Coding::Signed => plain("SIGNED_CODES"),

@@ -57,11 +57,10 @@ template <> struct Unit<UNSIGNED_CODES> {
   enum { SHIFTED = 0 };
   template <class W> static TACIT_FN float of(W, u32 code) { return from_bits(0x4b000000u | code) - 8388608.0f; }
 };
-// Bytes.
 template <> struct Unit<OFFSET_CODES> {
   enum { SHIFTED = 0 };
   template <class W> static TACIT_FN float of(W, u32 code) {
-    return from_bits(0x4b000000u | code) - (8388608.0f + 128.0f);
+    return from_bits(0x4b000000u | code) - (8388608.0f + (float)(1 << (W::BITS - 1)));
   }
 };
 template <> struct Unit<SIGNED_CODES> {
