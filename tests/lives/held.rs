@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype};
 use tacit::Result;
 use tacit::model::{Model, ParameterFilter};
@@ -31,9 +32,7 @@ impl Held {
             Ok((path, (format!("{:?}{:?}", array.dtype(), array.shape()), bytes(array)?)))
         };
         let leaves = model.leaves(&ParameterFilter::All).into_iter().map(leaf).collect::<Result<_>>()?;
-        use mlx_rs::module::ModuleParameters;
-        let mut trained: Vec<String> =
-            model.trainable_parameters().flatten().keys().map(|path| path.to_string()).collect();
+        let mut trained: Vec<String> = model.trainable_parameters().flatten().keys().map(ToString::to_string).collect();
         trained.sort_unstable();
         Ok(Self { values, leaves, trained, report: model.report().to_string() })
     }

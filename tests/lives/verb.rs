@@ -226,226 +226,253 @@ impl Life {
     /// Lets it happen. An outer error is a defect, an inner one is what the model's user sees.
     fn act(&mut self, verb: &Verb, before: &Held) -> Checked<Result<()>> {
         let y = never(self.output())?;
-        // A step that needs no dense array of its own is run without.
-        let happened = match verb {
+        Ok(match verb {
             Verb::Quantize { pattern, format } => self.become_other(|model| model.quantize(*pattern, *format)),
-            Verb::Prepare { pattern, format, scales, int8 } => {
-                let config = format.parse::<AnyFormat>().map(|format| {
-                    let config = QatConfig::new(format);
-                    let config = if *scales { config.trained_scales() } else { config };
-                    if *int8 { config.int8_activations(ActivationGranularity::Token) } else { config }
-                });
-                let made = config.and_then(|config| self.become_other(|model| model.prepare(*pattern, config)));
-                self.rounds |= *int8 && made.is_ok();
-                made
-            }
-            Verb::Convert => {
-                let made = self.model.convert().map(drop);
-                if made.is_ok() {
-                    let after = never(self.output())?;
-                    holds(never(bytes(&y))? == never(bytes(&after))?, "a converted model computes something else")?;
-                }
-                made
-            }
+            Verb::Prepare { pattern, format, scales, int8 } => self.prepare(pattern, format, *scales, *int8),
+            Verb::Convert => return self.convert(&y),
             Verb::Switch(on) => self.model.switch_quantization(*on).map(drop),
             Verb::Lora { pattern, method, stored, dropout } => {
-                let config = LoraConfig { rank: 4, method: *method, ..LoraConfig::default() };
-                let config = LoraConfig { dropout: if *dropout { 0.5 } else { 0.0 }, ..config };
-                let made = match stored {
-                    None => Ok(config),
-                    Some(format) => format.parse::<AnyFormat>().map(|format| config.as_stored(format)),
-                }
-                .and_then(|config| self.become_other(|model| model.lora(*pattern, config)));
-                if made.is_ok() && stored.is_none() {
-                    let far = never(distance(&never(self.output())?, &y))?;
-                    let most = if self.half || self.rounds { 0.05 } else { 1e-4 };
-                    holds(far <= most, format!("an adapter that is not trained moves by {far}"))?;
-                }
-                made
+                return self.adapt(pattern, *method, *stored, *dropout, &y);
             }
             Verb::Merge(format) => self.merge(*format).map(drop),
-            Verb::MergeAndBack(format) => match self.merge(*format) {
-                Err(error) => Err(error),
-                Ok(report) => {
-                    holds(report.worst().is_finite(), format!("a loss that is no number: {report}"))?;
-                    never(self.output())?;
-                    never(self.model.unmerge(report))?;
-                    let after = never(Held::of(&self.model))?;
-                    if let Some(difference) = before.differs(&after) {
-                        return Err(format!("merged and unmerged, there are other {difference}"));
-                    }
-                    Ok(())
-                }
-            },
+            Verb::MergeAndBack(format) => return self.merge_and_back(*format, before),
             Verb::Without => self.model.without_adapters().map(drop),
-            Verb::Sets { chosen } => {
-                let mut adapted = self.model.clone();
-                adapted.without_adapters().and_then(|set| {
-                    self.model.adapter_sets(&[set.clone(), set])?;
-                    self.model.choose_adapters(&Array::from_slice(&[*chosen], &[]))
-                })
-            }
-            Verb::Freeze(freeze) => {
-                if *freeze {
-                    self.model.freeze_parameters(true);
-                    holds(self.model.all_frozen() == Some(true), "not all is frozen")?;
-                } else {
-                    self.model.unfreeze_parameters(true);
-                }
+            Verb::Sets { chosen } => self.model.clone().without_adapters().and_then(|set| {
+                self.model.adapter_sets(&[set.clone(), set])?;
+                self.model.choose_adapters(&Array::from_slice(&[*chosen], &[]))
+            }),
+            Verb::Freeze(true) => {
+                self.model.freeze_parameters(true);
+                holds(self.model.all_frozen() == Some(true), "not all is frozen")?;
                 Ok(())
             }
-            Verb::Cast { pattern, dtype } => {
-                self.half |= *dtype != Dtype::Float32;
-                let cast = |_: &str, value: Value| match value {
-                    Value::Dense(array) if array.dtype().is_float() => Ok(Some(array.as_dtype(*dtype)?.into())),
-                    _ => Ok(None),
-                };
-                self.model.replace(*pattern, cast).map(drop)
+            Verb::Freeze(false) => {
+                self.model.unfreeze_parameters(true);
+                Ok(())
             }
+            Verb::Cast { pattern, dtype } => self.cast(pattern, *dtype),
             Verb::Hold => self.model.hold_halves().map(drop),
             Verb::Int8(pattern) => {
                 let rounded = self.model.int8_activations(*pattern);
                 self.rounds |= rounded.is_ok();
                 rounded.map(drop)
             }
-            Verb::Set { path, good } => {
-                let shape = match self.model.get(path) {
-                    Ok(value) => never(value.aval())?.shape.to_vec(),
-                    Err(_) => vec![4, 4],
-                };
-                let shape = if *good { shape } else { vec![3, 5] };
-                let array =
-                    never(random::normal::<f32>(&shape, None, 0.1, &random::key(5).unwrap()).map_err(Into::into))?;
-                let set = self.model.set(path, array);
-                holds(*good || set.is_err(), "a parameter took another shape")?;
-                set
-            }
-            Verb::Replace { fails_at } => {
-                let mut seen = 0;
-                let replaced = self.model.replace("*.weight", |_, value| {
-                    seen += 1;
-                    if seen > *fails_at { Err(Error::invalid("not this one", "try again")) } else { Ok(Some(value)) }
-                });
-                replaced.map(drop)
-            }
-            Verb::Fail => self
-                .model
-                .run(|net| {
-                    let y = net.forward(&tokens())?;
-                    for (_, slot) in net.parameters_mut().flatten() {
-                        *slot = ops::zeros_like(&*slot)?;
-                    }
-                    y.reshape(&[7])
-                })
-                .map(drop),
+            Verb::Set { path, good } => return self.set(path, *good),
+            Verb::Replace { fails_at } => self.replace(*fails_at),
+            Verb::Fail => self.fail(),
             Verb::Step { trained, compiled } => return self.step(*trained, *compiled),
-            Verb::Observe { pattern, format, awq } => {
-                let seen = self.model.observe(*pattern, |model| model.forward(&tokens()));
-                if let Some(difference) = before.changed(&never(Held::of(&self.model))?) {
-                    return Err(format!("a model that was observed has other {difference}"));
-                }
-                seen.and_then(|seen| {
-                    self.become_other(|model| {
-                        if *awq {
-                            model.quantize_observed(*pattern, *format, &seen, &Awq::default())
-                        } else {
-                            model.quantize_observed(*pattern, *format, &seen, &Gptq::default())
-                        }
-                    })
-                })
-            }
-            Verb::Leaves { good } => {
-                let leaves = self.model.leaves(&ParameterFilter::All).into_iter();
-                let mut leaves: Vec<_> = leaves.map(|(path, array)| (path, array.clone())).collect();
-                if !good && let Some(last) = leaves.last_mut() {
-                    last.1 = Array::from_slice(&[1u8, 2], &[2]);
-                }
-                let set = self.model.set_leaves(leaves);
-                holds(set.is_ok() == *good, "leaves of its own are taken, and no others")?;
-                set
-            }
-            Verb::Saved => {
-                let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-                let file = folder.path().join("model.safetensors");
-                let values = never(self.model.values())?;
-                never(tacit::io::save(&file, &values))?;
-                let read = never(tacit::io::load(&file))?;
-                holds(read.keys().eq(values.keys()), "a file has other parameters")?;
-                let mut other = self.model.clone();
-                let zeros = values.iter().map(|(path, value)| Ok((path.clone(), zeros(value)?)));
-                let zeros = never(zeros.collect::<Result<Parameters>>())?;
-                never(other.assign(zeros, Missing::Refuse))?;
-                never(other.assign(read, Missing::Refuse))?;
-                self.same(other, &y, "read again")?;
-                Ok(())
-            }
-            Verb::SavedRun(trained) => {
-                let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-                let file = folder.path().join("run.safetensors");
-                let run = Training::new(3).with_model(&self.model, &trained.filter());
-                match run.and_then(|run| run.with_optimizer(&Sgd::new(0.1))) {
-                    Err(error) => Err(error),
-                    Ok(run) => {
-                        never(run.save(&file))?;
-                        let mut other = self.model.clone();
-                        let leaves = other.lasting_leaves(&trained.filter()).into_iter();
-                        let zeros = leaves.map(|(path, array)| Ok((path, ops::zeros_like(array)?)));
-                        let zeros = never(zeros.collect::<Result<Vec<_>>>())?;
-                        never(other.set_leaves(zeros))?;
-                        never(never(Training::load(&file))?.restore_model(&mut other))?;
-                        self.same(other, &y, "restored")?;
-                        Ok(())
-                    }
-                }
-            }
-            // Leaves of adapters, and a model of zeros that has none.
-            Verb::TornRun(trained) => match Training::new(3).with_model(&self.model, &trained.filter()) {
-                Err(error) => Err(error),
-                Ok(mut run) => {
-                    let values = never(self.model.values())?;
-                    let zeros = values.iter().map(|(path, value)| Ok((path.clone(), zeros(value)?)));
-                    run.parameters = never(zeros.collect())?;
-                    let mut other = self.model.clone();
-                    let restored = run.restore_model(&mut other);
-                    if restored.is_ok() {
-                        return Ok(Ok(()));
-                    }
-                    self.model = other;
-                    restored
-                }
-            },
+            Verb::Observe { pattern, format, awq } => return self.observe(pattern, format, *awq, before),
+            Verb::Leaves { good } => return self.set_leaves(*good),
+            Verb::Saved => return self.save(&y).map(Ok),
+            Verb::SavedRun(trained) => return self.save_run(*trained, &y),
+            Verb::TornRun(trained) => return self.restore_torn(*trained),
             Verb::Tie => self.become_other(|model| model.tie("head.weight", "embedding.weight")),
             Verb::Training(on) => {
                 self.model.training_mode(*on);
                 Ok(())
             }
-            Verb::Thread => {
-                let mut model = self.model.clone();
-                never(model.eval())?;
-                let there = std::thread::spawn(move || -> Result<Vec<u8>> {
-                    let _policy = policy(&model)?.scope();
-                    bytes(&model.forward(&tokens())?)
-                });
-                let there = never(there.join().map_err(|_| Error::invalid("a panic", "none")).flatten())?;
-                holds(there == never(bytes(&y))?, "another thread computes something else")?;
-                Ok(())
-            }
-            Verb::Compile => {
-                let mut step =
-                    compile_with_state(CompileOptions::default(), |model: &mut Model<Net>, tokens: Array| {
-                        model.forward(&tokens)
-                    });
-                let mut model = self.model.clone();
-                for _ in 0..2 {
-                    let compiled = never(step.call(&mut model, &tokens()).and_then(|y| y.dense()))?;
-                    let far = never(distance(&compiled, &y))?;
-                    let most = if self.half || self.rounds { 0.05 } else { 1e-5 };
-                    holds(far <= most, format!("compiled, it computes {far} apart"))?;
-                }
-                Ok(())
-            }
+            Verb::Thread => return self.run_elsewhere(&y).map(Ok),
+            Verb::Compile => return self.run_compiled(&y).map(Ok),
+        })
+    }
+
+    fn prepare(&mut self, pattern: &str, format: &str, scales: bool, int8: bool) -> Result<()> {
+        let config = QatConfig::new(format.parse::<AnyFormat>()?);
+        let config = if scales { config.trained_scales() } else { config };
+        let config = if int8 { config.int8_activations(ActivationGranularity::Token) } else { config };
+        self.become_other(|model| model.prepare(pattern, config))?;
+        self.rounds |= int8;
+        Ok(())
+    }
+
+    fn convert(&mut self, y: &Array) -> Checked<Result<()>> {
+        let made = self.model.convert().map(drop);
+        if made.is_ok() {
+            let after = never(self.output())?;
+            holds(never(bytes(y))? == never(bytes(&after))?, "a converted model computes something else")?;
+        }
+        Ok(made)
+    }
+
+    fn adapt(
+        &mut self,
+        pattern: &str,
+        method: Method,
+        stored: Option<&'static str>,
+        dropout: bool,
+        y: &Array,
+    ) -> Checked<Result<()>> {
+        let dropout = if dropout { 0.5 } else { 0.0 };
+        let config = LoraConfig { rank: 4, method, dropout, ..LoraConfig::default() };
+        let config = match stored {
+            None => Ok(config),
+            Some(format) => format.parse::<AnyFormat>().map(|format| config.as_stored(format)),
         };
-        Ok(happened)
+        let made = config.and_then(|config| self.become_other(|model| model.lora(pattern, config)));
+        if made.is_ok() && stored.is_none() {
+            let far = never(distance(&never(self.output())?, y))?;
+            holds(far <= self.tolerance(1e-4), format!("an adapter that is not trained moves by {far}"))?;
+        }
+        Ok(made)
+    }
+
+    fn merge_and_back(&mut self, format: Option<&str>, before: &Held) -> Checked<Result<()>> {
+        let report = match self.merge(format) {
+            Ok(report) => report,
+            Err(error) => return Ok(Err(error)),
+        };
+        holds(report.worst().is_finite(), format!("a loss that is no number: {report}"))?;
+        never(self.output())?;
+        never(self.model.unmerge(report))?;
+        let differs = before.differs(&never(Held::of(&self.model))?);
+        differs.map_or(Ok(Ok(())), |difference| Err(format!("merged and unmerged, there are other {difference}")))
+    }
+
+    fn cast(&mut self, pattern: &str, dtype: Dtype) -> Result<()> {
+        self.half |= dtype != Dtype::Float32;
+        let cast = |_: &str, value: Value| match value {
+            Value::Dense(array) if array.dtype().is_float() => Ok(Some(array.as_dtype(dtype)?.into())),
+            _ => Ok(None),
+        };
+        self.model.replace(pattern, cast).map(drop)
+    }
+
+    fn set(&mut self, path: &str, good: bool) -> Checked<Result<()>> {
+        let own = match self.model.get(path) {
+            Ok(value) => never(value.aval())?.shape,
+            Err(_) => vec![4, 4],
+        };
+        let shape = if good { own } else { vec![3, 5] };
+        let array = random::key(5).and_then(|key| random::normal::<f32>(&shape, None, 0.1, &key));
+        let set = self.model.set(path, never(array.map_err(Error::from))?);
+        holds(good || set.is_err(), "a parameter took another shape")?;
+        Ok(set)
+    }
+
+    fn replace(&mut self, fails_at: usize) -> Result<()> {
+        let mut seen = 0;
+        let replaced = self.model.replace("*.weight", |_, value| {
+            seen += 1;
+            if seen > fails_at { Err(Error::invalid("not this one", "try again")) } else { Ok(Some(value)) }
+        });
+        replaced.map(drop)
+    }
+
+    /// A function of the module that fails when it has assigned every parameter.
+    fn fail(&mut self) -> Result<()> {
+        let failed = self.model.run(|net| {
+            let y = net.forward(&tokens())?;
+            for (_, slot) in net.parameters_mut().flatten() {
+                *slot = ops::zeros_like(&*slot)?;
+            }
+            y.reshape(&[7])
+        });
+        failed.map(drop)
+    }
+
+    fn observe(&mut self, pattern: &str, format: &str, awq: bool, before: &Held) -> Checked<Result<()>> {
+        let seen = self.model.observe(pattern, |model| model.forward(&tokens()));
+        if let Some(difference) = before.changed(&never(Held::of(&self.model))?) {
+            return Err(format!("a model that was observed has other {difference}"));
+        }
+        Ok(seen.and_then(|seen| {
+            self.become_other(|model| {
+                if awq {
+                    model.quantize_observed(pattern, format, &seen, &Awq::default())
+                } else {
+                    model.quantize_observed(pattern, format, &seen, &Gptq::default())
+                }
+            })
+        }))
+    }
+
+    fn set_leaves(&mut self, good: bool) -> Checked<Result<()>> {
+        let leaves = self.model.leaves(&ParameterFilter::All).into_iter();
+        let mut leaves: Vec<_> = leaves.map(|(path, array)| (path, array.clone())).collect();
+        if !good && let Some(last) = leaves.last_mut() {
+            last.1 = Array::from_slice(&[1u8, 2], &[2]);
+        }
+        let set = self.model.set_leaves(leaves);
+        holds(set.is_ok() == good, "leaves of its own are taken, and no others")?;
+        Ok(set)
+    }
+
+    /// A file of all values is this model again.
+    fn save(&self, y: &Array) -> Checked {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let file = folder.path().join("model.safetensors");
+        let values = never(self.model.values())?;
+        never(tacit::io::save(&file, &values))?;
+        let read = never(tacit::io::load(&file))?;
+        holds(read.keys().eq(values.keys()), "a file has other parameters")?;
+        let mut other = self.model.clone();
+        never(other.assign(never(zeros(&values))?, Missing::Refuse))?;
+        never(other.assign(read, Missing::Refuse))?;
+        self.same(other, y, "read again")
+    }
+
+    /// A run with some of its leaves makes this model of one in which they are zero.
+    fn save_run(&self, trained: Trained, y: &Array) -> Checked<Result<()>> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let file = folder.path().join("run.safetensors");
+        let run = Training::new(3).with_model(&self.model, &trained.filter());
+        let run = match run.and_then(|run| run.with_optimizer(&Sgd::new(0.1))) {
+            Ok(run) => run,
+            Err(error) => return Ok(Err(error)),
+        };
+        never(run.save(&file))?;
+        let mut other = self.model.clone();
+        let leaves = other.lasting_leaves(&trained.filter()).into_iter();
+        let zeros = leaves.map(|(path, array)| Ok((path, ops::zeros_like(array)?)));
+        let zeros = never(zeros.collect::<Result<Vec<_>>>())?;
+        never(other.set_leaves(zeros))?;
+        never(never(Training::load(&file))?.restore_model(&mut other))?;
+        self.same(other, y, "restored")?;
+        Ok(Ok(()))
+    }
+
+    /// Leaves of adapters, and a model of zeros that has none.
+    fn restore_torn(&mut self, trained: Trained) -> Checked<Result<()>> {
+        let mut run = match Training::new(3).with_model(&self.model, &trained.filter()) {
+            Ok(run) => run,
+            Err(error) => return Ok(Err(error)),
+        };
+        run.parameters = never(self.model.values().and_then(|values| zeros(&values)))?;
+        let mut other = self.model.clone();
+        let restored = run.restore_model(&mut other);
+        if restored.is_err() {
+            self.model = other;
+        }
+        Ok(restored)
+    }
+
+    fn run_elsewhere(&self, y: &Array) -> Checked {
+        let mut model = self.model.clone();
+        never(model.eval())?;
+        let there = std::thread::spawn(move || -> Result<Vec<u8>> {
+            let _policy = policy(&model)?.scope();
+            bytes(&model.forward(&tokens())?)
+        });
+        let there = there.join().map_err(|_| "another thread panics")?;
+        holds(never(there)? == never(bytes(y))?, "another thread computes something else")
+    }
+
+    fn run_compiled(&self, y: &Array) -> Checked {
+        let mut step = compile_with_state(CompileOptions::default(), |model: &mut Model<Net>, tokens: Array| {
+            model.forward(&tokens)
+        });
+        let mut model = self.model.clone();
+        for _ in 0..2 {
+            let compiled = never(step.call(&mut model, tokens()).and_then(|y| y.dense()))?;
+            let far = never(distance(&compiled, y))?;
+            holds(far <= self.tolerance(1e-5), format!("compiled, it computes {far} apart"))?;
+        }
+        Ok(())
+    }
+
+    /// How far two ways to compute the same may be from each other, which is `least` where nothing is rounded.
+    fn tolerance(&self, least: f32) -> f32 {
+        if self.half || self.rounds { 0.05 } else { least }
     }
 
     fn become_other(&mut self, f: impl FnOnce(Model<Net>) -> Result<Model<Net>>) -> Result<()> {
@@ -510,10 +537,9 @@ impl Life {
             });
             let mut model = self.model.clone();
             for _ in 0..2 {
-                let y = never(step.call(&mut model, &tokens()).and_then(|y| y.dense()))?;
+                let y = never(step.call(&mut model, tokens()).and_then(|y| y.dense()))?;
                 let far = never(distance(&y, &value))?;
-                let most = if self.half || self.rounds { 0.05 } else { 1e-4 };
-                holds(far <= most, format!("compiled, the loss is {far} apart"))?;
+                holds(far <= self.tolerance(1e-4), format!("compiled, the loss is {far} apart"))?;
             }
         }
         let after = never(Held::of(&plain))?;
@@ -539,7 +565,11 @@ fn policy(model: &Model<Net>) -> Result<Policy> {
     Ok(if built.contains(&true) { Policy::Allow } else { Policy::Deny })
 }
 
-fn zeros(value: &Value) -> Result<Value> {
-    let aval = value.aval()?;
-    Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?.into())
+/// Dense zeros in the place of values.
+fn zeros(values: &Parameters) -> Result<Parameters> {
+    let zeros = values.iter().map(|(path, value)| {
+        let aval = value.aval()?;
+        Ok((path.clone(), ops::zeros_dtype(&aval.shape, aval.dtype)?.into()))
+    });
+    zeros.collect()
 }

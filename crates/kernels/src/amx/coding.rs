@@ -108,10 +108,10 @@ impl<'a> Coding<'a> {
                         let from = bytes.as_ptr().add((first + row) * k + run * RUN);
                         _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(WIDTH * k).cast());
                         let words = _mm512_xor_si512(_mm512_loadu_si512(from.cast()), turned);
-                        let (even, odd) = if *kind != Kind::Unsigned {
-                            (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(words)), _mm512_srai_epi16::<8>(words))
-                        } else {
+                        let (even, odd) = if *kind == Kind::Unsigned {
                             (_mm512_and_si512(words, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(words))
+                        } else {
+                            (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(words)), _mm512_srai_epi16::<8>(words))
                         };
                         for (step, words) in [even, odd].into_iter().enumerate() {
                             let low = _mm512_cvtepi16_epi32(_mm512_castsi512_si256(words));

@@ -7,13 +7,16 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tacit_core::compile::CompileOptions;
-use tacit_core::{Policy, Result, compile_with_state};
+use tacit_core::{Error, Policy, Result, compile_with_state};
 use tacit_nn::{KvCache, PaddingSide, Window};
 
 use crate::cache::{FORMATS, Tokens, WINDOWS, cache, eager, format, layer, part, tokens, whole};
 
 /// How many tokens there are to draw from.
 const TOKENS: i32 = 997;
+
+/// The caches that live at once, at most.
+const MOST: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Verb {
@@ -142,148 +145,141 @@ impl Life {
     fn live(&mut self, verb: &Verb) -> Checked {
         let count = self.batches.len();
         match verb {
-            Verb::Tokens { of, count: tokens, compiled } => {
-                let of = of % count;
-                self.append(of, *tokens, *compiled)?;
-            }
-            Verb::Prompt { of, lengths, right, pieces } => {
-                let of = of % count;
-                let mut batch = self.batches[of].clone();
-                let lengths = &lengths[..batch.seen.len()];
-                let long = lengths.iter().copied().max().unwrap_or(0).max(1);
-                let side = if *right { PaddingSide::Right } else { PaddingSide::Left };
-                if let Err(error) = batch.cache.prepare(long, lengths, side) {
-                    if !error.to_string().contains("help: ") {
-                        return Err(format!("no help: {error}"));
-                    }
-                    self.batches[of].cache = batch.cache;
-                    return self.unchanged(of);
-                }
-                let own: Vec<Vec<i32>> = lengths.iter().map(|&length| self.fresh(length)).collect();
-                let rows: Vec<Tokens> = own
-                    .iter()
-                    .map(|ids| {
-                        let padding = self.fresh(long - ids.len() as i32);
-                        let all =
-                            if *right { [ids.clone(), padding].concat() } else { [padding, ids.clone()].concat() };
-                        self.of(&all)
-                    })
-                    .collect();
-                let prompt = joined(&rows, 0);
-                let mut made = Vec::new();
-                let each = (long / pieces).max(1);
-                let mut from = 0;
-                while from < long {
-                    let to = if from + 2 * each > long { long } else { from + each };
-                    made.push(never(eager(&mut batch.cache, &part(&prompt, from, to)))?);
-                    from = to;
-                }
-                let made = ops::concatenate(&made, 2).expect("joins");
-                batch.seen.iter_mut().zip(&own).for_each(|(seen, ids)| seen.extend(ids));
-                let rows: Vec<(i32, i32)> =
-                    lengths.iter().map(|&length| (if *right { 0 } else { long - length }, length)).collect();
-                self.check(&batch, &made, &rows)?;
-                self.batches[of] = batch;
-            }
-            Verb::Trim { of, tokens, reserved } => {
-                let of = of % count;
-                if *reserved {
-                    // So that as many can be taken away.
-                    never(self.batches[of].cache.reserve_trim(*tokens))?;
-                    self.append(of, (*tokens).max(1), false)?;
-                }
-                let trimmed = self.batches[of].cache.trim(*tokens);
-                match trimmed {
-                    Err(error) if *reserved => return Err(format!("reserved, and refused: {error}")),
-                    Err(_) => return self.unchanged(of),
-                    Ok(()) => {
-                        for seen in &mut self.batches[of].seen {
-                            let left = seen.len().checked_sub(*tokens as usize).ok_or("fewer tokens than none")?;
-                            seen.truncate(left);
-                        }
-                        return self.unchanged(of);
-                    }
-                }
-            }
-            Verb::Merge { of, with } => {
-                let (of, with) = (of % count, with % count);
-                let (one, other) = (self.batches[of].clone(), self.batches[with].clone());
-                if one.seen.len() + other.seen.len() > 4 {
-                    return Ok(());
-                }
-                match KvCache::merge(&[one.cache.clone(), other.cache.clone()]) {
-                    Err(error) => {
-                        if !error.to_string().contains("help: ") {
-                            return Err(format!("no help: {error}"));
-                        }
-                        return self.unchanged(of);
-                    }
-                    Ok(cache) => {
-                        if one.formats != other.formats {
-                            return Err("unlike formats are merged".to_owned());
-                        }
-                        let seen = [one.seen, other.seen].concat();
-                        let merged = Batch { cache, seen, formats: one.formats };
-                        if count < 4 {
-                            self.batches.push(merged)
-                        } else {
-                            self.batches[of] = merged
-                        }
-                        let at = if count < 4 { count } else { of };
-                        return self.unchanged(at);
-                    }
-                }
-            }
-            Verb::Filter { of, rows } => {
-                let of = of % count;
-                let batch = &self.batches[of];
-                let rows: Vec<usize> = rows.iter().map(|row| row % batch.seen.len()).collect();
-                let numbers: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
-                let cache = never(batch.cache.filter(&numbers))?;
-                let seen = rows.iter().map(|&row| batch.seen[row].clone()).collect();
-                self.batches[of] = Batch { cache, seen, formats: batch.formats };
-                return self.unchanged(of);
-            }
-            Verb::Split { of } => {
-                let of = of % count;
-                let batch = self.batches.remove(of);
-                for (cache, seen) in never(batch.cache.split())?.into_iter().zip(batch.seen) {
-                    if self.batches.len() < 4 {
-                        self.batches.push(Batch { cache, seen: vec![seen], formats: batch.formats });
-                        self.unchanged(self.batches.len() - 1)?;
-                    }
-                }
-            }
+            Verb::Tokens { of, count: tokens, compiled } => self.append(of % count, *tokens, *compiled),
+            Verb::Prompt { of, lengths, right, pieces } => self.prompt(of % count, lengths, *right, *pieces),
+            Verb::Trim { of, tokens, reserved } => self.trim(of % count, *tokens, *reserved),
+            Verb::Merge { of, with } => self.merge(of % count, with % count),
+            Verb::Filter { of, rows } => self.filter(of % count, rows),
+            Verb::Split { of } => self.split(of % count),
             Verb::Reserve { of, tokens } => {
-                let of = of % count;
-                never(self.batches[of].cache.reserve(*tokens))?;
-                return self.unchanged(of);
+                never(self.batches[of % count].cache.reserve(*tokens))?;
+                self.unchanged(of % count)
             }
-            Verb::Store { of } => {
-                let of = of % count;
-                let batch = &mut self.batches[of];
-                // What is in it is rounded as what comes would have been.
-                if batch.formats == FORMATS[0] {
-                    let [keys, values] = FORMATS[3].map(format);
-                    if let Ok(cache) = batch.cache.clone().stored(keys, values) {
-                        *batch = Batch { cache, seen: batch.seen.clone(), formats: FORMATS[3] };
-                    }
-                }
-                return self.unchanged(of);
-            }
+            Verb::Store { of } => self.store(of % count),
             Verb::Wrong { of } => {
-                let of = of % count;
-                let rows = self.batches[of].seen.len() as i32;
-                let (q, k, v) = tokens(3, rows + 1, 2, Dtype::Float32);
-                let refused = eager(&mut self.batches[of].cache, &(q, k, v)).is_err();
-                if !refused {
+                let batch = &mut self.batches[of % count];
+                let others = tokens(3, batch.seen.len() as i32 + 1, 2, Dtype::Float32);
+                if eager(&mut batch.cache, &others).is_ok() {
                     return Err("tokens of another batch are taken".to_owned());
                 }
+                self.unchanged(of % count)
+            }
+        }
+    }
+
+    /// A padded prompt, in pieces.
+    fn prompt(&mut self, of: usize, lengths: &[i32], right: bool, pieces: i32) -> Checked {
+        let mut batch = self.batches[of].clone();
+        let lengths = &lengths[..batch.seen.len()];
+        let long = lengths.iter().copied().max().unwrap_or(0).max(1);
+        let side = if right { PaddingSide::Right } else { PaddingSide::Left };
+        if let Err(error) = batch.cache.prepare(long, lengths, side) {
+            helps(&error)?;
+            self.batches[of].cache = batch.cache;
+            return self.unchanged(of);
+        }
+        let own: Vec<Vec<i32>> = lengths.iter().map(|&length| self.fresh(length)).collect();
+        let padded = |ids: &Vec<i32>| {
+            let padding = self.fresh(long - ids.len() as i32);
+            let all = if right { [ids.clone(), padding].concat() } else { [padding, ids.clone()].concat() };
+            self.of(&all)
+        };
+        let prompt = joined(&own.iter().map(padded).collect::<Vec<_>>(), 0);
+        let (mut made, mut from, each) = (Vec::new(), 0, (long / pieces).max(1));
+        while from < long {
+            let to = if from + 2 * each > long { long } else { from + each };
+            made.push(never(eager(&mut batch.cache, &part(&prompt, from, to)))?);
+            from = to;
+        }
+        let made = ops::concatenate(&made, 2).expect("joins");
+        batch.seen.iter_mut().zip(&own).for_each(|(seen, ids)| seen.extend(ids));
+        let rows: Vec<(i32, i32)> =
+            lengths.iter().map(|&length| (if right { 0 } else { long - length }, length)).collect();
+        self.check(&batch, &made, &rows)?;
+        self.batches[of] = batch;
+        Ok(())
+    }
+
+    /// Takes tokens away; after `reserved` that is never refused.
+    fn trim(&mut self, of: usize, tokens: i32, reserved: bool) -> Checked {
+        if reserved {
+            never(self.batches[of].cache.reserve_trim(tokens))?;
+            self.append(of, tokens.max(1), false)?;
+        }
+        match self.batches[of].cache.trim(tokens) {
+            Err(error) if reserved => return Err(format!("reserved, and refused: {error}")),
+            Err(error) => helps(&error)?,
+            Ok(()) => {
+                for seen in &mut self.batches[of].seen {
+                    let left = seen.len().checked_sub(tokens as usize).ok_or("fewer tokens than none")?;
+                    seen.truncate(left);
+                }
+            }
+        }
+        self.unchanged(of)
+    }
+
+    fn merge(&mut self, of: usize, with: usize) -> Checked {
+        let (one, other) = (self.batches[of].clone(), self.batches[with].clone());
+        if one.seen.len() + other.seen.len() > 4 {
+            return Ok(());
+        }
+        let cache = match KvCache::merge(&[one.cache, other.cache]) {
+            Ok(cache) => cache,
+            Err(error) => {
+                helps(&error)?;
                 return self.unchanged(of);
+            }
+        };
+        if one.formats != other.formats {
+            return Err("unlike formats are merged".to_owned());
+        }
+        let merged = Batch { cache, seen: [one.seen, other.seen].concat(), formats: one.formats };
+        if self.batches.len() < MOST {
+            self.batches.push(merged);
+            return self.unchanged(self.batches.len() - 1);
+        }
+        self.batches[of] = merged;
+        self.unchanged(of)
+    }
+
+    fn filter(&mut self, of: usize, rows: &[usize]) -> Checked {
+        let Batch { cache, seen, formats } = &self.batches[of];
+        let rows: Vec<usize> = rows.iter().map(|row| row % seen.len()).collect();
+        let numbers: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
+        let cache = never(cache.filter(&numbers))?;
+        let seen = rows.iter().map(|&row| seen[row].clone()).collect();
+        self.batches[of] = Batch { cache, seen, formats: *formats };
+        self.unchanged(of)
+    }
+
+    fn split(&mut self, of: usize) -> Checked {
+        let Batch { cache, seen, formats } = self.batches.remove(of);
+        for (cache, seen) in never(cache.split())?.into_iter().zip(seen) {
+            if self.batches.len() < MOST {
+                self.batches.push(Batch { cache, seen: vec![seen], formats });
+                self.unchanged(self.batches.len() - 1)?;
             }
         }
         Ok(())
     }
+
+    /// What is in a cache is rounded as what comes would have been.
+    fn store(&mut self, of: usize) -> Checked {
+        let batch = &mut self.batches[of];
+        if batch.formats == FORMATS[0] {
+            let [keys, values] = FORMATS[3].map(format);
+            if let Ok(cache) = batch.cache.clone().stored(keys, values) {
+                *batch = Batch { cache, seen: batch.seen.clone(), formats: FORMATS[3] };
+            }
+        }
+        self.unchanged(of)
+    }
+}
+
+/// An error says what to do.
+fn helps(error: &Error) -> Checked {
+    if error.to_string().contains("help: ") { Ok(()) } else { Err(format!("no help: {error}")) }
 }
 
 fn cases() -> u32 {
