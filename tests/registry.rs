@@ -37,6 +37,7 @@ fn every_handler_is_registered() {
         diagonal_multiply: multiply of Diagonal, any
         diagonal_sum: sum of Diagonal
         identity_multiply: multiply of Identity, dense
+        int8_inputs_moving: any moving primitive of Int8Inputs, ..
         int8_inputs_product: any product primitive of dense, Int8Inputs, ..
         linear_addmm: addmm of any, any Linear, any
         linear_addmm_left: addmm of any Linear, any, any

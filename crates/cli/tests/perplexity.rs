@@ -425,7 +425,7 @@ fn what_cannot_be_measured_is_said() {
         1,
         expect![[r#"
             error: no format is named nf5
-            help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+            help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
         "#]],
     );
 }

@@ -4,10 +4,9 @@
 //! says under `quantization` the group size, the bits and the mode of all modules, and of single ones by their paths
 //! (`load_model` and `quantize_model` in `mlx_lm/utils.py`).
 
+mod as_affine;
 mod config;
-mod k_quant;
 mod mode;
-mod symmetric;
 
 use std::borrow::Borrow;
 use std::path::Path;
@@ -19,10 +18,9 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
+pub(crate) use as_affine::as_affine;
 pub use config::Config;
-pub(crate) use k_quant::affine_of_k_quant;
 pub(crate) use mode::Mode;
-pub(crate) use symmetric::affine_of_symmetric;
 
 use crate::hugging_face::cannot_hold;
 use crate::remaining::Remaining;

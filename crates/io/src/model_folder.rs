@@ -259,8 +259,7 @@ impl Library {
             Self::MlxLm => {
                 let (mut held, mut others) = (Parameters::new(), Parameters::new());
                 for (path, value) in layout::as_mlx_lm(file.as_ref(), parameters)? {
-                    let affine = mlx_lm::affine_of_k_quant(&value).or_else(|| mlx_lm::affine_of_symmetric(&value));
-                    let value = affine.unwrap_or(Ok(value))?;
+                    let value = mlx_lm::as_affine(value)?;
                     let is_held = !value.is_implicit() || mlx_lm::holds(&path, &value);
                     if is_held { &mut held } else { &mut others }.insert(path, value);
                 }

@@ -15,6 +15,7 @@ use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
 use crate::families::packed::{Packed, Stored};
 use crate::families::structural::stopped;
+use crate::format::symmetric::SymmetricArray;
 use crate::kernel::Summands;
 
 /// A packed base whose biases are moved by `alpha / r * B A`, one number for each group of a row.
@@ -58,13 +59,16 @@ pub struct QaLora {
 
 impl QaLora {
     /// A change of the biases of `base: [out, in]` by `alpha / r` times the product of `b: [out, r]` and
-    /// `a: [r, in / g]`.
+    /// `a: [r, in / g]`. A symmetric base gets [biases](crate::SymmetricArray::to_affine) for that.
     ///
     /// # Errors
     ///
     /// The base is not packed with biases, the factors are not float or do not fit it, or `alpha` is not finite.
     pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
-        let base = base.into();
+        let mut base = base.into();
+        if let Some(symmetric) = base.downcast::<SymmetricArray>() {
+            base = symmetric.to_affine()?.into();
+        }
         let lora = Self { aval: base.aval()?, base, a, b, alpha: alpha.to_bits() };
         lora.check()?;
         Ok(lora)

@@ -1,10 +1,13 @@
 //! Symmetric integers: 2, 3, 4 or 8 bits with a scale for each group.
 
+use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, register_array};
 
+use crate::families::packed::Packed;
+use crate::format::affine::{Affine, AffineArray};
 use crate::format::declaration::{Format, TextForm};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
-use crate::packed::array::{Int8Activations, PackedArray};
+use crate::packed::array::{Int8Activations, PackedArray, Parts};
 use crate::register_format;
 
 /// An array of 2, 3, 4 or 8 bits an element, with a scale and no bias for each group of the last axis.
@@ -38,6 +41,55 @@ pub struct Symmetric {
     pub bits: u32,
     /// Elements in a group: 32, 64 or 128.
     pub group: usize,
+}
+
+impl PackedArray<Symmetric> {
+    /// The same numbers in the same codes, with biases: for what has no symmetric format, such as mlx-lm's files.
+    ///
+    /// Scales and biases are in the type of the scales, or in `f32` where that does not hold the biases, which are evaluated for that.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::ops;
+    /// use tacit_arrays::{SymmetricArray, format::Symmetric};
+    /// use tacit_core::Materialize;
+    ///
+    /// let w = SymmetricArray::quantize(&ops::ones::<f32>(&[8, 64])?, Symmetric { bits: 8, group: 32 })?;
+    /// let affine = w.to_affine()?;
+    /// assert_eq!(affine.format().bits, 8);
+    /// assert!(affine.materialize()?.dense()?.eq_exact(w.materialize()?.dense()?)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Scales that are implicit and cannot be built, or the array is the transpose of what is stored.
+    pub fn to_affine(&self) -> Result<AffineArray> {
+        let stored = self.stored();
+        if stored.transposed {
+            return Err(Error::invalid(
+                format!("{} is the transpose of what is stored", stored.aval),
+                "make the affine array before it is transposed",
+            ));
+        }
+        let Symmetric { bits, group } = *self.format();
+        let parts = match &stored.scales {
+            None => Parts::unscaled(stored.codes),
+            Some(scales) => biased(stored.codes, scales.dense()?, &stored.scheme.center())?,
+        };
+        AffineArray::from_parts(parts, Affine { bits, group }, stored.aval)
+    }
+}
+
+/// Codes with biases of `center` times the scales.
+fn biased(codes: Array, scales: Array, center: &Array) -> Result<Parts> {
+    let wide = scales.as_dtype(Dtype::Float32)?;
+    let biases = wide.multiply(center)?;
+    let narrow = biases.as_dtype(scales.dtype())?;
+    let is_exact = narrow.as_dtype(Dtype::Float32)?.eq(&biases)?.all(None)?.item_exact::<bool>();
+    let (scales, biases) = if is_exact { (scales, narrow) } else { (wide, biases) };
+    Ok(Parts { biases: Some(biases), ..Parts::new(codes, scales) })
 }
 
 impl Format for Symmetric {

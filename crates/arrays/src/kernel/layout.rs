@@ -27,7 +27,7 @@ pub struct Layout {
     pub block: usize,
 }
 
-/// What is wrong with other arrays.
+/// The message where there is another number of arrays.
 const OF_INTEGERS: &str = "scales of integers are two arrays, and four with biases";
 
 impl Layout {

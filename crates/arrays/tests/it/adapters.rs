@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::Affine;
-use tacit_arrays::{Adapter, AffineArray, Dora, Lora, LoraSet, QaLora};
+use tacit_arrays::format::{Affine, Symmetric};
+use tacit_arrays::{Adapter, AffineArray, Dora, Lora, LoraSet, QaLora, SymmetricArray};
 use tacit_conformance::assert_close;
 use tacit_core::transform::{Wrt, grad_wrt};
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
@@ -366,4 +366,17 @@ fn a_row_of_zeros_of_a_dora_stays_one() {
     let wrt = Wrt::paths(|path| path.ends_with(".m") || path.ends_with(".b"));
     let (gradient, _) = grad_wrt(wrt, loss).call((w, x(&[3, 8]))).expect("has gradients");
     assert!(!gradient.to_string().contains("NaN"), "{gradient}");
+}
+
+/// A base without biases, as of a GGUF file's `Q8_0`, gets some that are moved.
+#[test]
+fn a_symmetric_base_gets_biases() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let base = SymmetricArray::quantize(&normal(1, &[8, 64]), Symmetric { bits: 8, group: 32 })?;
+    let (a, b) = (normal(2, &[2, 2]), normal(3, &[8, 2]));
+    let of_affine = QaLora::new(base.to_affine()?, a.clone(), b.clone(), 4.0)?;
+    let x = normal(4, &[3, 64]);
+    let product = |w: QaLora| implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense();
+    assert_close!(product(QaLora::new(base, a, b, 4.0)?)?, product(of_affine)?, 0.0);
+    Ok(())
 }

@@ -30,7 +30,7 @@ impl<M: ModuleParameters> Model<M> {
     /// # }
     /// ```
     ///
-    /// What the module holds beside its parameters, such as which of them it freezes, stays as `f` left it.
+    /// What the module holds beside its parameters, such as which of them it freezes and whether it trains, stays as `f` left it.
     ///
     /// # Errors
     ///
@@ -48,7 +48,6 @@ struct State {
     arrays: Vec<(Rc<str>, Array)>,
     held: BTreeMap<String, Held>,
     frozen: BTreeSet<String>,
-    training: bool,
     halves: BTreeMap<String, Dtype>,
     report: Report,
 }
@@ -66,7 +65,6 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
             arrays: arrays.map(|(path, array)| (path, array.clone())).collect(),
             held: model.parts.held.clone(),
             frozen: model.parts.frozen.clone(),
-            training: model.parts.training,
             halves: model.halves.clone(),
             report: model.report.clone(),
         };
@@ -81,9 +79,9 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
 
 impl<M: ModuleParameters> Drop for Restored<'_, M> {
     fn drop(&mut self) {
-        let Some(State { arrays, held, frozen, training, halves, report }) = self.before.take() else { return };
+        let Some(State { arrays, held, frozen, halves, report }) = self.before.take() else { return };
         let parts = &mut *self.model.parts;
-        (parts.held, parts.frozen, parts.training) = (held, frozen, training);
+        (parts.held, parts.frozen) = (held, frozen);
         (self.model.halves, self.model.report) = (halves, report);
         let mut slots = self.model.parts.module.parameters_mut().flatten();
         for (path, array) in arrays {

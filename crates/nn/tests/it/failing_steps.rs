@@ -165,7 +165,6 @@ fn a_step_that_moves_a_parameter_does_so_in_each_model() -> Result<()> {
 #[test]
 fn a_step_that_ends_training_does_so_in_each_model() -> Result<()> {
     let mut step = compile_with_state(denied(), |model: &mut Model<nn::Sequential>, x: Array| {
-        model.training_mode(false);
         model.forward(&x)
     });
     let x = ones(&[1, 64]);

@@ -324,7 +324,7 @@ fn a_format_is_said_in_any_way() -> Result<()> {
         model().prepare("*.weight", "afine:4:32"),
         expect![[r#"
         no format is named afine
-        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary"#]],
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary"#]],
     );
     Ok(())
 }

@@ -1,14 +1,23 @@
-//! K-quants as MLX's affine arrays.
+//! K-quants and symmetric arrays as MLX's affine arrays.
 
 use mlx_rs::Dtype;
 use tacit_arrays::format::{Affine, Parts};
-use tacit_arrays::{AffineArray, KQuantArray, Packed};
+use tacit_arrays::{AffineArray, KQuantArray, Packed, SymmetricArray};
 use tacit_core::{Aval, Error, Result, Value};
 
-/// The affine array with the codes of a K-quant, if MLX has its groups: those of 4 and 5 bits are of 32 elements.
+/// The affine array with the same codes and numbers, where there is one, and other values as they are.
+pub(crate) fn as_affine(value: Value) -> Result<Value> {
+    let symmetric = value.downcast::<SymmetricArray>().filter(|array| !array.stored().transposed);
+    match symmetric {
+        Some(array) => Ok(array.to_affine()?.into()),
+        None => of_k_quant(&value).unwrap_or(Ok(value)),
+    }
+}
+
+/// That of a K-quant, if MLX has its groups: those of 4 and 5 bits are of 32 elements.
 ///
 /// Scales and biases are `f32`, in which an integer times a half is exact.
-pub(crate) fn affine_of_k_quant(value: &Value) -> Option<Result<Value>> {
+fn of_k_quant(value: &Value) -> Option<Result<Value>> {
     let array = value.downcast::<KQuantArray>()?;
     let (aval, format) = (value.aval().ok()?, *array.format());
     let whole = aval.size().is_multiple_of(256) && aval.shape.last().is_some_and(|last| last % 32 == 0);
