@@ -165,6 +165,7 @@ fn a_step_that_moves_a_parameter_does_so_in_each_model() -> Result<()> {
 #[test]
 fn a_step_that_ends_training_does_so_in_each_model() -> Result<()> {
     let mut step = compile_with_state(denied(), |model: &mut Model<nn::Sequential>, x: Array| {
+        model.training_mode(false);
         model.forward(&x)
     });
     let x = ones(&[1, 64]);
@@ -312,7 +313,6 @@ fn a_transaction_that_fails_leaves_what_is_frozen_and_what_is_told() -> Result<(
     model.freeze_parameters(true);
     let told = model.report().to_string();
     let changed = model.transaction(|model| {
-        model.training_mode(false);
         // An adapter that comes to a dense weight is there to be trained.
         let adapter = model.without_adapters()?;
         model.assign(adapter, Missing::Keep)?;
