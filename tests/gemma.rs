@@ -173,7 +173,7 @@ fn codes_are_adapted_and_merged_as_they_are_stored() -> Result<()> {
     let tokens = Array::from_slice(&golden.tokens[..64], &[1, 64]);
     let model = quantize(model, &Formats::read("nf4:64")?)?;
     assert!(model.get("model.layers.0.mlp.up_proj.weight")?.to_string().starts_with("Nf4("));
-    assert!(model.get("model.embed_tokens.weight")?.to_string().starts_with("Affine("));
+    assert!(model.get("model.embed_tokens.weight")?.to_string().starts_with("Symmetric("));
     let (outcome, counters) = Counters::of(|| -> Result<()> {
         let nf4: AnyFormat = "nf4:64".parse()?;
         let lora = LoraConfig { rank: 8, ..LoraConfig::default() }.as_stored(nf4.clone());
