@@ -2,7 +2,11 @@
 
 use std::marker::PhantomData;
 
-use crate::{integers::Kind, simd::Dot};
+use crate::{
+    codec::{Offset, Signed, Unsigned},
+    integers::Kind,
+    simd::Dot,
+};
 
 /// Codes of one kind.
 pub(crate) trait Decode {
@@ -37,13 +41,6 @@ pub(crate) struct Bytes<K>(PhantomData<K>);
 pub(crate) trait ByteKind {
     const KIND: Kind;
 }
-
-/// Bytes that stand for themselves.
-pub(crate) struct Unsigned;
-/// Bytes in offset binary.
-pub(crate) struct Offset;
-/// Signed bytes.
-pub(crate) struct Signed;
 
 impl ByteKind for Unsigned {
     const KIND: Kind = Kind::Unsigned;

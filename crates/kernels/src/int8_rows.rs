@@ -5,7 +5,8 @@
 
 use crate::{
     Isa, Matrix, Order,
-    int8_codes::{Bytes, Decode, LookedUp, Offset, Signed, Themselves, Unsigned},
+    codec::{Offset, Signed, Unsigned},
+    int8_codes::{Bytes, Decode, LookedUp, Themselves},
     int8_numbers::{Numbers, ROWS},
     integers::{self, IntegerProduct, Integers, Kind, THEMSELVES, Work},
     machine::{Cycles, Machine},

@@ -3,6 +3,7 @@
 use tacit_core::{Error, Result, register_array};
 
 use crate::format::declaration::{Format, TextForm};
+use crate::format::options::{GROUPS, groups, read_groups};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed::array::{Int8Activations, PackedArray};
 use crate::register_format;
@@ -55,7 +56,7 @@ impl Format for Affine {
 
     fn check(&self) -> Result<()> {
         let Self { bits, group } = *self;
-        if ![32, 64, 128].contains(&group) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
+        if !GROUPS.contains(&group) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
             return Err(Error::invalid(
                 format!("MLX has no affine format of {bits} bits in groups of {group}"),
                 "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
@@ -72,12 +73,12 @@ impl TextForm for Affine {
     const FORMS: &'static str = "affine:BITS:GROUP";
 
     fn options(&self) -> String {
-        format!(":{}:{}", self.bits, self.group)
+        groups(self.bits, self.group)
     }
 
     fn from_options(options: &[&str]) -> Option<Self> {
-        let [bits, group] = options else { return None };
-        Some(Self { bits: bits.parse().ok()?, group: group.parse().ok()? })
+        let (bits, group) = read_groups(options)?;
+        Some(Self { bits, group })
     }
 }
 

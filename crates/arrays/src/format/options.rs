@@ -107,6 +107,19 @@ impl<F: FormatByGranularity> TextForm for F {
     }
 }
 
+/// Elements of a group in MLX's layout.
+pub(crate) const GROUPS: [usize; 3] = [32, 64, 128];
+
+/// `:4:64`.
+pub(crate) fn groups(bits: u32, group: usize) -> String {
+    format!(":{bits}:{group}")
+}
+
+pub(crate) fn read_groups(options: &[&str]) -> Option<(u32, usize)> {
+    let [bits, group] = options else { return None };
+    Some((bits.parse().ok()?, group.parse().ok()?))
+}
+
 /// `:64`, `:64:double`.
 pub(crate) fn blocks(block: usize, double: bool) -> String {
     format!(":{block}{}", if double { ":double" } else { "" })

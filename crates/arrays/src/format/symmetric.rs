@@ -6,6 +6,7 @@ use tacit_core::{Error, Result, register_array};
 use crate::families::packed::Packed;
 use crate::format::affine::{Affine, AffineArray};
 use crate::format::declaration::{Format, TextForm};
+use crate::format::options::{GROUPS, groups, read_groups};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed::array::{Int8Activations, PackedArray, Parts};
 use crate::register_format;
@@ -109,7 +110,7 @@ impl Format for Symmetric {
 
     fn check(&self) -> Result<()> {
         let Self { bits, group } = *self;
-        if ![32, 64, 128].contains(&group) || ![2, 3, 4, 8].contains(&bits) {
+        if !GROUPS.contains(&group) || ![2, 3, 4, 8].contains(&bits) {
             return Err(Error::invalid(
                 format!("there is no symmetric format of {bits} bits in groups of {group}"),
                 "use 2, 3, 4 or 8 bits and groups of 32, 64 or 128",
@@ -126,12 +127,12 @@ impl TextForm for Symmetric {
     const FORMS: &'static str = "symmetric:BITS:GROUP";
 
     fn options(&self) -> String {
-        format!(":{}:{}", self.bits, self.group)
+        groups(self.bits, self.group)
     }
 
     fn from_options(options: &[&str]) -> Option<Self> {
-        let [bits, group] = options else { return None };
-        Some(Self { bits: bits.parse().ok()?, group: group.parse().ok()? })
+        let (bits, group) = read_groups(options)?;
+        Some(Self { bits, group })
     }
 }
 

@@ -146,10 +146,7 @@ impl Layout {
             }
             Coding::Bytes { values } => looked_up(values, &flat),
             Coding::Unsigned { bits } => stream(&flat, bits)?.as_dtype(Dtype::Float32),
-            Coding::Offset { bits } => {
-                let offset = Array::from_f32((1_u32 << (bits - 1)) as f32);
-                stream(&flat, bits)?.as_dtype(Dtype::Float32)?.subtract(offset)
-            }
+            Coding::Offset { bits } => stream(&flat, bits)?.as_dtype(Dtype::Float32)?.add(self.scheme.center()),
             Coding::Signed => flat.as_dtype(Dtype::Float32),
             Coding::E4m3 => looked_up(&*E4M3, &flat.view_dtype(Dtype::Uint8)?),
             Coding::F16 => flat.view_dtype(Dtype::Float16)?.as_dtype(Dtype::Float32),

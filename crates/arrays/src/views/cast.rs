@@ -87,19 +87,17 @@ impl Cast {
         self.inner.downcast::<Self>().map_or_else(|| self.inner.clone(), Self::behind)
     }
 
-    /// What is behind the view, where a product with numbers of `dtype` promotes it; nothing where that is only such a view again,
-    /// which a product would ask for without end.
-    fn promoted(&self, dtype: Dtype) -> Result<Option<Value>> {
-        let behind = self.behind();
+    /// Whether a product with numbers of `dtype` promotes what is behind a view; not where that is only such a view again, which a
+    /// product would ask for without end.
+    fn is_promoted(behind: &Value, dtype: Dtype) -> Result<bool> {
         let own = behind.aval()?.dtype;
         let wide = if own == dtype { own } else { Dtype::Float32 };
         if own != wide {
-            let read = implicit(&behind, |w| w.as_dtype(wide))?;
-            if read.downcast::<Self>().is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)) {
-                return Ok(None);
-            }
+            let read = implicit(behind, |w| w.as_dtype(wide))?;
+            let view = read.downcast::<Self>();
+            return Ok(!view.is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)));
         }
-        Ok(Some(behind))
+        Ok(true)
     }
 }
 
@@ -132,14 +130,15 @@ impl View for Cast {
 // MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
 impl Linear for Cast {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let operand = product.operand(x)?;
-        let Some(behind) = self.promoted(operand.dtype())? else {
-            let behind = self.behind();
+        let (operand, behind) = (product.operand(x)?, self.behind());
+        let made = if Self::is_promoted(&behind, operand.dtype())? {
+            implicit((operand, &behind), |(x, w)| product.of(&x, &w))?
+        } else {
             let linear = behind.family::<dyn Linear>();
             let linear = linear.ok_or_else(|| Error::decline(format!("{behind} has no products of its own")))?;
-            return implicit(linear.product_widely(product, x)?, |made| made.as_dtype(self.aval.dtype));
+            linear.product_widely(product, x)?
         };
-        implicit((operand, behind), |(x, w)| Ok::<_, Error>(product.of(&x, &w)?.as_dtype(self.aval.dtype)?))
+        implicit(made, |made| made.as_dtype(self.aval.dtype))
     }
 
     /// Both casts as one, where the first one loses nothing.

@@ -6,6 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use tacit_conformance::Sweep;
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Policy, Result, compile_with_state};
 use tacit_nn::{KvCache, PaddingSide, Window};
@@ -283,7 +284,7 @@ fn helps(error: &Error) -> Checked {
 }
 
 fn cases() -> u32 {
-    if std::env::var("TACIT_SWEEP").is_ok_and(|sweep| sweep == "full") { 1000 } else { 40 }
+    if Sweep::current() == Sweep::Full { 1000 } else { 40 }
 }
 
 #[test]
