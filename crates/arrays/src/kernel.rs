@@ -33,7 +33,9 @@ pub(crate) use attention::{Attend, Hiding, StoredTokens};
 pub use dequantize::dequantize;
 pub(crate) use deviations::{Norm, Sums, deviations};
 pub use dynamic8::quantize_dynamic8;
-pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
+pub(crate) use encode::{
+    coded as codes_by, float_scales, packed as packed_codes, rounded_scales, symmetric as symmetric_scales,
+};
 pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;
 pub use gather_matmul::{StackLayout, gather_matmul};

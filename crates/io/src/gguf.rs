@@ -50,8 +50,8 @@ pub(crate) use writing::{Beside, write_model};
 ///
 /// | type | array | bits an element here, and in the file |
 /// |---|---|---|
-/// | `Q4_0`, `Q8_0` | [`SymmetricArray`](tacit_arrays::SymmetricArray), groups of 32 | 4.5, 8.5; 4.5, 8.5 |
-/// | `Q4_1`, `Q5_0`, `Q5_1` | [`AffineArray`](tacit_arrays::AffineArray), groups of 32 | 5, 6, 6; 5, 5.5, 6 |
+/// | `Q4_0`, `Q5_0`, `Q8_0` | [`SymmetricArray`](tacit_arrays::SymmetricArray), groups of 32 | 4.5, 5.5, 8.5; 4.5, 5.5, 8.5 |
+/// | `Q4_1`, `Q5_1` | [`AffineArray`](tacit_arrays::AffineArray), groups of 32 | 5, 6; 5, 6 |
 /// | `Q2_K`, `Q3_K`, `Q4_K`, `Q5_K`, `Q6_K` | [`KQuantArray`](tacit_arrays::KQuantArray) | 3.25, 3.625, 4.75, 5.75, 6.625; 2.625, 3.4375, 4.5, 5.5, 6.5625 |
 /// | `IQ4_NL`, `IQ4_XS` | [`CodebookArray`](tacit_arrays::CodebookArray), blocks of 32 | 5; 4.5, 4.25 |
 /// | `TQ1_0`, `TQ2_0` | [`CodebookArray`](tacit_arrays::CodebookArray), blocks of 256 | 2.125; 1.6875, 2.0625 |

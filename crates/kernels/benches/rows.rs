@@ -73,8 +73,23 @@ macro_rules! affine {
     };
 }
 
+macro_rules! symmetric {
+    ($name:literal, $bits:literal) => {
+        Format {
+            name: $name,
+            bits: $bits,
+            block: 32,
+            numbers: 2.0,
+            parts: |bytes, numbers, blocks| {
+                (Codes::Offset { bytes, bits: $bits }, Scales::F16(&numbers.halves[..blocks]), None)
+            },
+        }
+    };
+}
+
+/// Codes of the kind that is named; those in offset binary have no biases.
 macro_rules! k_quant {
-    ($name:literal, $bits:literal, $group:literal, $bytes:literal) => {
+    ($name:literal, $bits:literal, $group:literal, $bytes:literal, $kind:ident) => {
         Format {
             name: $name,
             bits: $bits,
@@ -84,7 +99,8 @@ macro_rules! k_quant {
                 let codes = &numbers.integers[..blocks];
                 let block = 256 / $group;
                 let scales = Scales::Integers { codes, units: &numbers.floats[..blocks.div_ceil(block)], block };
-                (Codes::Unsigned { bytes, bits: $bits }, scales, Some(scales))
+                let codes = Codes::$kind { bytes, bits: $bits };
+                (codes, scales, matches!(codes, Codes::Unsigned { .. }).then_some(scales))
             },
         }
     };
@@ -137,10 +153,14 @@ const FORMATS: &[Format] = &[
     affine!("affine5-64", 5),
     affine!("affine6-64", 6),
     affine!("affine8-64", 8),
-    k_quant!("k3", 3, 16, 1.25),
-    k_quant!("k4", 4, 32, 3.0),
-    k_quant!("k5", 5, 32, 3.0),
-    k_quant!("k6", 6, 16, 1.25),
+    symmetric!("q4_0", 4),
+    symmetric!("q5_0", 5),
+    symmetric!("q8_0", 8),
+    k_quant!("k2", 2, 16, 2.5, Unsigned),
+    k_quant!("k3", 3, 16, 1.25, Offset),
+    k_quant!("k4", 4, 32, 3.0, Unsigned),
+    k_quant!("k5", 5, 32, 3.0, Unsigned),
+    k_quant!("k6", 6, 16, 1.25, Offset),
     Format {
         name: "mxfp8",
         bits: 8,

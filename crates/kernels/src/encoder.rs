@@ -58,6 +58,8 @@ pub(crate) enum Rule {
     Nvfp4 { global_scale: Option<f32> },
     /// The absmax, and integers.
     Int8,
+    /// The largest element over the least integer of so many bits, and these integers.
+    Symmetric { bits: u32 },
     /// A scale and a bias from the range, and unsigned integers of so many bits.
     Affine { bits: u32 },
     /// The mean magnitude; -1, 0 or 1.

@@ -12,9 +12,23 @@ use crate::{
 pub(crate) trait Decode {
     /// Whether a byte holds two codes.
     const PAIRS: bool;
+    /// Bits of a code that is loaded as a byte, or of both.
+    #[cfg(target_arch = "x86_64")]
+    const BITS: usize = 8;
 
     /// What the weights are above the integers, where those of signed integers are `signed` above them.
     fn above(signed: i32) -> i32;
+
+    /// A vector of the bytes that [`weights`](Self::weights) takes, from `4 * LANES * BITS / 8` bytes of codes.
+    ///
+    /// # Safety
+    /// They are readable at `from`, and behind them [`SLACK`](crate::simd::SLACK) bytes if a code has not 8 bits.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load<S: Dot>(simd: S, from: *const u8) -> S::I {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_words(from) }
+    }
 
     /// The weights of a vector of codes: of those in the lower halves of its bytes, and of those in the upper ones if there are
     /// such.
@@ -36,6 +50,10 @@ pub(crate) struct Themselves;
 
 /// Integers of eight bits.
 pub(crate) struct Bytes<K>(PhantomData<K>);
+
+/// Integers of `BITS` bits of a stream, 2, 3, 5, 6 or 7, in offset binary or unsigned.
+#[cfg(target_arch = "x86_64")]
+pub(crate) struct Packed<const BITS: usize, const OFFSET: bool>;
 
 /// The kind of bytes, as a type.
 pub(crate) trait ByteKind {
@@ -124,5 +142,36 @@ impl<K: ByteKind> Decode for Bytes<K> {
     #[inline(always)]
     fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
         simd.dot(sum, weights[0], x[0])
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<const BITS: usize, const OFFSET: bool> Decode for Packed<BITS, OFFSET> {
+    const PAIRS: bool = false;
+    const BITS: usize = BITS;
+
+    fn above(_: i32) -> i32 {
+        if OFFSET { 1 << (BITS - 1) } else { 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Dot>(simd: S, from: *const u8) -> S::I {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_unpacked::<BITS>(from) }
+    }
+
+    #[inline(always)]
+    fn weights<S: Dot>(_: S, _: S::B, codes: S::I) -> [S::I; 2] {
+        [codes; 2]
+    }
+
+    #[inline(always)]
+    fn dot<S: Dot>(simd: S, sums: [S::I; 2], weights: [S::I; 2], x: [S::I; 2]) -> [S::I; 2] {
+        [simd.dot_small(sums[0], weights[0], x[0]), sums[1]]
+    }
+
+    #[inline(always)]
+    fn dot_all<S: Dot>(simd: S, sum: S::I, weights: [S::I; 2], x: [S::I; 2]) -> S::I {
+        simd.dot_small(sum, weights[0], x[0])
     }
 }

@@ -13,6 +13,7 @@
 
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
+    int8_unpacked::Stream,
     integers::{IntegerProduct, Rows, Weights},
     machine::threads_for,
     matrix::{check_length, product},
@@ -21,7 +22,7 @@ use crate::{
 
 /// Multiplies `x: [m, k]` with the transpose of `matrix: [n, k]` into `out: [m, n]`, rounding `x` to 8 bits.
 ///
-/// The codes of `matrix` are a table of 4 bits, or integers: of 4 or 8 bits, unsigned or in offset binary, or signed ones of 8. Integers may
+/// The codes of `matrix` are a table of 4 bits, or integers: of 2 to 8 bits, unsigned or in offset binary, or signed ones of 8. Integers may
 /// have biases. An element of `x` is rounded to within 1/254 of the largest of its row, and a value of the table to within
 /// 1/128 of the table's; integers are not rounded. On normally distributed `x` and NF4 weights the result differs from that of
 /// [`matmul`](crate::matmul) by about 3e-3 of its largest magnitude in the root mean square, and by 1e-2 at worst in blocks of
@@ -56,17 +57,24 @@ pub fn int8_matmul<'x, 'o>(
     if orientation != Orientation::Transposed {
         return Err(KernelError::Int8 { what: "the plain orientation" });
     }
-    let weights = Weights::new(matrix)?;
+    let stream = Stream::of(&matrix.codes);
+    let weights = if stream.is_some() { None } else { Some(Weights::new(matrix)?) };
     let (x, out) = (x.into(), out.into());
     check_length("x", x.len(), product(m, matrix.k)?, "`m` rows as long as the rows of the matrix")?;
     out.check(product(m, matrix.n)?, "`m` rows of one number for each row of the matrix")?;
     let mut rows = Rows::new(isa, &x, matrix.k);
-    rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
+    if let Some(weights) = &weights {
+        rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
+    }
     let mut out = Output::rounded(out, matrix.n);
     if matrix.k == 0 {
         out.for_each(1, 1, matrix.n, &|mut out| out.row(out.rows().start).fill(0.0));
-    } else if m > 0 && matrix.n > 0 {
-        let mut product = IntegerProduct { rows: &rows, matrix, weights: &weights, threads: 1 };
+    } else if m == 0 || matrix.n == 0 {
+        return Ok(());
+    } else if let Some(stream) = stream {
+        stream.multiply(isa, &rows, matrix, &mut out);
+    } else if let Some(weights) = &weights {
+        let mut product = IntegerProduct { rows: &rows, matrix, weights, threads: 1 };
         product.threads = threads_for(engine::cost(isa, &product, matrix.n));
         engine::run(isa, &product, &mut out);
     }

@@ -4,15 +4,17 @@
 //! lanes are then added across by transposing these vectors, so that a lane has one row's sum, as in a panel.
 
 use crate::{
-    Isa, Matrix, Order,
+    Codes, Isa, Matrix, Order,
     codec::{Offset, Signed, Unsigned},
-    int8_codes::{Bytes, Decode, LookedUp, Themselves},
+    int8_codes::{Bytes, Decode, LookedUp, Packed, Themselves},
     int8_numbers::{Numbers, ROWS},
-    integers::{self, IntegerProduct, Integers, Kind, THEMSELVES, Work},
+    int8_unpacked::Stream,
+    integers::{self, IntegerProduct, Integers, Kind, Rows, THEMSELVES, Work},
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
-    simd::{Dot, DotKernel, LINE, run_dot},
+    simd::{Dot, DotKernel, LINE, SLACK, run_dot},
+    vnni,
 };
 
 /// Bytes whose sums are still apart when lanes have been added across.
@@ -21,10 +23,13 @@ const PART: usize = 16;
 /// Whether rows are whole vectors of so many bytes, and each run of elements that share a scale is some vectors, or some of the
 /// equal parts of a vector.
 pub(crate) fn takes<const VECTOR: usize>(product: &IntegerProduct) -> bool {
-    let Matrix { k, block, .. } = *product.matrix;
-    let each = product.weights.codes.elements(VECTOR);
+    fits(product.matrix, product.weights.codes.elements(VECTOR), VECTOR)
+}
+
+/// The same of vectors of codes that have so many elements.
+fn fits(&Matrix { k, block, .. }: &Matrix, each: usize, vector: usize) -> bool {
     let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
-    let is_part = [2, 4].iter().any(|parts| parts * block == each && parts * PART <= VECTOR);
+    let is_part = [2, 4].iter().any(|parts| parts * block == each && parts * PART <= vector);
     uniform && k.is_multiple_of(each) && (block.is_multiple_of(each) || is_part)
 }
 
@@ -47,9 +52,46 @@ pub(crate) fn multiply<const VECTOR: usize>(product: &IntegerProduct, isa: Isa, 
     let &IntegerProduct { rows, matrix, weights, threads } = product;
     let x = &Activations::new(&rows.codes, matrix, &weights.codes, VECTOR);
     out.for_each_run(threads, VECTOR / 4, &|out| {
-        run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes: &weights.codes, vector: VECTOR, out });
+        let codes = &Source::Integers(&weights.codes);
+        run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes, vector: VECTOR, out });
     });
     rows.units.len()
+}
+
+/// Computes all of a product with a stream of codes that are no bytes, if it is one like those that this module [`takes`].
+pub(crate) fn multiply_stream(
+    stream: &Stream,
+    rows: &Rows,
+    matrix: &Matrix,
+    threads: usize,
+    isa: Isa,
+    out: &mut Output<f32>,
+) -> bool {
+    let vector = if vnni::is_there(&Machine::of(isa)) { 64 } else { 32 };
+    let row_bytes = matrix.k * stream.bits as usize / 8;
+    if isa == Isa::Scalar || row_bytes < SLACK || !fits(matrix, vector, vector) {
+        return false;
+    }
+    // More is read than the row has.
+    let mut last = stream.bytes[(matrix.n - 1) * row_bytes..].to_vec();
+    last.resize(row_bytes + SLACK, 0);
+    let signed = Integers::Bytes { bytes: &[], kind: Kind::Signed };
+    let x = &Activations::new(&rows.codes, matrix, &signed, vector);
+    out.for_each_run(threads, vector / 4, &|out| {
+        let codes = &Source::Stream { stream, last: &last };
+        run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes, vector, out });
+    });
+    true
+}
+
+/// Where codes come from.
+enum Source<'a> {
+    Integers(&'a Integers<'a>),
+    Stream {
+        stream: &'a Stream<'a>,
+        /// The codes of the last row, and some bytes behind them.
+        last: &'a [u8],
+    },
 }
 
 /// The activations in the order in which codes meet them.
@@ -89,7 +131,7 @@ struct Part<'a> {
     x: &'a Activations,
     units: &'a [f32],
     matrix: &'a Matrix<'a>,
-    codes: &'a Integers<'a>,
+    codes: &'a Source<'a>,
     /// Bytes of a vector, for which the activations lie in order.
     vector: usize,
     /// All rows of the output, and its columns for some rows of the matrix.
@@ -101,12 +143,23 @@ impl DotKernel for Part<'_> {
     fn run<S: Dot>(mut self, simd: S) {
         assert!(self.vector == 4 * S::LANES, "activations for vectors of another machine");
         match *self.codes {
-            Integers::Table { bytes, values: THEMSELVES, .. } => self.all::<S, Themselves>(simd, bytes, THEMSELVES),
-            Integers::Table { bytes, values, .. } => self.all::<S, LookedUp>(simd, bytes, values),
-            Integers::Bytes { bytes, kind } => match kind {
-                Kind::Unsigned => self.all::<S, Bytes<Unsigned>>(simd, bytes, [0; 16]),
-                Kind::Offset => self.all::<S, Bytes<Offset>>(simd, bytes, [0; 16]),
-                Kind::Signed => self.all::<S, Bytes<Signed>>(simd, bytes, [0; 16]),
+            Source::Integers(&Integers::Table { bytes, values: THEMSELVES, .. }) => {
+                self.all::<S, Themselves>(simd, bytes, None, THEMSELVES);
+            }
+            Source::Integers(&Integers::Table { bytes, values, .. }) => {
+                self.all::<S, LookedUp>(simd, bytes, None, values);
+            }
+            Source::Integers(&Integers::Bytes { bytes, kind }) => match kind {
+                Kind::Unsigned => self.all::<S, Bytes<Unsigned>>(simd, bytes, None, [0; 16]),
+                Kind::Offset => self.all::<S, Bytes<Offset>>(simd, bytes, None, [0; 16]),
+                Kind::Signed => self.all::<S, Bytes<Signed>>(simd, bytes, None, [0; 16]),
+            },
+            Source::Stream { stream: &Stream { bytes, bits, .. }, last } => match bits {
+                2 => self.stream::<S, 2>(simd, bytes, last),
+                3 => self.stream::<S, 3>(simd, bytes, last),
+                5 => self.stream::<S, 5>(simd, bytes, last),
+                6 => self.stream::<S, 6>(simd, bytes, last),
+                _ => self.stream::<S, 7>(simd, bytes, last),
             },
         }
     }
@@ -114,10 +167,18 @@ impl DotKernel for Part<'_> {
 
 impl Part<'_> {
     #[inline(always)]
-    fn all<S: Dot, D: Decode>(&mut self, simd: S, bytes: &[u8], table: [i8; 16]) {
+    fn stream<S: Dot, const BITS: usize>(&mut self, simd: S, bytes: &[u8], last: &[u8]) {
+        match self.matrix.codes {
+            Codes::Offset { .. } => self.all::<S, Packed<BITS, true>>(simd, bytes, Some(last), [0; 16]),
+            _ => self.all::<S, Packed<BITS, false>>(simd, bytes, Some(last), [0; 16]),
+        }
+    }
+
+    #[inline(always)]
+    fn all<S: Dot, D: Decode>(&mut self, simd: S, bytes: &[u8], last: Option<&[u8]>, table: [i8; 16]) {
         let Matrix { n, k, .. } = *self.matrix;
         let table = simd.weights_table(table);
-        let row_bytes = k / self.codes.elements(1);
+        let row_bytes = k * D::BITS / if D::PAIRS { 16 } else { 8 };
         let runs = self.x.runs.len();
         let mut numbers = Numbers::new(self.matrix, runs);
         let columns = self.out.columns();
@@ -127,7 +188,10 @@ impl Part<'_> {
             self.matrix.each_line_of_numbers(after[0]..after[1], |line| simd.prefetch_second(line));
             numbers.transpose(self.isa, self.matrix, &self.x.blocks, &(first..first + count));
             // Rows that are not there are the last one again.
-            let from = std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr());
+            let from = std::array::from_fn(|r| {
+                let row = (first + r).min(n - 1);
+                last.filter(|_| row == n - 1).unwrap_or_else(|| &bytes[row * row_bytes..][..row_bytes]).as_ptr()
+            });
             let next = bytes.as_ptr().wrapping_add((first + S::LANES) * row_bytes);
             for row in self.out.rows() {
                 let group = Group {
@@ -229,7 +293,7 @@ impl Group<'_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
     unsafe fn parts<S: Dot, D: Decode>(&self, simd: S, table: S::B, at: usize, vectors: usize) -> [S::I; 4] {
-        let bytes = 4 * S::LANES;
+        let (bytes, code_bytes) = (4 * S::LANES, S::LANES * D::BITS / 2);
         let mut sums = [simd.splat_words(0); ROWS];
         for vector in at..at + vectors {
             // SAFETY: the caller's promise.
@@ -241,11 +305,11 @@ impl Group<'_> {
             for r in 0..S::LANES {
                 // The next group's codes, in the order of their addresses: a row is too short for the hardware to learn its
                 // stream.
-                if r * bytes % LINE == 0 {
-                    simd.prefetch_second(self.next.wrapping_add((vector * S::LANES + r) * bytes));
+                if r * code_bytes % LINE < code_bytes {
+                    simd.prefetch_second(self.next.wrapping_add((vector * S::LANES + r) * code_bytes));
                 }
                 // SAFETY: as above.
-                let codes = unsafe { simd.load_words(self.from[r].add(vector * bytes)) };
+                let codes = unsafe { D::load(simd, self.from[r].add(vector * code_bytes)) };
                 sums[r] = D::dot_all(simd, sums[r], D::weights(simd, table, codes), x);
             }
         }

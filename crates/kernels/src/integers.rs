@@ -188,6 +188,11 @@ impl Integers<'_> {
 }
 
 impl<'a> Weights<'a> {
+    /// Those of signed bytes.
+    pub(crate) fn signed(codes: &'a [i8]) -> Self {
+        Self { codes: Integers::Bytes { bytes: bytes(codes), kind: Kind::Signed }, unit: 1.0 }
+    }
+
     pub(crate) fn new(matrix: &Matrix<'a>) -> Result<Self, KernelError> {
         match matrix.codes {
             // A sum of activations would have to be in units of the table.
@@ -213,13 +218,9 @@ impl<'a> Weights<'a> {
             Codes::Offset { bytes, bits: 8 } => {
                 Ok(Self { codes: Integers::Bytes { bytes, kind: Kind::Offset }, unit: 1.0 })
             }
-            Codes::Signed { codes } => {
-                Ok(Self { codes: Integers::Bytes { bytes: bytes(codes), kind: Kind::Signed }, unit: 1.0 })
-            }
+            Codes::Signed { codes } => Ok(Self::signed(codes)),
             Codes::Table { .. } => Err(KernelError::Int8 { what: "tables of fewer than 4 bits" }),
-            Codes::Unsigned { .. } | Codes::Offset { .. } => {
-                Err(KernelError::Int8 { what: "integers of other than 4 or 8 bits" })
-            }
+            Codes::Unsigned { .. } | Codes::Offset { .. } => Err(KernelError::Int8 { what: "integers of one bit" }),
             Codes::E4m3 { .. } => Err(KernelError::Int8 { what: "E4M3 codes" }),
             Codes::F16 { .. } | Codes::Bf16 { .. } => Err(KernelError::Int8 { what: "half floats" }),
             Codes::Bytes { .. } => Err(KernelError::Int8 { what: "tables of 256 values" }),

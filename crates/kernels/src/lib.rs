@@ -78,6 +78,7 @@ mod int8_numbers;
 mod int8_rows;
 #[cfg(target_arch = "aarch64")]
 mod int8_squares;
+mod int8_unpacked;
 mod integers;
 #[doc(hidden)]
 pub mod machine;
@@ -107,6 +108,7 @@ mod simd;
 mod stored;
 mod strided;
 mod sum;
+pub mod symmetric;
 pub mod ternary;
 pub mod threads;
 mod unit;

@@ -96,7 +96,7 @@ pub(crate) fn bitsandbytes(block: usize, search: &Search, padding: u8) -> Encode
 
 /// The factor that scales a block with this scale into the range of its table. A scale that is given may be negative.
 #[inline(always)]
-fn reciprocal(scale: f32) -> f32 {
+pub(crate) fn reciprocal(scale: f32) -> f32 {
     1.0 / scale.abs().max(1e-38).copysign(scale)
 }
 

@@ -194,6 +194,14 @@ impl<T> Rectangle<'_, T> {
         }
     }
 
+    /// These columns of it, counted as those of the output are, as an output of their own.
+    pub(crate) fn output(&mut self, columns: Range<usize>) -> Output<'_, T> {
+        assert!(columns.start >= self.columns.start && columns.end <= self.columns.end, "columns of another task");
+        let at = self.at.wrapping_add(self.rows.start * self.stride + columns.start);
+        let (rows, columns) = (self.rows.len(), columns.len());
+        Output { at, rows, columns, stride: self.stride, rounding: None, of: PhantomData }
+    }
+
     /// Where the element in this row and column of the output is; the rest of the rectangle may be reached from there.
     pub(crate) fn at(&mut self, row: usize, column: usize) -> *mut T {
         assert!(self.rows.contains(&row) && self.columns.contains(&column), "an element of another task");

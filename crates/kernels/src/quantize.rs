@@ -11,6 +11,7 @@ use crate::{
     mx::Mx,
     nearest::{Nearest, NearestByte},
     nvfp4::Nvfp4,
+    symmetric::Symmetric,
     ternary::Ternary,
 };
 
@@ -87,6 +88,7 @@ impl Encoder {
                 self.run(format?, x, codes, scales)
             }
             (Rule::Int8, Scales::Floats(scales)) => self.run(Int8, x, codes, scales),
+            (&Rule::Symmetric { bits }, Scales::Floats(scales)) => self.run(Symmetric::new(bits)?, x, codes, scales),
             (&Rule::Affine { bits }, Scales::Lines(scales)) => self.run(Affine::new(bits)?, x, codes, scales),
             (Rule::Ternary, Scales::Floats(scales)) => self.run(Ternary, x, codes, scales),
             (Rule::Binary, Scales::Floats(scales)) => self.run(Binary, x, codes, scales),

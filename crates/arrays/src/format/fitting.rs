@@ -55,8 +55,6 @@ struct Fitting {
     dtype: Option<Dtype>,
     /// What NVFP4's scales are relative to.
     global: Option<Array>,
-    /// Whether a bias is so many times the scale.
-    center: Option<Array>,
 }
 
 /// Where the search looks, as multiples of the format's own scale.
@@ -95,14 +93,12 @@ impl Fitting {
     fn new(x: &Array, scheme: &Scheme, block: usize, global: Option<&Array>) -> Result<Self> {
         let dtype = scheme.biased.then(|| x.dtype());
         let mut x = stop_gradient(x)?.as_dtype(Dtype::Float32)?;
-        let mut center = None;
-        if let Some(Nested::Integers { centered, .. }) = scheme.nested {
+        if let Some(Nested::Integers { .. }) = scheme.nested {
             x = super_blocks::in_blocks(&x, scheme, block)?;
-            center = centered.then(|| scheme.center());
         }
         let global = global.map(stop_gradient).transpose()?;
         let (nested, scheme) = (scheme.nested, Scheme { nested: None, ..*scheme });
-        Ok(Self { x, scheme, nested, block, dtype, global, center })
+        Ok(Self { x, scheme, nested, block, dtype, global })
     }
 
     /// The scales that the format itself chooses, as floats.
@@ -110,9 +106,7 @@ impl Fitting {
         let made = if let Some(Nested::Integers { .. }) = self.nested {
             let made = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
             let flat = made.iter().map(|numbers| numbers.reshape(&[-1]));
-            let flat: Vec<Array> = flat.collect::<std::result::Result<_, _>>()?;
-            let biases = self.center.as_ref().map(|center| flat[0].multiply(center)).transpose()?;
-            flat.into_iter().chain(biases).collect()
+            flat.collect::<std::result::Result<Vec<_>, _>>()?
         } else {
             let inputs: Vec<Array> = std::iter::once(&self.x).chain(&self.global).cloned().collect();
             kernel::quantize(self.scheme, self.block, &inputs)?.split_off(1)
@@ -133,8 +127,7 @@ impl Fitting {
                 Ok(Parts { scales: Some(nested.into()), ..rounded.coded(&self.scheme, self.block, &self.x)? })
             }
             Some(Nested::Integers { .. }) => {
-                let free = scales.biases.as_ref().filter(|_| self.center.is_none());
-                let made: Vec<Array> = std::iter::once(&scales.scales).chain(free).cloned().collect();
+                let made: Vec<Array> = std::iter::once(&scales.scales).chain(&scales.biases).cloned().collect();
                 let scheme = Scheme { nested: self.nested, ..self.scheme };
                 let (codes, scales) = super_blocks::encoded_by(&self.x, size, &made, &scheme)?;
                 Ok(Parts::new(codes, scales))
@@ -238,10 +231,8 @@ impl Fitting {
             let near = quotient.gt(number(0.25))?.logical_and(quotient.lt(number(4.0))?)?;
             Ok(ops::select(some.logical_and(near)?, quotient, number(1.0))?)
         };
-        let Some(biases) = scales.biases.as_ref().filter(|_| self.center.is_none()) else {
-            let moved = wide(&scales.scales)?.multiply(multiple(slope, square)?.reshape(shape)?)?;
-            let biases = self.center.as_ref().map(|center| moved.multiply(center)).transpose()?;
-            return self.stored(&moved, biases.as_ref());
+        let Some(biases) = &scales.biases else {
+            return self.stored(&wide(&scales.scales)?.multiply(multiple(slope, square)?.reshape(shape)?)?, None);
         };
         // Only the last block may have fewer elements, and no format with biases has such a one.
         let count = number(self.block as f32);

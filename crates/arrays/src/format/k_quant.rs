@@ -61,9 +61,13 @@ impl Format for KQuant {
     const SAVED_AS: &'static str = "tacit.KQuant";
 
     fn scheme(&self) -> Scheme {
-        let nested = Nested::Integers { block: SUPER / self.group(), centered: self.is_centered() };
-        let coding = Coding::Unsigned { bits: self.bits };
-        Scheme { nested: Some(nested), ..Scheme::flat(Self::NAME, Encoding::Affine, coding) }
+        let (nested, bits) = (Nested::Integers { block: SUPER / self.group() }, self.bits);
+        let (encoding, coding) = if self.is_centered() {
+            (Encoding::Symmetric, Coding::Offset { bits })
+        } else {
+            (Encoding::Affine, Coding::Unsigned { bits })
+        };
+        Scheme { nested: Some(nested), ..Scheme::flat(Self::NAME, encoding, coding) }
     }
 
     fn block(&self) -> usize {

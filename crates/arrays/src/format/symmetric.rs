@@ -1,4 +1,4 @@
-//! Symmetric integers: 2, 3, 4 or 8 bits with a scale for each group.
+//! Symmetric integers: 2 to 6 or 8 bits with a scale for each group.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, register_array};
@@ -11,7 +11,7 @@ use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed::array::{Int8Activations, PackedArray, Parts};
 use crate::register_format;
 
-/// An array of 2, 3, 4 or 8 bits an element, with a scale and no bias for each group of the last axis.
+/// An array of 2 to 6 or 8 bits an element, with a scale and no bias for each group of the last axis.
 ///
 /// Groups of 32, 64 or 128 elements share a scale: an element is `(code - 2^(bits - 1)) * scale`, computed in `f32`. The codes,
 /// `u32[.., k * bits / 32]`, are those of an [`AffineArray`](crate::AffineArray) whose biases are `-2^(bits - 1)` times its scales; the
@@ -31,14 +31,14 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// `Q4_0` and `Q8_0` of a GGUF file are such arrays, in groups of 32 with `f16` scales, bit for bit. Quantizing takes the largest magnitude of
-/// a group over `2^(bits - 1)` as its scale, in `f32`.
+/// `Q4_0`, `Q5_0` and `Q8_0` of a GGUF file are such arrays, in groups of 32 with `f16` scales, bit for bit. Quantizing gives the
+/// element of the largest magnitude in a group the code 0, as these do: the scale is that element over `-2^(bits - 1)`, in `f32`.
 pub type SymmetricArray = PackedArray<Symmetric>;
 
 /// Symmetric integers with a scale for each group of the last axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symmetric {
-    /// Bits of an element: 2, 3, 4 or 8.
+    /// Bits of an element: 2 to 6, or 8.
     pub bits: u32,
     /// Elements in a group: 32, 64 or 128.
     pub group: usize,
@@ -97,7 +97,7 @@ impl Format for Symmetric {
     const SAVED_AS: &'static str = "tacit.Symmetric";
 
     fn scheme(&self) -> Scheme {
-        Scheme::grouped(Self::NAME, Encoding::Nearest, Coding::Offset { bits: self.bits }, Scaling::Float)
+        Scheme::grouped(Self::NAME, Encoding::Symmetric, Coding::Offset { bits: self.bits }, Scaling::Float)
     }
 
     fn block(&self) -> usize {
@@ -110,10 +110,10 @@ impl Format for Symmetric {
 
     fn check(&self) -> Result<()> {
         let Self { bits, group } = *self;
-        if !GROUPS.contains(&group) || ![2, 3, 4, 8].contains(&bits) {
+        if !GROUPS.contains(&group) || !matches!(bits, 2..=6 | 8) {
             return Err(Error::invalid(
                 format!("there is no symmetric format of {bits} bits in groups of {group}"),
-                "use 2, 3, 4 or 8 bits and groups of 32, 64 or 128",
+                "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
             ));
         }
         Ok(())

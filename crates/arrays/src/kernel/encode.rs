@@ -45,6 +45,7 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
         }
         Encoding::Nf4 | Encoding::Fp4 | Encoding::Int8 => vec![absmax()?],
         Encoding::Affine => affine(x, top(scheme))?,
+        Encoding::Symmetric => vec![symmetric(x, scheme)?],
         Encoding::Mxfp4(rule) => vec![power_of_two(&absmax()?, rule, 6.0)?],
         Encoding::Mxfp8(rule) => vec![power_of_two(&absmax()?, rule, 448.0)?],
         Encoding::Nvfp4 { .. } => {
@@ -56,7 +57,7 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
 }
 
 /// The codes of blocks by what they store: `stored` as [`stored`] gives it.
-pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option<&Array>) -> Ops<Array> {
+pub(crate) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option<&Array>) -> Ops<Array> {
     let [scale, more @ ..] = stored else { return Err(Exception::custom("a block stores a scale")) };
     Ok(match scheme.encoding {
         Encoding::Nearest => {
@@ -72,6 +73,11 @@ pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
             let [bias] = more else { return Err(Exception::custom("a block stores a bias")) };
             let codes = x.subtract(bias)?.divide(scale)?.round(None)?;
             stop_gradient(ops::clip(codes, (number(0.0), top(scheme)))?)?.as_dtype(Dtype::Uint8)?
+        }
+        Encoding::Symmetric => {
+            let middle = scheme.middle();
+            let units = ops::clip(x.multiply(&reciprocal(scale)?)?, (number(-middle), number(middle - 1.0)))?;
+            stop_gradient(units.round(None)?.add(number(middle))?)?.as_dtype(Dtype::Uint8)?
         }
         Encoding::Int8 => {
             let zero = scale.eq(number(0.0))?;
@@ -200,6 +206,14 @@ fn affine(x: &Array, top: Array) -> Ops<Vec<Array>> {
     let scale = ops::select(&none, &scale, edge.divide(ops::select(&none, number(1.0), &zero)?)?)?;
     let bias = ops::select(&none, number(0.0), &edge)?;
     Ok(vec![scale, bias])
+}
+
+/// The scales by which the largest elements are the least integer.
+pub(crate) fn symmetric(x: &Array, scheme: &Scheme) -> Ops<Array> {
+    let (low, high) = (x.min_axis(-1, true)?, x.max_axis(-1, true)?);
+    let edge = ops::select(low.abs()?.gt(high.abs()?)?, low, high)?;
+    // The scale of zeros is not negative.
+    number(0.0).subtract(edge.divide(number(scheme.middle()))?)
 }
 
 /// The byte of a group's power of two.

@@ -12,8 +12,8 @@ use super::matmul::Matmul;
 
 /// `x W^T` for a stored `W: [n, k]`, with each row of `x` as integers, in the float type of `x`.
 ///
-/// The codes are a table of 4 bits, whose values are rounded too, or integers: unsigned ones of 4 or 8 bits, or signed ones of
-/// 8, which may have biases. The gradient is that of the product without rounding.
+/// The codes are a table of 4 bits, whose values are rounded too, or integers of 2 to 8 bits, which may have
+/// biases. The gradient is that of the product without rounding.
 ///
 /// # Errors
 ///

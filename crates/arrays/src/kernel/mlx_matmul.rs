@@ -74,11 +74,9 @@ fn mode(layout: Layout) -> Option<Mode> {
     }
     let e2m1 = |order, values: &[f32; 16]| order == Order::LowFirst && values.iter().eq(E2M1.iter());
     match (scheme.coding, scheme.scaling, block) {
-        (
-            Coding::Unsigned { bits: 2 | 3 | 4 | 5 | 6 | 8 } | Coding::Offset { bits: 2 | 3 | 4 | 8 },
-            Scaling::Float,
-            32 | 64 | 128,
-        ) => Some(Mode::Affine),
+        (Coding::Unsigned { bits: 2..=6 | 8 } | Coding::Offset { bits: 2..=6 | 8 }, Scaling::Float, 32 | 64 | 128) => {
+            Some(Mode::Affine)
+        }
         (Coding::Table { bits: 4, order, values }, Scaling::E8m0, 32) if e2m1(order, &values) => Some(Mode::Mxfp4),
         (Coding::Table { bits: 4, order, values }, Scaling::E4m3, 16) if e2m1(order, &values) => Some(Mode::Nvfp4),
         (Coding::E4m3, Scaling::E8m0, 32) => Some(Mode::Mxfp8),

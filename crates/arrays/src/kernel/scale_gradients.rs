@@ -119,9 +119,8 @@ fn range(scheme: &Scheme) -> (f32, f32) {
         finite.fold((f32::MAX, f32::MIN), |(low, high), &value| (low.min(value), high.max(value)))
     };
     match scheme.coding {
-        Coding::Table { .. } | Coding::Bytes { .. } | Coding::Offset { .. } => {
-            finite(scheme.table().unwrap_or_default())
-        }
+        Coding::Table { .. } | Coding::Bytes { .. } => finite(scheme.table().unwrap_or_default()),
+        Coding::Offset { .. } => (-scheme.middle(), scheme.middle() - 1.0),
         Coding::Unsigned { bits } => (0.0, ((1u32 << bits) - 1) as f32),
         Coding::Signed => (-127.0, 127.0),
         Coding::E4m3 => (-448.0, 448.0),

@@ -6,7 +6,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{
-    Encoder, KernelError, Order, ScaleRule, affine, binary, e4m3, fp4, int8, mx, nearest, nf4, nvfp4, ternary,
+    Encoder, KernelError, Order, ScaleRule, affine, binary, e4m3, fp4, int8, mx, nearest, nf4, nvfp4, symmetric,
+    ternary,
 };
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
@@ -42,6 +43,8 @@ pub enum Encoding {
     Fp4,
     /// As MLX codes its affine format.
     Affine,
+    /// To the nearest integer in units that give the largest element the least one.
+    Symmetric,
     /// To the nearest of the integers from -127 to 127.
     Int8,
     /// As OCP's MXFP4, with the powers of two by this rule.
@@ -133,8 +136,6 @@ pub enum Nested {
     Integers {
         /// Scales that share a scale.
         block: usize,
-        /// Whether there are no biases, and the middle code stands for zero.
-        centered: bool,
     },
 }
 
@@ -218,11 +219,11 @@ impl Scheme {
         }
     }
 
-    /// Whether its codes are multiplied with activations in 8 bits: integers of 4 or 8 bits, with biases too, or a table of
+    /// Whether its codes are multiplied with activations in 8 bits: integers of 2 to 8 bits, with biases too, or a table of sixteen
     /// finite values that is rounded to such.
     pub(crate) const fn takes_int8_activations(&self) -> bool {
         let codes = match self.coding {
-            Coding::Signed | Coding::Unsigned { bits: 4 | 8 } | Coding::Offset { bits: 4 | 8 } => true,
+            Coding::Signed | Coding::Unsigned { bits: 2..=8 } | Coding::Offset { bits: 2..=8 } => true,
             Coding::Table { bits: 4, ref values, .. } => !self.biased && are_finite(values),
             _ => false,
         };
@@ -279,8 +280,8 @@ impl Scheme {
     /// The shape of the scales of so many blocks, where these are quantized themselves.
     pub(crate) fn nested_shape(&self, blocks: usize) -> Vec<i32> {
         match self.nested {
-            Some(Nested::Integers { block, centered }) => {
-                vec![if centered { 1 } else { 2 }, blocks.div_ceil(block) as i32, block as i32]
+            Some(Nested::Integers { block }) => {
+                vec![if self.is_centered() { 1 } else { 2 }, blocks.div_ceil(block) as i32, block as i32]
             }
             _ => vec![blocks as i32],
         }
@@ -304,8 +305,7 @@ impl Scheme {
             Coding::Table { bits, values, .. } => Some(&values[..1 << bits]),
             Coding::Bytes { values } => Some(&values[..]),
             Coding::E4m3 => Some(&E4M3[..]),
-            Coding::Offset { bits } => Some(&OFFSETS[*bits as usize % 9][..1 << bits.min(&8)]),
-            Coding::Unsigned { .. } | Coding::Signed | Coding::F16 | Coding::Bf16 => None,
+            Coding::Unsigned { .. } | Coding::Offset { .. } | Coding::Signed | Coding::F16 | Coding::Bf16 => None,
         }
     }
 
@@ -321,6 +321,7 @@ impl Scheme {
             Encoding::Nf4 => nf4::encoder(block),
             Encoding::Fp4 => fp4::encoder(block),
             Encoding::Affine => affine::encoder(block, self.bits() as u32),
+            Encoding::Symmetric => symmetric::encoder(block, self.bits() as u32),
             Encoding::Int8 => int8::encoder(block),
             Encoding::Mxfp4(rule) => mx::mxfp4(rule),
             Encoding::Mxfp8(rule) => mx::mxfp8(rule),
@@ -337,9 +338,7 @@ impl Scheme {
             Encoding::Mxfp4(rule) | Encoding::Mxfp8(rule) => Param::Str(format!("{rule:?}")),
             _ => Param::None,
         };
-        let is_offset = matches!(self.coding, Coding::Offset { .. });
-        let rule = if is_offset { Param::Str("offset".to_owned()) } else { rule };
-        let table = if self.encoding == Encoding::Nearest && !is_offset { self.table() } else { None };
+        let table = if self.encoding == Encoding::Nearest { self.table() } else { None };
         let table = table
             .map_or(Param::None, |values| Param::Ints(values.iter().map(|value| i64::from(value.to_bits())).collect()));
         [("bits", Param::Int(self.bits() as i64)), ("rule", rule), ("table", table)]
@@ -357,23 +356,28 @@ impl Scheme {
         })
     }
 
-    /// How many scales share a float, and whether there are no biases; it declines scales that are not integers.
-    pub(crate) fn integers(&self) -> Result<(usize, bool)> {
+    /// Whether the middle code stands for zero, and there are no biases.
+    pub(crate) fn is_centered(&self) -> bool {
+        matches!(self.coding, Coding::Offset { .. })
+    }
+
+    /// How many scales share a float; it declines scales that are not integers.
+    pub(crate) fn integers(&self) -> Result<usize> {
         match self.nested {
-            Some(Nested::Integers { block, centered }) => Ok((block, centered)),
+            Some(Nested::Integers { block }) => Ok(block),
             _ => Err(Error::decline("the scales are not integers")),
         }
     }
 
-    /// What is added to a code in the middle of a group without a bias.
+    /// The code in the middle of all.
+    pub(crate) fn middle(&self) -> f32 {
+        (1_u32 << (self.bits() - 1)) as f32
+    }
+
+    /// What is added to a code whose middle one stands for zero.
     pub(crate) fn center(&self) -> Array {
-        Array::from_f32(-((1_u32 << (self.bits() - 1)) as f32))
+        Array::from_f32(-self.middle())
     }
 }
-
-/// The integers of codes in offset binary, by the number of bits.
-static OFFSETS: LazyLock<[[f32; 256]; 9]> = LazyLock::new(|| {
-    std::array::from_fn(|bits| std::array::from_fn(|code| code as f32 - ((1_u32 << bits) / 2) as f32))
-});
 
 pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));

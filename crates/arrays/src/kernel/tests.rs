@@ -25,7 +25,8 @@ use crate::families::packed::Packed;
 use crate::format::k_quant::KQuantArray;
 use crate::format::mx::ScaleRule;
 use crate::format::{
-    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Ternary,
+    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Symmetric,
+    Ternary,
 };
 
 type Outputs = Result<Vec<Array>, Exception>;
@@ -188,6 +189,7 @@ pub(super) fn schemes() -> Vec<(Scheme, usize, f64)> {
         all.extend([Mxfp4 { rule }.scheme(), Mxfp8 { rule }.scheme()].map(|scheme| (scheme, 32, 0.0)));
     }
     all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Affine { bits, group: 32 }.scheme(), 32, 0.0)));
+    all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Symmetric { bits, group: 32 }.scheme(), 32, 0.0)));
     all
 }
 

@@ -8,7 +8,7 @@ use crate::families::cut::Cut;
 use crate::families::linear::Linear;
 use crate::families::packed::{Packed, Stored};
 use crate::format::declaration::Format;
-use crate::kernel::{Coding, Nested, Scaling, Scheme};
+use crate::kernel::{Nested, Scaling, Scheme};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::read::dense;
 use crate::packed::units::integers;
@@ -141,8 +141,8 @@ impl<F: Format> PackedArray<F> {
     /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
     /// and by 1e-2 at worst. The backward pass, products `x W` and those of a stack of matrices stay in floats.
     ///
-    /// [`Affine`](crate::format::Affine) and [`Symmetric`](crate::format::Symmetric) have such products with 4 and 8 bits, and
-    /// [`KQuant`](crate::format::KQuant) with 4, so that `Q4_0`, `Q4_1`, `Q8_0` and `Q4_K` of a GGUF file have them.
+    /// [`Affine`](crate::format::Affine), [`Symmetric`](crate::format::Symmetric) and [`KQuant`](crate::format::KQuant) have such
+    /// products with any bits, and so `Q4_0` to `Q8_0` and `Q2_K` to `Q6_K` of a GGUF file.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -178,14 +178,13 @@ impl<F: Format> PackedArray<F> {
     }
 
     /// How the scales are quantized, where those of the format are so.
-    fn nested(&self, own: Option<Nested>) -> Option<Nested> {
+    fn nested(&self) -> Option<Nested> {
         let scales = self.scales.as_ref()?;
         if let Some(nested) = scales.downcast::<Dynamic8Array>() {
             return Some(Nested::Dynamic8 { block: nested.block_size() });
         }
-        let centered = matches!(own, Some(Nested::Integers { centered: true, .. }));
         let (_, integers) = integers(scales)?;
-        Some(Nested::Integers { block: integers.block, centered })
+        Some(Nested::Integers { block: integers.block })
     }
 }
 
@@ -207,11 +206,11 @@ fn divides(found: Option<Nested>, own: Option<Nested>) -> bool {
 }
 
 /// The dtype that scales have: `f32`; where there are biases that of the array, or a wider one after a product with a float; of
-/// symmetric integers any float type.
+/// symmetric integers any float type, unless the scales are quantized.
 fn scale_dtype(scheme: &Scheme, found: Dtype, own: Dtype) -> Dtype {
     match scheme.scaling {
         Scaling::E8m0 | Scaling::E4m3 => Dtype::Uint8,
-        _ if !scheme.biased && !matches!(scheme.coding, Coding::Offset { .. }) => Dtype::Float32,
+        _ if !scheme.biased && (scheme.nested.is_some() || !scheme.is_centered()) => Dtype::Float32,
         _ if found.is_float() && found != Dtype::Float64 => found,
         _ => own,
     }
@@ -260,10 +259,10 @@ impl<F: Format> Materialize for PackedArray<F> {
         if self.int8_activations && !scheme.takes_int8_activations() {
             return Err(Error::invalid(
                 format!("{label} has no products with activations in 8 bits"),
-                "leave `int8_activations` out, or use nf4, fp4, int8, affine or symmetric of 4 or 8 bits, or k:4",
+                "leave `int8_activations` out, or use nf4, fp4, int8, affine, symmetric or k",
             ));
         }
-        let nested = self.nested(scheme.nested);
+        let nested = self.nested();
         if !divides(nested, scheme.nested) {
             let scales = |nested: Option<Nested>| match nested {
                 Some(Nested::Dynamic8 { block }) => format!("scales that are quantized in blocks of {block}"),

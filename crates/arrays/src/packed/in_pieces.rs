@@ -38,7 +38,7 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Va
     let (aval, scheme, block) = (checked(pieces.aval().clone(), &format)?, format.scheme(), format.block());
     let width: usize = aval.shape.iter().skip(1).map(|&extent| extent as usize).product();
     let elements = pieces.rows() as usize * width;
-    let groups = if let Some(Nested::Integers { .. }) = scheme.nested { scheme.integers()?.0 } else { 1 };
+    let groups = if let Some(Nested::Integers { .. }) = scheme.nested { scheme.integers()? } else { 1 };
     let aligned = elements.is_multiple_of((block * groups).max(1)) && (elements * scheme.bits()).is_multiple_of(32);
     if own.by_columns() || scheme.half() == Some(aval.dtype) || !aligned {
         return Ok(None);

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme};
+use crate::kernel::{self, Coding, Layout, Nested, Scaling};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::units::integers;
 
@@ -22,7 +22,7 @@ impl Stored {
         let Some(scales) = &self.scales else { return Ok((layout, children)) };
         match (scales, scales.downcast::<Dynamic8Array>()) {
             (scales, None) if matches!(scheme.nested, Some(Nested::Integers { .. })) => {
-                let (scaling, parts) = read_integers(scales, &layout, centered(&mut scheme)?)?;
+                let (scaling, parts) = read_integers(scales, &layout)?;
                 scheme.scaling = scaling;
                 children.extend(parts);
             }
@@ -59,19 +59,10 @@ pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     Ok(if stored.transposed { made.swap_axes(-1, -2)? } else { made }.into())
 }
 
-/// Codes in offset binary, of a format whose middle code stands for zero: there are no biases.
-fn centered(scheme: &mut Scheme) -> Result<bool> {
-    let (_, centered) = scheme.integers()?;
-    if centered {
-        scheme.coding = Coding::Offset { bits: scheme.bits() as u32 };
-    }
-    Ok(centered)
-}
-
 /// Scales and biases as the kernels read them, and how these are made, where a block has integers for both; biases are left out
 /// where there are none.
-fn read_integers(scales: &Value, layout: &Layout, centered: bool) -> Result<(Scaling, Vec<Array>)> {
-    let (block, _) = layout.scheme.integers()?;
+fn read_integers(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<Array>)> {
+    let block = layout.scheme.integers()?;
     let blocks = (layout.n * layout.k).div_ceil(layout.block) as i32;
     // A range is read where it lies, which what an index takes is not.
     let at = |array: &Array, row: i32| Ok::<_, Error>(array.try_index(row..row + 1)?.reshape(&[-1])?);
@@ -79,7 +70,7 @@ fn read_integers(scales: &Value, layout: &Layout, centered: bool) -> Result<(Sca
         let row = at(array, number)?;
         Ok(if row.size() as i32 == blocks { row } else { row.try_index(..blocks)? })
     };
-    let rows = 0..if centered { 1 } else { 2 };
+    let rows = 0..if layout.scheme.is_centered() { 1 } else { 2 };
     let Some((_, stored)) = integers(scales) else {
         // Scales that a tree of them made dense.
         let dense = scales.dense()?;

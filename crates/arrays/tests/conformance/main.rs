@@ -33,6 +33,7 @@ conformance! {
     affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
     affine_8: |x| AffineArray::quantize(x, Affine { bits: 8, group: 32 }), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
     symmetric_4: |x| SymmetricArray::quantize(x, Symmetric { bits: 4, group: 32 }), within(0.14), exact_zero(), refuses_non_finite(), overflows();
+    symmetric_5: |x| SymmetricArray::quantize(x, Symmetric { bits: 5, group: 32 }), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     symmetric_8: |x| SymmetricArray::quantize(x, Symmetric { bits: 8, group: 32 }), within(0.009), exact_zero(), refuses_non_finite(), overflows();
     int8: |x| Int8Array::quantize(x, 32), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     int8_columns: |x| Int8Array::quantize(x, Granularity::Column), within(0.006), exact_zero(), refuses_non_finite(), overflows();

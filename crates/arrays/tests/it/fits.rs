@@ -181,7 +181,7 @@ fn a_fit_is_read_printed_and_refused_by_its_text() {
         no format is named nf5
         help: name one of affine"#]]
     .assert_eq(&texts.into_iter().chain(wrong).map(said).collect::<Vec<_>>().join("\n").replace(
-        ", bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary, thirds",
+        ", bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, quarters, rotated, symmetric, ternary, thirds",
         "",
     ));
     let fits: Result<Vec<Fit>> = ["absmax", "search:3", "hqq"].map(str::parse).into_iter().collect();

@@ -13,7 +13,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 37] = [
+const TEXTS: [&str; 39] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -22,6 +22,8 @@ const TEXTS: [&str; 37] = [
     "affine:3:32",
     "symmetric:2:64",
     "symmetric:3:32",
+    "symmetric:5:32",
+    "symmetric:6:64",
     "symmetric:8:128",
     "int8",
     "int8:columns",
@@ -93,7 +95,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary, thirds
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, quarters, rotated, symmetric, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options

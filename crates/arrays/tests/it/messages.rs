@@ -2,8 +2,8 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Affine, KQuant, Parts};
-use tacit_arrays::{AffineArray, KQuantArray, Nf4Array, ste};
+use tacit_arrays::format::{Affine, Format, Int8Activations, PackedArray, Parts, Scheme, TextForm};
+use tacit_arrays::{AffineArray, Nf4Array, register_format, ste};
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
 use crate::operands::{affine, nf4, normal};
@@ -292,20 +292,45 @@ fn ste_of_a_function_that_fails() {
     );
 }
 
+/// A format of a table of few values, which says that it has products with rounded activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Quarters;
+
+impl TextForm for Quarters {
+    const NAME: &'static str = "quarters";
+    const FORMS: &'static str = "quarters";
+
+    fn options(&self) -> String {
+        String::new()
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        options.is_empty().then_some(Self)
+    }
+}
+
+impl Format for Quarters {
+    const SAVED_AS: &'static str = "messages.Quarters";
+
+    fn scheme(&self) -> Scheme {
+        Scheme::codebook(Self::NAME, &[-1.0, -0.25, 0.25, 1.0])
+    }
+
+    fn block(&self) -> usize {
+        64
+    }
+}
+
+impl Int8Activations for Quarters {}
+
+register_format!(Quarters);
+
 #[test]
-fn activations_in_8_bits_with_codes_of_other_bits() {
-    let x = normal(1, &[4, 64]);
-    let affine = AffineArray::quantize(&x, Affine { bits: 3, group: 64 });
+fn activations_in_8_bits_with_a_table_of_four() {
     check(
-        affine.and_then(AffineArray::with_int8_activations),
+        PackedArray::<Quarters>::quantize(&normal(1, &[4, 64]), Quarters).and_then(PackedArray::with_int8_activations),
         expect![[r#"
-        affine:3:64 has no products with activations in 8 bits
-        help: leave `int8_activations` out, or use nf4, fp4, int8, affine or symmetric of 4 or 8 bits, or k:4"#]],
-    );
-    check(
-        KQuantArray::quantize(&x, KQuant { bits: 6 }).and_then(KQuantArray::with_int8_activations),
-        expect![[r#"
-        k:6 has no products with activations in 8 bits
-        help: leave `int8_activations` out, or use nf4, fp4, int8, affine or symmetric of 4 or 8 bits, or k:4"#]],
+        quarters has no products with activations in 8 bits
+        help: leave `int8_activations` out, or use nf4, fp4, int8, affine, symmetric or k"#]],
     );
 }

@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 32] = [
+pub(crate) const TEXTS: [&str; 33] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -48,6 +48,7 @@ pub(crate) const TEXTS: [&str; 32] = [
     "mxfp4",
     "mxfp8:round",
     "nvfp4",
+    "quarters",
     "nvfp4:global",
     "rotated:nf4:64",
     "rotated:affine:4:64",

@@ -273,7 +273,7 @@ fn a_format_that_is_none_is_named_at_once() {
     };
     expect![[r#"
         no format is named int9
-        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary, thirds"#]].assert_eq(&message("int9"));
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, quarters, rotated, symmetric, ternary, thirds"#]].assert_eq(&message("int9"));
     expect![[r#"
         MLX has no affine format of 8 bits in groups of 63
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]]

@@ -59,7 +59,7 @@ pub(super) fn reader(name: &str) -> Option<Reader> {
     let (bits, form, read): (_, _, fn(&[u8], &mut Block)) = match name {
         "Q4_0" => (4, Form::Symmetric, q4_0),
         "Q4_1" => (4, Form::Affine, q4_1),
-        "Q5_0" => (5, Form::Affine, q5_0),
+        "Q5_0" => (5, Form::Symmetric, q5_0),
         "Q5_1" => (5, Form::Affine, q5_1),
         "Q8_0" => (8, Form::Symmetric, q8_0),
         "Q2_K" => (2, Form::KQuant, q2_k),
@@ -117,7 +117,6 @@ fn further(bytes: &[u8], place: u32, codes: &mut [u8]) {
 
 fn q4_0(bytes: &[u8], block: &mut Block) {
     block.scale = half(bytes, 0);
-    block.bias = -8.0 * block.scale;
     nibbles(&bytes[2..18], 16, &mut block.codes);
 }
 
@@ -137,7 +136,6 @@ fn fifth(bytes: &[u8], codes: &mut [u8]) {
 
 fn q5_0(bytes: &[u8], block: &mut Block) {
     block.scale = half(bytes, 0);
-    block.bias = -16.0 * block.scale;
     nibbles(&bytes[6..22], 16, &mut block.codes);
     fifth(&bytes[2..6], &mut block.codes);
 }
@@ -150,7 +148,6 @@ fn q5_1(bytes: &[u8], block: &mut Block) {
 
 fn q8_0(bytes: &[u8], block: &mut Block) {
     block.scale = half(bytes, 0);
-    block.bias = -128.0 * block.scale;
     for (code, byte) in block.codes.iter_mut().zip(&bytes[2..34]) {
         // A signed byte, counted from -128.
         *code = byte ^ 0x80;

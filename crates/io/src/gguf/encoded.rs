@@ -225,6 +225,7 @@ fn symmetric(array: &SymmetricArray) -> Found {
     let Some(scales) = array.scales() else { return Ok(None) };
     let name = match format.bits {
         4 => "Q4_0",
+        5 => "Q5_0",
         8 => "Q8_0",
         _ => return Ok(None),
     };

@@ -94,7 +94,7 @@ fn the_bits_of_an_element_as_they_are_held() {
         Q4_0    4.5 bits, 4.5 in the file, Symmetric(f32[3,64])
         Q4_1    5 bits, 5 in the file, Affine(f32[3,64])
         Q4_K    4.75 bits, 4.5 in the file, KQuant(f32[2,256])
-        Q5_0    6 bits, 5.5 in the file, Affine(f32[3,64])
+        Q5_0    5.5 bits, 5.5 in the file, Symmetric(f32[3,64])
         Q5_1    6 bits, 6 in the file, Affine(f32[3,64])
         Q5_K    5.75 bits, 5.5 in the file, KQuant(f32[2,256])
         Q6_K    6.625 bits, 6.5625 in the file, KQuant(f32[2,256])

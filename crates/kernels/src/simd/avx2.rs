@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use super::{
     thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle, unpack_pairs},
 };
 
 #[derive(Clone, Copy)]
@@ -50,6 +50,39 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 
 /// A mask of the first `count` <= 8 lanes is what starts at entry `8 - count`.
 const FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// 32 codes of `BITS` bits of a stream, 2, 3, 5, 6 or 7, as bytes.
+///
+/// # Safety
+/// [`is_available`], and 16 bytes are readable behind those of the codes at `from`.
+#[inline(always)]
+pub(super) unsafe fn unpacked<const BITS: usize>(from: *const u8) -> I {
+    // SAFETY: the caller promises 16 bytes from the middle of the codes on, and the instructions.
+    unsafe {
+        let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(2 * BITS).cast()));
+        let codes = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
+        // Each code at the top of two bytes, and then at the bottom.
+        let pairs = |(shuffle, factors): &([u8; 16], [u16; 8])| {
+            let factors = _mm256_broadcastsi128_si256(_mm_loadu_si128(factors.as_ptr().cast()));
+            let at_top = _mm256_mullo_epi16(_mm256_shuffle_epi8(codes, twice(shuffle)), factors);
+            _mm256_mulhi_epu16(at_top, _mm256_set1_epi16(1 << BITS))
+        };
+        _mm256_packus_epi16(pairs(const { &unpack_pairs(BITS, 0) }), pairs(const { &unpack_pairs(BITS, 8) }))
+    }
+}
+
+/// [`Simd::unpack`].
+///
+/// # Safety
+/// [`is_available`], and what is said there.
+#[inline(always)]
+pub(super) unsafe fn unpack<const BITS: usize>(from: *const u8, above: u8, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let integers = _mm256_sub_epi8(unpacked::<BITS>(from), _mm256_set1_epi8(above.cast_signed()));
+        _mm256_storeu_si256(to.cast(), integers);
+    }
+}
 
 /// # Safety
 /// [`is_available`].
@@ -304,6 +337,11 @@ impl Simd for Avx2 {
                 _ => from.cast::<i32>().read_unaligned(),
             })
         }
+    }
+    #[inline(always)]
+    unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) {
+        // SAFETY: the caller's promise; and the token.
+        unsafe { unpack::<BITS>(from, above, to) }
     }
     #[inline(always)]
     unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {

@@ -272,6 +272,11 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) {
+        // SAFETY: the caller's promise; and the token, for those instructions too.
+        unsafe { super::avx2::unpack::<BITS>(from, above, to) }
+    }
+    #[inline(always)]
     unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises 16 bytes; and the token.
         unsafe {

@@ -47,6 +47,18 @@ pub(crate) trait Dot: Simd {
     fn dot_all_codes(self, sum: Self::I, codes: [Self::I; 2], x: [Self::I; 2]) -> Self::I {
         self.dot(self.dot(sum, codes[0], x[0]), codes[1], x[1])
     }
+    /// Adds to each word the four products of its weights, which are from 0 to 127, with its signed bytes of `x`, of which none is -128.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn dot_small(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I {
+        self.dot(sum, weights, x)
+    }
+    /// `4 * LANES` integers of `BITS` bits each, 2, 3, 5, 6 or 7, of a stream, as bytes.
+    ///
+    /// # Safety
+    /// [`SLACK`](super::SLACK) bytes are readable behind their own at `from`.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> Self::I;
     /// For each 16 bytes of the first `LANES` vectors the sums of their words: lane `r` of the result for a part is the sum of
     /// that part of vector `r`. There are as many parts as a vector has.
     #[cfg(target_arch = "x86_64")]

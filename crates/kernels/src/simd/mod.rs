@@ -51,7 +51,7 @@ pub(crate) use dot::byte_sums;
 pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;
 pub(crate) use thresholds::Thresholds;
-pub(crate) use vector::{Kernel, LINE, LINE_FLOATS, SLACK, Simd, panel_width};
+pub(crate) use vector::{Kernel, LINE, LINE_FLOATS, SLACK, Simd, panel_width, unpacked};
 
 #[cfg(target_arch = "x86_64")]
 use crate::amx;

@@ -189,6 +189,20 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// [`SLACK`] bytes are readable behind the `LANES * BITS / 8` at `from`.
     unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> Self::I;
+    /// Writes 32 integers of `BITS` bits each, 2, 3, 5, 6 or 7, as bytes, `above` less than they are in a stream.
+    ///
+    /// # Safety
+    /// [`SLACK`] bytes are readable behind the `4 * BITS` at `from`, and 32 bytes are writable at `to`.
+    #[inline(always)]
+    unsafe fn unpack<const BITS: usize>(self, from: *const u8, above: u8, to: *mut u8) {
+        for eight in 0..4 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let word = u64::from_le(from.add(eight * BITS).cast::<u64>().read_unaligned());
+                to.add(8 * eight).cast::<u64>().write_unaligned(unpacked::<BITS>(word, above).to_le());
+            }
+        }
+    }
     /// Lane `i` is `from[index[i]]`, or 0 if that is not below `count`.
     ///
     /// # Safety
@@ -245,6 +259,35 @@ pub(super) const fn stream_shuffle<const N: usize>(bits: usize) -> [u8; N] {
         i += 1;
     }
     shuffle
+}
+
+/// The eight codes in the lowest bits of a word as bytes, each less by `above`.
+#[inline(always)]
+pub(crate) fn unpacked<const BITS: usize>(word: u64, above: u8) -> u64 {
+    let low = |bits: usize| (1_u64 << bits) - 1;
+    // Four codes to each half, two to each quarter, and one to each byte.
+    let fours = word & low(4 * BITS) | (word >> (4 * BITS) & low(4 * BITS)) << 32;
+    let of_halves = 0x0000_0001_0000_0001 * low(2 * BITS);
+    let twos = fours & of_halves | (fours >> (2 * BITS) & of_halves) << 16;
+    let of_quarters = 0x0001_0001_0001_0001 * low(BITS);
+    let codes = twos & of_quarters | (twos >> BITS & of_quarters) << 8;
+    // No byte carries into the next one.
+    (codes + 0x0101_0101_0101_0101 * u64::from(0x80 - above)) ^ 0x8080_8080_8080_8080
+}
+
+/// For codes of `bits` bits in a stream, in pairs of bytes: a shuffle that brings those that hold eight codes from code `first`
+/// on, and what brings each code to the top of its pair as a factor.
+pub(super) const fn unpack_pairs(bits: usize, first: usize) -> ([u8; 16], [u16; 8]) {
+    let (mut shuffle, mut factors) = ([0; 16], [0; 8]);
+    let mut i = 0;
+    while i < 8 {
+        let bit = (first + i) * bits;
+        shuffle[2 * i] = (bit / 8) as u8;
+        shuffle[2 * i + 1] = (bit / 8) as u8 + 1;
+        factors[i] = 1 << (16 - bits - bit % 8);
+        i += 1;
+    }
+    (shuffle, factors)
 }
 
 /// Bytes of a stream that four words of `bits` bits take.

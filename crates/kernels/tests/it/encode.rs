@@ -1,7 +1,8 @@
 //! Codes are the same on every instruction set, and those of quotients where they are reciprocals' products.
 
 use tacit_kernels::{
-    BlockScales, E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, mx, nearest::Table, nf4, nvfp4, ternary,
+    BlockScales, E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, mx, nearest::Table, nf4, nvfp4, symmetric,
+    ternary,
 };
 
 use crate::random::Random;
@@ -69,6 +70,16 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
         let given = vec![0.3; elements.div_ceil(block)];
         add("table by scales", bits, &|codes, _, _, _| {
             table.encoder(block).quantize_by(x, BlockScales::Floats(&given), codes).unwrap();
+        });
+    }
+    for bits in 2..=8 {
+        let encoder = symmetric::encoder(block, bits as u32);
+        add("symmetric", bits, &|codes, scales, _, _| {
+            encoder.quantize(x, codes, BlockScales::Floats(scales)).unwrap();
+        });
+        let given: Vec<f32> = (0..elements.div_ceil(block)).map(|at| if at % 2 == 0 { 0.3 } else { -0.3 }).collect();
+        add("symmetric by scales", bits, &|codes, _, _, _| {
+            encoder.quantize_by(x, BlockScales::Floats(&given), codes).unwrap();
         });
     }
     let table = Table::new(&E2M1).unwrap();
@@ -141,4 +152,36 @@ fn affine_codes_are_those_of_quotients_to_the_last_tie() {
             }
         }
     }
+}
+
+#[allow(clippy::float_cmp, reason = "the results are exact")]
+/// The largest element is the least integer, zero is zero, and halves go to the even one.
+#[test]
+fn symmetric_codes_are_the_nearest_integers() {
+    let mut random = Random::new(5);
+    for bits in 2..=8 {
+        let middle = f32::from(1_u8 << (bits - 1));
+        for edge in [3.0, -3.0, 1e30, -1e-30] {
+            let scale = -edge / middle;
+            let halves = (-(middle as i32)..middle as i32 - 1).map(|integer| (integer as f32 + 0.5) * scale);
+            let drawn = random.normal(64).into_iter().map(|x| (x / 4.0).clamp(-0.99, 0.99) * edge);
+            let x: Vec<f32> = [edge, 0.0, -0.0, -edge * 0.999].into_iter().chain(halves).chain(drawn).collect();
+            for isa in Isa::available() {
+                let (mut codes, mut scales) = (vec![0; (x.len() * bits).div_ceil(8)], [0.0]);
+                let encoder = symmetric::encoder(x.len(), bits as u32);
+                isa.with(|| encoder.quantize(&x, &mut codes, BlockScales::Floats(&mut scales))).unwrap();
+                assert_eq!(scales, [scale], "{isa:?}");
+                for (at, x) in x.iter().enumerate() {
+                    let code = (0..bits).fold(0, |code, bit| {
+                        let place = at * bits + bit;
+                        code | (codes[place / 8] >> (place % 8) & 1) << bit
+                    });
+                    let expected = (x * (1.0 / scale)).round_ties_even().clamp(-middle, middle - 1.0) + middle;
+                    assert_eq!(f32::from(code), expected, "{isa:?}, {bits} bits, {x} in units of {scale}");
+                }
+            }
+        }
+    }
+    let error = symmetric::encoder(4, 1).quantize(&[1.0; 4], &mut [0], BlockScales::Floats(&mut [0.0])).unwrap_err();
+    assert_eq!(error, tacit_kernels::KernelError::Bits { bits: 1 });
 }

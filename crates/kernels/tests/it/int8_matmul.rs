@@ -51,7 +51,7 @@ impl Parts {
             Codes::Unsigned { bytes, bits } => Codes::Offset { bytes, bits },
             other => other,
         };
-        let both = [4, 8].map(unsigned).into_iter().flat_map(|codes| [codes, offset(codes)]);
+        let both = (2..=8).map(unsigned).flat_map(|codes| [codes, offset(codes)]);
         std::iter::once(Codes::Signed { codes: &self.signed }).chain(both).collect()
     }
 
@@ -380,7 +380,7 @@ fn what_is_not_taken_is_named() {
     assert!(message(&biased, Orientation::Transposed).contains("do not take biases of a table\n"));
     let values = &nf4::CODEBOOK;
     for (codes, what) in [
-        (Codes::Unsigned { bytes: &parts.bytes[..48], bits: 3 }, "integers of other than 4 or 8 bits"),
+        (Codes::Unsigned { bytes: &parts.bytes[..16], bits: 1 }, "integers of one bit"),
         (
             Codes::Table {
                 bytes: &parts.bytes[..64],

@@ -278,6 +278,7 @@ impl Text {
                 text.storage = "LINES";
                 "AFFINE_RULE"
             }
+            Encoding::Symmetric => "SYMMETRIC_RULE",
             Encoding::Int8 => "INT8_RULE",
             Encoding::Mxfp4(rule) => {
                 (text.storage, powers) = ("BYTES", powers_of(rule));

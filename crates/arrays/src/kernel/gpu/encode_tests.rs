@@ -29,7 +29,7 @@ fn all_schemes() -> Vec<(Scheme, usize)> {
     }
     all.push((Nvfp4 { global: true }.scheme(), 16));
     all.push((Affine { bits: 5, group: 128 }.scheme(), 128));
-    all.extend([3, 8].map(|bits| (Symmetric { bits, group: 32 }.scheme(), 32)));
+    all.extend([3, 5, 8].map(|bits| (Symmetric { bits, group: 32 }.scheme(), 32)));
     all
 }
 
@@ -57,6 +57,10 @@ fn edges(scheme: &Scheme) -> Vec<f32> {
         Encoding::Fp4 => (1.0, Table::new(&fp4::CODEBOOK).expect("a table").thresholds().to_vec()),
         Encoding::Affine => {
             let top = (1 << scheme.bits()) - 1;
+            (top as f32, halves(top))
+        }
+        Encoding::Symmetric => {
+            let top = 1 << (scheme.bits() - 1);
             (top as f32, halves(top))
         }
         Encoding::Int8 => (127.0, halves(127)),

@@ -4,7 +4,11 @@
 use std::arch::x86_64::*;
 
 use super::{ByteSums, Dot, DotKernel};
-use crate::simd::{Isa, avx2::Avx2, avx512::Avx512};
+use crate::simd::{
+    Isa,
+    avx2::{Avx2, unpacked},
+    avx512::Avx512,
+};
 
 pub(super) fn byte_sums(isa: Isa) -> ByteSums {
     let vnni = matches!(isa, Isa::Avx512 | Isa::Amx) && is_x86_feature_detected!("avx512vnni");
@@ -79,6 +83,14 @@ impl Dot for Avx512 {
         unsafe { _mm512_dpbusd_epi32(sum, weights, x) }
     }
     #[inline(always)]
+    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller's promise; and the token.
+        unsafe {
+            let (low, high) = (unpacked::<BITS>(from), unpacked::<BITS>(from.add(4 * BITS)));
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+        }
+    }
+    #[inline(always)]
     fn add_across(self, words: &[__m512i; 16]) -> [__m512i; 4] {
         // SAFETY: the token proves the instructions.
         unsafe {
@@ -139,6 +151,19 @@ impl Dot for Avx2 {
     #[inline(always)]
     fn dot_all_codes(self, sum: __m256i, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i {
         self.dot_codes([sum; 2], codes, x)[0]
+    }
+    #[inline(always)]
+    fn dot_small(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the token proves the instructions; two products of 127 are in reach of 16 bits.
+        unsafe {
+            let pairs = _mm256_maddubs_epi16(weights, x);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller's promise; and the token.
+        unsafe { unpacked::<BITS>(from) }
     }
     #[inline(always)]
     fn add_across(self, words: &[__m256i; 16]) -> [__m256i; 4] {

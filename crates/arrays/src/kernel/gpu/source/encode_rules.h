@@ -5,7 +5,9 @@
 namespace tacit {
 
 // The rules, by the constant RULE.
-enum { NEAREST_RULE, INT8_RULE, AFFINE_RULE, MXFP4_RULE, MXFP8_RULE, NVFP4_RULE, TERNARY_RULE, BINARY_RULE };
+enum {
+  NEAREST_RULE, SYMMETRIC_RULE, INT8_RULE, AFFINE_RULE, MXFP4_RULE, MXFP8_RULE, NVFP4_RULE, TERNARY_RULE, BINARY_RULE
+};
 // How the exponent of a power of two is chosen, by the constant POWERS.
 enum { CEIL_POWERS, ROUND_POWERS, FLOOR_POWERS };
 // What is found of a block's elements: nothing where its scale is given.
@@ -73,19 +75,36 @@ TACIT_FN float limited(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
 
+// The reciprocal of a scale of at least 1e-38, which a GPU may take for zero: its bits are compared, and its reciprocal is given.
+// A scale that is given may be negative.
+TACIT_FN float reciprocal_of_scale(float scale) {
+  u32 bits = to_bits(scale), sign = bits & 0x80000000u;
+  return (bits ^ sign) < 0x006ce3eeu ? from_bits(0x7e96769au | sign) : exact_div(1.0f, scale);
+}
+
+TACIT_FN float magnitude(float x) { return from_bits(to_bits(x) & 0x7fffffffu); }
+
 template <int RULE> struct Rule;
 
 template <> struct Rule<NEAREST_RULE> {
   enum { FINDS = ABSMAX };
   template <class E> static TACIT_FN Stored stored(E e, Found found) { return Stored{exact_div(found.high, e.top()), 0.0f, 0}; }
-  template <class E> static TACIT_FN Coder coder(E, Stored stored) {
-    // The least scale is 1e-38, which a GPU may take for zero: its bits are compared, and its reciprocal is given.
-    // A scale that is given may be negative.
-    u32 bits = to_bits(stored.scale), sign = bits & 0x80000000u;
-    bool is_least = (bits ^ sign) < 0x006ce3eeu;
-    return Coder{is_least ? from_bits(0x7e96769au | sign) : exact_div(1.0f, stored.scale), 0.0f};
-  }
+  template <class E> static TACIT_FN Coder coder(E, Stored stored) { return Coder{reciprocal_of_scale(stored.scale), 0.0f}; }
   template <class E> static TACIT_FN u32 code(E e, Coder coder, float x) { return e.nearest(exact_mul(x, coder.first)); }
+};
+
+template <> struct Rule<SYMMETRIC_RULE> {
+  enum { FINDS = RANGE };
+  template <class E> static TACIT_FN Stored stored(E, Found found) {
+    float edge = magnitude(found.low) > magnitude(found.high) ? found.low : found.high;
+    return Stored{exact_add(0.0f, -exact_div(edge, (float)(1 << (E::BITS - 1)))), 0.0f, 0};
+  }
+  template <class E> static TACIT_FN Coder coder(E, Stored stored) { return Coder{reciprocal_of_scale(stored.scale), 0.0f}; }
+  template <class E> static TACIT_FN u32 code(E, Coder coder, float x) {
+    float middle = (float)(1 << (E::BITS - 1)), units = exact_mul(x, coder.first);
+    if (units != units) return 0;
+    return (nearest_integer(limited(units, -middle, middle - 1.0f)) + (1u << (E::BITS - 1))) & 0xffu;
+  }
 };
 
 template <> struct Rule<INT8_RULE> {
@@ -111,7 +130,6 @@ template <> struct Rule<AFFINE_RULE> {
     // Both scale and bias are chosen again so that zero has a code.
     return zero == 0.0f ? Stored{scale, 0.0f, 0} : Stored{exact_div(edge, zero), edge, 0};
   }
-  static TACIT_FN float magnitude(float x) { return from_bits(to_bits(x) & 0x7fffffffu); }
   template <class E> static TACIT_FN Coder coder(E, Stored stored) { return Coder{stored.scale, stored.bias}; }
   template <class E> static TACIT_FN u32 code(E, Coder coder, float x) {
     float units = exact_div(exact_add(x, -coder.second), coder.first);
