@@ -41,6 +41,7 @@ pub use gather::gather_rows;
 pub use gather_matmul::{StackLayout, gather_matmul};
 pub use hadamard::hadamard;
 pub use int8_matmul::int8_matmul;
+pub(crate) use int8_matmul::rounded_to_int8;
 pub use layout::Layout;
 pub(crate) use layout::nested;
 pub use matmul::{Groups, grouped_matmul, matmul};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use mlx_rs::ops;
 use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, Quantizer, quantize_in_pieces};
 use tacit_arrays::{Dynamic8Array, Packed};
-use tacit_core::{Error, ImplicitArray, Result, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
 
 use crate::Distance;
@@ -146,16 +146,22 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
 }
 
 /// Whether a value is what this format would make of any array of its aval: the same type, fields and children, but for what
-/// the children hold. The array that this is asked with is never evaluated.
+/// the children hold and which float type that has. The array that this is asked with is never evaluated.
 fn has_format(value: &Value, format: &dyn Quantizer) -> Result<bool> {
     let Value::Implicit(array) = value else { return Ok(false) };
     let aval = array.aval()?;
     let Ok(Value::Implicit(made)) = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) else {
         return Ok(false);
     };
-    let children = |array: &dyn ImplicitArray| -> Result<Vec<_>> {
-        array.children().into_iter().map(|(name, child)| Ok((name, child.aval()?, child.to_string()))).collect()
+    let child = |(name, child): (_, Value)| -> Result<_> {
+        let Aval { shape, dtype } = child.aval()?;
+        let stored = match &child {
+            Value::Dense(_) if dtype.is_float() => None,
+            _ => Some((dtype, child.to_string())),
+        };
+        Ok((name, shape, stored))
     };
+    let children = |array: &dyn ImplicitArray| array.children().into_iter().map(child).collect::<Result<Vec<_>>>();
     Ok(array.aux_eq(&*made) && children(&**array)? == children(&*made)?)
 }
 

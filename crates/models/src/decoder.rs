@@ -48,12 +48,13 @@ impl Norm {
         Ok(Self { weight: Param::new(weight), epsilon, from_one })
     }
 
+    /// What was [`widened`] is as wide as the gain again.
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        if !self.from_one {
-            return fast::rms_norm(x, Some(&self.weight), self.epsilon);
-        }
-        let gain = self.weight.add(scalar(1.0, self.weight.dtype())?)?;
-        fast::rms_norm(x, Some(&gain), self.epsilon)
+        let dtype = self.weight.dtype();
+        let one = self.from_one.then(|| scalar(1.0, dtype)).transpose()?;
+        let gain = one.map(|one| self.weight.add(one)).transpose()?;
+        let made = fast::rms_norm(x, Some(gain.as_ref().unwrap_or(&self.weight)), self.epsilon)?;
+        if dtype == Dtype::Float16 { made.as_dtype(dtype) } else { Ok(made) }
     }
 }
 
@@ -226,7 +227,7 @@ impl Layer {
             }
         };
         if let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
-            let x = x.add(self.post_attention_layernorm.forward(&attended)?)?;
+            let x = widened(x)?.add(self.post_attention_layernorm.forward(&attended)?)?;
             let inner = self.mlp.forward(&before.forward(&x)?)?;
             return Ok(x.add(after.forward(&inner)?)?);
         }
@@ -401,6 +402,11 @@ fn cache(config: &Config, layer: &LayerConfig, batch: i32, dtype: Dtype) -> Resu
 fn capped(x: &Array, cap: f32) -> Result<Array, Exception> {
     let cap = scalar(cap, x.dtype())?;
     ops::tanh(x.divide(&cap)?)?.multiply(cap)
+}
+
+/// The sum that runs through a model with norms behind its layers, in floats that hold it: that of Gemma 3 is beyond what `f16` has.
+fn widened(x: &Array) -> Result<Array, Exception> {
+    if x.dtype() == Dtype::Float16 { x.as_dtype(Dtype::Float32) } else { Ok(x.clone()) }
 }
 
 /// A number that does not widen what it meets.

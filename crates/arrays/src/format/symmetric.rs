@@ -45,9 +45,11 @@ pub struct Symmetric {
 }
 
 impl PackedArray<Symmetric> {
-    /// The same numbers in the same codes, with biases: for what has no symmetric format, such as mlx-lm's files.
+    /// The same codes with biases: for what has no symmetric format, such as mlx-lm's files.
     ///
     /// Scales and biases are in the type of the scales, or in `f32` where that does not hold the biases, which are evaluated for that.
+    /// The numbers are the same where the scales have so few bits that their products with the codes are not rounded, as `f16` and
+    /// `bf16` have; with scales in `f32` they differ by a rounding of the largest product. Whether activations are rounded stays.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -79,7 +81,8 @@ impl PackedArray<Symmetric> {
             None => Parts::unscaled(stored.codes),
             Some(scales) => biased(stored.codes, scales.dense()?, &stored.scheme.center())?,
         };
-        AffineArray::from_parts(parts, Affine { bits, group }, stored.aval)
+        let made = AffineArray::from_parts(parts, Affine { bits, group }, stored.aval)?;
+        if self.int8_activations() { made.with_int8_activations() } else { Ok(made) }
     }
 }
 

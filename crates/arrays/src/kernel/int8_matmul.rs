@@ -77,15 +77,20 @@ impl Kernel for Int8Matmul {
 
 /// Each row as integers from -127 to 127 in units of its largest magnitude over 127; its change is straight through.
 fn rounded_rows(x: &Array) -> std::result::Result<Array, Exception> {
-    let (absmax, full) = (x.abs()?.max_axis(-1, true)?, Array::from_f32(127.0));
+    let rounded = rounded_to_int8(x, &x.abs()?.max_axis(-1, true)?)?;
+    x.add(stop_gradient(rounded.subtract(x)?)?)
+}
+
+/// `x` rounded to integers from -127 to 127 in units of the largest magnitude over 127.
+pub(crate) fn rounded_to_int8(x: &Array, absmax: &Array) -> std::result::Result<Array, Exception> {
+    let full = Array::from_f32(127.0);
     let zero = absmax.eq(Array::from_f32(0.0))?;
     // 127 over a tiny magnitude is no float: such rows are rounded as 2^64 times as large.
     let tiny = absmax.lt(Array::from_f32(2.0_f32.powi(-110)))?;
     let grown = ops::select(tiny, Array::from_f32(2.0_f32.powi(64)), Array::from_f32(1.0))?;
     let large = absmax.multiply(&grown)?;
     let factor = ops::select(zero, Array::from_f32(0.0), full.divide(&large)?)?;
-    let rounded = x.multiply(&grown)?.multiply(factor)?.round(None)?.multiply(large.divide(full)?.divide(grown)?)?;
-    x.add(stop_gradient(rounded.subtract(x)?)?)
+    x.multiply(&grown)?.multiply(factor)?.round(None)?.multiply(large.divide(full)?)?.divide(grown)
 }
 
 /// A table's values as integers, in units of the largest over whichever of 64 to 127 makes the squares of the errors

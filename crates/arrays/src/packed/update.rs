@@ -1,7 +1,7 @@
 //! Rows written into packed arrays and read from them: only what is written is quantized, and codes and scales are updated
 //! where they lie, as a cache of keys and values needs.
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::primitives::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
@@ -95,9 +95,15 @@ fn updated(
     let mut children = new.children()?.into_iter();
     rows.each(&mut stored, |child| {
         let rows = children.next().ok_or_else(|| Error::decline("the rows have other children"))?;
-        write(&child, &rows.as_dtype(child.dtype())?)
+        let dtype = wider(child.dtype(), rows.dtype());
+        write(&child.as_dtype(dtype)?, &rows.as_dtype(dtype)?)
     })?;
     reshaped(array, stored, &shape)
+}
+
+/// The type that holds the numbers of both, of which scales may be narrower in one array than in another.
+fn wider(a: Dtype, b: Dtype) -> Dtype {
+    if a == b { a } else { Dtype::Float32 }
 }
 
 /// What is written, in the format of `array`: floats are quantized to it.

@@ -1,6 +1,6 @@
 //! Activations that are rounded to 8 bits.
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 use tacit_core::primitives::TypedPrimitive as _;
 use tacit_core::store::serde;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit, primitives};
@@ -8,6 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 use crate::avals::checks::{check_children, check_float};
 use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Linear, Product};
+use crate::kernel::rounded_to_int8;
 use crate::training::ste::ste;
 
 /// Which activations share a scale.
@@ -53,12 +54,7 @@ pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Arr
             ActivationGranularity::Token => x.abs()?.max_axis(-1, true)?,
             ActivationGranularity::Tensor => x.abs()?.max(None)?,
         };
-        let (zero, top) = (absmax.eq(Array::from_f32(0.0))?, Array::from_f32(127.0));
-        // Of tiny numbers it would be infinite, and that times 0 no number.
-        let factor = ops::minimum(top.divide(&absmax)?, Array::from_f32(f32::MAX))?;
-        let factor = ops::select(&zero, Array::from_f32(0.0), factor)?;
-        let units = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
-        Ok(units.multiply(absmax.divide(&top)?)?.as_dtype(aval.dtype)?.into())
+        Ok(rounded_to_int8(&x, &absmax)?.as_dtype(aval.dtype)?.into())
     };
     ste(x, rounded)?.dense()
 }

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::format::{Affine, Symmetric};
-use tacit_arrays::{Adapter, AffineArray, Dora, Lora, LoraSet, QaLora, SymmetricArray};
+use tacit_arrays::{Adapter, AffineArray, Dora, Lora, LoraSet, Packed, QaLora, SymmetricArray};
 use tacit_conformance::assert_close;
 use tacit_core::transform::{Wrt, grad_wrt};
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
@@ -378,5 +378,17 @@ fn a_symmetric_base_gets_biases() -> Result<()> {
     let x = normal(4, &[3, 64]);
     let product = |w: QaLora| implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense();
     assert_close!(product(QaLora::new(base, a, b, 4.0)?)?, product(of_affine)?, 0.0);
+    Ok(())
+}
+
+#[test]
+fn a_symmetric_base_that_rounds_activations_rounds_them_with_biases() -> Result<()> {
+    let base = SymmetricArray::quantize(&normal(1, &[8, 64]), Symmetric { bits: 8, group: 32 })?;
+    let rounding = base.clone().with_int8_activations()?;
+    assert!(rounding.to_affine()?.int8_activations());
+    let (a, b, x) = (normal(2, &[2, 2]), normal(3, &[8, 2]), normal(4, &[3, 64]));
+    let product = |w: QaLora| implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense();
+    let expected = QaLora::new(base.to_affine()?.with_int8_activations()?, a.clone(), b.clone(), 4.0)?;
+    assert_close!(product(QaLora::new(rounding, a, b, 4.0)?)?, product(expected)?, 0.0);
     Ok(())
 }

@@ -149,3 +149,17 @@ fn rows_are_those_of_the_weight() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn tiny_activations_are_rounded_as_others() {
+    for per in BOTH {
+        for most in [2e-37f32, 2e-38, 1e-40] {
+            let x = [most, -0.5 * most, 0.25 * most];
+            let made = int8_rounded(&Array::from_slice(&x, &[1, 3]), per).expect("rounds");
+            // 127 over such a magnitude is no float.
+            for (found, own) in made.as_slice::<f32>().iter().zip(x) {
+                assert!((found - own).abs() <= (most / 200.0).max(1e-44), "{found} of {own}");
+            }
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Rows written into packed arrays: what is written is quantized as it would be alone, and nothing else changes.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::Nvfp4Array;
-use tacit_arrays::format::{Nvfp4, Parts};
+use tacit_arrays::format::{Nvfp4, Parts, Symmetric};
+use tacit_arrays::{Nvfp4Array, SymmetricArray};
 use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
 
@@ -139,4 +139,31 @@ fn rows_with_a_scale_of_their_own_are_written_as_what_they_stand_for() -> Result
     // Coded anew, by scales of eight bits.
     assert!((found - expected).abs() < 0.05 * expected, "{found} and not {expected}");
     Ok(())
+}
+
+/// As `Q8_0` of a GGUF file is read: `f32`, with scales in `f16`.
+fn with_half_scales(x: &Array, format: Symmetric) -> Value {
+    let made = SymmetricArray::quantize(x, format).expect("quantizes");
+    let scales = made.scales().and_then(Value::as_dense).expect("scales").as_dtype(Dtype::Float16).expect("casts");
+    let aval = Aval::from(x);
+    SymmetricArray::from_parts(Parts::new(made.codes().clone(), scales), format, aval).expect("fits").into()
+}
+
+#[test]
+fn rows_written_beside_half_scales_are_what_was_written() {
+    let _allow = Policy::Allow.scope();
+    let format = Symmetric { bits: 8, group: 32 };
+    let w = with_half_scales(&normal(1, &[4, 64]), format);
+    let write = |w: &Array, x: &Array| dynamic_slice_update(w, x, &Array::from_slice(&[1i32], &[1]), &[0]);
+    // Ordinary rows; rows whose scales are beyond f16 (infinite, and NaN where the code is the middle one); rows whose scales are
+    // nothing in f16.
+    for factor in [1.0, 1e8, 1e-7] {
+        let x = normal(2, &[1, 64]).multiply(Array::from_f32(factor)).expect("scales");
+        let coded = Value::from(SymmetricArray::quantize(&x, format).expect("quantizes"));
+        let expected = write(&w.dense().expect("dense"), &coded.dense().expect("dense")).expect("writes");
+        for update in [coded.clone(), x.into()] {
+            let made = implicit((&w, &update), |(w, x)| write(&w, &x)).and_then(|made| made.dense()).expect("writes");
+            assert!(made.all_close(&expected, 0.0, 0.0, None).expect("compares"), "{factor} of {update}: {made:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use mlx_rs::Array;
 use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::{Policy, Value};
-use tacit_io::{bitsandbytes, convert, dense, hugging_face, mlx_lm};
+use tacit_io::{Gguf, bitsandbytes, convert, dense, hugging_face, mlx_lm};
 use tacit_nn::{Parameters, Rules};
 
 use crate::golden::golden;
@@ -111,4 +111,28 @@ fn what_a_format_loses_is_finite_or_said() {
         w: what affine:4:64 loses of f32[2,64] is not finite
         help: leave it as it is, or choose a format whose scales hold its greatest numbers"#]]
     .assert_eq(&error);
+}
+
+#[test]
+fn symmetric_codes_of_a_gguf_file_are_kept_by_a_rule_of_their_own_format() {
+    let file = Gguf::open(golden("gguf/types.gguf")).expect("opens");
+    for (name, format) in [
+        ("Q4_0", "symmetric:4:32"),
+        ("Q5_0", "symmetric:5:32"),
+        ("Q8_0", "symmetric:8:32"),
+        ("Q4_1", "affine:4:32"),
+        ("Q6_K", "k:6"),
+    ] {
+        let read = Parameters::from([(name.to_owned(), file.get(name).expect("reads"))]);
+        let rules = Rules::new().quantize("*", format).expect("rules");
+        let (made, report) = {
+            let _deny = Policy::Deny.scope();
+            convert(&read, &rules).expect("converts")
+        };
+        let _allow = Policy::Allow.scope();
+        let dense = |value: &Value| -> Array { value.dense().expect("dense") };
+        // In the file an extreme has the code 0, and scales are in `f16`.
+        assert!(dense(&made[name]).eq_exact(dense(&read[name])).expect("compares"), "{report}");
+        assert!(report.converted[0].kept && report.converted[0].error == 0.0, "{report}");
+    }
 }

@@ -7,11 +7,13 @@ use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype};
 
 use super::Model;
+use super::ties::Ties;
+use crate::ParameterFilter;
 use crate::held::Held;
 use crate::report::Report;
 
 impl<M: ModuleParameters> Model<M> {
-    /// Makes several changes, or none of them: where `f` fails, the parameters and the report are what they were.
+    /// Makes several changes, or none of them: where `f` fails, the parameters, their ties and the report are what they were.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -30,7 +32,8 @@ impl<M: ModuleParameters> Model<M> {
     /// # }
     /// ```
     ///
-    /// What the module holds beside its parameters, such as which of them it freezes and whether it trains, stays as `f` left it.
+    /// What the module holds beside its parameters, such as which of them it freezes and whether it trains, stays as `f` left it; and so
+    /// does which parameters it has, where `f` takes one out of the module itself or puts one there.
     ///
     /// # Errors
     ///
@@ -47,6 +50,8 @@ impl<M: ModuleParameters> Model<M> {
 struct State {
     arrays: Vec<(Rc<str>, Array)>,
     held: BTreeMap<String, Held>,
+    ties: Ties,
+    trained: ParameterFilter,
     frozen: BTreeSet<String>,
     halves: BTreeMap<String, Dtype>,
     report: Report,
@@ -64,6 +69,8 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
         let before = State {
             arrays: arrays.map(|(path, array)| (path, array.clone())).collect(),
             held: model.parts.held.clone(),
+            ties: model.parts.ties.clone(),
+            trained: model.parts.trained.clone(),
             frozen: model.parts.frozen.clone(),
             halves: model.halves.clone(),
             report: model.report.clone(),
@@ -79,9 +86,10 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
 
 impl<M: ModuleParameters> Drop for Restored<'_, M> {
     fn drop(&mut self) {
-        let Some(State { arrays, held, frozen, halves, report }) = self.before.take() else { return };
+        let Some(State { arrays, held, ties, trained, frozen, halves, report }) = self.before.take() else { return };
         let parts = &mut *self.model.parts;
-        (parts.held, parts.frozen) = (held, frozen);
+        (parts.held, parts.ties) = (held, ties);
+        (parts.trained, parts.frozen) = (trained, frozen);
         (self.model.halves, self.model.report) = (halves, report);
         let mut slots = self.model.parts.module.parameters_mut().flatten();
         for (path, array) in arrays {

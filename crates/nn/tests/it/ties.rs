@@ -295,3 +295,27 @@ fn clones_are_parameters_of_their_own() -> Result<()> {
     }
     Ok(())
 }
+
+#[derive(Clone, Debug, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Two {
+    #[param]
+    a: nn::Linear,
+    #[param]
+    b: nn::Linear,
+}
+
+#[test]
+fn a_transaction_that_fails_unties() -> Result<()> {
+    let mut model = Model::new(Two { a: nn::Linear::new(4, 4)?, b: nn::Linear::new(4, 4)? })?;
+    let before = model.get("b.weight")?.dense()?;
+    before.eval()?;
+    let failed = model.transaction(|model| -> Result<()> {
+        *model = model.clone().tie("b.weight", "a.weight")?;
+        Err(tacit_core::Error::invalid("not now", "try again"))
+    });
+    assert!(failed.is_err());
+    assert!(model.values()?.contains_key("b.weight"));
+    assert!(model.get("b.weight")?.dense()?.eq_exact(&before)?);
+    Ok(())
+}
