@@ -38,3 +38,25 @@ fn every_architecture_runs_in_half_floats() -> tacit::Result<()> {
     }
     Ok(())
 }
+
+/// The sum that runs through Gemma 3 is beyond `f16`: it is carried in `f32`.
+#[test]
+fn a_sum_beyond_half_floats_stays_finite() -> tacit::Result<()> {
+    let read = |dtype| -> tacit::Result<_> {
+        let (config, mut model) = load(folder("float/gemma3_text"))?;
+        // Gains of norms behind layers, less 1.
+        model.replace("*.post_feedforward_layernorm.weight", |_, value| {
+            Ok(Some(value.dense()?.add(Array::from_f32(4e4))?.into()))
+        })?;
+        model.replace("*", |_, value| match value.as_dense() {
+            Some(array) => Ok(Some(array.as_dtype(dtype)?.into())),
+            None => Ok(None),
+        })?;
+        Ok((config, model))
+    };
+    let expected = logits(read(Dtype::Float32)?, Dtype::Float32)?;
+    let found = logits(read(Dtype::Float16)?, Dtype::Float16)?;
+    let distance = size(&found.subtract(&expected)?)?;
+    assert!(distance < 0.02 * size(&expected)?, "{distance} of {}", size(&expected)?);
+    Ok(())
+}

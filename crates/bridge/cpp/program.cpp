@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "bridge.h"
+#include "distinct.h"
 #include "group.h"
 #include "pages.h"
 #include "replay.h"
@@ -163,6 +164,9 @@ class Program {
         program->replay_ = std::make_unique<Replay>(tracers, outputs);
         outputs.clear();
       }
+      if (!any_tracer(program->inputs_)) {
+        program->distinct_.part(outputs);
+      }
       return {std::move(outputs), nullptr};
     }
   };
@@ -176,6 +180,7 @@ class Program {
     }
     ~Running() {
       program.function_ = nullptr;
+      program.distinct_.restore();
       program.inputs_.clear();
     }
   };
@@ -237,6 +242,7 @@ class Program {
   detail::ArrayFnWithExtra compiled_;
   detail::CompileCacheWeakPtr cache_ = detail::compile_cache();
   std::unique_ptr<Replay> replay_;
+  Distinct distinct_;
 
   const Function* function_ = nullptr;
   std::vector<array> inputs_;

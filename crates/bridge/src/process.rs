@@ -180,12 +180,11 @@ pub fn exit_without_destructors() {
 /// however often it is given. Where the C library is not glibc, the code is said to be 0.
 pub fn at_exit(f: fn(i32)) {
     static GIVEN: Mutex<Vec<fn(i32)>> = Mutex::new(Vec::new());
-    static ENDS: AtomicI32 = AtomicI32::new(0);
+    static LEFT: Mutex<Vec<fn(i32)>> = Mutex::new(Vec::new());
     fn call(code: i32) {
-        let given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // What was given last is called first, as the system does, and only once each.
-        let at = given.len().checked_sub(1 + ENDS.fetch_add(1, Ordering::SeqCst) as usize);
-        if let Some(f) = at.and_then(|at| given.get(at)) {
+        // What was given last is called first, as the system does, also where that was while another one was called.
+        let last = LEFT.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(f) = last {
             // Nothing must unwind into C.
             drop(std::panic::catch_unwind(|| f(code)));
         }
@@ -195,7 +194,7 @@ pub fn at_exit(f: fn(i32)) {
         return;
     }
     given.push(f);
-    drop(given);
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(f);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::c_void;

@@ -66,7 +66,7 @@ struct Row {
 pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     options.overwriting.check(options.svg.as_deref(), [&options.a, &options.b].into_iter().chain(&options.inputs))?;
     let (a, mut b) = in_common_names(options)?;
-    let inputs = Inputs::of(options)?;
+    let inputs = Inputs::of(options, &a)?;
     let (mut parameters, mut only_a) = (Vec::new(), Vec::new());
     for (path, a) in a {
         let Some(b) = b.remove(&path) else {
@@ -117,9 +117,20 @@ enum Inputs {
 }
 
 impl Inputs {
-    fn of(options: &Options) -> Result<Self> {
+    /// Those of layers that are compared, by names of either library; others are an error.
+    fn of(options: &Options, parameters: &Parameters) -> Result<Self> {
         Ok(match &options.inputs {
-            Some(path) => Self::Read(path.clone(), read(path)?),
+            Some(path) => {
+                let mut read = read(path)?;
+                if !read.keys().all(|path| parameters.contains_key(path)) {
+                    read = layout::as_mlx_lm(path, read)?;
+                }
+                if let Some(other) = read.keys().find(|path| !parameters.contains_key(*path)) {
+                    let help = "name inputs by the weights of the layers, as `tacit inspect` lists them";
+                    return Err(Error::checkpoint(path, Some(other), "a has no such parameter", help));
+                }
+                Self::Read(path.clone(), read)
+            }
             None if options.outputs => Self::Normal { rows: options.rows },
             None => Self::None,
         })

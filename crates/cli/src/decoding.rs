@@ -45,7 +45,7 @@ pub(crate) struct DecodingOptions {
     /// The most tokens that are made
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
-    /// End before this text; may be given several times
+    /// End before this text; may be given several times. A conversation or a prompt cache that goes on has it, though it is not shown
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// A smaller model with the same tokens, which drafts tokens that the model accepts or rejects
@@ -198,7 +198,7 @@ impl<'o> Decoding<'o> {
         let mut bytes = model.nbytes();
         let caches = caches(&config, &model, prompts)?;
         let Stored { caches, conversation, metadata } = match &options.prompt_cache {
-            Some(file) => Stored::open(file, caches, &options.model)?,
+            Some(file) => Stored::open(file, caches, &options.model, options.weights.lora.as_deref())?,
             None => Stored { caches, ..Stored::default() },
         };
         let caches = formatted(caches, options.kv.as_deref())?;

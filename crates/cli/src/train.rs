@@ -59,9 +59,9 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     let run = run::Run { config: &config, rows: &rows, others: others.as_ref(), plan: &plan };
     let ended = run.run(&mut model, &mut saved, output)?;
     drop(deny);
-    saved.draw()?;
     let numbers = model.leaves(&plan.trained).iter().map(|(_, leaf)| leaf.size()).sum();
     let lost = written.write(options, &mut model)?;
+    saved.draw()?;
     saved.finish()?;
     output.show(&Trained {
         steps: plan.steps,

@@ -888,3 +888,56 @@ fn experts_of_a_layer_are_counted_once() {
     "#]],
     );
 }
+
+/// A checkpoint of two experts as Hugging Face has them.
+fn experts(folder: &Folder) -> String {
+    let path = folder.at("experts.safetensors");
+    let expert = |expert: u64| {
+        let weight =
+            random::normal::<f32>(&[8, 64], None, None, &random::key(expert).expect("a key")).expect("numbers");
+        (format!("model.layers.0.mlp.experts.{expert}.up_proj.weight"), weight.into())
+    };
+    save(&path, &(0..2).map(expert).collect()).expect("saves");
+    path
+}
+
+/// Rules name experts as either library does, and those that name nothing are told.
+#[test]
+fn rules_name_experts_as_either_library_does() {
+    let folder = Folder::new("expert-rules");
+    let (path, rules, made) = (experts(&folder), folder.at("rules.json"), folder.at("made.safetensors"));
+    let outputs =
+        ["model.layers.0.mlp.switch_mlp.up_proj.weight", "model.layers.*.mlp.experts.*.up_proj.weight"].map(|named| {
+            let text = format!("{{\"{named}\": \"affine:8:64\", \"model.layers.7.*\": \"nf4:64\"}}");
+            fs::write(&rules, text).expect("writes");
+            tacit(&["quantize", &path, "--rules", &rules, "-o", &made, "--force"])
+        });
+    let said = String::from_utf8_lossy(&outputs[0].stdout);
+    expect![[r#"
+        parameter                                    value                error  before  after
+        model.layers.0.mlp.experts.0.up_proj.weight  Affine(f32[8,64])  0.00518    2048    576
+        model.layers.0.mlp.experts.1.up_proj.weight  Affine(f32[8,64])  0.00517    2048    576
+        4096 bytes before, 1152 after
+        these rules name no parameter: model.layers.7.*
+    "#]]
+    .assert_eq(&said);
+    assert_eq!(outputs[1].stdout, outputs[0].stdout);
+}
+
+/// Inputs of a layer that is none would be a comparison that nobody made.
+#[test]
+fn inputs_of_no_layer_are_refused() {
+    let folder = Folder::new("inputs");
+    let (path, inputs) = (folder.checkpoint(), folder.at("inputs.safetensors"));
+    let x = ops::ones::<f32>(&[2, 64]).expect("ones");
+    save(&inputs, &Parameters::from([("layer.wieght".to_owned(), x.into())])).expect("saves");
+    check(
+        &["compare", &path, &path, "--inputs", &inputs, "--max-error", "0.1"],
+        1,
+        &folder,
+        expect![[r#"
+        error: FOLDER/inputs.safetensors: layer.wieght: a has no such parameter
+        help: name inputs by the weights of the layers, as `tacit inspect` lists them
+    "#]],
+    );
+}

@@ -423,3 +423,86 @@ fn a_template_that_does_not_end_or_fails_is_named() {
         help: use `tacit generate`, which continues texts, or leave `--system` out
     "#]].assert_eq(&said);
 }
+
+/// The keys and values of an adapted model are none of the plain one.
+#[test]
+fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
+    let folder = std::env::temp_dir().join(format!("tacit-cache-of-adapter-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&folder));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let at = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    std::fs::write(at("data.jsonl"), "{\"text\": \"Hello, world!\"}\n").expect("writes");
+    let trained = tacit("train", &["--data", &at("data.jsonl"), "-o", &at("adapter"), "--steps", "1", "--lora", "2"]);
+    let trained = { trained }.output().expect("starts");
+    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    let (with, without, cache) = (at("adapter"), at("plain.safetensors"), at("adapted.safetensors"));
+    let generated = |options: &[&str]| {
+        let options = [&["--prompt", "Hello", "--max-tokens", "2"], options].concat();
+        let output = tacit("generate", &options).output().expect("starts");
+        let said = String::from_utf8_lossy(&output.stderr).replace(folder.to_str().expect("text"), "FOLDER");
+        (output.status.success(), said)
+    };
+    for _ in 0..2 {
+        assert!(generated(&["--lora", &with, "--prompt-cache", &cache]).0);
+        assert!(generated(&["--prompt-cache", &without]).0);
+    }
+    let (done, said) = generated(&["--prompt-cache", &cache]);
+    assert!(!done);
+    expect![[r#"
+        error: FOLDER/adapted.safetensors: it is of the model with FOLDER/adapter
+        help: give a file that was written with this model, or another name
+    "#]]
+    .assert_eq(&said);
+    let (done, said) = generated(&["--lora", &with, "--prompt-cache", &without]);
+    assert!(!done);
+    expect![[r#"
+        error: FOLDER/plain.safetensors: it is of the model with no adapter
+        help: give a file that was written with this model, or another name
+    "#]]
+    .assert_eq(&said);
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
+/// A `generation_config.json` that says nothing of the end does not take the tokenizer's end away.
+#[test]
+fn the_tokenizers_end_counts_unless_the_model_says_another() {
+    let folder = std::env::temp_dir().join(format!("tacit-ends-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&folder));
+    let path = folder.to_str().expect("text");
+    let converted = tacit("convert", &["--as", "hugging-face", "-o", path]).output().expect("starts");
+    assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(folder.join(name)).expect("reads")).expect("json")
+    };
+    let write =
+        |name: &str, json: &serde_json::Value| std::fs::write(folder.join(name), json.to_string()).expect("writes");
+    let generated = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        let output = command.args(["generate", path, "--prompt", "Hello", "--max-tokens", "8", "--json"]).output();
+        let output = output.expect("starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("json")
+    };
+    // The third token that comes is made the tokenizer's end.
+    drop(std::fs::remove_file(folder.join("generation_config.json")));
+    let tokens = generated()["tokens"].as_array().expect("tokens").clone();
+    let (third, vocabulary) = (tokens[2].as_u64().expect("a number"), json("tokenizer.json")["model"]["vocab"].clone());
+    let name = match &vocabulary {
+        serde_json::Value::Array(pieces) => pieces[third as usize][0].as_str().expect("text").to_owned(),
+        pieces => {
+            let pieces = pieces.as_object().expect("pieces");
+            pieces.iter().find(|(_, id)| id.as_u64() == Some(third)).expect("is there").0.clone()
+        }
+    };
+    let mut config = json("tokenizer_config.json");
+    config["eos_token"] = name.into();
+    write("tokenizer_config.json", &config);
+    let ended = |json: &serde_json::Value| json["ended"].as_str().expect("text").to_owned();
+    assert_eq!(ended(&generated()), "stop");
+    write("generation_config.json", &serde_json::json!({"do_sample": true}));
+    assert_eq!(ended(&generated()), "stop");
+    // Where it says an end, that is the only one.
+    write("generation_config.json", &serde_json::json!({"eos_token_id": 3}));
+    assert_eq!(ended(&generated()), "length");
+    std::fs::remove_dir_all(&folder).expect("removes");
+}

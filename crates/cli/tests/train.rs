@@ -413,3 +413,49 @@ fn a_run_with_other_options_is_not_gone_on_with() {
         "#]],
     );
 }
+
+/// What is there already stays: a record of another run, and what the tensors of another library say.
+#[test]
+fn a_run_replaces_what_is_there_only_where_it_may() {
+    let folder = Folder::new("replaces");
+    folder.json(&["--lora", "2", "--steps", "2", "--record", "record.jsonl"], "first");
+    let record = fs::read(folder.at("record.jsonl")).expect("a record");
+    folder.refused(
+        &["--lora", "2", "--steps", "1", "--record", "record.jsonl"],
+        "second",
+        expect![[r#"
+            error: record.jsonl is there already
+            help: write to another place, or replace it with `--force`
+        "#]],
+    );
+    assert_eq!(fs::read(folder.at("record.jsonl")).expect("a record"), record);
+    let generated = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.arg("generate").arg(model()).args(["--prompt", "Hello", "--max-tokens", "4", "--lora"]);
+        command.arg(folder.at("adapter")).output().expect("starts")
+    };
+    for (library, own, other) in [
+        ("mlx-lm", "adapters.safetensors", "adapter_model.safetensors"),
+        ("peft", "adapter_model.safetensors", "adapters.safetensors"),
+        ("mlx-lm", "adapters.safetensors", "adapter_model.safetensors"),
+    ] {
+        folder.json(&["--lora", "2", "--steps", "2", "--as", library, "--force"], "adapter");
+        let there = |name: &str| folder.at("adapter").join(name).exists();
+        assert!(there(own) && !there(other), "{library}");
+        let run = generated();
+        assert!(run.status.success(), "{library}: {}", String::from_utf8_lossy(&run.stderr));
+    }
+}
+
+#[test]
+fn a_last_step_that_diverges_is_no_success() {
+    let folder = Folder::new("diverges");
+    let run = folder.run(&["--lora", "2", "--steps", "1", "--rate", "1e30"], "made");
+    assert_eq!(run.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(
+        said.starts_with("error: the loss after step 1, the last one, is NaN\nhelp: give a lower `--rate`"),
+        "{said}"
+    );
+    assert!(!folder.at("made").exists());
+}

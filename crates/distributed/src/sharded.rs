@@ -11,6 +11,7 @@ pub mod products;
 
 use mlx_rs::Array;
 use tacit_arrays::{Placed, shard};
+use tacit_core::extra_ops::checked_indices;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
@@ -178,6 +179,16 @@ impl Sharded {
                 }
             },
         }
+    }
+
+    /// The places along an axis of `extent` that `places` are on this rank: dense ones are checked before they come here, and parts of
+    /// what is split are not.
+    fn places(&self, places: &Value, extent: i32) -> Result<Value> {
+        let part = self.operand(places, self.axis)?;
+        Ok(match part.as_dense() {
+            Some(part) if places.is_implicit() => checked_indices(part, extent)?.into(),
+            _ => part,
+        })
     }
 
     /// The replicated `value` as it goes into a part.

@@ -88,6 +88,32 @@ pub fn as_hugging_face(mut parameters: Parameters) -> Result<Parameters> {
     Ok(apart)
 }
 
+/// The name that an expert's parameter has with the other library: that of the array of all experts for one of Hugging Face, and
+/// for one of mlx-lm that of its first expert.
+///
+/// ```
+/// use tacit_io::layout::other_name;
+///
+/// let together = "model.layers.0.mlp.switch_mlp.up_proj.weight";
+/// assert_eq!(other_name("model.layers.0.mlp.experts.7.up_proj.weight").as_deref(), Some(together));
+/// assert_eq!(other_name(together).as_deref(), Some("model.layers.0.mlp.experts.0.up_proj.weight"));
+/// assert_eq!(other_name("model.norm.weight"), None);
+/// ```
+#[must_use]
+pub fn other_name(path: &str) -> Option<String> {
+    let together = |(layer, rest): (&str, &str)| format!("{layer}{APART}0.{rest}");
+    of_expert(path).map(|(path, _)| path).or_else(|| path.split_once(TOGETHER).map(together))
+}
+
+/// The array of all experts that a parameter of one is in, and which one it is.
+fn of_expert(path: &str) -> Option<(String, usize)> {
+    let (layer, rest) = path.split_once(APART)?;
+    let (digits, rest) = rest.split_once('.')?;
+    // `00` is no expert: it would take the place of `0`.
+    let number = digits.parse().ok().filter(|number: &usize| number.to_string() == digits)?;
+    Some((format!("{layer}{TOGETHER}{rest}"), number))
+}
+
 /// Takes the head out of the parameters of a decoder whose configuration says that it is the embedding.
 ///
 /// Both are built some rows at a time to be compared, for which the [policy](tacit_core::Policy) is asked.
@@ -139,13 +165,7 @@ fn stacked(file: &Path, parameters: Parameters) -> Result<Parameters> {
     let mut stacked = Parameters::new();
     let mut experts: BTreeMap<String, BTreeMap<usize, Value>> = BTreeMap::new();
     for (path, value) in parameters {
-        let of_expert = path.split_once(APART).and_then(|(layer, rest)| {
-            let (digits, rest) = rest.split_once('.')?;
-            // `00` is no expert: it would take the place of `0`.
-            let number = digits.parse().ok().filter(|number: &usize| number.to_string() == digits)?;
-            Some((format!("{layer}{TOGETHER}{rest}"), number))
-        });
-        match of_expert {
+        match of_expert(&path) {
             Some((path, number)) => drop(experts.entry(path).or_default().insert(number, value)),
             None => drop(stacked.insert(path, value)),
         }

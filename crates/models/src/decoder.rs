@@ -48,13 +48,17 @@ impl Norm {
         Ok(Self { weight: Param::new(weight), epsilon, from_one })
     }
 
-    /// What was [`widened`] is as wide as the gain again.
+    /// In half precision where the gain is.
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let dtype = self.weight.dtype();
-        let one = self.from_one.then(|| scalar(1.0, dtype)).transpose()?;
-        let gain = one.map(|one| self.weight.add(one)).transpose()?;
-        let made = fast::rms_norm(x, Some(gain.as_ref().unwrap_or(&self.weight)), self.epsilon)?;
+        let (made, dtype) = (self.wide(x)?, self.weight.dtype());
         if dtype == Dtype::Float16 { made.as_dtype(dtype) } else { Ok(made) }
+    }
+
+    /// For a sum that is [`widened`].
+    fn wide(&self, x: &Array) -> Result<Array, Exception> {
+        let one = self.from_one.then(|| scalar(1.0, self.weight.dtype())).transpose()?;
+        let gain = one.map(|one| self.weight.add(one)).transpose()?;
+        fast::rms_norm(x, Some(gain.as_ref().unwrap_or(&self.weight)), self.epsilon)
     }
 }
 
@@ -227,9 +231,9 @@ impl Layer {
             }
         };
         if let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
-            let x = widened(x)?.add(self.post_attention_layernorm.forward(&attended)?)?;
+            let x = widened(x)?.add(self.post_attention_layernorm.wide(&widened(&attended)?)?)?;
             let inner = self.mlp.forward(&before.forward(&x)?)?;
-            return Ok(x.add(after.forward(&inner)?)?);
+            return Ok(x.add(after.wide(&widened(&inner)?)?)?);
         }
         let x = x.add(attended)?;
         Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)

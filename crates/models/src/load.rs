@@ -6,6 +6,7 @@ use std::path::Path;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, current};
+use tacit_io::json::Json;
 use tacit_io::{self as io, Gguf, layout, mlx_adapter, peft};
 use tacit_nn::{Missing, Model, Parameters, Rules};
 
@@ -141,7 +142,9 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
 /// As for [`mlx_adapter::read`] and [`peft::read`].
 pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let own = model.values()?;
-    let adapted = if current(&folder.join("adapters.safetensors"))?.is_file() {
+    let config = Json::open_if_there(folder.join("adapter_config.json"))?;
+    let is_peft = config.is_some_and(|config| config.get("peft_type").is_some());
+    let adapted = if !is_peft && current(&folder.join("adapters.safetensors"))?.is_file() {
         mlx_adapter::read(folder, &own)?
     } else {
         peft::read(folder, &own)?

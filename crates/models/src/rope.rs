@@ -184,14 +184,19 @@ fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     }
     let bound =
         |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(own.positive_number(key)?.unwrap_or(default)));
-    let first = bound("beta_fast", 32.0)?.floor().max(0.0);
+    let whole = own.flag("truncate")?.unwrap_or(true);
+    let (first, last) = (bound("beta_fast", 32.0)?, bound("beta_slow", 1.0)?);
+    let (first, last) = if whole { (first.floor(), last.ceil()) } else { (first, last) };
+    let first = first.max(0.0);
     // Apart, so that the ramp between them is one.
-    let last = bound("beta_slow", 1.0)?.ceil().min(f64::from(dims - 1)).max(first + 1e-3);
+    let last = last.min(f64::from(dims - 1)).max(first + 1e-3);
     let of_scale = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
-    let scale = |key: &str, default: f64| Ok::<_, tacit_core::Error>(of_scale(own.number(key)?.unwrap_or(default)));
-    let gain = match own.positive_number("attention_factor")? {
-        Some(gain) => gain,
-        None => scale("mscale", 1.0)? / scale("mscale_all_dim", 0.0)?,
+    // One of the two alone says nothing, and neither does a zero.
+    let scale = |key: &str| Ok::<_, tacit_core::Error>(own.number(key)?.filter(|scale| scale.abs() > 0.0));
+    let gain = match (own.positive_number("attention_factor")?, scale("mscale")?, scale("mscale_all_dim")?) {
+        (Some(gain), ..) => gain,
+        (None, Some(scale), Some(of_all)) => of_scale(scale) / of_scale(of_all),
+        _ => of_scale(1.0),
     };
     if !(gain as f32).is_finite() {
         let reason = format!("queries and keys are multiplied by {gain}");

@@ -257,8 +257,21 @@ impl Rules {
         self.rules.iter().find(|rule| paths.iter().any(|path| rule.pattern.matches(path, aval)))
     }
 
-    /// The patterns that come first for none of these parameters.
-    pub(crate) fn unused<'p>(&self, parameters: impl Iterator<Item = &'p (Vec<&'p str>, Aval)>) -> Vec<String> {
+    /// The patterns that come first for none of these parameters, each given by all of its paths.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::Dtype;
+    /// use tacit_core::Aval;
+    /// use tacit_nn::Rules;
+    ///
+    /// let rules = Rules::new().quantize("layers.*.weight", "nf4:64")?.skip("head.weight")?;
+    /// let layer = (vec!["layers.0.weight"], Aval::new(&[8, 64], Dtype::Float32));
+    /// assert_eq!(rules.unused([&layer].into_iter()), ["head.weight"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unused<'p>(&self, parameters: impl Iterator<Item = &'p (Vec<&'p str>, Aval)>) -> Vec<String> {
         let used: Vec<*const Rule> =
             parameters.filter_map(|(paths, aval)| self.rule(paths, aval)).map(std::ptr::from_ref).collect();
         let unused = self.rules.iter().filter(|rule| !used.contains(&std::ptr::from_ref(*rule)));

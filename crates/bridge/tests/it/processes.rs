@@ -53,3 +53,33 @@ fn a_group_is_left_until_its_last_process_has_ended() {
     }
     assert!(!process::group_is_left(0) && !process::group_is_left(1), "those are no groups of ours");
 }
+
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn what_is_given_while_the_process_ends_is_called_too_and_nothing_twice() {
+    use std::io::Write;
+
+    // Not by `print!`, which tests catch.
+    fn say(text: &str) {
+        drop(std::io::stderr().write_all(text.as_bytes()));
+    }
+    fn late(_: i32) {
+        say("<late>");
+    }
+    // Stands for `say_goodbye`, during which a thread of MLX's finds that a collective has failed and gives
+    // `exit_without_destructors`.
+    fn goodbye(_: i32) {
+        say("<goodbye>");
+        process::at_exit(late);
+    }
+    if std::env::var_os("TACIT_TEST_ENDS").is_some() {
+        process::at_exit(goodbye);
+        std::process::exit(0);
+    }
+    let this = std::env::current_exe().expect("a program");
+    let name = "processes::what_is_given_while_the_process_ends_is_called_too_and_nothing_twice";
+    let output =
+        Command::new(this).args(["--exact", name, "--nocapture"]).env("TACIT_TEST_ENDS", "1").output().expect("starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((said.matches("<goodbye>").count(), said.matches("<late>").count()), (1, 1), "{said}");
+}

@@ -17,6 +17,9 @@ const CONVERSATION: &str = "tacit.chat";
 /// Under which they have the model, as mlx-lm's: its path, or the name that it was fetched by.
 const MODEL: &str = "model";
 
+/// Under which they have the path of the adapter, which is empty where there is none; mlx-lm's do not say it.
+const ADAPTER: &str = "tacit.adapter";
+
 /// Under which mlx-lm's have what its tokenizer was made with, without which it reads no file.
 const TOKENIZER: &str = "tokenizer_config";
 
@@ -31,13 +34,15 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// What a file holds, where there is one, in place of the empty `caches` of the model at a path.
-    pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path) -> Result<Self> {
+    /// What a file holds, where there is one, in place of the empty `caches` of the model at a path with an adapter.
+    pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path, adapter: Option<&Path>) -> Result<Self> {
         // It is written when the answer is made: that it cannot be is said before.
         Place::of(file)?;
-        let model = fs::canonicalize(model).map_err(Error::file("read", model))?;
+        let whole = |path: &Path| fs::canonicalize(path).map_err(Error::file("read", path));
+        let (model, adapter) = (whole(model)?, adapter.map(whole).transpose()?);
+        let adapter = adapter.unwrap_or_default().to_string_lossy().into_owned();
         if !file.exists() {
-            let own = [(MODEL, model.to_string_lossy().into_owned()), (TOKENIZER, "{}".to_owned())];
+            let own = [(MODEL, model.to_string_lossy().into_owned()), (ADAPTER, adapter), (TOKENIZER, "{}".to_owned())];
             let metadata = own.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
             return Ok(Self { caches, conversation: None, metadata });
         }
@@ -50,6 +55,10 @@ impl Stored {
             && Path::new(other) != model
         {
             return Err(wrong(format!("it is of the model {}", printable::name(other))));
+        }
+        if let Some(other) = read.metadata.get(ADAPTER).filter(|other| **other != adapter) {
+            let other = if other.is_empty() { "no adapter".to_owned() } else { printable::name(other).into_owned() };
+            return Err(wrong(format!("it is of the model with {other}")));
         }
         let conversation = read.metadata.get(CONVERSATION).map(|text| serde_json::from_str(text)).transpose();
         let conversation =

@@ -1,6 +1,7 @@
 //! Text as tokens, and tokens as text while they come.
 
 use tacit_core::{Error, Result};
+use tacit_io::json::Json;
 use tacit_nn::generate::Detokenizer;
 use tokenizers::Tokenizer;
 
@@ -10,7 +11,10 @@ use super::source::Source;
 /// tokenizer's own as well, which for a model that was trained on conversations is the one behind an answer.
 pub(crate) fn end_tokens(source: &Source, of_model: &[u32], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     let mut tokens = of_model.to_vec();
-    if source.beside("generation_config.json").is_none() {
+    let of_generation = source.beside("generation_config.json").map(|file| Json::open(&file)).transpose()?;
+    let says_it =
+        of_generation.is_some_and(|json| json.get("eos_token_id").is_some_and(|token| !matches!(token, Json::Null)));
+    if !says_it {
         let (_, config) = source.config()?;
         let own = &config["eos_token"];
         let own = own.as_str().or_else(|| own["content"].as_str());

@@ -86,7 +86,7 @@ pub(crate) struct Options {
 /// How steps are made.
 #[derive(Args, Clone)]
 pub(super) struct Pace {
-    /// How many steps are made; without it so many that each row is learned as often as `--epochs` says
+    /// How many steps are made; without it so many that each row is learned at least as often as `--epochs` says
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<NonZero<u64>>,
     /// How often each row is learned

@@ -80,6 +80,9 @@ impl Run<'_> {
                 output.piece(&line(texts.each_ref().map(String::as_str)))?;
                 (begun, tokens) = (Instant::now(), 0);
             }
+            if is_last {
+                self.judge_last(made, model)?;
+            }
             if number.is_multiple_of(plan.evaluate_every.get()) || is_last {
                 ended.evaluated = self.evaluated(number, model, saved, output)?;
             }
@@ -137,6 +140,19 @@ impl Run<'_> {
         // The C library keeps what a step leaves, in pieces that the next one does not fit into.
         give_back_memory();
         Ok(Step { loss, norm, tokens })
+    }
+
+    /// Whether the last step, after which no other one looks at the loss, left a model that has one.
+    fn judge_last(&self, made: u64, model: &mut Model<Decoder>) -> Result<()> {
+        let loss = match self.batches(made)?.first() {
+            Some(rows) => item(&self.sum(model, &self.rows.batch(rows))?)?,
+            None => 0.0,
+        };
+        if loss.is_finite() {
+            return Ok(());
+        }
+        let help = "give a lower `--rate` or a longer `--warmup`; what was saved is as it was";
+        Err(Error::invalid(format!("the loss after step {}, the last one, is {loss}", made + 1), help))
     }
 
     /// The loss of a batch, as a sum times `scale`, and its gradient.

@@ -71,9 +71,9 @@ impl Saved {
         let made = latest.as_ref().map_or(0, |run| run.step);
         let read = [&options.model, &options.data].into_iter().chain(&options.evaluate).chain(&of_text);
         spare(&[&options.record, &options.svg].into_iter().flatten().collect::<Vec<_>>(), read)?;
-        // A record begins in the place of another one, and a run that goes on has drawn before.
-        if let Some(svg) = options.svg.as_ref().filter(|_| made == 0) {
-            options.overwriting.check_free(svg)?;
+        // A record begins in the place of another one, and a run that goes on has written both before.
+        for file in [&options.record, &options.svg].into_iter().flatten().filter(|_| made == 0) {
+            options.overwriting.check_free(file)?;
         }
         if options.record.as_ref().zip(options.svg.as_ref()).is_some_and(|(record, svg)| is_one_file(record, svg)) {
             return Err(Error::invalid("the record and the drawing are one file", "give each a place of its own"));

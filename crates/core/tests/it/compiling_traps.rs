@@ -6,7 +6,8 @@ use std::cell::{Cell, RefCell};
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops, random, transforms};
+use mlx_rs::fft::irfft;
+use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::compile::{CompileOptions, Compiled, Constants};
 use tacit::pass::Passes;
 use tacit::transform::{checkpoint, grad, jvp, vjp, vmap};
@@ -392,5 +393,42 @@ fn a_captured_lazy_array_is_reported_as_itself() -> Result<()> {
     w.eval()?;
     let error = f.call(row(&[1.0, 2.0])).expect_err("w is captured");
     assert!(matches!(error, Error::Constants { held, .. } if held.len() == 1 && held[0].sources.is_empty()));
+    Ok(())
+}
+
+/// Inverse real transforms to 6 and to 7 numbers take the same 4: MLX's primitive does not say the length, so that MLX's compile takes
+/// two of one array for one.
+#[test]
+fn transforms_of_one_array_to_two_lengths_stay_two() -> Result<()> {
+    let energies = |x: Array| -> Result<Array> {
+        let x = x.as_dtype(Dtype::Complex64)?;
+        let (even, odd) = (irfft(&x, 6, -1)?, irfft(&x, 7, -1)?);
+        Ok(even.square()?.sum(None)?.add(odd.square()?.sum(None)?)?)
+    };
+    let x = Array::from_slice(&[1f32, 2.0, 3.0, 4.0], &[4]);
+    // By Parseval: (1 + 2 (4 + 9) + 16) / 6 + (1 + 2 (4 + 9 + 16)) / 7.
+    let expected = 43.0 / 6.0 + 59.0 / 7.0;
+    let eager = energies(x.clone())?.item_exact::<f32>();
+    assert!((eager - expected).abs() < 1e-4, "{eager}");
+    let mut compiled = compile_with(CompileOptions::default(), energies);
+    let found = compiled.call(&x)?.dense()?.item_exact::<f32>();
+    assert!((found - expected).abs() < 1e-4, "{found} is not {expected}");
+    Ok(())
+}
+
+/// As above, of two dtypes: MLX compares neither the shapes nor the dtypes of what it unites.
+#[test]
+fn floats_of_eight_bits_read_as_two_dtypes_stay_two() -> Result<()> {
+    let both = |x: Array| -> Result<Array> {
+        let half = mlx_rs::ops::from_fp8(&x, Dtype::Float16)?;
+        let single = mlx_rs::ops::from_fp8(&x, Dtype::Float32)?;
+        Ok(single.square()?.add(half.square()?.as_dtype(Dtype::Float32)?)?)
+    };
+    // 1, 2, 0.5 and 1.5 in e4m3.
+    let x = Array::from_slice(&[0x38u8, 0x40, 0x30, 0x3c], &[4]);
+    let eager = both(x.clone())?;
+    assert_eq!(eager.as_slice::<f32>(), [2.0, 8.0, 0.5, 4.5]);
+    let mut compiled = compile_with(CompileOptions::default(), both);
+    assert_eq!(compiled.call(&x)?.dense()?.as_slice::<f32>(), [2.0, 8.0, 0.5, 4.5]);
     Ok(())
 }

@@ -98,7 +98,14 @@ impl Saved {
             return Err(self.tensors.wrong(Some(key), reason, "begin with a new state, or load it with that one"));
         }
         let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key) else {
-            if state == RANDOM && entry.layout == Layout::Own && place.size != self.index.size {
+            // Of one rank nobody can tell whether others would have drawn for themselves: they do unless they compute one result.
+            let is_own = match entry.layout {
+                Layout::Own => true,
+                _ => {
+                    self.index.size == 1 && known.iter().all(|leaf| matches!(leaf.layout, Layout::Whole | Layout::Flat))
+                }
+            };
+            if state == RANDOM && is_own && place.size != self.index.size {
                 return Ok((key.to_owned(), self.random(&name, entry, place)?));
             }
             let layout = if entry.layout == Layout::Own { Layout::Own } else { Layout::Whole };

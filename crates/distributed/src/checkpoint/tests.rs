@@ -485,3 +485,36 @@ fn an_index_that_says_what_cannot_be_is_refused() -> Result<()> {
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }
+
+#[test]
+fn ranks_that_are_new_beside_one_draw_for_themselves() -> Result<()> {
+    let folder = folder("beside-one");
+    let key = random::key(40).expect("a key");
+    // One rank that has a batch of its own, as any rank of data parallelism: `Group::random`.
+    let with_random = |_: Place, run: &mut Training| {
+        run.states.insert("random".to_owned(), Arrays::from([("key".to_owned(), key.clone())]));
+        Ok(())
+    };
+    let save = Save::begin(&folder, 1)?;
+    let index = written(&folder, &save, all_pieces(1, with_random)?, 1)?;
+    save.commit(&index)?;
+    save.finish();
+    let keys = |are_split: bool| {
+        let of_rank = |rank| {
+            let place = Place { rank, size: 3 };
+            let mut known = held(place)?.0;
+            for leaf in known.iter_mut().filter(|leaf| !are_split && matches!(leaf.layout, Layout::Axis(_))) {
+                leaf.layout = Layout::Flat;
+            }
+            Ok(bits(&read(&folder, &known, place)?.0.states["random"]["key"]))
+        };
+        (0..3).map(of_rank).collect::<Result<Vec<_>>>()
+    };
+    let apart = keys(false)?;
+    assert_eq!(apart[0], bits(&key));
+    assert!(apart[1] != apart[0] && apart[2] != apart[0] && apart[1] != apart[2]);
+    // Ranks with parts of one layer compute one result.
+    assert_eq!(keys(true)?, vec![bits(&key); 3]);
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}

@@ -49,7 +49,7 @@ fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
 #[handler(precedence = 3)]
 pub fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Result<Value> {
     if op.axis as usize != x.axis {
-        let places = x.operand(places, x.axis)?;
+        let places = x.places(places, x.aval.shape[op.axis as usize])?;
         let part = implicit((x.own()?, places), |(part, places)| part.take_along_axis(places, op.axis))?;
         return x.with(part, x.axis);
     }
@@ -60,4 +60,36 @@ pub fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Resu
         let zero = Array::from_int(0).as_dtype(taken.dtype())?;
         x.group.all_sum(&ops::select(there, taken, zero)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::Array;
+    use tacit_core::implicit;
+
+    use crate::{Group, Sharded};
+
+    /// Logits and targets that are both split along the batch: one target is no class.
+    #[test]
+    fn indices_that_are_split_themselves_are_checked_as_well() {
+        let group = Group::alone();
+        let logits = Array::from_slice(&[0f32, 1.0, 2.0, 3.0, 4.0, 5.0], &[2, 3]);
+        for outside in [7, -100] {
+            let targets = Array::from_slice(&[1i32, outside], &[2, 1]);
+            let taken = |split: bool| {
+                let x = Sharded::split(&logits, 0, &group)?;
+                if split {
+                    let places = Sharded::split(&targets, 0, &group)?;
+                    implicit((x, places), |(x, places)| x.take_along_axis(places, 1))
+                } else {
+                    implicit((x, &targets), |(x, places)| x.take_along_axis(places, 1))
+                }
+            };
+            for split in [false, true] {
+                let read = taken(split).and_then(|taken| Ok(taken.dense()?.eval()?));
+                let error = read.expect_err("there is no such class").to_string();
+                assert!(error.contains(&format!("index {outside}")), "{error}");
+            }
+        }
+    }
 }

@@ -179,7 +179,8 @@ fn scattered(op: &ScatterAxis, x: &Sharded, whole: &Value, places: &Value, updat
     if op.axis as usize == x.axis {
         return Err(Error::decline("it puts elements along the axis that is split"));
     }
-    let parts = (x.operand(whole, x.axis)?, x.operand(places, x.axis)?, x.operand(update, x.axis)?);
+    let places = x.places(places, whole.aval()?.shape[op.axis as usize])?;
+    let parts = (x.operand(whole, x.axis)?, places, x.operand(update, x.axis)?);
     x.with(implicit(parts, |(whole, places, update)| whole.put_along_axis(&places, &update, op.axis))?, x.axis)
 }
 
