@@ -11,8 +11,8 @@ use tacit_bridge::{Aval, Op};
 use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
-use crate::init;
 use crate::options::GroupOptions;
+use crate::{agreement, init};
 
 /// Processes that compute together, this one among them: its *rank* is its number, from zero on.
 ///
@@ -90,7 +90,8 @@ impl Group {
         Self::with(&GroupOptions::from_environment()?)
     }
 
-    /// As [`init`](Self::init), with options.
+    /// As [`init`](Self::init), with options. A process joins a backend once: later calls give the same group, and of their options only
+    /// that plans are compared counts.
     ///
     /// # Errors
     ///
@@ -99,6 +100,9 @@ impl Group {
         let backend = options.backend.map_or_else(Backend::from_environment, Ok)?;
         let mut joined = joined();
         if let Some(group) = joined.iter().find(|group| group.backend == backend) {
+            if options.compares_plans {
+                agreement::compare_plans();
+            }
             return Ok(group.clone());
         }
         let Some(group) = init::join(backend, options)? else { return Ok(Self { members: Members::One, backend }) };
