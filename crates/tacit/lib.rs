@@ -37,10 +37,10 @@ pub mod types {
     };
 }
 
-/// Macros that register types and formats of one's own.
+/// Macros that register types, formats and passes of one's own.
 pub mod register {
     pub use tacit_arrays::register_format;
-    pub use tacit_core::{register_array, register_node};
+    pub use tacit_core::{register_array, register_node, register_pass};
 }
 
 /// What most programs need.

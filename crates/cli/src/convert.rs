@@ -38,7 +38,7 @@ pub(crate) struct Options {
 enum Target {
     /// Tacit's own file or folder, which holds whatever there is
     Tacit,
-    /// mlx-lm's folder: affine, mxfp4, mxfp8 and nvfp4 codes; others become floats
+    /// mlx-lm's folder: affine, mxfp4, mxfp8 and nvfp4 codes, and symmetric codes and K-quants of 4 and 5 bits as affine ones; others become floats
     MlxLm,
     /// The folder of Hugging Face's libraries: floats
     HuggingFace,

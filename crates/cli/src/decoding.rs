@@ -22,7 +22,7 @@ use clap::Args;
 use mlx_rs::Array;
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Policy, Result};
-use tacit_io::Metadata;
+use tacit_io::{FileState, Metadata};
 use tacit_models::{Config, Decoder, Formats};
 use tacit_nn::generate::{DraftModel, GenerateOptions, Generation, Lookup, Sampler, Texts, generate, speculate};
 use tacit_nn::{Cache, DecoderRules, Model, Rules};
@@ -45,7 +45,7 @@ pub(crate) struct DecodingOptions {
     /// The most tokens that are made
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
-    /// End before this text; may be given several times. A conversation or a prompt cache that goes on has it, though it is not shown
+    /// End before this text; may be given several times. The text is not printed, but a conversation or a prompt cache that continues contains it
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// A smaller model with the same tokens, which drafts tokens that the model accepts or rejects
@@ -168,6 +168,8 @@ pub(crate) struct Decoding<'o> {
     caches: Vec<Cache>,
     /// What their file says of them.
     metadata: Metadata,
+    /// The file as it was read or written last.
+    file: Option<FileState>,
     draft: Option<Drafts>,
     /// Of all weights.
     bytes: usize,
@@ -201,6 +203,7 @@ impl<'o> Decoding<'o> {
             Some(file) => Stored::open(file, caches, &options.model, options.weights.lora.as_deref())?,
             None => Stored { caches, ..Stored::default() },
         };
+        let file = stored::state(options.prompt_cache.as_deref())?;
         let caches = formatted(caches, options.kv.as_deref())?;
         let draft = match &options.draft {
             Some(draft) => {
@@ -227,7 +230,7 @@ impl<'o> Decoding<'o> {
         // Those that were drafted are judged, with the one before.
         let judged = if draft.is_some() { options.draft_tokens.saturating_add(1) } else { 1 };
         let step: Step = Box::new(step::step(model, judged));
-        Ok((Self { options, source, tokenizer, ends, asked, step, caches, metadata, draft, bytes }, conversation))
+        Ok((Self { options, source, tokenizer, ends, asked, step, caches, metadata, file, draft, bytes }, conversation))
     }
 
     /// The template of conversations that the model was trained on.
@@ -288,7 +291,7 @@ impl<'o> Decoding<'o> {
 
     /// Says what an answer took, and writes the caches into their file, if there is one, with the conversation that they hold.
     pub(crate) fn finish(
-        &self,
+        &mut self,
         answer: &Answer,
         conversation: Option<&Conversation>,
         output: &mut Output,
@@ -297,7 +300,9 @@ impl<'o> Decoding<'o> {
         output.line(answer)?;
         answer.report();
         if let Some(file) = &self.options.prompt_cache {
+            stored::check(file, self.file.as_ref())?;
             stored::write(file, &self.caches, self.metadata.clone(), conversation)?;
+            self.file = stored::state(Some(file))?;
         }
         Ok(answer.code())
     }

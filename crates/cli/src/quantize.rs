@@ -20,7 +20,8 @@ use crate::table::Table;
 pub(crate) struct Options {
     /// A file or a folder, of Tacit's or of another program's
     input: PathBuf,
-    /// A TOML or JSON file of rules: patterns of paths, each with a format
+    /// A TOML or JSON file of rules: patterns of paths, each with a format. Paths are as `tacit inspect` lists them; the names of a GGUF
+    /// file serve too, and those of experts in Hugging Face's or in mlx-lm's way
     #[arg(long)]
     rules: Option<PathBuf>,
     /// One format for all matrices, such as nf4:64 or affine:4:64; `tacit types` lists them. The embedding and the head of a

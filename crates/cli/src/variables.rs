@@ -38,7 +38,7 @@ pub(crate) const VARIABLES: [Variable; 11] = [
     Variable {
         name: "MLX_DISABLE_COMPILE",
         values: "not set",
-        doc: "MLX's own; set to anything it runs compiled functions as they are written, and nothing enables against it",
+        doc: "a variable of MLX: where it has any value, compiled functions run as they are written, and `compile::enable` changes nothing",
         reads: |_| false,
     },
     Variable {

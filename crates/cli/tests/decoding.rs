@@ -118,7 +118,7 @@ fn a_prompt_cache_keeps_what_it_says_and_is_of_one_model() {
     printed("generate", &options);
     let own = metadata();
     let names: Vec<_> = own.keys().map(String::as_str).collect();
-    assert_eq!(names, ["model", "tokenizer_config"]);
+    assert_eq!(names, ["model", "tacit.adapter", "tokenizer_config"]);
     let mut cache = tacit_io::mlx_prompt_cache::read(&file).expect("reads");
     for (model, fits) in [("mlx-community/some-model", true), ("/another/model", false)] {
         cache.metadata.insert("model".to_owned(), model.to_owned());
@@ -505,4 +505,38 @@ fn the_tokenizers_end_counts_unless_the_model_says_another() {
     write("generation_config.json", &serde_json::json!({"eos_token_id": 3}));
     assert_eq!(ended(&generated()), "length");
     std::fs::remove_dir_all(&folder).expect("removes");
+}
+
+/// Of two conversations in one file the one that is written last would be the only one.
+#[test]
+fn a_prompt_cache_that_another_program_wrote_stays() {
+    let file = std::env::temp_dir().join(format!("tacit-two-chats-{}.safetensors", std::process::id()));
+    drop(std::fs::remove_file(&file));
+    let path = file.to_str().expect("text");
+    let mut chat = tacit("chat", &["--max-tokens", "2", "--prompt-cache", path]);
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+    let (mut said, stderr) = (chat.stdin.take().expect("a pipe"), chat.stderr.take().expect("a pipe"));
+    let mut lines = BufReader::new(stderr).lines();
+    writeln!(said, "one").expect("is read");
+    while !lines.next().expect("a report").expect("reads").starts_with("peak memory ") {}
+    // It is written after the report, and looked at once more.
+    while !file.is_file() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(500));
+    std::fs::write(&file, "another conversation").expect("writes");
+    writeln!(said, "two").expect("is read");
+    drop(said);
+    let report: Vec<String> = lines.map(|line| line.expect("reads")).collect();
+    assert_eq!(chat.wait().expect("ends").code(), Some(1));
+    let error = report.iter().rev().take(2).rev().map(|line| line.replace(path, "FILE")).collect::<Vec<_>>();
+    assert_eq!(
+        error,
+        [
+            "error: FILE: another program has written it since it was read, and it stays as that left it",
+            "help: give each conversation a file of its own",
+        ]
+    );
+    assert_eq!(std::fs::read(&file).expect("reads"), b"another conversation");
+    std::fs::remove_file(&file).expect("removes");
 }

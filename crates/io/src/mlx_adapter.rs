@@ -16,16 +16,13 @@ use crate::adapter::{Change, base, is_embedding, replaced, shortest};
 use crate::hugging_face::cannot_hold;
 use crate::json::Json;
 use crate::remaining::Remaining;
-use crate::set::{Set, there};
+use crate::set::Set;
 use crate::{Metadata, Tensors, Writing};
 
 /// The name of the tensors in the folder.
 const TENSORS: &str = "adapters.safetensors";
 /// The name of the configuration in the folder.
 const CONFIG: &str = "adapter_config.json";
-
-/// The tensors of the other library, which has its configuration at the same place.
-const OTHER: &str = "adapter_model.safetensors";
 const LORA: &str = "lora_parameters";
 
 /// Reads a folder: the parameters of `model`, those that the adapter changes as [`Lora`](tacit_arrays::Lora) or
@@ -161,7 +158,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     }
     let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, config.indented(4).into_bytes())];
-    Set { path: &path, beside, stale: there(folder, &[OTHER]) }.write(tensors, &Metadata::new(), Writing::default())
+    Set { path: &path, beside, stale: Vec::new() }.write(tensors, &Metadata::new(), Writing::default())
 }
 
 fn wrong(file: &Path, key: &str, reason: impl Into<String>) -> Error {

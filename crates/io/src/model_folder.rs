@@ -12,7 +12,7 @@ use tacit_nn::Parameters;
 use crate::checkpoint::metadata;
 use crate::gguf::{self, Gguf, GgufType};
 use crate::json::Json;
-use crate::set::{Set, there};
+use crate::set::Set;
 use crate::structure::take_apart;
 use crate::{Writing, dense, hugging_face, layout, mlx_lm};
 
@@ -120,8 +120,8 @@ impl ModelFolder {
     #[must_use]
     pub fn stale(&self, folder: &Path) -> Vec<&'static str> {
         let all = TOKENIZER.into_iter().chain([GENERATION]);
-        let stale: Vec<_> = all.filter(|name| self.beside.iter().all(|(own, _)| own != name)).collect();
-        there(folder, &stale)
+        let stale = all.filter(|name| self.beside.iter().all(|(own, _)| own != name));
+        stale.filter(|name| current(&folder.join(name)).is_ok_and(|file| file.is_file())).collect()
     }
 
     /// Writes one file that llama.cpp reads, with the configuration and the tokenizer as metadata; says how many parameters were

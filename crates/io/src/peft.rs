@@ -19,15 +19,12 @@ use crate::adapter::{Change, base, is_embedding, replaced, shortest};
 use crate::hugging_face::write_set;
 use crate::json::Json;
 use crate::remaining::Remaining;
-use crate::set::{Set, there};
+use crate::set::Set;
 
 /// The name of the tensors in the folder.
 const TENSORS: &str = "adapter_model.safetensors";
 /// The name of the configuration in the folder.
 const CONFIG: &str = "adapter_config.json";
-
-/// The tensors of the other library, which has its configuration at the same place.
-const OTHER: &str = "adapters.safetensors";
 /// What stands before the path of a module.
 const PREFIX: &str = "base_model.model.";
 
@@ -154,7 +151,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     settings.describe(&modules, dora);
     let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, settings.config.indented(2).into_bytes())];
-    write_set(Set { path: &path, beside, stale: there(folder, &[OTHER]) }, tensors)
+    write_set(Set { path: &path, beside, stale: Vec::new() }, tensors)
 }
 
 const MAGNITUDE: &str = "lora_magnitude_vector";

@@ -6,7 +6,7 @@ use std::path::Path;
 use mlx_rs::Array;
 use serde_json::{Map, Value as Json, json};
 use tacit_core::{Error, Result};
-use tacit_files::{Commit, Output, Place, Staged, current, folder_of};
+use tacit_files::{Commit, Output, Place, Staged, folder_of};
 
 use crate::index::{INDEX, TENSORS};
 use crate::shards::Family;
@@ -20,11 +20,6 @@ pub(crate) struct Set<'s> {
     pub(crate) beside: Vec<(&'static str, Vec<u8>)>,
     /// Names in the same folder that would be taken for a part of it.
     pub(crate) stale: Vec<&'static str>,
-}
-
-/// Those of the names that a folder has.
-pub(crate) fn there(folder: &Path, names: &[&'static str]) -> Vec<&'static str> {
-    names.iter().copied().filter(|name| current(&folder.join(name)).is_ok_and(|file| file.is_file())).collect()
 }
 
 /// The tensors of a file.

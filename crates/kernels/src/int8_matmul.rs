@@ -12,9 +12,8 @@
 //! That is an integer as well, so that no bias is rounded for it.
 
 use crate::{
-    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
-    int8_unpacked::Stream,
-    integers::{IntegerProduct, Rows, Weights},
+    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine, int8_unpacked,
+    integers::{IntegerProduct, Rows, Stream, Weights},
     machine::threads_for,
     matrix::{check_length, product},
     output::Output,
@@ -72,7 +71,7 @@ pub fn int8_matmul<'x, 'o>(
     } else if m == 0 || matrix.n == 0 {
         return Ok(());
     } else if let Some(stream) = stream {
-        stream.multiply(isa, &rows, matrix, &mut out);
+        int8_unpacked::multiply(stream, isa, &rows, matrix, &mut out);
     } else if let Some(weights) = &weights {
         let mut product = IntegerProduct { rows: &rows, matrix, weights, threads: 1 };
         product.threads = threads_for(engine::cost(isa, &product, matrix.n));

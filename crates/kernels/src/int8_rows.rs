@@ -8,8 +8,7 @@ use crate::{
     codec::{Offset, Signed, Unsigned},
     int8_codes::{Bytes, Decode, LookedUp, Packed, Themselves},
     int8_numbers::{Numbers, ROWS},
-    int8_unpacked::Stream,
-    integers::{self, IntegerProduct, Integers, Kind, Rows, THEMSELVES, Work},
+    integers::{self, IntegerProduct, Integers, Kind, Rows, Stream, THEMSELVES, Work},
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
@@ -29,7 +28,7 @@ pub(crate) fn takes<const VECTOR: usize>(product: &IntegerProduct) -> bool {
 /// The same of vectors of codes that have so many elements.
 fn fits(&Matrix { k, block, .. }: &Matrix, each: usize, vector: usize) -> bool {
     let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
-    let is_part = [2, 4].iter().any(|parts| parts * block == each && parts * PART <= vector);
+    let is_part = [2, 4].iter().any(|parts| block.saturating_mul(*parts) == each && parts * PART <= vector);
     uniform && k.is_multiple_of(each) && (block.is_multiple_of(each) || is_part)
 }
 
@@ -190,7 +189,10 @@ impl Part<'_> {
             // Rows that are not there are the last one again.
             let from = std::array::from_fn(|r| {
                 let row = (first + r).min(n - 1);
-                last.filter(|_| row == n - 1).unwrap_or_else(|| &bytes[row * row_bytes..][..row_bytes]).as_ptr()
+                // With all that lies behind it: codes that are no bytes are read with some of that.
+                let codes = last.filter(|_| row == n - 1).unwrap_or_else(|| &bytes[row * row_bytes..]);
+                assert!(codes.len() >= row_bytes, "a row that is not whole");
+                codes.as_ptr()
             });
             let next = bytes.as_ptr().wrapping_add((first + S::LANES) * row_bytes);
             for row in self.out.rows() {

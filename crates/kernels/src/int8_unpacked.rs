@@ -7,10 +7,8 @@ use std::cell::Cell;
 use crate::int8_rows;
 use crate::{
     Codes, Isa, Matrix, Scales, engine,
-    int8_numbers::ROWS,
-    integers::{IntegerProduct, Rows, Weights},
+    integers::{IntegerProduct, KEPT, Rows, Stream, Weights},
     machine::threads_for,
-    matrix::offset,
     output::{Output, Rectangle},
     simd::{Kernel, SLACK, Simd, run, unpacked},
 };
@@ -22,77 +20,61 @@ const SHARE: usize = 1 << 18;
 #[cfg(target_arch = "x86_64")]
 const FEW: usize = 2;
 
+/// Rows whose codes are whole bytes, and which are as many as go side by side.
+const ROWS: usize = 16;
+
 /// Codes that have whole bytes.
 const EIGHT: usize = 8;
 
-/// A stream of integers that are no bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Stream<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) bits: u32,
-    /// What a code is more than its integer.
-    above: u8,
+/// Computes all of the product of activations with the transpose of a matrix that has these codes.
+pub(crate) fn multiply(stream: Stream, isa: Isa, rows: &Rows, matrix: &Matrix, out: &mut Output<f32>) {
+    let Matrix { n, k, block, .. } = *matrix;
+    // Shares begin with a block.
+    let step = if (ROWS * k).is_multiple_of(block) { ROWS } else { n };
+    let each = (SHARE / k).next_multiple_of(step).max(step);
+    // About a cycle for four codes, and one for as many products.
+    let threads = threads_for((n * k) as f64 / 4.0 * (1 + rows.units.len()) as f64);
+    #[cfg(target_arch = "x86_64")]
+    if rows.units.len() <= FEW && int8_rows::multiply_stream(&stream, rows, matrix, threads, isa, out) {
+        return;
+    }
+    out.for_each_run(threads, step, &|part| multiply_part(stream, isa, rows, matrix, each, part));
 }
 
-impl<'a> Stream<'a> {
-    /// That of codes which have to be unpacked.
-    pub(crate) fn of(codes: &Codes<'a>) -> Option<Self> {
-        match *codes {
-            Codes::Unsigned { bytes, bits: bits @ (2 | 3 | 5..=7) } => Some(Self { bytes, bits, above: 0 }),
-            Codes::Offset { bytes, bits: bits @ (2 | 3 | 5..=7) } => {
-                Some(Self { bytes, bits, above: offset(bits) as u8 })
-            }
-            _ => None,
-        }
+/// The product with some rows of the matrix, `each` of which are unpacked at a time.
+fn multiply_part(stream: Stream, isa: Isa, rows: &Rows, matrix: &Matrix, each: usize, mut part: Rectangle<f32>) {
+    thread_local! {
+        static CODES: Cell<Vec<i8>> = const { Cell::new(Vec::new()) };
+        static NUMBERS: Cell<[Vec<f32>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
     }
-
-    /// Computes all of the product of activations with the transpose of a matrix that has these codes.
-    pub(crate) fn multiply(self, isa: Isa, rows: &Rows, matrix: &Matrix, out: &mut Output<f32>) {
-        let Matrix { n, k, block, .. } = *matrix;
-        // Shares begin with a block.
-        let step = if (ROWS * k).is_multiple_of(block) { ROWS } else { n };
-        let each = (SHARE / k).next_multiple_of(step).max(step);
-        // About a cycle for four codes, and one for as many products.
-        let threads = threads_for((n * k) as f64 / 4.0 * (1 + rows.units.len()) as f64);
-        #[cfg(target_arch = "x86_64")]
-        if rows.units.len() <= FEW && int8_rows::multiply_stream(&self, rows, matrix, threads, isa, out) {
-            return;
+    let (mut codes, [mut scales, mut biases]) = (CODES.take(), NUMBERS.take());
+    let columns = part.columns();
+    for first in columns.clone().step_by(each) {
+        let share = first..columns.end.min(first + each);
+        let (start, end) = (share.start * matrix.k, share.end * matrix.k);
+        codes.resize(end - start, 0);
+        let bytes = &stream.bytes[start * stream.bits as usize / 8..];
+        run(isa, Unpack { stream: Stream { bytes, ..stream }, to: &mut codes });
+        let blocks = start / matrix.block..end.div_ceil(matrix.block);
+        let widen = |numbers: &Scales, to: &mut Vec<f32>| {
+            to.resize(blocks.len(), 0.0);
+            numbers.widen(isa, blocks.start, to);
+        };
+        widen(&matrix.scales, &mut scales);
+        if let Some(numbers) = &matrix.biases {
+            widen(numbers, &mut biases);
         }
-        out.for_each_run(threads, step, &|part| self.multiply_part(isa, rows, matrix, each, part));
+        let matrix = &Matrix {
+            n: share.len(),
+            codes: Codes::Signed { codes: &codes },
+            scales: Scales::F32(&scales),
+            biases: matrix.biases.map(|_| Scales::F32(&biases)),
+            ..*matrix
+        };
+        let weights = &Weights::signed(&codes);
+        engine::run(isa, &IntegerProduct { rows, matrix, weights, threads: 1 }, &mut part.output(share));
     }
-
-    fn multiply_part(self, isa: Isa, rows: &Rows, matrix: &Matrix, each: usize, mut part: Rectangle<f32>) {
-        thread_local! {
-            static CODES: Cell<Vec<i8>> = const { Cell::new(Vec::new()) };
-            static NUMBERS: Cell<[Vec<f32>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
-        }
-        let (mut codes, [mut scales, mut biases]) = (CODES.take(), NUMBERS.take());
-        let columns = part.columns();
-        for first in columns.clone().step_by(each) {
-            let share = first..columns.end.min(first + each);
-            let (start, end) = (share.start * matrix.k, share.end * matrix.k);
-            codes.resize(end - start, 0);
-            let stream = &self.bytes[start * self.bits as usize / 8..];
-            run(isa, Unpack { stream: Self { bytes: stream, ..self }, to: &mut codes });
-            let blocks = start / matrix.block..end.div_ceil(matrix.block);
-            let widen = |numbers: &Scales, to: &mut Vec<f32>| {
-                to.resize(blocks.len(), 0.0);
-                numbers.widen(isa, blocks.start, to);
-            };
-            widen(&matrix.scales, &mut scales);
-            if let Some(numbers) = &matrix.biases {
-                widen(numbers, &mut biases);
-            }
-            let matrix = &Matrix {
-                n: share.len(),
-                codes: Codes::Signed { codes: &codes },
-                scales: Scales::F32(&scales),
-                biases: matrix.biases.map(|_| Scales::F32(&biases)),
-                ..*matrix
-            };
-            let weights = &Weights::signed(&codes);
-            engine::run(isa, &IntegerProduct { rows, matrix, weights, threads: 1 }, &mut part.output(share));
-        }
+    if codes.len() <= KEPT {
         CODES.set(codes);
         NUMBERS.set([scales, biases]);
     }

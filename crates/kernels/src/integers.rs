@@ -6,7 +6,7 @@ use crate::{
     Codes, Floats, Isa, KernelError, Matrix, Order, encode,
     int8::{self, Int8, Scale},
     machine::{Machine, threads_for},
-    matrix::bytes,
+    matrix::{bytes, offset},
     output::Output,
     shape::Shape,
     simd::{Kernel, Simd, run},
@@ -155,6 +155,28 @@ impl Kind {
     /// What the weights are above the integers.
     pub(crate) const fn above(self, signed: i32) -> i32 {
         if let Self::Unsigned = self { signed - 128 } else { signed }
+    }
+}
+
+/// A stream of integers that are no bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) bits: u32,
+    /// What a code is more than its integer.
+    pub(crate) above: u8,
+}
+
+impl<'a> Stream<'a> {
+    /// That of codes which have to be unpacked.
+    pub(crate) fn of(codes: &Codes<'a>) -> Option<Self> {
+        match *codes {
+            Codes::Unsigned { bytes, bits: bits @ (2 | 3 | 5..=7) } => Some(Self { bytes, bits, above: 0 }),
+            Codes::Offset { bytes, bits: bits @ (2 | 3 | 5..=7) } => {
+                Some(Self { bytes, bits, above: offset(bits) as u8 })
+            }
+            _ => None,
+        }
     }
 }
 

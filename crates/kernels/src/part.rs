@@ -10,6 +10,9 @@ pub(crate) type Numbers = [Vec<f32>; 2];
 impl Matrix<'_> {
     /// The rows after which a block and a byte end: a part starts at a multiple of it.
     pub(crate) fn seam(&self) -> usize {
+        if self.n == 0 {
+            return 1;
+        }
         let bytes = 8 / gcd(8, self.k * self.codes.bits() as usize);
         // One block for all of them has no end.
         let block = if self.block / self.n.max(1) >= self.k { 1 } else { self.block / gcd(self.block, self.k) };

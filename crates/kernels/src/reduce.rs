@@ -1,6 +1,11 @@
 //! Sums along axes in the middle of an array, such as those over the rows of a batch.
 
-use crate::{KernelError, machine::threads_for, matrix::check_length, threads};
+use crate::{
+    KernelError,
+    machine::threads_for,
+    matrix::{check_length, product},
+    threads,
+};
 
 /// The columns of one task, which a cache holds.
 const COLUMNS: usize = 256;
@@ -26,8 +31,8 @@ const CYCLES: f64 = 0.5;
 /// # Errors
 /// Slices of other lengths than the extents say.
 pub fn sum(x: &[f32], [outer, reduced, inner]: [usize; 3], sums: &mut [f32]) -> Result<(), KernelError> {
-    check_length("x", x.len(), outer * reduced * inner, "outer * reduced * inner numbers")?;
-    check_length("sums", sums.len(), outer * inner, "outer * inner numbers")?;
+    check_length("x", x.len(), product(product(outer, reduced)?, inner)?, "outer * reduced * inner numbers")?;
+    check_length("sums", sums.len(), product(outer, inner)?, "outer * inner numbers")?;
     if sums.is_empty() {
         return Ok(());
     }

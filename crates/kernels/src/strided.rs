@@ -35,6 +35,14 @@ pub struct StridedCopy {
     to: usize,
 }
 
+/// Whether both arrays go on after an inner axis as the outer one says.
+fn goes_on(outer: &Axis, inner: &Axis) -> bool {
+    let from = isize::try_from(inner.extent).ok().and_then(|extent| inner.from.checked_mul(extent));
+    from == Some(outer.from)
+        && inner.to.checked_mul(inner.extent) == Some(outer.to)
+        && outer.extent.checked_mul(inner.extent).is_some()
+}
+
 /// What an element costs, about.
 const CYCLES: f64 = 1.0;
 
@@ -46,9 +54,7 @@ impl StridedCopy {
         for &axis in axes.iter().filter(|axis| axis.extent != 1) {
             match simple.last_mut() {
                 // Both arrays go on after the inner axis where it ends.
-                Some(outer) if outer.from == axis.from * axis.extent as isize && outer.to == axis.to * axis.extent => {
-                    *outer = Axis { extent: outer.extent * axis.extent, ..axis };
-                }
+                Some(outer) if goes_on(outer, &axis) => *outer = Axis { extent: outer.extent * axis.extent, ..axis },
                 _ => simple.push(axis),
             }
         }
@@ -114,7 +120,8 @@ impl StridedCopy {
 
     /// Whether every element is in both arrays.
     fn check(&self, from: usize, to: usize) -> Result<(), KernelError> {
-        let (mut least, mut most, mut last) = (self.from as isize, self.from as isize, self.to);
+        // Wider than what memory has.
+        let (mut least, mut most, mut last) = (self.from as i128, self.from as i128, self.to as i128);
         for axis in &self.axes {
             // Elements that are written one over the other.
             check_length(
@@ -123,15 +130,16 @@ impl StridedCopy {
                 axis.extent,
                 "a step to each element that is written",
             )?;
-            let reach = (axis.extent as isize - 1) * axis.from;
-            least += reach.min(0);
-            most += reach.max(0);
-            last += (axis.extent - 1) * axis.to;
+            let reach = (axis.extent as i128 - 1).saturating_mul(axis.from as i128);
+            least = least.saturating_add(reach.min(0));
+            most = most.saturating_add(reach.max(0));
+            last = last.saturating_add((axis.extent as i128 - 1).saturating_mul(axis.to as i128));
         }
         let help = "as many elements as the copy reaches";
-        check_length("from", least.min(0).unsigned_abs(), 0, help)?;
-        check_length("from", from.max(most as usize + 1), from, help)?;
-        check_length("to", to.max(last + 1), to, help)
+        let length = |places: i128| usize::try_from(places).unwrap_or(usize::MAX);
+        check_length("from", length(least.min(0).saturating_neg()), 0, help)?;
+        check_length("from", from.max(length(most + 1)), from, help)?;
+        check_length("to", to.max(length(last + 1)), to, help)
     }
 }
 

@@ -15,7 +15,8 @@
 //! | `MLX_C_DIR` | The sources of `mlx-c`, instead of those in the published `mlx-sys`. |
 //! | `TACIT_CACHE_DIR` | Where wheels are unpacked, and where programs on Linux keep the loops that MLX compiles, instead of `$XDG_CACHE_HOME/tacit` or `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
 //! | `DOCS_RS=1` | Only what documentation needs, as on docs.rs: no MLX and no C++ compiler, and no program. |
-//! | `CXX`, pip's own | As everywhere. |
+//! | `CXX` | The C++ compiler that the build calls. |
+//! | `PIP_INDEX_URL` | The package index that pip fetches the wheel from; pip's other variables count as well. |
 //!
 //! Dependents read `DEP_MLX_INCLUDE`, `DEP_MLX_DEFINES` and `DEP_MLX_VERSION` as from the published crate, and
 //! `DEP_MLX_LIB_DIR`, the folder of the shared library.

@@ -50,6 +50,15 @@ impl ParameterFilter {
         }
     }
 
+    /// What tells this part from others in one run of a program.
+    pub(crate) fn identity(&self) -> String {
+        match self {
+            Self::Paths(pattern) => pattern.identity(),
+            Self::AnyOf(parts) => parts.iter().map(Self::identity).collect::<Vec<_>>().join(" or "),
+            part => format!("{part:?}"),
+        }
+    }
+
     /// The parts that are meant as a whole, by the names that files have for them; what a pattern names has no such name.
     pub(crate) fn whole(&self) -> Vec<&'static str> {
         match self {

@@ -242,17 +242,25 @@ impl<M: ModuleParameters> Model<M> {
         self.refresh();
         let (module, replacements) = self.parts.replacements()?;
         let mut def = None;
+        let before = trees::flatten(state, Open::Closed)?;
         let (results, assigned) = run(module, &replacements, inputs, state, |module, state| {
             let (leaves, structure) = trees::flatten(&f(module, state).map_err(Into::into)?, Open::Closed)?;
             def = Some(structure);
             leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
         })?;
         drop(replacements);
-        if !assigned.is_empty() {
-            self.assigned_once(&assigned)?;
-            self.put(assigned)?;
+        let ended = dense_tree(def, &results).and_then(|results| {
+            if !assigned.is_empty() {
+                self.assigned_once(&assigned)?;
+                self.put(assigned)?;
+            }
+            Ok(results)
+        });
+        if ended.is_err() {
+            let (leaves, structure) = before;
+            trees::assign(state, &structure, leaves)?;
         }
-        dense_tree(def, &results)
+        ended
     }
 
     /// Runs a function of the module and returns what happened to each primitive; the model does not change.

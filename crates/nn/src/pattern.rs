@@ -76,6 +76,32 @@ impl Pattern {
         }
     }
 
+    /// Whether the pattern names a parameter that has these paths: of two patterns each may do so by another one.
+    pub(crate) fn names(&self, paths: &[&str], aval: &Aval) -> bool {
+        match &self.by {
+            By::Both(patterns) => patterns.iter().all(|pattern| pattern.names(paths, aval)),
+            _ => paths.iter().any(|path| self.matches(path, aval)),
+        }
+    }
+
+    /// The text, and for a predicate, which has none, what tells it from others.
+    pub(crate) fn identity(&self) -> String {
+        match &self.by {
+            By::Predicate(predicate) => format!("{self} at {:p}", Arc::as_ptr(predicate)),
+            By::Both(patterns) => format!("{} and {}", patterns[0].identity(), patterns[1].identity()),
+            By::All | By::Path | By::Text(_) => self.to_string(),
+        }
+    }
+
+    /// Whether the text says all of it.
+    pub(crate) fn is_text(&self) -> bool {
+        match &self.by {
+            By::Predicate(_) => false,
+            By::Both(patterns) => patterns.iter().all(Self::is_text),
+            By::All | By::Path | By::Text(_) => true,
+        }
+    }
+
     /// What both patterns name.
     pub(crate) fn and(&self, other: &Self) -> Self {
         match (&self.by, &other.by) {

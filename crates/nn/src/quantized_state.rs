@@ -96,7 +96,7 @@ impl<O: Optimizer> QuantizedState<O> {
     pub fn new(optimizer: O, rules: impl IntoRules) -> Result<Self> {
         const LEAST: usize = 4096;
         let rules = rules.into_rules()?;
-        let text = rules.to_text()?;
+        let text = rules.identity();
         let mut made =
             Self { optimizer, moments: Moments::default(), rules, text, least: LEAST, single: has_one_moment::<O>() };
         for (key, array) in taken(&mut made.optimizer)? {

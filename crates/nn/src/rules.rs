@@ -203,10 +203,17 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// A format has no text.
+    /// A format has no text, or a pattern, which is a [predicate](Pattern::when).
     pub fn to_text(&self) -> Result<String> {
-        serde_json::to_string(self)
-            .map_err(|error| Error::invalid(format!("the rules have no text: {error}"), "name formats that have one"))
+        serde_json::to_string(self).map_err(|error| {
+            Error::invalid(format!("the rules have no text: {error}"), "name formats and patterns that have one")
+        })
+    }
+
+    /// What tells these rules from others in one run of a program.
+    pub(crate) fn identity(&self) -> String {
+        let each = self.rules.iter().map(|rule| format!("{}: {}", rule.pattern.identity(), rule.action));
+        each.collect::<Vec<_>>().join("\n")
     }
 
     /// These rules by the paths of these parameters; `other` gives the second name of a path, such as that in a file.
@@ -254,10 +261,12 @@ impl Rules {
 
     /// The first rule that names a parameter by one of its paths.
     pub(crate) fn rule(&self, paths: &[&str], aval: &Aval) -> Option<&Rule> {
-        self.rules.iter().find(|rule| paths.iter().any(|path| rule.pattern.matches(path, aval)))
+        self.rules.iter().find(|rule| rule.pattern.names(paths, aval))
     }
 
-    /// The patterns that come first for none of these parameters, each given by all of its paths.
+    /// The patterns of the rules that decide no parameter: they match none, or an earlier rule decides each that they match.
+    ///
+    /// Each parameter is given with all of its paths, such as its own and that in a file.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -287,10 +296,10 @@ fn one_line(error: &toml::de::Error) -> String {
     error.message().to_owned()
 }
 
-/// Rules are equal if they read the same.
+/// Rules are equal if they read the same; predicates are if they are one.
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
-        self.pattern.to_string() == other.pattern.to_string() && self.action.to_string() == other.action.to_string()
+        self.pattern.identity() == other.pattern.identity() && self.action.to_string() == other.action.to_string()
     }
 }
 
@@ -303,9 +312,12 @@ impl fmt::Display for Action {
     }
 }
 
-/// As a file has them. A predicate has no text, and a rule with one cannot be read again.
+/// As a file has them. A predicate has no text.
 impl Serialize for Rules {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(rule) = self.rules.iter().find(|rule| !rule.pattern.is_text()) {
+            return Err(serde::ser::Error::custom(format!("{} is none", rule.pattern)));
+        }
         serializer.collect_map(self.rules.iter().map(|rule| (rule.pattern.to_string(), rule.action.to_string())))
     }
 }

@@ -6,6 +6,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::as_merged;
+use crate::adapters::merge::rounding_as;
 use crate::avals::checks::check_children;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -89,7 +90,8 @@ impl AsStored {
     /// The sum does not fit the format, or the policy forbids to build it where that is needed: see
     /// [`Quantizer::quantize_sum`](crate::format::Quantizer::quantize_sum).
     pub fn merged(&self) -> Result<Value> {
-        let stored = self.format.quantize_sum(self.adapter()?)?;
+        let adapter = self.adapter()?;
+        let stored = rounding_as(adapter.base(), self.format.quantize_sum(adapter)?)?;
         if self.transposed { implicit(stored, |stored| Ok::<_, Error>(stored.t())) } else { Ok(stored) }
     }
 

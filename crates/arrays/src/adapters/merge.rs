@@ -6,8 +6,10 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value, implicit};
 
 use crate::families::adapter::Adapter;
+use crate::families::packed::Packed;
 use crate::families::structural::itself;
 use crate::format::AnyFormat;
+use crate::training::int8_inputs::Int8Inputs;
 
 /// An adapter that was merged into its base.
 #[derive(Clone, Debug)]
@@ -92,7 +94,7 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     let change = distances(&[&still, base])?;
     if let Some(format) = format
         && change.apart == 0.0
-        && format.stores(base)
+        && format.stores(within(base))
     {
         return Ok(Merged { value: base.clone(), loss: MergeLoss { relative: 0.0, change: 0.0, of_change: 0.0 } });
     }
@@ -102,8 +104,9 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
         (None, Some(format)) => format.quantize_sum(adapter)?,
         (None, None) => itself(adapter).dense()?.into(),
     };
+    let value = rounding_as(base, value)?;
     // The dense array is what the adapter stands for: what rows by themselves are off by is no loss of the merge.
-    let exact = matches!(value, Value::Dense(_)) && format.is_none();
+    let exact = matches!(within(&value), Value::Dense(_)) && format.is_none();
     let lost = if exact { Distance { apart: 0.0, size: 0.0 } } else { distances(&[&value, &still])? };
     let loss = MergeLoss {
         relative: ratio(lost.apart, lost.size),
@@ -111,6 +114,22 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
         of_change: ratio(lost.apart, change.apart),
     };
     Ok(Merged { value, loss })
+}
+
+/// The weight whose products round what it is multiplied with.
+fn within(base: &Value) -> &Value {
+    base.downcast::<Int8Inputs>().map_or(base, Int8Inputs::inner)
+}
+
+/// What an adapter of a base became, with products that round activations as those with the base did, where it has such.
+pub(super) fn rounding_as(base: &Value, made: Value) -> Result<Value> {
+    if let Some(inputs) = base.downcast::<Int8Inputs>() {
+        return Ok(Int8Inputs::new(made, inputs.granularity())?.into());
+    }
+    let rounds = base.family::<dyn Packed>().is_some_and(Packed::int8_activations);
+    let codes = made.family::<dyn Packed>().filter(|codes| rounds && !codes.int8_activations());
+    let rounding = codes.and_then(|codes| codes.rounding_activations().ok());
+    Ok(rounding.map_or(made, Value::from))
 }
 
 /// The share of a total; 0 of a total of 0 is 0.

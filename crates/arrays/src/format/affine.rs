@@ -70,7 +70,7 @@ impl Int8Activations for Affine {}
 
 impl TextForm for Affine {
     const NAME: &'static str = "affine";
-    const FORMS: &'static str = "affine:BITS:GROUP";
+    const FORMS: &'static str = "affine:BITS:GROUP of 2 to 6 or 8 bits, in groups of 32, 64 or 128";
 
     fn options(&self) -> String {
         groups(self.bits, self.group)

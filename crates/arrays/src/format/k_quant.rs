@@ -86,7 +86,7 @@ impl Int8Activations for KQuant {}
 
 impl TextForm for KQuant {
     const NAME: &'static str = "k";
-    const FORMS: &'static str = "k:BITS";
+    const FORMS: &'static str = "k:BITS of 2 to 6 bits";
 
     fn options(&self) -> String {
         format!(":{}", self.bits)

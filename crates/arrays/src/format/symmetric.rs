@@ -127,7 +127,7 @@ impl Int8Activations for Symmetric {}
 
 impl TextForm for Symmetric {
     const NAME: &'static str = "symmetric";
-    const FORMS: &'static str = "symmetric:BITS:GROUP";
+    const FORMS: &'static str = "symmetric:BITS:GROUP of 2 to 6 or 8 bits, in groups of 32, 64 or 128";
 
     fn options(&self) -> String {
         groups(self.bits, self.group)

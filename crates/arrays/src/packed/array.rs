@@ -82,7 +82,7 @@ impl Parts {
     }
 }
 
-/// A format whose codes, of some numbers of bits at least, are integers or are rounded to such when activations are integers.
+/// A format whose codes are integers, or are rounded to integers where activations are integers.
 pub trait Int8Activations: Format {}
 
 impl<F: Format> PackedArray<F> {
@@ -160,7 +160,7 @@ impl<F: Format> PackedArray<F> {
     ///
     /// # Errors
     ///
-    /// The format has no such products with its number of bits.
+    /// The codes of the format are not multiplied as integers, as those of a format of your own with a table of other than 16 values.
     pub fn with_int8_activations(self) -> Result<Self>
     where
         F: Int8Activations,

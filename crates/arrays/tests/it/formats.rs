@@ -97,7 +97,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
         no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, quarters, rotated, symmetric, ternary, thirds
         the format affine:4 has no such options
-        help: write affine:BITS:GROUP
+        help: write affine:BITS:GROUP of 2 to 6 or 8 bits, in groups of 32, 64 or 128
         the format nf4:many has no such options
         help: write nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales
         the format rotated has no such options

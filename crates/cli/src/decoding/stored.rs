@@ -5,8 +5,8 @@ use std::path::Path;
 
 use tacit_core::{Error, Policy, Result, printable};
 use tacit_files::Place;
-use tacit_io::Metadata;
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
+use tacit_io::{FileState, Metadata};
 use tacit_nn::{Cache, KvCache};
 
 use super::template::Conversation;
@@ -88,6 +88,20 @@ impl Stored {
 
 fn describe(cache: &KvCache) -> String {
     format!("{} in {:?}", cache.keys(), cache.window())
+}
+
+/// By what a file is known again, if it is one.
+pub(crate) fn state(file: Option<&Path>) -> Result<Option<FileState>> {
+    file.filter(|file| file.is_file()).map(FileState::of).transpose()
+}
+
+/// Checks that a file is as it was read or written last.
+pub(crate) fn check(file: &Path, last: Option<&FileState>) -> Result<()> {
+    if state(Some(file))?.as_ref() == last {
+        return Ok(());
+    }
+    let reason = "another program has written it since it was read, and it stays as that left it";
+    Err(Error::checkpoint(file, None, reason, "give each conversation a file of its own"))
 }
 
 /// Writes what the caches hold, and what is said of them: codes as they are where mlx-lm has such ones, and else floats.

@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FORMAT")]
     qat: Option<String>,
     /// A file of texts, a line of JSON each: {"text": ..}; {"prompt": .., "completion": ..}, of which the completion is learned;
-    /// or {"messages": [{"role": .., "content": ..}, ..]}, in the model's chat template, of which the answers are
+    /// or {"messages": [{"role": .., "content": ..}, ..]}, in the model's chat template, of which the answers are learned
     #[arg(long, value_name = "FILE")]
     pub(super) data: PathBuf,
     /// Another such file, whose loss is measured and which is not learned
@@ -41,7 +41,8 @@ pub(crate) struct Options {
     /// Whose adapter is written
     #[arg(long = "as", value_enum, default_value_t = Library::Peft)]
     pub(super) library: Library,
-    /// Merge the adapters into the weights in this format, as which they are trained, so that nothing is lost; or in none, into floats
+    /// Merge the adapters into the weights and store the sum in this format. Each step rounds the sum to the format too, so the merge
+    /// loses nothing. `none` merges into floats
     #[arg(long, value_name = "FORMAT", conflicts_with = "qat")]
     merge: Option<String>,
     /// Which weights are trained, by their paths

@@ -41,10 +41,11 @@ impl Written {
             Self::Model { beside, .. } => {
                 beside.names().chain(beside.stale(output)).map(|name| output.join(name)).collect()
             }
-            // The tensors of the other library go.
-            Self::Adapter(_) => {
-                let names = ["adapter_model.safetensors", "adapters.safetensors", "adapter_config.json"];
-                names.map(|name| output.join(name)).to_vec()
+            Self::Adapter(Library::Peft) => {
+                ["adapter_model.safetensors", "adapter_config.json"].map(|name| output.join(name)).to_vec()
+            }
+            Self::Adapter(Library::MlxLm) => {
+                ["adapters.safetensors", "adapter_config.json"].map(|name| output.join(name)).to_vec()
             }
         };
         // What a folder that is not there holds is not looked for.

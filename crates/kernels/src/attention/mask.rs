@@ -42,11 +42,14 @@ pub enum MaskValues<'a> {
 
 impl Mask<'_> {
     /// # Errors
-    /// Some entry has no place, or its mask reaches beyond the values.
+    /// Some entry has no place, its mask reaches beyond the values, or the values of neighbouring tokens are neither one nor neighbours.
     pub(super) fn check(&self, entries: usize, queries: usize, tokens: usize) -> Result<(), KernelError> {
         check_length("mask.entries", self.entries.len(), entries, "one place for each entry")?;
         let (Some(last), false) = (self.entries.iter().max(), queries == 0 || tokens == 0) else { return Ok(()) };
-        let needed = last + (queries - 1) * self.row + (tokens - 1) * self.column + 1;
+        check_length("mask.column", self.column, self.column.min(1), "0 or 1, as tokens lie side by side")?;
+        let reach =
+            (queries - 1).checked_mul(self.row).and_then(|rows| rows.checked_add((tokens - 1) * self.column + 1));
+        let needed = reach.and_then(|reach| reach.checked_add(*last)).unwrap_or(usize::MAX);
         let held = match self.values {
             MaskValues::Visible { visible, .. } => visible.len(),
             MaskValues::Added(values) => values.len(),

@@ -100,7 +100,8 @@ pub(super) fn log(x: f32) -> f32 {
 pub(super) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
     let square = x * x;
-    let near = polynomial(square, TANH) * square * x + x;
+    // The sum of zeros is positive.
+    let near = (polynomial(square, TANH) * square * x + x).copysign(x);
     let far = (1.0 - 2.0 / (exp(magnitude + magnitude) + 1.0)).copysign(x);
     if magnitude < 0.625 { near } else { far }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Kind, Op, Precision};
-use crate::KernelError;
+use crate::{KernelError, matrix::product};
 
 /// A value of a program: the inputs come first, then the constants, then one for each step.
 pub type Value = usize;
@@ -142,7 +142,7 @@ impl Program {
         results: &[(Value, Kind)],
     ) -> Result<Self, KernelError> {
         let first = sources.len() + constants.len();
-        let extents = extents(rows, &sources, constants.len(), steps)?;
+        let extents = extents([rows, columns], &sources, constants.len(), steps)?;
         check_results(results, extents.len())?;
         let extent = |value: Value| extents[value].max(Extent::Row);
         // Elements must lie in rows that are whole, where something is made of a row.
@@ -297,7 +297,13 @@ fn check_results(results: &[(Value, Kind)], values: usize) -> Result<(), KernelE
     Ok(())
 }
 
-fn extents(rows: usize, sources: &[Source], constants: usize, steps: &[Step]) -> Result<Vec<Extent>, KernelError> {
+fn extents(
+    [rows, columns]: [usize; 2],
+    sources: &[Source],
+    constants: usize,
+    steps: &[Step],
+) -> Result<Vec<Extent>, KernelError> {
+    product(rows, columns)?;
     let mut extents = Vec::with_capacity(sources.len() + constants + steps.len());
     for (i, Source { map, .. }) in sources.iter().enumerate() {
         if map.divisor == 0 || map.modulus == 0 || rows > 0 && map.modulus > rows {

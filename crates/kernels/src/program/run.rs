@@ -22,7 +22,7 @@ const ALONE: usize = 1 << 18;
 const TASKS: usize = 4;
 
 impl Program {
-    /// Runs the program, which writes every number of `results`.
+    /// Runs the program, which writes every number of `results`; of rows without elements it writes none.
     ///
     /// # Errors
     /// A number, length or type of inputs or results other than those of the program.

@@ -82,6 +82,7 @@ pub(crate) fn byte_sums(_: Isa) -> ByteSums {
 }
 
 /// Runs the kernel on an instruction set that this machine has, any but the portable one.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn run_dot<K: DotKernel>(isa: Isa, kernel: K) {
     debug_assert!(isa != Isa::Scalar);
     instructions::run(isa, kernel);

@@ -1,6 +1,7 @@
 //! The kernels against plain formulas.
 
 mod attention;
+mod checked_products;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod choice;
 mod decode;
@@ -12,13 +13,16 @@ mod gather_matmul;
 mod golden;
 mod hadamard;
 mod int8_matmul;
+mod mask_column;
 mod matmul;
 mod nearest;
+mod one_block;
 mod outputs;
 mod program;
 mod quantize;
 mod random;
 mod reduce;
+mod signs_of_zero;
 mod small;
 mod stored;
 mod sum;

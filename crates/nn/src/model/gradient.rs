@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use tacit_core::tree::{self, Gradient, Open};
-use tacit_core::{Error, Result, Tree, Value, transform};
+use tacit_core::{Error, Result, Tree, Value, array_id, transform};
 
 use super::restored::Restored;
 use super::{Model, dense_tree};
@@ -70,9 +70,10 @@ impl<M: ModuleParameters> Model<M> {
         self.tell_of_shared(&paths);
         let mut state = Restored::of(self);
         let mut call = Some((f, args));
-        let mut def = None;
+        let (mut def, mut lent) = (None, Vec::new());
         let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
             let (f, args) = call.take().ok_or_else(|| Error::invalid("the loss was called twice", "report it"))?;
+            lent = arrays.iter().map(array_id).collect();
             state.model.lend(paths.iter().zip(arrays));
             let (leaves, structure) = tree::flatten(&f(state.model, args).map_err(Into::into)?, Open::Closed)?;
             def = Some(structure);
@@ -83,7 +84,7 @@ impl<M: ModuleParameters> Model<M> {
         // Assigned parameters, such as running statistics, stay; what was lent goes.
         state.keep();
         state.model.note_halves(paths.iter().zip(&arrays));
-        state.model.lend(paths.iter().zip(arrays));
+        state.model.take_back(paths.iter().zip(lent).zip(arrays));
         let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
             Gradient::Dense(array) => Some((Rc::from(path), array)),
             Gradient::Nothing | Gradient::Node { .. } => None,
@@ -108,6 +109,18 @@ impl<M: ModuleParameters> Model<M> {
         let paths: Vec<Rc<str>> =
             self.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path.into()).collect();
         Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths.iter()))
+    }
+
+    /// Puts leaves back where the arrays with these ids, which were lent, still are.
+    fn take_back<'p>(&mut self, leaves: impl Iterator<Item = ((&'p String, usize), Array)>) {
+        let mut slots = self.slots();
+        for ((path, lent), array) in leaves {
+            if let Some(slot) = slots.get_mut(path.as_str())
+                && array_id(slot) == lent
+            {
+                **slot = array;
+            }
+        }
     }
 
     fn lend<'p>(&mut self, leaves: impl Iterator<Item = (&'p String, Array)>) {

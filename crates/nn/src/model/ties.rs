@@ -9,7 +9,7 @@ use tacit_core::{Aval, Result, Value, array_id};
 use crate::held::Held;
 
 /// Paths of a module whose parameter is that of another path.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ties(BTreeMap<String, String>);
 
 impl Ties {

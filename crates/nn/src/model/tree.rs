@@ -5,6 +5,7 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use super::Model;
+use super::ties::Ties;
 use crate::filter::Role;
 use crate::held::shown;
 use crate::moved::Moved;
@@ -12,6 +13,8 @@ use crate::moved::Moved;
 const MODEL: &str = "Model";
 const PARAMETER: &str = "Parameter";
 const TRAINING: &str = "training";
+const TIES: &str = "ties";
+const TRAINED: &str = "trained";
 
 impl<M: ModuleParameters> Arguments for Model<M> {
     type Arrays = Self;
@@ -26,7 +29,12 @@ impl<M: ModuleParameters> Arguments for Model<M> {
         let parameters = places.paths.iter().map(String::as_str).zip(&listed.arrays);
         let parameters: Vec<_> = parameters.filter(|(path, _)| !self.parts.ties.is_tied(path)).collect();
         let keys: Vec<&str> = parameters.iter().map(|(key, _)| *key).collect();
-        visitor.node(&Node::new(MODEL, Labels::Keys(&keys)).with_statics(&[(TRAINING, &self.parts.training)]));
+        let trained = self.parts.trained.identity();
+        visitor.node(&Node::new(MODEL, Labels::Keys(&keys)).with_statics(&[
+            (TRAINING, &self.parts.training),
+            (TIES, &self.parts.ties),
+            (TRAINED, &trained),
+        ]));
         for (path, array) in parameters {
             // What a step drops is given to it as any other input.
             let moves =
@@ -66,6 +74,12 @@ impl<M: ModuleParameters> Tree for Model<M> {
         if made && entered.static_field::<bool>(TRAINING)? != self.parts.training {
             // The module has a mode of its own, which is no parameter: the function itself has to change it.
             return Err(Error::decline("the call leaves the model in another mode"));
+        }
+        if made && entered.static_field::<Ties>(TIES)? != self.parts.ties {
+            return Err(Error::decline("the call leaves the model with other ties"));
+        }
+        if made && entered.static_field::<String>(TRAINED)? != self.parts.trained.identity() {
+            return Err(Error::decline("the call leaves the model with another part that is trained"));
         }
         let keys = entered.keys();
         self.refresh();

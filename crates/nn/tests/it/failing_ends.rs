@@ -1,0 +1,54 @@
+//! Calls of a model that fail after the function ran through.
+
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::Param;
+use mlx_rs::{Array, nn, ops};
+use tacit_core::{Error, Policy, Result, Value};
+use tacit_nn::Model;
+
+use crate::types::{dense, normal, numbers};
+
+#[derive(Clone, Debug, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Two {
+    #[param]
+    a: Param<Array>,
+    #[param]
+    b: Param<Array>,
+}
+
+/// A result that the policy forbids to build: the bias and the state were changed all the same, and a second try counts twice.
+#[test]
+fn a_result_that_cannot_be_built_leaves_parameters_and_state() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(64, 4)?)?.quantize("weight", "nf4:64")?;
+    let bias = numbers(&model.get("bias")?.dense()?);
+    let mut count = Value::from(ops::zeros::<f32>(&[1])?);
+    let _deny = Policy::Deny.scope();
+    let made = model.run_with(&mut count, |linear, count| {
+        *count = count.dense()?.add(Array::from_f32(1.0))?.into();
+        linear.bias.value = Some(ops::ones::<f32>(&[4])?);
+        Ok::<_, Error>(linear.weight.value.clone())
+    });
+    assert!(made.is_err());
+    assert_eq!(dense(&count), [0.0]);
+    assert_eq!(numbers(&model.get("bias")?.dense()?), bias);
+    Ok(())
+}
+
+/// What is assigned to two paths of a tie is refused: parameters are what they were, and the state has to be.
+#[test]
+fn different_arrays_for_a_tie_leave_the_state() -> Result<()> {
+    let of = |seed| Param::new(normal(seed, &[4]));
+    let mut model = Model::new(Two { a: of(1), b: of(2) })?.tie("b", "a")?;
+    let before = numbers(&model.get("a")?.dense()?);
+    let mut count = Value::from(ops::zeros::<f32>(&[1])?);
+    let made = model.run_with(&mut count, |two, count| {
+        *count = count.dense()?.add(Array::from_f32(1.0))?.into();
+        (two.a.value, two.b.value) = (normal(3, &[4]), normal(4, &[4]));
+        Ok::<_, Error>(())
+    });
+    assert!(made.is_err());
+    assert_eq!(numbers(&model.get("a")?.dense()?), before);
+    assert_eq!(dense(&count), [0.0]);
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The text of rules whose patterns are predicates.
+
+use mlx_rs::Dtype;
+use tacit_core::{Aval, Result};
+use tacit_nn::{Pattern, Rules};
+
+/// "The rules as text, by which they are known again."
+#[test]
+fn rules_that_text_does_not_say_are_no_text() -> Result<()> {
+    let aval = Aval::new(&[64, 64], Dtype::Float32);
+    let format = |rules: &Rules, path: &str| rules.format(path, &aval).map(ToString::to_string);
+    let of = |last: &'static str| Rules::new().quantize(Pattern::when(move |path, _| path.ends_with(last)), "nf4:64");
+    let (first, second) = (of("weight")?, of("bias")?);
+    if let Ok(text) = first.to_text() {
+        assert_eq!(format(&Rules::from_json(&text)?, "weight"), format(&first, "weight"));
+    }
+    // A compiled function takes a `QuantizedState` of the one for one of the other by this text.
+    assert_ne!(format(&first, "bias"), format(&second, "bias"));
+    assert_ne!(first, second);
+    Ok(())
+}
