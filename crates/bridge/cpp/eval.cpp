@@ -3,6 +3,8 @@
 // that is floats.)
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -74,6 +76,21 @@ bool evaluated_here(std::vector<array>& outputs) {
   return true;
 }
 
+// As a program ends, MLX destroys its allocator while its threads still compute what was begun and nobody waits for: from now on
+// that is waited for first.
+void finish_at_exit() {
+  static const auto registered = std::atexit([] {
+    for (auto stream : mlx::core::get_streams()) {
+      try {
+        mlx::core::synchronize(stream);
+      } catch (const std::exception&) {
+        // What failed has ended, and nobody is there to be told.
+      }
+    }
+  });
+  static_cast<void>(registered);
+}
+
 // `waits` is false where the caller goes on before the results are there.
 void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, bool waits) {
   take_main_thread();
@@ -88,6 +105,10 @@ void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, 
     original(std::move(outputs));
   } else {
     watched(outputs, [&] { original(outputs); });
+  }
+  // After the first call: what MLX has made by then outlives this.
+  if (!waits) {
+    finish_at_exit();
   }
 }
 

@@ -1,3 +1,4 @@
+use mlx_rs::{Array, ops, transforms};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -82,4 +83,25 @@ fn what_is_given_while_the_process_ends_is_called_too_and_nothing_twice() {
         Command::new(this).args(["--exact", name, "--nocapture"]).env("TACIT_TEST_ENDS", "1").output().expect("starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((said.matches("<goodbye>").count(), said.matches("<late>").count()), (1, 1), "{said}");
+}
+
+/// MLX's allocator would be gone while its thread still computes.
+#[test]
+fn a_process_that_ends_waits_for_what_it_began() {
+    if std::env::var_os("TACIT_TEST_BEGINS").is_some() {
+        let mut x = ops::ones::<f32>(&[64, 64]).expect("ones");
+        for _ in 0..3000 {
+            x = x.matmul(&x).and_then(|x| x.multiply(Array::from_f32(1.0 / 64.0))).expect("a product");
+        }
+        transforms::async_eval([&x]).expect("begins");
+        std::process::exit(0);
+    }
+    let this = std::env::current_exe().expect("a program");
+    let name = "processes::a_process_that_ends_waits_for_what_it_began";
+    for _ in 0..10 {
+        let mut command = Command::new(&this);
+        let output = command.args(["--exact", name, "--nocapture"]).env("TACIT_TEST_BEGINS", "1").output();
+        let output = output.expect("starts");
+        assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
 }
