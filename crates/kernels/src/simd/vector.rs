@@ -277,6 +277,7 @@ pub(crate) fn unpacked<const BITS: usize>(word: u64, above: u8) -> u64 {
 
 /// For codes of `bits` bits in a stream, in pairs of bytes: a shuffle that brings those that hold eight codes from code `first`
 /// on, and what brings each code to the top of its pair as a factor.
+#[cfg(target_arch = "x86_64")]
 pub(super) const fn unpack_pairs(bits: usize, first: usize) -> ([u8; 16], [u16; 8]) {
     let (mut shuffle, mut factors) = ([0; 16], [0; 8]);
     let mut i = 0;
