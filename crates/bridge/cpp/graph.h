@@ -96,6 +96,11 @@ void each_dependent(const std::vector<array>& inputs, const std::vector<array>& 
   }
 }
 
+// A hash with one more value.
+inline size_t mix(size_t hash, size_t value) {
+  return (hash ^ value) * 0x9E3779B97F4A7C15ull + (hash >> 29);
+}
+
 // The primitive of a node apart from it, for whoever frees it.
 struct Recorded;
 Recorded* record(const array& node);

@@ -94,10 +94,6 @@ class Unite {
     }
   }
 
-  static size_t mix(size_t hash, size_t value) {
-    return (hash ^ value) * 0x9E3779B97F4A7C15ull + (hash >> 29);
-  }
-
   void close(array& node) {
     if (!node.has_primitive()) {
       leaf(node);

@@ -199,11 +199,12 @@ impl<'o> Decoding<'o> {
         let (config, model) = options.weights.read(&options.model)?;
         let mut bytes = model.nbytes();
         let caches = caches(&config, &model, prompts)?;
+        // Before it is read: what comes after that is another program's.
+        let file = stored::state(options.prompt_cache.as_deref())?;
         let Stored { caches, conversation, metadata } = match &options.prompt_cache {
             Some(file) => Stored::open(file, caches, &options.model, options.weights.lora.as_deref())?,
             None => Stored { caches, ..Stored::default() },
         };
-        let file = stored::state(options.prompt_cache.as_deref())?;
         let caches = formatted(caches, options.kv.as_deref())?;
         let draft = match &options.draft {
             Some(draft) => {
@@ -216,7 +217,7 @@ impl<'o> Decoding<'o> {
             None if options.lookup => Some(Drafts::Text(lookup(options, &tokenizer, conversation.as_ref())?)),
             None => None,
         };
-        let ends = text::end_tokens(&source, &config.end_tokens, &tokenizer)?;
+        let ends = text::end_tokens(&source, &config, &tokenizer)?;
         let asked = GenerateOptions {
             sampler,
             seed: options.sampling.seed,

@@ -432,8 +432,8 @@ fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
     std::fs::create_dir_all(&folder).expect("makes a folder");
     let at = |name: &str| folder.join(name).to_str().expect("text").to_owned();
     std::fs::write(at("data.jsonl"), "{\"text\": \"Hello, world!\"}\n").expect("writes");
-    let trained = tacit("train", &["--data", &at("data.jsonl"), "-o", &at("adapter"), "--steps", "1", "--lora", "2"]);
-    let trained = { trained }.output().expect("starts");
+    let options = ["--data", &at("data.jsonl"), "-o", &at("adapter"), "--steps", "1", "--lora", "2"];
+    let trained = tacit("train", &options).output().expect("starts");
     assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
     let (with, without, cache) = (at("adapter"), at("plain.safetensors"), at("adapted.safetensors"));
     let generated = |options: &[&str]| {

@@ -40,7 +40,8 @@ pub fn of_matmul(machine: &Machine, x: &[f32], m: usize, matrix: &Matrix, orient
     sorted(found.collect())
 }
 
-/// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not take.
+/// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for a matrix that it does not take, or whose
+/// codes it unpacks first.
 #[must_use]
 pub fn of_int8_matmul(machine: &Machine, m: usize, matrix: &Matrix) -> Vec<Candidate> {
     let Ok(weights) = &Weights::new(matrix) else { return Vec::new() };

@@ -62,9 +62,6 @@ pub fn int8_matmul<'x, 'o>(
     check_length("x", x.len(), product(m, matrix.k)?, "`m` rows as long as the rows of the matrix")?;
     out.check(product(m, matrix.n)?, "`m` rows of one number for each row of the matrix")?;
     let mut rows = Rows::new(isa, &x, matrix.k);
-    if let Some(weights) = &weights {
-        rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
-    }
     let mut out = Output::rounded(out, matrix.n);
     if matrix.k == 0 {
         out.for_each(1, 1, matrix.n, &|mut out| out.row(out.rows().start).fill(0.0));
@@ -73,6 +70,7 @@ pub fn int8_matmul<'x, 'o>(
     } else if let Some(stream) = stream {
         int8_unpacked::multiply(stream, isa, &rows, matrix, &mut out);
     } else if let Some(weights) = &weights {
+        rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
         let mut product = IntegerProduct { rows: &rows, matrix, weights, threads: 1 };
         product.threads = threads_for(engine::cost(isa, &product, matrix.n));
         engine::run(isa, &product, &mut out);

@@ -4,7 +4,7 @@
 //! lanes are then added across by transposing these vectors, so that a lane has one row's sum, as in a panel.
 
 use crate::{
-    Codes, Isa, Matrix, Order,
+    Isa, Matrix, Order,
     codec::{Offset, Signed, Unsigned},
     int8_codes::{Bytes, Decode, LookedUp, Packed, Themselves},
     int8_numbers::{Numbers, ROWS},
@@ -153,12 +153,12 @@ impl DotKernel for Part<'_> {
                 Kind::Offset => self.all::<S, Bytes<Offset>>(simd, bytes, None, [0; 16]),
                 Kind::Signed => self.all::<S, Bytes<Signed>>(simd, bytes, None, [0; 16]),
             },
-            Source::Stream { stream: &Stream { bytes, bits, .. }, last } => match bits {
-                2 => self.stream::<S, 2>(simd, bytes, last),
-                3 => self.stream::<S, 3>(simd, bytes, last),
-                5 => self.stream::<S, 5>(simd, bytes, last),
-                6 => self.stream::<S, 6>(simd, bytes, last),
-                _ => self.stream::<S, 7>(simd, bytes, last),
+            Source::Stream { stream, last } => match stream.bits {
+                2 => self.stream::<S, 2>(simd, stream, last),
+                3 => self.stream::<S, 3>(simd, stream, last),
+                5 => self.stream::<S, 5>(simd, stream, last),
+                6 => self.stream::<S, 6>(simd, stream, last),
+                _ => self.stream::<S, 7>(simd, stream, last),
             },
         }
     }
@@ -166,10 +166,10 @@ impl DotKernel for Part<'_> {
 
 impl Part<'_> {
     #[inline(always)]
-    fn stream<S: Dot, const BITS: usize>(&mut self, simd: S, bytes: &[u8], last: &[u8]) {
-        match self.matrix.codes {
-            Codes::Offset { .. } => self.all::<S, Packed<BITS, true>>(simd, bytes, Some(last), [0; 16]),
-            _ => self.all::<S, Packed<BITS, false>>(simd, bytes, Some(last), [0; 16]),
+    fn stream<S: Dot, const BITS: usize>(&mut self, simd: S, stream: &Stream, last: &[u8]) {
+        match stream.above {
+            0 => self.all::<S, Packed<BITS, false>>(simd, stream.bytes, Some(last), [0; 16]),
+            _ => self.all::<S, Packed<BITS, true>>(simd, stream.bytes, Some(last), [0; 16]),
         }
     }
 

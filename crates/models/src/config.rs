@@ -51,6 +51,17 @@ pub struct Config {
     pub layers: Vec<LayerConfig>,
     /// The tokens that end a text.
     pub end_tokens: Vec<u32>,
+    /// What says which these are.
+    pub ends_by: EndsBy,
+}
+
+/// What says which tokens end a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndsBy {
+    /// The configuration of the model: the tokenizer of one that was trained on conversations may have another one.
+    Model,
+    /// `generation_config.json`, which is the last word.
+    Generation,
 }
 
 /// Which products have a bias.
@@ -135,7 +146,7 @@ impl Config {
         if let Some(json) = Json::open_if_there(&generation)?
             && let Some(tokens) = end_tokens(&Keys::new(&generation, &json))?
         {
-            config.end_tokens = tokens;
+            (config.end_tokens, config.ends_by) = (tokens, EndsBy::Generation);
         }
         Ok(config)
     }
@@ -215,6 +226,7 @@ impl Config {
             kinds,
             layers,
             end_tokens: end_tokens(&keys)?.unwrap_or_default(),
+            ends_by: EndsBy::Model,
         })
     }
 }

@@ -40,7 +40,7 @@ mod rope;
 mod rows;
 mod vocabulary;
 
-pub use config::{Activation, Bias, Config, Norm};
+pub use config::{Activation, Bias, Config, EndsBy, Norm};
 pub use decoder::{Decoder, Positions, caches};
 pub use formats::Formats;
 pub use halves::hold_halves;

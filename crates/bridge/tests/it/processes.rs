@@ -1,8 +1,8 @@
-use mlx_rs::{Array, ops, transforms};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use mlx_rs::{Array, ops, transforms};
 use tacit_bridge::process::{self, Signal};
 
 /// A shell's command that says what the processes below it inherit.

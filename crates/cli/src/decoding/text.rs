@@ -1,7 +1,7 @@
 //! Text as tokens, and tokens as text while they come.
 
 use tacit_core::{Error, Result};
-use tacit_io::json::Json;
+use tacit_models::{Config, EndsBy};
 use tacit_nn::generate::Detokenizer;
 use tokenizers::Tokenizer;
 
@@ -9,17 +9,14 @@ use super::source::Source;
 
 /// The tokens that end a text: those of the model and, where no `generation_config.json` says which these are in the end, the
 /// tokenizer's own as well, which for a model that was trained on conversations is the one behind an answer.
-pub(crate) fn end_tokens(source: &Source, of_model: &[u32], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-    let mut tokens = of_model.to_vec();
-    let of_generation = source.beside("generation_config.json").map(|file| Json::open(&file)).transpose()?;
-    let says_it =
-        of_generation.is_some_and(|json| json.get("eos_token_id").is_some_and(|token| !matches!(token, Json::Null)));
-    if !says_it {
-        let (_, config) = source.config()?;
-        let own = &config["eos_token"];
+pub(crate) fn end_tokens(source: &Source, config: &Config, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    let mut tokens = config.end_tokens.clone();
+    if config.ends_by == EndsBy::Model {
+        let (_, of_tokenizer) = source.config()?;
+        let own = &of_tokenizer["eos_token"];
         let own = own.as_str().or_else(|| own["content"].as_str());
         let own = own.and_then(|text| tokenizer.token_to_id(text));
-        tokens.extend(own.filter(|token| !of_model.contains(token)));
+        tokens.extend(own.filter(|token| !config.end_tokens.contains(token)));
     }
     Ok(tokens)
 }
