@@ -1,6 +1,6 @@
 //! The loaded MLX is as `tacit_bridge::mlx` takes it to be.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +11,8 @@ use mlx_rs::transforms::compile::compile;
 use mlx_rs::{Array, linalg, ops, transforms};
 use tacit_bridge::mlx::{Feature, Refusal, VERSION, refusal, without_place};
 use tacit_bridge::{Aval, Scope, Tape, typed};
+
+use crate::itself;
 
 #[allow(dead_code, reason = "the build asks for more of it")]
 #[path = "../../../mlx-sys/build/versions.rs"]
@@ -114,7 +116,7 @@ fn evals_go_on_after_ops_of_mlx_failed() {
     }
     // In another process, where no other thread was first.
     let name = format!("{}::evals_go_on_after_ops_of_mlx_failed", module_path!().split_once("::").expect("a module").1);
-    let mut child = Command::new(env::current_exe().expect("a path"))
+    let mut child = itself::command()
         .args(["--exact", &name, "--test-threads=1"])
         .env(CHILD, "1")
         .stdout(Stdio::piped())

@@ -3,13 +3,13 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
 use std::{env, fs};
 
 use mlx_rs::{Array, ops};
 use tacit_bridge::{BoxError, Outcome, Program, array_id, compiler_available, record_shapeless};
 
 use crate::arrays::{matrix, numbers, vector};
+use crate::itself;
 
 /// Runs the ignored test `name` with a search path that leads nowhere.
 fn without_compiler(name: &str) {
@@ -18,7 +18,7 @@ fn without_compiler(name: &str) {
 
 /// Runs the ignored test `name` in a process of its own, with this variable.
 fn apart(name: &str, variable: &str, value: &OsStr) {
-    let out = Command::new(env::current_exe().expect("is running"))
+    let out = itself::command()
         .args([&format!("no_compiler::{name}"), "--exact", "--ignored", "--test-threads=1"])
         .env(variable, value)
         .output()

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use mlx_rs::{Array, ops, transforms};
 use tacit_bridge::process::{self, Signal};
 
+use crate::itself;
+
 /// A shell's command that says what the processes below it inherit.
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
@@ -17,9 +19,9 @@ fn shell(script: &str) -> Command {
 fn programs_start_with_signals_that_this_process_may_have_been_told_to_ignore() {
     // The shell ignores them for what it starts, which is this test again.
     if std::env::var_os("TACIT_TEST_IGNORES").is_none() {
-        let this = std::env::current_exe().expect("a program");
         let name = "processes::programs_start_with_signals_that_this_process_may_have_been_told_to_ignore";
-        let mut command = shell(&format!("trap '' INT QUIT TERM HUP; exec '{}' --exact {name}", this.display()));
+        let mut command = shell(r#"trap '' INT QUIT TERM HUP; exec "$@""#);
+        command.arg("sh").args(itself::words()).args(["--exact", name]);
         let output = command.env("TACIT_TEST_IGNORES", "1").output().expect("a shell");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
@@ -77,10 +79,9 @@ fn what_is_given_while_the_process_ends_is_called_too_and_nothing_twice() {
         process::at_exit(goodbye);
         std::process::exit(0);
     }
-    let this = std::env::current_exe().expect("a program");
     let name = "processes::what_is_given_while_the_process_ends_is_called_too_and_nothing_twice";
     let output =
-        Command::new(this).args(["--exact", name, "--nocapture"]).env("TACIT_TEST_ENDS", "1").output().expect("starts");
+        itself::command().args(["--exact", name, "--nocapture"]).env("TACIT_TEST_ENDS", "1").output().expect("starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((said.matches("<goodbye>").count(), said.matches("<late>").count()), (1, 1), "{said}");
 }
@@ -96,11 +97,9 @@ fn a_process_that_ends_waits_for_what_it_began() {
         transforms::async_eval([&x]).expect("begins");
         std::process::exit(0);
     }
-    let this = std::env::current_exe().expect("a program");
     let name = "processes::a_process_that_ends_waits_for_what_it_began";
-    for _ in 0..10 {
-        let mut command = Command::new(&this);
-        let output = command.args(["--exact", name, "--nocapture"]).env("TACIT_TEST_BEGINS", "1").output();
+    for _ in 0..3 {
+        let output = itself::command().args(["--exact", name, "--nocapture"]).env("TACIT_TEST_BEGINS", "1").output();
         let output = output.expect("starts");
         assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }

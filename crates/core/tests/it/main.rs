@@ -17,6 +17,8 @@ mod dispatch;
 mod explaining;
 mod families;
 mod graphs;
+#[path = "../../../bridge/tests/it/itself.rs"]
+mod itself;
 mod keeping;
 mod kernels;
 mod log;

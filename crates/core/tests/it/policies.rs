@@ -1,6 +1,5 @@
 //! What happens when a call needs an array materialized, and where that is set.
 
-use std::process::Command;
 use std::sync::Arc;
 
 use mlx_rs::Array;
@@ -10,6 +9,7 @@ use tacit::{
     implicit,
 };
 
+use crate::itself;
 use crate::log::Log;
 use crate::types::{Left, Right, aval, dense, error, vector};
 
@@ -125,7 +125,7 @@ fn tell_the_policy_of_this_process() {
 
 /// Standard output and error of a process that tells its policy.
 fn told(value: Option<&str>) -> (String, String) {
-    let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+    let mut command = itself::command();
     command.args(["--exact", "--ignored", "--nocapture", "policies::tell_the_policy_of_this_process"]);
     command.env_remove(POLICY_VARIABLE);
     if let Some(value) = value {
@@ -233,7 +233,7 @@ fn tell_the_outcomes_of_this_process() {
 #[test]
 fn a_types_own_policy_is_nearer_than_the_environment() {
     let of = |value| {
-        let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+        let mut command = itself::command();
         command.args(["--exact", "--ignored", "--nocapture", "policies::tell_the_outcomes_of_this_process"]);
         let output = command.env(POLICY_VARIABLE, value).output().expect("it starts");
         String::from_utf8_lossy(&output.stdout).into_owned()
