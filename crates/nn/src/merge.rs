@@ -36,10 +36,13 @@ pub struct MergeRow {
 }
 
 impl MergeReport {
-    /// The greatest relative error of all parameters.
+    /// The greatest relative error of all parameters: NaN where one of them is.
     #[must_use]
     pub fn worst(&self) -> f64 {
-        self.rows.values().fold(0.0, |worst, row| worst.max(row.loss.relative))
+        self.rows.values().map(|row| row.loss.relative).fold(0.0, |worst, error| match error > worst || error.is_nan() {
+            true => error,
+            false => worst,
+        })
     }
 
     /// The adapters with their bases, which the report keeps alive.
@@ -156,7 +159,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(())
     }
 
-    /// Removes the adapters and returns them; their bases stay in the model.
+    /// Removes the adapters and returns them; their bases stay in the model, and where a base was adapted itself, its own.
     ///
     /// # Errors
     ///
@@ -164,8 +167,7 @@ impl<M: ModuleParameters> Model<M> {
     pub fn without_adapters(&mut self) -> Result<Parameters> {
         let (mut bases, mut adapters) = (Parameters::new(), Parameters::new());
         for (path, value) in self.values()? {
-            let base = |value: &Value| Ok(value.family::<dyn Adapter>().map(|adapter| adapter.base().clone()));
-            if let Some(base) = mapped(&value, &mut { base })? {
+            if let Some(base) = without_adapter(&value)? {
                 bases.insert(path.clone(), base);
                 adapters.insert(path, value);
             }
@@ -173,4 +175,13 @@ impl<M: ModuleParameters> Model<M> {
         self.assign(bases, Missing::Keep)?;
         Ok(adapters)
     }
+}
+
+/// The value with the innermost bases in place of adapters; nothing where it has none.
+fn without_adapter(value: &Value) -> Result<Option<Value>> {
+    mapped(value, &mut |value| {
+        let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
+        let base = adapter.base();
+        Ok(Some(without_adapter(base)?.unwrap_or_else(|| base.clone())))
+    })
 }

@@ -206,6 +206,28 @@ fn adapters_within_another_array_are_merged_and_taken_out() -> Result<()> {
 }
 
 #[test]
+fn an_adapter_of_an_adapter_is_taken_out_with_it() -> Result<()> {
+    let mut model = base();
+    let (before, x) = (bytes(&model), normal(3, &[5, 64]));
+    let plain = numbers(&model.forward(&x)?);
+    model = model.lora("*.weight", config())?;
+    let (a, b) = (normal(1, &[4, 64]), normal(2, &[32, 4]));
+    model.replace("layers.0.weight", |_, value| Ok(Some(Lora::new(value.clone(), a.clone(), b.clone(), 8.0)?.into())))?;
+    assert_eq!(model.without_adapters()?.len(), 2);
+    assert_eq!((bytes(&model), model.leaves(&ParameterFilter::Lora).len()), (before, 0));
+    assert_eq!(numbers(&model.forward(&x)?), plain);
+    Ok(())
+}
+
+#[test]
+fn an_error_of_a_merge_that_is_no_number_is_the_worst() -> Result<()> {
+    let mut report = base().lora("*.weight", config())?.merge(AFFINE)?;
+    report.rows.values_mut().next().expect("two").loss.relative = -f64::NAN;
+    assert!(report.worst().is_nan());
+    Ok(())
+}
+
+#[test]
 fn dropout_is_on_by_its_key() -> Result<()> {
     for config in [config(), LoraConfig { method: Method::Dora, ..config() }, config().as_stored(AFFINE)] {
         let mut model = adapted(&LoraConfig { dropout: 0.5, ..config });
