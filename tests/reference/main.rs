@@ -7,6 +7,7 @@ mod errors;
 #[path = "../../crates/cli/src/variables.rs"]
 mod variables;
 
+mod facade;
 mod names;
 mod sources;
 

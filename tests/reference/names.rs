@@ -1,55 +1,62 @@
 //! The pages of names: the prelude, and the methods of what programs call most.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use syn::{Item, UseTree};
-
 use crate::check;
+use crate::facade::{Module, Named};
 use crate::sources::Sources;
-
-/// Where the sources of a module of the facade are.
-const MODULES: [(&str, &[&str]); 5] = [
-    ("arrays", &["crates/arrays/src"]),
-    ("format", &["crates/arrays/src/format", "crates/arrays/src/format.rs"]),
-    ("io", &["crates/io/src"]),
-    ("model", &["crates/nn/src"]),
-    ("", &["crates/core/src", "crates/bridge/src", "crates/macros/src", "crates/arrays/src"]),
-];
 
 #[test]
 fn the_prelude_with_what_each_name_is() {
-    let facade = Sources::of("crates/tacit/lib.rs");
-    let mut names = Vec::new();
-    for item in facade.module("prelude").expect("the facade has a prelude") {
-        let Item::Use(item) = item else { panic!("the prelude has more than imports") };
-        leaves(&item.tree, "tacit", &mut names);
-    }
     let mut page =
         "# The prelude\n\n`use tacit::prelude::*;` imports these names. Everything else is imported by its path.\n\n\
                     | Name | Path | What it is |\n|---|---|---|\n"
             .to_owned();
-    names.sort();
-    for (name, path) in names {
-        let module =
-            path.strip_prefix("tacit::").and_then(|rest| rest.split_once("::")).map_or("", |(module, _)| module);
-        let (_, places) =
-            MODULES.iter().find(|(own, _)| *own == module).unwrap_or_else(|| panic!("{module} has sources"));
-        let sentence = places.iter().find_map(|place| Sources::of(place).sentence(&name));
-        let sentence = sentence.unwrap_or_else(|| panic!("{path} is documented"));
+    let facade = Module::facade();
+    let prelude = &facade.names()["prelude"].module.clone().expect("it is a module");
+    let names = prelude.names();
+    let mut imports = prelude.imports();
+    imports.sort();
+    for (name, path) in imports {
+        let sentence = of(&name, &names[&name]);
         let _ = writeln!(page, "| `{name}` | `{path}` | {sentence} |");
     }
     check("prelude.md", &page);
 }
 
-/// The names that a tree of imports brings, with their paths.
-fn leaves(tree: &UseTree, path: &str, names: &mut Vec<(String, String)>) {
-    match tree {
-        UseTree::Path(of) if of.ident == "crate" => leaves(&of.tree, path, names),
-        UseTree::Path(of) => leaves(&of.tree, &format!("{path}::{}", of.ident), names),
-        UseTree::Name(of) => names.push((of.ident.to_string(), format!("{path}::{}", of.ident))),
-        UseTree::Group(of) => of.items.iter().for_each(|tree| leaves(tree, path, names)),
-        UseTree::Rename(_) | UseTree::Glob(_) => panic!("the prelude names each name as it is"),
+/// What is said of a name, which may be that of a module alone.
+fn of(name: &str, named: &Named) -> String {
+    let module = || named.module.as_ref().and_then(Module::sentence);
+    named.sentence.clone().or_else(module).unwrap_or_else(|| panic!("{name} is public and not documented"))
+}
+
+#[test]
+fn every_public_name() {
+    let mut page = "# All public names\n\nThe modules of `tacit` with the first sentence of what each name is. The documentation of the crate has \
+                    signatures, shapes, errors and examples; [Methods](methods.md) has what the types that programs use most can do.\n"
+        .to_owned();
+    let mut waiting = vec![("tacit".to_owned(), Module::facade())];
+    let mut seen = BTreeSet::new();
+    while let Some((path, module)) = waiting.pop() {
+        // These have their pages.
+        if ["tacit::prelude", "tacit::primitives"].contains(&&*path) || !seen.insert(module.place()) {
+            continue;
+        }
+        let _ = write!(page, "\n## {path}\n\n");
+        if let Some(sentence) = module.sentence().filter(|_| path != "tacit") {
+            let _ = write!(page, "{sentence}\n\n");
+        }
+        let _ = writeln!(page, "| | |\n|---|---|");
+        let names = module.names();
+        for (name, named) in &names {
+            let written = named.written.clone().unwrap_or_else(|| format!("{path}::{name}"));
+            let _ = writeln!(page, "| `{written}` | {} |", of(name, named));
+        }
+        let inside = names.into_iter().rev();
+        waiting.extend(inside.filter_map(|(name, named)| Some((format!("{path}::{name}"), named.module?))));
     }
+    check("names.md", &page);
 }
 
 /// A title, and the types of it: path in the facade, and where the sources are.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use syn::{Attribute, Expr, Fields, FnArg, ImplItem, Item, Lit, Meta, Pat, Signature, TraitItem, Visibility};
+use syn::{Attribute, Expr, Fields, FnArg, Ident, ImplItem, Item, Lit, Meta, Pat, Signature, TraitItem, Visibility};
 
 /// The sources under a folder, or of one file.
 #[derive(Clone)]
@@ -14,21 +14,23 @@ pub(crate) struct Sources(Rc<Vec<Item>>);
 
 thread_local! {
     /// Those that were read before.
-    static READ: RefCell<BTreeMap<String, Sources>> = RefCell::default();
+    static READ: RefCell<BTreeMap<PathBuf, Sources>> = RefCell::default();
 }
 
 impl Sources {
-    pub(crate) fn of(place: &str) -> Self {
-        if let Some(known) = READ.with_borrow(|read| read.get(place).cloned()) {
+    /// Those at a place of the repository.
+    pub(crate) fn of(place: impl AsRef<Path>) -> Self {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join(place);
+        if let Some(known) = READ.with_borrow(|read| read.get(&place).cloned()) {
             return known;
         }
-        let sources = Self::read(place);
-        READ.with_borrow_mut(|read| read.insert(place.to_owned(), sources.clone()));
+        let sources = Self::read(&place);
+        READ.with_borrow_mut(|read| read.insert(place, sources.clone()));
         sources
     }
 
-    fn read(place: &str) -> Self {
-        let mut files = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(place)];
+    fn read(place: &Path) -> Self {
+        let mut files = vec![place.to_owned()];
         let mut items = Vec::new();
         while let Some(file) = files.pop() {
             if file.is_dir() {
@@ -41,14 +43,6 @@ impl Sources {
             }
         }
         Self(Rc::new(items))
-    }
-
-    /// The modules of this name that are written in a file.
-    pub(crate) fn module(&self, name: &str) -> Option<Vec<Item>> {
-        self.0.iter().find_map(|item| match item {
-            Item::Mod(of) if of.ident == name => Some(of.content.clone()?.1),
-            _ => None,
-        })
     }
 
     /// The first sentence of what is documented under a public name.
@@ -64,6 +58,17 @@ impl Sources {
                 _ => return None,
             };
             (own == name && matches!(public, Visibility::Public(_))).then(|| first_sentence(attributes))?
+        })
+    }
+
+    /// The first sentence of what is documented under an exported macro.
+    pub(crate) fn exported(&self, name: &Ident) -> Option<String> {
+        let is_export = |attribute: &Attribute| attribute.path().is_ident("macro_export");
+        self.0.iter().find_map(|item| match item {
+            Item::Macro(of) if of.ident.as_ref() == Some(name) && of.attrs.iter().any(is_export) => {
+                first_sentence(&of.attrs)
+            }
+            _ => None,
         })
     }
 
@@ -115,7 +120,7 @@ fn self_name(of: &syn::ItemImpl) -> Option<String> {
     Some(path.path.segments.last()?.ident.to_string())
 }
 
-fn is_hidden(attribute: &Attribute) -> bool {
+pub(crate) fn is_hidden(attribute: &Attribute) -> bool {
     let Meta::List(list) = &attribute.meta else { return false };
     list.tokens.to_string() == "hidden"
 }
@@ -144,7 +149,7 @@ fn call(signature: &Signature) -> String {
 }
 
 /// The first sentence of a documentation, in the Markdown of a table.
-fn first_sentence(attributes: &[Attribute]) -> Option<String> {
+pub(crate) fn first_sentence(attributes: &[Attribute]) -> Option<String> {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(of) if of.path.is_ident("doc") => match &of.value {
             Expr::Lit(of) => match &of.lit {

@@ -39,10 +39,8 @@ impl MergeReport {
     /// The greatest relative error of all parameters: NaN where one of them is.
     #[must_use]
     pub fn worst(&self) -> f64 {
-        self.rows.values().map(|row| row.loss.relative).fold(0.0, |worst, error| match error > worst || error.is_nan() {
-            true => error,
-            false => worst,
-        })
+        let errors = self.rows.values().map(|row| row.loss.relative);
+        errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
     }
 
     /// The adapters with their bases, which the report keeps alive.

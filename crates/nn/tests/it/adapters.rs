@@ -212,7 +212,8 @@ fn an_adapter_of_an_adapter_is_taken_out_with_it() -> Result<()> {
     let plain = numbers(&model.forward(&x)?);
     model = model.lora("*.weight", config())?;
     let (a, b) = (normal(1, &[4, 64]), normal(2, &[32, 4]));
-    model.replace("layers.0.weight", |_, value| Ok(Some(Lora::new(value.clone(), a.clone(), b.clone(), 8.0)?.into())))?;
+    model
+        .replace("layers.0.weight", |_, value| Ok(Some(Lora::new(value.clone(), a.clone(), b.clone(), 8.0)?.into())))?;
     assert_eq!(model.without_adapters()?.len(), 2);
     assert_eq!((bytes(&model), model.leaves(&ParameterFilter::Lora).len()), (before, 0));
     assert_eq!(numbers(&model.forward(&x)?), plain);
