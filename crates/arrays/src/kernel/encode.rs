@@ -158,6 +158,8 @@ pub(super) fn number(value: f32) -> Array {
 /// Whole blocks, the last one filled up with zeros: `f32[blocks, block]`.
 pub(super) fn blocks(x: &Array, block: usize) -> Ops<Array> {
     let size = x.size();
+    // The only block of a small array may be far longer than it.
+    let block = block.min(size.max(1));
     let missing = size.div_ceil(block) * block - size;
     ops::pad(&x.reshape(&[-1])?, &[(0, missing as i32)][..], None, None)?.reshape(&[-1, block as i32])
 }

@@ -157,7 +157,14 @@ impl Layout {
 
 /// The codes of a stream of bits, the lowest first, as many as are whole.
 fn stream(codes: &Array, bits: u32) -> Result<Array, Exception> {
-    let ones = digits(&codes.view_dtype(Dtype::Uint8)?, &[0, 1, 2, 3, 4, 5, 6, 7], 2)?;
+    let bytes = codes.view_dtype(Dtype::Uint8)?;
+    match bits {
+        8 => return Ok(bytes),
+        1 | 2 | 4 => return digits(&bytes, &(0..8).step_by(bits as usize).collect::<Vec<_>>(), 1 << bits),
+        // Codes that lie across two bytes are put together bit by bit.
+        _ => {}
+    }
+    let ones = digits(&bytes, &[0, 1, 2, 3, 4, 5, 6, 7], 2)?;
     let (bits, whole) = (bits as i32, ones.size() as i32 / bits as i32);
     let places: Vec<u8> = (0..bits).map(|bit| 1 << bit).collect();
     let ones = ones.try_index(..whole * bits)?.reshape(&[-1, bits])?;

@@ -511,3 +511,21 @@ fn sums_are_quantized_and_measured_as_their_decomposition_has_it() {
         }
     }
 }
+
+#[test]
+fn a_block_far_longer_than_the_array_takes_no_more_than_it() {
+    let (x, block) = (normal(1, &[100]), 1 << 30);
+    assert_eq!(super::encode::blocks(&x, block).expect("pads").shape(), [1, 100]);
+    let scheme = E4m3 { block }.scheme();
+    check(|| Quantize { scheme, block }, &[x], &[], 0.0);
+}
+
+#[test]
+fn an_array_of_many_codes_has_a_decomposition() {
+    let (n, k) = (1 << 17, 1 << 12);
+    let format = Affine { bits: 4, group: 64 };
+    let zeros = |last: i32, dtype| ops::zeros_dtype(&[n, last], dtype).expect("zeros");
+    let children = [zeros(k / 8, Dtype::Uint32), zeros(k / 64, Dtype::Float32), zeros(k / 64, Dtype::Float32)];
+    let layout = Layout { scheme: format.scheme(), n: n as usize, k: k as usize, block: 64 };
+    assert_eq!(layout.decoded(&children).expect("ops").shape(), [n, k]);
+}

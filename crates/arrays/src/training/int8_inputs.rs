@@ -140,7 +140,11 @@ impl Materialize for Int8Inputs {
 
 impl Linear for Int8Inputs {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let x = product.operand(x)?;
+        if product == Product::Rows {
+            return Err(Error::decline("rows are those of the matrix"));
+        }
+        // With this array opened in place of `x` the product would be another.
+        let x = &x.dense()?;
         // The tokens of `W x` are the columns of `x`.
         let columns = product == Product::Left && x.ndim() > 1;
         let tokens = if columns { &x.swap_axes(-1, -2)? } else { x };
@@ -161,11 +165,23 @@ impl Linear for Int8Inputs {
 
 /// Rows, slices and other shapes are those of the matrix, and multiply nothing. A transpose is that of [`Linear`].
 #[handler]
-pub(crate) fn int8_inputs_moving(op: &primitives::Moving, w: &Int8Inputs, rest: &[&Value]) -> Result<Vec<Value>> {
+pub(crate) fn int8_inputs_moving(
+    op: &primitives::Moving,
+    w: &Int8Inputs,
+    rest: &[&Value],
+    made: &[Aval],
+) -> Result<Vec<Value>> {
     if op.name() == primitives::Transpose::NAME {
         return Err(Error::decline("its products are those of a transposed matrix"));
     }
-    op.apply(&[&[&w.inner], rest].concat())
+    let moved = op.apply(&[&[&w.inner], rest].concat())?;
+    // MLX repeats matrices for a batch of what they multiply: their products are those of the matrices.
+    let repeats = [primitives::Broadcast::NAME, primitives::BroadcastAxes::NAME].contains(&op.name());
+    let matrix = w.aval.shape.last_chunk::<2>().filter(|matrix| repeats && made[0].shape.ends_with(*matrix));
+    if matrix.is_none() {
+        return Ok(moved);
+    }
+    moved.into_iter().map(|inner| Ok(Int8Inputs::new(inner, w.per)?.into())).collect()
 }
 
 /// Products that a matrix does not have by itself: those of chosen matrices of a stack, such as the experts of a mixture, and

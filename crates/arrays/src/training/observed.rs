@@ -150,21 +150,27 @@ impl Observed {
             Some(count) => {
                 // Of a batch `[.., e, n, k]` the matrices come first.
                 let x = if x.ndim() < 2 { x.reshape(&[1, k])? } else { x.clone() };
-                let batch = &x.shape()[..(x.ndim() - 2).saturating_sub(1)];
-                let whole = ops::broadcast_to(&x, &[batch, &[count, x.dim(-2), k]].concat())?;
-                whole.reshape(&[-1, count, x.dim(-2), k])?.swap_axes(0, 1)?.reshape(&[count, -1, k])?
+                let (batch, n) = (&x.shape()[..(x.ndim() - 2).saturating_sub(1)], x.dim(-2));
+                let whole = ops::broadcast_to(&x, &[batch, &[count, n, k]].concat())?;
+                // MLX infers no extent of an empty array.
+                let repeats: i32 = batch.iter().product();
+                whole.reshape(&[repeats, count, n, k])?.swap_axes(0, 1)?.reshape(&[count, repeats * n, k])?
             }
         };
         self.recorder.add(along, Observation::summed(&rows))
     }
 
-    /// How many matrices the weight is a stack of, if it is one.
+    /// How many matrices the weight is a stack of, if it is one, which may be repeated along axes before it.
     fn stack(&self) -> Result<Option<i32>> {
-        let stacked = self.recorder.state().as_ref().is_some_and(|sums| sums.stacked);
-        if stacked && (self.axes.len() != 3 || self.axes[0] != Some(0)) {
-            return Err(part(&self.aval));
+        if !self.recorder.state().as_ref().is_some_and(|sums| sums.stacked) {
+            return Ok(None);
         }
-        Ok(stacked.then(|| self.aval.shape[0]))
+        let first = self
+            .axes
+            .len()
+            .checked_sub(3)
+            .filter(|&first| self.axes[first] == Some(0) && self.axes[..first].iter().all(Option::is_none));
+        first.map(|first| Some(self.aval.shape[first])).ok_or_else(|| part(&self.aval))
     }
 
     /// The axis of the weight that an axis is.
@@ -275,9 +281,10 @@ pub(crate) fn observed_gather_mm(op: &GatherMM, x: &Value, w: &Observed, left: &
     let x = x.dense()?;
     check_computed(&x, &result)?;
     let along = w.axis(w.axes.len() - 2)?;
-    let count = w.stack()?.ok_or_else(|| part(&w.aval))?;
+    let count = w.stack()?.filter(|_| w.axes.len() == 3).ok_or_else(|| part(&w.aval))?;
     let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
-    let matrices = x.reshape(&[-1, n, k])?.take_axis(left, 0)?.reshape(&[-1, k])?;
+    let matrices: i32 = x.shape()[..x.ndim() - 2].iter().product();
+    let matrices = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
     let chosen = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
     w.recorder.add(along, Observation::summed_by(&matrices, &chosen, count))?;
     Ok(result)

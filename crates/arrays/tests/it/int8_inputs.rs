@@ -163,3 +163,42 @@ fn tiny_activations_are_rounded_as_others() {
         }
     }
 }
+
+/// MLX repeats a matrix, and the matrices of a stack, for a batch.
+#[test]
+fn a_batch_is_rounded_where_the_matrix_is_repeated() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    for per in BOTH {
+        let (w, x) = (normal(2, &[8, 64]), normal(3, &[2, 64, 5]));
+        let found = implicit((&x, Int8Inputs::new(&w, per)?), |(x, w)| w.matmul(x))?.dense()?;
+        let rounded = int8_rounded(&x.swap_axes(-1, -2)?, per)?.swap_axes(-1, -2)?;
+        assert_eq!(floats(&found)?, floats(&w.matmul(&rounded)?)?);
+
+        let (x, residual) = (normal(6, &[2, 5, 64]), normal(7, &[2, 5, 8]));
+        let sum = |x: &Array, w: &Array| Ok::<_, Error>(ops::addmm(&residual, x, w.t(), None, None)?);
+        let found = implicit((&x, Int8Inputs::new(&w, per)?), |(x, w)| sum(&x, &w))?.dense()?;
+        assert_eq!(floats(&found)?, floats(&sum(&int8_rounded(&x, per)?, &w)?)?);
+
+        for batch in [1, 2] {
+            let (w, x) = (normal(4, &[3, 64, 8]), normal(5, &[batch, 3, 5, 64]));
+            let found = implicit((&x, Int8Inputs::new(&w, per)?), |(x, w)| x.matmul(w))?.dense()?;
+            assert_eq!(floats(&found)?, floats(&int8_rounded(&x, per)?.matmul(&w)?)?);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn packed_activations_are_rounded_whatever_their_size() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let w = normal(2, &[8, 64]);
+    for per in BOTH {
+        for rows in [2, 32] {
+            let x = AffineArray::quantize(&normal(3, &[rows, 64]), Affine { bits: 4, group: 32 })?;
+            let product = |x: Value| implicit((x, Int8Inputs::new(&w, per)?), |(x, w)| x.matmul(w.t()))?.dense();
+            let expected = product(Value::from(x.clone()).dense()?.into())?;
+            assert_eq!(floats(&product(x.into())?)?, floats(&expected)?, "{rows} rows");
+        }
+    }
+    Ok(())
+}

@@ -306,3 +306,25 @@ fn an_expert_of_nan_leaves_the_others_alone() {
     implicit((x, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None)).expect("runs");
     let Err(Error::Invalid { .. }) = observed.finish() else { panic!("it should fail") };
 }
+
+/// MLX repeats the stack for a batch.
+#[test]
+fn a_batch_meets_each_matrix_of_a_stack() {
+    let w: Value = normal(1, &[4, 32, 64]).into();
+    for batch in [1, 2] {
+        let x = normal(3, &[batch, 4, 3, 64]);
+        let found = seen(&w, &x, |x, w| Ok(x.matmul(w.swap_axes(1, 2)?)?));
+        assert_eq!(found.rows(), [3 * batch as u64; 4]);
+        let own = x.take_axis(Array::from_int(2), 1).expect("taken");
+        close(&found.gram().take_axis(Array::from_int(2), 0).expect("taken"), &gram(&own));
+    }
+}
+
+#[test]
+fn a_batch_without_rows_is_no_error() {
+    let observed = Observed::new(normal(1, &[4, 32, 64])).expect("a weight");
+    for x in [normal(2, &[4, 0, 64]), normal(2, &[4, 3, 64])] {
+        implicit((x, &observed), |(x, w)| x.matmul(w.swap_axes(1, 2)?)).expect("runs");
+    }
+    assert_eq!(observed.finish().expect("a product").rows(), [3; 4]);
+}

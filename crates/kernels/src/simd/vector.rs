@@ -54,7 +54,7 @@ pub(crate) trait Simd: Copy {
     fn words(self, a: Self::F) -> Self::I;
     /// The greatest of all floats, none of which is NaN.
     fn max_lane(self, a: Self::F) -> f32;
-    /// The sum of the lanes, in an order that only depends on `LANES`.
+    /// The sum of the lanes, in an order that only depends on the instruction set.
     fn sum(self, a: Self::F) -> f32;
     /// The [`sum`](Self::sum) of each, to the bit.
     #[inline(always)]
