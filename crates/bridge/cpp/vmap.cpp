@@ -227,8 +227,10 @@ bool takes_many(const array& node) {
   return made_by<mlx::core::Inverse>(node);
 }
 
-void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& outputs) {
-  each_dependent(inputs, outputs, [](array& node) {
+// Whether there are primitives that are not MLX's, such as functions with rules of their own.
+bool give_own_rules(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  auto has_others = false;
+  each_dependent(inputs, outputs, [&](array& node) {
     auto& primitive = node.primitive_ptr();
     if (is_elementwise_without_rule(node) || takes_many(node)) {
       primitive = std::make_shared<Elementwise>(node);
@@ -238,13 +240,36 @@ void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& 
       primitive = std::make_shared<ByRanges>(node);
     } else if (is_of_mlx(node.primitive())) {
       primitive = std::make_shared<Mapped>(node, adjustment(node));
+    } else {
+      has_others = true;
     }
   });
+  return has_others;
+}
+
+// Whether the results still depend on tracers: MLX replaces what was recorded alone, and a function that is called again on what it
+// is mapped over has what it captured as that was.
+bool has_captured(
+    const std::vector<array>& tracers, const std::vector<array>& inputs, const std::vector<array>& results) {
+  std::unordered_set<uintptr_t> own;
+  for (const auto& tracer : tracers) {
+    own.insert(tracer.id());
+  }
+  auto found = false;
+  each_reached(results, inputs, [&](const array& node) {
+    found = own.contains(node.id());
+    return !found;
+  });
+  return found;
 }
 
 template <class Place>
 std::vector<array> vmap(
-    const ArrayFunction& function, const std::vector<array>& inputs, const std::vector<int>& axes, Place place) {
+    const ArrayFunction& function,
+    const std::vector<array>& inputs,
+    const std::vector<int>& axes,
+    Place place,
+    bool* captured = nullptr) {
   auto [tracers, outputs] = mlx::core::detail::vmap_trace(distinct_results(function), inputs, axes);
   std::vector<array> mapped;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -254,8 +279,12 @@ std::vector<array> vmap(
   }
   make_mappable(mapped, outputs);
   make_quantized_batchable(mapped, outputs);
-  give_own_rules(mapped, outputs);
-  return mlx::core::detail::vmap_replace(inputs, tracers, outputs, axes, place(outputs));
+  auto has_others = give_own_rules(mapped, outputs);
+  auto results = mlx::core::detail::vmap_replace(inputs, tracers, outputs, axes, place(outputs));
+  if (captured) {
+    *captured = has_others && has_captured(mapped, inputs, results);
+  }
+  return results;
 }
 
 }  // namespace
@@ -273,9 +302,16 @@ using namespace tacit;
 
 extern "C" {
 
-// `axes` are in range; -1 is none.
+// `axes` are in range; -1 is none. `captured` is whether no eval can compute the results, as a function with a derivative of its own
+// captured what is mapped.
 int tacit_vmap(
-    const Handle* inputs, const int32_t* axes, size_t count, Function function, Placement placement, Sink results) {
+    const Handle* inputs,
+    const int32_t* axes,
+    size_t count,
+    Function function,
+    Placement placement,
+    bool* captured,
+    Sink results) {
   return guarded([&] {
     auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
     auto place = [&](const std::vector<array>& outputs) {
@@ -284,7 +320,8 @@ int tacit_vmap(
       check(placement.call(placement.ctx, made.data(), made.size(), axis_sink(out_axes)));
       return out_axes;
     };
-    pour(tacit::vmap(body, gather(inputs, count), std::vector<int>(axes, axes + count), place), results);
+    auto mapped = std::vector<int>(axes, axes + count);
+    pour(tacit::vmap(body, gather(inputs, count), mapped, place, captured), results);
   });
 }
 }

@@ -517,6 +517,7 @@ unsafe extern "C" {
         count: usize,
         function: Function,
         placement: Placement,
+        captured: *mut bool,
         results: Sink,
     ) -> c_int;
 }

@@ -40,12 +40,13 @@ pub fn vmap(
     let mut function = Borrowed::new(&mut function);
     let mut chooser = Chooser { out_axes: Some(out_axes) };
     let placement = Placement { ctx: (&raw mut chooser).cast(), call: Chooser::<_>::call_of(&chooser) };
-    let mut results = Collector::default();
+    let (mut results, mut captured) = (Collector::default(), false);
+    let (from, count, sink) = (handles.as_ptr(), handles.len(), results.sink());
     // SAFETY: everything is live for the call, and there is an axis for each input.
     check(unsafe {
-        ffi::tacit_vmap(handles.as_ptr(), axes.as_ptr(), handles.len(), function.table(), placement, results.sink())
+        ffi::tacit_vmap(from, axes.as_ptr(), count, function.table(), placement, &raw mut captured, sink)
     })?;
-    Ok(results.arrays)
+    if captured { Err(VmapError::Captured.into()) } else { Ok(results.arrays) }
 }
 
 /// The axes as C++ takes them: not negative, but -1 for none.

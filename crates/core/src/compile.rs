@@ -183,15 +183,17 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
         if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
             let Made { leaves, def, unchanged, passed } = made;
             let reader = Reader::made(&def, leaves, unchanged.as_deref())?;
-            if unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true)) {
-                return Self::taken(state, reader);
-            }
-            // A module cannot take another form than its own unless it can be copied. The function itself may change it.
+            let keeps_form = unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true));
             let own = Values::beside(&*state, &passed)?;
             let lent = Lent::new(&mut *state, own);
-            if let Ok(results) = Self::taken(&mut *lent.state, reader) {
-                lent.keep();
-                return Ok(results);
+            match Self::taken(&mut *lent.state, reader) {
+                Ok(results) => {
+                    lent.keep();
+                    return Ok(results);
+                }
+                Err(error) if keeps_form => return Err(lent.failed(error)),
+                // A module cannot take another form than its own unless it can be copied. The function itself may change it.
+                Err(_) => drop(lent),
             }
         }
         self.trace(state, &args)

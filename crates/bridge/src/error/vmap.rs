@@ -50,6 +50,11 @@ pub enum VmapError {
         /// The length of the first mapped axis.
         expected: i32,
     },
+    /// A function that is called again on mapped arrays captured one.
+    #[error(
+        "a function with a derivative of its own captured an array that is mapped around it\nhelp: pass the array to the function as an argument"
+    )]
+    Captured,
     /// A rule of a function gave axes that do not fit its results.
     #[error("the vmap of {function} gave {count} results, {results}, with the mapped axes {axes:?}")]
     Rule {

@@ -81,10 +81,12 @@ impl Engine {
             return Ok(None);
         }
         let scope = Scope::current();
-        if let Some(made) = self.replayed_beside(&scope, &show)? {
-            return Ok(Some(made));
-        }
         let count = self.entries.len();
+        for i in 0..count {
+            if let Some(made) = self.replayed_beside((self.latest + i) % count, &scope, &show)? {
+                return Ok(Some(made));
+            }
+        }
         // The structure that was compared last, and the arrays in it if the inputs have it.
         let mut compared: Option<(TreeDef, Option<Matched<'a>>)> = None;
         for i in 0..count {
@@ -117,13 +119,14 @@ impl Engine {
         Ok(None)
     }
 
-    /// Replays the latest trace where parts of the state are what they were in the calls before, without a look at them.
+    /// Replays a trace where parts of the state are what they were in the calls before, without a look at them.
     fn replayed_beside<'a>(
         &mut self,
+        i: usize,
         scope: &Scope,
         show: &impl Fn(&mut dyn Visitor<'a>) -> Result<()>,
     ) -> Result<Option<Made>> {
-        let Some(entry) = self.entries.get_mut(self.latest) else { return Ok(None) };
+        let entry = &mut self.entries[i];
         let known = entry.steady.known();
         if known.parts.is_empty() || entry.recorded.is_some() || entry.key.scope != *scope {
             return Ok(None);
@@ -133,6 +136,7 @@ impl Engine {
         let Some(matched) = matcher.finish() else { return Ok(None) };
         let Served::With(made) = entry.serve(&matched, &known.only(&matched.passed))? else { return Ok(None) };
         entry.used = self.stats.calls;
+        self.latest = i;
         self.stats.steady += u64::from(!made.passed.is_empty());
         Ok(Some(made))
     }
@@ -179,10 +183,11 @@ impl Engine {
         }
         let mut suspects = Vec::new();
         let recorded = Recorded::new(inputs, &mut |tracers| {
-            recorded_results(&key.def, tracers, around, body, &mut |seen| {
+            let (results, _) = recorded_results(&key.def, tracers, around, body, &mut |seen| {
                 suspects = captured::suspects(&self.options, seen)?;
                 Ok(())
-            })
+            })?;
+            Ok(results)
         })?;
         if recorded.reduces_one()? {
             return Ok(None);
@@ -247,8 +252,10 @@ impl Engine {
         }
         let inspect = &mut |seen: &Seen<'_>| captured::inspect(&self.options, suspects, seen, false);
         // The random state of the thread is left alone.
-        let function =
-            &mut |tracers| drawing(&random::key(0)?, || recorded_results(&key.def, tracers, around, body, inspect));
+        let function = &mut |tracers| {
+            let results = || recorded_results(&key.def, tracers, around, body, inspect);
+            Ok(drawing(&random::key(0)?, results)?.0)
+        };
         record(inputs, function)?;
         Ok(())
     }
@@ -293,10 +300,21 @@ impl Engine {
         let Some((i, mut recorded)) = found else { return Ok(None) };
         let entry = &mut entries[i];
         let def = entry.key.def.clone();
-        let function = &mut |tracers| recorded_results(&def, tracers, around, body, &mut |_| Ok(()));
+        let mut found_def = None;
+        let function = &mut |tracers| {
+            let (results, def) = recorded_results(&def, tracers, around, body, &mut |_| Ok(()))?;
+            found_def = Some(def);
+            Ok(results)
+        };
         let expected = recorded.check(&options.name, inputs, function);
         stats.checked += 1;
         let result = expected.and_then(|expected| {
+            if let Some(difference) = found_def.as_ref().and_then(|found| entry.made.difference(found)) {
+                return Err(Error::Shapeless {
+                    function: options.name.clone(),
+                    reason: format!("a shape went into the structure of its results: {difference}"),
+                });
+            }
             let Some(outputs) = entry.replayed(inputs)? else { return Ok(None) };
             let found: Vec<Aval> = outputs.iter().map(Aval::from).collect();
             if found != expected {
@@ -414,12 +432,12 @@ fn recorded_results(
     around: &Around,
     body: &mut Body<'_>,
     inspect: &mut Inspect<'_>,
-) -> Result<Vec<Array>, BoxError> {
-    let (made, _) = body(def.closed(tracers)?, &mut |seen| {
+) -> Result<Opened<Array>, BoxError> {
+    let (made, def) = body(def.closed(tracers)?, &mut |seen| {
         around.check(seen.inputs, seen.outputs)?;
         inspect(seen)
     })?;
-    Ok(dense(&made)?)
+    Ok((dense(&made)?, def))
 }
 
 fn dense(values: &[Value]) -> Result<Vec<Array>> {

@@ -60,7 +60,11 @@ impl Steady {
         let mut seen = Vec::new();
         for shown in &matched.stamps {
             let Some(part) = part(shown) else { continue };
-            if self.seen.contains(&part) && !self.refused.contains(&part) {
+            // A call that another trace was tried for first shows what is known too, and the arrays of a known part within it are
+            // not among those that it lists.
+            let is_known = self.known.iter().any(|(known, _)| *known == part);
+            let is_listed = !matched.passed_at.iter().any(|at| part.has_entry(*at));
+            if self.seen.contains(&part) && !self.refused.contains(&part) && is_listed && !is_known {
                 let arrays = matched.arrays.get(shown.listed..shown.listed + part.arrays.1).unwrap_or_default();
                 let arrays: Vec<&Array> = arrays.iter().map(Listed::array).collect();
                 match program.know(part.arrays.0, &arrays)? {

@@ -103,7 +103,10 @@ where
             Ok(made)
         };
         let made = place(Box::new(body), leaves).map_err(Error::from);
-        let made = if holds.load(Ordering::Relaxed) { node.call::<A, O, E>(leaves) } else { made };
+        let made = match made {
+            Ok(_) if holds.load(Ordering::Relaxed) => node.call::<A, O, E>(leaves),
+            made => made,
+        };
         Ok((node, made))
     };
     // Inside a function that draws nobody need know whether this one does, and each level would call the next one twice.

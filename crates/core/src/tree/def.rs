@@ -103,13 +103,14 @@ impl TreeDef {
         let is_leaf = |entry: &Entry| matches!(entry, Entry::Leaf { .. });
         unchanged[0] = own.len() == len && own.iter().zip(other).all(|(a, b)| a == b || is_leaf(a) && is_leaf(b));
         let pairs = own.iter().zip(&other[..len]).take_while(|(a, b)| a.len() == b.len());
-        let mut leaf = 0;
+        let (mut leaf, mut leaf_before) = (0, 0);
         for (unchanged, (a, b)) in unchanged[1 + before..].iter_mut().zip(pairs) {
             *unchanged = a == b;
-            if let Entry::Leaf { .. } = a {
-                *unchanged &= same(leaves_before + leaf, leaf);
+            if is_leaf(a) {
+                *unchanged &= same(leaves_before + leaf, leaf_before);
                 leaf += 1;
             }
+            leaf_before += usize::from(is_leaf(b));
         }
         unchanged.into()
     }

@@ -26,6 +26,8 @@ pub(crate) struct Matched<'a> {
     pub(crate) arrays: Vec<Listed<'a>>,
     /// The numbers of the known parts that were passed over, in their order.
     pub(crate) passed: Vec<usize>,
+    /// The entries that these begin with.
+    pub(crate) passed_at: Vec<usize>,
     /// The stamps that were shown and are not known.
     pub(crate) stamps: Vec<Shown<'a>>,
 }
@@ -144,6 +146,7 @@ impl<'a> Visitor<'a> for Matcher<'a, '_> {
             self.matched.stamps.push(Shown { stamp, entry: self.position, array: listed + passed, listed });
             return false;
         };
+        self.matched.passed_at.push(self.position);
         self.position += self.known[part].entries.1;
         self.matched.passed.push(part);
         true

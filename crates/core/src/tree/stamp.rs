@@ -64,3 +64,9 @@ pub(crate) struct Part {
     /// The number of its stamp.
     pub(crate) stamp: u64,
 }
+
+impl Part {
+    pub(crate) fn has_entry(&self, entry: usize) -> bool {
+        (self.entries.0..self.entries.0 + self.entries.1).contains(&entry)
+    }
+}

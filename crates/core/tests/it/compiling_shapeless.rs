@@ -8,6 +8,7 @@ use expect_test::expect;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::compile::{CompileOptions, Constants};
 use tacit::transform::{checkpoint, custom_vjp};
+use tacit::tree::Static;
 use tacit::{Error, Result, compile_with, compile_with_state};
 use tacit_bridge::mlx::Feature;
 
@@ -170,5 +171,42 @@ fn a_growing_cache_without_shapes_has_three_traces_and_a_fixed_one_has_one() -> 
     let stats = growing.stats();
     assert_eq!((stats.traces, stats.checked), (3, 7));
     assert_eq!((shaped.stats().traces, fixed.stats().traces), (10, 1));
+    Ok(())
+}
+
+#[test]
+fn a_shape_in_the_structure_of_what_is_returned_is_refused() -> Result<()> {
+    let mut f = compile_with(shapeless(), |x: Array| Ok::<_, Error>((x.exp()?, Static(x.shape()[0]))));
+    let (_, rows) = f.call(normal(0, &[4, 3])?)?;
+    assert_eq!(rows.0, 4);
+    match f.call(normal(1, &[6, 3])?) {
+        Err(Error::Shapeless { .. }) => {}
+        Ok((_, rows)) => assert_eq!(rows.0, 6),
+        Err(error) => panic!("{error}"),
+    }
+    // And a second time, once the shape was seen.
+    if let Ok((_, rows)) = f.call(normal(2, &[6, 3])?) {
+        assert_eq!(rows.0, 6);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_shape_in_the_structure_of_a_state_is_refused() -> Result<()> {
+    let mut f = compile_with_state(shapeless(), |(sum, rows): &mut (Array, Static<i32>), x: Array| {
+        rows.0 = x.shape()[0];
+        *sum = sum.add(x.max(None)?)?;
+        x.exp()
+    });
+    for (seed, rows) in [(0, 4), (1, 6)] {
+        let mut state = (Array::from_f32(0.0), Static(0));
+        match f.call(&mut state, normal(seed, &[rows, 3])?) {
+            Err(Error::Shapeless { .. }) => assert_eq!(state.1.0, 0),
+            made => {
+                made?;
+                assert_eq!(state.1.0, rows);
+            }
+        }
+    }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod check;
 mod compiling;
 mod compiling_captures;
 mod compiling_shapeless;
+mod compiling_states;
 mod compiling_traps;
 mod compositions;
 mod control_flow;

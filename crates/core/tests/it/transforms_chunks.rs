@@ -361,3 +361,15 @@ fn second_derivatives_of_what_takes_indices_or_draws() -> Result<()> {
     assert_eq!(chosen, [2.0, 0.0, 4.0]);
     Ok(())
 }
+
+#[test]
+fn results_without_rows_are_refused_where_a_tracer_is_captured_too() -> Result<()> {
+    let x = ops::ones::<f32>(&[4, 3])?;
+    let loss = move |w: Array| {
+        let captured = w.clone();
+        map_chunks(&x, (), 2, move |x: Array, (): ()| x.multiply(&captured)?.sum(None))?.dense()
+    };
+    let error = grad(loss).call(Array::from_f32(2.0)).expect_err("a sum has no rows");
+    assert!(error.to_string().contains("made f32[] of a chunk of 2 rows"), "{error}");
+    Ok(())
+}

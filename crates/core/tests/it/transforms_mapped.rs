@@ -378,3 +378,17 @@ fn whole_numbers_are_mapped_as_floats_are() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_rule_that_captures_what_is_mapped_is_refused() {
+    let f = |x: Array| {
+        let scale = x.square()?;
+        let own = |_: Array, _: Array, c: Array| Ok::<_, Error>(c);
+        custom_vjp(move |z: Array| z.multiply(&scale), own).call(x)?.dense()
+    };
+    let error = vmap(0, 0, f).call(vector(&[1.0, 2.0, 3.0])).expect_err("nothing computes that");
+    expect![[r"
+        a function with a derivative of its own captured an array that is mapped around it
+        help: pass the array to the function as an argument"]]
+    .assert_eq(&error.to_string());
+}

@@ -6,5 +6,6 @@ use tacit_blas as _;
 use tacit_fusion as _;
 
 mod captured;
+mod nested_stamps;
 mod pages;
 mod stamps;

@@ -17,7 +17,7 @@ use tacit_nn::{KvCache, Missing, Model, ParameterFilter};
 type State = (Model<nn::Linear>, Array);
 
 /// A function may hold no arrays.
-fn denied() -> CompileOptions {
+pub(crate) fn denied() -> CompileOptions {
     CompileOptions { constants: Constants::Deny, ..CompileOptions::default() }
 }
 
@@ -27,7 +27,7 @@ fn normal(shape: &[i32], seed: u64) -> Array {
     array
 }
 
-fn numbers(array: &Array) -> Vec<f32> {
+pub(crate) fn numbers(array: &Array) -> Vec<f32> {
     array.eval().expect("an eval");
     array.as_slice::<f32>().to_vec()
 }

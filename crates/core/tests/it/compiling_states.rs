@@ -1,0 +1,117 @@
+//! States that a replay assigns: what it leaves alone, and what cannot be taken.
+
+#![allow(clippy::float_cmp, reason = "the numbers are exact")]
+
+use std::any::Any;
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use tacit::tree::{Arguments, Gradient, Labels, Leaf, Node, Reader, Visitor};
+use tacit::{Error, Result, Tree, compile_with_state};
+
+use crate::traced::denied;
+
+/// An array that is not assigned where a call left it alone.
+struct Kept(Array);
+
+impl Arguments for Kept {
+    type Arrays = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        visitor.node(&Node::new("Kept", Labels::Inner));
+        visitor.array(&self.0);
+        Ok(())
+    }
+}
+
+impl Tree for Kept {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.enter("Kept")?;
+        Ok(Self(reader.array()?))
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        if reader.skip_unchanged() {
+            return Ok(());
+        }
+        *self = Self::unflatten(reader)?;
+        Ok(())
+    }
+}
+
+#[test]
+fn arrays_change_places_behind_a_gradient_that_appears() -> Result<()> {
+    let mut step = compile_with_state(denied(), |(gradient, kept, other): &mut (Gradient, Kept, Array), x: Array| {
+        *gradient = Gradient::Dense(x.square()?);
+        std::mem::swap(&mut kept.0, other);
+        x.exp()
+    });
+    for call in 0..3 {
+        let mut state = (Gradient::Nothing, Kept(Array::from_f32(1.0)), Array::from_f32(2.0));
+        step.call(&mut state, Array::from_f32(3.0))?;
+        let found = (state.1.0.item_exact::<f32>(), state.2.item_exact::<f32>());
+        assert_eq!(found, (2.0, 1.0), "call {call}");
+    }
+    Ok(())
+}
+
+/// An array that a step may replace so many times.
+struct Counted {
+    array: Array,
+    used: u32,
+    most: u32,
+}
+
+impl Arguments for Counted {
+    type Arrays = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let counts = (self.used, self.most);
+        let template = move || -> Rc<dyn Any> { Rc::new(counts) };
+        visitor.node(&Node::new("Counted", Labels::Inner).with_template(&template));
+        visitor.array(&self.array);
+        Ok(())
+    }
+}
+
+impl Tree for Counted {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn unflatten(_: &mut Reader<'_>) -> Result<Self> {
+        Err(Error::invalid("it is not made of its array alone", "pass it as a state"))
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let made = reader.is_made();
+        let entered = reader.enter("Counted")?;
+        if made && self.used == self.most {
+            return Err(Error::invalid("it was replaced often enough", "take another one"));
+        }
+        match entered.template::<(u32, u32)>() {
+            Some(&counts) if !made => (self.used, self.most) = counts,
+            _ => self.used += 1,
+        }
+        self.array = reader.array()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_replay_that_cannot_be_taken_leaves_the_whole_state() -> Result<()> {
+    let counted = |most| Counted { array: Array::from_f32(1.0), used: 0, most };
+    let mut state = (counted(100), counted(3));
+    let mut step = compile_with_state(denied(), |(a, b): &mut (Counted, Counted), x: Array| {
+        a.array = a.array.add(&x)?;
+        b.array = b.array.add(&x)?;
+        x.exp()
+    });
+    for _ in 0..3 {
+        step.call(&mut state, Array::from_f32(1.0))?;
+    }
+    assert!(step.call(&mut state, Array::from_f32(1.0)).is_err());
+    let found = [&state.0, &state.1].map(|counted| (counted.used, counted.array.item_exact::<f32>()));
+    assert_eq!(found, [(3, 4.0), (3, 4.0)]);
+    Ok(())
+}
