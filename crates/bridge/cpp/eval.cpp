@@ -81,6 +81,9 @@ bool evaluated_here(std::vector<array>& outputs) {
 void finish_at_exit() {
   static const auto registered = std::atexit([] {
     for (auto stream : mlx::core::get_streams()) {
+      if (Group::is_engine(stream)) {
+        continue;
+      }
       try {
         mlx::core::synchronize(stream);
       } catch (const std::exception&) {

@@ -56,10 +56,34 @@ void end_mpi() {
 
 std::atomic<int> groups{0};
 
+// The numbers of the engines' streams. Streams stay, also when their group goes.
+struct Engines {
+  std::mutex mutex;
+  std::vector<int> streams;
+};
+
+Engines& engines() {
+  static auto& all = *new Engines;
+  return all;
+}
+
+mlx::core::Stream engine_stream() {
+  auto stream = new_stream();
+  std::lock_guard lock(engines().mutex);
+  engines().streams.push_back(stream.index);
+  return stream;
+}
+
 }  // namespace
 
 bool Group::any() {
   return groups > 0;
+}
+
+bool Group::is_engine(mlx::core::Stream stream) {
+  std::lock_guard lock(engines().mutex);
+  const auto& streams = engines().streams;
+  return std::find(streams.begin(), streams.end(), stream.index) != streams.end();
 }
 
 Group::Group(mlx::core::distributed::Group group, bool scatters, WatcherTable table, void* watcher)
@@ -70,7 +94,7 @@ Group::Group(mlx::core::distributed::Group group, bool scatters, WatcherTable ta
       table_(table),
       watcher_(watcher),
       stream_(new_stream()),
-      engine_(new_stream()) {
+      engine_(engine_stream()) {
   ++groups;
 }
 

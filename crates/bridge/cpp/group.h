@@ -63,6 +63,9 @@ class Group {
   // Whether this process is in any.
   static bool any();
 
+  // Whether it is the stream of an engine, which may be stuck: only its group waits for it.
+  static bool is_engine(mlx::core::Stream stream);
+
   int rank() const {
     return rank_;
   }

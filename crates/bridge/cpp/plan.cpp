@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "graph.h"
 #include "host_kernel.h"
 #include "main_thread.h"
 #include "memory.h"
@@ -96,6 +97,10 @@ class PlanKernel : public HostKernel {
     return false;
   }
 
+  std::vector<Shape> output_shapes(const std::vector<array>&) override {
+    return {Shape{0}};
+  }
+
  private:
   size_t residents_before(size_t place) const {
     auto before = [](const Resident& resident, size_t place) { return resident.place < place; };
@@ -116,7 +121,9 @@ class PlanKernel : public HostKernel {
       const auto& given = inputs[from - residents_before(from)];
       auto& result = made[to];
       auto lies_alike = given.shape() == result.shape() && lies_row_by_row(given) && given.data_size() == given.size();
-      if (lies_alike && given.is_donatable()) {
+      // As MLX has it: a small part of a large buffer would keep all of that.
+      auto is_most = given.buffer_size() <= result.nbytes() + 16384;
+      if (lies_alike && is_most && given.is_donatable()) {
         result.copy_shared_buffer(given);
       }
     }
@@ -142,7 +149,8 @@ class PlanKernel : public HostKernel {
 // One of the results of a plan.
 class PlanResult : public Primitive {
  public:
-  PlanResult(mlx::core::Stream stream, size_t place) : Primitive(stream), place_(place) {}
+  PlanResult(mlx::core::Stream stream, size_t place, Shape shape)
+      : Primitive(stream), place_(place), shape_(std::move(shape)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     // First what another thread is refused, which takes nothing then.
@@ -169,8 +177,14 @@ class PlanResult : public Primitive {
     return "PlanResult";
   }
 
+  // Of a plan that a function without shapes captured.
+  std::vector<Shape> output_shapes(const std::vector<array>&) override {
+    return {shape_};
+  }
+
  private:
   size_t place_;
+  Shape shape_;
 };
 
 }  // namespace
@@ -223,6 +237,17 @@ void take_here(std::vector<array>& outputs) {
   }
 }
 
+void take_ready(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  std::vector<array> ready;
+  each_reached(outputs, inputs, [&](const array& node) {
+    if (node.status() == array::Status::unscheduled && is_planned(node) && has_readable_data(node.inputs().front())) {
+      ready.push_back(node);
+    }
+    return true;
+  });
+  take_here(ready);
+}
+
 bool is_planned(const array& value) {
   if (!value.has_primitive()) {
     return false;
@@ -273,7 +298,7 @@ int tacit_plan_apply(
     array all(Shape{0}, mlx::core::bool_, std::move(primitive), std::move(arrays));
     std::vector<array> made;
     for (size_t i = 0; i < prototypes.size(); ++i) {
-      auto taken = std::make_shared<PlanResult>(stream, i);
+      auto taken = std::make_shared<PlanResult>(stream, i, prototypes[i].shape());
       made.emplace_back(prototypes[i].shape(), prototypes[i].dtype(), std::move(taken), std::vector<array>{all});
     }
     pour(made, results);

@@ -9,6 +9,7 @@
 #include "distinct.h"
 #include "group.h"
 #include "pages.h"
+#include "plan.h"
 #include "replay.h"
 #include "shapeless.h"
 
@@ -157,6 +158,7 @@ class Program {
       if (program->shapeless_ && !any_tracer(program->inputs_)) {
         free_addmm(tracers, outputs);
       }
+      take_ready(tracers, outputs);
       copy_captured(outputs);
       program->collective_ |= Group::any() && any_collective(tracers, outputs);
       // There is nothing left for MLX to simplify then, and it would take long: by the product of the inputs and the users.

@@ -6,10 +6,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::{async_eval, eval, grad};
 use mlx_rs::{Array, ops};
 use tacit_bridge::kernel::{Input, Kernel, Output};
-use tacit_bridge::{Aval, BoxError, Differentiable, PlanBuilder, custom_vjp};
+use tacit_bridge::{Aval, BoxError, Differentiable, PlanBuilder, Program, custom_vjp};
 
 use crate::arrays::{numbers, vector};
 use crate::failed_kernels::{Encode, FAILED, assert_poisoned, bad, encode_by, failure};
@@ -126,6 +127,16 @@ fn it_writes_into_an_input_that_nobody_holds_and_into_no_other() {
     let z = updated(&y);
     drop(y);
     assert_eq!((numbers(&z), place(&z)), (vec![3.0, 4.0], given));
+    // A small part of a large buffer would keep all of that.
+    let large = ops::ones::<f32>(&[1 << 20]).expect("ones");
+    large.eval().expect("an eval");
+    let part = large.try_index(..2).expect("a slice");
+    let given = place(&part);
+    drop(large);
+    let z = updated(&part);
+    drop(part);
+    assert_eq!(numbers(&z), [2.0, 2.0]);
+    assert_ne!(place(&z), given);
 }
 
 #[test]
@@ -207,4 +218,35 @@ fn within_a_gradient_and_after_it_what_is_there_is_left_alone() {
     eval([&kept]).expect("an eval");
     eval([&kept, &kept]).expect("an eval");
     assert_eq!(numbers(&kept), [2.0]);
+}
+
+#[test]
+fn what_is_dropped_while_a_kernel_computes_it_is_nobody_elses_memory() {
+    const COUNT: usize = 1237; // bytes that no other test asks for
+    let (held, place) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let x = vector(&[1.0; COUNT]);
+    let kernel = Encode { held: Some(Arc::clone(&held)), place: Arc::clone(&place) };
+    let results = encode_by(kernel, &x);
+    async_eval([&results[0]]).expect("begins");
+    drop(results);
+    let y = vector(&[5.0; COUNT]);
+    held.store(true, Ordering::Release);
+    // Behind the kernel, on the same stream.
+    eval([&x.square().expect("builds")]).expect("an eval");
+    assert_ne!(place.load(Ordering::Acquire), y.as_slice::<f32>().as_ptr().addr());
+    assert_eq!(y.as_slice::<f32>(), [5.0; COUNT]);
+}
+
+#[test]
+fn what_a_compiled_function_captured_of_a_plan_that_has_run_is_there_each_time_and_afterwards() {
+    let [one, two] = twice(&Arc::default(), &vector(&[1.0]));
+    eval([&one]).expect("an eval");
+    let mut program = Program::new(false).expect("memory");
+    let mut sum = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { Ok(vec![args[0].add(&two)?]) };
+    for x in [10.0, 20.0] {
+        let mut outputs = Vec::new();
+        program.call(&[&vector(&[x])], &mut outputs, &mut sum).expect("runs");
+        assert_eq!(numbers(&outputs[0]), [x + 3.0]);
+    }
+    assert_eq!(numbers(&two), [3.0]);
 }

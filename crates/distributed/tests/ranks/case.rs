@@ -62,6 +62,8 @@ pub(crate) struct Ended {
     pub(crate) said: Option<Result<(), String>>,
     /// The code of its exit. None if it was killed, also by the end of the case; under MPI, where `mpirun` has it.
     pub(crate) code: Option<i32>,
+    /// Whether it was killed as it had not ended: `mpirun` hides that.
+    pub(crate) is_killed: bool,
     /// What it wrote to its standard error; under MPI, all of them.
     pub(crate) stderr: String,
     /// From the start of the processes to what it said, and else to its end.

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, ops, transforms};
 use tacit_core::{Error, Result, compile};
 use tacit_distributed::{Group, GroupOptions};
 
@@ -41,6 +41,10 @@ pub(crate) const CASES: &[Case] = &[
         &[1],
         |ranks| is_lost(&ranks[0], "has not been heard of for"),
     ),
+    case("a_stopped_rank_and_what_is_begun_afterwards", begins_when_lost, joins, LIMITS, &[1], |ranks| {
+        is_lost(&ranks[0], "has not been heard of for")?;
+        ensure(!ranks[0].is_killed, "it does not end")
+    }),
     case("a_rank_that_skips", skips, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["has waited for", "rank 0 is in all_sum #1 f32[8], rank 1 in no collective"])
     }),
@@ -113,6 +117,13 @@ fn sums_until(group: &Group, signal: &str) -> Result<()> {
         group.all_sum(&ops::ones::<f32>(&[1000])?)?.eval()?;
     }
     Ok(())
+}
+
+/// The other rank stops, and this one goes on with what needs nobody else: its end waits for that, and not for the engine.
+fn begins_when_lost(group: &Group) -> Result<()> {
+    let lost = sums_until(group, "STOP");
+    transforms::async_eval([&ops::ones::<f32>(&[8])?.square()?])?;
+    lost
 }
 
 /// The second rank does not sum, and lives on until it learns what comes of that.

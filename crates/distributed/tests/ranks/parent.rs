@@ -269,13 +269,14 @@ fn run_apart(group: Ranks, chosen: &Chosen, apart: &Apart) -> Result<(), String>
         None
     };
     let codes: Vec<Option<i32>> = (0..ranks).map(|rank| code(&mut processes, rank)).collect();
+    let killed: Vec<bool> = (0..ranks).map(|rank| engine == Engine::Ring && processes.ended(rank).is_none()).collect();
     processes.kill();
     let whole = processes.since.elapsed();
     let ended: Vec<Ended> = (0..ranks)
         .map(|rank| {
             let (said, after) =
                 said[rank].take().map_or((None, gone[rank].unwrap_or(whole)), |(said, after)| (Some(said), after));
-            Ended { said, code: codes[rank], stderr: processes.stderr(rank), after }
+            Ended { said, code: codes[rank], is_killed: killed[rank], stderr: processes.stderr(rank), after }
         })
         .collect();
     (apart.judge)(&ended).map_err(|reason| format!("{reason}\n{ended:#?}"))

@@ -47,6 +47,34 @@ fn what_was_captured_is_there_at_each_call_and_afterwards() -> Result<()> {
     Ok::<_, Error>(())
 }
 
+/// What is left of a plan that has run for another of its results, also for a function without shapes.
+#[test]
+fn one_result_of_a_plan_may_be_captured_when_another_was_read() -> Result<()> {
+    for (shapeless, read) in [(false, true), (true, true), (true, false)] {
+        let (x, z) = (square(4, 1)?, square(4, 2)?);
+        let mut make = compile_with(CompileOptions::default(), |x: Array| {
+            let y = first(&x)?;
+            Ok::<_, Error>((y.clone(), y.matmul(&x)?.exp()?))
+        });
+        let (y, w) = make.call(&x)?;
+        let (y, w) = (y.dense()?, w.dense()?);
+        if read {
+            w.eval()?;
+        }
+        let held = y.clone();
+        let options = CompileOptions { constants: Constants::Allow, shapeless, ..CompileOptions::default() };
+        let mut take = compile_with(options, move |z: Array| second(&z, &held, true));
+        let expected = second(&z, &first(&x)?, true)?;
+        for call in 0..3 {
+            let apart = take.call(&z)?.dense()?.subtract(&expected)?.abs()?.max(None)?.item_exact::<f32>();
+            assert!(apart < 1e-5, "{shapeless} {read} call {call}: {apart}");
+        }
+        let apart = y.subtract(first(&x)?)?.abs()?.max(None)?.item_exact::<f32>();
+        assert!(apart < 1e-5, "{shapeless} {read}: {apart}");
+    }
+    Ok(())
+}
+
 /// Rows of a megabyte, as the logits of a large vocabulary are, with a few that are likely and many that hardly are.
 #[test]
 fn the_logarithm_of_a_long_sum_of_exponentials_counts_its_small_terms() -> Result<()> {
