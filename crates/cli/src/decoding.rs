@@ -249,11 +249,12 @@ impl<'o> Decoding<'o> {
         text::tokens(&self.tokenizer, "the prompt", text, special)
     }
 
-    /// What the model says after these tokens, which follow those in the caches. `out` is given the text as it comes.
+    /// What the model says after these tokens, which follow those in the caches. `out` is given the text as it comes, and says
+    /// whether anybody reads on.
     pub(crate) fn answer(
         &mut self,
         tokens: &[u32],
-        out: impl FnMut(&str) -> io::Result<()>,
+        out: impl FnMut(&str) -> Result<bool, Failure>,
     ) -> Result<Answer, Failure> {
         let answering = Answering::begin();
         let Self { options, tokenizer, asked, step, caches, draft, .. } = self;

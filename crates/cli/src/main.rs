@@ -138,7 +138,6 @@ fn main() -> ExitCode {
     let _allow = Policy::Allow.scope();
     match run(arguments) {
         Ok(code) => code,
-        Err(failure) if failure.is_closed() => ExitCode::SUCCESS,
         Err(failure) => {
             drop(writeln!(io::stderr(), "error: {failure}"));
             ExitCode::FAILURE

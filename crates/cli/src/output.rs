@@ -38,22 +38,20 @@ impl Output {
         self.bytes(format!("{text}\n").as_bytes())
     }
 
-    /// Prints a piece of a text for people as it comes: nothing of it as JSON.
+    /// Prints a piece of a text for people as it comes, nothing of it as JSON, and says whether anybody reads on.
     ///
     /// A terminal is shown what pieces would do to it; files and other programs are given them as they are.
-    pub(crate) fn piece(&mut self, text: &str) -> io::Result<()> {
+    pub(crate) fn piece(&mut self, text: &str) -> Result<bool, Failure> {
         if self.json {
-            return Ok(());
+            return Ok(true);
         }
-        let written = if io::stdout().is_terminal() {
+        if io::stdout().is_terminal() {
             let parts: Vec<_> = text.split('\t').map(printable::text).collect();
-            self.out.write_all(parts.join("\t").as_bytes())
+            self.bytes(parts.join("\t").as_bytes())?;
         } else {
-            self.out.write_all(text.as_bytes())
-        };
-        let written = written.and_then(|()| self.out.flush());
-        self.closed |= written.as_ref().is_err_and(is_closed);
-        written
+            self.bytes(text.as_bytes())?;
+        }
+        Ok(!self.closed)
     }
 
     /// Prints a result of several as JSON, in one line: nothing for people, who have read its pieces.
@@ -65,8 +63,8 @@ impl Output {
         self.bytes(format!("{}\n", printable::json(&text)).as_bytes())
     }
 
-    /// Prints bytes as they are. A reader that has closed the other end has read enough: what the command found is not changed
-    /// by that.
+    /// Prints bytes as they are. A reader that has closed the other end has read enough: what the command makes or finds is not
+    /// changed by that.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
             Err(error) if is_closed(&error) => {
@@ -100,13 +98,6 @@ pub(crate) enum Failure {
     Tacit(Error),
     /// Its output cannot be written.
     Write(io::Error),
-}
-
-impl Failure {
-    /// Whether it is only that whoever reads the output has read enough.
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(self, Self::Write(error) if is_closed(error))
-    }
 }
 
 impl Display for Failure {

@@ -188,6 +188,37 @@ fn the_input_is_never_replaced() {
     assert!(ok(&["inspect", &mlx]).contains("Affine(f32[8,64])"));
 }
 
+/// A name that is no text is protected as others are. A Mac has no such names.
+#[test]
+#[cfg(target_os = "linux")]
+fn names_that_are_no_text_are_not_overwritten_either() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = Folder::new("bytes");
+    let dense = folder.checkpoint("dense.safetensors");
+    let name = OsStr::from_bytes(b"m\xff.safetensors");
+    let own = folder.0.join(name);
+    fs::copy(&dense, &own).expect("copies");
+    let before = fs::read(&own).expect("reads");
+    for place in [Path::new(name), own.as_path()] {
+        for force in [&[] as &[&str], &["--force"]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+            command.current_dir(&folder.0).arg("quantize").arg(place).args(["--format", "nf4:64", "-o"]).arg(place);
+            let output = command.args(force).output().expect("starts");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("is what is read, and would be overwritten"), "{said}");
+            assert!(fs::read(&own).expect("reads") == before, "the input was replaced");
+        }
+    }
+    // What is not there is written.
+    let new = folder.0.join(OsStr::from_bytes(b"new\xff.safetensors"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    let output = command.args(["quantize", &dense, "--format", "nf4:64", "-o"]).arg(&new).output().expect("starts");
+    assert!(output.status.success() && new.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn only_files_are_replaced_and_only_where_they_can_be() {
     let folder = Folder::new("places");

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype};
@@ -67,7 +67,7 @@ impl Folder {
         Self(path)
     }
 
-    fn run(&self, options: &[&str]) -> Output {
+    fn command(&self, options: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
         command
             .current_dir(&self.0)
@@ -76,7 +76,11 @@ impl Folder {
             .arg("--tokens")
             .arg(self.0.join("tokens"))
             .args(options);
-        command.output().expect("starts")
+        command
+    }
+
+    fn run(&self, options: &[&str]) -> Output {
+        self.command(options).output().expect("starts")
     }
 
     fn check(&self, options: &[&str], code: i32, expected: Expect) {
@@ -301,6 +305,16 @@ fn the_table_is_drawn_with_its_errors() {
     let output = folder.run(&["--window", "4", "--svg", "/dev/stdout"]);
     let (svg, table) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && table.contains("5.6569"), "{svg}{table}");
+}
+
+#[test]
+fn a_reader_that_goes_ends_no_measurement() {
+    let folder = Folder::new("reader", "0 0 1 2 3 1 0 2");
+    let mut command = folder.command(&["--window", "4", "--formats", "none", "--formats", "int8", "--svg", "own.svg"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+    assert!(fs::read_to_string(folder.0.join("own.svg")).expect("was drawn").starts_with("<svg "));
 }
 
 /// Nothing that is read is overwritten, and what else is there only by force.

@@ -442,6 +442,18 @@ fn a_run_replaces_what_is_there_only_where_it_may() {
     }
 }
 
+/// As behind `| head -1`, or behind `| less` that was left.
+#[test]
+fn a_reader_that_goes_ends_no_training() {
+    let folder = Folder::new("reader");
+    let mut command = folder.command(&["--lora", "2", "--steps", "3", "--report-every", "1"], "adapter");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+    assert!(folder.at("adapter/adapter_model.safetensors").is_file());
+    assert!(!folder.at(".adapter.training").exists());
+}
+
 #[test]
 fn a_last_step_that_diverges_is_no_success() {
     let folder = Folder::new("diverges");

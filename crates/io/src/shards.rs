@@ -87,15 +87,15 @@ impl Family<'_> {
 #[must_use]
 pub fn replaced(path: impl AsRef<Path>) -> Vec<PathBuf> {
     let path = path.as_ref();
-    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let mut names = vec![name.to_owned()];
-    if let Some(stem) = name.strip_suffix(TENSORS) {
+    let mut files = vec![path.to_owned()];
+    // What is no text has no index.
+    if let Some(stem) = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(TENSORS)) {
         let family = Family { folder: folder_of(path), stem };
-        names.push(family.index());
-        names.extend(family.old().shards);
+        let names = std::iter::once(family.index()).chain(family.old().shards);
+        files.extend(names.map(|name| path.with_file_name(name)));
     }
-    let there = names.into_iter().map(|name| path.with_file_name(name));
-    there.filter(|file| fs::symlink_metadata(file).is_ok()).collect()
+    files.retain(|file| fs::symlink_metadata(file).is_ok());
+    files
 }
 
 /// The name of the files of a save: the first takes Hugging Face's names, a later one a number.

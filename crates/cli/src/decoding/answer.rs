@@ -11,7 +11,7 @@ use tacit_nn::generate::{Finish, GenerateStats, Piece, Texts};
 
 use super::text::Stream;
 use crate::interruption::Answering;
-use crate::output::{Failure, is_closed};
+use crate::output::Failure;
 use crate::resident;
 
 /// A text with its tokens, and what it took.
@@ -61,33 +61,24 @@ pub(super) enum Ended {
 }
 
 impl Answer {
-    /// Reads a generation to its end, to Ctrl-C, or until `out`, which is given the text as it comes, is closed.
+    /// Reads a generation to its end, to Ctrl-C, or until `out`, which is given the text as it comes, says that nobody reads on.
     pub(super) fn read(
         mut texts: Texts<'_, Stream<'_>>,
         answering: &Answering,
         weight_bytes: usize,
-        mut out: impl FnMut(&str) -> io::Result<()>,
+        mut out: impl FnMut(&str) -> Result<bool, Failure>,
     ) -> Result<Self, Failure> {
-        let mut closed = false;
-        let mut out = |piece: &str| match out(piece) {
-            Err(error) if is_closed(&error) => {
-                closed = true;
-                Ok(false)
-            }
-            written => written.map(|()| true),
-        };
         let mut reading = Reading::default();
         while !answering.is_interrupted()
             && let Some(piece) = texts.next().transpose()?
         {
-            let is_open = out(&piece.text)?;
+            let is_read = out(&piece.text)?;
             reading.push(&piece);
-            if !is_open {
+            if !is_read {
                 break;
             }
         }
-        out("\n")?;
-        let left = if closed { Ended::Closed } else { Ended::left(answering) };
+        let left = if out("\n")? { Ended::left(answering) } else { Ended::Closed };
         let stats = texts.stats();
         Ok(reading.answer(stats.prompt_tokens, left, Took::of(&stats, weight_bytes)?))
     }
