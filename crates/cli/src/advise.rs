@@ -50,7 +50,8 @@ pub(crate) struct Options {
 pub(crate) struct Advised {
     #[serde(flatten)]
     advice: Advice,
-    rules: Option<PathBuf>,
+    /// JSON is text, and a path may be none.
+    rules: Option<String>,
 }
 
 pub(crate) fn advise(options: &Options) -> Result<Advised> {
@@ -74,7 +75,7 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
             serde_json::to_string_pretty(&advice.rules()?).map_err(|error| Error::file("write", path)(error.into()))?;
         replace(path, (text + "\n").as_bytes())?;
     }
-    Ok(Advised { advice, rules: options.output.clone() })
+    Ok(Advised { advice, rules: options.output.as_ref().map(|path| path.display().to_string()) })
 }
 
 /// The format with the fit, if it has none of its own and scales to choose.
@@ -95,7 +96,7 @@ impl fmt::Display for Advised {
         }
         write!(f, "{table}\n{}", self.advice)?;
         if let Some(path) = &self.rules {
-            write!(f, "\nrules in {}", path.display())?;
+            write!(f, "\nrules in {path}")?;
         }
         Ok(())
     }

@@ -167,7 +167,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Generate(options) => return generate::generate(&options, &mut output),
         Command::Chat(options) => return chat::chat(&options, &mut output),
         Command::Perplexity(options) => perplexity::perplexity(&options, output.beside(&options.svg)),
-        Command::Train(options) => train::train(&options, &mut output),
+        Command::Train(options) => train::train(&options, output.beside(options.record.iter().chain(&options.svg))),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
         Command::New(options) => output.show(&new::new(&options)?),

@@ -25,7 +25,8 @@ pub(crate) struct Options {
 /// What was made.
 #[derive(Serialize)]
 pub(crate) struct Made {
-    folder: PathBuf,
+    /// JSON is text, and a path may be none.
+    folder: String,
     files: [&'static str; 4],
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn new(options: &Options) -> Result<Made> {
         None => Source::Clone(clone(options.path.as_deref())?),
     };
     make(&options.folder, name, &source)?;
-    Ok(Made { folder: options.folder.clone(), files: FILES.map(|(file, _)| file) })
+    Ok(Made { folder: options.folder.display().to_string(), files: FILES.map(|(file, _)| file) })
 }
 
 /// Where a project takes Tacit's crates from.
@@ -190,8 +191,10 @@ fn make(folder: &Path, name: &str, source: &Source) -> Result<()> {
         }
         texts.push((file, text));
     }
-    let beside = Beside(folder.with_file_name(format!(".{name}-{}", process::id())));
-    fs::create_dir(&beside.0).map_err(Error::file("create", folder))?;
+    let beside = folder.with_file_name(format!(".{name}-{}", process::id()));
+    fs::create_dir(&beside).map_err(Error::file("create", folder))?;
+    // A folder that was there is somebody else's: in containers many programs have one number.
+    let beside = Beside(beside);
     for (file, text) in texts {
         let file = beside.0.join(file);
         if let Some(parent) = file.parent() {
@@ -214,7 +217,7 @@ impl Drop for Beside {
 
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let folder = self.folder.display();
+        let folder = &self.folder;
         for file in self.files {
             writeln!(f, "{folder}/{file}")?;
         }
@@ -329,6 +332,16 @@ mod tests {
         folder.make("hello", None, Some("https://example.org/tacit")).expect("makes");
         let manifest = fs::read_to_string(folder.0.join("hello/Cargo.toml")).expect("reads");
         expect_file!["../../../book/src/output/installing/manifest.toml"].assert_eq(&manifest);
+    }
+
+    #[test]
+    fn what_is_somebody_elses_stays() {
+        let folder = Folder::new("elses");
+        let theirs = folder.0.join(format!(".hello-{}", process::id()));
+        fs::create_dir(&theirs).expect("makes");
+        fs::write(theirs.join("mine"), "mine").expect("writes");
+        assert!(folder.make("hello", None, Some("https://example.org/tacit")).is_err());
+        assert!(theirs.join("mine").is_file());
     }
 
     #[test]

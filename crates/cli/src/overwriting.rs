@@ -68,7 +68,10 @@ pub(crate) fn spare<O: AsRef<Path>, I: AsRef<Path>>(outputs: &[O], inputs: impl 
 pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
     match (identity(a), identity(b)) {
         (Some(a), Some(b)) => a == b,
-        (None, None) => a.file_name() == b.file_name() && identity(folder_of(a)) == identity(folder_of(b)),
+        (None, None) => {
+            let folders = identity(folder_of(a)).zip(identity(folder_of(b)));
+            a.file_name() == b.file_name() && folders.is_some_and(|(a, b)| a == b)
+        }
         _ => false,
     }
 }

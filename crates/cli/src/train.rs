@@ -3,11 +3,12 @@
 mod data;
 mod options;
 mod output;
+mod own;
 mod run;
 mod saved;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use tacit_bridge::process::give_back_memory;
@@ -39,7 +40,8 @@ pub(crate) struct Trained {
     /// The most bytes that were resident, and the most that MLX had allocated in the steps.
     peak_bytes: usize,
     allocator_peak_bytes: usize,
-    output: PathBuf,
+    /// JSON is text, and a path may be none.
+    output: String,
 }
 
 /// Trains, and prints a line for some of the steps as they are made.
@@ -60,8 +62,10 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     let ended = run.run(&mut model, &mut saved, output)?;
     drop(deny);
     let numbers = model.leaves(&plan.trained).iter().map(|(_, leaf)| leaf.size()).sum();
-    let lost = written.write(options, &mut model)?;
+    // A drawing that cannot be made leaves the run as it is, to be gone on with.
     saved.draw()?;
+    saved.begin(written.files())?;
+    let lost = written.write(options, &mut model)?;
     saved.finish()?;
     output.show(&Trained {
         steps: plan.steps,
@@ -74,7 +78,7 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
         lost,
         peak_bytes: resident::peak(model.nbytes(), ended.allocator_peak_bytes),
         allocator_peak_bytes: ended.allocator_peak_bytes,
-        output: options.output.clone(),
+        output: options.output.display().to_string(),
     })
 }
 
@@ -101,7 +105,7 @@ fn in_file(file: &Path, error: &Error) -> Error {
 impl fmt::Display for Trained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { steps, rows, numbers, output, .. } = self;
-        write!(f, "{steps} steps on {rows} rows trained {numbers} numbers, which are in {}", output.display())?;
+        write!(f, "{steps} steps on {rows} rows trained {numbers} numbers, which are in {output}")?;
         if self.resumed > 0 {
             write!(f, "\n{} of the steps were made before", self.resumed)?;
         }

@@ -349,6 +349,29 @@ fn a_closed_pipe_hides_no_finding() {
     }
 }
 
+/// JSON is text: what a path has besides is replaced in it. A Mac has no such paths.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_path_that_is_no_text_is_told_as_json() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = Folder::new("bytes");
+    let dense = folder.checkpoint();
+    fs::create_dir(folder.0.join(OsStr::from_bytes(b"x\xff"))).expect("makes");
+    let (project, rules) = (OsStr::from_bytes(b"x\xff/hello"), OsStr::from_bytes(b"x\xff/rules.json"));
+    let told = |arguments: &[&str], place: &OsStr| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        let output = command.current_dir(&folder.0).arg("--json").args(arguments).arg(place).output().expect("starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("json")
+    };
+    let json = told(&["new", "--git", "https://example.org/tacit"], project);
+    assert_eq!(json["folder"].as_str(), Some("x\u{fffd}/hello"));
+    let json = told(&["advise", &dense, "--bits", "8", "-o"], rules);
+    assert_eq!(json["rules"].as_str(), Some("x\u{fffd}/rules.json"));
+}
+
 /// Names as a stranger's file may have them: each would do something to a terminal, a reader, a line or to XML.
 const NAMES: [&str; 7] = [
     "a\u{1b}]0;title\u{7}\u{1b}[2J.weight",

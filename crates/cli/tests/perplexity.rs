@@ -310,7 +310,8 @@ fn the_table_is_drawn_with_its_errors() {
 #[test]
 fn a_reader_that_goes_ends_no_measurement() {
     let folder = Folder::new("reader", "0 0 1 2 3 1 0 2");
-    let mut command = folder.command(&["--window", "4", "--formats", "none", "--formats", "int8", "--svg", "own.svg"]);
+    let mut command =
+        folder.command(&["--window", "4", "--formats", "none", "--formats", "affine:8:64", "--svg", "own.svg"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("ends").code(), Some(0));

@@ -328,6 +328,22 @@ fn rows_that_cannot_be_counted_are_refused() {
     );
 }
 
+#[test]
+fn rows_that_are_too_long_are_refused() {
+    let folder = Folder::new("length");
+    for length in ["9999999999999", "18446744073709551615"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.current_dir(&folder.0).arg("train").arg(model()).args(["--lora", "2", "--length", length]);
+        let run = command.args(["--data", "data.jsonl", "-o", "adapter"]).output().expect("starts");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{said}");
+        let expected = format!(
+            "error: rows of {length} tokens are longer than any model reads\nhelp: give a shorter `--length`\n"
+        );
+        assert_eq!(said, expected);
+    }
+}
+
 /// Not even with `--force`: what a command reads is never replaced, and a file that is no record is none.
 #[test]
 fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
@@ -344,10 +360,12 @@ fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
         assert!(said.contains("own.txt is there already"), "{said}");
         assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
+        assert!(!folder.at(".adapter.training").exists(), "a run that was refused leaves nothing");
     }
     let run = folder.run(&[&begun[..], &["--record", "own.txt", "--force"]].concat(), "adapter");
     assert!(String::from_utf8_lossy(&run.stderr).contains("is not an entry of a record"));
     assert_eq!(fs::read_to_string(folder.at("own.txt")).expect("reads"), "what somebody wrote\n");
+    assert!(!folder.at(".adapter.training").exists(), "a run that was refused leaves nothing");
     for svg in ["one.jsonl", "./one.jsonl"] {
         let run = folder.run(&[&begun[..], &["--record", "one.jsonl", "--svg", svg]].concat(), "adapter");
         assert!(String::from_utf8_lossy(&run.stderr).contains("the record and the drawing are one file"));
@@ -452,6 +470,156 @@ fn a_reader_that_goes_ends_no_training() {
     assert_eq!(child.wait().expect("ends").code(), Some(0));
     assert!(folder.at("adapter/adapter_model.safetensors").is_file());
     assert!(!folder.at(".adapter.training").exists());
+}
+
+/// What was trained is not given away for a drawing of it, and the rules of the weights are read.
+#[test]
+fn a_drawing_does_not_replace_what_was_trained() {
+    let folder = Folder::new("one");
+    let refused = |options: &[&str], output: &str, reason: &str| {
+        let run = folder.run(&[options, &["--steps", "1", "--force"]].concat(), output);
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{options:?}: {said}");
+        assert!(said.contains(reason), "{options:?}: {said}");
+    };
+    fs::create_dir(folder.at("adapter")).expect("makes");
+    for option in ["--svg", "--record"] {
+        let trained = "is what is trained, and would be overwritten";
+        refused(&["--lora", "2", "--merge", "none", option, "m.gguf"], "m.gguf", trained);
+        refused(&["--lora", "2", option, "adapter/adapter_config.json"], "adapter", trained);
+        refused(&["--lora", "2", option, "new"], "./new", trained);
+    }
+    assert!(!folder.at("m.gguf").exists() && !folder.at("new").exists());
+    let rules = r#"{"*_proj.weight": "int8"}"#;
+    fs::write(folder.at("rules.json"), rules).expect("writes");
+    for option in ["--svg", "--record"] {
+        let read = "rules.json is what is read, and would be overwritten";
+        refused(&["--lora", "2", "--weights", "rules.json", option, "rules.json"], "other", read);
+    }
+    assert_eq!(fs::read_to_string(folder.at("rules.json")).expect("reads"), rules);
+}
+
+/// Starts a training, and kills it when `reached`.
+fn killed(folder: &Folder, options: &[&str], output: &str, reached: impl Fn() -> bool) {
+    let mut child = folder.command(options, output).stdout(Stdio::null()).spawn().expect("starts");
+    while !reached() {
+        assert!(child.try_wait().expect("waits").is_none(), "it ended before it was killed");
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().expect("is ours");
+    child.wait().expect("ends");
+}
+
+/// The record is there already, and is the run's own.
+#[test]
+fn a_run_that_is_killed_before_its_first_save_begins_again() {
+    let folder = Folder::new("early");
+    // Of the number of steps nothing is saved yet.
+    let steps =
+        |steps: &'static str| ["--lora", "2", "--steps", steps, "--save-every", "4000", "--record", "own.jsonl"];
+    killed(&folder, &steps("4000"), "adapter", || !fs::read(folder.at("own.jsonl")).unwrap_or_default().is_empty());
+    assert_eq!(saved(&folder.at(".adapter.training")), 0);
+    let json = folder.json(&steps("2"), "adapter");
+    assert_eq!((json["steps"].as_u64(), json["resumed"].as_u64()), (Some(2), Some(0)));
+    let record = fs::read_to_string(folder.at("own.jsonl")).expect("a record");
+    assert_eq!(record.lines().filter(|line| line.contains("\"loss\"")).count(), 2, "{record}");
+}
+
+#[test]
+fn a_run_that_goes_on_spares_records_of_others() {
+    let folder = Folder::new("gone-on");
+    folder.json(&["--lora", "2", "--steps", "9", "--record", "old.jsonl"], "first");
+    let record = fs::read(folder.at("old.jsonl")).expect("a record");
+    let begun = ["--lora", "2", "--steps", "4000", "--save-every", "1", "--record", "own.jsonl"];
+    killed(&folder, &begun, "second", || saved(&folder.at(".second.training")) > 0);
+    fs::write(folder.at("own.svg"), "what somebody drew").expect("writes");
+    for (option, file) in [("--record", "old.jsonl"), ("--svg", "own.svg")] {
+        let run = folder.run(&[&begun[..6], &[option, file]].concat(), "second");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{said}");
+        assert!(said.starts_with(&format!("error: {file} is there already\nhelp: ")), "{said}");
+    }
+    assert_eq!(fs::read(folder.at("old.jsonl")).expect("a record"), record);
+    assert_eq!(fs::read_to_string(folder.at("own.svg")).expect("reads"), "what somebody drew");
+    assert!(saved(&folder.at(".second.training")) > 0, "the run can go on");
+}
+
+/// A device or a pipe is not read back.
+#[test]
+fn a_record_that_is_not_kept_is_not_drawn() {
+    Folder::new("device").refused(
+        &["--lora", "2", "--steps", "1", "--record", "/dev/null", "--svg", "own.svg"],
+        "adapter",
+        expect![[r#"
+            error: a drawing is made of the record, which is a device or a pipe
+            help: record to a file, or leave `--svg` out
+        "#]],
+    );
+}
+
+/// The drawing comes before the output; and where a run is ended between its output and its end, it goes on as well.
+#[test]
+fn a_run_that_fails_at_its_end_goes_on() {
+    let folder = Folder::new("end");
+    let options = ["--lora", "2", "--steps", "100", "--save-every", "1", "--svg", "own.svg"];
+    let mut command = folder.command(&options, "adapter");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    let kept = folder.at(".adapter.training");
+    while saved(&kept) == 0 {
+        assert!(child.try_wait().expect("waits").is_none());
+        sleep(Duration::from_millis(2));
+    }
+    fs::create_dir(folder.at("own.svg")).expect("makes");
+    assert_eq!(child.wait().expect("ends").code(), Some(1));
+    assert!(saved(&kept) == 100 && !folder.at("adapter").exists());
+    fs::remove_dir(folder.at("own.svg")).expect("removes");
+    let copy = folder.at("copy");
+    fs::create_dir(&copy).expect("makes");
+    for (name, content) in files(&kept) {
+        fs::write(copy.join(name), content).expect("writes");
+    }
+    assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(100));
+    assert!(folder.at("own.svg").is_file() && !kept.exists());
+    let written = files(&folder.at("adapter"));
+    // As a program leaves it that is killed once the output is written: the folder says that the output is the run's.
+    fs::rename(&copy, &kept).expect("renames");
+    let own = ["own.svg", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"];
+    let here = fs::canonicalize(&folder.0).expect("is there");
+    let own: Vec<String> = own.iter().map(|name| format!("{}\0", here.join(name).display())).collect();
+    fs::write(kept.join("own"), own.concat()).expect("writes");
+    assert_eq!(folder.json(&options, "adapter")["resumed"].as_u64(), Some(100));
+    assert!(files(&folder.at("adapter")) == written && !kept.exists());
+    // Nothing of a run that came to its end is replaced by itself.
+    let run = folder.run(&options, "adapter");
+    assert!(String::from_utf8_lossy(&run.stderr).contains("adapter_model.safetensors is there already"));
+}
+
+#[test]
+fn a_record_on_the_standard_output_is_alone_there() {
+    let folder = Folder::new("stdout");
+    let options = ["--lora", "2", "--steps", "1", "--force", "--record", "/dev/stdout"];
+    for json in [&[] as &[&str], &["--json"]] {
+        let run = folder.run(&[&options[..], json].concat(), "adapter");
+        let text = String::from_utf8(run.stdout).expect("text");
+        assert!(text.lines().count() > 3 && text.lines().all(|line| line.starts_with("{\"step\":")), "{text}");
+    }
+}
+
+/// JSON is text: what a path has besides is replaced in it. A Mac has no such paths.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_output_whose_name_is_no_text_is_told_as_json() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = Folder::new("bytes");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    command.current_dir(&folder.0).arg("train").arg(model()).args(["--lora", "2", "--steps", "1", "--length", "32"]);
+    command.args(["--json", "--data", "data.jsonl", "-o"]).arg(OsStr::from_bytes(b"x\xff"));
+    let run = command.output().expect("starts");
+    assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&run.stdout).expect("json");
+    assert_eq!(json["output"].as_str(), Some("x\u{fffd}"));
 }
 
 #[test]

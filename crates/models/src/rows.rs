@@ -61,7 +61,7 @@ impl Rows {
     ///
     /// # Errors
     ///
-    /// A row has fewer than two tokens, or no token is learned.
+    /// A row has fewer than two tokens or more than an array can have, or no token is learned.
     pub fn packed(samples: &[Sample], length: usize, seed: u64) -> Result<Self> {
         let mut rows = Self::none(length)?;
         // Rows with this many places left.
@@ -156,6 +156,9 @@ impl Rows {
         if length < 2 {
             let message = format!("no token follows another one in rows of {length}");
             return Err(Error::invalid(message, "give rows of at least two tokens"));
+        }
+        if i32::try_from(length).is_err() {
+            return Err(Error::invalid(format!("no array has rows of {length}"), "give shorter rows"));
         }
         Ok(Self { length, tokens: Vec::new(), learned: Vec::new(), cut: 0 })
     }
@@ -293,5 +296,7 @@ mod tests {
         }
         let error = Rows::apart(&[sample(1..9, 1)], 1).expect_err("no pairs");
         assert!(error.to_string().starts_with("no token follows another one in rows of 1"), "{error}");
+        let error = Rows::apart(&[sample(1..9, 1)], usize::MAX).expect_err("no memory has them");
+        assert!(error.to_string().starts_with("no array has rows of 18446744073709551615"), "{error}");
     }
 }

@@ -10,6 +10,7 @@ use tacit_models::{Decoder, Formats, Rows};
 use tacit_nn::training::Schedule;
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter};
 
+use crate::decoding::source::Source;
 use crate::overwriting::Overwriting;
 
 #[derive(Args)]
@@ -76,10 +77,10 @@ pub(crate) struct Options {
     pub(super) save_every: NonZero<u64>,
     /// Record losses, rates, norms and memory in this file, as lines of JSON
     #[arg(long, value_name = "FILE")]
-    pub(super) record: Option<PathBuf>,
+    pub(crate) record: Option<PathBuf>,
     /// Draw the losses
     #[arg(long, value_name = "FILE")]
-    pub(super) svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(super) overwriting: Overwriting,
 }
@@ -168,6 +169,12 @@ impl Merged {
     }
 }
 
+/// No row has more tokens: its places are made before the model is asked for any.
+const LONGEST: usize = 1 << 24;
+
+/// Files beside the tensors that say what tokens a text has.
+const OF_TEXT: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+
 /// What a run does, step by step.
 pub(super) struct Plan {
     pub(super) steps: u64,
@@ -186,6 +193,20 @@ impl Options {
     /// What the weights become when they are read.
     pub(super) fn weights(&self) -> Result<Option<Formats>> {
         self.weights.as_deref().map(Formats::read).transpose()
+    }
+
+    /// What is read: the format of the weights may be a file of rules.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        let files = [&self.model, &self.data].into_iter().chain(&self.evaluate).cloned();
+        let rules = self.weights.iter().map(PathBuf::from);
+        // Whoever reads the model says what is wrong with it.
+        files.chain(rules).chain(self.of_text().unwrap_or_default()).collect()
+    }
+
+    /// The files beside the tensors that say what tokens a text has.
+    pub(super) fn of_text(&self) -> Result<Vec<PathBuf>> {
+        let source = Source::of(&self.model)?;
+        Ok(OF_TEXT.iter().filter_map(|name| source.beside(name)).collect())
     }
 
     /// What adapters are merged into, if they are.
@@ -222,6 +243,10 @@ impl Options {
         if self.length < 2 {
             let message = format!("no token follows another one in rows of {}", self.length);
             return Err(Error::invalid(message, "give rows of at least two tokens"));
+        }
+        if self.length > LONGEST {
+            let message = format!("rows of {} tokens are longer than any model reads", self.length);
+            return Err(Error::invalid(message, "give a shorter `--length`"));
         }
         self.merged()?;
         self.qat.as_deref().map(str::parse::<AnyFormat>).transpose()?;

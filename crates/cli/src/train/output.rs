@@ -1,5 +1,7 @@
 //! What a run writes in the end.
 
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
@@ -10,9 +12,19 @@ use tacit_models::Decoder;
 use tacit_nn::Model;
 
 use super::options::{Library, Merged, Options};
+use super::own::Own;
+use crate::overwriting::{is_one_file, spare};
 
 /// What is written, of which is checked before any work that it can be.
-pub(super) enum Written {
+pub(super) struct Written {
+    what: What,
+    /// The files of the output, and those that go where they come.
+    files: Vec<PathBuf>,
+    /// The folder of the run, beside the output.
+    folder: PathBuf,
+}
+
+enum What {
     Adapter(Library),
     /// With what stands beside the tensors.
     Model {
@@ -26,51 +38,72 @@ impl Written {
         options.check()?;
         let output = &options.output;
         let is_file = output.extension().is_some_and(|ending| ending == "gguf");
-        let written = if options.is_aware() || options.merged()?.is_some() {
-            Self::Model { beside: Box::new(ModelFolder::of(&options.model)?), is_file }
+        let what = if options.is_aware() || options.merged()?.is_some() {
+            What::Model { beside: Box::new(ModelFolder::of(&options.model)?), is_file }
         } else {
-            Self::Adapter(options.library)
+            What::Adapter(options.library)
         };
-        let inputs = [&options.model, &options.data].into_iter().chain(&options.evaluate);
-        let files = match &written {
-            Self::Model { is_file: true, .. } => vec![output.clone()],
+        let files = match &what {
+            What::Model { is_file: true, .. } => vec![output.clone()],
             _ if output.exists() && !output.is_dir() => {
                 let message = format!("{} is no folder", output.display());
                 return Err(Error::invalid(message, "name a folder, which is made if it is not there"));
             }
-            Self::Model { beside, .. } => {
+            What::Model { beside, .. } => {
                 beside.names().chain(beside.stale(output)).map(|name| output.join(name)).collect()
             }
-            Self::Adapter(Library::Peft) => {
+            What::Adapter(Library::Peft) => {
                 ["adapter_model.safetensors", "adapter_config.json"].map(|name| output.join(name)).to_vec()
             }
-            Self::Adapter(Library::MlxLm) => {
+            What::Adapter(Library::MlxLm) => {
                 ["adapters.safetensors", "adapter_config.json"].map(|name| output.join(name)).to_vec()
             }
         };
-        // What a folder that is not there holds is not looked for.
-        let files =
-            files.into_iter().filter(|file| file.exists() || matches!(&written, Self::Model { is_file: true, .. }));
-        options.overwriting.check(files, inputs)?;
+        let folder = beside(output, what.is_file())?;
+        let written = Self { what, files, folder };
+        written.check(options, &Own::of(&written.folder))?;
         Ok(written)
     }
 
-    /// The folder of the run, beside the output.
-    pub(super) fn beside(&self, output: &Path) -> Result<PathBuf> {
-        let none =
-            || Error::invalid(format!("{} has no name", output.display()), "name a folder that is made, or a file");
-        let name = output.file_name().ok_or_else(none)?;
-        if matches!(self, Self::Model { is_file: true, .. }) && Place::of(output)? == Place::Stream {
-            return Err(Error::invalid("a run leaves its steps beside the output", "write to a file"));
+    /// Checks that nothing that is written is read, or is two things at once, and that what is there already may go: it is the
+    /// run's own, or `--force` was given.
+    pub(super) fn check(&self, options: &Options, own: &Own) -> Result<()> {
+        let output = &options.output;
+        let told: Vec<&PathBuf> = options.record.iter().chain(&options.svg).collect();
+        // What a folder that is not there holds is not looked for.
+        let files = self.files.iter().filter(|_| self.what.is_file() || output.is_dir());
+        let all: Vec<&PathBuf> = files.chain(told.iter().copied()).collect();
+        spare(&all, options.inputs())?;
+        let is_trained = |file: &PathBuf| self.files.iter().chain([output]).any(|trained| is_one_file(file, trained));
+        if let Some(file) = told.iter().find(|file| is_trained(file)) {
+            let message = format!("{} is what is trained, and would be overwritten", file.display());
+            return Err(Error::invalid(message, "give each a place of its own"));
         }
-        Ok(output.with_file_name(format!(".{}.training", name.to_string_lossy())))
+        if options.record.as_ref().zip(options.svg.as_ref()).is_some_and(|(record, svg)| is_one_file(record, svg)) {
+            return Err(Error::invalid("the record and the drawing are one file", "give each a place of its own"));
+        }
+        let is_stream = |file: &PathBuf| fs::metadata(file).is_ok_and(|there| !there.is_file());
+        if options.svg.is_some() && options.record.as_ref().is_some_and(is_stream) {
+            let message = "a drawing is made of the record, which is a device or a pipe";
+            return Err(Error::invalid(message, "record to a file, or leave `--svg` out"));
+        }
+        let others = all.into_iter().filter(|file| !own.has(file));
+        others.map(PathBuf::as_path).try_for_each(|file| options.overwriting.check_free(file))
+    }
+
+    pub(super) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Writes what was trained: says the greatest part of a change that a merge has lost, if there was one.
     pub(super) fn write(&self, options: &Options, model: &mut Model<Decoder>) -> Result<Option<f64>> {
         let output = &options.output;
-        let (beside, is_file) = match self {
-            Self::Adapter(library) => {
+        let (beside, is_file) = match &self.what {
+            What::Adapter(library) => {
                 let config = Json::Object(Vec::new());
                 let written = match library {
                     Library::Peft => peft::write(output, &model.adapters()?, &config),
@@ -79,7 +112,7 @@ impl Written {
                 };
                 return written.map(|()| None);
             }
-            Self::Model { beside, is_file } => (beside, *is_file),
+            What::Model { beside, is_file } => (beside, *is_file),
         };
         let lost = match options.merged()? {
             None => {
@@ -102,4 +135,23 @@ impl Written {
         }
         Ok(lost)
     }
+}
+
+impl What {
+    /// Whether it is one file, and no folder.
+    fn is_file(&self) -> bool {
+        matches!(self, Self::Model { is_file: true, .. })
+    }
+}
+
+/// The folder of a run, beside its output.
+fn beside(output: &Path, is_file: bool) -> Result<PathBuf> {
+    let none = || Error::invalid(format!("{} has no name", output.display()), "name a folder that is made, or a file");
+    let name = output.file_name().ok_or_else(none)?;
+    if is_file && Place::of(output)? == Place::Stream {
+        return Err(Error::invalid("a run leaves its steps beside the output", "write to a file"));
+    }
+    // A name may be no text.
+    let parts = [OsStr::new("."), name, OsStr::new(".training")];
+    Ok(output.with_file_name(parts.into_iter().collect::<OsString>()))
 }

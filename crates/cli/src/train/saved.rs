@@ -13,8 +13,8 @@ use tacit_record::{Chart, Record, Recorder};
 
 use super::options::Options;
 use super::output::Written;
-use crate::decoding::source::Source;
-use crate::overwriting::{is_one_file, spare};
+use super::own::Own;
+use crate::interruption;
 
 /// The folder beside the output, and the record of the run.
 pub(super) struct Saved {
@@ -26,11 +26,12 @@ pub(super) struct Saved {
     latest: Option<Training>,
     /// By which a run is known again.
     notes: Vec<(&'static str, String)>,
+    own: Own,
     svg: Option<PathBuf>,
 }
 
-/// Files beside the tensors that say what tokens a text has.
-const OF_TEXT: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+/// The record in the folder of a run that is asked for no other.
+const RECORD: &str = "record.jsonl";
 
 /// Those before the latest are for whoever damages that one.
 const KEPT: usize = 2;
@@ -38,50 +39,24 @@ const KEPT: usize = 2;
 impl Saved {
     /// Begins a run, or finds what an interrupted one has left.
     pub(super) fn open(options: &Options, steps: u64, written: &Written) -> Result<Self> {
-        let folder = written.beside(&options.output)?;
+        let notes = notes(options, steps)?;
+        let folder = written.folder().to_owned();
+        let is_new = !folder.exists();
         let new = make_folder(&folder)?;
         let lock = lock_work(&folder, "lock", &options.output)?.ok_or_else(|| {
             let place = printable::name(&folder.to_string_lossy()).into_owned();
             let help = "wait until it ends, or write to another place";
             Error::invalid(format!("another program trains in {place}"), help)
         })?;
-        let mut notes = options.described(steps);
-        notes.push(("the model", state(&sources(&options.model)?)?));
-        if let Some(Formats::Rules(rules)) = options.weights()? {
-            notes.push(("what `--weights` says", rules.to_text()?));
+        let mut own = Own::of(&folder);
+        let begun = begin(options, written, &notes, &mut own);
+        if begun.is_err() && is_new {
+            // A run that was refused leaves nothing. The lock is held, so that nobody else works there.
+            drop(fs::remove_dir_all(&folder));
         }
-        let source = Source::of(&options.model)?;
-        let of_text = OF_TEXT.iter().filter_map(|name| source.beside(name)).collect::<Vec<_>>();
-        notes.push(("the tokenizer", state(&of_text)?));
-        notes.push(("the data", state(std::slice::from_ref(&options.data))?));
-        let rotation = Rotation::new(&folder, KEPT)?;
-        let latest = rotation.load_latest()?;
-        if let Some(run) = &latest
-            && let Some((name, own)) = notes.iter().find(|(name, own)| run.notes.get(*name) != Some(own))
-        {
-            let was = run.notes.get(*name).map_or("not there", String::as_str);
-            let place = printable::name(&folder.to_string_lossy()).into_owned();
-            let message = format!(
-                "{place} holds another run, in which {name} was {}, and is {}",
-                printable::name(was),
-                printable::name(own)
-            );
-            return Err(Error::invalid(message, "give the same options to go on, or remove the folder to begin anew"));
-        }
-        let made = latest.as_ref().map_or(0, |run| run.step);
-        let read = [&options.model, &options.data].into_iter().chain(&options.evaluate).chain(&of_text);
-        spare(&[&options.record, &options.svg].into_iter().flatten().collect::<Vec<_>>(), read)?;
-        // A record begins in the place of another one, and a run that goes on has written both before.
-        for file in [&options.record, &options.svg].into_iter().flatten().filter(|_| made == 0) {
-            options.overwriting.check_free(file)?;
-        }
-        if options.record.as_ref().zip(options.svg.as_ref()).is_some_and(|(record, svg)| is_one_file(record, svg)) {
-            return Err(Error::invalid("the record and the drawing are one file", "give each a place of its own"));
-        }
-        let record = options.record.clone().unwrap_or_else(|| folder.join("record.jsonl"));
-        let recorder = if made == 0 { Recorder::create(record) } else { Recorder::resume(record, made) }?;
+        let (rotation, latest, recorder) = begun?;
         drop(new);
-        Ok(Self { folder, _lock: lock, rotation, recorder, latest, notes, svg: options.svg.clone() })
+        Ok(Self { folder, _lock: lock, rotation, recorder, latest, notes, own, svg: options.svg.clone() })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -114,7 +89,7 @@ impl Saved {
     }
 
     /// Draws the losses, where that is asked for.
-    pub(super) fn draw(&self) -> Result<()> {
+    pub(super) fn draw(&mut self) -> Result<()> {
         let Some(file) = &self.svg else { return Ok(()) };
         let record = Record::read(self.recorder.path())?;
         let chart = Chart::new("loss by step").line("learned", record.scalar("loss")?);
@@ -122,14 +97,74 @@ impl Saved {
             Ok(evaluated) => chart.line("the other file", evaluated),
             Err(_) => chart,
         };
+        self.own.add([file])?;
         chart.save(file)
+    }
+
+    /// Says of files that the run now writes them: where it is ended there, the same command replaces them.
+    pub(super) fn begin(&mut self, files: &[PathBuf]) -> Result<()> {
+        self.own.add(files)
     }
 
     /// Removes the folder, once what was trained is written.
     pub(super) fn finish(self) -> Result<()> {
         drop(self.recorder);
+        // From here on the run is complete, and nothing of it goes on.
+        self.own.forget()?;
+        interruption::clear_up(None);
         fs::remove_dir_all(&self.folder).map_err(Error::file("remove", &self.folder))
     }
+}
+
+/// Begins a run in its folder, which is locked, or goes on with the one that is there: its checkpoints, the latest of them, and its
+/// record.
+fn begin(
+    options: &Options,
+    written: &Written,
+    notes: &[(&str, String)],
+    own: &mut Own,
+) -> Result<(Rotation, Option<Training>, Recorder)> {
+    let folder = written.folder();
+    let rotation = Rotation::new(folder, KEPT)?;
+    let latest = rotation.load_latest()?;
+    if let Some(run) = &latest
+        && let Some((name, own)) = notes.iter().find(|(name, own)| run.notes.get(*name) != Some(own))
+    {
+        let was = run.notes.get(*name).map_or("not there", String::as_str);
+        let place = printable::name(&folder.to_string_lossy()).into_owned();
+        let message = format!(
+            "{place} holds another run, in which {name} was {}, and is {}",
+            printable::name(was),
+            printable::name(own)
+        );
+        return Err(Error::invalid(message, "give the same options to go on, or remove the folder to begin anew"));
+    }
+    // Another run may have come to its end since this was first looked at.
+    written.check(options, own)?;
+    let made = latest.as_ref().map_or(0, |run| run.step);
+    let recorder = match &options.record {
+        Some(record) => {
+            // What the run has not begun is another's record, and is not gone on with.
+            let goes_on = made > 0 && own.has(record);
+            own.add([record])?;
+            if goes_on { Recorder::resume(record, made) } else { Recorder::create(record) }
+        }
+        None if made > 0 => Recorder::resume(folder.join(RECORD), made),
+        None => Recorder::create(folder.join(RECORD)),
+    }?;
+    Ok((rotation, latest, recorder))
+}
+
+/// By what a run is known again: one of which any of it is another is another run.
+fn notes(options: &Options, steps: u64) -> Result<Vec<(&'static str, String)>> {
+    let mut notes = options.described(steps);
+    notes.push(("the model", state(&sources(&options.model)?)?));
+    if let Some(Formats::Rules(rules)) = options.weights()? {
+        notes.push(("what `--weights` says", rules.to_text()?));
+    }
+    notes.push(("the tokenizer", state(&options.of_text()?)?));
+    notes.push(("the data", state(std::slice::from_ref(&options.data))?));
+    Ok(notes)
 }
 
 /// By which files are known again: their names, sizes and times of their last change.
