@@ -3,7 +3,10 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, State, Value, context};
@@ -21,6 +24,8 @@ pub(crate) struct Template {
     source: String,
     bos_token: Option<String>,
     eos_token: Option<String>,
+    /// The time that it tells; without one that of the call.
+    now: Option<Timestamp>,
 }
 
 /// What somebody said.
@@ -70,7 +75,12 @@ impl Template {
             let token = &json[key];
             token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
         };
-        Ok(Self { file, source, bos_token: token("bos_token"), eos_token: token("eos_token") })
+        Ok(Self { file, source, bos_token: token("bos_token"), eos_token: token("eos_token"), now: None })
+    }
+
+    /// The same template, which from now on tells this time.
+    pub(crate) fn at(self, time: SystemTime) -> Self {
+        Self { now: Timestamp::try_from(time).ok(), ..self }
     }
 
     /// What follows the answer of a conversation, up to where the next one begins: nothing of it stands in the caches yet.
@@ -122,8 +132,10 @@ impl Template {
         environment.add_function("raise_exception", |reason: String| -> Outcome<String> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
         });
-        environment.add_function("strftime_now", |format: &str| -> Outcome<String> {
-            let now = jiff::fmt::strtime::format(format, &jiff::Zoned::now());
+        let now = self.now;
+        environment.add_function("strftime_now", move |format: &str| -> Outcome<String> {
+            let now = now.map_or_else(Zoned::now, |now| now.to_zoned(TimeZone::UTC));
+            let now = jiff::fmt::strtime::format(format, &now);
             now.map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
         });
         environment.add_filter("tojson", tojson);
@@ -235,7 +247,7 @@ mod tests {
     fn what_transformers_gives_a_template_is_there() {
         let rendered = |source: &str| {
             let (file, source) = (PathBuf::from("template"), source.to_owned());
-            let template = Template { file, source, bos_token: None, eos_token: None };
+            let template = Template { file, source, bos_token: None, eos_token: None, now: None };
             template.render(&[Message::new("user", "hi")]).expect("renders")
         };
         assert_eq!(

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::iter;
 use std::ops::Range;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value as Json};
 use tacit_core::{Error, Result, printable};
@@ -21,6 +22,9 @@ pub(super) struct Reader {
     tokenizer: Tokenizer,
     /// Read when the first conversation comes.
     template: Option<Template>,
+    /// When the first file was changed last: a template that tells the time tells this one, so that a run that goes on tomorrow
+    /// reads what it read today.
+    changed: Option<SystemTime>,
     /// The token that ends a text, if there is one.
     end: Option<u32>,
     /// How many tokens the model knows.
@@ -52,12 +56,13 @@ impl Reader {
         let (_, config) = source.config()?;
         let own = &config["eos_token"];
         let own = own.as_str().or_else(|| own["content"].as_str()).and_then(|text| tokenizer.token_to_id(text));
-        Ok(Self { source, tokenizer, template: None, end: own.or(end), words })
+        Ok(Self { source, tokenizer, template: None, changed: None, end: own.or(end), words })
     }
 
     /// The samples of a file, in its order.
     pub(super) fn read(&mut self, file: &Path) -> Result<Vec<Sample>> {
         let opened = File::open(file).map_err(Error::file("open", file))?;
+        self.changed = self.changed.or_else(|| opened.metadata().and_then(|own| own.modified()).ok());
         let mut samples = Vec::new();
         for (line, number) in BufReader::new(opened).lines().zip(1..) {
             let line = line.map_err(Error::file("read", file))?;
@@ -90,7 +95,8 @@ impl Reader {
             (None, None, None, Some(messages)) => {
                 let messages = conversation(messages)?;
                 if self.template.is_none() {
-                    self.template = Some(Template::open(&self.source)?);
+                    let time = self.changed.unwrap_or(UNIX_EPOCH);
+                    self.template = Some(Template::open(&self.source)?.at(time));
                 }
                 self.template.as_ref().map_or(Ok(Vec::new()), |template| answers(template, &messages))?
             }
@@ -190,6 +196,8 @@ fn wrong(what: impl Display) -> Error {
 mod tests {
     use std::fs;
     use std::path::PathBuf;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     use expect_test::expect;
     use tacit_io::Gguf;
@@ -308,6 +316,18 @@ mod tests {
             ]
         "#]]
         .assert_debug_eq(&found);
+        Ok(())
+    }
+
+    /// As that of Llama 3.1, which writes the date.
+    #[test]
+    fn a_template_that_tells_the_time_makes_the_same_samples_later() -> Result<()> {
+        const TEMPLATE: &str = "{{ strftime_now('%s') }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
+        let folder = Folder::new("dated", "spm_unspaced.gguf", TEMPLATE);
+        let (_, first) = folder.read(CONVERSATION)?;
+        sleep(Duration::from_millis(1100));
+        let mut reader = Reader::of(&folder.0, None, 100_000)?;
+        assert_eq!(reader.read(&folder.0.join("data.jsonl"))?, first);
         Ok(())
     }
 
