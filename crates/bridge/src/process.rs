@@ -72,13 +72,14 @@ pub fn group_is_left(leader: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
-/// Lets interrupt, quit and terminate end the program that this command starts, unless it minds them itself.
+/// Lets interrupt, quit and terminate end the program that this command starts, unless it minds them itself. Reading the terminal
+/// from the background stops it, and it sees the ends of what it starts.
 ///
 /// A program inherits which signals are ignored: those of a script's background jobs ignore interrupt and quit. Hangup
 /// stays as it is, so that `nohup` holds for what is started below it as well.
 pub fn with_default_signals(command: &mut Command) {
     let reset = || {
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGTTIN, libc::SIGCHLD] {
             // SAFETY: the default action needs nothing of this process.
             if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());
@@ -88,6 +89,19 @@ pub fn with_default_signals(command: &mut Command) {
     };
     // SAFETY: between fork and exec the function makes system calls only and allocates nothing.
     unsafe { command.pre_exec(reset) };
+}
+
+/// From now on the ends of processes that this one starts can be waited for, also where whoever started it has it ignore them: the
+/// system would take their codes, and tell nobody.
+pub fn see_ends_of_children() {
+    // SAFETY: the default action needs nothing of this process.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// From now on reading the terminal from the background is an error, which the system has as `EIO`, and does not stop this process.
+pub fn read_without_stops() {
+    // SAFETY: nothing runs where a signal is ignored.
+    unsafe { libc::signal(libc::SIGTTIN, libc::SIG_IGN) };
 }
 
 /// Has the system send the program that this command starts a signal when the thread that starts it has ended, however it

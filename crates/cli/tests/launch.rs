@@ -317,6 +317,48 @@ fn a_reader_that_goes_ends_the_ranks() {
     none_left(&mark);
 }
 
+/// While ranks run, and once they have ended.
+#[test]
+fn a_full_disk_is_told() {
+    for script in ["echo once", "echo once; sleep 0.3; echo again"] {
+        for _ in 0..10 {
+            let full = fs::File::options().write(true).open("/dev/full").expect("linux");
+            let output = launch(&["-n", "1"], script).stdout(full).output().expect("starts");
+            let said = lines(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{script}: {said}");
+            assert!(said.contains("error: the output cannot be written: No space left on device"), "{script}: {said}");
+        }
+    }
+}
+
+/// The terminal is one of `script`'s, where that is installed.
+#[test]
+fn a_launcher_in_the_background_of_a_terminal_is_not_stopped() {
+    let program = env!("CARGO_BIN_EXE_tacit");
+    let shell = format!("set -m; {program} launch -n 1 -- sh -c 'echo said' & sleep 3; jobs; kill -KILL %1");
+    let mut command = Command::new("script");
+    command.args(["-qfec", &shell, "/dev/null"]).env("SHELL", "/bin/sh").stdin(Stdio::null());
+    let Ok(output) = command.output() else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("[0] said") && !text.contains("Stopped"), "{text}");
+}
+
+/// As services may be started. Of the shells, bash passes it on.
+#[test]
+fn ends_of_ranks_are_seen_where_the_launcher_was_started_to_ignore_them() {
+    let script = r#"trap '' CHLD; exec "$0" launch -n 2 -- sh -c 'exit 3'"#;
+    let mut command = Command::new("bash");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tacit")]).stdin(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut launcher) = command.spawn() else { return };
+    let until = Instant::now() + Duration::from_secs(15);
+    while launcher.try_wait().expect("waits").is_none() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let ended = launcher.try_wait().expect("waits");
+    drop(launcher.kill());
+    assert_eq!(ended.and_then(|status| status.code()), Some(3));
+}
+
 /// All ranks have ended, and most of what they wrote waits for whoever reads.
 #[test]
 fn a_slow_reader_is_waited_for() {

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tacit_bridge::process::{self, Signal};
+
+use crate::output::is_closed;
 
 /// How much of a line is kept until its end comes. A longer one is written as it comes, and others wait for its end.
 const LONGEST: usize = 1 << 16;
@@ -45,8 +47,10 @@ struct Work {
     lines: AtomicBool,
     /// Whether all ranks have ended, and some time ago.
     late: AtomicBool,
-    /// Whether nobody reads the page.
+    /// Whether nothing more is put on the page: nobody reads it, or the system refuses it.
     unread: AtomicBool,
+    /// Why the system refuses it.
+    refused: Mutex<Option<io::Error>>,
 }
 
 impl Work {
@@ -69,7 +73,7 @@ impl Printer {
         Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &own)), work }
     }
 
-    /// Whether nobody reads what is written any more.
+    /// Whether nothing more of what ranks say is written.
     pub(super) fn is_unread(&self) -> bool {
         self.work.unread.load(Ordering::Relaxed)
     }
@@ -100,12 +104,16 @@ impl Printer {
 
     /// Waits until all that ranks wrote is printed: until `until` for whoever may still write, then for what pipes hold, and for
     /// a slow reader as long as that takes. A signal ends it, which is told.
-    pub(super) fn finish(printers: [Self; 2], until: Instant) -> Option<Signal> {
+    ///
+    /// # Errors
+    ///
+    /// What ranks wrote could not be written: the disk is full. That nobody reads it is no error.
+    pub(super) fn finish(printers: [Self; 2], until: Instant) -> io::Result<Option<Signal>> {
         let printers = printers.map(|Self { thread, work, .. }| (thread, work));
         let mut quiet = Instant::now();
         while !printers.iter().all(|(thread, _)| thread.is_finished()) {
             if let Some(signal) = process::caught() {
-                return Some(signal);
+                return Ok(Some(signal));
             }
             let now = Instant::now();
             if now < until || !printers.iter().all(|(_, work)| work.is_done()) {
@@ -122,7 +130,8 @@ impl Printer {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        None
+        let refused = |work: &Work| work.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        printers.iter().find_map(|(_, work)| refused(work)).map_or(Ok(None), Err)
     }
 }
 
@@ -140,15 +149,18 @@ fn print(coming: &Receiver<Piece>, mut page: Page<impl Write>, work: &Work) {
             Err(RecvTimeoutError::Timeout) => page.settle(Instant::now()),
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        work.lines.store(!page.is_settled(), Ordering::Relaxed);
-        if came {
-            work.pieces.fetch_sub(1, Ordering::Relaxed);
-        }
-        if written.is_err() {
+        if let Err(error) = written {
+            if !is_closed(&error) {
+                *work.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
             work.unread.store(true, Ordering::Relaxed);
             // Read on, so that no rank waits for a reader before it is ended.
             coming.iter().for_each(drop);
             return;
+        }
+        work.lines.store(!page.is_settled(), Ordering::Relaxed);
+        if came {
+            work.pieces.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -105,7 +105,8 @@ impl Running {
         if self.ended {
             return None;
         }
-        let status = self.child.try_wait().ok()??;
+        // Of one that nobody can wait for, nobody knows more than that it is gone.
+        let status = self.child.try_wait().unwrap_or(Some(ExitStatus::from_raw(1 << 8)))?;
         if self.leads {
             // What it has left running.
             drop(process::signal_group(self.child.id(), Signal::Kill));
@@ -163,6 +164,7 @@ impl Ending {
 /// removed by whoever calls this, and by the warden where that does not come to it.
 pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<Ended, Failure> {
     process::catch_signals();
+    process::see_ends_of_children();
     let parent = parent_id();
     let (out, err) = (Printer::new(io::stdout(), false), Printer::new(io::stderr(), io::stderr().is_terminal()));
     // `mpirun` ends this process and its rank together.
@@ -214,6 +216,7 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
             let signal = if ending.is_some() { Signal::Kill } else { signal };
             ending = Some(Ending::new(signal, Instant::now()));
         }
+        // What cannot be written for another reason is told in the end.
         if (out.is_unread() || err.is_unread()) && ending.is_none() {
             code = Some(128 + BROKEN_PIPE);
             asked = true;
@@ -228,7 +231,7 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
     }
     // What left the groups may hold the other end for as long as it likes.
     let until = Instant::now() + LINES;
-    if let Some(signal) = Printer::finish([out, err], until) {
+    if let Some(signal) = Printer::finish([out, err], until)? {
         code.get_or_insert(128 + signal.number());
         asked = true;
     }
