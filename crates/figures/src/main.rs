@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs, io};
 
-use checkout::Checkout;
+use checkout::{Built, Checkout};
 use tacit_figures::compare::{Comparison, compare};
 use tacit_figures::{Line, page, read};
 
@@ -54,9 +54,7 @@ fn run(arguments: &[String]) -> io::Result<ExitCode> {
         None => (arguments, &[][..]),
     };
     match own.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["compare", "--lines", before, after] => {
-            Ok(told(&compare(&read(Path::new(before))?, &read(Path::new(after))?)))
-        }
+        ["compare", "--lines", before, after] => told(&compare(&read(Path::new(before))?, &read(Path::new(after))?)),
         ["compare", commit, "--rounds", rounds, ref benches @ ..] => {
             let rounds = rounds.parse().map_err(|_| io::Error::other(format!("--rounds {rounds} is no number")))?;
             alternate(commit, rounds, &chosen(benches)?, passed)
@@ -82,11 +80,23 @@ fn chosen<'a>(named: &[&'a str]) -> io::Result<Vec<&'a str>> {
     }
 }
 
-fn told(comparison: &Comparison) -> ExitCode {
+fn told(comparison: &Comparison) -> io::Result<ExitCode> {
     print!("{comparison}");
+    // Where nothing was compared, nobody knows that nothing became slower.
+    if comparison.changes.is_empty() {
+        return Err(io::Error::other("no case is in both"));
+    }
     let slower = comparison.regressions().count();
     println!("{slower} of {} cases are more than a tenth slower", comparison.changes.len());
-    if slower == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if slower == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Checks that each of these benches was built on some side: one that was not is misspelled, or is no more.
+fn check_built(benches: &[&str], sides: &[Vec<Built>]) -> io::Result<()> {
+    match benches.iter().find(|bench| sides.iter().flatten().all(|built| built.name != **bench)) {
+        Some(bench) => Err(io::Error::other(format!("no bench is named {bench}"))),
+        None => Ok(()),
+    }
 }
 
 /// The root of the tree that this program is called in.
@@ -111,6 +121,7 @@ fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]
     let target = target(&root);
     let sides = [Checkout::of(&root, &target.join("compare"), commit)?, Checkout::here(&root, &target)];
     let built = [sides[0].benches(benches)?, sides[1].benches(benches)?];
+    check_built(benches, &built)?;
     let mut lines = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         for bench in benches {
@@ -122,17 +133,19 @@ fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]
             }
         }
     }
-    Ok(told(&compare(&lines[0], &lines[1])))
+    told(&compare(&lines[0], &lines[1]))
 }
 
 /// Runs the benches of this tree and keeps what they record.
 fn record(benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
     let root = root()?;
     let here = Checkout::here(&root, &target(&root));
+    let built = [here.benches(benches)?];
+    check_built(benches, &built)?;
     let mut lines = Vec::new();
-    for bench in here.benches(benches)? {
+    for bench in built.iter().flatten() {
         eprintln!("{}", bench.name);
-        lines.extend(here.lines(&bench, arguments)?);
+        lines.extend(here.lines(bench, arguments)?);
     }
     keep(&lines)
 }

@@ -70,6 +70,17 @@ fn what_is_as_fast_or_faster_passes() {
     assert_eq!(compared("faster", &before, &after).status.code(), Some(0));
 }
 
+/// A bench that was renamed does not pass for ever.
+#[test]
+fn nothing_that_was_compared_is_no_success() {
+    let (before, after) = (lines(&[("gone", "ms", &[1.0])]), lines(&[("new", "ms", &[1.0])]));
+    for (name, before, after) in [("empty", "", ""), ("alone", before.as_str(), after.as_str())] {
+        let output = compared(name, before, after);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "error: no case is in both\n");
+    }
+}
+
 #[test]
 fn a_line_that_is_none_is_named_with_its_file() {
     let output = compared("wrong", &lines(&[("steady", "ms", &[1.0])]), "{\"bench\":\"b\"}\n");
@@ -115,8 +126,11 @@ fn an_earlier_commit_is_built_beside_and_takes_turns() {
     fs::write(&written, bench(1.5, "std::env::var(\"TACIT_FIGURES\").unwrap()")).unwrap();
 
     let output = run(env!("CARGO_BIN_EXE_figures"), &["compare", "HEAD", "--rounds", "2", "sums"]);
+    let misspelled = run(env!("CARGO_BIN_EXE_figures"), &["compare", "HEAD", "sum"]);
     fs::remove_dir_all(&folder).unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("1.500 [1.500, 1.500] of 2  SLOWER"), "{output:?}");
     assert_eq!(output.status.code(), Some(1));
+    assert_eq!(misspelled.status.code(), Some(2), "{misspelled:?}");
+    assert!(String::from_utf8_lossy(&misspelled.stderr).contains("error: no bench is named sum\n"), "{misspelled:?}");
 }
