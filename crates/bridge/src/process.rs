@@ -72,8 +72,8 @@ pub fn group_is_left(leader: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
-/// Lets interrupt, quit and terminate end the program that this command starts, unless it minds them itself. Reading the terminal
-/// from the background stops it, and it sees the ends of what it starts.
+/// Lets interrupt, quit and terminate end the program that this command starts, unless it minds them itself. Reading the
+/// terminal from the background stops it, and it sees the ends of what it starts.
 ///
 /// A program inherits which signals are ignored: those of a script's background jobs ignore interrupt and quit. Hangup
 /// stays as it is, so that `nohup` holds for what is started below it as well.
@@ -91,14 +91,14 @@ pub fn with_default_signals(command: &mut Command) {
     unsafe { command.pre_exec(reset) };
 }
 
-/// From now on the ends of processes that this one starts can be waited for, also where whoever started it has it ignore them: the
-/// system would take their codes, and tell nobody.
+/// From now on the ends of processes that this one starts can be waited for, also where whoever started it has it ignore
+/// them: the system would take their codes, and tell nobody.
 pub fn see_ends_of_children() {
     // SAFETY: the default action needs nothing of this process.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// From now on reading the terminal from the background is an error, which the system has as `EIO`, and does not stop this process.
+/// From now on reading the terminal from the background is an error, `EIO`, and does not stop this process.
 pub fn read_without_stops() {
     // SAFETY: nothing runs where a signal is ignored.
     unsafe { libc::signal(libc::SIGTTIN, libc::SIG_IGN) };

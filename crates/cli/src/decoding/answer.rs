@@ -61,7 +61,8 @@ pub(super) enum Ended {
 }
 
 impl Answer {
-    /// Reads a generation to its end, to Ctrl-C, or until `out`, which is given the text as it comes, says that nobody reads on.
+    /// Reads a generation to its end, to Ctrl-C, or until `out`, which is given the text as it comes, says that nobody reads
+    /// on.
     pub(super) fn read(
         mut texts: Texts<'_, Stream<'_>>,
         answering: &Answering,

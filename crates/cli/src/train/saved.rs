@@ -116,8 +116,8 @@ impl Saved {
     }
 }
 
-/// Begins a run in its folder, which is locked, or goes on with the one that is there: its checkpoints, the latest of them, and its
-/// record.
+/// Begins a run in its folder, which is locked, or goes on with the one that is there: its checkpoints, the latest of them,
+/// and its record.
 fn begin(
     options: &Options,
     written: &Written,
