@@ -182,12 +182,13 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     {
         if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
             let Made { leaves, def, unchanged, passed } = made;
-            let reader = Reader::made(&def, leaves, unchanged.as_deref())?;
+            let mut reader = Reader::made(&def, leaves, unchanged.as_deref())?;
+            let results = Self::results(&mut reader)?;
             let keeps_form = unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true));
             let own = Values::beside(&*state, &passed)?;
             let lent = Lent::new(&mut *state, own);
-            match Self::taken(&mut *lent.state, reader) {
-                Ok(results) => {
+            match lent.state.assign(&mut reader) {
+                Ok(()) => {
                     lent.keep();
                     return Ok(results);
                 }
@@ -201,10 +202,15 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
 
     /// The results of a call, whose state `state` becomes.
     fn taken(state: &mut S, mut reader: Reader<'_>) -> Result<O::With<Value>> {
-        reader.enter(CALL)?;
-        let results = O::With::<Value>::unflatten(&mut reader)?;
+        let results = Self::results(&mut reader)?;
         state.assign(&mut reader)?;
         Ok(results)
+    }
+
+    /// The results of a call; the state is read next.
+    fn results(reader: &mut Reader<'_>) -> Result<O::With<Value>> {
+        reader.enter(CALL)?;
+        O::With::<Value>::unflatten(reader)
     }
 
     fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<O::With<Value>> {
@@ -217,7 +223,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                 let inputs = arrays.clone();
                 let _step = Step::enter();
                 let lent = Lent::new(&mut *state, own.clone());
-                let mut reader = Reader::new(&closed, arrays)?;
+                let mut reader = Reader::traced(&closed, arrays)?;
                 reader.enter(CALL)?;
                 lent.state.assign(&mut reader)?;
                 let results = f(&mut *lent.state, A::unflatten(&mut reader)?)?;
@@ -234,8 +240,8 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             Ok((leaves, def))
         });
         let lent = Lent::new(state, own);
-        let taken = made.and_then(|Made { leaves, def, .. }| {
-            let reader = Reader::made(&def, leaves, None)?;
+        let taken = made.and_then(|Made { leaves, def, unchanged, .. }| {
+            let reader = Reader::made(&def, leaves, unchanged.as_deref())?;
             Self::taken(&mut *lent.state, reader)
         });
         match taken {

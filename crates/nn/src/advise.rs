@@ -133,10 +133,12 @@ impl Advisor {
             parameters.iter().map(|(path, value)| self.measured(path, value)).collect::<Result<_>>()?;
         let elements: usize = measured.iter().map(|of| of.aval.size()).sum();
         let things: Vec<&[Choice]> = measured.iter().map(|of| &of.choices[..]).collect();
-        let allowed = (bits * elements as f64 / 8.0).max(0.0) as u64;
+        // A product that would be whole may be rounded to a little less.
+        let allowed = (bits * elements as f64 / 8.0 * (1.0 + 4.0 * f64::EPSILON)).max(0.0) as u64;
         let Some(chosen) = choose(&things, allowed) else {
             let least: u64 = things.iter().filter_map(|choices| choices.iter().map(|of| of.bytes).min()).sum();
-            let least = 8.0 * least as f64 / elements as f64;
+            // Not less than it is, so that who asks for that gets it.
+            let least = (8000.0 * least as f64 / elements as f64).ceil() / 1000.0;
             return Err(Error::invalid(
                 format!("no choice of these formats takes {bits} bits an element or fewer: the least is {least:.3}"),
                 "allow more bits, or name a format of fewer; parameters that no format fits stay as they are, and count",

@@ -4,7 +4,7 @@ use mlx_rs::{Dtype, ops};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result, Value};
 
-use crate::{Parameters, Rules};
+use crate::{Parameters, Pattern, Rules};
 
 /// The embeddings and heads of decoders by the ends of their paths, in the names of Hugging Face, mlx-lm and llama.cpp.
 const EMBEDDINGS: [&str; 3] = ["embed_tokens.weight", "token_embd.weight", "wte.weight"];
@@ -82,13 +82,13 @@ impl Rules {
                 continue;
             }
             if held < FLOAT {
-                rules = rules.skip(path.as_str())?;
+                rules = rules.skip(Pattern::exact(path.as_str()))?;
                 finer.push(format!("{path} stays {value}"));
                 continue;
             }
             let fits = |text: &&str| text.parse().is_ok_and(|format| bits(&format, &aval).is_some());
             let Some(chosen) = FINER.into_iter().find(fits) else { continue };
-            rules = rules.quantize(path.as_str(), chosen)?;
+            rules = rules.quantize(Pattern::exact(path.as_str()), chosen)?;
             finer.push(format!("{path} is in {chosen}"));
         }
         let note = (!finer.is_empty()).then(|| {
@@ -161,6 +161,17 @@ mod tests {
         );
         // Rows that are no whole groups.
         assert_eq!(chosen("nf4:64", &[("transformer.wte.weight", [8, 10])]).0, ["int8"]);
+    }
+
+    #[test]
+    fn a_path_is_no_glob() {
+        let paths = [("m[0].embed_tokens.weight", [8, 64]), ("m[1.lm_head.weight", [8, 64])];
+        let (formats, note) = chosen("nf4:64", &paths);
+        assert_eq!(formats, ["affine:8:64"; 2]);
+        assert!(note.is_some());
+        let (formats, note) = chosen_of("nf4:64", &paths.map(|(path, shape)| (path, shape, "int8")));
+        assert_eq!(formats, ["none"; 2]);
+        assert!(note.is_some());
     }
 
     #[test]

@@ -86,6 +86,10 @@ impl Calibrate for Awq {
         for step in 1..=self.steps {
             let scales = scales(&magnitudes, step as f32 / self.steps as f32)?;
             let scaled = weight.as_dtype(Dtype::Float32)?.multiply(&scales)?.as_dtype(weight.dtype())?;
+            // A half float may not bear the scale of its input.
+            if !scaled.is_finite()?.all(None)?.item_exact::<bool>() {
+                continue;
+            }
             let (value, factors) = (format.quantize(&scaled)?, scales.reciprocal()?);
             let found = error(&value, Some(&factors))?;
             if found < best.0 {

@@ -254,6 +254,20 @@ fn large_inputs_get_finer_codes() {
     assert!(format("nf4:64").stores(&plain.expect("calibrates")));
 }
 
+#[test]
+fn scales_that_a_half_weight_does_not_bear_are_passed_over() -> Result<()> {
+    // One input is large where the weight is, and one was always zero: the largest scales are some hundreds.
+    let first = |size: f32| Array::from_iter((0..K).map(|i| if i == 0 { size } else { 0.0 }), &[K as i32]);
+    let sizes = first(29.0).add(Array::from_iter((0..K).map(|i| if i == 1 { 0f32 } else { 1.0 }), &[K as i32]))?;
+    let x = normal(1, &[512, K as i32]).multiply(&sizes)?;
+    let w = weight().add(first(150.0))?.as_dtype(Dtype::Float16)?;
+    let (seen, format) = (Observation::of(&x)?, format("affine:4:64"));
+    let codes = Awq::default().quantize(&*format, &w, &seen)?;
+    let (found, plain) = (error(&x, &w, &codes), error(&x, &w, &format.quantize(&w)?));
+    assert!(found <= 1.1 * plain, "{found} where rounding has {plain}");
+    Ok(())
+}
+
 /// A stranger's format: multiples of a step, coded by itself.
 #[derive(Debug)]
 struct Steps;

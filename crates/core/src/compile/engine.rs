@@ -1,6 +1,7 @@
 //! The traces of a compiled function: which of them serves a call, and the making of a new one.
 
 use std::panic::Location;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mlx_rs::{Array, random};
@@ -149,10 +150,10 @@ impl Engine {
         let is_traced = self.stats.inlined == inlined;
         let [trace, build] = if is_traced { [time, Duration::ZERO] } else { [Duration::ZERO, time] };
         self.stats.spent(Phases { trace, build, ..Phases::default() }, before);
-        made.map(Made::new)
+        made
     }
 
-    fn called(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
+    fn called(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Made> {
         if !switch::is_enabled() || trace::is_recording() {
             return self.inlined(leaves, body);
         }
@@ -165,14 +166,15 @@ impl Engine {
         let key = Key::new(def, &inputs, Scope::current());
         let around = Around::now();
         let checked = self.checked(&key, &inputs, &around, body);
-        let made = checked.and_then(|found| found.map_or_else(|| self.traced(key, &inputs, &around, body), Ok));
+        let traced = || self.traced(key, &inputs, &around, body).map(Made::new);
+        let made = checked.and_then(|found| found.map_or_else(traced, Ok));
         if around.is_held() { self.inlined(leaves, body) } else { made }
     }
 
-    fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Opened<Array>> {
+    fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Made> {
         self.stats.inlined += 1;
         let (made, def) = body(leaves, &mut |_| Ok(()))?;
-        Ok((dense(&made)?, def))
+        Ok(Made::new((dense(&made)?, def)))
     }
 
     /// A trace that serves other shapes too; nothing where there can be none for these.
@@ -284,13 +286,7 @@ impl Engine {
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
-    fn checked(
-        &mut self,
-        key: &Key,
-        inputs: &[&Array],
-        around: &Around,
-        body: &mut Body<'_>,
-    ) -> Result<Option<Opened<Array>>> {
+    fn checked(&mut self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Option<Made>> {
         let Self { options, entries, stats, latest, .. } = self;
         let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
             let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.recorded.is_some();
@@ -334,7 +330,8 @@ impl Engine {
         entry.recorded = Some(recorded);
         entry.used = stats.calls;
         *latest = i;
-        Ok(result?.map(|outputs| (outputs, entry.made.clone())))
+        let unchanged = Some(Rc::clone(&entry.unchanged));
+        Ok(result?.map(|outputs| Made { unchanged, ..Made::new((outputs, entry.made.clone())) }))
     }
 
     fn traced(

@@ -18,8 +18,8 @@ pub(super) struct Made {
     pub(super) leaves: Vec<MadeLeaf>,
     /// Their structure, opened.
     pub(super) def: TreeDef,
-    /// Of each entry of the structure, whether it is what the state had there before the call, where that is known; of the root,
-    /// whether the state has the form that it had.
+    /// Of each entry of the structure, whether it is what the state had there before the call, where the call replayed a trace; of
+    /// the root, whether the state has the form that it had.
     pub(super) unchanged: Option<Rc<[bool]>>,
     /// The stamps of the parts of the state that the call left alone without a look at them.
     pub(super) passed: Vec<u64>,

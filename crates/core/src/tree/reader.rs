@@ -13,7 +13,8 @@ pub struct Reader<'d> {
     entries: std::slice::Iter<'d, Entry>,
     leaves: Box<dyn Iterator<Item = Item> + 'd>,
     made: bool,
-    /// Of each entry, whether it is what the state had there before the call.
+    traced: bool,
+    /// Of each entry, whether it is what the state had there before the call. It is known of replays alone.
     unchanged: Option<&'d [bool]>,
 }
 
@@ -75,11 +76,30 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self { entries: def.entries().iter(), leaves: Box::new(Items(leaves)), made: false, unchanged: None })
+        Ok(Self {
+            entries: def.entries().iter(),
+            leaves: Box::new(Items(leaves)),
+            made: false,
+            traced: false,
+            unchanged: None,
+        })
     }
 
-    /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says; `unchanged` tells of each entry
-    /// whether it is what the state had there before, where that is known.
+    /// A reader of what a compiled function is given where it is traced, as [`is_traced`](Self::is_traced) then says.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) fn traced<I>(def: &'d TreeDef, leaves: I) -> Result<Self>
+    where
+        I: IntoIterator<Item: Into<Item> + 'd>,
+        I::IntoIter: ExactSizeIterator + 'd,
+    {
+        Ok(Self { traced: true, ..Self::new(def, leaves)? })
+    }
+
+    /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says. Where the call
+    /// [replayed](Self::is_replayed) a trace, `unchanged` tells of each entry whether it is what the state had there before.
     ///
     /// # Errors
     ///
@@ -100,6 +120,18 @@ impl<'d> Reader<'d> {
     #[must_use]
     pub fn is_made(&self) -> bool {
         self.made
+    }
+
+    /// Whether this is what a compiled function is given in a call that traces it. Later calls replay what becomes of it.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.traced
+    }
+
+    /// Whether a call made this by the trace of an earlier call, so that each [template](Node::with_template) is of that call.
+    #[must_use]
+    pub fn is_replayed(&self) -> bool {
+        self.unchanged.is_some()
     }
 
     /// Passes the next subtree over if a call left it as it was, structure and leaves, and tells whether it did.

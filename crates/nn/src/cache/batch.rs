@@ -6,7 +6,7 @@ use tacit_core::{Error, Result, Value};
 use super::padding::Padding;
 use super::slots::Slots;
 use super::store::{Store, four, joined};
-use super::written::Written;
+use super::written::{LONGEST, Written};
 use super::{KvCache, PaddingSide};
 
 impl KvCache {
@@ -53,7 +53,12 @@ impl KvCache {
             }
             _ => {}
         }
-        let end = start + tokens;
+        let Some(end) = start.checked_add(tokens).filter(|&end| end <= LONGEST) else {
+            return Err(Error::invalid(
+                format!("{tokens} tokens behind {start} are more than a cache counts"),
+                format!("give a prompt that ends after {LONGEST} tokens at most"),
+            ));
+        };
         let range = |&length: &i32| match side {
             PaddingSide::Left => (start, end - length),
             PaddingSide::Right => (start + length, end),
@@ -66,7 +71,8 @@ impl KvCache {
 
     /// The caches of several sequences as one batch, in this order.
     ///
-    /// Shorter ones have empty slots before their first token, or behind the sinks of their window.
+    /// Shorter ones have empty slots before their first token, or behind the sinks of their window. The
+    /// [fixed capacity](Self::with_capacity) that all of them have is that of the batch.
     ///
     /// # Errors
     ///
@@ -100,7 +106,10 @@ impl KvCache {
             ));
         }
         let longest = caches.iter().map(Self::len).max().unwrap_or_default();
-        let capacity = caches.iter().map(Self::capacity).max().unwrap_or_default().min(longest);
+        let limit = first.limit.filter(|_| caches.iter().all(|cache| cache.limit == first.limit));
+        let most = caches.iter().map(Self::capacity).max().unwrap_or_default();
+        // No step has to reserve what was promised to be there.
+        let capacity = if limit.is_some() { most } else { most.min(longest) };
         let slots = Slots { capacity, window: first.window };
         let shifts: Vec<i32> = caches.iter().map(|cache| longest - cache.len()).collect();
         let batches: Vec<i32> = caches.iter().map(Self::batch).collect();
@@ -136,7 +145,6 @@ impl KvCache {
             written.padded = written.padded.max(sinks + shifts.iter().copied().max().unwrap_or_default());
         }
         let next = Array::from_slice(&[longest], &[1]);
-        let limit = first.limit.filter(|_| caches.iter().all(|cache| cache.limit == first.limit));
         Ok(Self {
             keys: buffer(&|cache| &cache.keys)?,
             values: buffer(&|cache| &cache.values)?,

@@ -45,6 +45,9 @@ use super::written::Written;
 ///
 /// A step that writes more than there is room for is an error, of the step where it is traced and of the call where it is
 /// compiled, before anything is overwritten.
+///
+/// The tokens of a state are counted in each call. A replay does not count those of a cache that is an argument, so that it is an
+/// error where a compiled function returns that.
 #[derive(Tree, Clone, Debug)]
 pub struct KvCache {
     /// Before the buffers, so that a step that writes too much replaces nothing.
@@ -117,7 +120,7 @@ impl KvCache {
     ///
     /// It has more slots, or fewer are asked for than the window has.
     pub fn with_capacity(mut self, capacity: i32) -> Result<Self> {
-        let least = self.window.bounds().map_or(0, |(size, sinks)| size + sinks).max(self.capacity());
+        let least = self.window.bounds().map_or(0, |(size, sinks)| size.saturating_add(sinks)).max(self.capacity());
         if capacity < least {
             return Err(Error::invalid(
                 format!("{capacity} slots are fewer than the {least} that the cache needs"),
@@ -173,7 +176,7 @@ impl KvCache {
     ///
     /// The cache has a [fixed capacity](Self::with_capacity) that is less; the cache is then as it was.
     pub fn reserve(&mut self, tokens: i32) -> Result<()> {
-        self.written = self.written.later(0);
+        self.written = self.written.settled();
         let needed = self.written.needed(tokens.max(0));
         let capacity = self.capacity();
         if needed <= capacity {
@@ -214,7 +217,7 @@ impl KvCache {
                 "give it a larger capacity, or propose fewer tokens at a time",
             ));
         }
-        self.written = self.written.later(0);
+        self.written = self.written.settled();
         self.grow(needed)
     }
 

@@ -7,6 +7,7 @@ use super::KvCache;
 use super::padding::Padding;
 use super::slots::{Run, Slots};
 use super::store::{Store, four};
+use super::written::LONGEST;
 
 impl KvCache {
     /// The keys and the values that the cache still holds, in the order of their tokens: `[batch, heads, n, width]`, in the
@@ -47,7 +48,8 @@ impl KvCache {
         let (keys, values) = (self.keys.fit(keys.into())?, self.values.fit(values.into())?);
         let count = keys.aval()?.shape[2];
         let (size, sinks) = self.window.bounds().unwrap_or((i32::MAX, 0));
-        if values.aval()?.shape[2] != count || count > len || count < len.min(size.saturating_add(sinks)) {
+        let needed = len.min(size.saturating_add(sinks));
+        if values.aval()?.shape[2] != count || count > len || count < needed || len > LONGEST {
             return Err(Error::invalid(
                 format!("{keys} and {values} are not the tokens after {len} that {:?} sees", self.window),
                 "give all tokens, or the sinks and at least as many of the last as the window has",

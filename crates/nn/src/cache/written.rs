@@ -4,7 +4,7 @@ use std::any::Any;
 use std::rc::Rc;
 
 use tacit_core::embedding::in_step;
-use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::tree::{Arguments, Entered, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use super::Window;
@@ -20,18 +20,23 @@ use super::slots::{Run, Slots};
 pub(super) struct Written {
     /// Tokens before the step.
     before: i32,
-    /// Tokens of the step: of one that runs; nothing outside.
+    /// Tokens of the step that runs. Outside one, those of updates that nobody has yet counted among the tokens before.
     step: i32,
     /// The first token that is certainly there, but for those that stay.
     oldest: i32,
     /// Where padding ends.
     pub(super) padded: i32,
     pub(super) slots: Slots,
+    /// Whether a compiled function was given the cache: a later call, which replays the trace, may give one of other tokens.
+    given: bool,
 }
+
+/// The most tokens of a prompt that is announced or filled in: steps behind it count on without an overflow.
+pub(super) const LONGEST: i32 = 1 << 30;
 
 impl Written {
     pub(super) fn new(window: Window) -> Self {
-        Self { before: 0, step: 0, oldest: 0, padded: 0, slots: Slots { capacity: 0, window } }
+        Self { before: 0, step: 0, oldest: 0, padded: 0, slots: Slots { capacity: 0, window }, given: false }
     }
 
     /// All tokens, those of the running step included.
@@ -50,14 +55,20 @@ impl Written {
         Self { before: self.total() + shift, step: 0, oldest: self.oldest + lost, padded: self.padded + shift, ..self }
     }
 
+    /// The same, outside a step with all tokens before the next one. Inside a step its tokens are still to be counted.
+    pub(super) fn settled(self) -> Self {
+        if in_step() { self } else { self.later(0) }
+    }
+
     /// The same where the tokens before one are lost, but for those that stay.
     pub(super) fn with_oldest(self, oldest: i32) -> Self {
         Self { oldest: self.oldest.max(oldest), ..self }
     }
 
-    /// The same where a token that another has lost is lost, and its padding is padding.
+    /// The same where a token that another has lost is lost, its padding is padding, and what either was given was given.
     pub(super) fn with_losses_of(self, other: Self) -> Self {
-        Self { padded: self.padded.max(other.padded), ..self.with_oldest(other.oldest) }
+        let given = self.given || other.given;
+        Self { padded: self.padded.max(other.padded), given, ..self.with_oldest(other.oldest) }
     }
 
     /// The runs of slots that make those of `to`, behind `shift` positions of padding.
@@ -112,7 +123,7 @@ impl Written {
 
     /// Takes tokens away.
     pub(super) fn trim(&mut self, tokens: i32) -> Result<()> {
-        let left = self.total() - tokens;
+        let left = self.total().saturating_sub(tokens);
         if tokens < 0 || left < self.padded {
             return Err(Error::invalid(
                 match self.padded {
@@ -172,11 +183,19 @@ impl Tree for Written {
     type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        let entered = reader.enter(WRITTEN)?;
-        let own = entered.template::<Self>().copied();
-        let own = own.ok_or_else(|| Error::invalid("a cache is not made of its arrays alone", "pass it as a state"))?;
+        let own = template(&reader.enter(WRITTEN)?)?;
+        if own.given && reader.is_replayed() {
+            return Err(Error::invalid(
+                "a compiled function returns a cache that it was given, whose tokens a replay does not count",
+                "pass it as a state, by `compile_with_state` or `implicit_with_state`",
+            ));
+        }
         // Within a step of another state its tokens are counted with those of that.
-        Ok(if in_step() { own } else { own.later(0) })
+        if reader.is_made() && !in_step() {
+            return Ok(Self { given: false, ..own.later(0) });
+        }
+        // What is lent or given back is as it was, so that a step begins with the number that its structure says.
+        Ok(Self { given: own.given || reader.is_traced(), ..own })
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
@@ -184,13 +203,24 @@ impl Tree for Written {
             *self = Self::unflatten(reader)?;
             return Ok(());
         }
-        let step: i32 = reader.enter(WRITTEN)?.static_field(STEP)?;
-        if in_step() {
-            return self.add(step - self.step);
+        let entered = reader.enter(WRITTEN)?;
+        let (step, capacity) = (entered.static_field::<i32>(STEP)?, template(&entered)?.slots.capacity);
+        let mut made = self.settled();
+        // Both numbers have the tokens that the step began with: they are in the key of a compiled one, too.
+        made.add(step - self.step)?;
+        if capacity != made.slots.capacity {
+            return Err(Error::invalid(
+                format!("a step leaves {capacity} slots to a cache that it was given with {}", made.slots.capacity),
+                "reserve room before the step, by `KvCache::reserve`, and put another cache in its place outside a step",
+            ));
         }
-        let mut made = self.later(0);
-        made.add(step)?;
-        *self = made.later(0);
+        *self = made.settled();
         Ok(())
     }
+}
+
+/// What a cache was whose structure this is.
+fn template(entered: &Entered<'_>) -> Result<Written> {
+    let own = entered.template::<Written>().copied();
+    own.ok_or_else(|| Error::invalid("a cache is not made of its arrays alone", "pass it as a state"))
 }

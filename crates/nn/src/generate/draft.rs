@@ -96,7 +96,8 @@ pub trait Draft {
         Ok(())
     }
 
-    /// The model has failed on the last proposal, if there was one, which is forgotten.
+    /// The model has failed on the last proposal, if there was one, which is forgotten. The prompt of the next generation begins
+    /// with the last token of the text again.
     fn fail(&mut self) {}
 }
 

@@ -14,7 +14,8 @@ use super::{GenerateOptions, GenerateStats};
 /// so that another generation may go on from there; a caller that drops the iterator leaves it so, with the tokens of the other
 /// sequences of this turn. While others go on, the step is given tokens for a sequence that has ended, too: at the end the
 /// state is left with what each sequence had seen when it ended. After an error of a step the state lacks the last token of the
-/// sequences that went on, and was left by that step as it was before; the iterator ends there.
+/// sequences that went on, and was left by that step as it was before; the iterator ends there. An iterator that is dropped by a
+/// panic leaves the state as it is then.
 pub struct Generation<'a> {
     engine: Box<dyn Engine + 'a>,
     sequences: Vec<Sequence>,
@@ -195,7 +196,8 @@ impl Iterator for Generation<'_> {
 
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
-        if !self.ended {
+        // A step that has panicked is not called again while that unwinds: a second panic would end the process.
+        if !self.ended && !std::thread::panicking() {
             // Who drops it does not ask how it ended.
             let _ = self.engine.end(self.unread + self.queue.len());
         }

@@ -113,6 +113,11 @@ impl Draft for Lookup {
         self.text.truncate(self.text.len().saturating_sub(unread));
         Ok(())
     }
+
+    fn fail(&mut self) {
+        // Whoever goes on gives the last token again, which the model has not seen.
+        self.text.pop();
+    }
 }
 
 #[cfg(test)]

@@ -39,10 +39,10 @@ use super::{GenerateOptions, GenerateStats, Generation, Sampled, Sampler, Sample
 ///
 /// # Errors
 ///
-/// An option or a prompt cannot be used; the state of several prompts does not know its sequences, or cannot be padded; the step
-/// fails on a prompt, and the state has then seen the pieces before, or is what it was if there is padding. The iterator fails
-/// where the step does, and where logits of a sequence that goes on are no distribution, because one is NaN: what the state has
-/// seen of that is in it.
+/// An option or a prompt cannot be used; the state of several prompts does not know its sequences, cannot be padded, or has sinks
+/// that the prompts do not fill; the step fails on a prompt, and the state has then seen the pieces before, or is what it was if
+/// there is padding. The iterator fails where the step does, and where logits of a sequence that goes on are no distribution,
+/// because one is NaN: what the state has seen of that is in it.
 pub fn generate<'a, S, E>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,

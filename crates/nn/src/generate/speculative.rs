@@ -218,9 +218,10 @@ impl<S: Tree + Clone + Trim> Engine for Speculative<'_, S> {
         transforms::eval(&read)?;
         let drafted = round.drafted.as_ref().map_or(&[][..], |drafted| drafted.as_slice::<u32>());
         let stay = round.stay.as_slice::<u32>()[0] as usize;
-        // What comes after a token that was refused is nobody's concern.
         let valid = round.valid.as_slice::<bool>();
-        if valid[..valid.len() - (drafted.len() - stay)].contains(&false) {
+        let (of_draft, of_model) = valid.split_at(valid.len() - (drafted.len() + 1));
+        // What comes after a token that was refused is nobody's concern.
+        if of_draft.iter().take(stay + 1).chain(&of_model[..=stay]).any(|valid| !valid) {
             return Err(no_distribution(0));
         }
         let next = round.next.as_slice::<u32>();

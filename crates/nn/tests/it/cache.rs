@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::AnyFormat;
 use tacit_conformance::assert_close;
 use tacit_core::compile::CompileOptions;
-use tacit_core::{Error, Policy, Result, Value, compile_with_state, implicit_with_state};
+use tacit_core::{Error, Policy, Result, Value, compile, compile_with_state, implicit, implicit_with_state};
 use tacit_nn::{KvCache, PaddingSide, Window};
 
 pub(crate) const HEADS: i32 = 2;
@@ -307,6 +307,166 @@ fn a_step_beyond_the_room_overwrites_nothing() {
 }
 
 #[test]
+fn tokens_that_are_written_outside_a_step_are_counted_once() -> Result<()> {
+    let all = tokens(5, 1, 12, Dtype::Float32);
+    let expected = whole(&all, FORMATS[0], Window::Everything);
+    let mut compiled = compile_with_state(CompileOptions::default(), layer);
+    for is_compiled in [false, true] {
+        let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(16)?;
+        layer(&mut cache, part(&all, 0, 3))?;
+        for at in 3..6 {
+            let next = part(&all, at, at + 1);
+            if is_compiled {
+                compiled.call(&mut cache, next)?;
+            } else {
+                implicit_with_state(&mut cache, &next, layer)?;
+            }
+            assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (at + 1, &[at + 1][..]), "{is_compiled}");
+        }
+        cache.trim(1)?;
+        let made = eager(&mut cache, &part(&all, 5, 6))?;
+        assert_close!(made, expected.try_index((.., .., 5..6, ..))?, 1e-5, "{is_compiled}");
+    }
+    Ok(())
+}
+
+/// A step that fails and is then repeated counts the tokens before it, too, once.
+#[test]
+fn tokens_that_are_written_outside_a_step_are_there_after_one_that_fails() -> Result<()> {
+    let all = tokens(5, 1, 5, Dtype::Float32);
+    // A list that is shorter inside the step is made again from what it was.
+    let mut caches = vec![KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(16)?];
+    layer(&mut caches[0], part(&all, 0, 3))?;
+    let fails = |caches: &mut Vec<KvCache>, _: Tokens| {
+        caches.clear();
+        Err::<Array, _>(Error::invalid("not now", "try again"))
+    };
+    assert!(implicit_with_state(&mut caches, &part(&all, 3, 4), fails).is_err());
+    assert_eq!(caches[0].len(), 3);
+    implicit_with_state(&mut caches, &part(&all, 3, 4), |caches, next| layer(&mut caches[0], next))?;
+    assert_eq!((caches[0].len(), caches[0].offset().as_slice::<i32>()), (4, &[4][..]));
+    Ok(())
+}
+
+#[test]
+fn room_that_is_asked_for_within_a_step_forgets_no_token() -> Result<()> {
+    let all = tokens(5, 1, 2, Dtype::Float32);
+    let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(16)?;
+    implicit_with_state(&mut cache, &all, |cache, all: Tokens| {
+        layer(cache, part(&all, 0, 1))?;
+        cache.reserve(1)?;
+        layer(cache, part(&all, 1, 2))
+    })?;
+    assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (2, &[2][..]));
+    Ok(())
+}
+
+#[test]
+fn a_cache_that_grows_within_a_step_is_refused_and_is_what_it_was() -> Result<()> {
+    let all = tokens(5, 1, 1, Dtype::Float32);
+    let mut cache = cache(1, Dtype::Float32, FORMATS[0], Window::Everything);
+    cache.reserve(1)?;
+    let grows = |cache: &mut KvCache, next: Tokens| {
+        cache.reserve(300)?;
+        layer(cache, next)
+    };
+    let error = implicit_with_state(&mut cache, &all, grows).expect_err("it has other buffers").to_string();
+    expect![[r#"
+        a step leaves 512 slots to a cache that it was given with 256
+        help: reserve room before the step, by `KvCache::reserve`, and put another cache in its place outside a step"#]]
+    .assert_eq(&error);
+    let mut compiled = compile_with_state(CompileOptions::default(), grows);
+    let (q, k, v) = all.clone();
+    assert_eq!(compiled.call(&mut cache, (q, k, v)).expect_err("it has other buffers").to_string(), error);
+    assert_eq!((cache.len(), cache.capacity(), cache.keys().aval()?.shape[2]), (0, 256, 256));
+    eager(&mut cache, &all)?;
+    assert_eq!(cache.len(), 1);
+    Ok(())
+}
+
+/// What a trace gives back as a result has the number of tokens of the call that was traced.
+#[test]
+fn a_cache_that_a_compiled_function_is_given_and_returns_is_not_miscounted() -> Result<()> {
+    let all = tokens(5, 1, 12, Dtype::Float32);
+    let fixed = || KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(8);
+    let mut step = compile(|(mut cache, tokens): (KvCache, Tokens)| {
+        let made = layer(&mut cache, tokens)?;
+        Ok::<_, Error>((made, cache))
+    });
+    let (_, cache) = step.call((fixed()?, part(&all, 0, 1)))?;
+    assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (1, &[1][..]));
+    // Another number of tokens is another trace.
+    let (_, cache) = step.call((cache, part(&all, 1, 3)))?;
+    assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (3, &[3][..]));
+    let error = step.call((cache, part(&all, 3, 4))).expect_err("it is a replay").to_string();
+    expect![[r#"
+        a compiled function returns a cache that it was given, whose tokens a replay does not count
+        help: pass it as a state, by `compile_with_state` or `implicit_with_state`"#]]
+    .assert_eq(&error);
+    // So is a copy of a state, which is then what it was.
+    let mut copies = compile_with_state(CompileOptions::default(), |cache: &mut KvCache, tokens: Tokens| {
+        layer(cache, tokens)?;
+        Ok::<_, Error>(cache.clone())
+    });
+    let mut cache = fixed()?;
+    assert_eq!(copies.call(&mut cache, part(&all, 0, 1))?.len(), 1);
+    assert_eq!(copies.call(&mut cache, part(&all, 1, 2)).expect_err("it is a replay").to_string(), error);
+    assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (1, &[1][..]));
+    Ok(())
+}
+
+#[test]
+fn caches_that_are_results_of_what_is_not_replayed_are_counted() -> Result<()> {
+    let all = tokens(5, 1, 12, Dtype::Float32);
+    let fixed = || KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(8);
+    let written = |mut cache: KvCache, tokens: Tokens| {
+        layer(&mut cache, tokens)?;
+        Ok::<_, Error>(cache)
+    };
+    let (mut cache, mut other) = (fixed()?, fixed()?);
+    for at in 0..3 {
+        cache = implicit((cache, part(&all, at, at + 1)), |(cache, tokens)| written(cache, tokens))?;
+        let given = (other, part(&all, at, at + 1));
+        other = implicit_with_state(&mut (), given, |(), (cache, tokens)| written(cache, tokens))?;
+        for cache in [&cache, &other] {
+            assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (at + 1, &[at + 1][..]));
+        }
+    }
+    // One that a compiled function makes has as many tokens in each call.
+    let mut begin = compile_with_state(CompileOptions::default(), |cache: &mut Option<KvCache>, tokens: Tokens| {
+        let mut own = KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(8)?;
+        let made = layer(&mut own, tokens)?;
+        *cache = Some(own);
+        Ok::<_, Error>(made)
+    });
+    for from in 0..3 {
+        let mut cache = None;
+        begin.call(&mut cache, part(&all, from, from + 2))?;
+        let mut cache = cache.expect("it was made");
+        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (2, &[2][..]));
+        eager(&mut cache, &part(&all, from + 2, from + 3))?;
+        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (3, &[3][..]));
+    }
+    assert_eq!(begin.stats().traces, 1);
+    Ok(())
+}
+
+#[test]
+fn sizes_that_no_number_holds_are_refused() {
+    let new = || KvCache::new([1, HEADS, WIDTH], Dtype::Float32).expect("a cache");
+    let wide = new().with_window(Window::Sliding { size: i32::MAX, sinks: 1 }).expect("a window");
+    assert!(wide.with_capacity(4).is_err());
+    let all = tokens(1, 1, 8, Dtype::Float32);
+    let mut seen = new();
+    eager(&mut seen, &part(&all, 0, 3)).expect("attends");
+    assert!(seen.prepare(i32::MAX, &[1], PaddingSide::Left).is_err());
+    assert!(seen.trim(i32::MIN).is_err());
+    assert_eq!(seen.len(), 3);
+    let sliding = new().with_window(Window::Sliding { size: 8, sinks: 0 }).expect("a window");
+    assert!(sliding.filled(all.1, all.2, i32::MAX).is_err());
+}
+
+#[test]
 fn tokens_in_order_fill_another_cache() {
     let _allow = Policy::Allow.scope();
     let all = tokens(9, 1, 30, Dtype::Float32);
@@ -371,6 +531,7 @@ fn messages() {
         said(new().quantized(format("affine:4:128").unwrap(), format("nf4:64").unwrap())),
         said(new().prepare(4, &[5, 1], PaddingSide::Left).map(|()| new())),
         said(padded.prepare(4, &[1, 2], PaddingSide::Left).map(|()| new())),
+        said(new().prepare(i32::MAX, &[1, 2], PaddingSide::Left).map(|()| new())),
         said(sliding(8, 2).and_then(|mut cache| cache.prepare(4, &[1, 2], PaddingSide::Left).map(|()| new()))),
         said(sliding(8, 0).and_then(|mut cache| cache.prepare(4, &[1, 2], PaddingSide::Right).map(|()| new()))),
         said(KvCache::merge(&[])),
@@ -420,6 +581,9 @@ fn messages() {
 
         the prompt before goes on to token 4, and there are 0
         help: prepare a prompt where the one before has ended
+
+        2147483647 tokens behind 0 are more than a cache counts
+        help: give a prompt that ends after 1073741824 tokens at most
 
         a window with sinks takes sequences of one length only
         help: keep one cache for each sequence, or group those of one length

@@ -3,10 +3,10 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_conformance::assert_close;
-use tacit_core::Policy;
+use tacit_core::{Policy, implicit_with_state};
 use tacit_nn::{KvCache, PaddingSide, Window};
 
-use crate::cache::{FORMATS, Tokens, WINDOWS, cache, eager, part, tokens, whole};
+use crate::cache::{FORMATS, Tokens, WINDOWS, cache, eager, layer, part, tokens, whole};
 
 const F32: Dtype = Dtype::Float32;
 const LENGTHS: [i32; 3] = [9, 4, 12];
@@ -134,6 +134,32 @@ fn merged_sequences_go_on_as_each_would_alone() {
             }
         }
     }
+}
+
+#[test]
+fn a_fixed_capacity_stays_where_caches_are_merged() {
+    let _deny = Policy::Deny.scope();
+    let all = tokens(7, 2, 20, F32);
+    for formats in [FORMATS[0], FORMATS[3]] {
+        for window in [WINDOWS[0], WINDOWS[1], WINDOWS[2]] {
+            let of = |at: i32, length: i32| {
+                let mut own = cache(1, F32, formats, window).with_capacity(24).expect("room");
+                eager(&mut own, &part(&row(&all, at), 0, length)).expect("attends");
+                own
+            };
+            let context = format!("{formats:?} {window:?}");
+            let mut batch = KvCache::merge(&[of(0, 9), of(1, 4)]).expect("merges");
+            assert_eq!(batch.capacity(), 24, "{context}");
+            // No step has to reserve room.
+            drop(implicit_with_state(&mut batch, &following(&all, &[9, 4], 0, 1), layer).expect("has room"));
+            go_on(&mut batch, &all, &[10, 5], formats, window, &context);
+        }
+    }
+    // Of different capacities none is that of the batch.
+    let of = |capacity| cache(1, F32, FORMATS[0], WINDOWS[0]).with_capacity(capacity).expect("room");
+    let mut batch = KvCache::merge(&[of(8), of(24)]).expect("merges");
+    assert_eq!(batch.capacity(), 0);
+    batch.reserve(100).expect("it has no fixed capacity");
 }
 
 #[test]

@@ -326,6 +326,27 @@ fn sequences_of_a_batch_are_as_each_alone_and_go_on() -> Result<()> {
     Ok(())
 }
 
+/// Sequences that end at different times are merged again, which sinks that are not full do not allow.
+#[test]
+fn a_batch_that_could_not_be_joined_again_is_refused_before_it_begins() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let window = Window::Sliding { size: 6, sinks: 3 };
+    let mut caches = vec![KvCache::new([2, 1, 16], Dtype::Float32)?.with_window(window)?];
+    let refused = generate(eagerly(embedding.clone()), &mut caches, &[[3], [7]], &options(10));
+    expect![[r#"
+        prompts of 1 tokens behind 0 do not fill the 3 sinks that a batch shares
+        help: give longer prompts, or each by itself"#]]
+    .assert_eq(&refused.expect_err("the sinks are not full").to_string());
+    assert!(caches[0].is_empty());
+    // One more has seen its first token where it ends.
+    let mut tokens = generate(eagerly(embedding), &mut caches, &[[3, 1], [7, 7]], &options(10))?;
+    assert_eq!(tokens.next().transpose()?.map(|token| token.sequence), Some(0));
+    tokens.stop(0);
+    assert_eq!(ids(tokens)?.len(), 10);
+    assert_eq!(caches[0].offset().as_slice::<i32>(), [3, 12]);
+    Ok(())
+}
+
 /// A prompt that fails leaves no padding behind that the state was told of.
 #[test]
 fn padding_of_a_prompt_that_fails_is_not_padding_of_the_next() -> Result<()> {

@@ -1,9 +1,11 @@
 //! Tokens that the text so far proposes.
 
+use std::cell::Cell;
+
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::compile::{CompileOptions, Constants};
-use tacit_core::{Result, compile_with_state};
+use tacit_core::{Error, Result, compile_with_state};
 use tacit_nn::generate::{
     Draft, Drawing, Finish, GenerateOptions, GenerateStats, Lookup, Proposal, Sampler, speculate,
 };
@@ -130,6 +132,32 @@ fn nan_is_an_error_where_it_is_behind_the_text_alone() -> Result<()> {
         assert_eq!(run(7)?, [3, 4, 5]);
         let error = run(3).expect_err("it is NaN").to_string();
         assert!(error.starts_with("the logits of sequence 0 are no distribution"), "{error}");
+    }
+    Ok(())
+}
+
+/// A round of the model fails, and the same lookup goes on with the last token, which its text has once.
+#[test]
+fn a_lookup_goes_on_after_a_failure_with_the_text_that_there_is() -> Result<()> {
+    // While nothing was made, while nothing is proposed, and while two tokens are.
+    for fails in [2, 5, 8] {
+        let calls = Cell::new(0);
+        let mut one = bigram(circle(5)?);
+        let step = |tokens: &Array, seen: &mut Seen| {
+            calls.set(calls.get() + 1);
+            if calls.get() == fails { Err(Error::invalid("not now", "try again")) } else { one(tokens, seen) }
+        };
+        let (mut seen, mut lookup) = (Seen::new(1)?, Lookup::new(2));
+        let mut first = speculate(step, &mut seen, &mut lookup, &[0, 1], &options(100))?;
+        let made: Vec<u32> = first.by_ref().map_while(|token| token.ok().map(|token| token.id)).collect();
+        drop(first);
+        let text = [&[0, 1], &made[..]].concat();
+        let last = text[text.len() - 1];
+        let more = ids(speculate(bigram(circle(5)?), &mut seen, &mut lookup, &[last], &options(12))?)?;
+        let all = [text, more].concat();
+        assert_eq!(all, (0..all.len() as u32).map(|id| id % 5).collect::<Vec<_>>(), "{fails}");
+        assert_eq!(seen.tokens(), all, "{fails}");
+        assert_eq!(format!("{lookup:?}"), format!("{:?}", Lookup::new(2).after(&all)), "{fails}");
     }
     Ok(())
 }

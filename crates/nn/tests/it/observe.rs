@@ -185,6 +185,26 @@ fn an_advisor_weighs_by_what_was_seen() {
     );
 }
 
+/// The least number of bits that a message names is enough.
+#[test]
+fn an_advisor_takes_the_least_bits_that_it_names() {
+    let advisor = Advisor::new(["affine:4:64".parse().expect("a format")]);
+    // 352/65 bits an element, of which three digits are less or more, and 5.6, which is no float.
+    for (weight, bias) in [([8, 64], 8), ([11, 64], 16)] {
+        let parameters = Parameters::from([
+            ("weight".to_owned(), normal(1, &weight).into()),
+            ("bias".to_owned(), normal(2, &[bias]).into()),
+        ]);
+        let error = advisor.advise(&parameters, 1.0).expect_err("it is too few").to_string();
+        let (_, least) = error.split_once("the least is ").expect("the least");
+        let least: f64 = least.lines().next().and_then(|least| least.parse().ok()).expect("a number");
+        let advice = advisor.advise(&parameters, least).expect("it is enough");
+        assert!((advice.bits..advice.bits + 0.001).contains(&least), "{least} and {}", advice.bits);
+        assert!(advisor.advise(&parameters, advice.bits).is_ok());
+        assert!(advisor.advise(&parameters, advice.bits - 0.001).is_err());
+    }
+}
+
 #[test]
 fn what_was_not_seen_is_an_error() {
     let mut observed = model();

@@ -1,13 +1,14 @@
 //! Tokens that a smaller model proposes.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::compile::{CompileOptions as Compiling, Constants};
 use tacit_core::{Error, Result, compile_with_state};
-use tacit_nn::generate::{DraftModel, GenerateOptions, GenerateStats, Sampler, Token, Trim, speculate};
+use tacit_nn::generate::{DraftModel, GenerateOptions, GenerateStats, Lookup, Sampler, Token, Trim, speculate};
 use tacit_nn::{KvCache, Window, generate};
 
 use crate::toys::{Seen, attend, bigram, circle, eagerly, ids, noise, options};
@@ -321,6 +322,49 @@ fn a_draft_goes_on_after_a_failure_with_all_that_was_accepted() -> Result<()> {
         assert_eq!(stats.drafted, stats.accepted, "{tokens}");
     }
     Ok(())
+}
+
+/// As of the model itself: see `nan_is_an_error_where_it_is_behind_the_text_alone`.
+#[test]
+fn nan_of_a_draft_behind_a_token_that_is_refused_is_nobodys_concern() -> Result<()> {
+    let places = ops::arange::<_, i32>(0, 9, None)?.expand_dims(1)?;
+    let seven = ops::arange::<_, i32>(0, 9, None)?.eq(Array::from_int(7))?.as_dtype(Dtype::Float32)?;
+    // After 2 comes 7, and after that NaN.
+    let table = ops::select(places.eq(Array::from_int(2))?, seven, circle(9)?)?;
+    let table = ops::select(places.eq(Array::from_int(7))?, Array::from_f32(f32::NAN), table)?;
+    for temperature in [0.0, 1e-3] {
+        let run = |prompt: &[u32]| -> Result<Vec<u32>> {
+            let sampler = Sampler { temperature, ..Sampler::default() };
+            let options = GenerateOptions { sampler, ..options(3) };
+            let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
+            let draft = DraftModel::new(bigram(table.clone()), &mut drafts, 2);
+            ids(speculate(bigram(circle(9)?), &mut seen, draft, prompt, &options)?)
+        };
+        assert_eq!(run(&[1, 2])?, [3, 4, 5]);
+        // A token that was itself drawn from NaN is an error.
+        let error = run(&[6, 7]).expect_err("it is NaN").to_string();
+        assert!(error.starts_with("the logits of sequence 0 are no distribution"), "{error}");
+    }
+    Ok(())
+}
+
+/// A second panic, of the step that is given the rest of the text, would end the process.
+#[test]
+fn a_step_that_panics_is_not_called_while_that_unwinds() {
+    let calls = Cell::new(0);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let mut seen = Seen::new(1).expect("a state");
+        let mut own = bigram(circle(9).expect("a table"));
+        let step = |tokens: &Array, seen: &mut Seen| {
+            calls.set(calls.get() + 1);
+            assert!(calls.get() < 3, "on purpose");
+            own(tokens, seen)
+        };
+        let tokens = speculate(step, &mut seen, Lookup::new(2), &[0, 1], &options(9)).expect("begins");
+        tokens.for_each(drop);
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(calls.get(), 3);
 }
 
 #[test]
