@@ -3,9 +3,11 @@
 use mlx_rs::{ops, stop_gradient};
 use tacit_core::{Error, Result, Value, implicit};
 
+use crate::adapters::factors;
 use crate::families::adapter::Adapter;
 use crate::families::linear::{Product, dense_operand};
 use crate::families::structural::{itself, stopped};
+use crate::kernel::Summands;
 use crate::training::ste::dense_with_gradient_of;
 
 /// A product with `stored`, which stands for `adapter`: its value, with the adapter's derivative.
@@ -25,4 +27,12 @@ pub(crate) fn built(stored: &Value, adapter: &dyn Adapter) -> Result<Value> {
     let rows = ops::arange::<_, i32>(None, dense.dim(0), None)?;
     let changed = adapter.change(Product::Rows, &rows)?.as_dtype(dense.dtype())?;
     dense_with_gradient_of(&stop_gradient(&dense)?, &changed)
+}
+
+/// `stored` as a sum with nothing: another format codes what was trained, which is rounded already.
+pub(crate) fn summands(stored: &Value, transposed: bool) -> Result<Option<Summands>> {
+    let shape = stored.aval()?.shape;
+    let &[n, k] = shape.as_slice() else { return Ok(None) };
+    let nothing = [ops::zeros::<f32>(&[n, 1])?, ops::zeros::<f32>(&[1, k])?];
+    factors::summands(stored, nothing, None, transposed)
 }

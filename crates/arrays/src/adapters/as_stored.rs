@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, ops};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapters::as_merged;
+use crate::adapters::factors;
 use crate::adapters::merge::rounding_as;
-use crate::avals::checks::check_children;
+use crate::avals::checks::{check_children, check_transposed, stored_shape};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
@@ -44,11 +45,11 @@ use crate::packed::alike::check_alike;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.AsStored", family(Linear, Adapter, Cut))]
 pub struct AsStored {
-    /// An [`Adapter`].
+    /// An [`Adapter`], transposed if the array is.
     sum: Value,
     #[implicit(aux)]
     format: AnyFormat,
-    /// Whether the quantized sum is transposed.
+    /// Whether the array is the transpose of what the format quantizes.
     #[implicit(aux)]
     transposed: bool,
     #[implicit(aux)]
@@ -66,12 +67,10 @@ impl AsStored {
         let format = format.try_into().map_err(Into::into)?;
         let array = Self { aval: sum.aval()?, sum, format, transposed: false };
         array.check()?;
-        // Lazy, and never evaluated.
-        array.format.quantize(&ops::zeros_dtype(&array.aval.shape, array.aval.dtype)?)?;
         Ok(array)
     }
 
-    /// The adapter.
+    /// The adapter, transposed if the array is.
     #[must_use]
     pub fn sum(&self) -> &Value {
         &self.sum
@@ -90,22 +89,30 @@ impl AsStored {
     /// The sum does not fit the format, or the policy forbids to build it where that is needed: see
     /// [`Quantizer::quantize_sum`](crate::format::Quantizer::quantize_sum).
     pub fn merged(&self) -> Result<Value> {
-        let adapter = self.adapter()?;
-        let stored = rounding_as(adapter.base(), self.format.quantize_sum(adapter)?)?;
-        if self.transposed { implicit(stored, |stored| Ok::<_, Error>(stored.t())) } else { Ok(stored) }
+        // The format sees the rows that it has in a file, whichever way round the array is.
+        let turned = |value: &Value| -> Result<Value> {
+            if self.transposed { Ok(factors::transposed(value)?.0) } else { Ok(value.clone()) }
+        };
+        let sum = turned(&self.sum)?;
+        let adapter = adapter(&sum)?;
+        turned(&rounding_as(adapter.base(), self.format.quantize_sum(adapter)?)?)
     }
 
     fn adapter(&self) -> Result<&dyn Adapter> {
-        self.sum.family::<dyn Adapter>().ok_or_else(|| {
-            Error::invalid(format!("{} is no adapter", self.sum), "give a `Lora`, or another of the family `Adapter`")
-        })
+        adapter(&self.sum)
     }
 
-    /// The sum, transposed if the array is.
-    fn transposed_sum(&self) -> Result<Value> {
-        let sum = self.sum.clone();
-        if self.transposed { implicit(sum, |sum| Ok::<_, Error>(sum.t())) } else { Ok(sum) }
+    /// The aval of what the format quantizes.
+    fn stored(&self) -> Result<Aval> {
+        Ok(Aval::new(&stored_shape(&self.aval, self.transposed)?, self.aval.dtype))
     }
+}
+
+/// The adapter that a value is.
+fn adapter(sum: &Value) -> Result<&dyn Adapter> {
+    sum.family::<dyn Adapter>().ok_or_else(|| {
+        Error::invalid(format!("{sum} is no adapter"), "give a `Lora`, or another of the family `Adapter`")
+    })
 }
 
 impl Materialize for AsStored {
@@ -116,24 +123,21 @@ impl Materialize for AsStored {
     fn check(&self) -> Result<()> {
         self.adapter()?;
         self.format.supported()?;
-        let mut own = self.sum.aval()?;
-        if self.transposed {
-            own.shape.reverse();
-        }
-        check_children("an AsStored", &self.aval, &[("its sum", self.aval.clone(), own)])
+        check_transposed(&self.aval, self.transposed)?;
+        check_children("an AsStored", &self.aval, &[("its sum", self.aval.clone(), self.sum.aval()?)])?;
+        let stored = self.stored()?;
+        // Lazy, and never evaluated.
+        self.format.quantize(&ops::zeros_dtype(&stored.shape, stored.dtype)?)?;
+        Ok(())
     }
 }
 
 impl Cut for AsStored {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let along = if self.transposed { 1 - axis } else { axis };
-        check_alike(&self.format, &self.sum.aval()?, along, &range)?;
-        let sum = cut(&self.sum, along as i32, range)?;
-        let mut aval = sum.aval()?;
-        if self.transposed {
-            aval.shape.reverse();
-        }
-        Ok(Self { sum, aval, ..self.clone() }.into())
+        check_alike(&self.format, &self.stored()?, along, &range)?;
+        let sum = cut(&self.sum, axis as i32, range)?;
+        Ok(Self { aval: sum.aval()?, sum, ..self.clone() }.into())
     }
 }
 
@@ -146,11 +150,15 @@ impl Linear for AsStored {
         Gain::Sum
     }
 
-    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
-        // The sum is quantized as it was.
-        let mut transposed = Self { transposed: !self.transposed, ..self.clone() };
-        transposed.aval.shape.reverse();
-        Ok(transposed.into())
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        if axes != [1, 0] {
+            return Err(Error::decline("only matrices are quantized the other way round"));
+        }
+        let (sum, aval) = factors::transposed(&self.sum)?;
+        if sum.family::<dyn Adapter>().is_none() {
+            return Err(Error::decline("the transposed sum is no adapter"));
+        }
+        Ok(Self { sum, aval, transposed: !self.transposed, ..self.clone() }.into())
     }
 }
 
@@ -161,11 +169,7 @@ impl Adapter for AsStored {
 
     fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
         let sum = Value::from(self.adapter()?.with_base(base)?);
-        let mut aval = sum.aval()?;
-        if self.transposed {
-            aval.shape.reverse();
-        }
-        Ok(Box::new(Self { sum, aval, ..self.clone() }))
+        Ok(Box::new(Self { aval: sum.aval()?, sum, ..self.clone() }))
     }
 
     /// None of its own: those of the sum.
@@ -181,15 +185,12 @@ impl Adapter for AsStored {
         Ok(Box::new(Self { sum: self.adapter()?.with_key(key)?.into(), ..self.clone() }))
     }
 
-    /// What is quantized, before it is.
     fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
-        self.adapter()?.summands(transposed != self.transposed)
+        as_merged::summands(&self.merged()?, transposed)
     }
 
     fn change(&self, product: Product, x: &Array) -> Result<Array> {
-        let sum = self.transposed_sum()?;
-        let sum = sum.family::<dyn Adapter>();
-        sum.ok_or_else(|| Error::decline("the transposed sum is no adapter"))?.change(product, x)
+        self.adapter()?.change(product, x)
     }
 
     fn lossless(&self) -> Result<Option<Value>> {

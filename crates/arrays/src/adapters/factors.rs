@@ -12,11 +12,11 @@ use crate::kernel::Summands;
 use crate::training::int8_inputs::Int8Inputs;
 use crate::training::ste::Ste;
 
-/// A base transposed, and its aval.
-pub(crate) fn transposed(base: &Value) -> Result<(Value, Aval)> {
-    let base = implicit(base, |base| Ok::<_, Error>(base.t()))?;
-    let aval = base.aval()?;
-    Ok((base, aval))
+/// A matrix transposed, and its aval.
+pub(crate) fn transposed(matrix: &Value) -> Result<(Value, Aval)> {
+    let matrix = implicit(matrix, |matrix| Ok::<_, Error>(matrix.t()))?;
+    let aval = matrix.aval()?;
+    Ok((matrix, aval))
 }
 
 /// Whether an axis of an adapter `[out, in]`, or `[in, out]` where `transposed`, is that of its outputs.

@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::factors;
 use crate::avals::checks::{check_children, check_float, stored_shape};
-use crate::avals::dtypes::{narrowing, wide};
+use crate::avals::dtypes::{in_room, narrowing, wide};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Factor, Gain, Linear, Product};
@@ -206,8 +206,12 @@ impl Linear for Lora {
     /// In the type in which it is summed: rounded by whoever has done what is left to do.
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let dtype = self.aval.dtype;
-        // An implicit `x` may have no wider form.
-        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
+        let (x, wide) = match x {
+            // The change may bring the product with the base back into the range of `f16`.
+            Value::Dense(x) => (Value::from(in_room(x)?), wide(dtype)),
+            // It may have no wider form.
+            Value::Implicit(_) => (x.clone(), dtype),
+        };
         let factors = self.factors(wide)?;
         implicit((x, &self.base), |(x, base)| {
             let own = product.of(&x, &base)?.as_dtype(wide)?;
@@ -224,17 +228,20 @@ impl Linear for Lora {
         Ok(Self { base, aval, transposed: !self.transposed, ..self.clone() }.into())
     }
 
-    /// The base in a narrower float type; the factors follow it where they are used.
+    /// The base in a narrower float type, whose range it has; the factors follow it where they are used.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         narrowing(&self.aval, dtype)?;
+        if dtype == Dtype::Float16 && self.aval.dtype != dtype {
+            return Err(Error::decline("the base may be beyond the range of f16 where the sum is not"));
+        }
         let base = implicit(&self.base, |base| base.as_dtype(dtype))?;
         Ok(Self { aval: base.aval()?, base, ..self.clone() }.into())
     }
 
     /// The number goes to the base and to `b`, which must hold it as the base does. A divisor does not: `b` begins with zeros,
-    /// and 0/0 is no part of a sum.
+    /// and 0/0 is no part of a sum. Nor does `b` of `f16`, which may be beyond the range that the sum is in.
     fn scaled(&self, by: &Factor) -> Result<Value> {
-        if by.divides() || self.b.dtype() != self.aval.dtype {
+        if by.divides() || self.b.dtype() != self.aval.dtype || self.aval.dtype == Dtype::Float16 {
             return Err(Error::decline("the factors do not hold the number as the sum does"));
         }
         let base = implicit(&self.base, |base| by.on(&base))?;

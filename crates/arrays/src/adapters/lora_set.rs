@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, stored_shape};
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::{in_room, wide};
+use crate::derivatives::gradients;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product, dense_operand};
@@ -124,17 +126,20 @@ impl LoraSet {
         &self.index
     }
 
-    /// Left and right factors of those in use, the left ones scaled: `[n, .., r]` and `[n, r, ..]`.
+    /// Left and right factors of those in use, the left ones scaled: `[n, .., r]` and `[n, r, ..]`. Those of none are zeros.
     fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
         let index = self.index.reshape(&[-1])?;
-        let below = |most: usize| ops::minimum(&index, Array::from_slice(&[most as u32], &[]));
-        let mut scales: Vec<f32> = self.scales.iter().map(|scale| f32::from_bits(*scale)).collect();
-        scales.push(0.0);
-        let scales = Array::from_slice(&scales, &[scales.len() as i32]).take_axis(below(self.count())?, 0)?;
+        let number = |number: usize| Array::from_slice(&[number as u32], &[]);
+        let used = index.lt(number(self.count()))?.reshape(&[-1, 1, 1])?;
+        let chosen = ops::minimum(&index, number(self.count() - 1))?;
+        let zero = Array::from_f32(0.0).as_dtype(dtype)?;
+        // Both factors: zero times an infinity or a NaN of an adapter that is not in use is a NaN.
+        let in_use =
+            |stack: &Array| -> Result<Array> { Ok(ops::select(&used, widened(stack, &chosen, dtype)?, &zero)?) };
+        let (a, b) = (in_use(&self.a)?, in_use(&self.b)?);
+        let scales: Vec<f32> = self.scales.iter().map(|scale| f32::from_bits(*scale)).collect();
+        let scales = Array::from_slice(&scales, &[scales.len() as i32]).take_axis(&chosen, 0)?;
         let scales = scales.as_dtype(dtype)?.reshape(&[-1, 1, 1])?;
-        let chosen = below(self.count() - 1)?;
-        let a = self.a.take_axis(&chosen, 0)?.as_dtype(dtype)?;
-        let b = self.b.take_axis(&chosen, 0)?.as_dtype(dtype)?;
         let (left, right) = if self.transposed { (a.swap_axes(-1, -2)?, b.swap_axes(-1, -2)?) } else { (b, a) };
         Ok([left.multiply(scales)?, right])
     }
@@ -146,6 +151,40 @@ impl LoraSet {
         }
         let [left, right] = self.factors(dtype)?;
         Ok([left.squeeze_axes(&[0])?, right.squeeze_axes(&[0])?])
+    }
+}
+
+/// The chosen matrices of a stack in a wider type; no other one is widened.
+fn widened(stack: &Array, chosen: &Array, dtype: Dtype) -> Result<Array> {
+    if stack.dtype() == dtype {
+        return Ok(stack.take_axis(chosen, 0)?);
+    }
+    Ok(apply(&[stack.clone(), chosen.clone()], Widened { dtype })?.swap_remove(0))
+}
+
+/// The gradient of a matrix is a sum over all that chose it, which is beyond what a half type counts: it is that of matrices
+/// chosen from a wide stack.
+struct Widened {
+    dtype: Dtype,
+}
+
+impl Differentiable for Widened {
+    fn name(&self) -> &'static str {
+        "chosen adapters"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![args[0].take_axis(&args[1], 0)?.as_dtype(self.dtype)?])
+    }
+
+    fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+        let chosen = &primals[1];
+        let of_wide = |stack: Vec<Array>| -> Result<Vec<Array>> {
+            Ok(vec![stack[0].as_dtype(self.dtype)?.take_axis(chosen, 0)?])
+        };
+        let mut found = gradients(&primals[..1], cotangents, &of_wide)?;
+        found.push(ops::zeros_like(chosen)?);
+        Ok(found)
     }
 }
 
@@ -185,6 +224,9 @@ impl Materialize for LoraSet {
                 "give u32[] for all rows, or u32[n] for n parts of them",
             ));
         }
+        if let Some(scale) = self.scales.iter().map(|&bits| f32::from_bits(bits)).find(|scale| !scale.is_finite()) {
+            return Err(Error::invalid(format!("the factor of an adapter is {scale}"), "give a finite one"));
+        }
         check_children("a LoraSet", &self.aval, &[("its base", self.aval.clone(), base)])
     }
 }
@@ -210,7 +252,8 @@ impl Linear for LoraSet {
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let x = dense_operand(x)?;
         let changed = self.change(product, x)?;
-        implicit((x, &self.base), |(x, base)| {
+        // The change may bring the product with the base back into the range of `f16`.
+        implicit((in_room(x)?, &self.base), |(x, base)| {
             let own = product.of(&x, &base)?.as_dtype(changed.dtype())?;
             Ok::<_, Error>(own.add(&changed)?)
         })

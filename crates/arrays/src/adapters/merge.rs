@@ -98,7 +98,7 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     {
         return Ok(Merged { value: base.clone(), loss: MergeLoss { relative: 0.0, change: 0.0, of_change: 0.0 } });
     }
-    let lossless = adapter.lossless()?.filter(|stored| format.is_none_or(|format| format.stores(stored)));
+    let lossless = adapter.lossless()?.filter(|stored| format.is_none_or(|format| format.stores(within(stored))));
     let value = match (lossless, format) {
         (Some(stored), _) => stored,
         (None, Some(format)) => format.quantize_sum(adapter)?,
@@ -124,7 +124,9 @@ fn within(base: &Value) -> &Value {
 /// What an adapter of a base became, with products that round activations as those with the base did, where it has such.
 pub(super) fn rounding_as(base: &Value, made: Value) -> Result<Value> {
     if let Some(inputs) = base.downcast::<Int8Inputs>() {
-        return Ok(Int8Inputs::new(made, inputs.granularity())?.into());
+        // What is rounded a second time is another number.
+        let rounding = made.downcast::<Int8Inputs>().is_some();
+        return if rounding { Ok(made) } else { Ok(Int8Inputs::new(made, inputs.granularity())?.into()) };
     }
     let rounds = base.family::<dyn Packed>().is_some_and(Packed::int8_activations);
     let codes = made.family::<dyn Packed>().filter(|codes| rounds && !codes.int8_activations());

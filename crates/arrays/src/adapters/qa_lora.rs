@@ -217,7 +217,7 @@ impl Adapter for QaLora {
     }
 
     fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
-        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, transposed)
+        as_merged::summands(&self.merged()?, transposed)
     }
 
     fn change(&self, product: Product, x: &Array) -> Result<Array> {

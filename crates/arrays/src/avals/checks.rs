@@ -90,9 +90,18 @@ fn fields(array: &dyn ImplicitArray) -> String {
 /// The shape in which the codes of an array lie, whose last two axes may be the other way round.
 pub(crate) fn stored_shape(aval: &Aval, transposed: bool) -> Result<Vec<i32>> {
     if transposed && aval.shape.len() < 2 {
-        return Err(Error::invalid(format!("{aval} is transposed, and is not a matrix"), "transpose matrices alone"));
+        return Err(no_matrix(aval));
     }
     Ok(if transposed { swapped(&aval.shape) } else { aval.shape.clone() })
+}
+
+/// A matrix, where the array is transposed.
+pub(crate) fn check_transposed(aval: &Aval, transposed: bool) -> Result<()> {
+    if transposed && aval.shape.len() != 2 { Err(no_matrix(aval)) } else { Ok(()) }
+}
+
+fn no_matrix(aval: &Aval) -> Error {
+    Error::invalid(format!("{aval} is transposed, and is not a matrix"), "transpose matrices alone")
 }
 
 /// A float array that has elements.

@@ -276,10 +276,12 @@ pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value
     scaled_sum(op, c, factor_of_sum(op, Product::Left, x, w)?)
 }
 
-/// The product that alpha multiplies; in `f32` where that may bring it back into the range of f16.
+/// The product that alpha multiplies and `beta c` is added to; in `f32` where either may bring it back into the range of f16.
 fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Result<Value> {
     #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
-    if op.alpha != 1.0 && x.aval()?.dtype == Dtype::Float16 {
+    let is_scaled = op.alpha != 1.0;
+    // An implicit `x` may have no wider form: it is asked for one only where alpha scales the product.
+    if x.aval()?.dtype == Dtype::Float16 && (is_scaled || !x.is_implicit()) {
         return implicit((x, itself(w)), |(x, w)| product.of(&x.as_dtype(Dtype::Float32)?, &w));
     }
     if product == Product::Right { right_product(x, w) } else { w.product(product, x) }

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
-use crate::avals::checks::{check_float, check_made, stored_shape};
+use crate::avals::checks::{check_float, check_made, check_transposed, stored_shape};
 use crate::avals::dtypes::widely;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{gathered_rows, scalar};
@@ -173,6 +173,7 @@ impl Materialize for Sparse24 {
 
     fn check(&self) -> Result<()> {
         let made = Self::from_parts(self.values.clone(), self.indices.clone())?;
+        check_transposed(&made.aval, self.transposed)?;
         let aval = Aval::new(&stored_shape(&made.aval, self.transposed)?, made.aval.dtype);
         check_made(self, &Self { transposed: self.transposed, aval, ..made })
     }

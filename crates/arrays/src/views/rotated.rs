@@ -4,15 +4,14 @@ use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{
-    Concatenate, DynamicSliceUpdate, Gather, ScatterAxis, ScatterAxisSum, SliceUpdate, SliceUpdateSum, TypedPrimitive,
-    Update,
+    Concatenate, DynamicSliceUpdate, ScatterAxis, ScatterAxisSum, SliceUpdate, SliceUpdateSum, TypedPrimitive, Update,
 };
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 use tacit_kernels::hadamard_order;
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{castable, check_castable, holds, wide};
+use crate::avals::dtypes::{castable, check_castable, holds, roomy, wide};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
@@ -109,10 +108,19 @@ impl Rotated {
         }
     }
 
-    /// The array behind the rotation in the type in which it is multiplied. Of half floats that is `f32`, where it can be read
-    /// so: what is not rotated back may be beyond their range.
+    /// The array behind the rotation in the type in which it is multiplied and moved. Of half floats that is `f32`, where it can
+    /// be read so: what is not rotated back may be beyond their range.
     fn widely(&self) -> Result<Value> {
         Ok(self.read_in(wide(self.aval.dtype))?.unwrap_or_else(|| self.inner.clone()))
+    }
+
+    /// The array behind the rotation in this type: read in it, where codes and scales are behind it, and otherwise cast.
+    fn inner_in(&self, dtype: Dtype) -> Result<Value> {
+        match self.read_in(dtype)? {
+            Some(read) => Ok(read),
+            None if dtype == self.aval.dtype => Ok(self.inner.clone()),
+            None => implicit(&self.inner, |inner| inner.as_dtype(dtype)),
+        }
     }
 
     /// The array behind the rotation read in another float type without a rounding, where codes and scales are behind it.
@@ -123,12 +131,16 @@ impl Rotated {
         Ok(self.inner.family::<dyn Packed>().map(|packed| read_in(packed, dtype)))
     }
 
-    /// What was rotated back, in the type of the array.
+    /// What was rotated back, or a view that will be, in the type of the array.
     fn rounded(&self, made: Value) -> Result<Value> {
-        if made.aval()?.dtype == self.aval.dtype {
+        let dtype = self.aval.dtype;
+        if made.aval()?.dtype == dtype {
             return Ok(made);
         }
-        implicit(made, |made| made.as_dtype(self.aval.dtype))
+        match made.downcast::<Self>() {
+            Some(view) => view.cast(dtype),
+            None => implicit(made, |made| made.as_dtype(dtype)),
+        }
     }
 
     /// Rows that are written, as they are stored; of half floats they are rotated in `f32`.
@@ -141,7 +153,7 @@ impl Rotated {
                 stored.aval.dtype = Dtype::Float16;
                 Ok(packed.restored(stored).into())
             }
-            _ => self.rows(rows),
+            _ => self.rows(rows, self.aval.dtype),
         }
     }
 
@@ -150,10 +162,10 @@ impl Rotated {
         self.aval.shape.len() - 1 - self.axis
     }
 
-    /// Another array of rows, as they lie in the rotated one.
-    fn rows(&self, rows: &Value) -> Result<Value> {
+    /// Another array of rows, as they lie in the rotated one; what is rotated already, in this type.
+    fn rows(&self, rows: &Value, dtype: Dtype) -> Result<Value> {
         match (rows, rows.downcast::<Self>()) {
-            (_, Some(rows)) if rows.axis == self.axis => Ok(rows.inner.clone()),
+            (_, Some(rows)) if rows.axis == self.axis => rows.inner_in(dtype),
             (Value::Dense(rows), _) if rows.dtype() == Dtype::Float16 => {
                 Err(Error::decline("rotated rows may be beyond the range of f16"))
             }
@@ -227,7 +239,8 @@ impl Linear for Rotated {
             return Err(Error::decline("whole matrices are rotated"));
         }
         let inner = self.widely()?;
-        let dtype = inner.aval()?.dtype;
+        // Either `x` is rotated, too, or the result is rotated back: both may be beyond the range of `f16`.
+        let dtype = roomy(inner.aval()?.dtype);
         let shared = usize::from(product != Product::Left);
         let result = if behind == shared {
             // The rotated axis is summed over: `x` is rotated in its place.
@@ -246,26 +259,24 @@ impl Linear for Rotated {
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         let own = self.aval.dtype;
         check_castable(dtype)?;
-        let read = |dtype| {
-            let inner = self.read_in(dtype)?;
-            let inner = inner.map_or_else(|| implicit(&self.inner, |inner| inner.as_dtype(dtype)), Ok)?;
-            Self::of(inner, self.axis)
-        };
-        if holds(dtype, own) {
-            return read(dtype);
+        // Of a dense array it is a view, too: nothing is built for a cast.
+        let read = |dtype| -> Result<Value> { Ok(Self::new(self.inner_in(dtype)?, self.axis as i32)?.into()) };
+        if !holds(dtype, own) {
+            return Cast::of(read(Dtype::Float32)?, own, dtype);
         }
-        Cast::of(read(Dtype::Float32)?, own, dtype)
+        if dtype == Dtype::Float16 && own != dtype && self.read_in(dtype)?.is_none() {
+            // What is not rotated back may be beyond the range of `f16`.
+            return Cast::of(self.clone().into(), own, dtype);
+        }
+        read(dtype)
     }
 }
 
 impl View for Rotated {
     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
         let axis = step.axis(self.axis)?;
-        if step.op().name() == Gather::NAME {
-            // Their elements are made here, in the type in which they are rotated back.
-            return step.around([&self.widely()?], |[taken]| self.rounded(Self::of(taken, axis)?));
-        }
-        step.around([&self.inner], |[inner]| Self::of(inner, axis))
+        // What has to be built for it is built in the type in which it is rotated back.
+        step.around([&self.widely()?], |[moved]| self.rounded(Self::of(moved, axis)?))
     }
 }
 
@@ -273,6 +284,10 @@ impl View for Rotated {
 #[handler]
 pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Result<Vec<Value>> {
     let axis = w.axis;
+    let sums = matches!(op.name(), SliceUpdateSum::NAME | ScatterAxisSum::NAME);
+    if sums && w.aval.dtype == Dtype::Float16 {
+        return Err(Error::decline("rotated sums may be beyond the range of f16"));
+    }
     let whole = |whole: bool| if whole { Ok(()) } else { Err(Error::decline("parts of rotated rows are replaced")) };
     // The place of the update among the other operands.
     let place = match (op.name(), rest) {
@@ -305,7 +320,13 @@ pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Resul
     let update = w.written(rest[place])?;
     let mut operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
     operands[1 + place] = &update;
-    op.apply(&operands)?.into_iter().map(|result| Rotated::of(result, axis)).collect()
+    let results = op.apply(&operands)?;
+    // Codes that were not replaced as they are were built.
+    let built = (w.inner.is_implicit() || update.is_implicit()) && !results.iter().all(Value::is_implicit);
+    if built && w.aval.dtype == Dtype::Float16 {
+        return Err(Error::decline("what is built rotated may be beyond the range of f16"));
+    }
+    results.into_iter().map(|result| Rotated::of(result, axis)).collect()
 }
 
 /// The rotation of what is joined along another axis, where all parts are rotated alike.
@@ -315,9 +336,11 @@ pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Va
     if axis as usize == first.axis {
         return Err(Error::decline("the parts are joined along the rotated axis"));
     }
-    let mut parts = vec![first.inner.clone()];
+    // Codes of several formats are built where the joined array is used, and rotated back after that.
+    let dtype = roomy(first.aval.dtype);
+    let mut parts = vec![first.inner_in(dtype)?];
     for part in rest {
-        parts.push(first.rows(part)?);
+        parts.push(first.rows(part, dtype)?);
     }
-    Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)
+    first.rounded(Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)?)
 }

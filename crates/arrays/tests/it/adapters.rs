@@ -34,7 +34,7 @@ pub(crate) fn qa_lora_on(base: Value, groups: i32) -> Value {
     QaLora::new(base, normal(15, &[3, groups]), normal(16, &[rows, 3]), 2.0).expect("fits").into()
 }
 
-fn lora_set_on(base: &Value, index: Array) -> LoraSet {
+pub(crate) fn lora_set_on(base: &Value, index: Array) -> LoraSet {
     let shape = base.aval().expect("an aval").shape;
     let lora = |seed, rank, alpha| {
         let (a, b) = (normal(seed, &[rank, shape[1]]), normal(seed + 1, &[shape[0], rank]));
@@ -180,6 +180,24 @@ fn an_index_for_each_sequence() {
     }
     let none = y(&batch, w.with_index(number(2)).expect("fits").into());
     assert_close!(none, y(&batch, base), 1e-6);
+}
+
+/// An adapter that diverged is that of who chose it.
+#[test]
+fn an_index_of_no_adapter_uses_none_of_their_numbers() {
+    let base = nf4(&normal(2, &[40, 96]), 64);
+    let lora = |b: f32| {
+        let b = ops::full::<f32>(&[40, 2], Array::from_f32(b)).expect("a constant");
+        Lora::new(base.clone(), normal(3, &[2, 96]), b, 1.0).expect("fits")
+    };
+    let set = LoraSet::new(&[lora(1.0), lora(f32::NAN)], number(2)).expect("of one shape");
+    let y = |w: Value| implicit((x(&[3, 4, 96]), w), |(x, w)| x.matmul(w.t())).expect("runs").dense().expect("dense");
+    let expected = y(base.clone());
+    assert_close!(y(set.clone().into()), expected.clone(), 1e-6);
+    let each = set.with_index(Array::from_slice(&[2u32, 7, 9], &[3])).expect("fits");
+    assert_close!(y(each.into()), expected, 1e-6);
+    let _allow = Policy::Allow.scope();
+    assert_close!(Value::from(set).dense().expect("is built"), base.dense().expect("is built"), 1e-6);
 }
 
 #[test]

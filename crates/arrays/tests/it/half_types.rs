@@ -1,7 +1,10 @@
 //! Half types over long axes: where the dense product is rounded once, so is what stands for it.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Concat, Constant, Diagonal, Int8Array, Lora, LowRank, Rotated, ScaledChannels, Sparse24, Stacked};
+use tacit_arrays::kernel::hadamard;
+use tacit_arrays::{
+    Concat, Constant, Diagonal, Int8Array, Lora, LoraSet, LowRank, Rotated, ScaledChannels, Sparse24, Stacked,
+};
 use tacit_conformance::oracle::floats;
 use tacit_core::{Policy, Result, Value, implicit, transform};
 
@@ -171,5 +174,54 @@ fn what_is_small_again_may_be_large_between() -> Result<()> {
     let rows = implicit((rotated, half(&[1, 64], 3e4)), |(w, rows): (Array, Array)| ops::concatenate(&[w, rows], 0))?;
     let rows = floats(&rows.dense()?.as_dtype(Dtype::Float32)?)?;
     assert!(rows[128..].iter().all(|x| (x - 3e4).abs() < 300.0), "{:?}", &rows[128..]);
+    Ok(())
+}
+
+/// A change that is added may bring back into the range what it is added to, and a cast is that of the sum.
+#[test]
+fn what_a_sum_brings_back_may_be_large_before() -> Result<()> {
+    const F16: Dtype = Dtype::Float16;
+    let half = |shape: &[i32], value: f32| full(F16, shape, value);
+    let single = |shape: &[i32], value: f32| full(Dtype::Float32, shape, value);
+    let transposed = |[x, w]: [Array; 2]| Ok(x.matmul(w.t())?);
+
+    let lora = Lora::new(half(&[1, 2], 300.0), single(&[1, 2], 1.0), single(&[1, 1], -100.0), 1.0)?;
+    check([half(&[1, 2], 150.0).into(), lora.clone().into()], 60_000.0, transposed);
+    for index in [Array::from_slice(&[0u32], &[]), Array::from_slice(&[0u32], &[1])] {
+        let set = LoraSet::new(std::slice::from_ref(&lora), index)?;
+        check([half(&[1, 2], 150.0).into(), set.into()], 60_000.0, transposed);
+    }
+    let small = Lora::new(half(&[1, 1], 0.0), half(&[1, 1], 2f32.powi(-10)), half(&[1, 1], 1024.0), 1.0)?;
+    check([ones(F16, &[1, 1]).into(), small.into()], 128.0, |[x, w]| Ok(x.matmul(w.multiply(half(&[], 128.0))?)?));
+    let large = Lora::new(single(&[1, 1], 100_000.0), single(&[1, 1], 1.0), single(&[1, 1], -50_016.0), 1.0)?;
+    check([ones(F16, &[1, 1]).into(), large.into()], 49_984.0, |[x, w]| Ok(x.matmul(w.as_dtype(F16)?)?));
+
+    let bias = half(&[4], -20_000.0);
+    let w = Int8Array::quantize(&half(&[4, 32], 10.0), 32)?;
+    check([half(&[1, 32], 250.0).into(), w.clone().into()], 60_000.0, |[x, w]| {
+        Ok(ops::addmm(&bias, &x, w.t(), 1.0, 1.0)?)
+    });
+    let column = half(&[4, 1], -20_000.0);
+    check([w.into(), half(&[32, 1], 250.0).into()], 60_000.0, |[w, x]| Ok(ops::addmm(&column, &w, &x, 1.0, 1.0)?));
+
+    // Rotated, the first element of each column is 96000.
+    let rotated = Rotated::new(hadamard(&single(&[2, 1024], 3000.0))?.t(), 0)?;
+    check([half(&[1, 1024], 2f32.powi(-10)).into(), rotated.clone().into()], 3000.0, |[x, w]| {
+        Ok(x.matmul(w.as_dtype(F16)?)?)
+    });
+    check([rotated.into()], 3000.0, |[w]| Ok(w.as_dtype(F16)?.t()));
+    Ok(())
+}
+
+#[test]
+fn the_gradient_of_a_set_of_adapters_counts_all_sequences() -> Result<()> {
+    for dtype in HALVES {
+        let lora = Lora::new(full(dtype, &[1, 4], 0.0), ones(dtype, &[1, 4]), ones(dtype, &[1, 1]), 1.0)?;
+        let set = Value::from(LoraSet::new(&[lora], ops::zeros::<u32>(&[LONG])?)?);
+        let x = ones(dtype, &[LONG, 4]);
+        let sum = move |w: Array| x.matmul(w.t())?.as_dtype(Dtype::Float32)?.sum(None);
+        let found = transform::grad(sum).call(set)?;
+        assert_eq!(floats(found.child("a").array()?)?, [1000.0; 4], "{dtype:?}");
+    }
     Ok(())
 }

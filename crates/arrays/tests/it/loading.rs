@@ -4,23 +4,26 @@ use std::collections::BTreeSet;
 
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::{Value as Json, json};
-use tacit_arrays::format::{AnyFormat, Granularity};
+use tacit_arrays::format::{AnyFormat, Granularity, Nf4};
 use tacit_arrays::{
-    Cast, Concat, Constant, Int8Array, Lora, Prepared, Rotated, Scaled, Sliced, Stacked, Transposed, ste,
+    AsStored, Cast, Concat, Constant, Int8Array, Lora, Prepared, Rotated, Scaled, ScaledChannels, Sliced, Sparse24,
+    Stacked, Transposed, ste,
 };
 use tacit_core::{ImplicitArray, Policy, Value, implicit, store};
 
-use crate::operands::{every, nf4, normal, normal_of};
-use crate::structured::{constant, diagonal, dropped_lora, identity, lora, low_rank, masked, sparse24};
+use crate::adapters::{dora_on, lora_set_on, qa_lora_on};
+use crate::operands::{affine, every, nf4, normal, normal_of};
+use crate::structured::{constant, diagonal, dropped_lora, identity, lora, lora_on, low_rank, masked, sparse24};
 
 /// An array of every type, matrices both ways round.
 fn arrays() -> Vec<Value> {
     let packed = || nf4(&normal(1, &[8, 64]), 64);
-    let views: [Value; 10] = [
+    let views: [Value; 11] = [
         Cast::new(nf4(&normal_of(Dtype::Bfloat16, 1, &[8, 64]), 64), Dtype::Float32).expect("casts").into(),
         Concat::new(vec![packed(), normal(2, &[3, 64]).into()], 0).expect("joins").into(),
         Rotated::new(packed(), -1).expect("rotates").into(),
         Scaled::new(packed(), &Array::from_f32(2.0)).expect("scales").into(),
+        ScaledChannels::new(packed(), &normal(2, &[64]), -1).expect("scales").into(),
         Sliced::new(packed(), &[1, 2], &[5, 50]).expect("cuts").into(),
         Stacked::new(vec![packed(), normal(2, &[8, 64]).into()]).expect("stacks").into(),
         Transposed::new(packed(), &[1, 0]).expect("turns").into(),
@@ -29,9 +32,16 @@ fn arrays() -> Vec<Value> {
         Constant::full(&[], &Array::from_int(2)).expect("one number").into(),
     ];
     let structured = [constant(), identity(), diagonal(), low_rank(), lora(), dropped_lora(0.25), masked(), sparse24()];
+    let adapters: [Value; 4] = [
+        dora_on(packed()),
+        qa_lora_on(affine(&normal(1, &[8, 64]), 32, 4), 2),
+        lora_set_on(&packed(), Array::from_slice(&[1u32], &[])).into(),
+        AsStored::new(lora_on(packed()), Nf4::from(64)).expect("an adapter").into(),
+    ];
     let mut all: Vec<Value> = every(Dtype::Float32, 1, &[6, 64]);
     all.extend(views);
     all.extend(structured);
+    all.extend(adapters);
     let transposed = |w: &Value| implicit(w, |w| Ok::<_, tacit_core::Error>(w.t()));
     let matrices = all.iter().filter(|w| w.aval().expect("an aval").shape.len() == 2);
     let transposed: Vec<Value> = matrices.map(|w| transposed(w).expect("turns")).filter(Value::is_implicit).collect();
@@ -111,6 +121,10 @@ fn others(name: &str, field: &Json, most: usize) -> Vec<(Json, bool)> {
             let mut less = numbers.clone();
             less[0] = json!(-1);
             all.push((json!(less), true));
+            if name == "scales" {
+                less[0] = json!(f32::NAN.to_bits());
+                all.push((json!(less), true));
+            }
             all
         }
         _ => Vec::new(),
@@ -172,6 +186,7 @@ fn a_corrupt_field_is_an_error() {
         "dropout",
         "format",
         "rank",
+        "scales",
         "start",
         "stop",
         "stored",
@@ -190,7 +205,9 @@ fn a_child_of_another_shape_or_type_is_an_error() {
             let longer = ops::zeros_dtype(&[&[3], child.shape()].concat(), child.dtype()).expect("zeros");
             let short = ops::zeros_dtype(&[1013], child.dtype()).expect("zeros");
             let other = ops::zeros_dtype(child.shape(), Dtype::Complex64).expect("zeros");
-            for wrong in [longer, short, other] {
+            // An index chooses one adapter, or one for each of so many parts of a batch.
+            let wrong = if key == "index" { vec![other] } else { vec![longer, short, other] };
+            for wrong in wrong {
                 let mut arrays = arrays.clone();
                 arrays.insert(key.clone(), wrong.clone());
                 let read = loaded(&json, &arrays);
@@ -229,12 +246,41 @@ fn an_error_of_loading_says_what_does_not_fit() {
         alpha is inf
         help: give a finite one; the rank is the usual choice"]]
     .assert_eq(&loaded(&json, &arrays).expect_err("is infinite"));
+    let set = lora_set_on(&nf4(&normal(1, &[8, 64]), 64), Array::from_slice(&[1u32], &[]));
+    let (mut json, arrays) = saved(&set.into());
+    json["scales"][0] = json!(f32::NAN.to_bits());
+    expect_test::expect![[r"
+        the factor of an adapter is NaN
+        help: give a finite one"]]
+    .assert_eq(&loaded(&json, &arrays).expect_err("is no number"));
     let (mut json, arrays) = saved(&Transposed::new(nf4(&normal(1, &[8, 64]), 64), &[1, 0]).expect("turns").into());
     json["aval"] = json!("f32[8,64]");
     expect_test::expect![[r#"
         Transposed has axes=[1, 0] aval=f32[8,64], and its children make axes=[1, 0] aval=f32[64,8]
         help: build it by its constructor"#]]
     .assert_eq(&loaded(&json, &arrays).expect_err("is transposed"));
+}
+
+#[test]
+fn a_sparse_array_of_three_axes_is_not_transposed() {
+    let (mut json, arrays) = saved(&Sparse24::prune(&normal(1, &[2, 3, 8])).expect("groups").into());
+    json["transposed"] = json!(true);
+    json["aval"] = json!("f32[2,8,3]");
+    expect_test::expect![[r"
+        f32[2,3,8] is transposed, and is not a matrix
+        help: transpose matrices alone"]]
+    .assert_eq(&loaded(&json, &arrays).expect_err("has no transpose"));
+}
+
+#[test]
+fn what_an_adapter_is_stored_as_holds_it() {
+    let w = Value::from(AsStored::new(lora_on(nf4(&normal(1, &[8, 64]), 64)), Nf4::from(64)).expect("an adapter"));
+    let (mut json, arrays) = saved(&w);
+    json["format"] = json!("affine:4:128");
+    expect_test::expect![[r"
+        the last axis of f32[8,64] is not whole groups of 128, as affine has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"]]
+    .assert_eq(&loaded(&json, &arrays).expect_err("has no groups"));
 }
 
 #[test]

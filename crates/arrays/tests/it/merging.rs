@@ -3,8 +3,8 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{self, AnyFormat};
-use tacit_arrays::{Adapter, AsStored, Dora, Lora, QaLora, merge, merge_exactly};
-use tacit_core::{Counters, Policy, Result, Value};
+use tacit_arrays::{ActivationGranularity, Adapter, AsStored, Dora, Int8Inputs, Lora, QaLora, merge, merge_exactly};
+use tacit_core::{Counters, Error, Policy, Result, Value, implicit};
 
 use crate::adapters::{dora_on, qa_lora_on};
 use crate::messages::check;
@@ -173,5 +173,52 @@ fn a_merge_without_a_format_loses_nothing() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// What an adapter was trained as is what is merged, also into a finer format.
+#[test]
+fn what_is_trained_as_stored_is_what_another_format_gets() -> Result<()> {
+    let sum = lora_on(nf4(&normal(2, &[40, 96]), 64));
+    let w = Value::from(AsStored::new(&sum, parsed("nf4:64"))?);
+    let _allow = Policy::Allow.scope();
+    for (text, loss) in [("int8:32", 0.006), ("rotated:int8:32", 0.01)] {
+        let merged = merge(of(&w), text)?;
+        assert!(merged.loss.relative < loss, "{text}: {}", merged.loss);
+        // An adapter of it is stored as what was trained, too.
+        let again = Value::from(AsStored::new(&w, parsed(text))?);
+        assert_eq!(bytes(&again.downcast::<AsStored>().expect("one").merged()?), bytes(&merged.value), "{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_base_of_8_bit_activations_loses_nothing_either() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let base = Int8Inputs::new(affine(&normal(2, &[40, 96]), 32, 4), ActivationGranularity::Token)?;
+    for text in ["affine:4:32", "rotated:affine:4:32"] {
+        let w = Value::from(AsStored::new(lora_on(base.clone().into()), parsed(text))?);
+        for merged in [merge(of(&w), text)?, merge_exactly(of(&w))?] {
+            assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
+            let inner = merged.value.downcast::<Int8Inputs>().expect("rounds").inner();
+            assert!(parsed(text).stores(inner), "{text}: {inner}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_transposed_merges_as_it_lies() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let base = nf4(&normal(2, &[40, 96]), 64);
+    let w = Value::from(AsStored::new(lora_on(base.clone()), parsed("nf4:64"))?);
+    let turn = |w: &Value| implicit(w, |w| Ok::<_, Error>(w.t()));
+    let turned = turn(&w)?;
+    let (merged, upright) = (merge_exactly(of(&turned))?, merge_exactly(of(&w))?);
+    assert!(merged.loss.is_none(), "{}", merged.loss);
+    assert!((merged.loss.change - upright.loss.change).abs() < 1e-5 * upright.loss.change);
+    assert_eq!(bytes(&turn(&merged.value)?), bytes(&upright.value));
+    assert_eq!(of(&turned).base().aval()?.shape, [96, 40]);
+    assert_eq!(bytes(&turn(of(&turned).base())?), bytes(&base));
     Ok(())
 }

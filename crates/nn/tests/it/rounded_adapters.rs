@@ -75,3 +75,17 @@ fn merging_into_a_base_of_8_bit_activations_keeps_these() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn what_is_trained_as_stored_rounds_once_when_it_is_merged() -> Result<()> {
+    let aware = QatConfig::new(AFFINE).int8_activations(ActivationGranularity::Token);
+    let mut model = Model::new(nn::Linear::new(64, 64)?)?.prepare("weight", aware)?;
+    model.convert()?;
+    let mut model = model.lora("weight", LoraConfig::default().as_stored(AFFINE))?;
+    let _allow = Policy::Allow.scope();
+    model.merge_exactly()?;
+    let value = model.get("weight")?;
+    let inner = value.downcast::<Int8Inputs>().expect("rounds").inner();
+    assert_eq!(inner.to_string(), "Affine(f32[64,64])");
+    Ok(())
+}
