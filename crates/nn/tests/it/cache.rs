@@ -341,9 +341,9 @@ fn tokens_that_are_written_outside_a_step_are_there_after_one_that_fails() -> Re
         caches.clear();
         Err::<Array, _>(Error::invalid("not now", "try again"))
     };
-    assert!(implicit_with_state(&mut caches, &part(&all, 3, 4), fails).is_err());
+    assert!(implicit_with_state(&mut caches, part(&all, 3, 4), fails).is_err());
     assert_eq!(caches[0].len(), 3);
-    implicit_with_state(&mut caches, &part(&all, 3, 4), |caches, next| layer(&mut caches[0], next))?;
+    implicit_with_state(&mut caches, part(&all, 3, 4), |caches, next| layer(&mut caches[0], next))?;
     assert_eq!((caches[0].len(), caches[0].offset().as_slice::<i32>()), (4, &[4][..]));
     Ok(())
 }

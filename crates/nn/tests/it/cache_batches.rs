@@ -151,7 +151,7 @@ fn a_fixed_capacity_stays_where_caches_are_merged() {
             let mut batch = KvCache::merge(&[of(0, 9), of(1, 4)]).expect("merges");
             assert_eq!(batch.capacity(), 24, "{context}");
             // No step has to reserve room.
-            drop(implicit_with_state(&mut batch, &following(&all, &[9, 4], 0, 1), layer).expect("has room"));
+            drop(implicit_with_state(&mut batch, following(&all, &[9, 4], 0, 1), layer).expect("has room"));
             go_on(&mut batch, &all, &[10, 5], formats, window, &context);
         }
     }
