@@ -104,6 +104,40 @@ fn losses_and_gradients_are_the_same_where_layers_are_computed_again() -> Result
     Ok(())
 }
 
+/// Layers whose parameters are tied to those of another one, all or some of them.
+#[test]
+fn layers_that_share_parameters_are_each_computed() -> Result<()> {
+    let own = "model.layers.1.";
+    let (config, model) = loaded("float/llama")?;
+    let all: Vec<String> = model.avals().into_keys().filter(|path| path.starts_with(own)).collect();
+    for tied in [&all[..], &all[..1]] {
+        let (_, mut model) = loaded("float/llama")?;
+        for path in tied {
+            model = model.tie(path, &path.replacen(own, "model.layers.0.", 1))?;
+        }
+        let expected = token_losses(&config, &mut model, &tokens())?;
+        let far = difference(&checkpointed_token_losses(&config, &mut model, &tokens())?, &expected)?;
+        assert!(far < 1e-6, "{} are tied: the losses differ by {far}", tied.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_loss_draws_nothing() -> Result<()> {
+    let drawn = || Ok::<_, Error>(mlx_rs::random::uniform::<_, f32>(0.0, 1.0, &[1], None)?.item_exact::<f32>());
+    for name in ["float/llama", "float/qwen3_moe", "float/qwen3_next"] {
+        let (config, mut model) = loaded(name)?;
+        mlx_rs::random::seed(5)?;
+        let expected = drawn()?.to_bits();
+        for losses in [token_losses, checkpointed_token_losses] {
+            mlx_rs::random::seed(5)?;
+            losses(&config, &mut model, &tokens())?.eval()?;
+            assert_eq!(drawn()?.to_bits(), expected, "{name}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_row_of_one_token_has_no_loss() -> Result<()> {
     let (config, mut model) = loaded("float/llama")?;

@@ -432,6 +432,20 @@ fn caches_of_another_decoder_are_refused() -> tacit::Result<()> {
 }
 
 #[test]
+fn experts_are_counted_by_either_key() -> tacit::Result<()> {
+    let layers = |changes: &str| Ok::<_, tacit::Error>(format!("{:?}", changed("qwen3_moe", &parsed(changes))?.layers));
+    assert_eq!(layers(r#"{"num_experts": null, "num_local_experts": 4}"#)?, layers("{}")?);
+    check(
+        "qwen3_moe",
+        r#"{"num_experts": null}"#,
+        &expect![[r#"
+        config.json: num_experts: it is not there
+        help: fetch the configuration again"#]],
+    );
+    Ok(())
+}
+
+#[test]
 fn the_variants_of_newer_files_are_those_of_older_ones() -> tacit::Result<()> {
     let kinds = |name: &str, changes: &str| Ok::<_, tacit::Error>(changed(name, &parsed(changes))?.kinds);
     let newer = r#"{"rope_scaling": null, "rope_theta": null,

@@ -11,6 +11,7 @@ use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters as _, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::random::{RandomState, with_random_state};
 use mlx_rs::{Array, Dtype, fast, nn, ops};
 use tacit_core::{Error, Result};
 use tacit_nn::{ArraysCache, Cache, KvCache};
@@ -347,6 +348,20 @@ impl Decoder {
     }
 }
 
+/// A layer whose parameters are yet to be given.
+///
+/// What is drawn for them is never computed, and not drawn from the thread's random state: a checkpointed function that draws
+/// from it is called twice.
+fn unfilled(config: &Config, own: &LayerConfig) -> Result<Layer> {
+    Ok(with_random_state(RandomState::with_seed(0)?, || Layer::new(config, own))?)
+}
+
+/// The paths of the parameters of a layer, within the layer.
+pub(crate) fn paths_in_layer(config: &Config, number: usize) -> Result<Vec<String>> {
+    let layer = unfilled(config, &config.layers[number])?;
+    Ok(layer.parameters().flatten().into_keys().map(|path| path.to_string()).collect())
+}
+
 /// A layer by itself: what it makes of `x: [batch, n, hidden_size]` of whole texts, with parameters by their paths in it. Keys and
 /// values are of this dtype.
 pub(crate) fn layer_alone(
@@ -356,7 +371,7 @@ pub(crate) fn layer_alone(
 ) -> impl Fn((Array, BTreeMap<String, Array>)) -> Result<Array> {
     move |(x, parameters)| {
         let own = &config.layers[number];
-        let mut layer = Layer::new(&config, own)?;
+        let mut layer = unfilled(&config, own)?;
         for (path, slot) in layer.parameters_mut().flatten() {
             let given = parameters.get(&*path);
             *slot =

@@ -86,6 +86,14 @@ impl<'j> Keys<'j> {
         self.positive(key)?.ok_or_else(|| self.missing(key))
     }
 
+    /// The same by the first of two keys that is there.
+    pub(crate) fn size_of_either(&self, key: &str, other: &str) -> Result<i32> {
+        match self.positive(key)? {
+            Some(size) => Ok(size),
+            None => self.positive(other)?.ok_or_else(|| self.missing(key)),
+        }
+    }
+
     pub(crate) fn size_or(&self, key: &str, default: i32) -> Result<i32> {
         Ok(self.positive(key)?.unwrap_or(default))
     }

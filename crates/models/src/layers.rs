@@ -242,7 +242,9 @@ fn feed_forward(keys: &Keys, family: Family, layer: i32) -> Result<FeedForwardCo
     if !matches!(family, Family::Qwen3Moe | Family::Qwen3Next) || dense || (layer + 1) % step != 0 {
         return Ok(FeedForwardConfig::Dense { inner: keys.size("intermediate_size")? });
     }
-    let (count, per_token) = (keys.size("num_experts")?, keys.size("num_experts_per_tok")?);
+    // The second key is that of newer versions of transformers.
+    let count = keys.size_of_either("num_experts", "num_local_experts")?;
+    let per_token = keys.size("num_experts_per_tok")?;
     if per_token > count {
         let reason = format!("a token goes through {per_token} of {count} experts");
         return Err(keys.wrong("num_experts_per_tok", reason, "fetch the configuration again"));

@@ -1,6 +1,5 @@
 //! What a decoder loses on a text, token by token.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mlx_rs::Array;
@@ -11,7 +10,7 @@ use tacit_nn::training::chunked_cross_entropy;
 use tacit_nn::{Model, Parameters};
 
 use crate::config::Config;
-use crate::decoder::{Decoder, Positions, caches, layer_alone};
+use crate::decoder::{Decoder, Positions, caches, layer_alone, paths_in_layer};
 use crate::load::{EMBEDDING, HEAD};
 
 /// The cross entropy of each token of `tokens: u32[batch, n]` but the first, after those before it: `f32[batch, n - 1]`.
@@ -73,14 +72,13 @@ pub fn checkpointed_token_losses(config: &Config, model: &mut Model<Decoder>, to
     let dtype = model.get(EMBEDDING)?.aval()?.dtype;
     let shared = Rc::new(config.clone());
     let mut x = model.run(|decoder| decoder.embedded(&given))?;
-    let mut of_layers: BTreeMap<usize, Parameters> = BTreeMap::new();
-    for path in model.avals().into_keys() {
-        let within = path.strip_prefix("model.layers.").and_then(|path| path.split_once('.'));
-        if let Some((Ok(number), within)) = within.map(|(number, within)| (number.parse(), within)) {
-            of_layers.entry(number).or_default().insert(within.to_owned(), model.used(&path)?);
+    for number in 0..config.layers.len() {
+        // By all paths of the layer: a parameter that is tied to another one is listed under that one's path alone.
+        let mut parameters = Parameters::new();
+        for within in paths_in_layer(config, number)? {
+            let value = model.used(&format!("model.layers.{number}.{within}"))?;
+            parameters.insert(within, value);
         }
-    }
-    for (number, parameters) in of_layers {
         let mut layer = checkpoint(layer_alone(Rc::clone(&shared), number, dtype));
         x = layer.call((x, parameters))?.dense()?;
     }

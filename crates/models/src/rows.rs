@@ -61,9 +61,11 @@ impl Rows {
     ///
     /// # Errors
     ///
-    /// A row has fewer than two tokens or more than an array can have, or no token is learned.
+    /// A row has fewer than two tokens or more than an array can have, a sample does not say of each of its tokens
+    /// whether it is learned, or no token is learned.
     pub fn packed(samples: &[Sample], length: usize, seed: u64) -> Result<Self> {
         let mut rows = Self::none(length)?;
+        check(samples)?;
         // Rows with this many places left.
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for number in shuffled(samples.len(), seed)? {
@@ -85,6 +87,7 @@ impl Rows {
     /// As for [`packed`](Self::packed).
     pub fn apart(samples: &[Sample], length: usize) -> Result<Self> {
         let mut rows = Self::none(length)?;
+        check(samples)?;
         for sample in samples {
             for (tokens, learned) in rows.pieces(sample) {
                 let row = rows.push();
@@ -197,6 +200,21 @@ impl Rows {
     }
 }
 
+/// Checks that each token is said to be learned, or not.
+fn check(samples: &[Sample]) -> Result<()> {
+    for (number, Sample { tokens, learned }) in samples.iter().enumerate() {
+        if tokens.len() != learned.len() {
+            let message = format!(
+                "sample {number} has {} tokens, and says of {} whether they are learned",
+                tokens.len(),
+                learned.len()
+            );
+            return Err(Error::invalid(message, "say it of each token"));
+        }
+    }
+    Ok(())
+}
+
 /// The numbers below `count` in an order that the seed decides.
 fn shuffled(count: usize, seed: u64) -> Result<Vec<usize>> {
     // MLX's sort of no element ends the program.
@@ -286,6 +304,18 @@ mod tests {
         sorted.sort_unstable();
         assert_eq!(sorted, (0..50).collect::<Vec<_>>());
         Ok(())
+    }
+
+    #[test]
+    fn a_sample_says_of_each_token_whether_it_is_learned() {
+        for learned in [vec![true], vec![true; 4]] {
+            let expected = format!("sample 1 has 3 tokens, and says of {} whether they are learned", learned.len());
+            let samples = [sample(5..7, 1), Sample { tokens: vec![1, 2, 3], learned }];
+            for made in [Rows::packed(&samples, 4, 0), Rows::apart(&samples, 4)] {
+                let error = made.expect_err("the marks are not those of the tokens");
+                assert!(error.to_string().starts_with(&expected), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use mlx_rs::module::ModuleParameters;
 use tacit_arrays::{Adapter, Lora, LoraSet};
 use tacit_core::{Error, Result, Value};
 
+use crate::merge::without_adapter;
 use crate::parameters::in_parameter;
 use crate::{Missing, Model, Parameters};
 
@@ -34,8 +35,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// There is no set, two sets are not of the same weights, or one has what is no [`Lora`] or does not fit. The model is
-    /// then what it was.
+    /// There is no set, two sets are not of the same weights, or one has what is no [`Lora`], is a [`Lora`] over another
+    /// adapter, or does not fit. The model is then what it was.
     pub fn adapter_sets(&mut self, sets: &[Parameters]) -> Result<()> {
         let Some(first) = sets.first() else {
             return Err(Error::invalid("there is no set of adapters", "give at least one"));
@@ -43,8 +44,8 @@ impl<M: ModuleParameters> Model<M> {
         let mut made = Parameters::new();
         for path in first.keys() {
             let own = self.get(path)?;
-            let base = own.family::<dyn Adapter>().map_or(&own, Adapter::base);
-            let loras = sets.iter().map(|set| on_base(set.get(path), base)).collect::<Result<Vec<Lora>>>();
+            let base = without_adapter(&own)?.unwrap_or(own);
+            let loras = sets.iter().map(|set| on_base(set.get(path), &base)).collect::<Result<Vec<Lora>>>();
             let none = Array::from_slice(&[sets.len() as u32], &[]);
             let set = loras.and_then(|loras| LoraSet::new(&loras, none)).map_err(|error| in_parameter(path, &error))?;
             made.insert(path.clone(), set.into());
@@ -92,6 +93,13 @@ fn on_base(value: Option<&Value>, base: &Value) -> Result<Lora> {
             "give a `Lora` for the same weights in each set",
         )
     })?;
+    let inner = lora.base();
+    if without_adapter(inner)?.is_some() {
+        return Err(Error::invalid(
+            format!("a set of adapters has a `Lora` over {inner}, whose own adapters would be lost"),
+            "merge the inner adapters into their bases before the outer one is trained",
+        ));
+    }
     let moved = Value::from(lora.with_base(base.clone())?);
     moved.downcast::<Lora>().cloned().ok_or_else(|| Error::decline("a Lora on another base is one"))
 }

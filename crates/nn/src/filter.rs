@@ -50,11 +50,12 @@ impl ParameterFilter {
         }
     }
 
-    /// What tells this part from others in one run of a program.
+    /// What tells this part from others in one run of a program. The text of a pattern is quoted: it may read as another
+    /// part.
     pub(crate) fn identity(&self) -> String {
         match self {
-            Self::Paths(pattern) => pattern.identity(),
-            Self::AnyOf(parts) => parts.iter().map(Self::identity).collect::<Vec<_>>().join(" or "),
+            Self::Paths(pattern) => format!("Paths({:?})", pattern.identity()),
+            Self::AnyOf(parts) => format!("{:?}", parts.iter().map(Self::identity).collect::<Vec<_>>()),
             part => format!("{part:?}"),
         }
     }

@@ -27,7 +27,7 @@ pub struct MergeReport {
 pub struct MergeRow {
     /// The array that stands for adapter and base, as in `Nf4(f32[4,8])`.
     pub made: String,
-    /// How far it is from what was trained.
+    /// How far it is from what was trained; of several adapters in one parameter, the greatest of each number.
     pub loss: MergeLoss,
     /// The bytes of adapter and base.
     pub before: usize,
@@ -39,8 +39,7 @@ impl MergeReport {
     /// The greatest relative error of all parameters: NaN where one of them is.
     #[must_use]
     pub fn worst(&self) -> f64 {
-        let errors = self.rows.values().map(|row| row.loss.relative);
-        errors.fold(0.0, |worst, error| if error > worst || error.is_nan() { error } else { worst })
+        self.rows.values().map(|row| row.loss.relative).fold(0.0, worse)
     }
 
     /// The adapters with their bases, which the report keeps alive.
@@ -114,15 +113,17 @@ impl<M: ModuleParameters> Model<M> {
     fn merge_by(&mut self, merge: impl Fn(&dyn Adapter) -> Result<Merged>) -> Result<MergeReport> {
         let (mut rows, mut made, mut adapters) = (BTreeMap::new(), Parameters::new(), Parameters::new());
         for (path, value) in self.values()? {
-            // The greatest of several in one parameter.
             let mut loss: Option<MergeLoss> = None;
             let merged = mapped(&value, &mut |value| {
                 let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
                 let merged = merge(adapter)?;
-                loss = Some(match loss.take() {
-                    Some(other) if other.of_change >= merged.loss.of_change => other,
-                    _ => merged.loss,
-                });
+                // Of several adapters in one parameter each number is the greatest, which need not be of one of them.
+                let own = merged.loss;
+                loss = Some(loss.map_or(own, |other| MergeLoss {
+                    relative: worse(other.relative, own.relative),
+                    change: worse(other.change, own.change),
+                    of_change: worse(other.of_change, own.of_change),
+                }));
                 Ok(Some(merged.value))
             });
             let merged = merged.map_err(|error| in_parameter(&path, &error))?;
@@ -175,8 +176,13 @@ impl<M: ModuleParameters> Model<M> {
     }
 }
 
+/// The greater of two errors; one that is no number is worse than any.
+fn worse(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
 /// The value with the innermost bases in place of adapters; nothing where it has none.
-fn without_adapter(value: &Value) -> Result<Option<Value>> {
+pub(crate) fn without_adapter(value: &Value) -> Result<Option<Value>> {
     mapped(value, &mut |value| {
         let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
         let base = adapter.base();

@@ -120,6 +120,10 @@ impl Outcome {
         Self::Implicit { array }
     }
 
+    pub(crate) fn dense() -> Self {
+        Self::left("it was set to a dense array")
+    }
+
     pub(crate) fn unmatched() -> Self {
         Self::left("no rule names it")
     }

@@ -124,7 +124,9 @@ impl Written {
                     Merged::Format(format) => model.merge(format)?,
                     Merged::Floats => model.merge_exactly()?,
                 };
-                Some(report.rows.values().map(|row| row.loss.of_change).fold(0.0, f64::max))
+                let lost = report.rows.values().map(|row| row.loss.of_change);
+                // A part that is no number is greater than any.
+                Some(lost.fold(0.0_f64, |most, lost| if lost > most || lost.is_nan() { lost } else { most }))
             }
         };
         let parameters = model.values()?;

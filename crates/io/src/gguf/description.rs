@@ -129,7 +129,12 @@ impl<'c> Description<'c> {
 
     /// What the configuration says or means; a `null` where llama.cpp has a number of its own is refused.
     fn said(&self, key: &str) -> Result<Option<&Json>> {
-        match (self.config.get(key), self.architecture.implied(key)) {
+        let own = match self.config.get(key) {
+            // Newer versions of transformers write this of a Qwen3-MoE.
+            None | Some(Json::Null) if key == "num_experts" => self.config.get("num_local_experts"),
+            own => own,
+        };
+        match (own, self.architecture.implied(key)) {
             (Some(Json::Null), Some(implied)) => {
                 Err(self.wrong(key, format!("it is null, and llama.cpp takes {implied}")))
             }

@@ -144,15 +144,14 @@ impl Gguf {
         }
     }
 
-    /// A number of the architecture.
+    /// A number of the architecture, as the configuration has it: a list of one number again and again is that number.
     fn count(&self, key: &str) -> Result<usize> {
         let key = self.own(key)?;
-        match self.metadata(&key)? {
-            GgufValue::Unsigned(count) => Ok(count as usize),
-            found => {
-                Err(self.wrong(&key, format!("it is {found:?}, and must be one number"), "convert the model again"))
-            }
+        if let Some(count) = self.value(&key)?.and_then(|value| value.integer()) {
+            return Ok(count);
         }
+        let found = self.metadata(&key)?;
+        Err(self.wrong(&key, format!("it is {found:?}, and must be one number"), "convert the model again"))
     }
 
     /// An error about a key of the [`configuration`](Self::configuration) or a parameter of

@@ -272,6 +272,29 @@ proptest! {
     }
 }
 
+/// Some converters write a number of the model once for each layer.
+#[test]
+fn heads_that_are_said_of_each_layer_are_read() {
+    let folder = Scratch::new();
+    let of_layers = |heads: [u32; 2]| {
+        let heads = heads.map(u32::to_le_bytes).concat();
+        let each = [&4_u32.to_le_bytes()[..], &2_u64.to_le_bytes(), &heads[..]].concat();
+        let made = Maker::default()
+            .value("general.architecture", 8, &text("llama"))
+            .value("llama.attention.head_count", 9, &each)
+            .tensor("blk.0.attn_q.weight", &[32, 8], 0, 0)
+            .elements(1024);
+        Gguf::open(folder.file("model.gguf", made.bytes())).expect("opens").hugging_face()
+    };
+    let parameters = of_layers([4, 4]).map_err(|error| folder.message(&error)).expect("reads");
+    assert_eq!(parameters.into_keys().collect::<Vec<_>>(), ["model.layers.0.self_attn.q_proj.weight"]);
+    let error = of_layers([4, 2]).map(|_| ()).expect_err("is refused");
+    expect![[r#"
+        FOLDER/model.gguf: llama.attention.head_count: it is List([Unsigned(4), Unsigned(2)]), and must be one number
+        help: convert the model again"#]]
+    .assert_eq(&folder.message(&error));
+}
+
 /// As llama.cpp's converter of adapters makes them: their tensors are changes of tensors, and have no names of Hugging Face's.
 #[test]
 fn tensors_of_an_adapter_keep_their_names() {

@@ -488,3 +488,13 @@ fn other_files_of_a_folder_may_be_damaged() {
     "#]]
     .assert_eq(&said);
 }
+
+/// Newer versions of transformers have another name for the number of experts.
+#[test]
+fn experts_are_counted_by_either_key() {
+    for keys in [r#""num_experts": 4"#, r#""num_local_experts": 4"#, r#""num_experts": null, "num_local_experts": 4"#] {
+        let folder = folder(&LLAMA.replace("llama", "qwen3_moe").replace('}', &format!(", {keys}}}")));
+        let made = written(&folder, &embedding(), None).expect("writes");
+        assert_eq!(made.metadata("qwen3moe.expert_count").expect("is there"), GgufValue::Unsigned(4), "{keys}");
+    }
+}

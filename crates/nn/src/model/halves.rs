@@ -63,7 +63,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`hold_halves`]. The model is then what it was.
     pub fn hold_halves(&mut self) -> Result<&mut Self> {
-        self.hold(&|_, array| array.ndim() == 2)
+        let held = held(&self.values()?, Device::try_default()?.get_type()?, &|_, array| array.ndim() == 2)?;
+        self.hold(held)
     }
 
     /// Makes implicit arrays of stacks of half-precision matrices `[e, n, k]` that a pattern names, such as the experts of a mixture,
@@ -100,11 +101,12 @@ impl<M: ModuleParameters> Model<M> {
         P: TryInto<Pattern, Error: Into<Error>>,
     {
         let pattern = pattern.try_into().map_err(Into::into)?;
-        self.hold(&|path, array| array.ndim() == 3 && pattern.matches(path, &array.into()))
+        let takes = |path: &str, array: &Array| array.ndim() == 3 && pattern.names(&self.paths(path), &array.into());
+        let held = held(&self.values()?, Device::try_default()?.get_type()?, &takes)?;
+        self.hold(held)
     }
 
-    fn hold(&mut self, takes: &Takes<'_>) -> Result<&mut Self> {
-        let held = held(&self.values()?, Device::try_default()?.get_type()?, takes)?;
+    fn hold(&mut self, held: Parameters) -> Result<&mut Self> {
         let mut report = self.report.clone();
         for (path, value) in &held {
             let format: &dyn Quantizer = if F16.stores(value) { &F16 } else { &Bf16 };

@@ -258,7 +258,7 @@ impl<M: ModuleParameters> Model<M> {
         };
         let of_norm = ["running_mean", "running_var", "weight", "bias"].map(|name| format!("{norm}.{name}"));
         for path in ["weight", "bias"].map(|name| format!("{layer}.{name}")).iter().chain(&of_norm) {
-            if let [own, other, ..] = self.parts.ties.all(path)[..] {
+            if let [own, other, ..] = self.parts.ties.all(self.parts.ties.own(path))[..] {
                 return Err(Error::invalid(
                     format!("the parameter {own} is that of {other} as well, which would change with it"),
                     "fold the normalization before the parameters are tied, or keep it",

@@ -37,6 +37,8 @@ impl<M: ModuleParameters> Model<M> {
             let known = self.report.rows.get(&*path);
             let before = known.map_or(after, |row| row.before);
             let outcome = match (known, held) {
+                // A function assigned it, of which nothing was noted.
+                (Some(row), None) if !matches!(row.outcome, Outcome::Left { .. }) => Outcome::dense(),
                 (Some(row), _) => row.outcome.clone(),
                 (None, Some(held)) => Outcome::implicit(held.printed()),
                 (None, None) => Outcome::unmatched(),
@@ -59,7 +61,7 @@ impl<M: ModuleParameters> Model<M> {
                 (Value::Implicit(_), _) => Outcome::implicit(value.to_string()),
                 // A dense parameter that is dense again is left for the same reason.
                 (Value::Dense(_), Outcome::Left { .. }) => continue,
-                (Value::Dense(_), _) => Outcome::left("it was set to a dense array"),
+                (Value::Dense(_), _) => Outcome::dense(),
             };
         }
         report

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
-use mlx_rs::{Array, Dtype, nn, random};
+use mlx_rs::{Array, Dtype, nn, ops, random};
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_arrays::{Adapter, Concat, Lora};
+use tacit_arrays::{Adapter, Concat, Lora, merge};
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Counters, Policy, Result, Value, compile_with_state};
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
@@ -228,6 +228,22 @@ fn an_error_of_a_merge_that_is_no_number_is_the_worst() -> Result<()> {
     Ok(())
 }
 
+/// One adapter changes nothing yet, over a base that two bits nearly hold: its loss is the greatest beside the change alone.
+#[test]
+fn the_error_of_a_parameter_is_that_of_its_worst_part() -> Result<()> {
+    let even = ops::sign(normal(1, &[4, 32]))?.add(normal(2, &[4, 32]).multiply(Array::from_f32(0.01))?)?;
+    let still = Lora::new(even, normal(3, &[2, 32]), ops::zeros::<f32>(&[4, 2])?, 1.0)?;
+    let moved = lora_on(normal(5, &[4, 32]), 6)?;
+    let alone = merge(&moved, AFFINE)?.loss.relative;
+    for parts in [[&still, &moved], [&moved, &still]] {
+        let mut model = Model::new(nn::Linear::new(32, 8)?)?;
+        model.set("weight", Concat::new(parts.map(|part| Value::from(part.clone())).to_vec(), 0)?)?;
+        let worst = model.merge(AFFINE)?.worst();
+        assert!(worst >= alone, "{worst}, and a part alone is off by {alone}");
+    }
+    Ok(())
+}
+
 #[test]
 fn dropout_is_on_by_its_key() -> Result<()> {
     for config in [config(), LoraConfig { method: Method::Dora, ..config() }, config().as_stored(AFFINE)] {
@@ -323,6 +339,34 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
         help: give sets of the same weights"#]],
     );
     near(&forward(&mut model), &rows);
+    Ok(())
+}
+
+/// A set has low-rank sums alone: what an inner adapter adds to its base is in none of them.
+#[test]
+fn a_set_loses_no_inner_adapter_and_leaves_none_of_the_model() -> Result<()> {
+    let nested = || -> Result<Model<nn::Sequential>> {
+        let mut model = base().lora("layers.0.weight", config())?;
+        model.set_leaves([("layers.0.weight.b".to_owned(), normal(9, &[32, 4]))])?;
+        let (a, b) = (normal(1, &[4, 64]), normal(2, &[32, 4]));
+        model.replace("layers.0.weight", |_, value| Ok(Some(Lora::new(value, a.clone(), b.clone(), 8.0)?.into())))?;
+        Ok(model)
+    };
+    let mut model = nested()?;
+    let set = model.without_adapters()?;
+    check(
+        model.adapter_sets(&[set]),
+        expect![[r#"
+        the parameter layers.0.weight: a set of adapters has a `Lora` over Lora(f32[32,64]), whose own adapters would be lost
+        help: merge the inner adapters into their bases before the outer one is trained"#]],
+    );
+    // Nothing is left of both adapters of the model, where the set is not in use.
+    let plain = forward(&mut base());
+    let set = base().lora("layers.0.weight", config())?.without_adapters()?;
+    let mut model = nested()?;
+    model.adapter_sets(&[set])?;
+    let found = forward(&mut model);
+    assert!(found.iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} for {plain:?}");
     Ok(())
 }
 

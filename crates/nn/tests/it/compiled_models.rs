@@ -5,7 +5,7 @@ use mlx_rs::module::{ModuleParameters, Param};
 use mlx_rs::{Array, nn, ops};
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Result, compile_with_state};
-use tacit_nn::{LoraConfig, Model, ParameterFilter};
+use tacit_nn::{LoraConfig, Model, ParameterFilter, Pattern};
 
 use crate::types::{numbers, vector};
 
@@ -62,5 +62,26 @@ fn a_trace_knows_what_is_trained() -> Result<()> {
     assert_eq!(numbers(&penalty(&mut model, ())?), [64.0]);
     assert_eq!(numbers(&compiled.call(&mut model, ())?.dense()?), [64.0]);
     assert_eq!(compiled.stats().traces, 2);
+    Ok(())
+}
+
+/// A predicate has no text: what tells it from those that are gone must not be given to another one.
+#[test]
+fn a_trace_knows_a_predicate_from_those_before() -> Result<()> {
+    let of = |number| Param::new(vector(&[number]));
+    let mut model = Model::new(Three { a: of(1.0), b: of(10.0), c: of(100.0) })?;
+    let sum = |model: &mut Model<Three>, (): ()| -> Result<Array> {
+        let mut sum = vector(&[0.0]);
+        for array in model.trainable_parameters().flatten().into_values() {
+            sum = sum.add(array)?;
+        }
+        Ok::<_, Error>(sum)
+    };
+    let mut compiled = compile_with_state(CompileOptions::default(), sum);
+    for round in 0..64 {
+        let (name, expected) = [("a", 1.0), ("b", 10.0), ("c", 100.0)][round % 3];
+        model = model.training(ParameterFilter::Paths(Pattern::when(move |path, _| path == name)));
+        assert_eq!(numbers(&compiled.call(&mut model, ())?.dense()?), [expected], "round {round}");
+    }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use half::f16;
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::Module;
+use mlx_rs::module::{Module, Param};
 use mlx_rs::{Array, Dtype, error::Exception, nn};
 use tacit_arrays::F16Array;
 use tacit_core::{Policy, Value};
@@ -116,6 +116,26 @@ fn they_are_not_copied_where_they_lie_row_by_row() {
     assert_eq!(codes("turned").strides(), [6, 1]);
     let _allow = Policy::Allow.scope();
     assert!(held["turned"].dense().expect("dense").eq_exact(own.t()).expect("compares"));
+}
+
+/// Two mixtures of experts.
+#[derive(Debug, Clone, ModuleParameters)]
+struct Stacks {
+    #[param]
+    first: Param<Array>,
+    #[param]
+    second: Param<Array>,
+}
+
+#[test]
+fn a_stack_is_named_by_either_path_of_a_tie() {
+    let of = |seed| Param::new(normal(seed, &[2, 8, 16]).as_dtype(Dtype::Bfloat16).expect("halves"));
+    for pattern in ["first", "second"] {
+        let stacks = Stacks { first: of(1), second: of(2) };
+        let mut model = Model::new(stacks).and_then(|model| model.tie("second", "first")).expect("ties");
+        model.hold_stacked_halves(pattern).expect("holds");
+        assert_eq!(model.get("first").expect("is there").to_string(), "Bf16(bf16[2,8,16])", "{pattern}");
+    }
 }
 
 #[test]

@@ -277,6 +277,26 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     .assert_eq(&error(model.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string());
 }
 
+/// Whichever of both paths is the parameter's own.
+#[test]
+fn a_layer_that_shares_its_weight_is_not_folded_by_either_path() -> Result<()> {
+    let x = normal(10, &[5, 64]);
+    for [path, to] in [["layers.0.weight", "layers.2.weight"], ["layers.2.weight", "layers.0.weight"]] {
+        let twins = nn::Sequential::new()
+            .append(nn::Linear::new(64, 64)?)
+            .append(nn::BatchNorm::new(64)?)
+            .append(nn::Linear::new(64, 64)?);
+        let mut tied = Model::new(twins)?.tie(path, to)?;
+        tied.training_mode(false);
+        let before = numbers(&tied.forward(&x)?);
+        let message = error(tied.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string();
+        let expected = format!("the parameter {to} is that of {path} as well, which would change with it");
+        assert!(message.starts_with(&expected), "{message}");
+        assert_eq!(numbers(&tied.forward(&x)?), before, "{path} is {to}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_cannot_be_prepared_is_told() {
     expect![[r#"

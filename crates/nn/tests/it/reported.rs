@@ -4,7 +4,7 @@ use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::{Array, Dtype, nn, ops};
 use tacit_arrays::format::{Affine, Nf4, Quantizer as _};
-use tacit_core::{Policy, Result};
+use tacit_core::{Error, Policy, Result};
 use tacit_nn::{LoraConfig, Missing, Model, Outcome, Parameters};
 
 use crate::types::normal;
@@ -58,6 +58,19 @@ fn the_report_tells_of_what_was_replaced() -> Result<()> {
     let dense = Outcome::Left { reason: "it was set to a dense array".to_owned() };
     assert_eq!(rows["layers.0.weight"].outcome, dense);
     assert_eq!(rows["layers.1.weight"].outcome, Outcome::Implicit { array: "Affine(f32[64,64])".to_owned() });
+    Ok(())
+}
+
+#[test]
+fn what_a_function_assigned_is_told_as_it_is() -> Result<()> {
+    let (mut model, other) = (Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", NF4)?, normal(5, &[64, 64]));
+    model.run(|linear| {
+        linear.weight.value = other.clone();
+        Ok::<_, Error>(Array::from_f32(0.0))
+    })?;
+    let row = model.report().rows["weight"].clone();
+    assert_eq!(row.outcome, Outcome::Left { reason: "it was set to a dense array".to_owned() });
+    assert_eq!((row.before, row.after), (64 * 64 * 4, 64 * 64 * 4));
     Ok(())
 }
 
