@@ -84,6 +84,8 @@ chmod +x "$scratch/bare/python3"
 expect "python has no mlx" \
     "MLX_USE_PYTHON=1, but python3 has no mlx package*" "run \`python3 -m pip install mlx-cpu==$version\`*" \
     MLX_USE_PYTHON=1 PATH="$scratch/bare:$PATH"
+grep -q '^cargo::rerun-if-env-changed=VIRTUAL_ENV$' "$scratch/stdout" ||
+    { echo "FAILED: another python environment is not noticed"; failures=$((failures + 1)); }
 expect "unknown backend" \
     "MLX_BACKEND=rocm is not available for the target x86_64-unknown-linux-gnu" "unset MLX_BACKEND*" \
     MLX_BACKEND=rocm
@@ -93,6 +95,9 @@ expect "unknown target" \
 expect "no place for the cache" \
     "there is no place for the cache*" "set TACIT_CACHE_DIR*" \
     HOME= TACIT_CACHE_DIR= XDG_CACHE_HOME=
+expect "TACIT_CACHE_DIR is relative" \
+    "TACIT_CACHE_DIR=some/cache is a relative path" "set TACIT_CACHE_DIR to an absolute path*" \
+    TACIT_CACHE_DIR=some/cache
 touch "$scratch/file"
 expect "a cache that cannot be written" \
     "cannot create $scratch/file/cache/.unpacking-*: *" "make that path readable and writable, or set TACIT_CACHE_DIR*" \
@@ -138,6 +143,9 @@ expect "no sources of mlx-c" \
 expect "MLX_C_DIR is not mlx-c" \
     "MLX_C_DIR=$scratch/prefix has no mlx/c/version.h" "set MLX_C_DIR*" \
     MLX_C_DIR="$scratch/prefix"
+expect "MLX_C_DIR is relative" \
+    "MLX_C_DIR=some/sources is a relative path" "set MLX_C_DIR to an absolute path*" \
+    MLX_C_DIR=some/sources
 mkdir -p "$scratch/headers/mlx/c"
 touch "$scratch/headers/mlx/c/version.h"
 echo 'int mlx_array_sum(long double* res);' >"$scratch/headers/mlx/c/array.h"

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tacit_core::{Aval, Policy, Value};
 
-use crate::elements::{distance, floats, index};
+use crate::elements::{compared, index, shown};
 
 /// Where two arrays differ most.
 #[derive(Clone, Debug)]
@@ -59,16 +59,17 @@ pub fn close(found: impl Into<Value>, expected: impl Into<Value>, tolerance: f64
     if avals.0 != avals.1 {
         return Err(difference("their shapes or dtypes differ".to_owned()));
     }
-    let elements = |value: &Value| {
+    let elements = {
         let _allow = Policy::Allow.scope();
-        value.dense().and_then(|array| floats(&array)).map_err(|error| difference(error.to_string()))
+        found.dense().and_then(|found| compared(&found, &expected.dense()?))
     };
-    let (found, expected) = (elements(&found)?, elements(&expected)?);
-    let largest = expected.iter().filter(|b| b.is_finite()).fold(0f64, |most, b| most.max(f64::from(b.abs())));
+    let elements = elements.map_err(|error| difference(error.to_string()))?;
+    let finite = elements.iter().map(|element| element.expected).filter(|expected| expected.is_finite());
+    let largest = finite.fold(0f64, |most, expected| most.max(expected.abs()));
     let granted = tolerance * largest;
     let (mut worst, mut far) = ((0, 0f64), 0);
-    for (i, (&a, &b)) in found.iter().zip(&expected).enumerate() {
-        let error = distance(a, b);
+    for (i, element) in elements.iter().enumerate() {
+        let error = element.distance;
         far += usize::from(error > granted);
         worst = if error > worst.1 { (i, error) } else { worst };
     }
@@ -77,11 +78,11 @@ pub fn close(found: impl Into<Value>, expected: impl Into<Value>, tolerance: f64
     }
     let (at, error) = worst;
     Err(difference(format!(
-        "at {:?} it is {:?} and not {:?}, {error:.1e} off where {granted:.1e} is granted; so {} of {} elements",
+        "at {:?} it is {} and not {}, {error:.1e} off where {granted:.1e} is granted; so {} of {} elements",
         index(at, &avals.1.shape),
-        found[at],
-        expected[at],
+        shown(elements[at].found),
+        shown(elements[at].expected),
         if far == 1 { "is 1".to_owned() } else { format!("are {far}") },
-        expected.len(),
+        elements.len(),
     )))
 }

@@ -181,3 +181,23 @@ fn a_subject_that_is_never_made_is_found() {
     let report = Report::new("nothing");
     assert!(std::panic::catch_unwind(|| report.expect_clean()).is_err(), "nothing was compared");
 }
+
+#[test]
+fn numbers_that_no_f32_tells_apart_are_not_close() {
+    let differ = |found: Array, expected: Array| {
+        assert!(crate::oracle::relative_error(&found, &expected).expect("compares") > 0.0, "{found} and {expected}");
+        let difference = crate::close(&found, &expected, 0.0).expect_err("they differ").to_string();
+        crate::close(&expected, &expected, 0.0).expect("it is itself");
+        difference
+    };
+    let f64s = |x: f64| Array::from_slice_f64(&[x], &[1]);
+    for (a, b) in [(1e300, 2e300), (1.0 + 1e-9, 1.0), (1e-60, 5e-50)] {
+        differ(f64s(a), f64s(b));
+    }
+    let ints = |x: i32| Array::from_slice(&[x], &[1]);
+    expect!["i32[1] is not close to i32[1]: at [0] it is 16777217.0 and not 16777216.0, 1.0e0 off where 0.0e0 is granted; so is 1 of 1 elements"]
+        .assert_eq(&differ(ints(16_777_217), ints(16_777_216)));
+    differ(Array::from_slice(&[u32::MAX], &[1]), Array::from_slice(&[u32::MAX - 255], &[1]));
+    differ(Array::from_slice(&[i64::MAX], &[1]), Array::from_slice(&[i64::MAX - 1], &[1]));
+    differ(Array::from_slice(&[u64::MAX], &[1]), Array::from_slice(&[u64::MAX - 1], &[1]));
+}

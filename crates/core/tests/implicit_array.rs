@@ -204,6 +204,74 @@ fn outside_a_store_there_is_nowhere_for_the_arrays() {
     assert!(error.contains(help), "{error}");
 }
 
+/// Names that what the derive writes could have as well: of the parameters of serde's functions, and of a type.
+mod names_of_the_users {
+    use std::marker::PhantomData;
+
+    use mlx_rs::Array;
+    use serde::{Deserialize, Serialize};
+    use tacit::{ImplicitArray, Materialize, Result, Value};
+
+    pub(crate) trait Unit: Clone + std::fmt::Debug + Send + 'static {
+        const NAME: &'static str;
+    }
+
+    #[derive(Clone, Debug)]
+    pub(crate) struct Dozen;
+
+    impl Unit for Dozen {
+        const NAME: &'static str = "test.Dozens";
+    }
+
+    #[derive(ImplicitArray, Clone, Debug)]
+    #[implicit(name = S::NAME)]
+    pub(crate) struct Many<S: Unit, D: Unit> {
+        pub(crate) count: Array,
+        #[implicit(aux)]
+        pub(crate) units: PhantomData<(S, D)>,
+    }
+
+    impl<S: Unit, D: Unit> Materialize for Many<S, D> {
+        fn materialize(&self) -> Result<Value> {
+            Ok(self.count.clone().into())
+        }
+    }
+
+    tacit::register_array!(Many<Dozen, Dozen>);
+
+    #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub(crate) struct StoredWeight(pub(crate) u8);
+
+    #[derive(ImplicitArray, Clone, Debug)]
+    #[implicit(name = "test.Weight")]
+    pub(crate) struct Weight {
+        pub(crate) array: Array,
+        #[implicit(aux)]
+        pub(crate) how: StoredWeight,
+    }
+
+    impl Materialize for Weight {
+        fn materialize(&self) -> Result<Value> {
+            Ok(self.array.clone().into())
+        }
+    }
+}
+
+#[test]
+fn names_of_the_users_are_not_hidden() {
+    use names_of_the_users::{Dozen, Many, StoredWeight, Weight};
+    let many = Many::<Dozen, Dozen> { count: floats(&[1.0]), units: std::marker::PhantomData };
+    let weight = Weight { array: floats(&[2.0]), how: StoredWeight(3) };
+    let arrays: [Box<dyn ImplicitArray>; 2] = [Box::new(many), Box::new(weight)];
+    for array in arrays {
+        let (json, arrays) = store::collect(|| serde_json::to_string(&array));
+        let json = json.expect("serializes");
+        let back: Box<dyn ImplicitArray> = store::provide(arrays, || serde_json::from_str(&json)).expect(&json);
+        assert!(back.aux_eq(&*array), "{json}");
+        assert_eq!(dense(&back.into()), dense(&array.into()));
+    }
+}
+
 #[test]
 fn a_structure_that_does_not_fit_is_an_error() {
     let load = |json: &str| {

@@ -280,6 +280,11 @@ impl Group {
             let found = group.collective(if op == Op::Sum { Op::Max } else { op }, &x.as_dtype(Dtype::Uint8)?)?;
             return Ok(found.as_dtype(Dtype::Bool)?);
         }
+        if x.dtype() == Dtype::Bool && op == Op::Scatter {
+            // MPI sums no truth values either, and a byte does not count as many ranks as there may be.
+            let counts = group.collective(op, &x.as_dtype(Dtype::Int32)?)?;
+            return Ok(counts.ne(Array::from_int(0))?);
+        }
         Ok(group.collective(op, x)?)
     }
 

@@ -18,6 +18,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 use crate::Group;
 use crate::placed::check_whole;
 
+use part::Shared;
 pub(crate) use part::own_part;
 
 /// An array split along one axis over the ranks of a group: each holds its own part, which may be any value.
@@ -65,7 +66,7 @@ impl Sharded {
     ///
     /// A stored format is cut between its blocks, or so that both sides keep a block's scale: nothing is quantized anew. What
     /// is not cut, such as one factor of a low-rank sum, is the same on every rank and stays so in training: its gradient is
-    /// the sum of the ranks'.
+    /// the sum of the ranks'. Where `whole` itself is differentiated, its gradient is the whole one, the same on every rank.
     ///
     /// # Errors
     ///
@@ -80,9 +81,20 @@ impl Sharded {
         if group.size() == 1 {
             return Self::made(whole, axis as i32, group);
         }
-        let part = shard(&whole, axis as i32, group.rank(), group.size())?;
-        let shared = part::shared_leaves(&whole, axis, group)?;
-        Ok(Self { shared, ..Self::made(part, axis as i32, group)? })
+        // Says first why the whole cannot be cut, if so.
+        shard(&whole, axis as i32, group.rank(), group.size())?;
+        let Shared { of_part, of_whole } = part::shared_leaves(&whole, axis, group)?;
+        // The whole is the same on every rank, and so is its gradient. What every rank keeps enters where it is computed with.
+        let mut number = 0;
+        let entered = tree::map(&whole, Open::Fully, |leaf| {
+            number += 1;
+            match &leaf {
+                Value::Dense(array) if !of_whole.contains(&(number - 1)) => Ok(group.enter(array)?.into()),
+                _ => Ok(leaf),
+            }
+        })?;
+        let part = shard(&entered, axis as i32, group.rank(), group.size())?;
+        Ok(Self { shared: of_part, ..Self::made(part, axis as i32, group)? })
     }
 
     /// The array whose part on this rank is `part`: the parts of all ranks along `axis`, in the order of the ranks.

@@ -10,10 +10,11 @@ use crate::failure::Failure;
 
 /// The folder of the cache, which may not exist yet.
 pub(crate) fn folder() -> Result<PathBuf, Failure> {
-    let absolute = |name| environment::user(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    if let Some(own) = absolute("TACIT_CACHE_DIR") {
-        return Ok(own);
+    if let Some(own) = environment::user("TACIT_CACHE_DIR").map(PathBuf::from) {
+        return if own.is_absolute() { Ok(own) } else { Err(Failure::cache_dir_relative(&own)) };
     }
+    // The specification of `XDG_CACHE_HOME` passes over a relative path.
+    let absolute = |name| environment::user(name).map(PathBuf::from).filter(|path| path.is_absolute());
     if cfg!(not(target_vendor = "apple"))
         && let Some(xdg) = absolute("XDG_CACHE_HOME")
     {

@@ -4,9 +4,14 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// Lets cargo build anew once a variable has another value, such as one that a program reads which the build calls.
+pub(crate) fn announce(name: &str) {
+    println!("cargo::rerun-if-env-changed={name}");
+}
+
 /// The value of a variable that a person may set; an empty one counts as unset.
 pub(crate) fn user(name: &str) -> Option<OsString> {
-    println!("cargo::rerun-if-env-changed={name}");
+    announce(name);
     env::var_os(name).filter(|value| !value.is_empty())
 }
 

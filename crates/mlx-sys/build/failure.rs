@@ -120,6 +120,13 @@ impl Failure {
         )
     }
 
+    pub(crate) fn cache_dir_relative(path: &Path) -> Self {
+        Self::new(
+            format!("TACIT_CACHE_DIR={} is a relative path", path.display()),
+            "set TACIT_CACHE_DIR to an absolute path: a folder that survives `cargo clean`",
+        )
+    }
+
     pub(crate) fn no_compiler(compiler: &str, cause: &str) -> Self {
         Self::new(
             format!("the C++ compiler `{compiler}` does not work: {cause}"),
@@ -138,6 +145,13 @@ impl Failure {
         Self::new(
             format!("MLX_C_DIR={} has no mlx/c/version.h", path.display()),
             "set MLX_C_DIR to the folder src/mlx-c of an unpacked mlx-sys 0.7.0, or unset it to let cargo fetch it",
+        )
+    }
+
+    pub(crate) fn mlx_c_dir_relative(path: &Path) -> Self {
+        Self::new(
+            format!("MLX_C_DIR={} is a relative path", path.display()),
+            "set MLX_C_DIR to an absolute path: the folder src/mlx-c of an unpacked mlx-sys 0.7.0",
         )
     }
 

@@ -72,6 +72,10 @@ fn version_in(header: &str) -> Option<Version> {
 fn python_package() -> Result<PathBuf, Failure> {
     const ASK: &str = "import importlib.util as u; s = u.find_spec('mlx'); \
                        print(*(s.submodule_search_locations if s else ()), sep='\\n')";
+    // Which interpreter is the active one, and where it looks.
+    for variable in ["PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME"] {
+        environment::announce(variable);
+    }
     let output = python::run(&["-c", ASK], "find its mlx package (MLX_USE_PYTHON=1)", "unset MLX_USE_PYTHON")?;
     let folders = String::from_utf8_lossy(&output.stdout).into_owned();
     folders

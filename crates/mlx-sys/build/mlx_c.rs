@@ -31,6 +31,11 @@ mlx-sys = "=0.7.0"
 pub(crate) fn source() -> Result<PathBuf, Failure> {
     if let Some(path) = environment::user("MLX_C_DIR") {
         let path = PathBuf::from(path);
+        // Whoever sets it is in another folder than this build, and the crates that read `DEP_MLX_INCLUDE` are in others still.
+        if path.is_relative() {
+            return Err(Failure::mlx_c_dir_relative(&path));
+        }
+        println!("cargo::rerun-if-changed={}", path.join("mlx/c").display());
         return if is_source(&path) { Ok(path) } else { Err(Failure::mlx_c_dir(&path)) };
     }
     let folder = environment::out_dir().join("fetch");

@@ -12,8 +12,8 @@
 //! | `MLX_USE_PYTHON=1` | Take the `mlx` package of the active `python3`. |
 //! | `MLX_BACKEND` | Which pinned wheel to take: `cpu` (Linux), `metal` (Apple silicon), `cuda12`, `cuda13` (CUDA's own libraries must be found by the loader). |
 //! | `MLX_BYPASS_VERSION_CHECK=1` | Accept an older MLX than 0.32.2 when building, and another one than that of the build at run time. |
-//! | `MLX_C_DIR` | The sources of `mlx-c`, instead of those in the published `mlx-sys`. |
-//! | `TACIT_CACHE_DIR` | Where wheels are unpacked, and where programs on Linux keep the loops that MLX compiles, instead of `$XDG_CACHE_HOME/tacit` or `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
+//! | `MLX_C_DIR` | The sources of `mlx-c`, as an absolute path, instead of those in the published `mlx-sys`. |
+//! | `TACIT_CACHE_DIR` | An absolute path: where wheels are unpacked, and where programs on Linux keep the loops that MLX compiles, instead of `$XDG_CACHE_HOME/tacit` or `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
 //! | `DOCS_RS=1` | Only what documentation needs, as on docs.rs: no MLX and no C++ compiler, and no program. |
 //! | `CXX` | The C++ compiler that the build calls. |
 //! | `PIP_INDEX_URL` | The package index that pip fetches the wheel from; pip's other variables count as well. |

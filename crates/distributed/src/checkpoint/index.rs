@@ -16,6 +16,8 @@ const VERSION: u32 = 2;
 
 pub(super) const INDEX: &str = "run.safetensors";
 pub(super) const LEAVES: &str = "leaves";
+/// The state that [`Training::with_random`] adds. It goes with no leaf, whatever the names of both are.
+pub(super) const RANDOM: &str = "random";
 
 /// The arrays by state and key.
 pub(super) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
@@ -51,6 +53,9 @@ pub(super) struct Entry {
     /// How the stored array is split that it is a part of; nothing in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) split: Option<StoredSplit>,
+    /// Whether it is a leaf, or was kept of one and goes with its parts; in files of earlier versions names alone say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) of_leaf: Option<bool>,
 }
 
 impl Index {

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, Result};
 use tacit_io::{Metadata, Training, write as write_tensors};
 use tacit_nn::LeafKinds;
 
-use super::index::{Entries, Entry, Index, LEAVES, file_of, tensor};
+use super::index::{Entries, Entry, Index, LEAVES, RANDOM, file_of, tensor};
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
 
 /// An array that is saved.
@@ -23,6 +23,8 @@ pub(super) struct Piece {
     /// That of the whole.
     pub(super) shape: Vec<i32>,
     pub(super) split: Option<StoredSplit>,
+    /// Whether it is a leaf, or was kept of one.
+    pub(super) of_leaf: bool,
     pub(super) array: Array,
 }
 
@@ -45,8 +47,10 @@ pub(super) fn of(
     }
     for (state, arrays) in run.states.iter().filter(|(state, _)| *state != LEAVES) {
         for (path, array) in arrays {
-            let Some((leaf, slot)) = leaf_of(known, path, |leaf| &leaf.path) else {
-                pieces.push(piece(state, path.clone(), Layout::Whole, array.shape(), array));
+            let found = if state == RANDOM { None } else { leaf_of(known, path, |leaf| &leaf.path) };
+            let Some((leaf, slot)) = found else {
+                let whole = piece(state, path.clone(), Layout::Whole, array.shape(), array);
+                pieces.push(Piece { of_leaf: false, ..whole });
                 continue;
             };
             // What an optimizer keeps of a part, element by element, is split as the part is.
@@ -60,7 +64,8 @@ pub(super) fn of(
 
 fn piece(state: &str, key: String, layout: Layout, shape: &[i32], array: &Array) -> Piece {
     let layout = Some(layout).filter(|layout| *layout != Layout::Whole);
-    Piece { state: state.to_owned(), key, layout, shape: shape.to_vec(), split: None, array: array.clone() }
+    let (state, shape) = (state.to_owned(), shape.to_vec());
+    Piece { state, key, layout, shape, split: None, of_leaf: true, array: array.clone() }
 }
 
 /// The leaf that a state's array belongs to, and what is behind its name: nothing for a momentum, `.0` for the first of two.
@@ -108,8 +113,8 @@ fn hash(value: &impl Hash) -> u64 {
 
 fn of_arrays(pieces: &[Piece]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for Piece { state, key, layout, shape, split, array } in pieces {
-        (state, key, layout, shape, split, Aval::from(array)).hash(&mut hasher);
+    for Piece { state, key, layout, shape, split, of_leaf, array } in pieces {
+        (state, key, layout, shape, split, of_leaf, Aval::from(array)).hash(&mut hasher);
     }
     hasher.finish()
 }
@@ -153,7 +158,8 @@ pub(super) fn entries(pieces: &[Piece], alike: &[bool], size: usize) -> Entries 
         let layout = piece.layout.unwrap_or(if alike { Layout::Whole } else { Layout::Own });
         let holder = if layout == Layout::Whole { count % size } else { 0 };
         count += usize::from(layout == Layout::Whole);
-        let entry = Entry { layout, shape: piece.shape.clone(), holder, split: piece.split.clone() };
+        let (shape, split, of_leaf) = (piece.shape.clone(), piece.split.clone(), Some(piece.of_leaf));
+        let entry = Entry { layout, shape, holder, split, of_leaf };
         entries.entry(piece.state.clone()).or_default().insert(piece.key.clone(), entry);
     }
     entries
@@ -193,7 +199,8 @@ mod tests {
     fn only_what_several_ranks_may_have_alike_is_read() -> Result<()> {
         let piece = |layout| {
             let array = Array::from_slice(&[1.0_f32, 2.0], &[2]);
-            Piece { state: String::new(), key: String::new(), layout, shape: vec![2], split: None, array }
+            let (state, key, shape) = (String::new(), String::new(), vec![2]);
+            Piece { state, key, layout, shape, split: None, of_leaf: false, array }
         };
         let pieces = [piece(None), piece(Some(Layout::Flat))];
         assert_eq!(digests(&pieces, 1)?, [0, 0]);

@@ -10,13 +10,11 @@ use tacit_core::store::Arrays;
 use tacit_core::{Aval, Error, Result};
 use tacit_io::{Tensors, Training};
 
-use super::index::{Entry, Index, LEAVES, file_of, tensor};
+use super::index::{Entry, Index, LEAVES, RANDOM, file_of, tensor};
 use super::pieces::leaf_of;
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
 use crate::random::of_rank;
 
-/// The state that [`Training::with_random`] adds.
-const RANDOM: &str = "random";
 /// The state that [`Training::with_optimizer`] adds.
 const OPTIMIZER: &str = "optimizer";
 
@@ -93,11 +91,13 @@ impl Saved {
     /// What a rank has of another array, with its name there.
     fn kept(&self, state: &str, key: &str, entry: &Entry, known: &[Leaf], place: Place) -> Result<(String, Array)> {
         let name = tensor(state, key);
-        if let Some(leaf) = self.of_one_rank(key, entry, known) {
+        // An array of the run's own may have the name that a leaf has as its key.
+        let belongs = state != RANDOM && entry.of_leaf != Some(false);
+        if let Some(leaf) = self.of_one_rank(key, entry, known).filter(|_| belongs) {
             let reason = format!("an earlier Tacit saved it of one rank alone, and {} is split", leaf.key);
             return Err(self.tensors.wrong(Some(key), reason, "begin with a new state, or load it with that one"));
         }
-        let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key) else {
+        let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key).filter(|_| belongs) else {
             // Of one rank nobody can tell whether others would have drawn for themselves: they do unless they compute one result.
             let is_own = match entry.layout {
                 Layout::Own => true,

@@ -402,6 +402,34 @@ fn what_an_earlier_version_lost_is_refused_and_the_rest_is_read() -> Result<()> 
     Ok(())
 }
 
+#[test]
+fn a_state_that_was_kept_of_no_leaf_comes_back_under_its_name() -> Result<()> {
+    let folder = folder("own-names");
+    let (whole, norms) = (wholes().swap_remove(0).1, Array::from_slice(&[1f32, 2.0, 3.0], &[3]));
+    let key = random::key(40).expect("a key");
+    // Named as parameters are, whose leaves are `a.flat.local`, `codes.local` and `one.local`.
+    let more = |_: Place, run: &mut Training| {
+        let own = Arrays::from([("a.flat".to_owned(), whole.clone()), ("codes".to_owned(), norms.clone())]);
+        run.states.insert("averages".to_owned(), own);
+        run.states.insert("random".to_owned(), Arrays::from([("one".to_owned(), key.clone())]));
+        Ok(())
+    };
+    let save = Save::begin(&folder, 2)?;
+    let index = written(&folder, &save, all_pieces(2, more)?, 2)?;
+    save.commit(&index)?;
+    save.finish();
+    for place in [Place { rank: 1, size: 2 }, Place { rank: 2, size: 3 }] {
+        let (run, _) = read(&folder, &held(place)?.0, place)?;
+        let found = &run.states["averages"];
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["a.flat", "codes"], "{place:?}");
+        assert_eq!(Aval::from(&found["a.flat"]), Aval::from(&whole));
+        assert_eq!((bits(&found["a.flat"]), bits(&found["codes"])), (bits(&whole), bits(&norms)));
+        assert_eq!(bits(&run.states["random"]["one"]), bits(&key));
+    }
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
 /// An optimizer's state goes into another split only where it has the same form there.
 #[test]
 fn states_that_fit_no_other_split_are_refused() -> Result<()> {

@@ -108,5 +108,7 @@ fn shared_by_ties(x: &Sharded, part: &Array, found: &Array, axes: &[i32]) -> Res
     let own = ops::select(part.is_finite()?, part.subtract(mlx_rs::stop_gradient(part)?)?, part)?;
     let own = ops::select(at, own, Array::from_int(0).as_dtype(part.dtype())?)?;
     let own = own.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
-    Ok(found.add(x.group.all_sum(&own)?)?)
+    // A negative zero that has a zero added is a positive one, and stays what it is where a zero is subtracted.
+    let less = Array::from_int(0).as_dtype(part.dtype())?.subtract(x.group.all_sum(&own)?)?;
+    Ok(found.subtract(less)?)
 }

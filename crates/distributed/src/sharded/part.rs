@@ -2,13 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::cut;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Value, array_id, broadcast_source};
 
 use crate::Group;
 use crate::named::named;
+
+/// The float leaves that every rank's part of a whole has at one place, such as the factor of a low-rank sum that is not cut.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// Their numbers in the part, in order.
+    pub(super) of_part: Vec<usize>,
+    /// Their numbers in the whole.
+    pub(super) of_whole: BTreeSet<usize>,
+}
 
 /// The own part along `axis` of a replicated array, with the gradients of all ranks.
 ///
@@ -33,8 +42,14 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     cut(&group.enter(array)?.into(), axis as i32, own)?.dense()
 }
 
-/// The float leaves that every rank's part of the whole has at one place, such as the factor of a low-rank sum that is not cut:
-/// their numbers. All other float leaves are one rank's alone.
+/// What a rank that has nothing adds to a sum over ranks, which does not notice it: zero, and of floats the negative one,
+/// beside which a negative zero stays one too.
+pub(super) fn nothing(dtype: Dtype) -> Result<Array> {
+    let zero = if dtype.is_float() { Array::from_f32(-0.0) } else { Array::from_int(0) };
+    Ok(zero.as_dtype(dtype)?)
+}
+
+/// What every rank's part of the whole has at one place. All other float leaves of a part are one rank's alone.
 ///
 /// A leaf is known by its place in the whole, never by its numbers: factors of two experts may both be zeros, and two scales
 /// of one shape be of different blocks.
@@ -43,15 +58,19 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
 ///
 /// Several ranks have a leaf, but not all of them, or they have it at different places: no collective of all ranks is the
 /// sum of its gradients.
-pub(super) fn shared_leaves(whole: &Value, axis: usize, group: &Group) -> Result<Vec<usize>> {
+pub(super) fn shared_leaves(whole: &Value, axis: usize, group: &Group) -> Result<Shared> {
+    let mut shared = Shared::default();
     if whole.as_dense().is_some() {
-        return Ok(Vec::new());
+        return Ok(shared);
     }
     // Each leaf as an array of its own, whatever stands at two places of the whole.
     let marked = tree::map(whole, Open::Fully, |leaf| match &leaf {
         Value::Dense(array) => Ok(mlx_rs::stop_gradient(array)?.into()),
         Value::Implicit(_) => Ok(leaf),
     })?;
+    let leaves = tree::leaves(&marked, Open::Fully)?;
+    let numbers = leaves.iter().enumerate().filter_map(|(number, leaf)| Some((array_id(leaf.as_dense()?), number)));
+    let numbers: BTreeMap<usize, usize> = numbers.collect();
     let size = group.size();
     let own = whole.aval()?.shape[axis] / size as i32;
     let part = |rank: i32| tree::flatten(&cut(&marked, axis as i32, rank * own..(rank + 1) * own)?, Open::Fully);
@@ -65,10 +84,9 @@ pub(super) fn shared_leaves(whole: &Value, axis: usize, group: &Group) -> Result
         }
     }
     let alike = parts.iter().all(|(_, def)| *def == parts[0].1);
-    let mut shared = Vec::new();
-    // In one order on all ranks, whose addresses differ.
-    let places: BTreeSet<Vec<(usize, usize)>> = places.into_values().collect();
-    for places in places {
+    // In one order on all ranks, whose addresses differ. What is not cut is a leaf of the whole still, and has its number.
+    let places: BTreeSet<_> = places.into_iter().map(|(id, places)| (places, numbers.get(&id).copied())).collect();
+    for (places, of_whole) in places {
         let [(rank, number), others @ ..] = &places[..] else { continue };
         if others.iter().all(|(other, _)| other == rank) {
             continue;
@@ -85,8 +103,9 @@ pub(super) fn shared_leaves(whole: &Value, axis: usize, group: &Group) -> Result
                 "split what it is made of one by one, or along another axis",
             ));
         }
-        shared.extend(of_rank(0));
+        shared.of_part.extend(of_rank(0));
+        shared.of_whole.extend(of_whole);
     }
-    shared.sort_unstable();
+    shared.of_part.sort_unstable();
     Ok(shared)
 }

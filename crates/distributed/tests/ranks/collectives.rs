@@ -148,6 +148,10 @@ fn values(group: &Group) -> Result<()> {
     }
     let all = of_all(group, &[5], Bool)?;
     assert_equal(&group.all_gather(&all[group.rank()], 0)?, &ops::concatenate(&all, 0)?, "all_gather of bool")?;
+    let all = of_all(group, &[8, 3], Bool)?;
+    let any = folded(&all, |any, x| any.logical_or(x))?;
+    let any = any.split_equal(group.size() as i32, 0)?.swap_remove(group.rank());
+    assert_equal(&group.sum_scatter(&all[group.rank()])?, &any, "sum_scatter of bool")?;
     // Of a view, whose elements lie apart.
     let all = of_all(group, &[8, 6], Float32)?;
     let turned: Vec<Array> = all.iter().map(Array::t).collect();

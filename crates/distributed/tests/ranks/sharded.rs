@@ -33,10 +33,12 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("caches", caches),
     Case::new("experts", experts),
     Case::new("extremes", extremes),
+    Case::new("negative_zeros", negative_zeros),
     Case::new("vocabulary", vocabulary),
     Case::new("parts_of_parts_are_refused", parts_of_parts_are_refused),
     Case::new("stored", stored),
     Case::new("low_rank", low_rank),
+    Case::new("split_inside_a_gradient", split_inside_a_gradient),
     Case::new("decoding", decoding),
     Case::new("collectives_of_a_step", collectives_of_a_step),
     Case::new("activations", activations),
@@ -232,6 +234,28 @@ fn extremes(group: &Group) -> Result<()> {
     Ok(())
 }
 
+/// What is only moved or chosen keeps its bits, also those of a negative zero, which equals the positive one.
+fn negative_zeros(group: &Group) -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let is_negative = |name: &str, found: Value| -> Result<()> {
+        let found = found.dense()?.contiguous()?;
+        assert!(found.as_slice::<f32>().iter().all(|x| x.is_sign_negative()), "{name}: {found}");
+        Ok(())
+    };
+    let zeros = ops::full::<f32>(&[4, 8], Array::from_f32(-0.0))?;
+    let rows = Array::from_slice(&[3u32, 0], &[2]);
+    for axis in [0, 1] {
+        let x = Sharded::split(&zeros, axis, group)?;
+        is_negative("rows", implicit(x.clone(), |x| x.take_axis(&rows, 0))?)?;
+        let places = rows.reshape(if axis == 0 { &[2, 1] } else { &[1, 2] })?;
+        let places = ops::broadcast_to(places, if axis == 0 { &[2, 8] } else { &[4, 2] })?;
+        is_negative("elements", implicit(x.clone(), |x| x.take_along_axis(&places, axis))?)?;
+        is_negative("the greatest", implicit(x.clone(), |x| x.max_axis(axis, false))?)?;
+        is_negative("the least", implicit(x, |x| x.min_axis(axis, false))?)?;
+    }
+    Ok(())
+}
+
 /// Embeddings and the cross-entropy of logits whose vocabulary is split.
 fn vocabulary(group: &Group) -> Result<()> {
     for axis in [0, 1] {
@@ -317,6 +341,42 @@ fn low_rank(group: &Group) -> Result<()> {
                 found = group.all_gather(&found, axis)?;
             }
             close(&found, expected, 2e-5).unwrap_or_else(|error| panic!("{factor}, along axis {axis}: {error}"));
+        }
+    }
+    Ok(())
+}
+
+/// What is split inside the function is replicated outside: its gradient is the whole one, on every rank.
+fn split_inside_a_gradient(group: &Group) -> Result<()> {
+    for axis in [0, 1] {
+        let x = normal(1, &[4, 8])?;
+        let own = group.clone();
+        let found = grad(move |x: Array| -> Result<Array> {
+            let split = Sharded::split(&x, axis, &own)?;
+            implicit(split, |x| x.square()?.sum(None))?.dense()
+        })
+        .call(&x)?;
+        close(found.array()?, x.multiply(Array::from_f32(2.0))?, 1e-6)
+            .unwrap_or_else(|error| panic!("along axis {axis}: {error}"));
+    }
+    // A factor that every rank has is summed over the ranks once, and so is one that is cut.
+    let base = Value::from(Nf4Array::quantize(&normal(1, &[64, 128])?, 32)?);
+    let (x, a, b) = (normal(4, &[3, 128])?, normal(2, &[4, 128])?, normal(3, &[64, 4])?);
+    let _allow = Policy::Allow.scope();
+    for axis in [0, 1] {
+        let gradients = |is_split: bool| {
+            let (x, base, own) = (x.clone(), base.clone(), group.clone());
+            grad(move |(a, b): (Array, Array)| -> Result<Array> {
+                let whole = Value::from(Lora::new(base.clone(), a, b, 0.5)?);
+                let w: Value = if is_split { Sharded::split(whole, axis, &own)?.into() } else { whole };
+                implicit((&x, w), |(x, w)| x.matmul(w.t())?.square()?.sum(None))?.dense()
+            })
+            .call((a.clone(), b.clone()))
+        };
+        let (found, expected) = (gradients(true)?, gradients(false)?);
+        for (factor, found, expected) in [("a", &found.0, &expected.0), ("b", &found.1, &expected.1)] {
+            close(found.array()?, expected.array()?, 2e-5)
+                .unwrap_or_else(|error| panic!("{factor}, along axis {axis}: {error}"));
         }
     }
     Ok(())

@@ -219,7 +219,8 @@ fn serde(input: &Input) -> TokenStream {
     with_lifetime.params.insert(0, parse_quote!('de));
     let (with_lifetime, ..) = with_lifetime.split_for_impl();
     let name = LitStr::new(&ident.unraw().to_string(), ident.span());
-    let copy = format_ident!("Stored{}", ident.unraw());
+    // No type or parameter of the user's has such a name: the struct's own are in scope where these stand.
+    let copy = format_ident!("__TacitStored{}", ident.unraw());
     let remote = ident.to_string();
     let turbofish = ty_generics.as_turbofish();
     let count = fields.len();
@@ -237,7 +238,10 @@ fn serde(input: &Input) -> TokenStream {
     });
     quote! {
         impl #impl_generics serde::Serialize for #ident #ty_generics #bounds {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
+            fn serialize<__TacitSerializer: serde::Serializer>(
+                &self,
+                serializer: __TacitSerializer,
+            ) -> ::core::result::Result<__TacitSerializer::Ok, __TacitSerializer::Error> {
                 use serde::ser::SerializeStruct as _;
 
                 let mut fields = serializer.serialize_struct(#name, #count)?;
@@ -253,9 +257,11 @@ fn serde(input: &Input) -> TokenStream {
         }
 
         impl #with_lifetime serde::Deserialize<'de> for #ident #ty_generics #bounds {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
+            fn deserialize<__TacitDeserializer: serde::Deserializer<'de>>(
+                deserializer: __TacitDeserializer,
+            ) -> ::core::result::Result<Self, __TacitDeserializer::Error> {
                 let array = #copy #turbofish::deserialize(deserializer)?;
-                ::tacit::Materialize::check(&array).map_err(<D::Error as serde::de::Error>::custom)?;
+                ::tacit::Materialize::check(&array).map_err(<__TacitDeserializer::Error as serde::de::Error>::custom)?;
                 ::core::result::Result::Ok(array)
             }
         }

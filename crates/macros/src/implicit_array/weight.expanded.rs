@@ -1,10 +1,10 @@
 const _: () = {
     use ::tacit::__private::{serde, typetag};
     impl serde::Serialize for Weight {
-        fn serialize<S: serde::Serializer>(
+        fn serialize<__TacitSerializer: serde::Serializer>(
             &self,
-            serializer: S,
-        ) -> ::core::result::Result<S::Ok, S::Error> {
+            serializer: __TacitSerializer,
+        ) -> ::core::result::Result<__TacitSerializer::Ok, __TacitSerializer::Error> {
             use serde::ser::SerializeStruct as _;
             let mut fields = serializer.serialize_struct("Weight", 2usize)?;
             <Array as ::tacit::__private::StoredChild>::write(
@@ -23,19 +23,19 @@ const _: () = {
         deny_unknown_fields,
         bound = ""
     )]
-    struct StoredWeight {
+    struct __TacitStoredWeight {
         #[serde(deserialize_with = "::tacit::__private::StoredChild::restore")]
         packed: Array,
         #[serde(deserialize_with = "::tacit::__private::Aux::restore")]
         aval: Aval,
     }
     impl<'de> serde::Deserialize<'de> for Weight {
-        fn deserialize<D: serde::Deserializer<'de>>(
-            deserializer: D,
-        ) -> ::core::result::Result<Self, D::Error> {
-            let array = StoredWeight::deserialize(deserializer)?;
+        fn deserialize<__TacitDeserializer: serde::Deserializer<'de>>(
+            deserializer: __TacitDeserializer,
+        ) -> ::core::result::Result<Self, __TacitDeserializer::Error> {
+            let array = __TacitStoredWeight::deserialize(deserializer)?;
             ::tacit::Materialize::check(&array)
-                .map_err(<D::Error as serde::de::Error>::custom)?;
+                .map_err(<__TacitDeserializer::Error as serde::de::Error>::custom)?;
             ::core::result::Result::Ok(array)
         }
     }
