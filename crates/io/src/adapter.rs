@@ -90,6 +90,10 @@ pub(crate) fn base<'b>(
 /// Whether a module is an embedding, by the names that they have: their factors are stored the other way round.
 pub(crate) fn is_embedding(module: &str) -> bool {
     let last = module.rsplit('.').next().unwrap_or(module);
+    // GPT-NeoX's head and projections of embeddings are linear layers.
+    if last == "embed_out" || last.ends_with("proj") || last.ends_with("projection") || last.contains("mapping") {
+        return false;
+    }
     last.starts_with("embed")
         || last.ends_with("embedding")
         || last.ends_with("embeddings")

@@ -2,8 +2,9 @@
 //!
 //! A weight `M.weight: F8_E4M3 [.., n, k]`, or `F8_E5M2`, is its elements times a scale that stands beside it:
 //! `M.weight_scale_inv` of a block of 128 by 128 in `DeepSeek`'s and Qwen's checkpoints (`weight_block_size` says another one),
-//! `M.weight_scale` of the whole, of each row or of a block in those of compressed-tensors, `AutoFP8`, `ModelOpt` and FBGEMM,
-//! `M.scale_weight` in `ComfyUI`'s. It becomes an array of its own codes, where a block lies along a row.
+//! which `DeepSeek`'s own programs call `M.scale`; `M.weight_scale` of the whole, of each row or of a block in those of
+//! compressed-tensors, `AutoFP8`, `ModelOpt` and FBGEMM; `M.scale_weight` in `ComfyUI`'s. It becomes an array of its own codes,
+//! where a block lies along a row.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -107,7 +108,7 @@ fn codes_of_another_width(tensors: &Tensors, name: &str) -> Result<()> {
     let Some(module) = module.filter(|_| tensors.aval(name).is_ok_and(|aval| !aval.dtype.is_float())) else {
         return Ok(());
     };
-    let scale = ["weight_scale", "weight_scale_inv"].map(|end| format!("{module}.{end}"));
+    let scale = ["weight_scale", "weight_scale_inv", "scale"].map(|end| format!("{module}.{end}"));
     let Some(scale) = scale.iter().find(|scale| tensors.contains(scale)) else { return Ok(()) };
     let reason = format!("it is codes {} with the scale {scale}, of a format that is not read", tensors.aval(name)?);
     Err(tensors.wrong(
@@ -121,20 +122,33 @@ fn codes_of_another_width(tensors: &Tensors, name: &str) -> Result<()> {
 fn scale_name(tensors: &Tensors, names: &BTreeSet<&str>, name: &str) -> Result<Option<String>> {
     let (module, last) = name.rsplit_once('.').map_or(("", name), |(module, last)| (module, last));
     let beside = |end: &str| if module.is_empty() { end.to_owned() } else { format!("{module}.{end}") };
-    let known = [format!("{name}_scale_inv"), format!("{name}_scale"), beside(&format!("scale_{last}"))];
+    let mut known = vec![format!("{name}_scale_inv"), format!("{name}_scale"), beside(&format!("scale_{last}"))];
+    // DeepSeek's own programs name the scale by its module alone.
+    known.extend((last == "weight").then(|| beside("scale")));
     let found: Vec<&String> = known.iter().filter(|scale| tensors.contains(scale)).collect();
     let prefix = beside("");
     let module = names.range(prefix.as_str()..).take_while(|other| other.starts_with(&prefix));
-    let other = module.into_iter().find(|other| {
-        let end = &other[prefix.len()..];
-        let scales = !end.contains('.') && end.contains("scale") && end.contains(last);
-        scales && !known.iter().any(|known| known == *other) && !is_of_activations(other)
+    let ends: Vec<&str> = module.map(|other| &other[prefix.len()..]).collect();
+    // A `bias_scale` is the scale of a `bias`, where there is one.
+    let is_of_another = |scale: &str| {
+        let others = ends.iter().filter(|other| !other.contains("scale") && **other != last);
+        let mut affixes = others.map(|other| (format!("{other}_"), format!("_{other}")));
+        affixes.any(|(start, end)| scale.starts_with(&start) || scale.ends_with(&end))
+    };
+    let is_scale = |end: &str| {
+        let is_named = end.contains("scale") || end.contains("scaling");
+        is_named && !end.contains('.') && !is_of_activations(end)
+    };
+    let unknown = ends.iter().filter(|end| is_scale(end)).find(|end| {
+        let is_own = end.contains(last) || !is_of_another(end);
+        is_own && !known.contains(&beside(end))
     });
-    match (found.as_slice(), other.copied()) {
+    let other = unknown.map(|end| beside(end));
+    match (found.as_slice(), other) {
         ([], None) => Ok(None),
         ([scale], None) => Ok(Some((*scale).clone())),
         (found, other) => {
-            let names: Vec<&str> = found.iter().map(|scale| scale.as_str()).chain(other).collect();
+            let names: Vec<&str> = found.iter().map(|scale| scale.as_str()).chain(other.as_deref()).collect();
             let reason = format!("how its scales go together is not known: {}", names.join(", "));
             Err(tensors.wrong(Some(name), reason, "fetch the checkpoint in floats, or convert it with its own program"))
         }

@@ -211,8 +211,14 @@ impl Gguf {
         if let Some(rows) = aval.shape.first_mut() {
             *rows = all.iter().map(|stored| stored.shape[0]).sum();
         }
-        // The elements of a vector are its rows.
-        let width = aval.shape.get(1..).and_then(<[i32]>::last).map_or(first.kind.elements, |&last| last as usize);
+        let is_vector_of_blocks = first.kind.dtype.is_none() && aval.shape.len() == 1;
+        if is_vector_of_blocks && (order.is_some() || names.len() > 1) {
+            let reason = format!("it is a vector of {}, whose elements are no rows of their own", first.kind);
+            return Err(self.wrong(name, reason, "convert the model again: llama.cpp leaves vectors as floats"));
+        }
+        // The elements of a vector of numbers are its rows; a vector of blocks is one row.
+        let row = if is_vector_of_blocks { Some(&aval.shape[..]) } else { aval.shape.get(1..) };
+        let width = row.and_then(<[i32]>::last).map_or(first.kind.elements, |&last| last as usize);
         let stride = width / first.kind.elements * first.kind.bytes;
         let places = all.iter().map(|stored| (Arc::clone(&self.files[stored.part]), stored.bytes.clone()));
         let rows = Rows::new(places.collect(), order, stride);

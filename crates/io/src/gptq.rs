@@ -1,8 +1,8 @@
 //! GPTQ, as `AutoGPTQ` and `GPTQModel` write it.
 //!
 //! A layer of `[in, out]` has `qweight: i32[in * bits / 32, out]`, codes along the first axis; `scales: f16[groups, out]`;
-//! `qzeros: i32[groups, out * bits / 32]`, codes along the last one, one less than they mean unless the format is
-//! `gptq_v2`; and `g_idx: i32[in]`, the group of each input. An element is `scale * (code - zero)`.
+//! `qzeros: i32[groups, out * bits / 32]`, codes along the last one, one less than they mean (modulo the number of codes) unless
+//! the format is `gptq_v2`; and `g_idx: i32[in]`, the group of each input. An element is `scale * (code - zero)`.
 
 use std::path::Path;
 
@@ -73,7 +73,19 @@ impl Method for Gptq {
         }
         let (scales, _) = layer.scales()?;
         let code = |row, column| in_stream(|word| codes.get(word, row), column, bits);
-        let zero = |row, at| u32::from(in_stream(|word| zeros.get(at, word), row, bits)) + below;
+        // GPTQModel takes the 1 from all fields of a word at once, where a zero of 0 borrows from the field above, and so it
+        // is given back. Some fields of 3 bits lie in two words: each of them gets its own 1.
+        let (of_word, of_field): (u32, u32) = match (below, bits) {
+            (1, 2) => (0x5555_5555, 0),
+            (1, 4) => (0x1111_1111, 0),
+            (1, 8) => (0x0101_0101, 0),
+            (below, _) => (0, below),
+        };
+        let greatest = (1_u32 << bits) - 1;
+        let zero = |row, at| {
+            let stored = in_stream(|word| zeros.get(at, word).wrapping_add(of_word), row, bits);
+            (u32::from(stored) + of_field) & greatest
+        };
         Ok(Integers::new([outputs, inputs], bits, group, code, |row, at| (scales[at * outputs + row], zero(row, at))))
     }
 }

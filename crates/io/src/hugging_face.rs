@@ -15,9 +15,9 @@ use crate::{Metadata, Tensors, Writing};
 /// Reads the tensors of a file, an index or a folder as dense parameters, each a part of its file.
 ///
 /// Floats of eight bits are [`E4m3Array`](tacit_arrays::E4m3Array) and [`E5m2Array`](tacit_arrays::E5m2Array) of the file's own
-/// codes, with the scales that stand beside them: those of `DeepSeek`'s and Qwen's checkpoints (`weight_scale_inv`, a block of
-/// 128 by 128), and of compressed-tensors and others (`weight_scale`, of the whole, of rows or of blocks). They have the float
-/// type that `config.json` says. Scales of activations are left out: these stay floats.
+/// codes, with the scales that stand beside them: those of `DeepSeek`'s and Qwen's checkpoints (`weight_scale_inv` or `scale`, a
+/// block of 128 by 128), and of compressed-tensors and others (`weight_scale`, of the whole, of rows or of blocks). They have the
+/// float type that `config.json` says. Scales of activations are left out: these stay floats.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

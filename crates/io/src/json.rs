@@ -1,7 +1,9 @@
 //! JSON whose objects keep their order, written as Python's `json` writes it.
 //!
-//! Other libraries' configurations are text that Python wrote. Read and written again they are the same bytes.
+//! Other libraries' configurations are text that Python wrote, with `Infinity`, `-Infinity` and `NaN` for floats that JSON has
+//! not. Read and written again they are the same bytes.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::{fmt, fs, io};
 
@@ -38,13 +40,35 @@ pub enum Json {
 }
 
 impl Json {
-    /// Reads a text. An object that has a key twice is refused: readers differ in which of the two they take.
+    /// Reads a text, in which Python's `Infinity`, `-Infinity` and `NaN` are floats. An object that has a key twice is
+    /// refused: readers differ in which of the two they take.
     ///
     /// # Errors
     ///
     /// What is wrong with the text, and where.
     pub fn parse(text: &str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+        let standard = standard(text);
+        let mut json: Self = serde_json::from_str(&standard).map_err(|error| error.to_string())?;
+        if let Cow::Owned(_) = standard {
+            json.restore();
+        }
+        Ok(json)
+    }
+
+    /// Puts floats in the place of the objects by which [`standard`] spells them.
+    fn restore(&mut self) {
+        let float = match self.entries() {
+            [(key, Self::Text(word))] if key == FLOAT => {
+                WORDS.iter().find(|(own, _)| own == word).map(|(_, float)| *float)
+            }
+            _ => None,
+        };
+        match (float, self) {
+            (Some(float), json) => *json = Self::Float(float),
+            (None, Self::Object(entries)) => entries.iter_mut().for_each(|(_, value)| value.restore()),
+            (None, Self::List(values)) => values.iter_mut().for_each(Self::restore),
+            (None, _) => {}
+        }
     }
 
     /// Reads a file that has one object.
@@ -198,6 +222,43 @@ impl fmt::Display for Json {
     }
 }
 
+/// Floats that JSON has not, as Python writes them.
+const WORDS: [(&str, f64); 3] = [("-Infinity", f64::NEG_INFINITY), ("Infinity", f64::INFINITY), ("NaN", f64::NAN)];
+
+/// The only key of an object that stands for a float.
+const FLOAT: &str = "\0float";
+
+/// The text as JSON, with an object for each of Python's floats that JSON has not.
+pub(crate) fn standard(text: &str) -> Cow<'_, str> {
+    if !text.contains("Infinity") && !text.contains("NaN") {
+        return Cow::Borrowed(text);
+    }
+    let (mut standard, mut rest, mut is_found) = (String::with_capacity(text.len()), text, false);
+    while let Some(next) = rest.chars().next() {
+        if let Some(&(word, _)) = WORDS.iter().find(|(word, _)| rest.starts_with(word)) {
+            standard.extend([r#"{"\u0000float":""#, word, r#""}"#]);
+            (rest, is_found) = (&rest[word.len()..], true);
+            continue;
+        }
+        let length = if next == '"' { string_length(rest) } else { next.len_utf8() };
+        let (piece, behind) = rest.split_at(length);
+        standard.push_str(piece);
+        rest = behind;
+    }
+    if is_found { Cow::Owned(standard) } else { Cow::Borrowed(text) }
+}
+
+/// The bytes of the string that a text begins with, quotes included; all of one that does not end.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 2)
+}
+
 fn write_items<T>(
     text: &mut String,
     (open, close): (char, char),
@@ -226,8 +287,18 @@ fn write_items<T>(
     text.push(close);
 }
 
-/// Python's `repr`: the shortest digits that are read as this number, with an exponent of two digits or more.
+/// Python's text of a float: the shortest digits that are read as this number, with an exponent of two digits or more.
 fn python_float(float: f64) -> String {
+    if !float.is_finite() {
+        let word = if float.is_nan() {
+            "NaN"
+        } else if float > 0.0 {
+            "Infinity"
+        } else {
+            "-Infinity"
+        };
+        return word.to_owned();
+    }
     let text = format!("{float:?}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
@@ -334,12 +405,25 @@ mod tests {
             "[0.0001, 1e-05, 1.5e-07, 123456789.0, 1e+16, 1.7976931348623157e+308, -0.0, 0.1, 2.3434395790100098]",
             "[18446744073709551615, -9223372036854775808]",
             r#"["\u00e9\ud83d\ude00\u007f\u0000\"\\/\n\r\t\b\f"]"#,
+            r#"{"Infinity": [0.0, Infinity, -Infinity, NaN, "Infinity", "\\", {"NaN": NaN}, "\\\"NaN"]}"#,
         ] {
             assert_eq!(Json::parse(text).unwrap().line(), text);
         }
         // And with `indent=2`.
         let text = "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}";
         assert_eq!(Json::parse(text).unwrap().indented(2), text);
+    }
+
+    #[test]
+    fn words_of_python_are_floats_and_other_words_are_refused() {
+        let json = Json::parse(r#"{"a": [-Infinity, NaN], "b": Infinity}"#).unwrap();
+        assert_eq!(json.get("b"), Some(&Json::Float(f64::INFINITY)));
+        let Some(Json::List(list)) = json.get("a") else { panic!("a list") };
+        assert_eq!(list[0], Json::Float(f64::NEG_INFINITY));
+        assert!(list[1].number().is_some_and(f64::is_nan));
+        for text in ["[inf]", "[nan]", "[+Infinity]", "[--Infinity]", "[InfinityNaN]", "[Infinity", r#"["NaN]"#] {
+            assert!(Json::parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

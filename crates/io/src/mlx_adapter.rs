@@ -110,7 +110,8 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
 /// left out; where `config` says that the model was trained as a whole, all parameters are written, and must be dense.
 ///
 /// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. Tensors
-/// that were [`read`] are the same bytes again, and so is a configuration that fits them.
+/// that were [`read`] are the same bytes again, and so is a configuration that fits them. Where `config` leaves an adapter
+/// out, its `keys` and `num_layers` become those of all.
 ///
 /// # Errors
 ///
@@ -198,7 +199,8 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     });
     let kind = if dora { "dora" } else { "lora" };
     let same_kind = config.get("fine_tune_type").map_or(!dora, |own| own.text() == Some(kind));
-    if fits && same_kind && config.get("num_layers").is_some() {
+    let all_named = names(config, parameters, modules);
+    if fits && same_kind && all_named && config.get("num_layers").is_some() {
         return;
     }
     let number = |path: &str| layer(path).map(|(number, _)| number);
@@ -206,7 +208,7 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     let end = parameters.keys().filter_map(|name| number(name)).max();
     // The last so many: those from the first that is adapted.
     let own = first.zip(end).map_or(0, |(first, end)| end + 1 - first);
-    let said = config.get("num_layers").map(|said| said.integer().unwrap_or(0));
+    let said = config.get("num_layers").filter(|_| all_named).map(|said| said.integer().unwrap_or(0));
     let last = said.unwrap_or(own);
     let keys = modules.iter().map(|module| layer(module).map_or(*module, |(_, rest)| rest)).collect();
     let chosen = Chosen { keys, last };
@@ -225,10 +227,22 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
     if own.get("dropout").is_none() {
         own.set("dropout", Json::Float(0.0));
     }
-    if own.get("keys").is_none() {
+    if !all_named || own.get("keys").is_none() {
         own.set("keys", Json::List(keys.into_iter().map(|key| Json::Text(key.to_owned())).collect()));
     }
     config.sort();
+}
+
+/// Whether mlx-lm makes an adapter of each of these modules. Without keys it does of all in the layers.
+fn names(config: &Json, parameters: &Parameters, modules: &[&str]) -> bool {
+    let keys = match config.get(LORA).and_then(|lora| lora.get("keys")) {
+        Some(Json::List(keys)) => keys.iter().filter_map(Json::text).collect(),
+        _ => modules.iter().copied().filter_map(layer).map(|(_, rest)| rest).collect(),
+    };
+    let last = config.get("num_layers").and_then(Json::integer).unwrap_or(0);
+    let chosen = Chosen { keys, last };
+    let named: BTreeSet<&str> = chosen.modules(parameters, modules).map(|(module, _)| module).collect();
+    modules.iter().all(|module| named.contains(module))
 }
 
 /// Which modules a configuration names: `keys` of the last layers, in each stack of layers of which one is adapted, and of the

@@ -3,8 +3,9 @@
 //! A folder has `adapter_model.safetensors`, with `lora_A.weight: [r, in]`, `lora_B.weight: [out, r]` and, in `DoRA`,
 //! `lora_magnitude_vector: [out]` for each module behind `base_model.model.`, and `adapter_config.json`, with ranks and
 //! alphas. An embedding has `lora_embedding_A: [r, rows]` and `lora_embedding_B: [columns, r]`
-//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`). What changes the base (`init_lora_weights` of `PiSSA`, `OLoRA`,
-//! `CorDA` and `LoftQ`, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`) is refused.
+//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`). A magnitude for each column, as `DoRA` has it of a weight
+//! `[in, out]` or an embedding (`peft/tuners/lora/dora.py`), is refused; and so is what changes the base (`init_lora_weights` of
+//! `PiSSA`, `OLoRA`, `CorDA` and `LoftQ`, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,12 +28,15 @@ const TENSORS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
 /// What stands before the path of a module.
 const PREFIX: &str = "base_model.model.";
+/// What stands between the path of an adapted module and what is its own.
+const BASE: &str = ".base_layer.";
 
 /// Reads a folder: the parameters of `model`, those that the adapter changes as [`Lora`](tacit_arrays::Lora) or
 /// [`Dora`](tacit_arrays::Dora) over what they were.
 ///
 /// The base of each is the value that `model` has for it, quantized or not. Modules that were trained as a whole have the
-/// values of the file. Dropout, which only training has, is left out.
+/// values of the file, and so have biases and embeddings that PEFT saved beside their adapters. Dropout, which only training
+/// has, is left out.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -65,6 +69,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     settings.check()?;
     let tensors = Tensors::open(folder.join(TENSORS))?;
     let mut rest = Remaining::new(&tensors);
+    let model = &with_kept(model, &mut rest)?;
     let mut parameters = model.clone();
     let mut adapted = BTreeSet::new();
     for (a_end, b_end, transposed) in
@@ -78,13 +83,18 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
             let a = rest.take(&key, &what)?;
             let b = rest.take(&format!("{stem}{b_end}"), &what)?;
             let magnitude = magnitude(&mut rest, stem, &what, settings.flag("use_dora"))?;
+            let transposed = transposed || settings.flag("fan_in_fan_out");
+            if magnitude.is_some() && transposed {
+                let reason = format!("{module} has its weight as [in, out], and a magnitude for each of its columns");
+                return Err(settings.wrong("use_dora", reason));
+            }
             let (rank, scale) = settings.of(module)?;
             if a.ndim() != 2 || b.ndim() != 2 || a.dim(0) != rank {
                 let reason = format!("it is {}, where the configuration has a rank of {rank}", Aval::from(&a));
                 return Err(tensors.wrong(Some(&key), reason, "fetch the folder again"));
             }
             // A module with its weight as [in, out] has the change transposed, as an embedding has.
-            let (a, b) = if transposed || settings.flag("fan_in_fan_out") { (b.t(), a.t()) } else { (a, b) };
+            let (a, b) = if transposed { (b.t(), a.t()) } else { (a, b) };
             let change = Change { a, b, scale, magnitude };
             adapted.insert(name.clone());
             parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
@@ -109,12 +119,13 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
 /// out.
 ///
 /// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. A folder
-/// whose adapters were [`read`], and of nothing but adapters, is the same bytes again.
+/// whose adapters were [`read`], and of nothing but adapters, is the same bytes again. Where `config` leaves an adapter out,
+/// its `target_modules` become those of all.
 ///
 /// # Errors
 ///
-/// No parameter is an adapter, one is not over the `weight` of a module, some are `DoRA` and others are not, or a file cannot
-/// be written.
+/// No parameter is an adapter, one is not over the `weight` of a module, some are `DoRA` and others are not, one is `DoRA` over
+/// an embedding or a weight `[in, out]`, or a file cannot be written.
 pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -> Result<()> {
     let folder = folder.as_ref();
     let path = folder.join(TENSORS);
@@ -130,6 +141,10 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         modules.insert(module, (change.rank(), change.scale));
         let Change { a, b, magnitude, .. } = change;
         let dora = magnitude.is_some();
+        if dora && transposed {
+            let reason = "PEFT has a magnitude for each of its columns, and a Dora has one for each row";
+            return Err(Error::checkpoint(&path, Some(name), reason, "merge it, or write it by `mlx_adapter::write`"));
+        }
         if let Some((first, _)) = of_all.filter(|(_, of_all)| *of_all != dora) {
             let reason = format!("its kind is not that of {first}");
             let help = "PEFT has LoRA or DoRA for all modules: write the others by themselves";
@@ -152,6 +167,17 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, settings.config.indented(2).into_bytes())];
     write_set(Set { path: &path, beside, stale: Vec::new() }, tensors)
+}
+
+/// The model with what the file has of adapted modules themselves: biases that were trained, and embeddings.
+fn with_kept(model: &Parameters, rest: &mut Remaining<'_>) -> Result<Parameters> {
+    let (tensors, mut parameters) = (rest.tensors, model.clone());
+    for key in rest.stems("").into_iter().filter(|key| key.contains(BASE)) {
+        let name = key.strip_prefix(PREFIX).unwrap_or(key).replacen(BASE, ".", 1);
+        replaced(&mut parameters, tensors, key, &name)?;
+    }
+    rest.without(|key| key.contains(BASE));
+    Ok(parameters)
 }
 
 const MAGNITUDE: &str = "lora_magnitude_vector";
@@ -188,13 +214,13 @@ impl Settings {
         if let Some(kind) = self.config.get("peft_type").filter(|kind| kind.text() != Some("LORA")) {
             return Err(self.wrong("peft_type", format!("it is {kind}, and only \"LORA\" is read")));
         }
-        for key in ["lora_bias", "use_qalora", "use_bdlora"] {
+        for key in ["lora_bias", "use_qalora"] {
             if self.flag(key) {
                 return Err(self.wrong(key, "it is not read"));
             }
         }
-        let set = |key: &str| !matches!(self.config.get(key), None | Some(Json::Null));
-        let changes = ["alora_invocation_tokens", "layer_replication", "arrow_config"];
+        let set = |key: &str| !matches!(self.config.get(key), None | Some(Json::Null | Json::Bool(false)));
+        let changes = ["alora_invocation_tokens", "layer_replication", "arrow_config", "use_bdlora"];
         if let Some(key) = changes.into_iter().find(|key| set(key)) {
             return Err(self.wrong(key, "it changes what the adapter does, and is not read"));
         }
@@ -221,15 +247,8 @@ impl Settings {
             return Ok(());
         }
         let Some(targets) = targets.iter().map(Json::text).collect::<Option<Vec<&str>>>() else { return Ok(()) };
-        let kept = match self.config.get("modules_to_save") {
-            Some(Json::List(kept)) => kept.iter().filter_map(Json::text).collect(),
-            _ => Vec::new(),
-        };
-        let is_one = |module: &str, names: &[&str]| {
-            names
-                .iter()
-                .any(|name| module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
-        };
+        let kept = self.texts("modules_to_save");
+        let is_one = |module: &str, names: &[&str]| names.iter().any(|name| ends_with(module, name));
         let lacking = model.iter().find(|(name, value)| {
             let module = name.strip_suffix(".weight");
             let named = module.is_some_and(|module| is_one(module, &targets) && !is_one(module, &kept));
@@ -265,11 +284,54 @@ impl Settings {
             if key.contains(['^', '$', '*', '+', '?', '(', '[', '{', '|', '\\']) {
                 return Err(self.wrong(table, format!("{key:?} is a regular expression, and only paths are read")));
             }
-            if module.strip_suffix(key.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
+            if ends_with(module, key) {
                 return Ok(Some(value));
             }
         }
         Ok(None)
+    }
+
+    /// The texts of a list; none of what is no list.
+    fn texts(&self, key: &str) -> Vec<&str> {
+        match self.config.get(key) {
+            Some(Json::List(list)) => list.iter().filter_map(Json::text).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether PEFT makes an adapter of a module, as far as lists say it: a regular expression may name any module.
+    fn names(&self, module: &str) -> bool {
+        if self.texts("exclude_modules").into_iter().any(|name| ends_with(module, name)) {
+            return false;
+        }
+        match self.config.get("target_modules") {
+            Some(Json::List(_)) => {
+                let targets = self.texts("target_modules");
+                let ends = || targets.iter().any(|name| ends_with(module, name));
+                // A whole path is taken in every layer.
+                targets.contains(&module) || (ends() && self.is_in_layers(module))
+            }
+            Some(Json::Text(text)) if text == "all-linear" => !is_embedding(module),
+            Some(Json::Text(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether `layers_to_transform` has the layer of a module.
+    fn is_in_layers(&self, module: &str) -> bool {
+        let layers = match self.config.get("layers_to_transform") {
+            Some(Json::List(layers)) if !layers.is_empty() => layers.as_slice(),
+            Some(layer @ Json::Integer(_)) => std::slice::from_ref(layer),
+            _ => return true,
+        };
+        if !matches!(self.config.get("layers_pattern"), None | Some(Json::Null)) {
+            return true;
+        }
+        // PEFT takes the last number that has two names or more before it, and one behind it.
+        let parts: Vec<&str> = module.split('.').collect();
+        let inner = parts.get(2..parts.len() - 1).unwrap_or_default();
+        let number = inner.iter().rev().find_map(|part| part.parse::<i128>().ok());
+        number.is_some_and(|number| layers.iter().any(|layer| layer.integer() == Some(number)))
     }
 
     /// Lets the configuration say what the adapters are.
@@ -279,7 +341,9 @@ impl Settings {
                 own == rank && Change::stored(own_scale, rank).to_bits() == scale.to_bits()
             })
         };
-        if self.config.get("peft_type").is_some() && self.flag("use_dora") == dora && modules.iter().all(fits) {
+        let same_kind = self.config.get("peft_type").is_some() && self.flag("use_dora") == dora;
+        let all_named = modules.keys().all(|module| self.names(module));
+        if same_kind && all_named && modules.iter().all(fits) {
             return;
         }
         let (rank, scale) = modules.values().next().copied().unwrap_or((1, 1.0));
@@ -297,6 +361,11 @@ impl Settings {
         let (ranks, alphas) = (Json::Object(ranks.collect()), Json::Object(alphas.collect()));
         let names = modules.keys().map(|module| Json::Text((*module).to_owned())).collect();
         let config = &mut self.config;
+        if !all_named {
+            for key in ["target_modules", "layers_to_transform", "layers_pattern", "exclude_modules"] {
+                config.remove(key);
+            }
+        }
         config.set("r", Json::Integer(rank.into()));
         config.set("lora_alpha", alpha((rank, scale)));
         config.set("rank_pattern", ranks);
@@ -317,4 +386,9 @@ impl Settings {
         }
         config.sort();
     }
+}
+
+/// Whether a path is this name, or ends in it.
+fn ends_with(module: &str, name: &str) -> bool {
+    module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }

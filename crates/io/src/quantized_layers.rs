@@ -11,6 +11,7 @@ use tacit_nn::Parameters;
 
 use crate::Tensors;
 use crate::integers::{Integers, floats_of};
+use crate::json::standard;
 
 /// A method by which layers are quantized.
 pub(crate) trait Method {
@@ -69,9 +70,9 @@ fn config<M: Method>(tensors: &Tensors) -> Result<Config> {
     let text = |file: &Path| std::fs::read_to_string(current(file)?).map_err(Error::file("read", file));
     let (older, file) = (folder.join(M::OLDER), folder.join("config.json"));
     let (file, value) = if older.is_file() {
-        (older.clone(), serde_json::from_str(&text(&older)?))
+        (older.clone(), serde_json::from_str(&standard(&text(&older)?)))
     } else {
-        let whole: serde_json::Result<serde_json::Value> = serde_json::from_str(&text(&file)?);
+        let whole: serde_json::Result<serde_json::Value> = serde_json::from_str(&standard(&text(&file)?));
         (file, whole.map(|whole| whole.get("quantization_config").cloned().unwrap_or_default()))
     };
     let config: Config = value

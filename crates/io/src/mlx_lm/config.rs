@@ -167,6 +167,12 @@ impl Config {
         }
         let default = formats.default.unwrap_or_else(|| most(quantized.values().copied()));
         let mut section = place.as_ref().and_then(|place| self.at(place)).cloned().unwrap_or_else(|| default.json());
+        // mlx-lm takes a method for a mode in `quantization_config` alone, and asks `quantization` for a group size and bits.
+        if section.remove("quant_method").is_some() {
+            for (key, value) in default.json().entries() {
+                section.set(key, value.clone());
+            }
+        }
         for (module, entry) in &formats.entries {
             if !holds(module, *entry) {
                 section.remove(module);

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
-use tacit_arrays::AffineArray;
 use tacit_arrays::format::Parts;
+use tacit_arrays::{AffineArray, Dora, Lora};
 use tacit_core::{Aval, Policy, Value};
 use tacit_io::json::Json;
-use tacit_io::{Tensors, hugging_face, mlx_adapter, mlx_lm, peft, write};
+use tacit_io::{Metadata, Tensors, hugging_face, mlx_adapter, mlx_lm, peft, write};
 use tacit_nn::Parameters;
 
 use crate::golden::{assert_reads, assert_same_tensors, golden};
@@ -194,7 +194,8 @@ fn settings_of_peft_that_change_the_result_are_refused() {
         .map(|text| ("init_lora_weights", words(text)))
         .into();
     settings.extend([("alora_invocation_tokens", list()), ("layer_replication", list())]);
-    settings.extend([("use_qalora", Json::Bool(true)), ("lora_bias", Json::Bool(true))]);
+    let blocks = Json::Object(vec![("nblocks".to_owned(), Json::Integer(2))]);
+    settings.extend([("use_qalora", Json::Bool(true)), ("lora_bias", Json::Bool(true)), ("use_bdlora", blocks)]);
     let mut messages = Vec::new();
     for (key, value) in settings {
         let folder = changed("peft/lora", Some((key, value)), |_| true);
@@ -217,7 +218,8 @@ fn settings_of_peft_that_change_the_result_are_refused() {
         FOLDER/adapter_config.json: alora_invocation_tokens: it changes what the adapter does, and is not read
         FOLDER/adapter_config.json: layer_replication: it changes what the adapter does, and is not read
         FOLDER/adapter_config.json: use_qalora: it is not read
-        FOLDER/adapter_config.json: lora_bias: it is not read"#]].assert_eq(&messages.join("\n"));
+        FOLDER/adapter_config.json: lora_bias: it is not read
+        FOLDER/adapter_config.json: use_bdlora: it changes what the adapter does, and is not read"#]].assert_eq(&messages.join("\n"));
     for value in [Json::Null, Json::Bool(true), Json::Bool(false), words("gaussian"), words("eva")] {
         let folder = changed("peft/lora", Some(("init_lora_weights", value.clone())), |_| true);
         assert!(peft::read(&*folder, &model).is_ok(), "{value}");
@@ -254,4 +256,128 @@ fn folders_that_lack_an_adapter_are_refused() {
         help: fetch the folder again, or set `keys` and `num_layers` as it was trained
         FOLDER/adapters.safetensors: it has no adapter at all
         help: fetch the folder again"#]].assert_eq(&messages.join("\n"));
+}
+
+/// Numbers of this shape: `from` and those after it.
+fn numbers(shape: &[i32], from: f32) -> Array {
+    let count = shape.iter().product::<i32>();
+    Array::from_slice(&(0..count).map(|at| from + at as f32 / 8.0).collect::<Vec<_>>(), shape)
+}
+
+/// With PEFT the magnitudes are those of the outputs, whichever axis they lie along.
+#[test]
+fn magnitudes_of_columns_are_not_taken_for_those_of_rows() {
+    let folder = Scratch::new();
+    let model = Parameters::from([("c_proj.weight".to_owned(), numbers(&[4, 4], 1.0).into())]);
+    let prefix = "base_model.model.c_proj";
+    let tensors = vec![
+        (format!("{prefix}.lora_A.weight"), numbers(&[2, 4], 0.5)),
+        (format!("{prefix}.lora_B.weight"), numbers(&[4, 2], 0.25)),
+        (format!("{prefix}.lora_magnitude_vector"), numbers(&[4], 2.0)),
+    ];
+    write(folder.join("adapter_model.safetensors"), tensors, &Metadata::new()).expect("writes");
+    let config = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "use_dora": true, "fan_in_fan_out": true}"#;
+    folder.file("adapter_config.json", config);
+    let read = peft::read(&*folder, &model).expect_err("has a magnitude for each column");
+    // And an embedding, which has a magnitude for each row with mlx-lm, or a weight as [in, out].
+    let dora = Dora::new(numbers(&[4, 4], 1.0), numbers(&[2, 4], 0.5), numbers(&[4, 2], 0.25), 2.0).expect("fits");
+    let tuned = |name: &str| Parameters::from([(name.to_owned(), dora.clone().into())]);
+    let none = Json::Object(Vec::new());
+    let embedding = peft::write(folder.join("written"), &tuned("embed_tokens.weight"), &none).expect_err("refused");
+    let config = Json::parse(config).expect("JSON");
+    let turned = peft::write(folder.join("written"), &tuned("c_proj.weight"), &config).expect_err("refused");
+    assert!(!folder.join("written").exists());
+    expect_test::expect![[r#"
+        FOLDER/adapter_config.json: use_dora: c_proj has its weight as [in, out], and a magnitude for each of its columns
+        help: merge the adapter into the model by PEFT, and read the model
+        FOLDER/written/adapter_model.safetensors: embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
+        help: merge it, or write it by `mlx_adapter::write`
+        FOLDER/written/adapter_model.safetensors: c_proj.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
+        help: merge it, or write it by `mlx_adapter::write`"#]].assert_eq(&[read, embedding, turned].map(|error| folder.message(&error)).join("\n"));
+}
+
+#[test]
+fn an_embedding_that_peft_saved_beside_its_adapter_is_the_base() {
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+    let folder = changed("peft/lora", None, |_| true);
+    let file = folder.join("adapter_model.safetensors");
+    let tensors = Tensors::open(&file).expect("opens");
+    let mut all: Vec<_> = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
+    let saved = numbers(&model["embed_tokens.weight"].aval().expect("an aval").shape, 3.0);
+    all.push(("base_model.model.embed_tokens.base_layer.weight".to_owned(), saved.clone()));
+    write(&file, all, tensors.metadata()).expect("writes");
+    let read = peft::read(&*folder, &model).expect("reads");
+    let lora = read["embed_tokens.weight"].downcast::<Lora>().expect("is adapted");
+    let change = lora.b().matmul(lora.a()).and_then(|product| product.multiply(Array::from_f32(lora.scale())));
+    let expected = change.and_then(|change| change.add(&saved)).expect("adds");
+    let found = read["embed_tokens.weight"].dense().expect("dense");
+    assert!(found.all_close(&expected, 1e-5, 1e-5, None).expect("compares"));
+    // What the model has no place for is an error as before.
+    let tensors = vec![("base_model.model.other.base_layer.bias".to_owned(), numbers(&[4], 0.0))];
+    write(&file, tensors, &Metadata::new()).expect("writes");
+    let error = peft::read(&*folder, &model).expect_err("is of no module");
+    assert!(folder.message(&error).contains("the model has no other.bias"), "{error}");
+}
+
+/// An adapter of rank 2 and scale 2 over a matrix.
+fn lora(shape: [i32; 2]) -> Value {
+    let [outputs, inputs] = shape;
+    Lora::new(numbers(&shape, 1.0), numbers(&[2, inputs], 0.5), numbers(&[outputs, 2], 0.25), 4.0).expect("fits").into()
+}
+
+/// A library makes adapters of the modules that the configuration names, and of no others.
+#[test]
+fn a_configuration_of_fewer_modules_does_not_fit() {
+    let scratch = Scratch::new();
+    let name = |module: &str| format!("model.layers.0.self_attn.{module}.weight");
+    let tuned: Parameters = ["q_proj", "v_proj"].map(|module| (name(module), lora([8, 8]))).into();
+    let names = r#""model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj""#;
+    let of_peft = |said: &str| format!(r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 4, {said}}}"#);
+    for (said, stays) in [
+        (r#""target_modules": ["q_proj", "v_proj"]"#, true),
+        (r#""target_modules": ".*_proj""#, true),
+        (r#""target_modules": ["q_proj", "v_proj"], "layers_to_transform": [0]"#, true),
+        (r#""target_modules": ["q_proj"]"#, false),
+        (r#""target_modules": ["proj"]"#, false),
+        (r#""target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]"#, false),
+        (r#""target_modules": ["q_proj", "v_proj"], "exclude_modules": ["v_proj"]"#, false),
+        (r#""base_model_name_or_path": null"#, false),
+    ] {
+        let config = Json::parse(&of_peft(said)).expect("JSON");
+        peft::write(scratch.join("peft"), &tuned, &config).expect("writes");
+        let written = Json::open(scratch.join("peft/adapter_config.json")).expect("reads");
+        assert_eq!(written == config, stays, "{said}");
+        if !stays {
+            assert_eq!(written.get("target_modules").map(Json::line), Some(format!("[{names}]")), "{said}");
+            assert!(written.get("layers_to_transform").or(written.get("exclude_modules")).is_none(), "{said}");
+        }
+    }
+    let of_mlx = |said: &str| {
+        let parameters = format!(r#"{{"rank": 2, "scale": 2.0, "dropout": 0.0{said}}}"#);
+        format!(r#"{{"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": {parameters}}}"#)
+    };
+    for (said, stays) in [
+        (r#", "keys": ["self_attn.q_proj", "self_attn.v_proj"]"#, true),
+        ("", true),
+        (r#", "keys": ["self_attn.q_proj"]"#, false),
+    ] {
+        let config = Json::parse(&of_mlx(said)).expect("JSON");
+        mlx_adapter::write(scratch.join("mlx"), &tuned, &config).expect("writes");
+        let written = Json::open(scratch.join("mlx/adapter_config.json")).expect("reads");
+        assert_eq!(written == config, stays, "{said}");
+        let keys = written.get("lora_parameters").and_then(|lora| lora.get("keys"));
+        assert!(stays || keys.map(Json::line) == Some(format!("[{names}]")), "{written}");
+    }
+}
+
+#[test]
+fn the_head_of_a_gpt_neox_is_no_embedding() {
+    let scratch = Scratch::new();
+    let tuned = Parameters::from([("embed_out.weight".to_owned(), lora([16, 8]))]);
+    peft::write(scratch.join("peft"), &tuned, &Json::Object(Vec::new())).expect("writes");
+    let tensors = Tensors::open(scratch.join("peft/adapter_model.safetensors")).expect("opens");
+    assert_eq!(tensors.aval("base_model.model.embed_out.lora_A.weight").expect("is there").shape, [2, 8]);
+    mlx_adapter::write(scratch.join("mlx"), &tuned, &Json::Object(Vec::new())).expect("writes");
+    let tensors = Tensors::open(scratch.join("mlx/adapters.safetensors")).expect("opens");
+    assert_eq!(tensors.aval("embed_out.lora_a").expect("is there").shape, [8, 2]);
 }

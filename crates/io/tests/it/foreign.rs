@@ -109,6 +109,33 @@ fn gptq_and_awq_have_their_values() {
     .assert_eq(&table.concat());
 }
 
+/// `GPTQModel` takes 1 from whole words of zeros, where a zero of 0 borrows from its neighbour.
+#[test]
+fn zeros_of_gptq_that_are_0_are_read_as_0() {
+    let folder = Scratch::new();
+    let zeros = [0_u32, 8, 3, 0, 0, 15, 1, 7];
+    let word = zeros.iter().rev().fold(0_u32, |word, zero| (word << 4) | zero).wrapping_sub(0x1111_1111);
+    let codes: Vec<u32> = (1..=32_u32).map(|at| at.wrapping_mul(2_654_435_761)).collect();
+    let scales = ops::ones::<f32>(&[1, 8]).and_then(|ones| ones.as_dtype(F16)).expect("ones");
+    let tensors = vec![
+        ("proj.qweight".to_owned(), Array::from_slice(&codes, &[4, 8])),
+        ("proj.qzeros".to_owned(), Array::from_slice(&[word], &[1, 1])),
+        ("proj.scales".to_owned(), scales),
+    ];
+    write(folder.join("model.safetensors"), tensors, &Metadata::new()).expect("writes");
+    let config = r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": false, "checkpoint_format": "gptq"}"#;
+    folder.file("config.json", format!(r#"{{"quantization_config": {config}}}"#));
+    let read = gptq::read(&*folder).expect("reads");
+    let weight = dense(&read["proj.weight"]).as_dtype(F32).expect("casts");
+    weight.eval().expect("evaluates");
+    for (at, found) in weight.as_slice::<f32>().iter().enumerate() {
+        let (output, input) = (at / 32, at % 32);
+        let code = (codes[input / 8 * 8 + output] >> (4 * (input % 8))) & 15;
+        let expected = code as f32 - zeros[output] as f32;
+        assert!((found - expected).abs() < 1e-6, "{output}, {input}: {found} for {expected}");
+    }
+}
+
 /// A change of a golden file or of its configuration.
 #[derive(Clone, Copy)]
 enum Edit {

@@ -148,13 +148,14 @@ type At = fn(usize, usize) -> usize;
 fn scales_are_those_that_stand_beside_a_weight() {
     let (n, k) = (200, 320);
     let scale = |at: usize| 0.5 + at as f32 / 8.0;
-    let kinds: [(&'static str, Vec<usize>, &str, At); 9] = [
+    let kinds: [(&'static str, Vec<usize>, &str, At); 10] = [
         ("w.weight_scale", vec![], "{}", |_, _| 0),
         ("w.weight_scale", vec![1], "{}", |_, _| 0),
         ("w.weight_scale", vec![200, 1], "{}", |row, _| row),
         ("w.weight_scale", vec![200], "{}", |row, _| row),
         ("w.scale_weight", vec![], "{}", |_, _| 0),
         ("w.weight_scale_inv", vec![2, 3], "{}", |row, column| row / 128 * 3 + column / 128),
+        ("w.scale", vec![2, 3], "{}", |row, column| row / 128 * 3 + column / 128),
         (
             "w.weight_scale_inv",
             vec![4, 5],
@@ -268,6 +269,18 @@ fn what_is_not_known_is_refused_by_name() {
             model.safetensors: w.weight: how its scales go together is not known: w.weight_scale, w.weight_scale_2
             help: fetch the checkpoint in floats, or convert it with its own program"#]],
     );
+    refused(
+        &[weight(), floats("w.qscale", &[1], |_| 1.0)],
+        &expect![[r#"
+            model.safetensors: w.weight: how its scales go together is not known: w.qscale
+            help: fetch the checkpoint in floats, or convert it with its own program"#]],
+    );
+    refused(
+        &[weight(), floats("w.scale", &[1], |_| 1.0), floats("w.weight_scale", &[1], |_| 1.0)],
+        &expect![[r#"
+            model.safetensors: w.weight: how its scales go together is not known: w.weight_scale, w.scale
+            help: fetch the checkpoint in floats, or convert it with its own program"#]],
+    );
     // NVFP4 of compressed-tensors, and its integers.
     refused(
         &[
@@ -284,4 +297,27 @@ fn what_is_not_known_is_refused_by_name() {
             model.safetensors: w.weight: it is codes i8[2,4] with the scale w.weight_scale, of a format that is not read
             help: fetch the checkpoint in FP8 or in floats, or convert it with its own program"#]],
     );
+    // FP4 of DeepSeek's, two elements a byte.
+    refused(
+        &[tensor("w.weight", "I8", &[2, 4], vec![1; 8]), tensor("w.scale", "F8_E8M0", &[2, 1], vec![127; 2])],
+        &expect![[r#"
+            model.safetensors: w.weight: it is codes i8[2,4] with the scale w.scale, of a format that is not read
+            help: fetch the checkpoint in FP8 or in floats, or convert it with its own program"#]],
+    );
+}
+
+/// A scale of a tensor beside the weight says nothing of the weight.
+#[test]
+fn scales_of_another_tensor_stay_parameters() {
+    let scratch = Scratch::new();
+    let tensors = [
+        tensor("w.weight", "F8_E4M3", &[1, 64], vec![0x38; 64]),
+        floats("w.bias", &[1], |_| 1.0),
+        floats("w.bias_scale", &[1], |_| 1.0),
+        floats("w.weight_scale", &[1], |_| 2.0),
+    ];
+    let parameters = read(folder(&scratch, &tensors, &config("{}"))).expect("reads");
+    assert_eq!(parameters.keys().collect::<Vec<_>>(), ["w.bias", "w.bias_scale", "w.weight"]);
+    let _allow = Policy::Allow.scope();
+    assert_eq!(numbers(&parameters["w.weight"].dense().expect("dense")), [2.0; 64]);
 }

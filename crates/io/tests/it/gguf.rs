@@ -8,6 +8,7 @@ use tacit_core::{Aval, Policy, Value, implicit};
 use tacit_io::{Gguf, GgufValue, Library, Tensors, load, save};
 use tacit_nn::Parameters;
 
+use crate::gguf_malformed::Maker;
 use crate::scratch::Scratch;
 
 fn golden(name: &str) -> PathBuf {
@@ -56,6 +57,21 @@ fn every_type_has_the_values_of_gguf_py() {
         ["dense.f32", "dense.f16", "dense.bf16", "dense.i32"].map(dtype),
         [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16, Dtype::Int32]
     );
+}
+
+#[test]
+fn a_vector_of_blocks_has_all_of_them() {
+    let folder = Scratch::new();
+    // Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K, IQ4_NL, MXFP4.
+    for (kind, width) in [(2, 64), (3, 64), (6, 64), (8, 64), (12, 512), (14, 512), (20, 64), (39, 64)] {
+        let read = |extents: &[u64]| {
+            let bytes = Maker::default().tensor("w", extents, kind, 0).elements(512).bytes();
+            let path = folder.file(&format!("{kind}-{}.gguf", extents.len()), bytes);
+            dense(&Gguf::open(path).and_then(|file| file.get("w")).expect("reads"))
+        };
+        let (vector, matrix) = (read(&[width]), read(&[width, 1]));
+        assert_equal(&vector, &matrix.reshape(&[-1]).expect("one row"), &format!("type {kind}"));
+    }
 }
 
 #[test]

@@ -119,6 +119,23 @@ fn rows_of_nothing_are_not_put_in_order() {
     .assert_eq(&folder.message(&error));
 }
 
+/// Rows of heads go into another order, and a block holds several elements of a vector.
+#[test]
+fn a_vector_of_blocks_has_no_rows_of_heads() {
+    let folder = Scratch::new();
+    let file = Maker::default()
+        .value("general.architecture", 8, &text("llama"))
+        .value("llama.attention.head_count", 4, &2_u32.to_le_bytes())
+        .tensor("blk.0.attn_q.bias", &[64], 8, 0)
+        .elements(68);
+    let file = Gguf::open(folder.file("model.gguf", file.bytes())).expect("opens");
+    let error = file.hugging_face().map(|_| ()).expect_err("is refused");
+    expect![[r#"
+        FOLDER/model.gguf: blk.0.attn_q.bias: it is a vector of Q8_0, whose elements are no rows of their own
+        help: convert the model again: llama.cpp leaves vectors as floats"#]]
+    .assert_eq(&folder.message(&error));
+}
+
 /// What is said of each file, by a name.
 fn said(cases: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> String {
     let folder = Scratch::new();

@@ -106,3 +106,21 @@ fn a_configuration_says_the_formats_of_what_it_is_written_with() {
     mlx_lm::write(&*folder, &dense, &written).expect("writes");
     assert_eq!(Config::read(&*folder).expect("reads").json().line(), r#"{"model_type": "llama"}"#);
 }
+
+#[test]
+fn a_method_of_another_library_becomes_a_mode_where_modules_differ() {
+    let folder = Scratch::new();
+    let x = mlx_rs::random::normal::<f32>(&[8, 64], None, None, None).expect("draws");
+    let parameters = Parameters::from([
+        ("a.weight".to_owned(), Mxfp4Array::quantize(&x, tacit_arrays::ScaleRule::Ceil).expect("quantizes").into()),
+        ("b.weight".to_owned(), AffineArray::quantize(&x, Affine { bits: 8, group: 32 }).expect("quantizes").into()),
+    ]);
+    let said = Json::parse(r#"{"quantization_config": {"quant_method": "mxfp4"}}"#).expect("JSON");
+    mlx_lm::write(&*folder, &parameters, &Config::new(said)).expect("writes");
+    let config = Config::read(&*folder).expect("reads");
+    let b = r#""b": {"group_size": 32, "bits": 8, "mode": "affine"}"#;
+    let section = format!(r#"{{"group_size": 32, "bits": 4, "mode": "mxfp4", {b}}}"#);
+    assert_eq!(config.json().get("quantization").map(Json::line), Some(section));
+    assert_eq!(config.json().get("quantization"), config.json().get("quantization_config"));
+    assert_eq!(mlx_lm::read(&*folder).expect("reads").len(), 2);
+}
