@@ -291,9 +291,10 @@ fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Res
 #[handler]
 pub(crate) fn linear_gather(op: &Gather, w: &dyn Linear, rows: &Value) -> Result<Value> {
     let rows = dense_operand(rows)?;
-    let shape = gathered_rows(op, &w.aval()?, rows)?;
+    gathered_rows(op, &w.aval()?, rows)?;
     let taken = w.product(Product::Rows, &rows.into())?;
-    implicit(taken, |taken| taken.reshape(&shape))
+    // A function without shapes would refuse extents that are written down.
+    implicit(taken, |taken| taken.expand_dims(rows.ndim() as i32))
 }
 
 fn right_product(x: &Value, w: &dyn Linear) -> Result<Value> {
@@ -317,6 +318,11 @@ pub(crate) fn dense_operand(x: &Value) -> Result<&Array> {
 ///
 /// A handler fails, or the policy forbids a materialization.
 pub fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
+    // As it was given: the sum broadcasts it anew, in a function without shapes to those that there are.
+    let c = match c {
+        Value::Dense(array) => Value::from(broadcast_source(array)?),
+        Value::Implicit(_) => c.clone(),
+    };
     implicit((product, c), |(product, c)| -> Result<Array> {
         let dtype = c.dtype();
         let scaled = |array: &Array, factor: f32| -> Result<Array> {

@@ -33,7 +33,8 @@ pub trait Packed: ImplicitArray {
         Err(Error::decline(format!("the type does not quantize {}", Aval::from(rows))))
     }
 
-    /// The text of its format, as rules have it, if it is declared.
+    /// The text of its format, as rules have it, if it is declared and has one: a transpose has none whose blocks are not its
+    /// columns.
     fn format_text(&self) -> Option<String> {
         None
     }

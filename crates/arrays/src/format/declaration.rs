@@ -191,6 +191,13 @@ pub trait Format: TextForm + Clone + Eq + Hash + Serialize + DeserializeOwned {
         self.clone()
     }
 
+    /// The same format with a block for each column of a matrix, which the transpose of a matrix with a block for each row
+    /// is in. `None` where no options say so.
+    #[must_use]
+    fn columns(&self) -> Option<Self> {
+        None
+    }
+
     /// Whether blocks lie along the columns of a matrix, whose transpose is then stored.
     fn by_columns(&self) -> bool {
         false

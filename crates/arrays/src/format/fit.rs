@@ -32,7 +32,7 @@ pub enum Fit {
 /// Steps and rounds that more of gain little over.
 const USUAL: u32 = 20;
 
-/// The most that a text asks for: each takes longer than quantizing.
+/// The most that a text asks for, and so a format, which is saved by its text: each takes longer than quantizing.
 const MOST: u32 = 1000;
 
 impl Fit {
@@ -46,6 +46,16 @@ impl Fit {
     #[must_use]
     pub const fn half_quadratic() -> Self {
         Self::HalfQuadratic { rounds: USUAL }
+    }
+
+    /// Checks that a text says it: a format with a fit is saved by its text, and read again.
+    pub(super) fn check(self) -> Result<()> {
+        match self {
+            Self::Search { steps: count } | Self::HalfQuadratic { rounds: count } if !(1..=MOST).contains(&count) => {
+                Err(Error::invalid(format!("scales are not fitted by {self}"), FITS))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn read(text: &str) -> Option<Self> {

@@ -47,12 +47,14 @@ impl Fitted {
     ///
     /// # Errors
     ///
-    /// `inner` has no scales that can be chosen, or says itself how it chooses them.
+    /// `inner` has no scales that can be chosen, or says itself how it chooses them; or the number of steps or rounds is not
+    /// one from 1 to 1000.
     pub fn new(inner: impl TryInto<AnyFormat, Error: Into<Error>>, fit: Fit) -> Result<Self> {
         let inner = inner.try_into().map_err(Into::into)?;
         if fit != Fit::Absmax && !inner.fits() {
             return Err(unfit(&inner.to_string(), fit));
         }
+        fit.check()?;
         Ok(Self { inner, fit })
     }
 

@@ -8,7 +8,7 @@ use crate::families::packed::Packed;
 use crate::views::stacked::Stacked;
 
 /// The text of the format that a value is stored in, as rules and the command line have it; nothing where it is dense, or what
-/// a computation stands for.
+/// a computation stands for, or a transpose whose blocks are not its columns.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -88,6 +88,10 @@ impl<F: FormatByGranularity> Format for F {
         self.granularity().on(shape).into()
     }
 
+    fn columns(&self) -> Option<Self> {
+        Some(Granularity::Column.into())
+    }
+
     fn by_columns(&self) -> bool {
         self.granularity() == Granularity::Column
     }

@@ -297,7 +297,13 @@ impl<F: Format> Packed for PackedArray<F> {
     }
 
     fn format_text(&self) -> Option<String> {
-        Some(self.format.to_string())
+        if !self.transposed {
+            return Some(self.format.to_string());
+        }
+        // Blocks along columns have a text where each column is one.
+        let [column, _] = self.aval.shape[..] else { return None };
+        let columns = self.format.columns().filter(|_| self.format.block() == column as usize);
+        columns.map(|format| format.to_string())
     }
 
     fn has_block(&self, block: usize) -> bool {

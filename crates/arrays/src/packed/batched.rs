@@ -13,9 +13,8 @@ use crate::avals::dtypes::check_castable;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::families::packed::{Packed, read_in};
-use crate::families::structural::itself;
 use crate::kernel::{Groups, Layout, grouped_matmul};
-use crate::packed::products::products_by_index;
+use crate::packed::products::{product, products_by_index};
 use crate::packed::shape::reshaped;
 use crate::packed::slice::sliced;
 
@@ -100,13 +99,19 @@ impl Batched {
         self.transposed
     }
 
-    /// All matrices of a packed array, as they lie.
+    /// All matrices of a packed array, as they are shown: behind the view they are as they are stored.
     pub(crate) fn whole(array: &dyn Packed) -> Result<Self> {
-        let Some((count, _)) = stored_matrices(array) else {
+        let mut stored = array.stored();
+        let transposed = std::mem::take(&mut stored.transposed);
+        if transposed {
+            stored.aval.shape = swapped(&stored.aval.shape);
+        }
+        let shape = stored.aval.shape.clone();
+        let inner = Value::from(array.restored(stored));
+        let Some(Some((count, _))) = inner.family::<dyn Packed>().map(stored_matrices) else {
             return Err(Error::decline("a block belongs to several of its matrices"));
         };
-        let shape = array.stored().aval.shape;
-        Self::new(itself(array), &shape[..shape.len() - 2], (0..count).collect(), false)
+        Self::new(inner, &shape[..shape.len() - 2], (0..count).collect(), transposed)
     }
 
     /// The same codes and scales, read in another float type without the rounding of their own.
@@ -181,6 +186,11 @@ impl Batched {
     /// The products of the entries of `x` with theirs.
     pub(crate) fn multiplied(&self, x: &Array) -> Result<Array> {
         self.fits(x)?;
+        let array = self.packed()?;
+        // The rows of all entries are those of one product with one matrix, which rounds them where the matrix says so.
+        if array.stored().aval.shape.len() == 2 {
+            return product(x, array, self.transposed);
+        }
         let (layout, children, groups) = self.kernel()?;
         let orientation = if self.transposed { Orientation::Transposed } else { Orientation::Plain };
         let mut shape = x.shape().to_vec();

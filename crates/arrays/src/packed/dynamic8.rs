@@ -93,6 +93,13 @@ impl Dynamic8Array {
         [self.codes.clone(), self.absmax.clone(), self.offset.clone()]
     }
 
+    /// Other codes and their scales with the same offset, in blocks of `block_size` elements. The floats may have been cast,
+    /// as a tree of them may be.
+    pub(crate) fn with(&self, codes: Array, absmax: Array, block_size: usize) -> Self {
+        let aval = Aval::new(codes.shape(), Dtype::Float32);
+        Self { codes, absmax, offset: self.offset.clone(), block_size, aval }
+    }
+
     /// The same codes in blocks of `block_size` elements, which divide the array's own, each with the scale of the whole.
     pub(crate) fn reblocked(&self, block_size: usize) -> Result<Self> {
         let count = self.codes.size().div_ceil(block_size);
@@ -144,7 +151,7 @@ impl Cut for Dynamic8Array {
         let block = smaller.block_size;
         let part = |array: &Array, range: Range<usize>| cut(&array.into(), 0, range.start as i32..range.end as i32);
         let (codes, absmax) = (part(&self.codes, from..to)?, part(&smaller.absmax, from / block..to.div_ceil(block))?);
-        Ok(Self::from_parts(codes.dense()?, absmax.dense()?, self.offset.clone(), block)?.into())
+        Ok(self.with(codes.dense()?, absmax.dense()?, block).into())
     }
 }
 

@@ -85,10 +85,10 @@ fn reblocked(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored
         Some(Value::Dense(scales)) => Some(each(scales)?.into()),
         Some(scales) => match scales.downcast::<Dynamic8Array>() {
             Some(nested) => {
-                let [codes, absmax, offset] = nested.parts();
+                let [codes, absmax, _] = nested.parts();
                 let own = nested.block_size();
                 let absmax = each_repeated(&absmax, times, count.div_ceil(own))?;
-                let nested = Dynamic8Array::from_parts(each(&codes)?, absmax, offset, own)?;
+                let nested = nested.with(each(&codes)?, absmax, own);
                 let smaller = edges.iter().fold(own, |largest, edge| gcd(largest, edge / block));
                 Some(nested.reblocked(smaller)?.into())
             }

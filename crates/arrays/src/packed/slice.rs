@@ -63,10 +63,10 @@ pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result
             if edges.iter().any(|edge| !edge.is_multiple_of(nested.block_size())) {
                 return Err(Error::decline("the scales are packed themselves"));
             }
-            let [codes, absmax, offset] = nested.parts();
+            let [codes, absmax, _] = nested.parts();
             let absmax = cut(&absmax, &|at| per_block(at).div_ceil(nested.block_size()))?.reshape(&[-1])?;
             let codes = cut(&codes, &per_block)?.reshape(&[-1])?;
-            Some(Dynamic8Array::from_parts(codes, absmax, offset, nested.block_size())?.into())
+            Some(nested.with(codes, absmax, nested.block_size()).into())
         }
     };
     stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;

@@ -111,6 +111,9 @@ fn encoded(array: &dyn Packed, update: &Value) -> Result<Stored> {
     let Value::Implicit(_) = update else { return array.encoded(&update.dense()?) };
     let update = update.family::<dyn Packed>().ok_or_else(|| Error::decline("what is written has no codes"))?;
     let stored = update.stored();
+    if stored.transposed {
+        return Err(Error::decline("what is written is the transpose of what is stored"));
+    }
     if stored.global_scale.is_some() || array.stored().global_scale.is_some() {
         return Err(Error::decline("scales are relative to one of the whole array"));
     }

@@ -12,6 +12,7 @@ use crate::format::{AnyFormat, FloatScales, TrainedScales};
 use crate::packed::alike::{check_alike, inside};
 use crate::packed::reblock::cut_stored;
 use crate::training::ste::{ste, with_gradient_of};
+use crate::views::rotated::Rotated;
 
 /// A float master that is quantized wherever it is used, with the gradient going straight through to it.
 ///
@@ -237,7 +238,12 @@ impl Cut for Prepared {
             return Ok(made.into());
         };
         let codes = self.convert()?;
-        let array = codes.family::<dyn Packed>().ok_or_else(|| no_scales(&self.format))?;
+        let behind = match codes.downcast::<Rotated>() {
+            Some(rotated) if rotated.axis() == axis => return Err(inside(&self.format, &self.aval, axis, &range)),
+            Some(rotated) => rotated.inner(),
+            None => &codes,
+        };
+        let array = behind.family::<dyn Packed>().ok_or_else(|| no_scales(&self.format))?;
         let mut stored = array.stored();
         stored.scales = Some(scales.into());
         if self.biases.is_some() {

@@ -42,6 +42,27 @@ fn chosen(rows: i32, inner: i32) -> [Array; 3] {
     [normal(rows as u64, &[rows, 1, inner]), row, expert]
 }
 
+#[test]
+fn a_bias_and_rows_have_one_trace_for_every_batch() {
+    let _deny = Policy::Deny.scope();
+    let bias = normal(5, &[40]);
+    for w in every(Dtype::Float32, 1, &[40, 64]) {
+        let product = |(bias, x, w): (Array, Array, Array)| ops::addmm(&bias, &x, w.t(), None, None);
+        let rows_of = |(at, w): (Array, Array)| w.take_axis(at, 0);
+        let (mut sum, mut taken) = (compile_with(options(true), product), compile_with(options(true), rows_of));
+        for rows in [2, 5] {
+            let (at, x) = (Array::from_iter(0..rows as u32, &[rows]), normal(2, &[rows, 64]));
+            let made = sum.call((&bias, &x, w.clone())).expect("runs").dense().expect("is dense");
+            let expected = tacit_core::implicit((&bias, &x, &w), product).expect("runs").dense().expect("is dense");
+            assert!(apart(&made, &expected) < 1e-5, "{w} at {rows} rows");
+            let made = taken.call((&at, w.clone())).expect("runs").dense().expect("is dense");
+            let expected = tacit_core::implicit((&at, &w), rows_of).expect("runs").dense().expect("is dense");
+            assert!(apart(&made, &expected) < 1e-6, "{w} at {rows} rows");
+        }
+        assert_eq!((sum.stats().traces, taken.stats().traces), (1, 1), "{w}");
+    }
+}
+
 type Arguments = (Array, Array, Array, Array, Array, Array);
 
 /// MLX's own op on the codes of two experts, of which its pull request for shapeless `gather_qmm` compiles both orientations.

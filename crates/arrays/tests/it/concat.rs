@@ -3,6 +3,7 @@
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::Parts;
 use tacit_arrays::{Concat, Diagonal, Nf4Array, Ste, Transposed, ste};
 use tacit_conformance::opaque::Refusing;
 use tacit_core::{Aval, Policy, Result, Value, implicit};
@@ -207,4 +208,15 @@ fn what_is_not_joined() {
             the parts are together longer than 2147483647 along axis 0
             help: join fewer parts"#]],
     );
+}
+
+/// Nothing is evaluated, and no memory taken.
+#[test]
+fn more_elements_than_a_packed_array_has_stay_parts() -> Result<()> {
+    let codes = ops::broadcast_to(ops::zeros::<u8>(&[1])?, &[1 << 29])?;
+    let scales = ops::broadcast_to(ops::zeros::<f32>(&[1])?, &[1 << 24])?;
+    let w = Value::from(Nf4Array::from_parts(Parts::new(codes, scales), 64, Aval::new(&[1 << 17, 1 << 13], F32))?);
+    let joined = implicit((&w, &w), |(a, b)| ops::concatenate(&[a, b], 0))?;
+    assert_eq!(joined.to_string(), "Concat(f32[262144,8192])");
+    Ok(())
 }

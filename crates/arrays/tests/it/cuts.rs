@@ -5,9 +5,10 @@ use std::slice::from_ref;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_arrays::{AffineArray, Dynamic8Array, Mxfp4Array, Nf4Array, ScaleRule};
+use tacit_arrays::{AffineArray, Dynamic8Array, Mxfp4Array, Nf4Array, ScaleRule, cut};
 use tacit_conformance::opaque::Opaque;
-use tacit_core::{Result, Value, explain, implicit};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Policy, Result, Value, explain, implicit};
 
 use crate::operands::{FORMATS, Format, Scales, every, nf4, normal, normal_of, oracle};
 
@@ -272,6 +273,27 @@ fn nested_scales_are_scaled_and_not_cut() {
     assert!(absmax.downcast::<Dynamic8Array>().is_some());
     let rows = |arrays: Vec<Array>| Ok(vec![arrays[0].try_index(4..12)?]);
     oracle(F32).allowing().check("rows", from_ref(&w), rows);
+}
+
+/// What reads such children cuts them as well.
+#[test]
+fn nested_scales_that_were_cast_are_cut() -> Result<()> {
+    let w = Value::from(Nf4Array::quantize(&normal(1, &[1024, 64]), Nf4 { block: 64, double: true })?);
+    let half = tree::map(&w, Open::Fully, |leaf| match leaf {
+        Value::Dense(array) if array.dtype() == F32 => Ok(array.as_dtype(Dtype::Bfloat16)?.into()),
+        leaf => Ok(leaf),
+    })?;
+    let _allow = Policy::Allow.scope();
+    let whole = half.dense()?;
+    let sliced = packed(&half, |w| Ok(w.try_index(..256)?));
+    assert!(sliced.dense()?.eq_exact(whole.try_index(..256)?)?);
+    // Inside the blocks of the scales, which become smaller.
+    let part = cut(&half, 0, 128..256)?;
+    assert!(part.dense()?.eq_exact(whole.try_index(128..256)?)?);
+    // Inside the blocks of the elements.
+    let part = cut(&half, 1, 32..64)?;
+    assert!(part.dense()?.eq_exact(whole.try_index((.., 32..64))?)?);
+    Ok(())
 }
 
 #[test]

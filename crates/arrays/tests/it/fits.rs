@@ -196,3 +196,18 @@ fn a_fit_is_read_printed_and_refused_by_its_text() {
     assert!(twice.to_string().contains("int8+search has no scales to choose by hqq"), "{twice}");
     assert_eq!(Fitted::new(Int8::default(), Fit::Absmax).expect("plain").to_string(), "int8");
 }
+
+/// A format is saved by its text.
+#[test]
+fn what_is_built_is_read_again() {
+    let (search, hqq) = (|steps| Fit::Search { steps }, |rounds| Fit::HalfQuadratic { rounds });
+    for fit in [search(1), search(1000), hqq(1), hqq(1000)] {
+        let fitted = Fitted::new(Nf4::from(64), fit).expect("has scales");
+        let read: AnyFormat = fitted.to_string().parse().expect("is read");
+        assert_eq!(read, AnyFormat::from(fitted));
+    }
+    for fit in [search(0), search(1001), hqq(0), hqq(5000)] {
+        let error = Fitted::new(Nf4::from(64), fit).expect_err("no text says so").to_string();
+        assert!(error.contains("with a number from 1 to 1000"), "{error}");
+    }
+}

@@ -9,7 +9,7 @@ use tacit_arrays::format::{
     TextForm,
 };
 use tacit_arrays::{Adapter, Lora, Nf4Array, Prepared, ScaleRule, register_format};
-use tacit_core::{Policy, Result, Value};
+use tacit_core::{Policy, Result, Value, implicit};
 
 use crate::operands::normal;
 
@@ -250,4 +250,26 @@ fn a_block_of_nothing_is_an_error_of_every_way_to_code() {
         let scales = FloatScales { scales: normal(2, &[4]), biases: None, global_scale: None };
         assert!(trained.quantize_by(&x, &scales).is_err(), "{text}");
     }
+}
+
+/// Blocks along columns are not those of the same size that are counted along rows.
+#[test]
+fn the_text_of_a_value_is_a_format_that_stores_it() -> Result<()> {
+    let w = normal(1, &[40, 96]);
+    for (text, told) in [
+        ("int8", "int8:96"),
+        ("int8:columns", "int8:columns"),
+        ("ternary:columns", "ternary:columns"),
+        ("nf4:64", "nf4:64"),
+    ] {
+        let made = format::parse(text)?.quantize(&w)?;
+        assert_eq!(format::of_value(&made).as_deref(), Some(told));
+        assert!(format::parse(told)?.stores(&made), "{text}");
+    }
+    for (text, told) in [("int8", Some("int8:columns")), ("int8:32", None), ("nf4:64", None)] {
+        let made = format::parse(text)?.quantize(&w)?;
+        let turned = implicit(&made, |made| Ok::<_, tacit_core::Error>(made.t()))?;
+        assert_eq!(format::of_value(&turned).as_deref(), told, "{text}");
+    }
+    Ok(())
 }

@@ -168,6 +168,27 @@ fn a_batched_scaled_sum() {
     }
 }
 
+/// MLX repeats the matrix for a batch, and for a sum with more than one axis.
+#[test]
+fn a_matrix_that_is_repeated_multiplies_as_it_does_alone() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let (_, rounded) = pair(Nf4Array::quantize(&normal(1, &[N, K]), 64), Nf4Array::with_int8_activations);
+    let (x, y, c) = (normal(2, &[2, K, 17]), normal(3, &[2, 5, K]), normal(4, &[2, 5, N]));
+    for w in every(F32, 1, &[N, K]).into_iter().chain([rounded]) {
+        let left = implicit((&x, &w), |(x, w)| w.matmul(x))?.dense()?;
+        let sum = implicit((&y, &w), |(y, w)| ops::addmm(&c, y, w.t(), None, None))?.dense()?;
+        let turned = implicit((&c, &w), |(c, w)| w.t().matmul(c.swap_axes(-1, -2)?))?.dense()?;
+        for at in 0..2 {
+            let of = |array: &Array| array.take_axis(Array::from_int(at), 0).expect("an entry");
+            assert_close!(of(&left), implicit((of(&x), &w), |(x, w)| w.matmul(x))?.dense()?, 1e-5);
+            let alone = implicit((of(&y), &w), |(y, w)| y.matmul(w.t()))?.dense()?.add(of(&c))?;
+            assert_close!(of(&sum), alone, 1e-5);
+            assert_close!(of(&turned), implicit((of(&c), &w), |(c, w)| w.t().matmul(c.t()))?.dense()?, 1e-5);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_bfloat16_activation_on_a_float32_weight() {
     for w in every(F32, 1, &[N, K]) {

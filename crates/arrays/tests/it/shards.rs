@@ -360,3 +360,20 @@ fn parts_of_what_is_quantized_anew_are_those_of_the_whole() {
     }
     assert!(cut_ones > 500 && refused > 500, "{cut_ones} cut, {refused} refused");
 }
+
+/// Rows are independent of one another, and so are their scales; the elements of a rotated one are not.
+#[test]
+fn trained_scales_of_rotated_rows_are_cut_with_the_master() {
+    for dtype in [Dtype::Float32, Dtype::Float16] {
+        let master = normal(5, &[4, 128]).as_dtype(dtype).expect("casts");
+        let format: AnyFormat = "rotated:affine:4:64".parse().expect("a format");
+        let whole = Prepared::new(&master, format).and_then(Prepared::with_trained_scales).expect("is prepared");
+        let whole = Value::from(whole);
+        let part = shard(&whole, 0, 1, 2).expect("rows are independent");
+        let _allow = Policy::Allow.scope();
+        let wide =
+            |value: &Value| Value::from(value.dense().and_then(|x| Ok(x.as_dtype(Dtype::Float32)?)).expect("dense"));
+        assert_eq!(bits(&wide(&part)), bits(&cut(&wide(&whole), 0, 2..4).expect("is sliced")));
+        assert!(shard(&whole, 1, 0, 2).expect_err("rows are rotated").to_string().contains("makes other scales"));
+    }
+}

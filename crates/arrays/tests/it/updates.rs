@@ -119,6 +119,21 @@ fn dense_tokens_behind_packed_ones_stay_as_they_are() {
     }
 }
 
+/// The transpose of a matrix is stored the other way round than the rows that it is written to.
+#[test]
+fn a_transposed_matrix_is_written_as_what_it_shows() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let write = |a: &Array, x: &Array| dynamic_slice_update(a, x, &Array::from_slice(&[16i32], &[1]), &[0]);
+    for format in FORMATS.iter().filter(writable) {
+        let (w, x) = ((format.of)(&normal(1, &[128, 64]))?, (format.of)(&normal(2, &[64, 64]))?);
+        let coded = (format.of)(&dense(&x).t())?;
+        let made = implicit((&w, &x), |(w, x)| write(&w, &x.t()))?;
+        assert_eq!(made.to_string(), w.to_string());
+        assert_same(&dense(&made), &write(&dense(&w), &dense(&coded))?);
+    }
+    Ok(())
+}
+
 /// Scales that are relative to one of the whole array mean something else in another one.
 #[test]
 fn rows_with_a_scale_of_their_own_are_written_as_what_they_stand_for() -> Result<()> {
