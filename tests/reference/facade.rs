@@ -138,8 +138,14 @@ impl Module {
         Named {
             written: found.as_ref().map(|(_, written, ..)| written.clone()).or(imported.written),
             sentence: found.and_then(|(.., attributes)| first_sentence(attributes)).or(imported.sentence),
-            module: module.module_at(std::slice::from_ref(name)),
+            module: if module.hides(name) { None } else { module.module_at(std::slice::from_ref(name)) },
         }
+    }
+
+    /// Whether a module of this name in it is its own alone: an import brings the function of that name without it.
+    fn hides(&self, name: &Ident) -> bool {
+        let is_own = |item: &Item| matches!(item, Item::Mod(of) if of.ident == *name && !is_public(&of.vis, &of.attrs));
+        self.items.iter().any(is_own)
     }
 
     /// What an import of this module brings under this name.

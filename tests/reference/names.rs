@@ -1,6 +1,6 @@
 //! The pages of names: the prelude, and the methods of what programs call most.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 
 use crate::check;
@@ -36,26 +36,29 @@ fn every_public_name() {
     let mut page = "# All public names\n\nThe modules of `tacit` with the first sentence of what each name is. The documentation of the crate has \
                     signatures, shapes, errors and examples; [Methods](methods.md) has what the types that programs use most can do.\n"
         .to_owned();
-    let mut waiting = vec![("tacit".to_owned(), Module::facade())];
-    let mut seen = BTreeSet::new();
-    while let Some((path, module)) = waiting.pop() {
+    // Of two paths to a module the shorter one counts.
+    let mut waiting = VecDeque::from([("tacit".to_owned(), Module::facade())]);
+    let (mut seen, mut sections) = (BTreeSet::new(), BTreeMap::new());
+    while let Some((path, module)) = waiting.pop_front() {
         // These have their pages.
         if ["tacit::prelude", "tacit::primitives"].contains(&&*path) || !seen.insert(module.place()) {
             continue;
         }
-        let _ = write!(page, "\n## {path}\n\n");
+        let mut section = format!("\n## {path}\n\n");
         if let Some(sentence) = module.sentence().filter(|_| path != "tacit") {
-            let _ = write!(page, "{sentence}\n\n");
+            let _ = write!(section, "{sentence}\n\n");
         }
-        let _ = writeln!(page, "| | |\n|---|---|");
+        let _ = writeln!(section, "| | |\n|---|---|");
         let names = module.names();
         for (name, named) in &names {
             let written = named.written.clone().unwrap_or_else(|| format!("{path}::{name}"));
-            let _ = writeln!(page, "| `{written}` | {} |", of(name, named));
+            let _ = writeln!(section, "| `{written}` | {} |", of(name, named));
         }
-        let inside = names.into_iter().rev();
-        waiting.extend(inside.filter_map(|(name, named)| Some((format!("{path}::{name}"), named.module?))));
+        let inside = names.into_iter().filter_map(|(name, named)| Some((format!("{path}::{name}"), named.module?)));
+        waiting.extend(inside);
+        sections.insert(path, section);
     }
+    page.extend(sections.into_values());
     check("names.md", &page);
 }
 

@@ -72,8 +72,8 @@ pub fn group_is_left(leader: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
-/// Lets interrupt, quit and terminate end the program that this command starts, unless it minds them itself. Reading the
-/// terminal from the background stops it, and it sees the ends of what it starts.
+/// Gives the program that this command starts the default actions of `SIGINT`, `SIGQUIT`, `SIGTERM`, `SIGTTIN` and `SIGCHLD`, whatever
+/// this process was told to ignore.
 ///
 /// A program inherits which signals are ignored: those of a script's background jobs ignore interrupt and quit. Hangup
 /// stays as it is, so that `nohup` holds for what is started below it as well.
@@ -91,8 +91,8 @@ pub fn with_default_signals(command: &mut Command) {
     unsafe { command.pre_exec(reset) };
 }
 
-/// From now on the ends of processes that this one starts can be waited for, also where whoever started it has it ignore
-/// them: the system would take their codes, and tell nobody.
+/// Takes the default action of `SIGCHLD`: a process that inherited it as ignored cannot wait for what it starts, as the system drops
+/// the exit codes.
 pub fn see_ends_of_children() {
     // SAFETY: the default action needs nothing of this process.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };

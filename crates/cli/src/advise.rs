@@ -50,7 +50,7 @@ pub(crate) struct Options {
 pub(crate) struct Advised {
     #[serde(flatten)]
     advice: Advice,
-    /// JSON is text, and a path may be none.
+    /// With U+FFFD for what is no UTF-8: serde refuses such a path.
     rules: Option<String>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Options {
 /// What was made.
 #[derive(Serialize)]
 pub(crate) struct Made {
-    /// JSON is text, and a path may be none.
+    /// With U+FFFD for what is no UTF-8: serde refuses such a path.
     folder: String,
     files: [&'static str; 4],
 }

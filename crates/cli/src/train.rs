@@ -40,7 +40,7 @@ pub(crate) struct Trained {
     /// The most bytes that were resident, and the most that MLX had allocated in the steps.
     peak_bytes: usize,
     allocator_peak_bytes: usize,
-    /// JSON is text, and a path may be none.
+    /// With U+FFFD for what is no UTF-8: serde refuses such a path.
     output: String,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     // The pieces in which the tensors were read.
     give_back_memory();
     let plan = options.plan(&rows);
-    let mut saved = saved::Saved::open(options, plan.steps, &written)?;
+    let mut saved = saved::Saved::open(options, plan.steps, &written, &model)?;
     interruption::clear_up(Some(saved.folder()));
     let deny = Policy::Deny.scope();
     let run = run::Run { config: &config, rows: &rows, others: others.as_ref(), plan: &plan };

@@ -335,10 +335,17 @@ fn a_full_disk_is_told() {
 #[test]
 fn a_launcher_in_the_background_of_a_terminal_is_not_stopped() {
     let program = env!("CARGO_BIN_EXE_tacit");
-    let shell = format!("set -m; {program} launch -n 1 -- sh -c 'echo said' & sleep 3; jobs; kill -KILL %1");
+    let said = std::env::temp_dir().join(format!("tacit-launch-said-{}", std::process::id()));
+    let flag = said.display();
+    // Whoever reads the terminal is stopped at once, or within a second of a busy machine.
+    let shell = format!(
+        "set -m; {program} launch -n 1 -- sh -c 'echo said; : >\"$0\"; sleep 20' {flag} & n=0; \
+         until test -e {flag} || test $n = 300; do sleep 0.1; n=$((n + 1)); done; sleep 1; jobs; kill -KILL %1"
+    );
     let mut command = Command::new("script");
     command.args(["-qfec", &shell, "/dev/null"]).env("SHELL", "/bin/sh").stdin(Stdio::null());
     let Ok(output) = command.output() else { return };
+    drop(fs::remove_file(&said));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("[0] said") && !text.contains("Stopped"), "{text}");
 }

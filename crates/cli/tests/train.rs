@@ -316,6 +316,18 @@ fn a_step_that_is_not_finite_ends_the_run() {
     assert!(!folder.at("adapter").exists());
 }
 
+/// Nobody learns after hours that no library has such an adapter.
+#[test]
+fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
+    let folder = Folder::new("embedding");
+    folder.refused(
+        &["--dora", "2", "--layers", "model.embed_tokens.weight", "--steps", "9"],
+        "adapter",
+        expect![[r#""#]],
+    );
+    assert!(!folder.at(".adapter.training").exists());
+}
+
 #[test]
 fn rows_that_cannot_be_counted_are_refused() {
     Folder::new("batch").refused(
@@ -482,9 +494,15 @@ fn a_drawing_does_not_replace_what_was_trained() {
         assert_eq!(run.status.code(), Some(1), "{options:?}: {said}");
         assert!(said.contains(reason), "{options:?}: {said}");
     };
+    let trained = "is what is trained, and would be overwritten";
+    // In folders that the run would make.
+    let both = ["--lora", "2", "--record", "none/x", "--svg", "./none/x"];
+    refused(&both, "adapter", "the record and the drawing are one file");
+    for option in ["--svg", "--record"] {
+        refused(&["--lora", "2", option, "adapter/adapter_config.json"], "adapter", trained);
+    }
     fs::create_dir(folder.at("adapter")).expect("makes");
     for option in ["--svg", "--record"] {
-        let trained = "is what is trained, and would be overwritten";
         refused(&["--lora", "2", "--merge", "none", option, "m.gguf"], "m.gguf", trained);
         refused(&["--lora", "2", option, "adapter/adapter_config.json"], "adapter", trained);
         refused(&["--lora", "2", option, "new"], "./new", trained);

@@ -185,6 +185,11 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             let mut reader = Reader::made(&def, leaves, unchanged.as_deref())?;
             let results = Self::results(&mut reader)?;
             let keeps_form = unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true));
+            // Most states take whatever has their form, and need no copy of what they were.
+            if keeps_form && !def.refuses() {
+                state.assign(&mut reader)?;
+                return Ok(results);
+            }
             let own = Values::beside(&*state, &passed)?;
             let lent = Lent::new(&mut *state, own);
             match lent.state.assign(&mut reader) {
@@ -194,7 +199,10 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                 }
                 Err(error) if keeps_form => return Err(lent.failed(error)),
                 // A module cannot take another form than its own unless it can be copied. The function itself may change it.
-                Err(_) => drop(lent),
+                Err(_) => {
+                    drop(lent);
+                    self.engine.forget_latest();
+                }
             }
         }
         self.trace(state, &args)

@@ -311,7 +311,10 @@ impl Settings {
                 // A whole path is taken in every layer.
                 targets.contains(&module) || (ends() && self.is_in_layers(module))
             }
-            Some(Json::Text(text)) if text == "all-linear" => !is_embedding(module),
+            // The head is no target of it either.
+            Some(Json::Text(text)) if text == "all-linear" => {
+                !is_embedding(module) && !["lm_head", "embed_out"].iter().any(|head| ends_with(module, head))
+            }
             Some(Json::Text(_)) => true,
             _ => false,
         }

@@ -88,7 +88,7 @@ impl Family<'_> {
 pub fn replaced(path: impl AsRef<Path>) -> Vec<PathBuf> {
     let path = path.as_ref();
     let mut files = vec![path.to_owned()];
-    // What is no text has no index.
+    // Indexes have names in UTF-8.
     if let Some(stem) = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(TENSORS)) {
         let family = Family { folder: folder_of(path), stem };
         let names = std::iter::once(family.index()).chain(family.old().shards);

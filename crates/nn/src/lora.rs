@@ -99,7 +99,7 @@ impl<M: ModuleParameters> Model<M> {
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            if !self.paths(&path).iter().any(|path| pattern.matches(path, &aval)) {
+            if !pattern.names(&self.paths(&path), &aval) {
                 continue;
             }
             let adaptable = aval.dtype.is_float() && aval.shape.len() == 2;

@@ -5,8 +5,9 @@ use std::ops::Range;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::{in_room, wide};
 use crate::families::cut::cut;
+use crate::families::linear::Linear;
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
 use crate::training::int8_inputs::Int8Inputs;
@@ -27,6 +28,13 @@ pub(crate) fn is_output(axis: usize, transposed: bool) -> bool {
 /// The elements of a range along an axis of a factor.
 pub(crate) fn factor(array: &Array, axis: i32, range: &Range<i32>) -> Result<Array> {
     cut(&array.into(), axis, range.clone())?.dense()
+}
+
+/// What the base of an adapter is multiplied with: in `f32` where that costs nothing, as the change may bring the product back into the
+/// range of `f16`.
+pub(crate) fn in_room_of(base: &Value, x: &Array) -> Result<Array> {
+    let is_read = base.family::<dyn Linear>().is_some_and(Linear::is_read_widely);
+    if is_read { in_room(x) } else { Ok(x.clone()) }
 }
 
 /// The sum of a base and a product, each row of it multiplied by a factor; of the transpose if `transposed`.

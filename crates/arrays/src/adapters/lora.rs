@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::factors;
 use crate::avals::checks::{check_children, check_float, stored_shape};
-use crate::avals::dtypes::{in_room, narrowing, wide};
+use crate::avals::dtypes::{narrowing, wide};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Factor, Gain, Linear, Product};
@@ -207,8 +207,7 @@ impl Linear for Lora {
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let dtype = self.aval.dtype;
         let (x, wide) = match x {
-            // The change may bring the product with the base back into the range of `f16`.
-            Value::Dense(x) => (Value::from(in_room(x)?), wide(dtype)),
+            Value::Dense(x) => (Value::from(factors::in_room_of(&self.base, x)?), wide(dtype)),
             // It may have no wider form.
             Value::Implicit(_) => (x.clone(), dtype),
         };

@@ -9,7 +9,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, stored_shape};
-use crate::avals::dtypes::{in_room, wide};
+use crate::avals::dtypes::wide;
 use crate::derivatives::gradients;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -162,8 +162,8 @@ fn widened(stack: &Array, chosen: &Array, dtype: Dtype) -> Result<Array> {
     Ok(apply(&[stack.clone(), chosen.clone()], Widened { dtype })?.swap_remove(0))
 }
 
-/// The gradient of a matrix is a sum over all that chose it, which is beyond what a half type counts: it is that of matrices
-/// chosen from a wide stack.
+/// Matrices of a stack by index, in a wider type. Their gradient is summed over all rows that chose a matrix in the wider type: bf16
+/// counts to 256.
 struct Widened {
     dtype: Dtype,
 }
@@ -252,8 +252,7 @@ impl Linear for LoraSet {
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let x = dense_operand(x)?;
         let changed = self.change(product, x)?;
-        // The change may bring the product with the base back into the range of `f16`.
-        implicit((in_room(x)?, &self.base), |(x, base)| {
+        implicit((factors::in_room_of(&self.base, x)?, &self.base), |(x, base)| {
             let own = product.of(&x, &base)?.as_dtype(changed.dtype())?;
             Ok::<_, Error>(own.add(&changed)?)
         })

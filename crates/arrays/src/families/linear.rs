@@ -65,6 +65,11 @@ pub trait Linear: ImplicitArray {
         Err(Error::decline("it is read in a wider type"))
     }
 
+    /// Whether a product with an `x` of `f32` costs no more than one of its own half type, as that of codes, which are decoded in `f32`.
+    fn is_read_widely(&self) -> bool {
+        false
+    }
+
     /// How much a product with it saves, nothing unless it says so: of two such matrices the one that saves more takes the
     /// product.
     fn gain(&self) -> Gain {
@@ -280,8 +285,10 @@ pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value
 fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Result<Value> {
     #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
     let is_scaled = op.alpha != 1.0;
-    // An implicit `x` may have no wider form: it is asked for one only where alpha scales the product.
-    if x.aval()?.dtype == Dtype::Float16 && (is_scaled || !x.is_implicit()) {
+    // Codes are read in `f32` as fast. Others would be built for that, and an implicit `x` may have no wider form: they are asked for
+    // it only where alpha scales the product.
+    let is_read = w.is_read_widely() && !x.is_implicit();
+    if x.aval()?.dtype == Dtype::Float16 && (is_scaled || is_read) {
         return implicit((x, itself(w)), |(x, w)| product.of(&x.as_dtype(Dtype::Float32)?, &w));
     }
     if product == Product::Right { right_product(x, w) } else { w.product(product, x) }

@@ -13,6 +13,10 @@ use crate::packed::products::{gathered, product};
 use crate::views::cast::Cast;
 
 impl<T: Packed> Linear for T {
+    fn is_read_widely(&self) -> bool {
+        true
+    }
+
     fn product(&self, kind: Product, x: &Value) -> Result<Value> {
         if kind == Product::Rows {
             return Ok(gathered(self, dense_operand(x)?)?.into());

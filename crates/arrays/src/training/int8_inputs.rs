@@ -143,7 +143,7 @@ impl Linear for Int8Inputs {
         if product == Product::Rows {
             return Err(Error::decline("rows are those of the matrix"));
         }
-        // With this array opened in place of `x` the product would be another.
+        // Where this declined, the smaller of both would be built, and nobody would round where that is this one.
         let x = &x.dense()?;
         // The tokens of `W x` are the columns of `x`.
         let columns = product == Product::Left && x.ndim() > 1;

@@ -1,9 +1,11 @@
 //! Half types over long axes: where the dense product is rounded once, so is what stands for it.
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::Int8;
 use tacit_arrays::kernel::hadamard;
 use tacit_arrays::{
-    Concat, Constant, Diagonal, Int8Array, Lora, LoraSet, LowRank, Rotated, ScaledChannels, Sparse24, Stacked,
+    AsStored, Concat, Constant, Diagonal, F16Array, Int8Array, Lora, LoraSet, LowRank, Rotated, ScaledChannels,
+    Sparse24, Stacked,
 };
 use tacit_conformance::oracle::floats;
 use tacit_core::{Policy, Result, Value, implicit, transform};
@@ -185,7 +187,9 @@ fn what_a_sum_brings_back_may_be_large_before() -> Result<()> {
     let single = |shape: &[i32], value: f32| full(Dtype::Float32, shape, value);
     let transposed = |[x, w]: [Array; 2]| Ok(x.matmul(w.t())?);
 
-    let lora = Lora::new(half(&[1, 2], 300.0), single(&[1, 2], 1.0), single(&[1, 1], -100.0), 1.0)?;
+    // A dense base would be copied for that.
+    let base = F16Array::quantize(&half(&[1, 2], 300.0))?;
+    let lora = Lora::new(base, single(&[1, 2], 1.0), single(&[1, 1], -100.0), 1.0)?;
     check([half(&[1, 2], 150.0).into(), lora.clone().into()], 60_000.0, transposed);
     for index in [Array::from_slice(&[0u32], &[]), Array::from_slice(&[0u32], &[1])] {
         let set = LoraSet::new(std::slice::from_ref(&lora), index)?;
@@ -210,6 +214,29 @@ fn what_a_sum_brings_back_may_be_large_before() -> Result<()> {
         Ok(x.matmul(w.as_dtype(F16)?)?)
     });
     check([rotated.into()], 3000.0, |[w]| Ok(w.as_dtype(F16)?.t()));
+    Ok(())
+}
+
+#[test]
+fn a_bias_of_a_half_type_builds_no_matrix() -> Result<()> {
+    const F16: Dtype = Dtype::Float16;
+    let one = |shape: &[i32]| ones(F16, shape);
+    let int8 = Int8Array::quantize(&one(&[4, 32]), 32)?;
+    let thin = || LowRank::new(one(&[4, 1]), one(&[1, 32]));
+    let lora = |base: Value| Lora::new(base, ones(Dtype::Float32, &[2, 32]), full(Dtype::Float32, &[4, 2], 0.0), 1.0);
+    let channels = ScaledChannels::new(int8.clone(), &ones(Dtype::Float32, &[32]), -1)?;
+    for w in [
+        channels.clone().into(),
+        thin()?.into(),
+        Constant::ones(&[4, 32], F16)?.into(),
+        AsStored::new(lora(int8.into())?, Int8::from(32))?.into(),
+        lora(channels.into())?.into(),
+        lora(thin()?.into())?.into(),
+        lora(one(&[4, 32]).into())?.into(),
+    ] {
+        let bias = one(&[4]);
+        check([one(&[1, 32]).into(), w], 33.0, |[x, w]| Ok(ops::addmm(&bias, &x, w.t(), 1.0, 1.0)?));
+    }
     Ok(())
 }
 

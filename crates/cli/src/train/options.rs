@@ -169,7 +169,7 @@ impl Merged {
     }
 }
 
-/// No row has more tokens: its places are made before the model is asked for any.
+/// The longest row: buffers of this length are allocated before the limit of the model is known.
 const LONGEST: usize = 1 << 24;
 
 /// Files beside the tensors that say what tokens a text has.

@@ -99,19 +99,20 @@ impl Written {
         &self.folder
     }
 
+    /// Writes an adapter that is not trained yet into the folder of the run, and removes it: what no library has is told before any
+    /// step is made.
+    pub(super) fn rehearse(&self, model: &Model<Decoder>) -> Result<()> {
+        let What::Adapter(library) = self.what else { return Ok(()) };
+        let folder = self.folder.join("rehearsal");
+        write_adapter(library, &folder, model)?;
+        fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))
+    }
+
     /// Writes what was trained: says the greatest part of a change that a merge has lost, if there was one.
     pub(super) fn write(&self, options: &Options, model: &mut Model<Decoder>) -> Result<Option<f64>> {
         let output = &options.output;
         let (beside, is_file) = match &self.what {
-            What::Adapter(library) => {
-                let config = Json::Object(Vec::new());
-                let written = match library {
-                    Library::Peft => peft::write(output, &model.adapters()?, &config),
-                    // It says which layers of all of them have one.
-                    Library::MlxLm => mlx_adapter::write(output, &model.values()?, &config),
-                };
-                return written.map(|()| None);
-            }
+            What::Adapter(library) => return write_adapter(*library, output, model).map(|()| None),
             What::Model { beside, is_file } => (beside, *is_file),
         };
         let lost = match options.merged()? {
@@ -143,6 +144,15 @@ impl What {
     /// Whether it is one file, and no folder.
     fn is_file(&self) -> bool {
         matches!(self, Self::Model { is_file: true, .. })
+    }
+}
+
+fn write_adapter(library: Library, output: &Path, model: &Model<Decoder>) -> Result<()> {
+    let config = Json::Object(Vec::new());
+    match library {
+        Library::Peft => peft::write(output, &model.adapters()?, &config),
+        // It says which layers of all of them have one.
+        Library::MlxLm => mlx_adapter::write(output, &model.values()?, &config),
     }
 }
 

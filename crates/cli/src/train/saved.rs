@@ -38,7 +38,7 @@ const KEPT: usize = 2;
 
 impl Saved {
     /// Begins a run, or finds what an interrupted one has left.
-    pub(super) fn open(options: &Options, steps: u64, written: &Written) -> Result<Self> {
+    pub(super) fn open(options: &Options, steps: u64, written: &Written, model: &Model<Decoder>) -> Result<Self> {
         let notes = notes(options, steps)?;
         let folder = written.folder().to_owned();
         let is_new = !folder.exists();
@@ -50,6 +50,7 @@ impl Saved {
         })?;
         let mut own = Own::of(&folder);
         let begun = begin(options, written, &notes, &mut own);
+        let begun = begun.and_then(|begun| written.rehearse(model).map(|()| begun));
         if begun.is_err() && is_new {
             // A run that was refused leaves nothing. The lock is held, so that nobody else works there.
             drop(fs::remove_dir_all(&folder));

@@ -66,6 +66,14 @@ impl Engine {
         self.entries.clear();
     }
 
+    /// Forgets the trace that served the latest call: nobody can take its results, and another one of its key is made.
+    pub(super) fn forget_latest(&mut self) {
+        if self.latest < self.entries.len() {
+            self.entries.remove(self.latest);
+            self.latest = self.entries.len();
+        }
+    }
+
     /// Replays the trace that serves the inputs that `show` shows; nothing where there is none.
     pub(super) fn replay<'a>(&mut self, show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>) -> Result<Option<Made>> {
         let start = Instant::now();

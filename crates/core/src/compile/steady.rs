@@ -60,9 +60,9 @@ impl Steady {
         let mut seen = Vec::new();
         for shown in &matched.stamps {
             let Some(part) = part(shown) else { continue };
-            // A call that another trace was tried for first shows what is known too, and the arrays of a known part within it are
-            // not among those that it lists.
+            // A matcher that was given no known parts, as another trace was tried first, shows known ones again.
             let is_known = self.known.iter().any(|(known, _)| *known == part);
+            // The arrays of a known part are not listed, so those of a part around it are not all there.
             let is_listed = !matched.passed_at.iter().any(|at| part.has_entry(*at));
             if self.seen.contains(&part) && !self.refused.contains(&part) && is_listed && !is_known {
                 let arrays = matched.arrays.get(shown.listed..shown.listed + part.arrays.1).unwrap_or_default();

@@ -20,8 +20,8 @@ use crate::{Aval, Error, Result, Tree, Value, trace};
 /// A gradient is that of `forward` too, transposed, as in JAX: so `forward` must be linear in the tangents, of ops that have
 /// a gradient. [`custom_vjp`](super::custom_vjp()) takes a gradient that is written down instead.
 ///
-/// What `f` captures is a constant to every gradient: pass as an argument what is to have one. So must be what a `vmap` around this
-/// maps: to capture it is an error.
+/// What `f` captures is a constant to every gradient: pass as an argument what is to have one. Pass also what a `vmap` around this maps:
+/// where `f` captures that, the `vmap` is an error, and where `forward` does, the eval of the derivative is one.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -18,8 +18,8 @@ use crate::{Aval, Error, Result, Tree, Value, materialize, trace};
 /// the dense array it stands for; it goes on to the float children through the array's own materialization, which
 /// nothing builds unless the gradient of a child is asked for.
 ///
-/// What `f` captures is a constant to every gradient: pass as an argument what is to have one. So must be what a `vmap` around this
-/// maps: to capture it is an error.
+/// What `f` captures is a constant to every gradient: pass as an argument what is to have one. Pass also what a `vmap` around this maps:
+/// where `f` captures that, the `vmap` is an error, and where `backward` does, the eval of the gradient is one.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -31,6 +31,7 @@ pub struct TreeDef {
     /// Each node before its children.
     entries: Rc<[Entry]>,
     leaves: usize,
+    refuses: bool,
 }
 
 /// Where two trees differ.
@@ -50,7 +51,13 @@ impl fmt::Display for Difference {
 
 impl TreeDef {
     pub(super) fn new(entries: Vec<Entry>, leaves: usize) -> Self {
-        Self { entries: entries.into(), leaves }
+        let refuses = entries.iter().any(|entry| matches!(entry, Entry::Node(node) if node.refuses));
+        Self { entries: entries.into(), leaves, refuses }
+    }
+
+    /// Whether a type in it may refuse what a call made of it: see [`Node::refuses`](super::Node::refuses).
+    pub(crate) fn refuses(&self) -> bool {
+        self.refuses
     }
 
     /// The number of leaves.

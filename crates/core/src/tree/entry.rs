@@ -27,6 +27,7 @@ pub(super) struct OwnNode {
     pub(super) labels: OwnLabels,
     pub(super) statics: Vec<(&'static str, Rc<dyn StaticField>)>,
     pub(super) template: Option<Rc<dyn Any>>,
+    pub(super) refuses: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -103,6 +104,7 @@ impl OwnNode {
             },
             statics: node.statics.iter().map(|(name, value)| (*name, value.shared())).collect(),
             template: node.template.map(|make| make()),
+            refuses: node.refuses,
         }
     }
 

@@ -120,13 +120,16 @@ pub struct Node<'n> {
     /// Makes what [`Reader`](super::Reader) hands back to a type that cannot be built from its leaves alone; it is no
     /// part of the structure, and must hold none of the tree's arrays.
     pub template: Option<&'n dyn Fn() -> Rc<dyn Any>>,
+    /// Whether its type may refuse to be [assigned](super::Tree::assign) what a compiled call made in the form that it has, as a
+    /// cache may that is full. Such a call keeps a copy of the state until all of it is assigned.
+    pub refuses: bool,
 }
 
 impl<'n> Node<'n> {
     /// A node without static fields.
     #[must_use]
     pub fn new(kind: impl Into<NodeKind>, labels: Labels<'n>) -> Self {
-        Self { kind: kind.into(), labels, statics: &[], template: None }
+        Self { kind: kind.into(), labels, statics: &[], template: None, refuses: false }
     }
 
     /// The same node with static fields.
@@ -139,6 +142,12 @@ impl<'n> Node<'n> {
     #[must_use]
     pub fn with_template(self, template: &'n dyn Fn() -> Rc<dyn Any>) -> Self {
         Self { template: Some(template), ..self }
+    }
+
+    /// The same node of a type that may refuse what a call made of it.
+    #[must_use]
+    pub fn that_refuses(self) -> Self {
+        Self { refuses: true, ..self }
     }
 }
 

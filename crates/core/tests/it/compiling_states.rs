@@ -70,7 +70,7 @@ impl Arguments for Counted {
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         let counts = (self.used, self.most);
         let template = move || -> Rc<dyn Any> { Rc::new(counts) };
-        visitor.node(&Node::new("Counted", Labels::Inner).with_template(&template));
+        visitor.node(&Node::new("Counted", Labels::Inner).with_template(&template).that_refuses());
         visitor.array(&self.array);
         Ok(())
     }

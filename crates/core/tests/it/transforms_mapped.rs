@@ -380,7 +380,7 @@ fn whole_numbers_are_mapped_as_floats_are() -> Result<()> {
 }
 
 #[test]
-fn a_rule_that_captures_what_is_mapped_is_refused() {
+fn a_function_with_a_rule_that_captures_what_is_mapped_is_refused() {
     let f = |x: Array| {
         let scale = x.square()?;
         let own = |_: Array, _: Array, c: Array| Ok::<_, Error>(c);

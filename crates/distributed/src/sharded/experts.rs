@@ -5,7 +5,7 @@ use tacit_core::primitives::GatherMM;
 use tacit_core::{Error, Result, Value, handler, implicit};
 
 use super::Sharded;
-use super::part::nothing;
+use super::part::sum_identity;
 
 /// The products of chosen matrices with chosen experts: each rank gives those of its own experts, and zeros for the others,
 /// to a sum.
@@ -34,7 +34,7 @@ pub fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &Array, r
         let chosen = ops::clip(&right, (&Array::from_int(0), &Array::from_int(own - 1)))?;
         let chosen = chosen.as_dtype(mlx_rs::Dtype::Uint32)?;
         let product = ops::gather_mm(x, part, left, &chosen, None)?;
-        let nothing = nothing(product.dtype())?;
-        w.group.all_sum(&ops::select(there.expand_dims_axes(&[-1, -2])?, product, nothing)?)
+        let zero = sum_identity(product.dtype())?;
+        w.group.all_sum(&ops::select(there.expand_dims_axes(&[-1, -2])?, product, zero)?)
     })
 }

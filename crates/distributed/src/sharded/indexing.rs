@@ -5,7 +5,7 @@ use tacit_core::primitives::{Gather, GatherAxis};
 use tacit_core::{Error, Result, Value, handler, implicit};
 
 use super::Sharded;
-use super::part::nothing;
+use super::part::sum_identity;
 
 /// Rows of a table: where its rows are split, each rank gives those that it has, and zeros for the others, to a sum.
 #[handler(precedence = 3)]
@@ -25,8 +25,8 @@ pub fn sharded_gather(op: &Gather, table: &Sharded, rows: &Array) -> Result<Valu
         let taken = part.take_axis(own, 0)?;
         let mut shape = rows.shape().to_vec();
         shape.resize(taken.ndim(), 1);
-        let nothing = nothing(taken.dtype())?;
-        let sum = table.group.all_sum(&ops::select(there.reshape(&shape)?, taken, nothing)?)?;
+        let zero = sum_identity(taken.dtype())?;
+        let sum = table.group.all_sum(&ops::select(there.reshape(&shape)?, taken, zero)?)?;
         kept(&sum, rows.ndim())
     })
 }
@@ -58,8 +58,8 @@ pub fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Resu
     implicit(x.own()?, |part| {
         let (own, there) = own_rows(x, places)?;
         let taken = part.take_along_axis(own, op.axis)?;
-        let nothing = nothing(taken.dtype())?;
-        x.group.all_sum(&ops::select(there, taken, nothing)?)
+        let zero = sum_identity(taken.dtype())?;
+        x.group.all_sum(&ops::select(there, taken, zero)?)
     })
 }
 

@@ -42,9 +42,8 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     cut(&group.enter(array)?.into(), axis as i32, own)?.dense()
 }
 
-/// What a rank that has nothing adds to a sum over ranks, which does not notice it: zero, and of floats the negative one,
-/// beside which a negative zero stays one too.
-pub(super) fn nothing(dtype: Dtype) -> Result<Array> {
+/// The identity of a sum over ranks, which a rank that has nothing adds: 0, and of floats -0, as -0 + 0 is 0.
+pub(super) fn sum_identity(dtype: Dtype) -> Result<Array> {
     let zero = if dtype.is_float() { Array::from_f32(-0.0) } else { Array::from_int(0) };
     Ok(zero.as_dtype(dtype)?)
 }

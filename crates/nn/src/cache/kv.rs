@@ -46,8 +46,8 @@ use super::written::Written;
 /// A step that writes more than there is room for is an error, of the step where it is traced and of the call where it is
 /// compiled, before anything is overwritten.
 ///
-/// The tokens of a state are counted in each call. A replay does not count those of a cache that is an argument, so that it is an
-/// error where a compiled function returns that.
+/// The tokens of a state are counted in each call. A replay does not count those of a cache that is an argument: a compiled function that
+/// returns it is an error, and one that leaves it in its state is traced in each call.
 #[derive(Tree, Clone, Debug)]
 pub struct KvCache {
     /// Before the buffers, so that a step that writes too much replaces nothing.

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tacit_core::embedding::in_step;
 use tacit_core::tree::{Arguments, Entered, Labels, Leaf, Node, Reader, Visitor};
@@ -29,6 +30,10 @@ pub(super) struct Written {
     pub(super) slots: Slots,
     /// Whether a compiled function was given the cache: a later call, which replays the trace, may give one of other tokens.
     given: bool,
+    /// Which cache the tokens are counted of, with all copies of that.
+    cache: u64,
+    /// The slots that the cache had when a step was given it.
+    lent: i32,
 }
 
 /// The most tokens of a prompt that is announced or filled in: steps behind it count on without an overflow.
@@ -36,7 +41,10 @@ pub(super) const LONGEST: i32 = 1 << 30;
 
 impl Written {
     pub(super) fn new(window: Window) -> Self {
-        Self { before: 0, step: 0, oldest: 0, padded: 0, slots: Slots { capacity: 0, window }, given: false }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let slots = Slots { capacity: 0, window };
+        let cache = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { before: 0, step: 0, oldest: 0, padded: 0, slots, given: false, cache, lent: 0 }
     }
 
     /// All tokens, those of the running step included.
@@ -174,7 +182,7 @@ impl Arguments for Written {
         let own = || Rc::new(*self) as Rc<dyn Any>;
         let full = self.needed(1) > self.slots.capacity;
         let node = Node::new(WRITTEN, Labels::Fields(&[]));
-        visitor.node(&node.with_statics(&[(STEP, &self.step), (FULL, &full)]).with_template(&own));
+        visitor.node(&node.with_statics(&[(STEP, &self.step), (FULL, &full)]).with_template(&own).that_refuses());
         Ok(())
     }
 }
@@ -195,7 +203,7 @@ impl Tree for Written {
             return Ok(Self { given: false, ..own.later(0) });
         }
         // What is lent or given back is as it was, so that a step begins with the number that its structure says.
-        Ok(Self { given: own.given || reader.is_traced(), ..own })
+        Ok(Self { given: own.given || reader.is_traced(), lent: own.slots.capacity, ..own })
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
@@ -204,14 +212,22 @@ impl Tree for Written {
             return Ok(());
         }
         let entered = reader.enter(WRITTEN)?;
-        let (step, capacity) = (entered.static_field::<i32>(STEP)?, template(&entered)?.slots.capacity);
-        let mut made = self.settled();
-        // Both numbers have the tokens that the step began with: they are in the key of a compiled one, too.
-        made.add(step - self.step)?;
-        if capacity != made.slots.capacity {
+        let (step, left) = (entered.static_field::<i32>(STEP)?, template(&entered)?);
+        // A replay leaves what its trace left, and a trace whose state refuses that is not kept.
+        if left.cache != self.cache && !reader.is_replayed() {
             return Err(Error::invalid(
-                format!("a step leaves {capacity} slots to a cache that it was given with {}", made.slots.capacity),
-                "reserve room before the step, by `KvCache::reserve`, and put another cache in its place outside a step",
+                "a step puts another cache in the place of the one that it was given, whose tokens it counts",
+                "put another cache there outside a step, or empty the one that is there by `KvCache::trim` before the step",
+            ));
+        }
+        let mut made = self.settled();
+        // A step counts from what was not settled before it, which is in the key of a compiled one, too.
+        made.add(step - self.step)?;
+        // Both numbers are those of the trace: a replay without shapes may be given a cache of other slots.
+        if left.slots.capacity != left.lent {
+            return Err(Error::invalid(
+                format!("a step leaves {} slots to a cache that it was given with {}", left.slots.capacity, left.lent),
+                "reserve room before the step, by `KvCache::reserve`",
             ));
         }
         *self = made.settled();

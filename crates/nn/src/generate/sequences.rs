@@ -83,8 +83,8 @@ impl Sequences for () {
 impl Sequences for KvCache {
     fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
         let sinks = self.window().bounds().map_or(0, |(_, sinks)| sinks);
-        // Where a sequence ends it has seen one token more, and is then merged with the others.
-        if lengths.len() > 1 && self.len().saturating_add(tokens).saturating_add(1) < sinks {
+        // A sequence that ends is merged with the others, and may end before its first token.
+        if lengths.len() > 1 && self.len().saturating_add(tokens) < sinks {
             let before = self.len();
             return Err(Error::invalid(
                 format!("prompts of {tokens} tokens behind {before} do not fill the {sinks} sinks that a batch shares"),

@@ -56,7 +56,7 @@ impl<M: ModuleParameters> Model<M> {
         let (mut own, mut observed) = (Parameters::new(), Vec::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let named = self.parts.ties.all(&path).iter().any(|path| pattern.matches(path, &aval));
+            let named = pattern.names(&self.parts.ties.all(&path), &aval);
             let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
             if named && (can_be || pattern.is_exact()) {
                 let weight = Observed::new(&value).map_err(|error| in_parameter(&path, &error))?;

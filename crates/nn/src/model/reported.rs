@@ -37,7 +37,7 @@ impl<M: ModuleParameters> Model<M> {
             let known = self.report.rows.get(&*path);
             let before = known.map_or(after, |row| row.before);
             let outcome = match (known, held) {
-                // A function assigned it, of which nothing was noted.
+                // A function that ran on the module assigned a dense array, of which nothing was noted.
                 (Some(row), None) if !matches!(row.outcome, Outcome::Left { .. }) => Outcome::dense(),
                 (Some(row), _) => row.outcome.clone(),
                 (None, Some(held)) => Outcome::implicit(held.printed()),

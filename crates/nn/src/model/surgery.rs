@@ -133,7 +133,7 @@ impl<M: ModuleParameters> Model<M> {
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            if self.parts.ties.all(&path).iter().any(|path| pattern.matches(path, &aval)) {
+            if pattern.names(&self.parts.ties.all(&path), &aval) {
                 named = true;
                 if let Some(other) = f(&path, value)? {
                     made.insert(path, other);
