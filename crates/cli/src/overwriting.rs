@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tacit_core::{Error, Result};
@@ -69,12 +69,8 @@ pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
     match (identity(a), identity(b)) {
         (Some(a), Some(b)) => a == b,
         (None, None) => {
-            let (folder, other) = (folder_of(a), folder_of(b));
-            let is_one_folder = match (identity(folder), identity(other)) {
-                (None, None) => absolute(folder).ok().is_some_and(|folder| absolute(other).ok() == Some(folder)),
-                (folder, other) => folder == other,
-            };
-            a.file_name() == b.file_name() && is_one_folder
+            let folders = identity(folder_of(a)).zip(identity(folder_of(b)));
+            a.file_name() == b.file_name() && folders.is_some_and(|(a, b)| a == b)
         }
         _ => false,
     }

@@ -1,7 +1,7 @@
 //! Half types over long axes: where the dense product is rounded once, so is what stands for it.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::Int8;
+use tacit_arrays::format::{F16 as F16_FORMAT, Int8};
 use tacit_arrays::kernel::hadamard;
 use tacit_arrays::{
     AsStored, Concat, Constant, Diagonal, F16Array, Int8Array, Lora, LoraSet, LowRank, Rotated, ScaledChannels,
@@ -188,7 +188,7 @@ fn what_a_sum_brings_back_may_be_large_before() -> Result<()> {
     let transposed = |[x, w]: [Array; 2]| Ok(x.matmul(w.t())?);
 
     // A dense base would be copied for that.
-    let base = F16Array::quantize(&half(&[1, 2], 300.0))?;
+    let base = F16Array::quantize(&half(&[1, 2], 300.0), F16_FORMAT)?;
     let lora = Lora::new(base, single(&[1, 2], 1.0), single(&[1, 1], -100.0), 1.0)?;
     check([half(&[1, 2], 150.0).into(), lora.clone().into()], 60_000.0, transposed);
     for index in [Array::from_slice(&[0u32], &[]), Array::from_slice(&[0u32], &[1])] {

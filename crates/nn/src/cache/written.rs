@@ -223,7 +223,7 @@ impl Tree for Written {
         let mut made = self.settled();
         // A step counts from what was not settled before it, which is in the key of a compiled one, too.
         made.add(step - self.step)?;
-        // Both numbers are those of the trace: a replay without shapes may be given a cache of other slots.
+        // Both numbers are those of the trace.
         if left.slots.capacity != left.lent {
             return Err(Error::invalid(
                 format!("a step leaves {} slots to a cache that it was given with {}", left.slots.capacity, left.lent),

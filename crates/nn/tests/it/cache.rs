@@ -451,32 +451,6 @@ fn caches_that_are_results_of_what_is_not_replayed_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// The capacity is no part of what such a trace was made for.
-#[test]
-fn a_trace_without_shapes_serves_a_cache_that_has_grown() -> Result<()> {
-    let all = tokens(5, 1, 12, Dtype::Float32);
-    let options = CompileOptions { shapeless: true, ..CompileOptions::default() };
-    let mut step = compile_with_state(options, |cache: &mut KvCache, (k, v): (Array, Array)| {
-        let (keys, values) = cache.update(&k, &v)?;
-        Ok::<_, Error>(keys.sum(None)?.add(values.sum(None)?)?)
-    });
-    let mut cache = cache(1, Dtype::Float32, FORMATS[0], Window::Everything);
-    cache.reserve(1)?;
-    let mut expected = 0.0;
-    for at in 0..4 {
-        if at == 2 {
-            cache.reserve(300)?;
-        }
-        let (_, k, v) = part(&all, at, at + 1);
-        expected += k.sum(None)?.add(v.sum(None)?)?.item_exact::<f32>();
-        let found = step.call(&mut cache, (k, v))?.dense()?.item_exact::<f32>();
-        assert!((found - expected).abs() < 1e-3, "{at}: {found} {expected}");
-        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (at + 1, &[at + 1][..]));
-    }
-    assert_eq!((cache.capacity(), step.stats().traces), (512, 1));
-    Ok(())
-}
-
 #[test]
 fn another_cache_in_the_place_of_one_within_a_step_is_refused() -> Result<()> {
     let all = tokens(5, 1, 12, Dtype::Float32);
