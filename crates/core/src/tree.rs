@@ -108,7 +108,8 @@ pub trait Tree: Arguments + Sized {
     ///
     /// # Errors
     ///
-    /// As for [`unflatten`](Self::unflatten).
+    /// As for [`unflatten`](Self::unflatten). A type that may refuse what has its own form, as a cache that is full, says so where it shows
+    /// its node, by [`Node::that_refuses`]: a compiled call gives a state back whole only then.
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         *self = Self::unflatten(reader)?;
         Ok(())
