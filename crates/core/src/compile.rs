@@ -201,7 +201,13 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                 // A module cannot take another form than its own unless it can be copied. The function itself may change it.
                 Err(_) => {
                     drop(lent);
-                    self.engine.forget_latest();
+                    // Nobody can take its results, and another trace of its key is made; where that fails the call is at fault.
+                    let refused = self.engine.take_latest();
+                    let results = self.trace(state, &args);
+                    if results.is_err() {
+                        self.engine.put_back(refused);
+                    }
+                    return results;
                 }
             }
         }

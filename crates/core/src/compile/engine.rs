@@ -66,12 +66,17 @@ impl Engine {
         self.entries.clear();
     }
 
-    /// Forgets the trace that served the latest call: nobody can take its results, and another one of its key is made.
-    pub(super) fn forget_latest(&mut self) {
-        if self.latest < self.entries.len() {
-            self.entries.remove(self.latest);
-            self.latest = self.entries.len();
-        }
+    /// Takes the trace away that served the latest call.
+    pub(super) fn take_latest(&mut self) -> Option<Entry> {
+        let taken = (self.latest < self.entries.len()).then(|| self.entries.remove(self.latest));
+        self.latest = self.entries.len();
+        taken
+    }
+
+    /// Keeps a trace again that was taken away.
+    pub(super) fn put_back(&mut self, entry: Option<Entry>) {
+        self.latest = self.entries.len();
+        self.entries.extend(entry);
     }
 
     /// Replays the trace that serves the inputs that `show` shows; nothing where there is none.

@@ -58,30 +58,42 @@ pub(crate) fn floats(array: &Array) -> Vec<f32> {
     array.as_slice::<f32>().to_vec()
 }
 
-// Infinities are equal.
-#[allow(clippy::float_cmp)]
-/// The greatest difference beside what is allowed of values that are equal up to `relative` of the greatest one.
+/// Values are equal up to `relative` of the greatest one.
 #[track_caller]
 pub(crate) fn assert_close(found: &Array, expected: &Array, relative: f32) {
+    assert_near(found, expected, relative, 0.0);
+}
+
+/// Values are equal up to `relative` of the greatest one, and `rounding`.
+#[allow(clippy::float_cmp, reason = "infinities are equal")]
+#[track_caller]
+fn assert_near(found: &Array, expected: &Array, relative: f32, rounding: f32) {
     assert_eq!((found.shape(), found.dtype()), (expected.shape(), expected.dtype()));
     let (found, expected) = (floats(found), floats(expected));
     let scale = expected.iter().filter(|value| value.is_finite()).fold(0_f32, |most, value| most.max(value.abs()));
     for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
         let same = found == expected || found.is_nan() && expected.is_nan();
-        assert!(same || (found - expected).abs() <= relative * scale.max(1e-6), "{found} at {i}, not {expected}");
+        let granted = relative * scale.max(1e-6) + rounding;
+        assert!(same || (found - expected).abs() <= granted, "{found} at {i}, not {expected}");
     }
 }
 
 /// Checks a function with all passes against itself without any, and run as it is; gives what the passes did.
 #[track_caller]
 pub(crate) fn check(f: Function<'_>, inputs: &[Array], relative: f32) -> Vec<Rewritten> {
+    check_near(f, inputs, relative, 0.0)
+}
+
+/// As [`check`], where differences of numbers near 1 may be nothing but their `rounding`.
+#[track_caller]
+pub(crate) fn check_near(f: Function<'_>, inputs: &[Array], relative: f32, rounding: f32) -> Vec<Rewritten> {
     let eager = f(inputs).expect("the function runs");
     let (plain, none) = compiled(f, inputs, Passes::Off).expect("it compiles without passes");
     let (rewritten, done) = compiled(f, inputs, Passes::All).expect("it compiles with passes");
     assert!(none.is_empty());
     for ((rewritten, plain), eager) in rewritten.iter().zip(&plain).zip(&eager) {
-        assert_close(rewritten, eager, relative);
-        assert_close(rewritten, plain, relative);
+        assert_near(rewritten, eager, relative, rounding);
+        assert_near(rewritten, plain, relative, rounding);
     }
     done
 }

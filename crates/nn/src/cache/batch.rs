@@ -151,7 +151,7 @@ impl KvCache {
             offset: Padding::offset(&padding, &next, batch)?,
             next,
             padding,
-            written,
+            written: written.copied(),
             window: first.window,
             limit,
         })

@@ -48,7 +48,7 @@ use super::written::Written;
 ///
 /// The tokens of a state are counted in each call. A replay does not count those of a cache that is an argument: a compiled function that
 /// returns it is an error, and one that leaves it in its state is traced in each call.
-#[derive(Tree, Clone, Debug)]
+#[derive(Tree, Debug)]
 pub struct KvCache {
     /// Before the buffers, so that a step that writes too much replaces nothing.
     pub(super) written: Written,
@@ -66,6 +66,21 @@ pub struct KvCache {
     /// The most slots.
     #[tree(static)]
     pub(super) limit: Option<i32>,
+}
+
+impl Clone for KvCache {
+    fn clone(&self) -> Self {
+        Self {
+            written: self.written.copied(),
+            keys: self.keys.clone(),
+            values: self.values.clone(),
+            next: self.next.clone(),
+            offset: self.offset.clone(),
+            padding: self.padding.clone(),
+            window: self.window,
+            limit: self.limit,
+        }
+    }
 }
 
 impl KvCache {

@@ -30,10 +30,8 @@ pub(super) struct Written {
     pub(super) slots: Slots,
     /// Whether a compiled function was given the cache: a later call, which replays the trace, may give one of other tokens.
     given: bool,
-    /// Which cache the tokens are counted of, with all copies of that.
+    /// Which cache the tokens are counted of, with the copies of it that a step makes.
     cache: u64,
-    /// The slots that the cache had when a step was given it.
-    lent: i32,
 }
 
 /// The most tokens of a prompt that is announced or filled in: steps behind it count on without an overflow.
@@ -41,10 +39,13 @@ pub(super) const LONGEST: i32 = 1 << 30;
 
 impl Written {
     pub(super) fn new(window: Window) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let slots = Slots { capacity: 0, window };
-        let cache = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { before: 0, step: 0, oldest: 0, padded: 0, slots, given: false, cache, lent: 0 }
+        Self { before: 0, step: 0, oldest: 0, padded: 0, slots, given: false, cache: number() }
+    }
+
+    /// The count of a copy. Outside a step it is a cache of its own; one that a step makes may take the place of what it is a copy of.
+    pub(super) fn copied(self) -> Self {
+        if in_step() { self } else { Self { cache: number(), ..self } }
     }
 
     /// All tokens, those of the running step included.
@@ -179,10 +180,12 @@ impl Arguments for Written {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let own = || Rc::new(*self) as Rc<dyn Any>;
-        let full = self.needed(1) > self.slots.capacity;
+        // What was written before a step is no part of what a compiled one is traced for.
+        let shown = self.settled();
+        let own = || Rc::new(shown) as Rc<dyn Any>;
+        let full = shown.needed(1) > shown.slots.capacity;
         let node = Node::new(WRITTEN, Labels::Fields(&[]));
-        visitor.node(&node.with_statics(&[(STEP, &self.step), (FULL, &full)]).with_template(&own).that_refuses());
+        visitor.node(&node.with_statics(&[(STEP, &shown.step), (FULL, &full)]).with_template(&own).that_refuses());
         Ok(())
     }
 }
@@ -203,7 +206,7 @@ impl Tree for Written {
             return Ok(Self { given: false, ..own.later(0) });
         }
         // What is lent or given back is as it was, so that a step begins with the number that its structure says.
-        Ok(Self { given: own.given || reader.is_traced(), lent: own.slots.capacity, ..own })
+        Ok(Self { given: own.given || reader.is_traced(), ..own })
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
@@ -213,26 +216,33 @@ impl Tree for Written {
         }
         let entered = reader.enter(WRITTEN)?;
         let (step, left) = (entered.static_field::<i32>(STEP)?, template(&entered)?);
-        // A replay leaves what its trace left, and a trace whose state refuses that is not kept.
-        if left.cache != self.cache && !reader.is_replayed() {
-            return Err(Error::invalid(
-                "a step puts another cache in the place of the one that it was given, whose tokens it counts",
-                "put another cache there outside a step, or empty the one that is there by `KvCache::trim` before the step",
-            ));
-        }
         let mut made = self.settled();
-        // A step counts from what was not settled before it, which is in the key of a compiled one, too.
-        made.add(step - self.step)?;
-        // Both numbers are those of the trace.
-        if left.slots.capacity != left.lent {
-            return Err(Error::invalid(
-                format!("a step leaves {} slots to a cache that it was given with {}", left.slots.capacity, left.lent),
-                "reserve room before the step, by `KvCache::reserve`",
-            ));
+        // A trace whose state refuses what it leaves is not kept.
+        if !reader.is_replayed() {
+            if (left.cache, left.before) != (made.cache, made.before) {
+                return Err(Error::invalid(
+                    "a step leaves another cache in the place of the one that it was given, or fewer tokens in it",
+                    "put another cache there, or trim the one that is there, outside a step",
+                ));
+            }
+            if left.slots.capacity != made.slots.capacity {
+                let (left, given) = (left.slots.capacity, made.slots.capacity);
+                return Err(Error::invalid(
+                    format!("a step leaves {left} slots to a cache that it was given with {given}"),
+                    "reserve room before the step, by `KvCache::reserve`",
+                ));
+            }
         }
+        made.add(step - made.step)?;
         *self = made.settled();
         Ok(())
     }
+}
+
+/// A number that no other cache has.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What a cache was whose structure this is.

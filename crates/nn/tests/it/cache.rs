@@ -463,10 +463,26 @@ fn another_cache_in_the_place_of_one_within_a_step_is_refused() -> Result<()> {
         Ok::<_, Error>(())
     });
     expect![[r#"
-        a step puts another cache in the place of the one that it was given, whose tokens it counts
-        help: put another cache there outside a step, or empty the one that is there by `KvCache::trim` before the step"#]]
+        a step leaves another cache in the place of the one that it was given, or fewer tokens in it
+        help: put another cache there, or trim the one that is there, outside a step"#]]
     .assert_eq(&swapped.expect_err("the counts are not swapped").to_string());
     assert_eq!((both.0.len(), both.1.len()), (5, 2));
+    // Copies are caches of their own, of one length too, where a replay would go on with the other's count.
+    let mut copies = (both.1.clone(), both.1.clone());
+    let swap = |(a, b): &mut (KvCache, KvCache), _: Tokens| {
+        std::mem::swap(a, b);
+        Ok::<_, Error>(())
+    };
+    assert!(implicit_with_state(&mut copies, &all, swap).is_err());
+    assert!(compile_with_state(CompileOptions::default(), swap).call(&mut copies, all.clone()).is_err());
+    // One that a step copies takes its place.
+    implicit_with_state(&mut copies.0, part(&all, 2, 3), |cache, next| {
+        let mut own = cache.clone();
+        let made = layer(&mut own, next)?;
+        *cache = own;
+        Ok::<_, Error>(made)
+    })?;
+    assert_eq!((copies.0.len(), copies.0.offset().as_slice::<i32>()), (3, &[3][..]));
     let mut began = Some(both.0);
     let mut begin = compile_with_state(CompileOptions::default(), |cache: &mut Option<KvCache>, tokens: Tokens| {
         let mut own = KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(8)?;
@@ -500,6 +516,44 @@ fn an_argument_that_is_left_in_a_state_is_traced_in_each_call() -> Result<()> {
         assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (at + 1, &[at + 1][..]));
     }
     assert_eq!((step.stats().traces, step.stats().evicted), (5, 0));
+    Ok(())
+}
+
+/// What was written before a step is no part of what it is traced for, and a call without room takes no trace away.
+#[test]
+fn prompts_of_every_length_have_one_trace() -> Result<()> {
+    let all = tokens(5, 1, 12, Dtype::Float32);
+    let mut step = compile_with_state(CompileOptions::default(), layer);
+    for length in 1..6 {
+        let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(6)?;
+        layer(&mut cache, part(&all, 0, length))?;
+        for at in length..6 {
+            step.call(&mut cache, part(&all, at, at + 1))?;
+        }
+        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (6, &[6][..]));
+        assert!(step.call(&mut cache, part(&all, 6, 7)).is_err());
+        cache.trim(1)?;
+        step.call(&mut cache, part(&all, 5, 6))?;
+    }
+    assert_eq!(step.stats().traces, 1);
+    Ok(())
+}
+
+#[test]
+fn a_cache_that_grows_in_a_function_within_the_step_is_refused() -> Result<()> {
+    let all = tokens(5, 1, 12, Dtype::Float32);
+    let mut cache = cache(1, Dtype::Float32, FORMATS[0], Window::Everything);
+    cache.reserve(1)?;
+    let grown = implicit_with_state(&mut cache, part(&all, 0, 1), |cache, next: Tokens| {
+        let (made, grown) = implicit((cache.clone(), next), |(mut own, next): (KvCache, Tokens)| {
+            own.reserve(300)?;
+            Ok::<_, Error>((layer(&mut own, next)?, own))
+        })?;
+        *cache = grown;
+        made.dense()
+    });
+    assert!(grown.is_err());
+    assert_eq!((cache.len(), cache.capacity()), (0, 256));
     Ok(())
 }
 
