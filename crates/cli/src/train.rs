@@ -64,7 +64,7 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     let numbers = model.leaves(&plan.trained).iter().map(|(_, leaf)| leaf.size()).sum();
     // A drawing that cannot be made leaves the run as it is, to be gone on with.
     saved.draw()?;
-    saved.begin(written.files())?;
+    saved.claim(written.files())?;
     let lost = written.write(options, &mut model)?;
     saved.finish()?;
     output.show(&Trained {

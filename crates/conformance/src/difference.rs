@@ -1,9 +1,10 @@
 //! Gradients by central finite differences, which know nothing of vjps.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 
 use crate::device::on_the_cpu;
+use crate::elements::doubles;
 
 /// The gradient of the sum of `f`'s result with respect to one argument: `(f(x + h) - f(x - h)) / 2h`, element by element.
 ///
@@ -55,22 +56,13 @@ pub fn gradient<E: Into<Exception>>(
     array_of(&slopes, &shape, Dtype::Float64)
 }
 
-/// The elements as f64, row-major.
-pub(crate) fn doubles(array: &Array) -> Result<Vec<f64>, Exception> {
-    on_the_cpu(|| {
-        let flat = ops::flatten(array, None, None)?.as_dtype(Dtype::Float64)?.contiguous()?;
-        flat.eval()?;
-        flat.try_as_slice::<f64>().map(<[f64]>::to_vec).map_err(|error| Exception::custom(error.to_string()))
-    })
-}
-
 fn array_of(values: &[f64], shape: &[i32], dtype: Dtype) -> Result<Array, Exception> {
     on_the_cpu(|| Array::from_slice_f64(values, &[values.len() as i32]).reshape(shape)?.as_dtype(dtype))
 }
 
 #[cfg(test)]
 mod tests {
-    use mlx_rs::transforms;
+    use mlx_rs::{ops, transforms};
 
     use super::*;
 

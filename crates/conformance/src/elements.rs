@@ -113,7 +113,12 @@ fn numbers(array: &Array) -> Result<Vec<f64>> {
     if !matches!(array.dtype(), Float64 | Int32 | Int64 | Uint32 | Uint64) {
         return Ok(floats(array)?.into_iter().map(f64::from).collect());
     }
-    let bytes = on_the_cpu(|| bytes(array, Float64))?;
+    doubles(array)
+}
+
+/// The elements as f64, row-major.
+pub(crate) fn doubles(array: &Array) -> Result<Vec<f64>> {
+    let bytes = on_the_cpu(|| bytes(array, Dtype::Float64))?;
     Ok(bytes.as_chunks().0.iter().map(|&number| f64::from_ne_bytes(number)).collect())
 }
 

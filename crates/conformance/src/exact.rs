@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, dtype_name};
 
 use crate::device::on_the_cpu;
-use crate::difference::doubles;
+use crate::elements::doubles;
 
 /// The results of a function in a wide type, and how far others may be from them.
 pub(crate) struct Exact {
@@ -58,7 +58,7 @@ impl Exact {
     /// Grants four times the largest error of `own`, which are MLX's results on dense arrays.
     pub(crate) fn granting(mut self, own: &[Array]) -> Result<Self, String> {
         for ((own, result), granted) in own.iter().zip(&self.results).zip(&mut self.granted) {
-            let own = doubles(own).map_err(|error| Error::from(error).to_string())?;
+            let own = doubles(own).map_err(|error| error.to_string())?;
             let errors = own.iter().zip(result).map(|(own, result)| (own - result).abs());
             *granted = 4.0 * errors.fold(0.0, f64::max);
         }
@@ -71,7 +71,7 @@ impl Exact {
             return Err(format!("{} results, expected {}", found.len(), self.results.len()));
         }
         for (i, array) in found.iter().enumerate() {
-            let elements = doubles(array).map_err(|error| Error::from(error).to_string())?;
+            let elements = doubles(array).map_err(|error| error.to_string())?;
             let (expected, terms) = (&self.results[i], &self.terms[i]);
             if elements.len() != expected.len() {
                 return Err(format!("result {i} is {}, expected {} elements", Aval::from(array), expected.len()));

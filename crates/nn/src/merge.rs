@@ -42,6 +42,12 @@ impl MergeReport {
         self.rows.values().map(|row| row.loss.relative).fold(0.0, worse)
     }
 
+    /// The greatest part of a change that was lost, of all parameters: NaN where one of them is.
+    #[must_use]
+    pub fn worst_of_change(&self) -> f64 {
+        self.rows.values().map(|row| row.loss.of_change).fold(0.0, worse)
+    }
+
     /// The adapters with their bases, which the report keeps alive.
     #[must_use]
     pub fn adapters(&self) -> &Parameters {

@@ -125,9 +125,7 @@ impl Written {
                     Merged::Format(format) => model.merge(format)?,
                     Merged::Floats => model.merge_exactly()?,
                 };
-                let lost = report.rows.values().map(|row| row.loss.of_change);
-                // A part that is no number is greater than any.
-                Some(lost.fold(0.0_f64, |most, lost| if lost > most || lost.is_nan() { lost } else { most }))
+                Some(report.worst_of_change())
             }
         };
         let parameters = model.values()?;

@@ -103,7 +103,7 @@ impl Saved {
     }
 
     /// Says of files that the run now writes them: where it is ended there, the same command replaces them.
-    pub(super) fn begin(&mut self, files: &[PathBuf]) -> Result<()> {
+    pub(super) fn claim(&mut self, files: &[PathBuf]) -> Result<()> {
         self.own.add(files)
     }
 
@@ -129,14 +129,14 @@ fn begin(
     let rotation = Rotation::new(folder, KEPT)?;
     let latest = rotation.load_latest()?;
     if let Some(run) = &latest
-        && let Some((name, own)) = notes.iter().find(|(name, own)| run.notes.get(*name) != Some(own))
+        && let Some((name, now)) = notes.iter().find(|(name, now)| run.notes.get(*name) != Some(now))
     {
         let was = run.notes.get(*name).map_or("not there", String::as_str);
         let place = printable::name(&folder.to_string_lossy()).into_owned();
         let message = format!(
             "{place} holds another run, in which {name} was {}, and is {}",
             printable::name(was),
-            printable::name(own)
+            printable::name(now)
         );
         return Err(Error::invalid(message, "give the same options to go on, or remove the folder to begin anew"));
     }
