@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use mlx_rs::Array;
+use mlx_rs::{Array, Dtype};
 use tacit_arrays::scaled_sum;
 use tacit_core::primitives::{AddMM, Matmul};
 use tacit_core::{Error, Result, Value, handler, implicit};
@@ -22,19 +22,29 @@ pub fn sharded_matmul_right(_op: &Matmul, a: &Value, b: &Sharded) -> Result<Valu
 /// `alpha a B + beta c`, as the product and then the sum.
 #[handler(precedence = 3)]
 pub fn sharded_addmm(op: &AddMM, a: &Sharded, b: &Value, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, left_split(a, b)?)
+    scaled_sum(op, c, factor_of_sum(op, &a.clone().into(), b, || left_split(a, b))?)
 }
 
 /// As [`sharded_addmm`](fn@sharded_addmm), where the second is split.
 #[handler(precedence = 2)]
 pub fn sharded_addmm_right(op: &AddMM, a: &Value, b: &Sharded, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, right_split(a, b)?)
+    scaled_sum(op, c, factor_of_sum(op, a, &b.clone().into(), || right_split(a, b))?)
 }
 
 /// As [`sharded_addmm`](fn@sharded_addmm), where only the sum is split: the product, and then the sum of parts.
 #[handler(precedence = 1)]
 pub fn sharded_addmm_sum(op: &AddMM, a: &Array, b: &Array, c: &Sharded) -> Result<Value> {
-    scaled_sum(op, &c.clone().into(), a.matmul(b)?.into())
+    let product = factor_of_sum(op, &a.into(), &b.into(), || Ok(a.matmul(b)?.into()))?;
+    scaled_sum(op, &c.clone().into(), product)
+}
+
+/// The product that alpha multiplies; in `f32` where alpha may bring it back into the range of f16.
+fn factor_of_sum(op: &AddMM, a: &Value, b: &Value, narrow: impl FnOnce() -> Result<Value>) -> Result<Value> {
+    #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
+    if op.alpha == 1.0 || a.aval()?.dtype != Dtype::Float16 {
+        return narrow();
+    }
+    implicit((a, b), |(a, b)| a.as_dtype(Dtype::Float32)?.matmul(b))
 }
 
 fn product(a: impl Into<Value>, b: impl Into<Value>) -> Result<Value> {

@@ -34,6 +34,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("experts", experts),
     Case::new("extremes", extremes),
     Case::new("negative_zeros", negative_zeros),
+    Case::new("products_that_alpha_brings_back", products_that_alpha_brings_back),
     Case::new("vocabulary", vocabulary),
     Case::new("parts_of_parts_are_refused", parts_of_parts_are_refused),
     Case::new("stored", stored),
@@ -191,6 +192,25 @@ fn experts(group: &Group) -> Result<()> {
             let chosen = Array::from_slice(&[7u32, 0, 3, 3, 4], &[5]);
             Ok(vec![ops::gather_mm(&a[0], &a[1], None, &chosen, None)?])
         });
+    }
+    Ok(())
+}
+
+/// A product beyond the range of f16 is none of the sum's, whatever is split.
+fn products_that_alpha_brings_back(group: &Group) -> Result<()> {
+    let of = |number: f32, shape: &[i32]| ops::full::<f32>(shape, Array::from_f32(number))?.as_dtype(Dtype::Float16);
+    let (a, b, c) = (of(100.0, &[4, 8])?, of(200.0, &[8, 4])?, of(1.0, &[4, 4])?);
+    let split = |whole: &Array, axis| -> Result<Value> { Ok(Sharded::split(whole, axis, group)?.into()) };
+    let operands = [
+        [split(&a, 0)?, (&b).into(), (&c).into()],
+        [split(&a, 1)?, split(&b, 0)?, (&c).into()],
+        [(&a).into(), split(&b, 1)?, (&c).into()],
+        [(&a).into(), (&b).into(), split(&c, 0)?],
+    ];
+    for (at, [a, b, c]) in operands.into_iter().enumerate() {
+        let sum = implicit((a, b, c), |(a, b, c)| ops::addmm(&c, &a, &b, 1e-2, 2.0))?.dense()?;
+        let expected = ops::full::<f32>(&[4, 4], Array::from_f32(1_602.0))?.as_dtype(Dtype::Float16)?;
+        assert!(sum.eq(&expected)?.all(None)?.item_exact::<bool>(), "{at}: {sum}");
     }
     Ok(())
 }
