@@ -89,10 +89,6 @@ fn numbers() -> Vec<(String, Quantize)> {
             int8::encoder(block).quantize(x, int8::as_bytes(codes), BlockScales::Floats(scales))
         })
     };
-    let columns: Quantize = Box::new(|x, out| {
-        let (codes, scales) = out.signed(x, 512);
-        int8::quantize_columns(x, 512, codes, scales)
-    });
     let named = |name: &str, quantize| (name.to_owned(), quantize);
     vec![
         with_bytes("mxfp4", 4, 32, mx::mxfp4(ScaleRule::Ceil)),
@@ -100,7 +96,6 @@ fn numbers() -> Vec<(String, Quantize)> {
         with_bytes("nvfp4", 4, 16, nvfp4::encoder(Some(6.0))),
         named("int8:64", int8(BLOCK)),
         named("int8:row", int8(4096)),
-        named("int8:column", columns),
         with_floats("ternary:64", 2, ternary::encoder),
         with_floats("binary:64", 1, binary::encoder),
     ]

@@ -92,11 +92,6 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
                 affine::encoder(block, bits as u32).quantize(x, codes, BlockScales::Biased(scales, biases)).unwrap();
             });
         }
-        add("columns", 8, &|codes, _, _, _| {
-            let mut signed = vec![0; elements];
-            int8::quantize_columns(x, block, &mut signed, &mut vec![0.0; block]).unwrap();
-            codes.iter_mut().zip(signed).for_each(|(code, signed)| *code = signed.cast_unsigned());
-        });
     }
     all
 }

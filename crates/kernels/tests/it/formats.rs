@@ -377,25 +377,6 @@ fn scale_rules_decide_where_their_definitions_do() {
 }
 
 #[test]
-fn columns_are_the_rows_of_the_transpose() {
-    for (n, k) in [(1, 1), (3, 5), (700, 129), (2, 70_000)] {
-        let mut x = Random::new(14).normal(n * k);
-        (0..n).for_each(|row| x[row * k] = 0.0);
-        let transpose =
-            |x: &[f32], n: usize, k: usize| -> Vec<f32> { (0..n * k).map(|at| x[at % n * k + at / n]).collect() };
-        let (mut codes, mut absmax) = (vec![0; n * k], vec![f32::NAN; k]);
-        int8::quantize_columns(&x, k, &mut codes, &mut absmax).unwrap();
-        let (mut row_codes, mut row_absmax) = (vec![0; n * k], vec![f32::NAN; k]);
-        let turned = transpose(&x, n, k);
-        int8::encoder(n)
-            .quantize(&turned, int8::as_bytes(&mut row_codes), BlockScales::Floats(&mut row_absmax))
-            .unwrap();
-        assert_eq!(absmax, row_absmax);
-        assert!((0..n * k).all(|at| codes[at] == row_codes[at % k * n + at / k]));
-    }
-}
-
-#[test]
 fn errors_of_fp4_are_those_of_bitsandbytes() {
     let x = Random::new(15).normal(1 << 20);
     let y = Case::Fp4(64).dequantize(&Case::Fp4(64).quantize(&x).unwrap(), x.len());
@@ -420,8 +401,4 @@ fn the_first_value_that_is_not_finite_is_named() {
             }
         }
     }
-    let mut x = [1.0; 6];
-    x[4] = f32::INFINITY;
-    let result = int8::quantize_columns(&x, 3, &mut [0; 6], &mut [0.0; 3]);
-    assert_eq!(result, Err(KernelError::NonFinite { index: 4, value: f32::INFINITY }));
 }
