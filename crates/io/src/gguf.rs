@@ -12,7 +12,6 @@ use tacit_nn::Parameters;
 
 mod architecture;
 mod arrays;
-mod block_bytes;
 mod blocks;
 mod configuration;
 mod container;
@@ -228,11 +227,11 @@ impl Gguf {
             }
             return arrays::dense(aval, rows);
         }
-        let Some(reader) = blocks::reader(first.kind.name()) else {
+        let Some(layout) = blocks::layout(first.kind.name()) else {
             let reason = format!("its type, {}, is not read; {} are", first.kind, blocks::READ);
             return Err(self.wrong(name, reason, "make the file anew with llama-quantize and one of these"));
         };
-        arrays::array(first.kind, reader, aval, rows).map_err(|error| {
+        arrays::array(first.kind, layout, aval, rows).map_err(|error| {
             self.wrong(name, format!("it cannot be read: {}", error.clause()), "leave it out, or convert it again")
         })
     }

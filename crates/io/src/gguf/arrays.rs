@@ -10,16 +10,16 @@ use tacit_arrays::format::{Affine, Codebook, Granularity, KQuant, Mxfp4, Parts, 
 use tacit_arrays::{AffineArray, CodebookArray, Int8Array, KQuantArray, Mxfp4Array, SymmetricArray};
 use tacit_core::{Aval, Result, Value};
 
-use super::blocks::{Block, Form, Reader};
+use super::blocks::{Block, Form, Layout};
 use super::filled::filled;
 use super::kind::GgufType;
 use super::rows::Rows;
 use crate::codes::write_codes;
 
 /// The array of the tensor with these rows.
-pub(super) fn array(kind: GgufType, reader: Reader, aval: Aval, rows: Rows) -> Result<Value> {
-    let blocks = Blocks { kind, reader, rows, aval };
-    Ok(match reader.form {
+pub(super) fn array(kind: GgufType, layout: Layout, aval: Aval, rows: Rows) -> Result<Value> {
+    let blocks = Blocks { kind, layout, rows, aval };
+    Ok(match layout.form {
         Form::Affine => affine(blocks)?.into(),
         Form::Symmetric => symmetric(blocks)?.into(),
         Form::KQuant => k_quant(blocks)?.into(),
@@ -41,7 +41,7 @@ pub(super) fn dense(aval: Aval, rows: Rows) -> Result<Value> {
 /// All blocks of a tensor.
 struct Blocks {
     kind: GgufType,
-    reader: Reader,
+    layout: Layout,
     rows: Rows,
     aval: Aval,
 }
@@ -83,7 +83,7 @@ impl Blocks {
             let mut block = Block::EMPTY;
             for row in rows.clone() {
                 for bytes in self.rows.get(row).chunks_exact(self.kind.bytes) {
-                    (self.reader.read)(bytes, &mut block);
+                    (self.layout.read)(bytes, &mut block);
                     put(&block, split(&mut places, widths));
                 }
             }
@@ -100,7 +100,7 @@ impl Blocks {
             let mut block = Block::EMPTY;
             let all = rows.clone().all(|row| {
                 self.rows.get(row).chunks_exact(self.kind.bytes).all(|bytes| {
-                    (self.reader.read)(bytes, &mut block);
+                    (self.layout.read)(bytes, &mut block);
                     is_half(block.scale) && is_half(block.bias)
                 })
             });
@@ -113,18 +113,18 @@ impl Blocks {
 
     /// The codes of a block, as a stream.
     fn put_codes(&self, block: &Block, place: &mut [u8]) {
-        write_codes(&block.codes[..self.kind.elements], self.reader.bits, place);
+        write_codes(&block.codes[..self.kind.elements], self.layout.bits, place);
     }
 
     /// All codes, as bytes.
     fn stream(&self) -> Aval {
-        let bytes = self.count() * self.kind.elements * self.reader.bits as usize / 8;
+        let bytes = self.count() * self.kind.elements * self.layout.bits as usize / 8;
         Aval::new(&[extent(bytes)], Dtype::Uint8)
     }
 
     /// All codes, as the 32-bit words of MLX's layout.
     fn words(&self) -> Aval {
-        self.along(|width| (i64::from(width) * i64::from(self.reader.bits) / 32) as i32, Dtype::Uint32)
+        self.along(|width| (i64::from(width) * i64::from(self.layout.bits) / 32) as i32, Dtype::Uint32)
     }
 
     /// The tensor's shape, whose last extent `f` changes.
@@ -165,7 +165,7 @@ fn affine(blocks: Blocks) -> Result<AffineArray> {
 }
 
 fn affine_in<const W: usize>(blocks: Blocks, dtype: Dtype, number: fn(f32) -> [u8; W]) -> Result<AffineArray> {
-    let (aval, bits) = (blocks.aval.clone(), blocks.reader.bits);
+    let (aval, bits) = (blocks.aval.clone(), blocks.layout.bits);
     let groups = blocks.along(|width| width / GROUP, dtype);
     let [codes, scales, biases] = filled([blocks.words(), groups.clone(), groups], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale, bias]| {
@@ -179,7 +179,7 @@ fn affine_in<const W: usize>(blocks: Blocks, dtype: Dtype, number: fn(f32) -> [u
 }
 
 fn symmetric(blocks: Blocks) -> Result<SymmetricArray> {
-    let (aval, bits) = (blocks.aval.clone(), blocks.reader.bits);
+    let (aval, bits) = (blocks.aval.clone(), blocks.layout.bits);
     let groups = blocks.along(|width| width / GROUP, Dtype::Float16);
     let [codes, scales] = filled([blocks.words(), groups], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale]| {
@@ -195,7 +195,7 @@ fn symmetric(blocks: Blocks) -> Result<SymmetricArray> {
 /// An [`Int8Array`] multiplies by the 127th of its scale. In `f32` 127 times a half-precision number is exact, and so is
 /// its 127th again.
 fn k_quant(blocks: Blocks) -> Result<KQuantArray> {
-    let (aval, format) = (blocks.aval.clone(), KQuant { bits: blocks.reader.bits });
+    let (aval, format) = (blocks.aval.clone(), KQuant { bits: blocks.layout.bits });
     let (supers, groups) = (blocks.count(), 256 / format.group());
     let rows = if supers == 0 { 0 } else { 2 - usize::from(format.is_centered()) };
     let shape = [rows, supers, groups].map(extent);
@@ -208,10 +208,10 @@ fn k_quant(blocks: Blocks) -> Result<KQuantArray> {
             blocks.put_codes(block, codes);
             // An integer's own unit is 127.
             scale.copy_from_slice(&(127.0 * block.scale).to_le_bytes());
-            put_integers(&block.scales, of_scale);
+            of_scale.copy_from_slice(&block.integers[..of_scale.len()]);
             if !bias.is_empty() {
                 bias.copy_from_slice(&(-127.0 * block.bias).to_le_bytes());
-                put_integers(&block.biases, of_bias);
+                of_bias.copy_from_slice(&block.integers[Block::BIASES..][..of_bias.len()]);
             }
         });
     })?;
@@ -229,8 +229,8 @@ fn table(blocks: Blocks, values: &'static [f32], count: usize) -> Result<Codeboo
     let [codes, scales] = filled([blocks.stream(), scales], move |buffers| {
         blocks.decode(buffers, |block, [codes, scales]| {
             blocks.put_codes(block, codes);
-            for (&group, scale) in block.scales.iter().zip(scales.as_chunks_mut().0) {
-                *scale = (block.scale * f32::from(group)).to_le_bytes();
+            for (group, scale) in block.integers.iter().zip(scales.as_chunks_mut().0) {
+                *scale = (block.scale * f32::from(group.cast_signed())).to_le_bytes();
             }
         });
     })?;
@@ -243,12 +243,8 @@ fn mxfp4(blocks: Blocks) -> Result<Mxfp4Array> {
     let [codes, scales] = filled([blocks.words(), scales], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale]| {
             blocks.put_codes(block, codes);
-            put_integers(&block.scales, scale);
+            scale.copy_from_slice(&block.integers[..scale.len()]);
         });
     })?;
     Mxfp4Array::from_parts(Parts::new(codes, scales), Mxfp4::default(), aval)
-}
-
-fn put_integers(integers: &[i8], place: &mut [u8]) {
-    place.iter_mut().zip(integers).for_each(|(byte, integer)| *byte = integer.cast_unsigned());
 }

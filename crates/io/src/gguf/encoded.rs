@@ -11,8 +11,7 @@ use tacit_arrays::{
 use tacit_bridge::{forget_bytes, with_bytes};
 use tacit_core::{Error, Result, Value};
 
-use super::block_bytes::writer;
-use super::blocks::{Block, IQ4, TERNARY};
+use super::blocks::{Block, IQ4, TERNARY, layout};
 use super::kind::GgufType;
 use super::rounded::rounded;
 use crate::floats::floats;
@@ -43,8 +42,8 @@ struct Blocks {
     bits: usize,
     scale: Vec<f32>,
     bias: Vec<f32>,
-    scales: Vec<i8>,
-    biases: Vec<i8>,
+    scales: Vec<u8>,
+    biases: Vec<u8>,
 }
 
 impl Encoded {
@@ -149,12 +148,13 @@ impl Blocks {
     }
 
     fn write(&self, kind: GgufType, out: Out<'_>) -> Result<()> {
-        let (Some(write), Some(codes)) = (writer(kind.name()), &self.codes) else { return Err(no_writer(kind)) };
+        let write = layout(kind.name()).and_then(|layout| layout.write);
+        let (Some(write), Some(codes)) = (write, &self.codes) else { return Err(no_writer(kind)) };
         let stride = kind.elements * self.bits / 8;
         let Self { bits, ref scale, ref bias, ref scales, ref biases, .. } = *self;
         with_bytes(codes, |codes| {
             let count = codes.len() / stride;
-            let groups = |numbers: &[i8]| numbers.len() / count.max(1);
+            let groups = |numbers: &[u8]| numbers.len() / count.max(1);
             let (of_scales, of_biases) = (groups(scales), groups(biases));
             let piece = (PIECE / kind.bytes).max(1);
             let mut bytes = vec![0; count.min(piece) * kind.bytes];
@@ -167,9 +167,10 @@ impl Blocks {
                     unpack(codes, bits, &mut block.codes);
                     block.scale = scale.get(at).copied().unwrap_or_default();
                     block.bias = bias.get(at).copied().unwrap_or_default();
-                    block.scales[..of_scales].copy_from_slice(&scales[at * of_scales..][..of_scales]);
-                    block.biases[..of_biases].copy_from_slice(&biases[at * of_biases..][..of_biases]);
-                    write(&block, bytes);
+                    block.integers[..of_scales].copy_from_slice(&scales[at * of_scales..][..of_scales]);
+                    block.integers[Block::BIASES..][..of_biases]
+                        .copy_from_slice(&biases[at * of_biases..][..of_biases]);
+                    write(&mut block, bytes);
                 });
                 out(bytes)?;
                 forget_bytes(codes);
@@ -240,8 +241,7 @@ fn k_quant(array: &KQuantArray) -> Found {
     let Some(largest) = numbers.scales() else { return Ok(None) };
     // An integer's own unit is 127, as in `arrays`.
     let mut scale: Vec<f32> = floats(&largest.dense()?)?.into_iter().map(|scale| scale / 127.0).collect();
-    let mut scales =
-        with_bytes(numbers.codes(), |bytes| bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>())?;
+    let mut scales = with_bytes(numbers.codes(), <[u8]>::to_vec)?;
     let (mut bias, mut biases) = (Vec::new(), Vec::new());
     if !format.is_centered() {
         bias = scale.split_off(scale.len() / 2).into_iter().map(|bias| -bias).collect();
@@ -254,8 +254,8 @@ fn k_quant(array: &KQuantArray) -> Found {
         5 => ("Q5_K", 0..=63, 0..=63),
         _ => ("Q6_K", -128..=127, 0..=0),
     };
-    let fits = scales.iter().all(|scale| own.contains(scale))
-        && biases.iter().all(|bias| of_biases.contains(bias))
+    let fits = scales.iter().all(|scale| own.contains(&scale.cast_signed()))
+        && biases.iter().all(|bias| of_biases.contains(&bias.cast_signed()))
         && scale.iter().chain(&bias).all(|&number| is_half(number));
     Ok(fits.then(|| (name, Blocks { scale, bias, scales, biases, ..Blocks::new(array, format.bits) })))
 }
@@ -276,7 +276,7 @@ fn table(array: &CodebookArray) -> Found {
     }
     let apart: Option<Vec<(f32, [i8; 8])>> = scale.chunks(8).map(apart).collect();
     Ok(apart.map(|apart| {
-        let scales = apart.iter().flat_map(|(_, scales)| *scales).collect();
+        let scales = apart.iter().flat_map(|(_, scales)| scales.map(i8::cast_unsigned)).collect();
         let scale = apart.into_iter().map(|(scale, _)| scale).collect();
         ("IQ4_XS", Blocks { scale, scales, ..Blocks::new(array, 4) })
     }))
@@ -302,6 +302,6 @@ fn apart(scales: &[f32]) -> Option<(f32, [i8; 8])> {
 
 fn mxfp4(array: &Mxfp4Array) -> Found {
     let Some(scales) = array.scales() else { return Ok(None) };
-    let scales = with_bytes(&scales.dense()?, |bytes| bytes.iter().map(|byte| byte.cast_signed()).collect())?;
+    let scales = with_bytes(&scales.dense()?, <[u8]>::to_vec)?;
     Ok(Some(("MXFP4", Blocks { scales, ..Blocks::new(array, 4) })))
 }

@@ -6,8 +6,7 @@ use rayon::prelude::*;
 use tacit_bridge::with_bytes;
 use tacit_core::{Error, Result};
 
-use super::block_bytes::writer;
-use super::blocks::Block;
+use super::blocks::{Block, layout};
 use super::kind::GgufType;
 
 /// The types that floats are quantized to, by llama.cpp's names.
@@ -24,7 +23,8 @@ pub(super) fn rounded(array: &Array, kind: GgufType) -> Result<Vec<u8>> {
         }
         return Ok(with_bytes(&narrow, <[u8]>::to_vec)?);
     }
-    let (Some(write), Some(round)) = (writer(kind.name()), rounding(kind.name())) else {
+    let write = layout(kind.name()).and_then(|layout| layout.write);
+    let (Some(write), Some(round)) = (write, rounding(kind.name())) else {
         return Err(Error::invalid(format!("there is no quantizing to {kind}"), format!("take one of {}", names())));
     };
     let bytes = with_bytes(&array.as_dtype(Dtype::Float32)?, |floats| {
@@ -35,7 +35,7 @@ pub(super) fn rounded(array: &Array, kind: GgufType) -> Result<Vec<u8>> {
             let (mut x, mut block) = ([0.0; 32], Block::EMPTY);
             x.iter_mut().zip(floats).for_each(|(x, float)| *x = f32::from_le_bytes(*float));
             round(&x, &mut block);
-            write(&block, bytes);
+            write(&mut block, bytes);
             let is_half = |scale: f32| f16::from_f32(scale).is_finite();
             x.iter().all(|x| x.is_finite()) && is_half(block.scale) && is_half(block.bias)
         });
