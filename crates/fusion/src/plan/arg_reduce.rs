@@ -42,10 +42,6 @@ impl ArgReduce {
 }
 
 impl Stage for ArgReduce {
-    fn name(&self) -> &'static str {
-        "ArgReduce"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let to = output.elements::<u32>()?;
         match inputs[0].aval().dtype {

@@ -82,8 +82,8 @@ impl Builder {
                     operands.push(self.operand(nodes, read, source(nodes, node, 2)?)?);
                     operands.push(self.operand(nodes, read, source(nodes, node, 3)?)?);
                 }
-                let product = staged(product.with([a.1, b.1]), &Aval::from(&nodes.result(node)?));
-                self.plan.stage(product, &operands).map_err(refused)
+                let (product, result) = (product.with([a.1, b.1]), Aval::from(&nodes.result(node)?));
+                self.plan.stage(staged(nodes.name(node), product, &result), &operands).map_err(refused)
             }
             Read::Lay(_) | Read::Other(_) => Ok(Vec::new()),
         }

@@ -11,8 +11,7 @@ use super::staged::{BoxError, Stage};
 use super::steps::{item, size};
 
 /// Which elements of an array `[outer, extent, columns, each]` indices `[outer, chosen, columns]` choose.
-#[derive(Clone, Copy)]
-struct Chosen {
+pub(super) struct Chosen {
     /// The rows among which each index chooses.
     extent: usize,
     /// The indices for one of `outer`, one after the other.
@@ -24,7 +23,8 @@ struct Chosen {
 
 impl Chosen {
     /// An index for each element of the result along an axis.
-    fn along(whole: &Aval, indices: &Aval, axis: usize) -> Option<Self> {
+    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
+        let axis = axis as usize;
         let columns = size(&whole.shape[axis + 1..]);
         let same = whole.shape.len() == indices.shape.len()
             && whole.shape[..axis] == indices.shape[..axis]
@@ -35,7 +35,7 @@ impl Chosen {
     }
 
     /// An index for each row along the first axis.
-    fn rows(whole: &Aval, indices: &Aval, part: &Aval) -> Option<Self> {
+    pub(super) fn rows(whole: &Aval, indices: &Aval, part: &Aval) -> Option<Self> {
         let (&extent, row) = whole.shape.split_first()?;
         let (begin, end) = part.shape.split_at_checked(indices.shape.len())?;
         let same = begin == indices.shape && end.split_first() == Some((&1, row));
@@ -78,102 +78,49 @@ fn is_index(dtype: Dtype) -> bool {
 }
 
 /// What is taken.
-pub(super) struct Taken {
-    name: &'static str,
-    chosen: Chosen,
-}
-
-impl Taken {
-    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
-        let chosen = Chosen::along(whole, indices, axis as usize)?;
-        Some(Self { name: "GatherAxis", chosen })
-    }
-
-    pub(super) fn rows(whole: &Aval, indices: &Aval, result: &Aval) -> Option<Self> {
-        Some(Self { name: "Gather", chosen: Chosen::rows(whole, indices, result)? })
-    }
-}
+pub(super) struct Taken(pub(super) Chosen);
 
 impl Stage for Taken {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let item = item(output.aval());
-        let (from, to, bytes) = (inputs[0].bytes(), output.bytes(), self.chosen.each * item);
-        self.chosen.for_each(&inputs[1], |whole, part| {
+        let (from, to, bytes) = (inputs[0].bytes(), output.bytes(), self.0.each * item);
+        self.0.for_each(&inputs[1], |whole, part| {
             to[part * item..][..bytes].copy_from_slice(&from[whole * item..][..bytes]);
         })
     }
 }
 
 /// What is put in the place of what is there; of several in one place, the last one.
-pub(super) struct Put {
-    name: &'static str,
-    chosen: Chosen,
-}
-
-impl Put {
-    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
-        let chosen = Chosen::along(whole, indices, axis as usize)?;
-        Some(Self { name: "ScatterAxis", chosen })
-    }
-
-    pub(super) fn rows(whole: &Aval, indices: &Aval, updates: &Aval) -> Option<Self> {
-        Some(Self { name: "Scatter", chosen: Chosen::rows(whole, indices, updates)? })
-    }
-}
+pub(super) struct Put(pub(super) Chosen);
 
 impl Stage for Put {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let item = item(output.aval());
-        let (from, to, bytes) = (inputs[1].bytes(), output.bytes(), self.chosen.each * item);
-        self.chosen.for_each(&inputs[0], |whole, part| {
+        let (from, to, bytes) = (inputs[1].bytes(), output.bytes(), self.0.each * item);
+        self.0.for_each(&inputs[0], |whole, part| {
             to[whole * item..][..bytes].copy_from_slice(&from[part * item..][..bytes]);
         })
     }
 }
 
 /// What is added to the array that is there, each sum rounded.
-pub(super) struct Added {
-    name: &'static str,
-    chosen: Chosen,
-}
+pub(super) struct Added(Chosen);
 
 impl Added {
-    pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
-        let chosen = Chosen::along(whole, indices, axis as usize)?;
-        is_float(whole.dtype).then_some(Self { name: "ScatterAxis Sum", chosen })
-    }
-
-    pub(super) fn rows(whole: &Aval, indices: &Aval, updates: &Aval) -> Option<Self> {
-        let chosen = Chosen::rows(whole, indices, updates)?;
-        is_float(whole.dtype).then_some(Self { name: "Scatter Sum", chosen })
+    pub(super) fn new(chosen: Chosen, whole: &Aval) -> Option<Self> {
+        matches!(whole.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16).then_some(Self(chosen))
     }
 
     fn of<T: Element + Add<Output = T>>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let (updates, to, each) = (inputs[1].elements::<T>()?, output.elements::<T>()?, self.chosen.each);
-        self.chosen.for_each(&inputs[0], |whole, part| {
+        let (updates, to, each) = (inputs[1].elements::<T>()?, output.elements::<T>()?, self.0.each);
+        self.0.for_each(&inputs[0], |whole, part| {
             let to = to[whole..][..each].iter_mut();
             to.zip(&updates[part..][..each]).for_each(|(to, update)| *to = *to + *update);
         })
     }
 }
 
-fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
-}
-
 impl Stage for Added {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match output.aval().dtype {
             Dtype::Float32 => self.of::<f32>(inputs, output),

@@ -8,10 +8,7 @@ use super::staged::{BoxError, Stage};
 use super::steps::item;
 
 /// An op of one, two or three operands of one shape.
-pub(super) struct Integers {
-    name: &'static str,
-    op: Op,
-}
+pub(super) struct Integers(Op);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Op {
@@ -65,7 +62,7 @@ impl Integers {
     }
 
     pub(super) fn new(name: &str, operands: &[Aval], result: &Aval) -> Option<Self> {
-        let &(name, op) = OPS.iter().find(|(known, _)| *known == name)?;
+        let &(_, op) = OPS.iter().find(|(known, _)| *known == name)?;
         let first = operands[0].dtype;
         let same = |operands: &[Aval], dtype| operands.iter().all(|operand| operand.dtype == dtype);
         let takes = match op {
@@ -81,13 +78,13 @@ impl Integers {
             }
         };
         let shaped = operands.iter().all(|operand| operand.shape == result.shape);
-        (takes && shaped).then_some(Self { name, op })
+        (takes && shaped).then_some(Self(op))
     }
 
     /// Ops in which the sign counts.
     fn ordered<T: Element + Ord>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let pairs = inputs[0].elements::<T>()?.iter().zip(inputs[1].elements::<T>()?);
-        let test: fn(&T, &T) -> bool = match self.op {
+        let test: fn(&T, &T) -> bool = match self.0 {
             Op::Less => T::lt,
             Op::LessEqual => T::le,
             Op::Greater => T::gt,
@@ -114,7 +111,7 @@ impl Integers {
     fn of_truth(&self, inputs: &[Input<'_>], output: &mut Output<'_>) {
         let a = inputs[0].bytes();
         let b = inputs.get(1).map_or(a, Input::bytes);
-        let op: fn(bool, bool) -> bool = match self.op {
+        let op: fn(bool, bool) -> bool = match self.0 {
             Op::And => |a, b| a && b,
             Op::Or => |a, b| a || b,
             Op::Equal => |a, b| a == b,
@@ -147,12 +144,8 @@ fn words<'a>(input: &'a Input<'_>) -> &'a [[u8; 4]] {
 }
 
 impl Stage for Integers {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        match (self.op, inputs[0].aval().dtype) {
+        match (self.0, inputs[0].aval().dtype) {
             (Op::Cast, _) => Self::cast(&inputs[0], output),
             (Op::Select, _) => {
                 let each = output.bytes().as_chunks_mut::<4>().0.iter_mut().zip(inputs[0].bytes());

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tacit_core::Aval;
-use tacit_core::kernel::{Input, Kernel, Output};
+use tacit_core::kernel::Kernel;
 use tacit_kernels::StridedCopy;
 
-use super::staged::{BoxError, Stage, staged};
+use super::staged::staged;
 use super::steps::{axes, item, steps};
 
 /// The elements of an operand in another order, or some of them.
@@ -38,7 +38,7 @@ impl Lay {
         let copy = StridedCopy::new(&axes(&result.shape, from, steps(&result.shape)), first, 0);
         let elements = match copy.as_slice() {
             Some(first) => Elements::From(first * item(result)),
-            None => Elements::Copied(staged(Rearranged { name, copy }, result)),
+            None => Elements::Copied(staged(name, copy, result)),
         };
         Self { elements, result: result.clone(), turns: false, repeats: false }
     }
@@ -76,21 +76,5 @@ impl Lay {
         let repeats =
             operand.shape.last() == result.shape.last() && operand.shape.last() == Some(&(operand.size() as i32));
         Self { repeats, ..Self::strided("Broadcast", from, 0, result) }
-    }
-}
-
-/// Elements that are copied, of MLX's primitive of this name.
-struct Rearranged {
-    name: &'static str,
-    copy: StridedCopy,
-}
-
-impl Stage for Rearranged {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        Ok(self.copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
     }
 }

@@ -205,14 +205,6 @@ fn operand(values: &[f32], rows: usize, columns: usize, orientation: Orientation
 }
 
 impl Stage for Product {
-    fn name(&self) -> &'static str {
-        match (self.gathered, self.added) {
-            (true, _) => "GatherMM",
-            (_, Some(_)) => "AddMM",
-            _ => "Matmul",
-        }
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         if output.bytes().is_empty() {
             return Ok(());

@@ -61,10 +61,6 @@ fn write(key: [u32; 2], to: &mut [u8]) {
 }
 
 impl Stage for RandomBits {
-    fn name(&self) -> &'static str {
-        "RandomBits"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let keys = inputs[0].elements::<u32>()?.as_chunks::<2>().0;
         let to = output.bytes();

@@ -9,7 +9,7 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Output};
 use tacit_kernels::sum;
 
-use super::staged::{BoxError, Stage};
+use super::staged::{BoxError, Stage, of_numbers};
 use super::steps::size;
 
 /// An array of these extents, which is reduced along the middle one.
@@ -62,10 +62,6 @@ impl Sum {
 }
 
 impl Stage for Sum {
-    fn name(&self) -> &'static str {
-        "Sum"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match output.aval().dtype {
             Dtype::Float32 => Ok(sum(inputs[0].elements()?, self.0.0, output.elements()?)?),
@@ -103,18 +99,8 @@ impl Extreme {
 }
 
 impl Stage for Extreme {
-    fn name(&self) -> &'static str {
-        if self.greatest { "Max" } else { "Min" }
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        match output.aval().dtype {
-            Dtype::Float32 => self.of::<f32>(&inputs[0], output),
-            Dtype::Float16 => self.of::<f16>(&inputs[0], output),
-            Dtype::Bfloat16 => self.of::<bf16>(&inputs[0], output),
-            Dtype::Int32 => self.of::<i32>(&inputs[0], output),
-            _ => self.of::<u32>(&inputs[0], output),
-        }
+        of_numbers!(output.aval().dtype, self.of(&inputs[0], output))
     }
 }
 
@@ -133,10 +119,6 @@ impl Truth {
 }
 
 impl Stage for Truth {
-    fn name(&self) -> &'static str {
-        if self.all { "And" } else { "Or" }
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let together: fn(u8, u8) -> u8 = if self.all { |a, b| a & b } else { |a, b| a | b };
         let words = || inputs[0].bytes().as_chunks::<4>().0.iter();

@@ -49,10 +49,6 @@ impl RunningSum {
 }
 
 impl Stage for RunningSum {
-    fn name(&self) -> &'static str {
-        "CumSum"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match inputs[0].aval().dtype {
             Dtype::Float32 => self.of::<f32>(&inputs[0], output, |a, b| a + b),

@@ -11,7 +11,7 @@ use tacit_core::kernel::{Element, Input, Output};
 use tacit_core::pass::arg_partition;
 
 use super::along::Along;
-use super::staged::{BoxError, Stage};
+use super::staged::{BoxError, Stage, of_numbers};
 
 /// As MLX: NaN comes last, and equal ones stay in their order.
 fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
@@ -47,18 +47,8 @@ impl Sorted {
 }
 
 impl Stage for Sorted {
-    fn name(&self) -> &'static str {
-        "Sort"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        match inputs[0].aval().dtype {
-            Dtype::Float32 => self.of::<f32>(&inputs[0], output),
-            Dtype::Float16 => self.of::<f16>(&inputs[0], output),
-            Dtype::Bfloat16 => self.of::<bf16>(&inputs[0], output),
-            Dtype::Int32 => self.of::<i32>(&inputs[0], output),
-            _ => self.of::<u32>(&inputs[0], output),
-        }
+        of_numbers!(inputs[0].aval().dtype, self.of(&inputs[0], output))
     }
 }
 
@@ -82,18 +72,8 @@ impl ArgSorted {
 }
 
 impl Stage for ArgSorted {
-    fn name(&self) -> &'static str {
-        "ArgSort"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        match inputs[0].aval().dtype {
-            Dtype::Float32 => self.of::<f32>(&inputs[0], output),
-            Dtype::Float16 => self.of::<f16>(&inputs[0], output),
-            Dtype::Bfloat16 => self.of::<bf16>(&inputs[0], output),
-            Dtype::Int32 => self.of::<i32>(&inputs[0], output),
-            _ => self.of::<u32>(&inputs[0], output),
-        }
+        of_numbers!(inputs[0].aval().dtype, self.of(&inputs[0], output))
     }
 }
 
@@ -127,10 +107,6 @@ impl ArgPartitioned {
 }
 
 impl Stage for ArgPartitioned {
-    fn name(&self) -> &'static str {
-        "ArgPartition"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match inputs[0].aval().dtype {
             Dtype::Float32 => self.of(inputs[0].elements()?, output),
@@ -173,17 +149,7 @@ impl Searched {
 }
 
 impl Stage for Searched {
-    fn name(&self) -> &'static str {
-        "SearchSorted"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        match inputs[0].aval().dtype {
-            Dtype::Float32 => self.of::<f32>(inputs, output),
-            Dtype::Float16 => self.of::<f16>(inputs, output),
-            Dtype::Bfloat16 => self.of::<bf16>(inputs, output),
-            Dtype::Int32 => self.of::<i32>(inputs, output),
-            _ => self.of::<u32>(inputs, output),
-        }
+        of_numbers!(inputs[0].aval().dtype, self.of(inputs, output))
     }
 }

@@ -12,7 +12,7 @@ use tacit_kernels::Factors;
 use crate::programs;
 
 use super::arg_reduce::ArgReduce;
-use super::indexed::{Added, Put, Taken};
+use super::indexed::{Added, Chosen, Put, Taken};
 use super::integers::Integers;
 use super::lay::{Elements, Lay};
 use super::product::Product;
@@ -22,7 +22,7 @@ use super::running::RunningSum;
 use super::sorted::{ArgPartitioned, ArgSorted, Searched, Sorted};
 use super::staged::{Stage, staged};
 use super::steps::item;
-use super::update::{Joined, Placed, PlacedAt, TakenAt};
+use super::update::{Joined, PlacedAt, TakenAt, placed};
 
 /// A node of the graph, as far as plans know it.
 pub(super) enum Read {
@@ -137,11 +137,11 @@ impl Node<'_> {
     }
 
     fn computed(&self, stage: Option<impl Stage>, reason: Reason) -> Read {
-        stage.map_or(Read::Other(reason), |stage| Read::Stage(staged(stage, &self.result)))
+        stage.map_or(Read::Other(reason), |stage| Read::Stage(staged(self.name(), stage, &self.result)))
     }
 
     fn updated(&self, stage: Option<impl Stage>, reason: Reason) -> Read {
-        stage.map_or(Read::Other(reason), |stage| Read::Update(staged(stage, &self.result)))
+        stage.map_or(Read::Other(reason), |stage| Read::Update(staged(self.name(), stage, &self.result)))
     }
 
     /// What only says how an operand lies.
@@ -171,12 +171,12 @@ impl Node<'_> {
         Ok(Some(match self.name() {
             "Concatenate" => {
                 let axis = primitive.view::<p::Concatenate>()?.axis as usize;
-                Read::Stage(staged(Joined::new(&self.operands()?, axis, result), result))
+                Read::Stage(staged(self.name(), Joined::new(&self.operands()?, axis, result), result))
             }
             "SliceUpdate" => {
                 let update = primitive.view::<p::SliceUpdate>()?;
-                let placed = Placed::new(&self.operand(1)?, &update.start_indices, &update.strides, result);
-                self.updated(placed, Reason::PLACES)
+                let part = placed(&self.operand(1)?, &update.start_indices, &update.strides, result);
+                self.updated(part, Reason::PLACES)
             }
             "DynamicSliceUpdate" => {
                 let axes = primitive.view::<p::DynamicSliceUpdate>()?.axes;
@@ -200,30 +200,32 @@ impl Node<'_> {
                 let gather = primitive.view::<p::Gather>()?;
                 let whole = self.operand(0)?;
                 let rows = gather.axes == [0] && gather.slice_sizes[1..] == whole.shape[1..];
-                let taken = if rows { Taken::rows(&whole, &self.operand(1)?, result) } else { None };
-                self.computed(taken, Reason::PLACES)
+                let chosen = if rows { Chosen::rows(&whole, &self.operand(1)?, result) } else { None };
+                self.computed(chosen.map(Taken), Reason::PLACES)
             }
             "GatherAxis" => {
                 let axis = primitive.view::<p::GatherAxis>()?.axis;
-                self.computed(Taken::along(&self.operand(0)?, &self.operand(1)?, axis), Reason::PLACES)
+                let chosen = Chosen::along(&self.operand(0)?, &self.operand(1)?, axis);
+                self.computed(chosen.map(Taken), Reason::PLACES)
             }
             "Scatter" if self.count() == 3 => {
                 let rows = primitive.view::<p::Scatter>()?.axes == [0];
-                let put = if rows { Put::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
-                self.updated(put, Reason::PLACES)
+                let chosen = if rows { Chosen::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
+                self.updated(chosen.map(Put), Reason::PLACES)
             }
             "ScatterAxis" => {
                 let axis = primitive.view::<p::ScatterAxis>()?.axis;
-                self.updated(Put::along(result, &self.operand(1)?, axis), Reason::PLACES)
+                self.updated(Chosen::along(result, &self.operand(1)?, axis).map(Put), Reason::PLACES)
             }
             "Scatter Sum" if self.count() == 3 => {
                 let rows = primitive.view::<p::ScatterSum>()?.axes == [0];
-                let added = if rows { Added::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
-                self.updated(added, Reason::PLACES)
+                let chosen = if rows { Chosen::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
+                self.updated(chosen.and_then(|chosen| Added::new(chosen, result)), Reason::PLACES)
             }
             "ScatterAxis Sum" => {
                 let axis = primitive.view::<p::ScatterAxisSum>()?.axis;
-                self.updated(Added::along(result, &self.operand(1)?, axis), Reason::PLACES)
+                let chosen = Chosen::along(result, &self.operand(1)?, axis);
+                self.updated(chosen.and_then(|chosen| Added::new(chosen, result)), Reason::PLACES)
             }
             _ => return Ok(None),
         }))

@@ -15,10 +15,8 @@ fn into(whole: &[i32], block: &[i32], first: usize, strides: &[i32]) -> StridedC
     StridedCopy::new(&axes(block, from, to), 0, first)
 }
 
-/// Arrays one after the other along an axis.
-pub(super) struct Joined {
-    copies: Vec<StridedCopy>,
-}
+/// Arrays one after the other along an axis: the copy of each.
+pub(super) struct Joined(Vec<StridedCopy>);
 
 impl Joined {
     pub(super) fn new(parts: &[Aval], axis: usize, result: &Aval) -> Self {
@@ -30,18 +28,14 @@ impl Joined {
             first += part.shape[axis] as usize * step;
             copy
         };
-        Self { copies: parts.iter().map(&mut copy).collect() }
+        Self(parts.iter().map(&mut copy).collect())
     }
 }
 
 impl Stage for Joined {
-    fn name(&self) -> &'static str {
-        "Concatenate"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let item = item(output.aval());
-        for (copy, input) in self.copies.iter().zip(inputs) {
+        for (copy, input) in self.0.iter().zip(inputs) {
             copy.run(item, input.bytes(), output.bytes())?;
         }
         Ok(())
@@ -49,28 +43,18 @@ impl Stage for Joined {
 }
 
 /// A part that is written where the graph says.
-pub(super) struct Placed {
-    copy: StridedCopy,
+pub(super) fn placed(update: &Aval, starts: &[i32], strides: &[i32], result: &Aval) -> Option<StridedCopy> {
+    let all = update.shape.len() == result.shape.len() && strides.iter().all(|&stride| stride > 0);
+    if !all {
+        return None;
+    }
+    let first = starts.iter().zip(steps(&result.shape)).map(|(&start, step)| start as usize * step).sum();
+    Some(into(&result.shape, &update.shape, first, strides))
 }
 
-impl Placed {
-    pub(super) fn new(update: &Aval, starts: &[i32], strides: &[i32], result: &Aval) -> Option<Self> {
-        let all = update.shape.len() == result.shape.len() && strides.iter().all(|&stride| stride > 0);
-        if !all {
-            return None;
-        }
-        let first = starts.iter().zip(steps(&result.shape)).map(|(&start, step)| start as usize * step).sum();
-        Some(Self { copy: into(&result.shape, &update.shape, first, strides) })
-    }
-}
-
-impl Stage for Placed {
-    fn name(&self) -> &'static str {
-        "SliceUpdate"
-    }
-
+impl Stage for StridedCopy {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        Ok(self.copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
+        Ok(self.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
     }
 }
 
@@ -126,10 +110,6 @@ impl PlacedAt {
 }
 
 impl Stage for PlacedAt {
-    fn name(&self) -> &'static str {
-        "DynamicSliceUpdate"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let (first, part) = (self.0.read(&inputs[1])?, &inputs[0].aval().shape);
         let copy = into(&output.aval().shape, part, first, &vec![1; part.len()]);
@@ -147,10 +127,6 @@ impl TakenAt {
 }
 
 impl Stage for TakenAt {
-    fn name(&self) -> &'static str {
-        "DynamicSlice"
-    }
-
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let (first, part) = (self.0.read(&inputs[1])?, &output.aval().shape);
         let from = steps(&inputs[0].aval().shape).into_iter().map(|step| step as isize);
