@@ -20,11 +20,11 @@ const std::array<Dtype, 14>& dtypes() {
 }
 }  // namespace
 
-std::vector<array> gather(const Handle* handles, size_t count) {
+std::vector<array> gather(Arrays handles) {
   std::vector<array> arrays;
-  arrays.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    arrays.push_back(get(handles[i]));
+  arrays.reserve(handles.count);
+  for (auto handle : handles) {
+    arrays.push_back(get(handle));
   }
   return arrays;
 }
@@ -50,9 +50,8 @@ std::vector<Handle> borrow(const std::vector<array>& arrays) {
 }
 
 std::vector<array> apply_function(const Function& function, const std::vector<array>& args) {
-  auto from = borrow(args);
   Collector results;
-  check(function.call(function.ctx, from.data(), from.size(), results.sink()));
+  check(function.call(function.ctx, borrow(args), results.sink()));
   return std::move(results.arrays);
 }
 

@@ -35,7 +35,27 @@ inline Handle own(array value) {
   return Handle{new array(std::move(value))};
 }
 
-std::vector<array> gather(const Handle* handles, size_t count);
+// A list that stays where it is for the length of a call.
+template <class T>
+struct Span {
+  const T* data;
+  size_t count;
+
+  Span(const std::vector<T>& all) : data(all.data()), count(all.size()) {}
+
+  const T* begin() const {
+    return data;
+  }
+
+  const T* end() const {
+    return data + count;
+  }
+};
+
+using Arrays = Span<Handle>;
+using Integers = Span<int32_t>;
+
+std::vector<array> gather(Arrays handles);
 
 // Receives result arrays one by one; `push` takes ownership of the handle.
 struct Sink {
@@ -116,7 +136,7 @@ std::vector<array> vmap_to_front(
 // A Rust function from arrays to arrays, borrowed for one call. It returns 0, or 1 after tacit_set_callback_error.
 struct Function {
   void* ctx;
-  int (*call)(void* ctx, const Handle* args, size_t count, Sink results);
+  int (*call)(void* ctx, Arrays args, Sink results);
 };
 
 std::vector<array> apply_function(const Function& function, const std::vector<array>& args);

@@ -90,13 +90,9 @@ Vjp vjp_of(Shared rust) {
   return [rust = std::move(rust)](
              const std::vector<array>& primals, const std::vector<array>& cotangents,
              const std::vector<array>& outputs) {
-    auto from = borrow(primals);
-    auto back = borrow(cotangents);
-    auto made = borrow(outputs);
     Collector gradients;
     auto status = rust->table.vjp(
-        rust->function, from.data(), from.size(), back.data(), back.size(), made.data(), made.size(),
-        gradients.sink());
+        rust->function, borrow(primals), borrow(cotangents), borrow(outputs), gradients.sink());
     check(status);
     return status == 0 ? std::move(gradients.arrays) : wanted_gradients(forward_of(rust), primals, cotangents);
   };
@@ -105,11 +101,8 @@ Vjp vjp_of(Shared rust) {
 Jvp jvp_of(Shared rust) {
   return [rust = std::move(rust)](
              const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
-    auto from = borrow(primals);
-    auto along = borrow(tangents);
     Collector made;
-    auto status = rust->table.jvp(
-        rust->function, from.data(), from.size(), along.data(), argnums.data(), argnums.size(), made.sink());
+    auto status = rust->table.jvp(rust->function, borrow(primals), borrow(tangents), argnums, made.sink());
     check(status);
     return status == 0 ? std::move(made.arrays) : tangents_of(forward_of(rust), primals, tangents, argnums);
   };
@@ -118,11 +111,9 @@ Jvp jvp_of(Shared rust) {
 // The function mapped over `axes`; the results have the mapped axis first.
 ArrayFunction mapped_forward_of(Shared rust, const std::vector<int>& axes) {
   return [rust = std::move(rust), axes](const std::vector<array>& inputs) {
-    auto from = borrow(inputs);
     Collector results;
     std::vector<int> result_axes;
-    auto status = rust->table.vmap(
-        rust->function, from.data(), axes.data(), from.size(), results.sink(), axis_sink(result_axes));
+    auto status = rust->table.vmap(rust->function, borrow(inputs), axes, results.sink(), axis_sink(result_axes));
     check(status);
     if (status != 0) {
       return vmap_to_front(forward_of(rust), inputs, axes);
@@ -283,29 +274,28 @@ bool tacit_is_wanted(size_t argnum) {
 }
 
 // Takes `function` over in every case.
-int tacit_custom_function(FunctionTable table, void* function, const Handle* args, size_t count, Sink results) {
+int tacit_custom_function(FunctionTable table, void* function, Arrays args, Sink results) {
   return guarded([&] {
     auto rust = std::make_shared<RustFunction>(table, function);
     auto mapped_forward = [rust](const std::vector<int>& axes) { return mapped_forward_of(rust, axes); };
     auto custom = with_rules(forward_of(rust), vjp_of(rust), jvp_of(rust), mapped_forward);
-    pour(call(custom, gather(args, count)), results);
+    pour(call(custom, gather(args)), results);
   });
 }
 
 // Takes `function` over in every case.
-int tacit_checkpoint(FunctionTable table, void* function, const Handle* args, size_t count, Sink results) {
+int tacit_checkpoint(FunctionTable table, void* function, Arrays args, Sink results) {
   return guarded([&] {
     auto forward = forward_of(std::make_shared<RustFunction>(table, function));
-    pour(call(checkpointed(std::move(forward)), gather(args, count)), results);
+    pour(call(checkpointed(std::move(forward)), gather(args)), results);
   });
 }
 
 // Takes `function` over in every case. The first `sliced` arguments have the rows.
-int tacit_chunked(
-    FunctionTable table, void* function, const Handle* args, size_t count, size_t sliced, int32_t rows, Sink results) {
+int tacit_chunked(FunctionTable table, void* function, Arrays args, size_t sliced, int32_t rows, Sink results) {
   return guarded([&] {
     auto forward = forward_of(std::make_shared<RustFunction>(table, function));
-    pour(call(chunked(std::move(forward), Chunks{sliced, rows}), gather(args, count)), results);
+    pour(call(chunked(std::move(forward), Chunks{sliced, rows}), gather(args)), results);
   });
 }
 }

@@ -123,20 +123,17 @@ using namespace tacit;
 
 extern "C" {
 
-int tacit_vjp(
-    const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count, Function function,
-    Sink gradients) {
+int tacit_vjp(Arrays primals, Arrays cotangents, Function function, Sink gradients) {
   return guarded([&] {
     auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
-    pour(tacit::vjp(body, gather(primals, primal_count), gather(cotangents, cotangent_count)), gradients);
+    pour(tacit::vjp(body, gather(primals), gather(cotangents)), gradients);
   });
 }
 
-int tacit_jvp(
-    const Handle* primals, const Handle* tangents, size_t count, Function function, Sink changes) {
+int tacit_jvp(Arrays primals, Arrays tangents, Function function, Sink changes) {
   return guarded([&] {
     auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
-    pour(tacit::jvp(body, gather(primals, count), gather(tangents, count)), changes);
+    pour(tacit::jvp(body, gather(primals), gather(tangents)), changes);
   });
 }
 }

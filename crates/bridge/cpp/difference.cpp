@@ -147,12 +147,11 @@ extern "C" {
 
 // `reason` is 0 if there is no difference; else `a` and `b` are the arrays that differ.
 int tacit_difference(
-    const Handle* a_outputs, const Handle* b_outputs, size_t output_count, const Handle* a_inputs,
-    const Handle* b_inputs, size_t input_count, int* reason, Handle* a, Handle* b) {
+    Arrays a_outputs, Arrays b_outputs, Arrays a_inputs, Arrays b_inputs, int* reason, Handle* a, Handle* b) {
   return guarded([&] {
-    auto left = gather(a_outputs, output_count);
-    auto right = gather(b_outputs, output_count);
-    Comparison comparison(gather(a_inputs, input_count), gather(b_inputs, input_count));
+    auto left = gather(a_outputs);
+    auto right = gather(b_outputs);
+    Comparison comparison(gather(a_inputs), gather(b_inputs));
     if (auto found = comparison.walk(left, right)) {
       auto first = std::make_unique<array>(found->a);
       *b = own(found->b);

@@ -6,8 +6,8 @@ using namespace tacit;
 
 namespace {
 
-std::vector<int> integers(const int* first, size_t count) {
-  return std::vector<int>(first, first + count);
+std::vector<int> all(Integers numbers) {
+  return std::vector<int>(numbers.begin(), numbers.end());
 }
 
 }  // namespace
@@ -15,21 +15,18 @@ std::vector<int> integers(const int* first, size_t count) {
 extern "C" {
 
 // `chosen`, the stream, may be empty, as in the next.
-int tacit_dynamic_slice(
-    Handle a, Handle start, const int* axes, size_t axes_count, const int* size, size_t size_count, Handle chosen,
-    Handle* result) {
+int tacit_dynamic_slice(Handle a, Handle start, Integers axes, Integers size, Handle chosen, Handle* result) {
   return guarded([&] {
-    Shape shape(size, size + size_count);
-    *result =
-        own(mlx::core::slice(get(a), get(start), integers(axes, axes_count), shape, stream_or_default(chosen)));
+    Shape shape(size.begin(), size.end());
+    *result = own(mlx::core::slice(get(a), get(start), all(axes), shape, stream_or_default(chosen)));
   });
 }
 
 int tacit_dynamic_slice_update(
-    Handle a, Handle update, Handle start, const int* axes, size_t axes_count, Handle chosen, Handle* result) {
+    Handle a, Handle update, Handle start, Integers axes, Handle chosen, Handle* result) {
   return guarded([&] {
-    *result = own(mlx::core::slice_update(
-        get(a), get(update), get(start), integers(axes, axes_count), stream_or_default(chosen)));
+    *result =
+        own(mlx::core::slice_update(get(a), get(update), get(start), all(axes), stream_or_default(chosen)));
   });
 }
 }

@@ -150,9 +150,9 @@ void array::wait() {
 
 #endif
 
-extern "C" int tacit_eval(const tacit::Handle* arrays, size_t count, double* encode, double* wait) {
+extern "C" int tacit_eval(tacit::Arrays arrays, double* encode, double* wait) {
   return tacit::guarded([&] {
-    auto outputs = tacit::gather(arrays, count);
+    auto outputs = tacit::gather(arrays);
 #ifdef __linux__
     // One eval, so that a failure is told as it is, and not as that of an eval before.
     tacit::evaluate(tacit::evaluate_timed, std::move(outputs), true);

@@ -12,15 +12,10 @@ namespace tacit {
 // of its own.
 struct FunctionTable {
   void (*release)(void* function);
-  int (*forward)(void* function, const Handle* args, size_t count, Sink results);
-  int (*vjp)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
-      const Handle* outputs, size_t output_count, Sink gradients);
-  int (*jvp)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* tangents, const int32_t* argnums,
-      size_t argnum_count, Sink tangents_out);
-  int (*vmap)(
-      void* function, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
+  int (*forward)(void* function, Arrays args, Sink results);
+  int (*vjp)(void* function, Arrays primals, Arrays cotangents, Arrays outputs, Sink gradients);
+  int (*jvp)(void* function, Arrays primals, Arrays tangents, Integers argnums, Sink tangents_out);
+  int (*vmap)(void* function, Arrays inputs, Integers axes, Sink results, AxisSink result_axes);
 };
 
 struct RustFunction {
@@ -37,9 +32,8 @@ struct RustFunction {
 
 inline ArrayFunction forward_of(std::shared_ptr<RustFunction> rust) {
   return [rust = std::move(rust)](const std::vector<array>& args) {
-    auto from = borrow(args);
     Collector outputs;
-    check(rust->table.forward(rust->function, from.data(), from.size(), outputs.sink()));
+    check(rust->table.forward(rust->function, borrow(args), outputs.sink()));
     return std::move(outputs.arrays);
   };
 }

@@ -228,32 +228,27 @@ int tacit_broadcast_source(Handle root, Handle* source) {
   return guarded([&] { *source = own(broadcast_source(get(root))); });
 }
 
-int tacit_depth(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, size_t* found) {
-  return guarded([&] { *found = depth(gather(outputs, output_count), gather(inputs, input_count)); });
+int tacit_depth(Arrays outputs, Arrays inputs, size_t* found) {
+  return guarded([&] { *found = depth(gather(outputs), gather(inputs)); });
 }
 
-int tacit_frontier(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
-  return guarded([&] { pour(frontier(gather(outputs, output_count), gather(inputs, input_count)), found); });
+int tacit_frontier(Arrays outputs, Arrays inputs, Sink found) {
+  return guarded([&] { pour(frontier(gather(outputs), gather(inputs)), found); });
 }
 
-int tacit_held_elsewhere(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
-  return guarded([&] { pour(held_elsewhere(gather(outputs, output_count), gather(inputs, input_count)), found); });
+int tacit_held_elsewhere(Arrays outputs, Arrays inputs, Sink found) {
+  return guarded([&] { pour(held_elsewhere(gather(outputs), gather(inputs)), found); });
 }
 
-int tacit_reached(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
-  return guarded([&] { pour(reached(gather(outputs, output_count), gather(inputs, input_count)), found); });
+int tacit_reached(Arrays outputs, Arrays inputs, Sink found) {
+  return guarded([&] { pour(reached(gather(outputs), gather(inputs)), found); });
 }
 
 int tacit_holders(Handle value, size_t* count) {
   return guarded([&] { *count = static_cast<size_t>(holders(get(value))); });
 }
 
-int tacit_constants(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
-  return guarded([&] { pour(constants(gather(outputs, output_count), gather(inputs, input_count)), found); });
+int tacit_constants(Arrays outputs, Arrays inputs, Sink found) {
+  return guarded([&] { pour(constants(gather(outputs), gather(inputs)), found); });
 }
 }

@@ -38,19 +38,15 @@ struct FallbackReason {
 // 2: the kernel has none of its own. `equal` tells whether two kernels are the same function: 1 or 0.
 struct KernelTable {
   void (*release)(void* kernel);
-  int (*eval)(void* kernel, const Buffer* inputs, size_t input_count, const Buffer* outputs, size_t output_count);
-  int (*fallback)(void* kernel, FallbackReason reason, const Handle* inputs, size_t count, Sink results);
-  int (*vjp)(
-      void* kernel, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
-      const int32_t* argnums, size_t argnum_count, Sink gradients);
-  int (*jvp)(
-      void* kernel, const Handle* primals, size_t primal_count, const Handle* tangents, const int32_t* argnums,
-      size_t argnum_count, Sink tangents_out);
-  int (*avals)(void* kernel, const Handle* inputs, size_t count, Sink prototypes);
+  int (*eval)(void* kernel, Span<Buffer> inputs, Span<Buffer> outputs);
+  int (*fallback)(void* kernel, FallbackReason reason, Arrays inputs, Sink results);
+  int (*vjp)(void* kernel, Arrays primals, Arrays cotangents, Integers argnums, Sink gradients);
+  int (*jvp)(void* kernel, Arrays primals, Arrays tangents, Integers argnums, Sink tangents_out);
+  int (*avals)(void* kernel, Arrays inputs, Sink prototypes);
   int (*equal)(void* kernel, void* other);
-  int (*vmap)(void* kernel, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
+  int (*vmap)(void* kernel, Arrays inputs, Integers axes, Sink results, AxisSink result_axes);
   // Gives the launch of its GPU source on such inputs, or nothing if it has none for the backend.
-  int (*launch)(void* kernel, Backend backend, const Handle* inputs, size_t count, LaunchSink launch);
+  int (*launch)(void* kernel, Backend backend, Arrays inputs, LaunchSink launch);
   // Leaves the error of a failure with this text: of its eval, or of an array that came of it and is read later.
   int (*failed)(void* kernel, const char* text, size_t length, bool later);
 };
@@ -70,9 +66,8 @@ struct RustKernel {
 
 // Arrays of the avals of a kernel's results.
 std::vector<array> prototypes_of(const RustKernel& rust, const std::vector<array>& inputs) {
-  auto from = borrow(inputs);
   Collector prototypes;
-  check(rust.table.avals(rust.kernel, from.data(), from.size(), prototypes.sink()));
+  check(rust.table.avals(rust.kernel, borrow(inputs), prototypes.sink()));
   return std::move(prototypes.arrays);
 }
 
@@ -96,8 +91,7 @@ std::shared_ptr<const Launched> launched_of(
                       to.failure = std::current_exception();
                     }
                   }};
-  auto from = borrow(inputs);
-  check(rust.table.launch(rust.kernel, gpu_backend(), from.data(), from.size(), sink));
+  check(rust.table.launch(rust.kernel, gpu_backend(), borrow(inputs), sink));
   if (receiver.failure != nullptr) {
     std::rethrow_exception(receiver.failure);
   }
@@ -108,8 +102,7 @@ std::shared_ptr<const Launched> launched_of(
 bool has_launch(const RustKernel& rust, const std::vector<array>& inputs, Backend backend) {
   auto found = false;
   LaunchSink sink{&found, [](void* ctx, const Launch*) { *static_cast<bool*>(ctx) = true; }};
-  auto from = borrow(inputs);
-  check(rust.table.launch(rust.kernel, backend, from.data(), from.size(), sink));
+  check(rust.table.launch(rust.kernel, backend, borrow(inputs), sink));
   return found;
 }
 
@@ -148,11 +141,8 @@ class HostKernel : public Primitive {
   std::vector<array> vjp(
       const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
       const std::vector<array>&) override {
-    auto from = borrow(primals);
-    auto back = borrow(cotangents);
     Collector own;
-    auto status = rust_->table.vjp(
-        rust_->kernel, from.data(), from.size(), back.data(), back.size(), argnums.data(), argnums.size(), own.sink());
+    auto status = rust_->table.vjp(rust_->kernel, borrow(primals), borrow(cotangents), argnums, own.sink());
     check(status);
     if (status == 0) {
       return std::move(own.arrays);
@@ -162,11 +152,8 @@ class HostKernel : public Primitive {
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    auto from = borrow(primals);
-    auto along = borrow(tangents);
     Collector own;
-    auto status = rust_->table.jvp(
-        rust_->kernel, from.data(), from.size(), along.data(), argnums.data(), argnums.size(), own.sink());
+    auto status = rust_->table.jvp(rust_->kernel, borrow(primals), borrow(tangents), argnums, own.sink());
     check(status);
     if (status == 0) {
       return std::move(own.arrays);
@@ -176,11 +163,9 @@ class HostKernel : public Primitive {
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
-    auto from = borrow(inputs);
     Collector results;
     std::vector<int> result_axes;
-    auto status = rust_->table.vmap(
-        rust_->kernel, from.data(), axes.data(), from.size(), results.sink(), axis_sink(result_axes));
+    auto status = rust_->table.vmap(rust_->kernel, borrow(inputs), axes, results.sink(), axis_sink(result_axes));
     check(status);
     if (status == 0) {
       return {std::move(results.arrays), std::move(result_axes)};
@@ -223,9 +208,8 @@ class HostKernel : public Primitive {
   }
 
   static std::vector<array> fallen_back(const RustKernel& rust, FallbackReason reason, const std::vector<array>& inputs) {
-    auto from = borrow(inputs);
     Collector results;
-    check(rust.table.fallback(rust.kernel, reason, from.data(), from.size(), results.sink()));
+    check(rust.table.fallback(rust.kernel, reason, borrow(inputs), results.sink()));
     return std::move(results.arrays);
   }
 
@@ -305,7 +289,7 @@ class HostKernel : public Primitive {
     for (const auto& value : writes) {
       to.push_back(view(value));
     }
-    check(rust.table.eval(rust.kernel, from.data(), from.size(), to.data(), to.size()));
+    check(rust.table.eval(rust.kernel, from, to));
   }
 
   ArrayFunction fallback(FallbackReason reason) const {

@@ -72,12 +72,12 @@ int tacit_prototype(const int32_t* shape, size_t ndim, int dtype, Handle* value)
 // source, it runs on the CPU if `host` is set, and else its fallback is the result. `traced_for` is the backend of a GPU that
 // the CPU stands in for, or -1. `placed` tells where it went.
 int tacit_kernel_apply(
-    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, int traced_for, const Handle* inputs,
-    size_t count, Sink results, Placed* placed) {
+    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, int traced_for, Arrays inputs,
+    Sink results, Placed* placed) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     take_main_thread();
-    auto arrays = gather(inputs, count);
+    auto arrays = gather(inputs);
     auto stream = stream_or_default(chosen);
     auto prototypes = prototypes_of(*rust, arrays);
     std::shared_ptr<const Launched> launched;

@@ -279,18 +279,18 @@ extern "C" {
 // Takes `kernel` over in every case, a plan for a CPU stream. `donated` are pairs of an output and the input that it begins
 // as, one after the other.
 int tacit_plan_apply(
-    KernelTable table, void* kernel, const char* name, Handle chosen, const Handle* inputs, size_t count,
-    const size_t* donated, size_t donated_count, Sink results) {
+    KernelTable table, void* kernel, const char* name, Handle chosen, Arrays inputs, Span<size_t> donated,
+    Sink results) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     take_main_thread();
-    auto arrays = gather(inputs, count);
+    auto arrays = gather(inputs);
     auto stream = stream_or_default(chosen);
     auto face = std::make_shared<PlanKernel::Face>();
-    face->is_donated.resize(count);
-    for (size_t i = 0; i < donated_count; i += 2) {
-      face->donated.emplace_back(donated[i], donated[i + 1]);
-      face->is_donated.at(donated[i + 1]) = true;
+    face->is_donated.resize(inputs.count);
+    for (size_t i = 0; i < donated.count; i += 2) {
+      face->donated.emplace_back(donated.data[i], donated.data[i + 1]);
+      face->is_donated.at(donated.data[i + 1]) = true;
     }
     face->prototypes = prototypes_of(*rust, arrays);
     const auto& prototypes = face->prototypes;

@@ -217,8 +217,8 @@ void tacit_primitive_free(Recorded* recorded) {
   delete recorded;
 }
 
-int tacit_primitive_emit(const Recorded* recorded, const Handle* operands, size_t count, bool moves, Sink results) {
-  return guarded([&] { pour(emit(*recorded, gather(operands, count), moves), results); });
+int tacit_primitive_emit(const Recorded* recorded, Arrays operands, bool moves, Sink results) {
+  return guarded([&] { pour(emit(*recorded, gather(operands), moves), results); });
 }
 
 // How many operands of a checkpoint are arguments of its function; 0 for any other primitive.
@@ -227,13 +227,13 @@ size_t tacit_primitive_args(const Recorded* recorded) {
   return again == nullptr ? 0 : again->args;
 }
 
-int tacit_primitive_call_again(const Recorded* recorded, const Handle* args, size_t count, Sink results) {
+int tacit_primitive_call_again(const Recorded* recorded, Arrays args, Sink results) {
   return guarded([&] {
     const auto* again = called_again(*recorded->primitive);
-    if (again == nullptr || again->args != count) {
+    if (again == nullptr || again->args != args.count) {
       throw std::invalid_argument("the primitive is no checkpoint of so many arguments");
     }
-    pour(again->function(gather(args, count)), results);
+    pour(again->function(gather(args)), results);
   });
 }
 

@@ -71,7 +71,7 @@ class Program {
   }
 
   // `known` are in their order, and the handles those of the inputs between.
-  bool matches(const Handle* handles, size_t count, const std::vector<const Known*>& known = {}) const {
+  bool matches(Arrays handles, const std::vector<const Known*>& known = {}) const {
     // What is known is no tracer by itself, but all is one while MLX differentiates.
     if (!known.empty() && (replay_ == nullptr || in_transform())) {
       return false;
@@ -81,15 +81,15 @@ class Program {
     }
     size_t number = 0;
     auto next = known.begin();
-    for (size_t i = 0; i < count; ++i, ++number) {
+    for (auto handle : handles) {
       for (; next != known.end() && (*next)->first == number; ++next) {
         number = (*next)->end();
       }
       if (number >= key_.size()) {
         return false;
       }
-      const auto& input = get(handles[i]);
-      const auto& [shape, dtype] = key_[number];
+      const auto& input = get(handle);
+      const auto& [shape, dtype] = key_[number++];
       auto fits = shapeless_ ? input.ndim() == shape.size() : input.shape() == shape;
       if (!fits || input.dtype() != dtype || input.is_tracer()) {
         return false;
@@ -102,26 +102,26 @@ class Program {
   }
 
   // What a later call need not be given again; null where that cannot be, or does not pay.
-  std::unique_ptr<Known> know(size_t first, const Handle* handles, size_t count) const {
-    return ready_ && replay_ != nullptr && !collective_ && !in_transform() ? replay_->know(first, gather(handles, count))
-                                                                          : nullptr;
+  std::unique_ptr<Known> know(size_t first, Arrays handles) const {
+    return ready_ && replay_ != nullptr && !collective_ && !in_transform() ? replay_->know(first, gather(handles))
+                                                                           : nullptr;
   }
 
   // Replays on inputs that match, some of them known.
-  void call_beside(const std::vector<const Known*>& known, const Handle* handles, size_t count, Sink outputs) const {
-    if (function_ != nullptr || !matches(handles, count, known)) {
+  void call_beside(const std::vector<const Known*>& known, Arrays handles, Sink outputs) const {
+    if (function_ != nullptr || !matches(handles, known)) {
       throw std::runtime_error("a program was called beside what it does not know");
     }
-    pour((*replay_)(gather(handles, count), known), outputs);
+    pour((*replay_)(gather(handles), known), outputs);
   }
 
-  int call(const Handle* handles, size_t count, const Function& function, Sink outputs) {
+  int call(Arrays handles, const Function& function, Sink outputs) {
     if (function_ != nullptr) {
       throw std::runtime_error("a program was called while it runs");
     }
     Running running(*this, function);
-    for (size_t i = 0; i < count; ++i) {
-      inputs_.push_back(get(handles[i]));
+    for (auto handle : handles) {
+      inputs_.push_back(get(handle));
     }
     try {
       pour(run(), outputs);
@@ -191,8 +191,7 @@ class Program {
     if (mode_ != Mode::replayed) {
       auto inside = mode_ == Mode::inlined || any_tracer(inputs_);
       if (replay_ != nullptr) {
-        auto handles = borrow(inputs_);
-        if (matches(handles.data(), handles.size())) {
+        if (matches(borrow(inputs_))) {
           return (*replay_)(inputs_);
         }
         forget();
@@ -213,8 +212,7 @@ class Program {
       traced_ = true;
       return apply_function(*function_, inputs_);
     }
-    auto handles = borrow(inputs_);
-    if (!matches(handles.data(), handles.size())) {
+    if (!matches(borrow(inputs_))) {
       traced_ = true;
       auto graph = trace(*function_, inputs_);
       replay_ = std::make_unique<Replay>(graph.tracers, graph.outputs);
@@ -278,17 +276,16 @@ bool tacit_program_shapeless(const Program* program) {
 }
 
 // `known` are in the order of the inputs, of which `others` are the rest.
-bool tacit_program_matches(
-    const Program* program, const Known* const* known, size_t known_count, const Handle* others, size_t count) {
+bool tacit_program_matches(const Program* program, Span<const Known*> known, Arrays others) {
   auto matches = false;
-  guarded([&] { matches = program->matches(others, count, {known, known + known_count}); });
+  guarded([&] { matches = program->matches(others, {known.begin(), known.end()}); });
   return matches;
 }
 
 // Inputs that follow each other and stay what they are; null where a call must be given them.
-int tacit_program_know(const Program* program, size_t first, const Handle* inputs, size_t count, Known** known) {
+int tacit_program_know(const Program* program, size_t first, Arrays inputs, Known** known) {
   return guarded([&] {
-    auto made = program->know(first, inputs, count);
+    auto made = program->know(first, inputs);
     if (made != nullptr) {
       join_pages(made->arrays);
     }
@@ -304,27 +301,22 @@ int tacit_known_get(const Known* known, size_t number, Handle* value) {
   return guarded([&] { *value = own(known->arrays.at(number)); });
 }
 
-int tacit_program_call_beside(
-    const Program* program, const Known* const* known, size_t known_count, const Handle* others, size_t count,
-    Sink outputs) {
-  return guarded([&] { program->call_beside({known, known + known_count}, others, count, outputs); });
+int tacit_program_call_beside(const Program* program, Span<const Known*> known, Arrays others, Sink outputs) {
+  return guarded([&] { program->call_beside({known.begin(), known.end()}, others, outputs); });
 }
 
-int tacit_program_call(
-    Program* program, const Handle* inputs, size_t count, Function function, Sink outputs, int* outcome) {
-  return guarded([&] { *outcome = program->call(inputs, count, function, outputs); });
+int tacit_program_call(Program* program, Arrays inputs, Function function, Sink outputs, int* outcome) {
+  return guarded([&] { *outcome = program->call(inputs, function, outputs); });
 }
 
 bool tacit_in_transform() {
   return in_transform();
 }
 
-bool tacit_any_tracer(const Handle* arrays, size_t count) {
+bool tacit_any_tracer(Arrays arrays) {
   auto found = false;
   guarded([&] {
-    for (size_t i = 0; i < count && !found; ++i) {
-      found = get(arrays[i]).is_tracer();
-    }
+    found = std::any_of(arrays.begin(), arrays.end(), [](Handle handle) { return get(handle).is_tracer(); });
   });
   return found;
 }

@@ -60,10 +60,9 @@ using namespace tacit;
 
 extern "C" {
 
-int tacit_record(
-    const Handle* inputs, size_t count, bool shapeless, Function function, Sink tracers, Sink outputs) {
+int tacit_record(Arrays inputs, bool shapeless, Function function, Sink tracers, Sink outputs) {
   return guarded([&] {
-    auto given = gather(inputs, count);
+    auto given = gather(inputs);
     auto traced = shapeless ? record_shapeless(function, given) : trace(function, given);
     pour(traced.tracers, tracers);
     pour(traced.outputs, outputs);

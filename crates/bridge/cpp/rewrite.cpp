@@ -206,11 +206,10 @@ using namespace tacit;
 extern "C" {
 
 // Gives the outputs, each the one that is left of equal ones, and the number of nodes that were united with another.
-int tacit_unite(
-    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found, size_t* united) {
+int tacit_unite(Arrays outputs, Arrays inputs, Sink found, size_t* united) {
   return guarded([&] {
-    Unite unite(gather(inputs, input_count));
-    auto roots = gather(outputs, output_count);
+    Unite unite(gather(inputs));
+    auto roots = gather(outputs);
     for (auto& root : roots) {
       root = unite(root);
     }

@@ -194,32 +194,30 @@ extern "C" {
 
 // Takes `function` over in every case.
 int tacit_saved(
-    FunctionTable table, void* function, uint8_t (*kind)(uint32_t name), const Handle* inputs, size_t input_count,
-    const Handle* outputs, size_t output_count) {
+    FunctionTable table, void* function, uint8_t (*kind)(uint32_t name), Arrays inputs, Arrays outputs) {
   return guarded([&] {
     auto hold = forward_of(std::make_shared<RustFunction>(table, function));
     auto form = std::make_shared<const Form>(Form{std::move(hold), kind});
-    save(std::move(form), gather(inputs, input_count), gather(outputs, output_count));
+    save(std::move(form), gather(inputs), gather(outputs));
   });
 }
 
-int tacit_settle(const Handle* outputs, size_t count) {
-  return guarded([&] { settle(gather(outputs, count)); });
+int tacit_settle(Arrays outputs) {
+  return guarded([&] { settle(gather(outputs)); });
 }
 
 // The same arrays as other ones.
-int tacit_apart(const Handle* values, size_t count, Sink results) {
+int tacit_apart(Arrays values, Sink results) {
   return guarded([&] {
     std::vector<array> apart;
-    for (const auto& value : gather(values, count)) {
+    for (const auto& value : gather(values)) {
       apart.push_back(mlx::core::copy(value, mlx::core::default_stream(mlx::core::default_device())));
     }
     pour(apart, results);
   });
 }
 
-int tacit_after(
-    const Handle* values, size_t value_count, const Handle* before, size_t before_count, Sink results) {
-  return guarded([&] { pour(after(gather(values, value_count), gather(before, before_count)), results); });
+int tacit_after(Arrays values, Arrays before, Sink results) {
+  return guarded([&] { pour(after(gather(values), gather(before)), results); });
 }
 }

@@ -83,9 +83,9 @@ extern "C" {
 
 // The number of elements of `a` along `axes`, `i32`, as a node that works it out for each shape; an empty handle where MLX
 // does not trace for shapeless, of which it tells in no other way.
-int tacit_extent(Handle a, const int* axes, size_t count, Handle* extent) {
+int tacit_extent(Handle a, Integers axes, Handle* extent) {
   return guarded([&] {
-    auto made = mlx::core::number_of_elements(get(a), std::vector<int>(axes, axes + count), false);
+    auto made = mlx::core::number_of_elements(get(a), std::vector<int>(axes.begin(), axes.end()), false);
     *extent = made.has_primitive() ? own(std::move(made)) : Handle{nullptr};
   });
 }

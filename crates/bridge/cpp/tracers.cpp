@@ -128,14 +128,10 @@ using namespace tacit;
 
 extern "C" {
 
-bool tacit_holds_tracer(const Handle* arrays, size_t count) {
+bool tacit_holds_tracer(Arrays arrays) {
   auto is_one = [every = all_are_tracers()](const array& value) {
     return every ? depends_on_tracer(value) : value.is_tracer();
   };
-  auto found = false;
-  for (size_t i = 0; i < count && !found; ++i) {
-    found = is_one(get(arrays[i]));
-  }
-  return found;
+  return std::any_of(arrays.begin(), arrays.end(), [&](Handle handle) { return is_one(get(handle)); });
 }
 }

@@ -17,7 +17,7 @@ namespace {
 // Chooses the mapped axis of each result, given the results of one example.
 struct Placement {
   void* ctx;
-  int (*call)(void* ctx, const Handle* outputs, size_t count, AxisSink axes);
+  int (*call)(void* ctx, Arrays outputs, AxisSink axes);
 };
 
 // Stands in for an elementwise primitive between the two halves of a vmap, or for one that makes as many matrices of as many. The
@@ -305,23 +305,16 @@ extern "C" {
 // `axes` are in range; -1 is none. `captured` is whether no eval can compute the results, as a function with a derivative of its own
 // captured what is mapped.
 int tacit_vmap(
-    const Handle* inputs,
-    const int32_t* axes,
-    size_t count,
-    Function function,
-    Placement placement,
-    bool* captured,
-    Sink results) {
+    Arrays inputs, Integers axes, Function function, Placement placement, bool* captured, Sink results) {
   return guarded([&] {
     auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
     auto place = [&](const std::vector<array>& outputs) {
-      auto made = borrow(outputs);
       std::vector<int> out_axes;
-      check(placement.call(placement.ctx, made.data(), made.size(), axis_sink(out_axes)));
+      check(placement.call(placement.ctx, borrow(outputs), axis_sink(out_axes)));
       return out_axes;
     };
-    auto mapped = std::vector<int>(axes, axes + count);
-    pour(tacit::vmap(body, gather(inputs, count), mapped, place, captured), results);
+    auto mapped = std::vector<int>(axes.begin(), axes.end());
+    pour(tacit::vmap(body, gather(inputs), mapped, place, captured), results);
   });
 }
 }

@@ -79,20 +79,18 @@ struct Tape {
 
   // The walk does not go beyond `boundaries`, arrays that cannot depend on a placeholder, nor beyond what earlier walks met
   // before `scope` began, so that the history of what a function captured is walked once and not each time.
-  void walk(
-      const Scope* scope, const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count,
-      const Handle* boundaries, size_t boundary_count) {
+  void walk(const Scope* scope, Arrays outs, Arrays placeholders, Arrays boundaries) {
     marks_.begin(scope == nullptr ? 0 : scope->born);
-    for (size_t i = 0; i < boundary_count; ++i) {
-      if (const auto& boundary = get(boundaries[i]); !has_data(boundary)) {
+    for (auto handle : boundaries) {
+      if (const auto& boundary = get(handle); !has_data(boundary)) {
         marks_.mark(boundary);
       }
     }
-    for (size_t i = 0; i < placeholder_count; ++i) {
-      marks_.mark(get(placeholders[i]), slots++);
+    for (auto handle : placeholders) {
+      marks_.mark(get(handle), slots++);
     }
-    for (size_t i = 0; i < out_count; ++i) {
-      outputs.push_back(visit(get(outs[i])));
+    for (auto handle : outs) {
+      outputs.push_back(visit(get(handle)));
     }
   }
 
@@ -333,12 +331,9 @@ void Tape::supersede(const Edit* edits, size_t count) {
 }
 
 struct TapeView {
-  const Node* nodes;
-  size_t node_count;
-  const uint32_t* operands;
-  size_t operand_count;
-  const uint32_t* outputs;
-  size_t output_count;
+  Span<Node> nodes;
+  Span<uint32_t> operands;
+  Span<uint32_t> outputs;
   uint32_t slots;
 };
 
@@ -370,13 +365,11 @@ int tacit_scope_placeholder(const Scope* scope, const int32_t* shape, size_t ndi
 
 // `scope` is that of the placeholders, or null.
 int tacit_tape_new(
-    const Scope* scope, const Handle* outputs, size_t output_count, const Handle* placeholders, size_t placeholder_count,
-    const Handle* boundaries, size_t boundary_count, Tape** tape, TapeView* view) {
+    const Scope* scope, Arrays outputs, Arrays placeholders, Arrays boundaries, Tape** tape, TapeView* view) {
   return guarded([&] {
     auto fresh = take_spare();
-    fresh->walk(scope, outputs, output_count, placeholders, placeholder_count, boundaries, boundary_count);
-    *view = TapeView{fresh->nodes.data(),    fresh->nodes.size(),    fresh->operands.data(), fresh->operands.size(),
-                     fresh->outputs.data(), fresh->outputs.size(), fresh->slots};
+    fresh->walk(scope, outputs, placeholders, boundaries);
+    *view = TapeView{fresh->nodes, fresh->operands, fresh->outputs, fresh->slots};
     *tape = fresh.release();
   });
 }

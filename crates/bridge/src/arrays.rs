@@ -7,7 +7,7 @@ use mlx_sys::mlx_array;
 
 use crate::Aval;
 use crate::error::{BridgeError, check};
-use crate::ffi::{self, Sink};
+use crate::ffi::{self, Arrays, Integers, Sink, Span};
 
 /// The handles of `arrays`, valid while they are borrowed.
 pub(crate) fn handles<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Vec<mlx_array> {
@@ -36,13 +36,10 @@ pub(crate) fn filled(call: impl FnOnce(*mut mlx_array) -> i32) -> Result<Array, 
 ///
 /// # Safety
 ///
-/// `handles` must point to `count` live arrays.
-pub(crate) unsafe fn copies(handles: *const mlx_array, count: usize) -> Result<Vec<Array>, BridgeError> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
+/// They must be live.
+pub(crate) unsafe fn copies(arrays: Arrays) -> Result<Vec<Array>, BridgeError> {
     // SAFETY: as the caller promises.
-    let handles = unsafe { std::slice::from_raw_parts(handles, count) };
+    let handles = unsafe { arrays.get() };
     handles
         .iter()
         .map(|&handle| {
@@ -58,21 +55,18 @@ pub(crate) unsafe fn copies(handles: *const mlx_array, count: usize) -> Result<V
 ///
 /// `data` must point to `count` integers that live for `'a`.
 pub(crate) unsafe fn integers<'a>(data: *const i32, count: usize) -> &'a [i32] {
-    if count == 0 {
-        return &[];
-    }
     // SAFETY: as the caller promises.
-    unsafe { std::slice::from_raw_parts(data, count) }
+    unsafe { Span { data, count }.get() }
 }
 
 /// The operands that the C++ side means by these numbers.
 ///
 /// # Safety
 ///
-/// As for [`integers`].
-pub(crate) unsafe fn positions(data: *const i32, count: usize) -> Vec<usize> {
+/// They must be live.
+pub(crate) unsafe fn positions(numbers: Integers) -> Vec<usize> {
     // SAFETY: as the caller promises.
-    unsafe { integers(data, count) }.iter().map(|&position| position as usize).collect()
+    unsafe { numbers.get() }.iter().map(|&position| position as usize).collect()
 }
 
 /// Collects what the C++ side pushes.

@@ -5,13 +5,12 @@ use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::Aval;
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi::{self, AxisSink, FunctionTable, Sink};
+use crate::ffi::{self, Arrays, AxisSink, FunctionTable, Integers, Sink, Span};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
 
@@ -82,9 +81,9 @@ pub enum TangentError {
 ///
 /// The function fails or gives no result. What the rules give is checked when they are used.
 pub fn custom_function(function: impl CustomFunction, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    apply(function, args, |table, held, args, count, results| {
+    apply(function, args, |table, held, args, results| {
         // SAFETY: as `apply` says of a call.
-        unsafe { ffi::tacit_custom_function(table, held, args, count, results) }
+        unsafe { ffi::tacit_custom_function(table, held, args, results) }
     })
 }
 
@@ -97,9 +96,9 @@ pub fn checkpoint(
     function: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
     args: &[Array],
 ) -> Result<Vec<Array>, BridgeError> {
-    apply(CalledAgain { name: "checkpoint", function }, args, |table, held, args, count, results| {
+    apply(CalledAgain { name: "checkpoint", function }, args, |table, held, args, results| {
         // SAFETY: as `apply` says of a call.
-        unsafe { ffi::tacit_checkpoint(table, held, args, count, results) }
+        unsafe { ffi::tacit_checkpoint(table, held, args, results) }
     })
 }
 
@@ -122,9 +121,9 @@ pub fn in_chunks(
     if !alike || rows < 1 {
         return Err(BridgeError::Mlx(format!("no chunks of {rows} rows of the first {sliced} arguments")));
     }
-    apply(CalledAgain { name: "in_chunks", function }, args, |table, held, args, count, results| {
+    apply(CalledAgain { name: "in_chunks", function }, args, |table, held, args, results| {
         // SAFETY: as `apply` says of a call; the sliced arguments have an axis of rows, which is of one extent.
-        unsafe { ffi::tacit_chunked(table, held, args, count, sliced, rows, results) }
+        unsafe { ffi::tacit_chunked(table, held, args, sliced, rows, results) }
     })
 }
 
@@ -159,13 +158,13 @@ struct Held {
 pub(crate) fn apply(
     function: impl CustomFunction,
     args: &[Array],
-    enter: impl FnOnce(FunctionTable, *mut c_void, *const mlx_array, usize, Sink) -> c_int,
+    enter: impl FnOnce(FunctionTable, *mut c_void, Arrays, Sink) -> c_int,
 ) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(args);
     let held = Box::new(Held { function: Box::new(function), results: OnceLock::new() });
     let table = FunctionTable { release, forward, vjp, jvp, vmap };
     let mut results = Collector::default();
-    check(enter(table, Box::into_raw(held).cast(), handles.as_ptr(), handles.len(), results.sink()))?;
+    check(enter(table, Box::into_raw(held).cast(), Span::of(&handles), results.sink()))?;
     Ok(results.arrays)
 }
 
@@ -183,10 +182,10 @@ extern "C" fn release(held: *mut c_void) {
     let _ = catch_unwind(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) }));
 }
 
-extern "C" fn forward(function: *mut c_void, args: *const mlx_array, count: usize, results: Sink) -> c_int {
+extern "C" fn forward(function: *mut c_void, args: Arrays, results: Sink) -> c_int {
     guarded(|| {
         // SAFETY: MLX calls graph callbacks on the thread that transforms, while the node and its arguments live.
-        let (held, args) = unsafe { (held(function), arrays::copies(args, count)?) };
+        let (held, args) = unsafe { (held(function), arrays::copies(args)?) };
         let made = held.function.forward(&args)?;
         if made.is_empty() {
             return Err(format!("{} gave no result", held.function.name()).into());
@@ -206,23 +205,15 @@ pub fn is_wanted(argnum: usize) -> bool {
 
 extern "C" fn vjp(
     function: *mut c_void,
-    primals: *const mlx_array,
-    primal_count: usize,
-    cotangents: *const mlx_array,
-    cotangent_count: usize,
-    outputs: *const mlx_array,
-    output_count: usize,
+    primals: Arrays,
+    cotangents: Arrays,
+    outputs: Arrays,
     gradients: Sink,
 ) -> c_int {
     guarded_rule(|| {
         // SAFETY: as in `forward`.
         let (Held { function, .. }, primals, cotangents, outputs) = unsafe {
-            (
-                held(function),
-                arrays::copies(primals, primal_count)?,
-                arrays::copies(cotangents, cotangent_count)?,
-                arrays::copies(outputs, output_count)?,
-            )
+            (held(function), arrays::copies(primals)?, arrays::copies(cotangents)?, arrays::copies(outputs)?)
         };
         let Some(made) = function.vjp(&primals, &cotangents, &outputs).transpose()? else { return Ok(None) };
         check_gradients(function.name(), primals.iter(), &made)?;
@@ -230,24 +221,11 @@ extern "C" fn vjp(
     })
 }
 
-extern "C" fn jvp(
-    function: *mut c_void,
-    primals: *const mlx_array,
-    primal_count: usize,
-    tangents: *const mlx_array,
-    argnums: *const i32,
-    argnum_count: usize,
-    sink: Sink,
-) -> c_int {
+extern "C" fn jvp(function: *mut c_void, primals: Arrays, tangents: Arrays, argnums: Integers, sink: Sink) -> c_int {
     guarded_rule(|| {
         // SAFETY: as in `forward`; there is a tangent for each of the argnums, which are live for the length of the call.
         let (held, primals, tangents, argnums) = unsafe {
-            (
-                held(function),
-                arrays::copies(primals, primal_count)?,
-                arrays::copies(tangents, argnum_count)?,
-                arrays::positions(argnums, argnum_count),
-            )
+            (held(function), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
         };
         let Some(made) = held.function.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
         check_tangents(held.function.name(), held.results.get().map_or(&[], Vec::as_slice), &made)?;
@@ -272,9 +250,8 @@ pub(crate) fn check_tangents(function: &str, results: &[Aval], tangents: &[Array
 
 extern "C" fn vmap(
     function: *mut c_void,
-    inputs: *const mlx_array,
-    axes: *const i32,
-    count: usize,
+    inputs: Arrays,
+    axes: Integers,
     results: Sink,
     result_axes: AxisSink,
 ) -> c_int {
@@ -283,7 +260,7 @@ extern "C" fn vmap(
         unsafe {
             let function = &held(function).function;
             let rule = |inputs: &[Array], axes: &[Option<usize>]| function.vmap(inputs, axes);
-            answer_vmap(function.name(), inputs, axes, count, rule, &results, &result_axes)
+            answer_vmap(function.name(), inputs, axes, rule, &results, &result_axes)
         }
     })
 }

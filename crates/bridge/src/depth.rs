@@ -2,8 +2,9 @@
 
 use mlx_rs::Array;
 
+use crate::arrays;
 use crate::error::{BridgeError, check};
-use crate::{arrays, ffi};
+use crate::ffi::{self, Span};
 
 /// Bytes of the stack that MLX takes for each op of a chain, with room to spare.
 const FRAME: usize = 512;
@@ -40,7 +41,7 @@ pub fn depth(outputs: &[Array], inputs: &[Array]) -> Result<usize, BridgeError> 
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut depth = 0;
     // SAFETY: the handles and the number are live for the call.
-    check(unsafe { ffi::tacit_depth(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), &raw mut depth) })?;
+    check(unsafe { ffi::tacit_depth(Span::of(&outputs), Span::of(&inputs), &raw mut depth) })?;
     Ok(depth)
 }
 

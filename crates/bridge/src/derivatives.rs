@@ -5,7 +5,7 @@ use mlx_rs::Array;
 use crate::arrays::{self, Collector};
 use crate::depth::check_depth;
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Span};
 use crate::function::Borrowed;
 
 /// The gradients of `primals`, which are inexact: the products of `cotangents`, one for each result of `function`, with its Jacobian.
@@ -26,16 +26,7 @@ pub fn vjp(
     let mut function = Borrowed::new(&mut checked);
     let mut gradients = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe {
-        ffi::tacit_vjp(
-            primals.as_ptr(),
-            primals.len(),
-            cotangents.as_ptr(),
-            cotangents.len(),
-            function.table(),
-            gradients.sink(),
-        )
-    })?;
+    check(unsafe { ffi::tacit_vjp(Span::of(&primals), Span::of(&cotangents), function.table(), gradients.sink()) })?;
     Ok(gradients.arrays)
 }
 
@@ -53,12 +44,12 @@ pub fn jvp(
     function: &mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>,
 ) -> Result<Vec<Array>, BridgeError> {
     let count = primals.len().min(tangents.len());
-    let (primals, tangents) = (arrays::handles(primals), arrays::handles(tangents));
+    let (primals, tangents) = (arrays::handles(&primals[..count]), arrays::handles(&tangents[..count]));
     let mut checked = checked(function);
     let mut function = Borrowed::new(&mut checked);
     let mut changes = Collector::default();
-    // SAFETY: everything is live for the call, and there are `count` primals and tangents.
-    check(unsafe { ffi::tacit_jvp(primals.as_ptr(), tangents.as_ptr(), count, function.table(), changes.sink()) })?;
+    // SAFETY: everything is live for the call, and there is a tangent for each primal.
+    check(unsafe { ffi::tacit_jvp(Span::of(&primals), Span::of(&tangents), function.table(), changes.sink()) })?;
     Ok(changes.arrays)
 }
 

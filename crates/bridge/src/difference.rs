@@ -7,7 +7,8 @@ use mlx_rs::Array;
 use mlx_sys::mlx_array;
 
 use crate::error::{BridgeError, check};
-use crate::{Aval, Primitive, arrays, ffi, is_traced};
+use crate::ffi::{self, Span};
+use crate::{Aval, Primitive, arrays, is_traced};
 
 /// Where two recorded graphs differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +51,10 @@ pub fn difference(
     // SAFETY: everything is live for the call.
     check(unsafe {
         ffi::tacit_difference(
-            a_out.as_ptr(),
-            b_out.as_ptr(),
-            a_out.len(),
-            a_in.as_ptr(),
-            b_in.as_ptr(),
-            a_in.len(),
+            Span::of(&a_out),
+            Span::of(&b_out),
+            Span::of(&a_in),
+            Span::of(&b_in),
             &raw mut reason,
             a,
             b,

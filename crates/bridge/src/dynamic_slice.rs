@@ -3,8 +3,9 @@
 use mlx_rs::{Array, Stream, ops, thread_local_default_stream};
 use mlx_sys::mlx_stream;
 
+use crate::arrays;
 use crate::error::BridgeError;
-use crate::{arrays, ffi};
+use crate::ffi::{self, Span};
 
 /// The part of `a` of this `size` that begins at `start: i32[axes]` along `axes`.
 ///
@@ -18,16 +19,7 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
     on_default_stream(|stream| {
         // SAFETY: handles, slices and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
-            ffi::tacit_dynamic_slice(
-                a.as_ptr(),
-                start.as_ptr(),
-                axes.as_ptr(),
-                axes.len(),
-                size.as_ptr(),
-                size.len(),
-                stream,
-                out,
-            )
+            ffi::tacit_dynamic_slice(a.as_ptr(), start.as_ptr(), Span::of(axes), Span::of(size), stream, out)
         })
     })
 }
@@ -44,15 +36,7 @@ pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i3
     on_default_stream(|stream| {
         // SAFETY: handles, slice and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
-            ffi::tacit_dynamic_slice_update(
-                a.as_ptr(),
-                update.as_ptr(),
-                start.as_ptr(),
-                axes.as_ptr(),
-                axes.len(),
-                stream,
-                out,
-            )
+            ffi::tacit_dynamic_slice_update(a.as_ptr(), update.as_ptr(), start.as_ptr(), Span::of(axes), stream, out)
         })
     })
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use mlx_rs::Array;
 
 use crate::error::check;
-use crate::{BridgeError, arrays, ffi};
+use crate::ffi::{self, Span};
+use crate::{BridgeError, arrays};
 
 /// What an evaluation took on the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,6 @@ pub fn eval(values: &[Array]) -> Result<Spent, BridgeError> {
     let handles = arrays::handles(values);
     let (mut encode, mut wait) = (0.0, 0.0);
     // SAFETY: the arrays and the numbers are live for the call.
-    check(unsafe { ffi::tacit_eval(handles.as_ptr(), handles.len(), &raw mut encode, &raw mut wait) })?;
+    check(unsafe { ffi::tacit_eval(Span::of(&handles), &raw mut encode, &raw mut wait) })?;
     Ok(Spent { encode: Duration::from_secs_f64(encode), wait: Duration::from_secs_f64(wait) })
 }

@@ -4,6 +4,35 @@ use std::ffi::{c_char, c_int, c_void};
 
 use mlx_sys::{mlx_array, mlx_stream};
 
+/// A list that stays where it is for the length of a call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Span<T> {
+    pub(crate) data: *const T,
+    pub(crate) count: usize,
+}
+
+pub(crate) type Arrays = Span<mlx_array>;
+pub(crate) type Integers = Span<i32>;
+
+impl<T> Span<T> {
+    pub(crate) fn of(list: &[T]) -> Self {
+        Self { data: list.as_ptr(), count: list.len() }
+    }
+
+    /// # Safety
+    ///
+    /// `data` must point to `count` elements that live and do not change for `'a`, or `count` be 0.
+    #[inline]
+    pub(crate) unsafe fn get<'a>(self) -> &'a [T] {
+        if self.count == 0 {
+            return &[];
+        }
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts(self.data, self.count) }
+    }
+}
+
 /// Receives result arrays one by one; the callee gives each handle away.
 #[repr(C)]
 pub(crate) struct Sink {
@@ -31,12 +60,9 @@ pub(crate) struct Node {
 
 #[repr(C)]
 pub(crate) struct TapeView {
-    pub(crate) nodes: *const Node,
-    pub(crate) node_count: usize,
-    pub(crate) operands: *const u32,
-    pub(crate) operand_count: usize,
-    pub(crate) outputs: *const u32,
-    pub(crate) output_count: usize,
+    pub(crate) nodes: Span<Node>,
+    pub(crate) operands: Span<u32>,
+    pub(crate) outputs: Span<u32>,
     pub(crate) slots: u32,
 }
 
@@ -67,15 +93,14 @@ pub(crate) struct FallbackReason {
 #[repr(C)]
 pub(crate) struct KernelTable {
     pub(crate) release: extern "C" fn(*mut c_void),
-    pub(crate) eval: extern "C" fn(*mut c_void, *const Buffer, usize, *const Buffer, usize) -> c_int,
-    pub(crate) fallback: extern "C" fn(*mut c_void, FallbackReason, *const mlx_array, usize, Sink) -> c_int,
-    pub(crate) vjp:
-        extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, usize, *const i32, usize, Sink) -> c_int,
+    pub(crate) eval: extern "C" fn(*mut c_void, Span<Buffer>, Span<Buffer>) -> c_int,
+    pub(crate) fallback: extern "C" fn(*mut c_void, FallbackReason, Arrays, Sink) -> c_int,
+    pub(crate) vjp: extern "C" fn(*mut c_void, Arrays, Arrays, Integers, Sink) -> c_int,
     pub(crate) jvp: JvpRule,
-    pub(crate) avals: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
+    pub(crate) avals: extern "C" fn(*mut c_void, Arrays, Sink) -> c_int,
     pub(crate) equal: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
     pub(crate) vmap: VmapRule,
-    pub(crate) launch: extern "C" fn(*mut c_void, c_int, *const mlx_array, usize, LaunchSink) -> c_int,
+    pub(crate) launch: extern "C" fn(*mut c_void, c_int, Arrays, LaunchSink) -> c_int,
     pub(crate) failed: extern "C" fn(*mut c_void, *const c_char, usize, bool) -> c_int,
 }
 
@@ -107,34 +132,24 @@ pub(crate) struct LaunchSink {
 #[repr(C)]
 pub(crate) struct Function {
     pub(crate) ctx: *mut c_void,
-    pub(crate) call: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
+    pub(crate) call: extern "C" fn(*mut c_void, Arrays, Sink) -> c_int,
 }
 
 /// The transforms of a function of ours.
 #[repr(C)]
 pub(crate) struct FunctionTable {
     pub(crate) release: extern "C" fn(*mut c_void),
-    pub(crate) forward: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
-    pub(crate) vjp: extern "C" fn(
-        *mut c_void,
-        *const mlx_array,
-        usize,
-        *const mlx_array,
-        usize,
-        *const mlx_array,
-        usize,
-        Sink,
-    ) -> c_int,
+    pub(crate) forward: extern "C" fn(*mut c_void, Arrays, Sink) -> c_int,
+    pub(crate) vjp: extern "C" fn(*mut c_void, Arrays, Arrays, Arrays, Sink) -> c_int,
     pub(crate) jvp: JvpRule,
     pub(crate) vmap: VmapRule,
 }
 
-/// Primals and their number; the tangents of those that the numbers name, and how many these are.
-pub(crate) type JvpRule =
-    extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, *const i32, usize, Sink) -> c_int;
+/// Primals, and the tangents of those that the numbers name.
+pub(crate) type JvpRule = extern "C" fn(*mut c_void, Arrays, Arrays, Integers, Sink) -> c_int;
 
-/// Inputs, their axes (-1 for none) and their number; results and their axes.
-pub(crate) type VmapRule = extern "C" fn(*mut c_void, *const mlx_array, *const i32, usize, Sink, AxisSink) -> c_int;
+/// Inputs and their axes, -1 for none; results and their axes.
+pub(crate) type VmapRule = extern "C" fn(*mut c_void, Arrays, Integers, Sink, AxisSink) -> c_int;
 
 /// A collective under way, or one that failed: what `Op` and `InFlight` of group.rs are made of.
 #[repr(C)]
@@ -160,7 +175,7 @@ pub(crate) struct WatcherTable {
 #[repr(C)]
 pub(crate) struct Placement {
     pub(crate) ctx: *mut c_void,
-    pub(crate) call: extern "C" fn(*mut c_void, *const mlx_array, usize, AxisSink) -> c_int,
+    pub(crate) call: extern "C" fn(*mut c_void, Arrays, AxisSink) -> c_int,
 }
 
 unsafe extern "C" {
@@ -180,12 +195,9 @@ unsafe extern "C" {
 
     pub(crate) fn tacit_tape_new(
         scope: *const c_void,
-        outputs: *const mlx_array,
-        output_count: usize,
-        placeholders: *const mlx_array,
-        placeholder_count: usize,
-        boundaries: *const mlx_array,
-        boundary_count: usize,
+        outputs: Arrays,
+        placeholders: Arrays,
+        boundaries: Arrays,
         tape: *mut *mut c_void,
         view: *mut TapeView,
     ) -> c_int;
@@ -211,21 +223,10 @@ unsafe extern "C" {
 
     pub(crate) fn tacit_primitive_of(node: mlx_array, recorded: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_primitive_free(recorded: *mut c_void);
-    pub(crate) fn tacit_primitive_emit(
-        recorded: *const c_void,
-        operands: *const mlx_array,
-        count: usize,
-        moves: bool,
-        results: Sink,
-    ) -> c_int;
+    pub(crate) fn tacit_primitive_emit(recorded: *const c_void, operands: Arrays, moves: bool, results: Sink) -> c_int;
 
     pub(crate) fn tacit_primitive_args(recorded: *const c_void) -> usize;
-    pub(crate) fn tacit_primitive_call_again(
-        recorded: *const c_void,
-        args: *const mlx_array,
-        count: usize,
-        results: Sink,
-    ) -> c_int;
+    pub(crate) fn tacit_primitive_call_again(recorded: *const c_void, args: Arrays, results: Sink) -> c_int;
     pub(crate) fn tacit_primitive_kernel(recorded: *const c_void) -> *mut c_void;
 
     pub(crate) fn tacit_group_new(
@@ -265,17 +266,10 @@ unsafe extern "C" {
     pub(crate) fn tacit_program_new(shapeless: bool, replays: bool, program: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_program_free(program: *mut c_void);
     pub(crate) fn tacit_program_shapeless(program: *const c_void) -> bool;
-    pub(crate) fn tacit_program_matches(
-        program: *const c_void,
-        known: *const *const c_void,
-        known_count: usize,
-        others: *const mlx_array,
-        count: usize,
-    ) -> bool;
+    pub(crate) fn tacit_program_matches(program: *const c_void, known: Span<*const c_void>, others: Arrays) -> bool;
     pub(crate) fn tacit_program_call(
         program: *mut c_void,
-        inputs: *const mlx_array,
-        count: usize,
+        inputs: Arrays,
         function: Function,
         outputs: Sink,
         outcome: *mut c_int,
@@ -283,108 +277,52 @@ unsafe extern "C" {
     pub(crate) fn tacit_program_know(
         program: *const c_void,
         first: usize,
-        inputs: *const mlx_array,
-        count: usize,
+        inputs: Arrays,
         known: *mut *mut c_void,
     ) -> c_int;
     pub(crate) fn tacit_known_free(known: *mut c_void);
     pub(crate) fn tacit_known_get(known: *const c_void, number: usize, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_program_call_beside(
         program: *const c_void,
-        known: *const *const c_void,
-        known_count: usize,
-        others: *const mlx_array,
-        count: usize,
+        known: Span<*const c_void>,
+        others: Arrays,
         outputs: Sink,
     ) -> c_int;
     pub(crate) fn tacit_in_transform() -> bool;
-    pub(crate) fn tacit_any_tracer(arrays: *const mlx_array, count: usize) -> bool;
-    pub(crate) fn tacit_holds_tracer(arrays: *const mlx_array, count: usize) -> bool;
+    pub(crate) fn tacit_any_tracer(arrays: Arrays) -> bool;
+    pub(crate) fn tacit_holds_tracer(arrays: Arrays) -> bool;
     pub(crate) fn tacit_set_no_fuse();
 
     pub(crate) fn tacit_record(
-        inputs: *const mlx_array,
-        count: usize,
+        inputs: Arrays,
         shapeless: bool,
         function: Function,
         tracers: Sink,
         outputs: Sink,
     ) -> c_int;
 
-    pub(crate) fn tacit_extent(a: mlx_array, axes: *const c_int, count: usize, extent: *mut mlx_array) -> c_int;
-    pub(crate) fn tacit_vjp(
-        primals: *const mlx_array,
-        primal_count: usize,
-        cotangents: *const mlx_array,
-        cotangent_count: usize,
-        function: Function,
-        gradients: Sink,
-    ) -> c_int;
-    pub(crate) fn tacit_jvp(
-        primals: *const mlx_array,
-        tangents: *const mlx_array,
-        count: usize,
-        function: Function,
-        changes: Sink,
-    ) -> c_int;
-    pub(crate) fn tacit_depth(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: *mut usize,
-    ) -> c_int;
+    pub(crate) fn tacit_extent(a: mlx_array, axes: Integers, extent: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_vjp(primals: Arrays, cotangents: Arrays, function: Function, gradients: Sink) -> c_int;
+    pub(crate) fn tacit_jvp(primals: Arrays, tangents: Arrays, function: Function, changes: Sink) -> c_int;
+    pub(crate) fn tacit_depth(outputs: Arrays, inputs: Arrays, found: *mut usize) -> c_int;
     pub(crate) fn tacit_evals_noted() -> usize;
     pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
     pub(crate) fn tacit_broadcast_source(root: mlx_array, source: *mut mlx_array) -> c_int;
-    pub(crate) fn tacit_frontier(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: Sink,
-    ) -> c_int;
-    pub(crate) fn tacit_held_elsewhere(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: Sink,
-    ) -> c_int;
-    pub(crate) fn tacit_reached(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: Sink,
-    ) -> c_int;
+    pub(crate) fn tacit_frontier(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
+    pub(crate) fn tacit_held_elsewhere(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
+    pub(crate) fn tacit_reached(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
     pub(crate) fn tacit_holders(array: mlx_array, count: *mut usize) -> c_int;
-    pub(crate) fn tacit_constants(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: Sink,
-    ) -> c_int;
-    pub(crate) fn tacit_unite(
-        outputs: *const mlx_array,
-        output_count: usize,
-        inputs: *const mlx_array,
-        input_count: usize,
-        found: Sink,
-        united: *mut usize,
-    ) -> c_int;
+    pub(crate) fn tacit_constants(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
+    pub(crate) fn tacit_unite(outputs: Arrays, inputs: Arrays, found: Sink, united: *mut usize) -> c_int;
     pub(crate) fn tacit_comes_of_collective(handle: mlx_array, comes: *mut bool) -> c_int;
     pub(crate) fn tacit_scalar_value(array: mlx_array, value: *mut f64, known: *mut bool) -> c_int;
     pub(crate) fn tacit_arg_partition(values: *const f32, count: usize, kth: usize, places: *mut u32) -> c_int;
     pub(crate) fn tacit_runs_on(array: mlx_array, chosen: mlx_stream, runs: *mut bool) -> c_int;
     pub(crate) fn tacit_difference(
-        a_outputs: *const mlx_array,
-        b_outputs: *const mlx_array,
-        output_count: usize,
-        a_inputs: *const mlx_array,
-        b_inputs: *const mlx_array,
-        input_count: usize,
+        a_outputs: Arrays,
+        b_outputs: Arrays,
+        a_inputs: Arrays,
+        b_inputs: Arrays,
         reason: *mut c_int,
         a: *mut mlx_array,
         b: *mut mlx_array,
@@ -425,10 +363,8 @@ unsafe extern "C" {
     pub(crate) fn tacit_dynamic_slice(
         a: mlx_array,
         start: mlx_array,
-        axes: *const i32,
-        axes_count: usize,
-        size: *const i32,
-        size_count: usize,
+        axes: Integers,
+        size: Integers,
         stream: mlx_stream,
         result: *mut mlx_array,
     ) -> c_int;
@@ -436,8 +372,7 @@ unsafe extern "C" {
         a: mlx_array,
         update: mlx_array,
         start: mlx_array,
-        axes: *const i32,
-        axes_count: usize,
+        axes: Integers,
         stream: mlx_stream,
         result: *mut mlx_array,
     ) -> c_int;
@@ -451,8 +386,7 @@ unsafe extern "C" {
         stream: mlx_stream,
         host: bool,
         traced_for: c_int,
-        inputs: *const mlx_array,
-        count: usize,
+        inputs: Arrays,
         results: Sink,
         placed: *mut c_int,
     ) -> c_int;
@@ -461,60 +395,41 @@ unsafe extern "C" {
         kernel: *mut c_void,
         name: *const c_char,
         stream: mlx_stream,
-        inputs: *const mlx_array,
-        count: usize,
-        donated: *const usize,
-        donated_count: usize,
+        inputs: Arrays,
+        donated: Span<usize>,
         results: Sink,
     ) -> c_int;
     pub(crate) fn tacit_array_check(array: mlx_array) -> c_int;
     pub(crate) fn tacit_is_wanted(argnum: usize) -> bool;
-    pub(crate) fn tacit_eval(arrays: *const mlx_array, count: usize, encode: *mut f64, wait: *mut f64) -> c_int;
+    pub(crate) fn tacit_eval(arrays: Arrays, encode: *mut f64, wait: *mut f64) -> c_int;
     pub(crate) fn tacit_custom_function(
         table: FunctionTable,
         function: *mut c_void,
-        args: *const mlx_array,
-        count: usize,
+        args: Arrays,
         results: Sink,
     ) -> c_int;
-    pub(crate) fn tacit_checkpoint(
-        table: FunctionTable,
-        function: *mut c_void,
-        args: *const mlx_array,
-        count: usize,
-        results: Sink,
-    ) -> c_int;
+    pub(crate) fn tacit_checkpoint(table: FunctionTable, function: *mut c_void, args: Arrays, results: Sink) -> c_int;
     pub(crate) fn tacit_saved(
         table: FunctionTable,
         function: *mut c_void,
         kind: extern "C" fn(u32) -> u8,
-        inputs: *const mlx_array,
-        input_count: usize,
-        outputs: *const mlx_array,
-        output_count: usize,
+        inputs: Arrays,
+        outputs: Arrays,
     ) -> c_int;
-    pub(crate) fn tacit_settle(outputs: *const mlx_array, count: usize) -> c_int;
-    pub(crate) fn tacit_apart(values: *const mlx_array, count: usize, results: Sink) -> c_int;
-    pub(crate) fn tacit_after(
-        values: *const mlx_array,
-        value_count: usize,
-        before: *const mlx_array,
-        before_count: usize,
-        results: Sink,
-    ) -> c_int;
+    pub(crate) fn tacit_settle(outputs: Arrays) -> c_int;
+    pub(crate) fn tacit_apart(values: Arrays, results: Sink) -> c_int;
+    pub(crate) fn tacit_after(values: Arrays, before: Arrays, results: Sink) -> c_int;
     pub(crate) fn tacit_chunked(
         table: FunctionTable,
         function: *mut c_void,
-        args: *const mlx_array,
-        count: usize,
+        args: Arrays,
         sliced: usize,
         rows: i32,
         results: Sink,
     ) -> c_int;
     pub(crate) fn tacit_vmap(
-        inputs: *const mlx_array,
-        axes: *const i32,
-        count: usize,
+        inputs: Arrays,
+        axes: Integers,
         function: Function,
         placement: Placement,
         captured: *mut bool,

@@ -3,12 +3,11 @@
 use std::ffi::{c_int, c_void};
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::arrays;
 use crate::callback::guarded;
 use crate::error::BoxError;
-use crate::ffi::{Function, Sink};
+use crate::ffi::{Arrays, Function, Sink};
 
 type Closure<'a> = &'a mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>;
 
@@ -28,11 +27,11 @@ impl<'a> Borrowed<'a> {
     }
 }
 
-extern "C" fn call(ctx: *mut c_void, args: *const mlx_array, count: usize, results: Sink) -> c_int {
+extern "C" fn call(ctx: *mut c_void, args: Arrays, results: Sink) -> c_int {
     guarded(|| {
         // SAFETY: `ctx` is the function that `table` borrowed, and no other call of it is under way: the C++ side calls
         // it only from within the call that it was given to. The arguments are live.
-        let (borrowed, args) = unsafe { (&mut *ctx.cast::<Borrowed<'_>>(), arrays::copies(args, count)?) };
+        let (borrowed, args) = unsafe { (&mut *ctx.cast::<Borrowed<'_>>(), arrays::copies(args)?) };
         Ok(arrays::pour(&(borrowed.function)(args)?, &results)?)
     })
 }

@@ -3,11 +3,10 @@
 use std::ffi::c_int;
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
-use crate::ffi::{self, Sink};
+use crate::ffi::{self, Arrays, Sink, Span};
 
 /// Whether `array` depends on one that has neither data nor a primitive, a placeholder or a tracer of MLX's: an eval
 /// would fail.
@@ -82,12 +81,12 @@ pub fn holders(array: &Array) -> Result<usize, BridgeError> {
     Ok(count)
 }
 
-type Question = unsafe extern "C" fn(*const mlx_array, usize, *const mlx_array, usize, Sink) -> c_int;
+type Question = unsafe extern "C" fn(Arrays, Arrays, Sink) -> c_int;
 
 fn found(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { question(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), found.sink()) })?;
+    check(unsafe { question(Span::of(&outputs), Span::of(&inputs), found.sink()) })?;
     Ok(found.arrays)
 }

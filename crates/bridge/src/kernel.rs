@@ -10,13 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mlx_rs::{Array, Stream, thread_local_default_stream};
-use mlx_sys::{mlx_array, mlx_stream};
+use mlx_sys::mlx_stream;
 
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
 use crate::custom_function::check_tangents;
 use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
-use crate::ffi::{self, AxisSink, Buffer, FallbackReason, KernelTable, LaunchSink, Sink};
+use crate::ffi::{self, Arrays, AxisSink, Buffer, FallbackReason, Integers, KernelTable, LaunchSink, Sink, Span};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, Param};
@@ -25,7 +25,6 @@ pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
 pub use launch::{Backend, Launch, Placed, Placement};
 
-pub(crate) use elements::buffers;
 use elements::{input, output};
 
 /// Host code as an MLX primitive.
@@ -142,9 +141,8 @@ pub fn place(
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         unsafe {
             let (name, kernel) = (name.as_ptr(), boxed(kernel));
-            let (inputs, count) = (handles.as_ptr(), handles.len());
-            let (sink, placed) = (results.sink(), &raw mut placed);
-            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, traced_for, inputs, count, sink, placed)
+            let (inputs, sink, placed) = (Span::of(&handles), results.sink(), &raw mut placed);
+            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, traced_for, inputs, sink, placed)
         }
     }))?;
     Ok((results.arrays, Placed::of(placed)))
@@ -199,18 +197,12 @@ extern "C" fn release(kernel: *mut c_void) {
     let _ = catch_unwind(|| drop(unsafe { Box::from_raw(kernel.cast::<Arc<dyn Kernel>>()) }));
 }
 
-extern "C" fn eval(
-    kernel: *mut c_void,
-    inputs: *const Buffer,
-    input_count: usize,
-    outputs: *const Buffer,
-    output_count: usize,
-) -> c_int {
+extern "C" fn eval(kernel: *mut c_void, inputs: Span<Buffer>, outputs: Span<Buffer>) -> c_int {
     evaluated(|name| {
         // SAFETY: the C++ side passes live buffers, each output's its own, for the length of the call.
         let (kernel, inputs, mut outputs) = unsafe {
-            let inputs = buffers(inputs, input_count).iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
-            let outputs = buffers(outputs, output_count).iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
+            let inputs = inputs.get().iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
+            let outputs = outputs.get().iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
             (kernel_of(kernel), inputs, outputs)
         };
         *name = kernel.name();
@@ -276,39 +268,25 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, po
     })
 }
 
-extern "C" fn fallback(
-    kernel: *mut c_void,
-    reason: FallbackReason,
-    inputs: *const mlx_array,
-    count: usize,
-    results: Sink,
-) -> c_int {
+extern "C" fn fallback(kernel: *mut c_void, reason: FallbackReason, inputs: Arrays, results: Sink) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
-        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
+        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         Ok(arrays::pour(&kernel.fallback(&inputs, Fallback::of(reason)?)?, &results)?)
     })
 }
 
 extern "C" fn vjp(
     kernel: *mut c_void,
-    primals: *const mlx_array,
-    primal_count: usize,
-    cotangents: *const mlx_array,
-    cotangent_count: usize,
-    argnums: *const i32,
-    argnum_count: usize,
+    primals: Arrays,
+    cotangents: Arrays,
+    argnums: Integers,
     gradients: Sink,
 ) -> c_int {
     guarded_rule(|| {
         // SAFETY: everything is live for the length of the call.
         let (kernel, primals, cotangents, argnums) = unsafe {
-            (
-                kernel_of(kernel),
-                arrays::copies(primals, primal_count)?,
-                arrays::copies(cotangents, cotangent_count)?,
-                arrays::positions(argnums, argnum_count),
-            )
+            (kernel_of(kernel), arrays::copies(primals)?, arrays::copies(cotangents)?, arrays::positions(argnums))
         };
         let Some(made) = kernel.vjp(&primals, &cotangents, &argnums).transpose()? else { return Ok(None) };
         check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
@@ -316,24 +294,11 @@ extern "C" fn vjp(
     })
 }
 
-extern "C" fn jvp(
-    kernel: *mut c_void,
-    primals: *const mlx_array,
-    primal_count: usize,
-    tangents: *const mlx_array,
-    argnums: *const i32,
-    argnum_count: usize,
-    sink: Sink,
-) -> c_int {
+extern "C" fn jvp(kernel: *mut c_void, primals: Arrays, tangents: Arrays, argnums: Integers, sink: Sink) -> c_int {
     guarded_rule(|| {
         // SAFETY: everything is live for the length of the call, and there is a tangent for each of the argnums.
         let (kernel, primals, tangents, argnums) = unsafe {
-            (
-                kernel_of(kernel),
-                arrays::copies(primals, primal_count)?,
-                arrays::copies(tangents, argnum_count)?,
-                arrays::positions(argnums, argnum_count),
-            )
+            (kernel_of(kernel), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
         };
         let Some(made) = kernel.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
         let results = kernel.output_avals(&primals.iter().map(Aval::from).collect::<Vec<_>>())?;
@@ -342,44 +307,31 @@ extern "C" fn jvp(
     })
 }
 
-extern "C" fn vmap(
-    kernel: *mut c_void,
-    inputs: *const mlx_array,
-    axes: *const i32,
-    count: usize,
-    results: Sink,
-    result_axes: AxisSink,
-) -> c_int {
+extern "C" fn vmap(kernel: *mut c_void, inputs: Arrays, axes: Integers, results: Sink, result_axes: AxisSink) -> c_int {
     guarded_rule(|| {
         // SAFETY: everything is live for the length of the call, and there is an axis for each input.
         unsafe {
             let kernel = kernel_of(kernel);
             let rule = |inputs: &[Array], axes: &[Option<usize>]| kernel.vmap(inputs, axes);
-            answer_vmap(kernel.name(), inputs, axes, count, rule, &results, &result_axes)
+            answer_vmap(kernel.name(), inputs, axes, rule, &results, &result_axes)
         }
     })
 }
 
-extern "C" fn avals(kernel: *mut c_void, inputs: *const mlx_array, count: usize, prototypes: Sink) -> c_int {
+extern "C" fn avals(kernel: *mut c_void, inputs: Arrays, prototypes: Sink) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
-        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
+        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
         let made = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
         Ok(arrays::pour(&made, &prototypes)?)
     })
 }
 
-extern "C" fn launch(
-    kernel: *mut c_void,
-    backend: c_int,
-    inputs: *const mlx_array,
-    count: usize,
-    sink: LaunchSink,
-) -> c_int {
+extern "C" fn launch(kernel: *mut c_void, backend: c_int, inputs: Arrays, sink: LaunchSink) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
-        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
+        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
         match kernel.launch(&inputs, Backend::of(backend)?) {
             Some(launch) => launch.give(&sink),

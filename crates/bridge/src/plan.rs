@@ -18,7 +18,7 @@ use mlx_rs::Array;
 use crate::arrays::{self, Collector};
 use crate::callback::guarded;
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi::{self, Buffer, KernelTable};
+use crate::ffi::{self, Buffer, KernelTable, Span};
 use crate::kernel::{self, Input, Kernel, KernelError, Output};
 use crate::{Aval, aval};
 
@@ -114,13 +114,11 @@ impl Plan {
         let mut results = Collector::default();
         check(kernel::with_stream(|stream| {
             let table = KernelTable { eval, failed, ..kernel::TABLE };
-            let (inputs, count) = (handles.as_ptr(), handles.len());
-            let (pairs, length) = (donated.as_ptr(), donated.len());
             // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
             unsafe {
                 let plan = kernel::boxed(Arc::new(self));
                 let (name, results) = (c"Plan".as_ptr(), results.sink());
-                ffi::tacit_plan_apply(table, plan, name, stream, inputs, count, pairs, length, results)
+                ffi::tacit_plan_apply(table, plan, name, stream, Span::of(&handles), Span::of(&donated), results)
             }
         }))?;
         Ok(results.arrays)
@@ -194,19 +192,13 @@ unsafe fn plan_of<'a>(kernel: *mut c_void) -> Option<&'a Plan> {
     (unsafe { kernel::kernel_of(kernel) } as &dyn Any).downcast_ref()
 }
 
-extern "C" fn eval(
-    kernel: *mut c_void,
-    inputs: *const Buffer,
-    input_count: usize,
-    outputs: *const Buffer,
-    output_count: usize,
-) -> c_int {
+extern "C" fn eval(kernel: *mut c_void, inputs: Span<Buffer>, outputs: Span<Buffer>) -> c_int {
     kernel::evaluated(|name| {
         // SAFETY: the C++ side passes live buffers for the length of the call, each output's its own, but for those that an
         // input is donated to.
         unsafe {
             let plan = plan_of(kernel).ok_or("the kernel is no plan")?;
-            plan.run(kernel::buffers(inputs, input_count), kernel::buffers(outputs, output_count), name)
+            plan.run(inputs.get(), outputs.get(), name)
         }
     })
 }

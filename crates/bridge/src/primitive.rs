@@ -8,9 +8,10 @@ use mlx_rs::Array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
+use crate::ffi::{self, Span};
 use crate::kernel::Kernel;
 use crate::typed::Class;
-use crate::{NameId, Param, ffi, kernel, param, typed};
+use crate::{NameId, Param, kernel, param, typed};
 
 /// One MLX primitive with its static parameters.
 ///
@@ -127,9 +128,7 @@ impl Primitive {
         let handles = arrays::handles(args);
         let mut results = Collector::default();
         // SAFETY: the object, the handles and the collector are live for the call.
-        let called =
-            unsafe { ffi::tacit_primitive_call_again(self.raw.0, handles.as_ptr(), handles.len(), results.sink()) };
-        check(called)?;
+        check(unsafe { ffi::tacit_primitive_call_again(self.raw.0, Span::of(&handles), results.sink()) })?;
         Ok(results.arrays)
     }
 
@@ -147,9 +146,7 @@ impl Primitive {
         let class = self.name.description().map(|description| description.class);
         let moves = matches!(class, Some(Class::Moving | Class::Reshaping));
         // SAFETY: the object, the handles and the collector are live for the call.
-        let made =
-            unsafe { ffi::tacit_primitive_emit(self.raw.0, handles.as_ptr(), handles.len(), moves, results.sink()) };
-        check(made)?;
+        check(unsafe { ffi::tacit_primitive_emit(self.raw.0, Span::of(&handles), moves, results.sink()) })?;
         Ok(results.arrays)
     }
 }

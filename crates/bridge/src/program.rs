@@ -9,7 +9,7 @@ use mlx_sys::mlx_array;
 
 use crate::arrays;
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Arrays, Span};
 use crate::function::Borrowed;
 
 /// What [`Program::call`] did.
@@ -72,9 +72,7 @@ impl Program {
     pub fn matches_beside(&self, known: &[&KnownInputs], others: &[&Array]) -> bool {
         let known = KnownInputs::pointers(known);
         // SAFETY: the program, what is known and the handles are live.
-        self.with_handles(others, |handles| unsafe {
-            ffi::tacit_program_matches(self.raw, known.as_ptr(), known.len(), handles.as_ptr(), handles.len())
-        })
+        self.with_handles(others, |handles| unsafe { ffi::tacit_program_matches(self.raw, Span::of(&known), handles) })
     }
 
     /// Calls the program and appends its results to `outputs`.
@@ -94,17 +92,10 @@ impl Program {
         let mut function = Borrowed::new(trace);
         let mut outcome: c_int = 0;
         // SAFETY: everything is live for the call.
-        let status = self.with_handles(inputs, |handles| unsafe {
-            ffi::tacit_program_call(
-                self.raw,
-                handles.as_ptr(),
-                handles.len(),
-                function.table(),
-                arrays::sink_into(outputs),
-                &raw mut outcome,
-            )
-        });
-        check(status)?;
+        check(self.with_handles(inputs, |handles| unsafe {
+            let (function, outputs) = (function.table(), arrays::sink_into(outputs));
+            ffi::tacit_program_call(self.raw, handles, function, outputs, &raw mut outcome)
+        }))?;
         Ok(match outcome {
             0 => Outcome::Replayed,
             1 => Outcome::Traced,
@@ -123,7 +114,7 @@ impl Program {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the program, the handles and the pointer are live for the call.
         check(self.with_handles(inputs, |handles| unsafe {
-            ffi::tacit_program_know(self.raw, first, handles.as_ptr(), handles.len(), &raw mut raw)
+            ffi::tacit_program_know(self.raw, first, handles, &raw mut raw)
         }))?;
         Ok((!raw.is_null()).then_some(KnownInputs { raw }))
     }
@@ -143,17 +134,15 @@ impl Program {
         let known = KnownInputs::pointers(known);
         // SAFETY: everything is live for the call.
         check(self.with_handles(others, |handles| unsafe {
-            let (known, known_count) = (known.as_ptr(), known.len());
-            let (others, count) = (handles.as_ptr(), handles.len());
-            ffi::tacit_program_call_beside(self.raw, known, known_count, others, count, arrays::sink_into(outputs))
+            ffi::tacit_program_call_beside(self.raw, Span::of(&known), handles, arrays::sink_into(outputs))
         }))
     }
 
-    fn with_handles<T>(&self, inputs: &[&Array], call: impl FnOnce(&[mlx_array]) -> T) -> T {
+    fn with_handles<T>(&self, inputs: &[&Array], call: impl FnOnce(Arrays) -> T) -> T {
         let mut handles = self.handles.take();
         handles.clear();
         handles.extend(inputs.iter().map(|input| input.as_ptr()));
-        let value = call(&handles);
+        let value = call(Span::of(&handles));
         self.handles.set(handles);
         value
     }
@@ -214,7 +203,7 @@ pub fn in_transform() -> bool {
 pub fn any_tracer(inputs: &[&Array]) -> bool {
     let handles = arrays::handles(inputs.iter().copied());
     // SAFETY: the handles are live for the call.
-    unsafe { ffi::tacit_any_tracer(handles.as_ptr(), handles.len()) }
+    unsafe { ffi::tacit_any_tracer(Span::of(&handles)) }
 }
 
 /// Whether any of `held` belongs to a transform whose function is called now: unlike [`any_tracer`] also where MLX works out
@@ -223,7 +212,7 @@ pub fn any_tracer(inputs: &[&Array]) -> bool {
 pub fn any_held_tracer(held: &[Array]) -> bool {
     let handles = arrays::handles(held);
     // SAFETY: the handles are live for the call.
-    unsafe { ffi::tacit_holds_tracer(handles.as_ptr(), handles.len()) }
+    unsafe { ffi::tacit_holds_tracer(Span::of(&handles)) }
 }
 
 /// Whether `g++`, which MLX compiles fused CPU kernels with, is in the search path.

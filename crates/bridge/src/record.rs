@@ -5,7 +5,7 @@ use mlx_sys::mlx_array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Span};
 use crate::function::Borrowed;
 
 /// Records `function` on tracers of the inputs' avals, as a shapeless compile does: MLX then says in the graph that an
@@ -39,7 +39,7 @@ pub fn record(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Record
 pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
     let mut handle = mlx_array { ctx: std::ptr::null_mut() };
     // SAFETY: the array and the slice are live for the call.
-    check(unsafe { ffi::tacit_extent(a.as_ptr(), axes.as_ptr(), axes.len(), &raw mut handle) })?;
+    check(unsafe { ffi::tacit_extent(a.as_ptr(), Span::of(axes), &raw mut handle) })?;
     // SAFETY: the call succeeded, so a handle that is not empty is ours.
     Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
 }
@@ -56,7 +56,7 @@ fn recording(inputs: &[&Array], shapeless: bool, function: &mut Recordable<'_>) 
     let (mut tracers, mut outputs) = (Collector::default(), Collector::default());
     // SAFETY: everything is live for the call.
     check(unsafe {
-        ffi::tacit_record(handles.as_ptr(), handles.len(), shapeless, function.table(), tracers.sink(), outputs.sink())
+        ffi::tacit_record(Span::of(&handles), shapeless, function.table(), tracers.sink(), outputs.sink())
     })?;
     Ok((tracers.arrays, outputs.arrays))
 }

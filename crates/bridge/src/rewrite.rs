@@ -5,7 +5,7 @@ use mlx_sys::mlx_stream;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Span};
 
 /// Points what depends on `inputs` to one of several equal nodes: of the same primitive, state, inputs and stream. Gives
 /// the outputs and the number of nodes that are no longer needed.
@@ -20,9 +20,7 @@ pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize),
     let mut found = Collector::default();
     let mut united = 0;
     // SAFETY: everything is live for the call.
-    check(unsafe {
-        ffi::tacit_unite(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), found.sink(), &raw mut united)
-    })?;
+    check(unsafe { ffi::tacit_unite(Span::of(&outputs), Span::of(&inputs), found.sink(), &raw mut united) })?;
     Ok((found.arrays, united))
 }
 

@@ -6,7 +6,7 @@ use crate::NameId;
 use crate::arrays::{self, Collector};
 use crate::custom_function::{CalledAgain, apply};
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Span};
 use crate::typed::{Class, Derivative};
 
 /// Has the vjps between `inputs` and `outputs` read of the float arrays there what `hold` makes of them.
@@ -29,9 +29,9 @@ pub fn saved(
 ) -> Result<(), BridgeError> {
     let ends = arrays::handles(outputs);
     let hold = CalledAgain { name: "saved", function: hold };
-    apply(hold, inputs, |table, held, inputs, count, _| {
+    apply(hold, inputs, |table, held, inputs, _| {
         // SAFETY: as `apply` says of a call; the outputs are live for it.
-        unsafe { ffi::tacit_saved(table, held, kind, inputs, count, ends.as_ptr(), ends.len()) }
+        unsafe { ffi::tacit_saved(table, held, kind, inputs, Span::of(&ends)) }
     })
     .map(drop)
 }
@@ -54,7 +54,7 @@ extern "C" fn kind(name: u32) -> u8 {
 pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
     let handles = arrays::handles(outputs);
     // SAFETY: the handles are live for the call.
-    check(unsafe { ffi::tacit_settle(handles.as_ptr(), handles.len()) })
+    check(unsafe { ffi::tacit_settle(Span::of(&handles)) })
 }
 
 /// The same arrays as nodes of their own.
@@ -66,7 +66,7 @@ pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(values);
     let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_apart(handles.as_ptr(), handles.len(), found.sink()) })?;
+    check(unsafe { ffi::tacit_apart(Span::of(&handles), found.sink()) })?;
     Ok(found.arrays)
 }
 
@@ -79,6 +79,6 @@ pub fn after(values: &[Array], before: &[Array]) -> Result<Vec<Array>, BridgeErr
     let (values, before) = (arrays::handles(values), arrays::handles(before));
     let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_after(values.as_ptr(), values.len(), before.as_ptr(), before.len(), found.sink()) })?;
+    check(unsafe { ffi::tacit_after(Span::of(&values), Span::of(&before), found.sink()) })?;
     Ok(found.arrays)
 }

@@ -8,7 +8,7 @@ use mlx_sys::mlx_array;
 
 use crate::aval::dtype_of;
 use crate::error::{BridgeError, check};
-use crate::ffi::{self, Edit, Node, TapeView};
+use crate::ffi::{self, Edit, Node, Span, TapeView};
 use crate::{Aval, NameId, Primitive, Scope, arrays};
 
 /// Where a value of a trace lives: placeholders first, then the results of each node.
@@ -94,29 +94,16 @@ impl Tape {
         placeholders: &[Array],
         boundaries: &[Array],
     ) -> Result<Self, BridgeError> {
-        let outputs = arrays::handles(outputs);
-        let placeholders = arrays::handles(placeholders);
-        let boundaries = arrays::handles(boundaries);
+        let [outputs, placeholders, boundaries] = [outputs, placeholders, boundaries].map(arrays::handles);
         let mut raw = std::ptr::null_mut();
-        let mut view = TapeView {
-            nodes: std::ptr::null(),
-            node_count: 0,
-            operands: std::ptr::null(),
-            operand_count: 0,
-            outputs: std::ptr::null(),
-            output_count: 0,
-            slots: 0,
-        };
+        let mut view = TapeView { nodes: Span::of(&[]), operands: Span::of(&[]), outputs: Span::of(&[]), slots: 0 };
         // SAFETY: the scope is null or live, the slices hold live handles, and the out-pointers are live for the call.
         check(unsafe {
             ffi::tacit_tape_new(
                 scope,
-                outputs.as_ptr(),
-                outputs.len(),
-                placeholders.as_ptr(),
-                placeholders.len(),
-                boundaries.as_ptr(),
-                boundaries.len(),
+                Span::of(&outputs),
+                Span::of(&placeholders),
+                Span::of(&boundaries),
                 &raw mut raw,
                 &raw mut view,
             )
@@ -127,14 +114,14 @@ impl Tape {
     #[inline]
     fn nodes(&self) -> &[Node] {
         // SAFETY: the view describes an array of the tape, which lives as long as `self`.
-        unsafe { borrowed(self.view.nodes, self.view.node_count) }
+        unsafe { self.view.nodes.get() }
     }
 
     #[inline]
     fn node_operands(&self, node: usize) -> &[u32] {
         let Node { operand_start, operand_count, .. } = self.nodes()[node];
         // SAFETY: as in `nodes`.
-        let operands = unsafe { borrowed(self.view.operands, self.view.operand_count) };
+        let operands = unsafe { self.view.operands.get() };
         &operands[operand_start as usize..(operand_start + operand_count) as usize]
     }
 
@@ -142,13 +129,13 @@ impl Tape {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.view.node_count
+        self.view.nodes.count
     }
 
     /// Whether no node depends on a placeholder.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.view.node_count == 0
+        self.view.nodes.count == 0
     }
 
     /// The number of slots.
@@ -196,7 +183,7 @@ impl Tape {
     #[must_use]
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
         // SAFETY: as in `nodes`.
-        let outputs = unsafe { borrowed(self.view.outputs, self.view.output_count) };
+        let outputs = unsafe { self.view.outputs.get() };
         outputs.iter().map(|&raw| Slot::known(raw))
     }
 
@@ -322,15 +309,4 @@ impl Drop for Tape {
         // A thread that ends may be without it already.
         let _ = PLANS.try_with(|plans| plans.borrow_mut().push(plan));
     }
-}
-
-/// # Safety
-///
-/// `data` must point to `count` elements that live and do not change for `'a`, or `count` be 0.
-unsafe fn borrowed<'a, T>(data: *const T, count: usize) -> &'a [T] {
-    if count == 0 {
-        return &[];
-    }
-    // SAFETY: as the caller promises.
-    unsafe { std::slice::from_raw_parts(data, count) }
 }

@@ -3,14 +3,13 @@
 use std::ffi::{c_int, c_void};
 
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::Aval;
 use crate::arrays::{self, Collector};
 use crate::callback::guarded;
 use crate::depth::check_depth;
 use crate::error::{BoxError, BridgeError, VmapError, check};
-use crate::ffi::{self, AxisSink, Placement, Sink};
+use crate::ffi::{self, Arrays, AxisSink, Integers, Placement, Sink, Span};
 use crate::function::Borrowed;
 
 /// Results of a mapped function, and the mapped axis of each.
@@ -41,11 +40,9 @@ pub fn vmap(
     let mut chooser = Chooser { out_axes: Some(out_axes) };
     let placement = Placement { ctx: (&raw mut chooser).cast(), call: Chooser::<_>::call_of(&chooser) };
     let (mut results, mut captured) = (Collector::default(), false);
-    let (from, count, sink) = (handles.as_ptr(), handles.len(), results.sink());
+    let (from, axes, sink) = (Span::of(&handles), Span::of(&axes), results.sink());
     // SAFETY: everything is live for the call, and there is an axis for each input.
-    check(unsafe {
-        ffi::tacit_vmap(from, axes.as_ptr(), count, function.table(), placement, &raw mut captured, sink)
-    })?;
+    check(unsafe { ffi::tacit_vmap(from, axes, function.table(), placement, &raw mut captured, sink) })?;
     if captured { Err(VmapError::Captured.into()) } else { Ok(results.arrays) }
 }
 
@@ -88,20 +85,20 @@ struct Chooser<F> {
     out_axes: Option<F>,
 }
 
-type Choose = extern "C" fn(*mut c_void, *const mlx_array, usize, AxisSink) -> c_int;
+type Choose = extern "C" fn(*mut c_void, Arrays, AxisSink) -> c_int;
 
 impl<F: FnOnce(usize) -> Vec<i32>> Chooser<F> {
     fn call_of(_: &Self) -> Choose {
         Self::call
     }
 
-    extern "C" fn call(ctx: *mut c_void, outputs: *const mlx_array, count: usize, sink: AxisSink) -> c_int {
+    extern "C" fn call(ctx: *mut c_void, outputs: Arrays, sink: AxisSink) -> c_int {
         guarded(|| {
             // SAFETY: `ctx` is the chooser that `vmap` is waiting with, and the outputs are live.
-            let (chooser, outputs) = unsafe { (&mut *ctx.cast::<Self>(), arrays::copies(outputs, count)?) };
-            let axes = chooser.out_axes.take().map_or_else(Vec::new, |choose| choose(count));
-            if axes.len() != count {
-                return Err(VmapError::Count { what: "results", axes: axes.len(), arrays: count }.into());
+            let (chooser, outputs) = unsafe { (&mut *ctx.cast::<Self>(), arrays::copies(outputs)?) };
+            let axes = chooser.out_axes.take().map_or_else(Vec::new, |choose| choose(outputs.len()));
+            if axes.len() != outputs.len() {
+                return Err(VmapError::Count { what: "results", axes: axes.len(), arrays: outputs.len() }.into());
             }
             for (index, (output, &axis)) in outputs.iter().zip(&axes).enumerate() {
                 let aval = Aval::from(output);
@@ -118,18 +115,17 @@ impl<F: FnOnce(usize) -> Vec<i32>> Chooser<F> {
 ///
 /// # Safety
 ///
-/// `inputs` and `axes` must point to `count` live elements each.
+/// `inputs` and `axes` must be live.
 pub(crate) unsafe fn answer_vmap(
     function: &str,
-    inputs: *const mlx_array,
-    axes: *const i32,
-    count: usize,
+    inputs: Arrays,
+    axes: Integers,
     rule: impl FnOnce(&[Array], &[Option<usize>]) -> Option<Result<Mapped, BoxError>>,
     results: &Sink,
     result_axes: &AxisSink,
 ) -> Result<Option<()>, BoxError> {
     // SAFETY: as the caller promises.
-    let (inputs, axes) = unsafe { (arrays::copies(inputs, count)?, arrays::integers(axes, count)) };
+    let (inputs, axes) = unsafe { (arrays::copies(inputs)?, axes.get()) };
     let axes: Vec<Option<usize>> = axes.iter().map(|&axis| usize::try_from(axis).ok()).collect();
     let Some((made, axes)) = rule(&inputs, &axes).transpose()? else { return Ok(None) };
     let fits = made.len() == axes.len() && made.iter().zip(&axes).all(|(array, &axis)| axis < array.ndim());

@@ -148,17 +148,6 @@ impl<'a> Output<'a> {
 
 /// # Safety
 ///
-/// `data` must point to `count` live buffers.
-pub(crate) unsafe fn buffers<'a>(data: *const Buffer, count: usize) -> &'a [Buffer] {
-    if count == 0 {
-        return &[];
-    }
-    // SAFETY: as the caller promises.
-    unsafe { std::slice::from_raw_parts(data, count) }
-}
-
-/// # Safety
-///
 /// The buffer must be live and unaliased by a writer for `'a`.
 pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
     let aval = aval_of(buffer)?;
