@@ -45,9 +45,11 @@ use crate::packed::alike::check_alike;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.AsStored", family(Linear, Adapter, Cut))]
 pub struct AsStored {
-    /// An [`Adapter`], transposed if the array is.
+    /// The adapter, transposed if the array is.
+    #[implicit(get)]
     sum: Value,
-    #[implicit(aux)]
+    /// The format.
+    #[implicit(aux, get)]
     format: AnyFormat,
     /// Whether the array is the transpose of what the format quantizes.
     #[implicit(aux)]
@@ -68,18 +70,6 @@ impl AsStored {
         let array = Self { aval: sum.aval()?, sum, format, transposed: false };
         array.check()?;
         Ok(array)
-    }
-
-    /// The adapter, transposed if the array is.
-    #[must_use]
-    pub fn sum(&self) -> &Value {
-        &self.sum
-    }
-
-    /// The format.
-    #[must_use]
-    pub fn format(&self) -> &AnyFormat {
-        &self.format
     }
 
     /// The quantized sum, without a gradient.

@@ -43,11 +43,14 @@ use crate::kernel::{Measure, Summands};
 pub struct Dora {
     /// `[out, in]`, or `[in, out]` where `transposed`.
     base: Value,
-    /// `[r, in]`.
+    /// PEFT's `lora_A`, `[r, in]`.
+    #[implicit(get)]
     a: Array,
-    /// `[out, r]`.
+    /// PEFT's `lora_B`, `[out, r]`.
+    #[implicit(get)]
     b: Array,
-    /// `f32[out]`.
+    /// The magnitude of each row, `f32[out]`.
+    #[implicit(get)]
     m: Array,
     /// Which input features are dropped: `u32[2]`.
     key: Option<Array>,
@@ -99,24 +102,6 @@ impl Dora {
         let dora = Self { key: Some(key), dropout: p.to_bits(), ..self };
         dora.check()?;
         Ok(dora)
-    }
-
-    /// PEFT's `lora_A`, `[r, in]`.
-    #[must_use]
-    pub fn a(&self) -> &Array {
-        &self.a
-    }
-
-    /// PEFT's `lora_B`, `[out, r]`.
-    #[must_use]
-    pub fn b(&self) -> &Array {
-        &self.b
-    }
-
-    /// The magnitude of each row, `f32[out]`.
-    #[must_use]
-    pub fn m(&self) -> &Array {
-        &self.m
     }
 
     /// The factor `alpha / r` of the product of `b` and `a`.

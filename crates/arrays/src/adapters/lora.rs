@@ -38,11 +38,14 @@ use crate::kernel::Summands;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Lora", family(Linear, Adapter, Cut))]
 pub struct Lora {
-    /// `[out, in]`, or `[in, out]` where `transposed`.
+    /// The frozen matrix, transposed if the sum is. It is `[out, in]`, or `[in, out]` where it is transposed.
+    #[implicit(get)]
     pub(crate) base: Value,
-    /// `[r, in]`.
+    /// PEFT's `lora_A`, `[r, in]`.
+    #[implicit(get)]
     pub(crate) a: Array,
-    /// `[out, r]`.
+    /// PEFT's `lora_B`, `[out, r]`.
+    #[implicit(get)]
     pub(crate) b: Array,
     /// Which input features are dropped: `u32[2]`.
     pub(crate) key: Option<Array>,
@@ -85,24 +88,6 @@ impl Lora {
         let lora = Self { key: Some(key), dropout: p.to_bits(), ..self };
         lora.check()?;
         Ok(lora)
-    }
-
-    /// The frozen matrix, transposed if the sum is.
-    #[must_use]
-    pub fn base(&self) -> &Value {
-        &self.base
-    }
-
-    /// PEFT's `lora_A`, `[r, in]`.
-    #[must_use]
-    pub fn a(&self) -> &Array {
-        &self.a
-    }
-
-    /// PEFT's `lora_B`, `[out, r]`.
-    #[must_use]
-    pub fn b(&self) -> &Array {
-        &self.b
     }
 
     /// The factor `alpha / r` of the product of `b` and `a`.

@@ -48,7 +48,8 @@ pub struct LoraSet {
     a: Array,
     /// `[count, out, r]`.
     b: Array,
-    /// `u32[]` or `u32[n]`.
+    /// Which of them is in use. It is `u32[]` or `u32[n]`.
+    #[implicit(get)]
     index: Array,
     /// The factor of each product, as the bits of an `f32`.
     #[implicit(aux)]
@@ -118,12 +119,6 @@ impl LoraSet {
     #[must_use]
     pub fn count(&self) -> usize {
         self.scales.len()
-    }
-
-    /// Which of them is in use.
-    #[must_use]
-    pub fn index(&self) -> &Array {
-        &self.index
     }
 
     /// Left and right factors of those in use, the left ones scaled: `[n, .., r]` and `[n, r, ..]`. Those of none are zeros.

@@ -44,11 +44,14 @@ use crate::kernel::Summands;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.QaLora", family(Linear, Adapter, Cut))]
 pub struct QaLora {
-    /// `[out, in]`, or `[in, out]` where `transposed`.
+    /// The packed base. It is `[out, in]`, or `[in, out]` where it is transposed.
+    #[implicit(get)]
     base: Value,
-    /// `[r, in / g]`.
+    /// The right factor, `[r, in / g]`.
+    #[implicit(get)]
     a: Array,
-    /// `[out, r]`.
+    /// The left factor, `[out, r]`.
+    #[implicit(get)]
     b: Array,
     /// The bits of an `f32`.
     #[implicit(aux)]
@@ -72,24 +75,6 @@ impl QaLora {
         let lora = Self { aval: base.aval()?, base, a, b, alpha: alpha.to_bits() };
         lora.check()?;
         Ok(lora)
-    }
-
-    /// The packed base.
-    #[must_use]
-    pub fn base(&self) -> &Value {
-        &self.base
-    }
-
-    /// The right factor, `[r, in / g]`.
-    #[must_use]
-    pub fn a(&self) -> &Array {
-        &self.a
-    }
-
-    /// The left factor, `[out, r]`.
-    #[must_use]
-    pub fn b(&self) -> &Array {
-        &self.b
     }
 
     /// The factor `alpha / r` of the product of `b` and `a`.

@@ -40,7 +40,8 @@ use crate::training::ste::dense_with_gradient_of;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Constant", family(Linear, Cut))]
 pub struct Constant {
-    /// The element, without axes: of a half type as `f32`, in which its gradient is summed.
+    /// The element: an array without axes, of `f32` where the array is of a half type, in which its gradient is summed.
+    #[implicit(get)]
     value: Array,
     #[implicit(aux)]
     aval: Aval,
@@ -82,12 +83,6 @@ impl Constant {
     /// An extent is negative.
     pub fn ones(shape: &[i32], dtype: Dtype) -> Result<Self> {
         Self::full(shape, &Array::from_f32(1.0).as_dtype(dtype)?)
-    }
-
-    /// The element: an array without axes, of `f32` where the array is of a half type.
-    #[must_use]
-    pub fn value(&self) -> &Array {
-        &self.value
     }
 
     /// The element in the type in which it is summed: files of earlier versions have that of a half type in the type itself.

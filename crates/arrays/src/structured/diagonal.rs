@@ -29,7 +29,8 @@ use crate::families::linear::{Factor, Gain, Linear, Product};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Diagonal", family(Linear))]
 pub struct Diagonal {
-    /// `[n]`.
+    /// The elements on the diagonal, `[n]`.
+    #[implicit(get)]
     diagonal: Array,
     #[implicit(aux)]
     aval: Aval,
@@ -51,12 +52,6 @@ impl Diagonal {
             ));
         };
         Ok(Self { aval: Aval::new(&[n, n], diagonal.dtype()), diagonal })
-    }
-
-    /// The elements on the diagonal, `[n]`.
-    #[must_use]
-    pub fn diagonal(&self) -> &Array {
-        &self.diagonal
     }
 
     /// `x` times the elements in the shape that broadcasts against it.

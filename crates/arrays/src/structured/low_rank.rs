@@ -33,11 +33,14 @@ use crate::views::cast::Cast;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.LowRank", family(Linear, Cut))]
 pub struct LowRank {
-    /// `[n, r]`.
+    /// The left factor, `[n, r]`.
+    #[implicit(get)]
     left: Value,
-    /// `[r, k]`.
+    /// The right factor, `[r, k]`.
+    #[implicit(get)]
     right: Value,
-    #[implicit(aux)]
+    /// The inner extent `r`.
+    #[implicit(aux, get)]
     rank: i32,
     #[implicit(aux)]
     aval: Aval,
@@ -63,24 +66,6 @@ impl LowRank {
                 "give matrices [n, r] and [r, k] of one dtype",
             )),
         }
-    }
-
-    /// The left factor, `[n, r]`.
-    #[must_use]
-    pub fn left(&self) -> &Value {
-        &self.left
-    }
-
-    /// The right factor, `[r, k]`.
-    #[must_use]
-    pub fn right(&self) -> &Value {
-        &self.right
-    }
-
-    /// The inner extent `r`.
-    #[must_use]
-    pub fn rank(&self) -> i32 {
-        self.rank
     }
 
     /// `[n, k]` and the rank, as factors of a count.

@@ -31,9 +31,11 @@ use crate::families::linear::{gathered_rows, scalar};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Sparse24", family(Cut))]
 pub struct Sparse24 {
-    /// `[.., k / 2]`.
+    /// The kept elements, `[.., k / 2]`.
+    #[implicit(get)]
     values: Array,
-    /// `u8[.., ceil(k / 8)]`.
+    /// Their places, `u8[.., ceil(k / 8)]`.
+    #[implicit(get)]
     indices: Array,
     /// Whether the stored matrix has its axes the other way round.
     #[implicit(aux)]
@@ -98,18 +100,6 @@ impl Sparse24 {
             ));
         }
         Ok(Self { values, indices, transposed: false, aval })
-    }
-
-    /// The kept elements, `[.., k / 2]`.
-    #[must_use]
-    pub fn values(&self) -> &Array {
-        &self.values
-    }
-
-    /// Their places, `u8[.., ceil(k / 8)]`.
-    #[must_use]
-    pub fn indices(&self) -> &Array {
-        &self.indices
     }
 
     /// The same places with other elements.

@@ -47,6 +47,8 @@ use crate::training::observation::Observation;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Observed", default = observed_default, family(Linear, Cut, View))]
 pub struct Observed {
+    /// The weight.
+    #[implicit(get)]
     inner: Value,
     #[implicit(aux)]
     recorder: Recorder,
@@ -75,12 +77,6 @@ impl Observed {
             ));
         }
         Ok(Self { inner, recorder: Recorder::new(rank == 3), axes: (0..rank).map(Some).collect(), aval })
-    }
-
-    /// The weight.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
     }
 
     /// Whether a product was seen, as long as the recording lasts.

@@ -44,6 +44,7 @@ use crate::views::rotated::Rotated;
 #[implicit(name = "tacit.Prepared", family(Cut))]
 pub struct Prepared {
     /// The floats that are trained.
+    #[implicit(get)]
     master: Array,
     /// One for each block, where they are trained.
     scales: Option<Array>,
@@ -51,7 +52,8 @@ pub struct Prepared {
     biases: Option<Array>,
     /// What NVFP4's scales are relative to: `f32[]`.
     global_scale: Option<Array>,
-    #[implicit(aux)]
+    /// The format that the master is quantized to.
+    #[implicit(aux, get)]
     format: AnyFormat,
     /// Whether the master is quantized.
     #[implicit(aux)]
@@ -142,12 +144,6 @@ impl Prepared {
         }
     }
 
-    /// The floats that are trained.
-    #[must_use]
-    pub fn master(&self) -> &Array {
-        &self.master
-    }
-
     /// The scales, where they are trained.
     #[must_use]
     pub fn scales(&self) -> Option<&Array> {
@@ -158,12 +154,6 @@ impl Prepared {
     #[must_use]
     pub fn biases(&self) -> Option<&Array> {
         self.biases.as_ref()
-    }
-
-    /// The format that the master is quantized to.
-    #[must_use]
-    pub fn format(&self) -> &AnyFormat {
-        &self.format
     }
 
     /// Whether the master is quantized where it is used.

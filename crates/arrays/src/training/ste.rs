@@ -84,24 +84,14 @@ where
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Ste", default = straight_through, family(Cut))]
 pub struct Ste {
+    /// The float array that the gradient goes to.
+    #[implicit(get)]
     master: Array,
+    /// The array that the forward pass uses.
+    #[implicit(get)]
     inner: Value,
     #[implicit(aux)]
     aval: Aval,
-}
-
-impl Ste {
-    /// The float array that the gradient goes to.
-    #[must_use]
-    pub fn master(&self) -> &Array {
-        &self.master
-    }
-
-    /// The array that the forward pass uses.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
 }
 
 impl Materialize for Ste {

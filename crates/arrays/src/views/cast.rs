@@ -34,6 +34,8 @@ use crate::families::view::{Move, View};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Cast", family(Linear, Cut, View))]
 pub struct Cast {
+    /// The array that is read in another type.
+    #[implicit(get)]
     inner: Value,
     /// The aval before the cast; elements are rounded to its dtype where `inner` is wider.
     #[implicit(aux)]
@@ -59,12 +61,6 @@ impl Cast {
             ));
         }
         Ok(Self { inner, stored, aval })
-    }
-
-    /// The array that is read in another type.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
     }
 
     /// `inner`, rounded to `narrow`, as `dtype`: a view where there is something to view.

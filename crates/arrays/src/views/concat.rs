@@ -36,11 +36,14 @@ use crate::families::linear::{Linear, Product, dense_operand};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Concat", family(Linear, Cut))]
 pub struct Concat {
+    /// The arrays that are joined.
+    #[implicit(get)]
     parts: Vec<Value>,
     /// Where each part begins along the axis, and where the last one ends.
     #[implicit(aux)]
     bounds: Vec<i32>,
-    #[implicit(aux)]
+    /// The axis along which they are joined.
+    #[implicit(aux, get)]
     axis: usize,
     #[implicit(aux)]
     aval: Aval,
@@ -87,18 +90,6 @@ impl Concat {
         let mut aval = first.clone();
         aval.shape[counted] = end;
         Ok(Self { parts, bounds, axis: counted, aval })
-    }
-
-    /// The arrays that are joined.
-    #[must_use]
-    pub fn parts(&self) -> &[Value] {
-        &self.parts
-    }
-
-    /// The axis along which they are joined.
-    #[must_use]
-    pub fn axis(&self) -> usize {
-        self.axis
     }
 
     /// The joined array as a view where there is something to view.

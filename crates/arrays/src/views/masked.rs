@@ -32,8 +32,11 @@ use crate::families::view::{Move, View};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Masked", family(Cut, View))]
 pub struct Masked {
+    /// The array under the mask.
+    #[implicit(get)]
     inner: Value,
-    /// `bool`, of the shape of `inner`.
+    /// Which elements are kept. It is `bool`, of the shape of `inner`.
+    #[implicit(get)]
     mask: Array,
     #[implicit(aux)]
     aval: Aval,
@@ -57,18 +60,6 @@ impl Masked {
             ));
         }
         Ok(Self { inner, mask, aval })
-    }
-
-    /// The array under the mask.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
-
-    /// Which elements are kept.
-    #[must_use]
-    pub fn mask(&self) -> &Array {
-        &self.mask
     }
 
     /// Another array under the same mask.

@@ -62,8 +62,10 @@ use crate::views::cast::Cast;
 #[implicit(name = "tacit.Rotated", family(Linear, Cut, View))]
 pub struct Rotated {
     /// The rotated array.
+    #[implicit(get)]
     inner: Value,
-    #[implicit(aux)]
+    /// The rotated axis, counted from zero.
+    #[implicit(aux, get)]
     axis: usize,
     #[implicit(aux)]
     aval: Aval,
@@ -86,18 +88,6 @@ impl Rotated {
         })?;
         check(&aval, axis)?;
         Ok(Self { inner, axis, aval })
-    }
-
-    /// The rotated array.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
-
-    /// The rotated axis, counted from zero.
-    #[must_use]
-    pub fn axis(&self) -> usize {
-        self.axis
     }
 
     /// `inner` rotated along `axis`, as a view where there is something to view.

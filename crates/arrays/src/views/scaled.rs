@@ -36,11 +36,15 @@ use crate::views::cast::Cast;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Scaled", family(Linear, Cut, View))]
 pub struct Scaled {
+    /// The array that is scaled.
+    #[implicit(get)]
     inner: Value,
-    /// Without axes; `f32` where `inner` is of a half type.
+    /// The scalar: a factor, or a divisor if [`divides`](Self::divides). It has no axes, and is `f32` where `inner` is of a half
+    /// type.
+    #[implicit(get)]
     scale: Array,
-    /// Whether the scalar is a divisor.
-    #[implicit(aux)]
+    /// Whether the array is divided by the scalar.
+    #[implicit(aux, get)]
     divides: bool,
     #[implicit(aux)]
     aval: Aval,
@@ -66,24 +70,6 @@ impl Scaled {
             ));
         }
         Ok(Self { inner, scale: scale.as_dtype(wide(aval.dtype))?, divides: false, aval })
-    }
-
-    /// The array that is scaled.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
-
-    /// The scalar: a factor, or a divisor if [`divides`](Self::divides).
-    #[must_use]
-    pub fn scale(&self) -> &Array {
-        &self.scale
-    }
-
-    /// Whether the array is divided by the scalar.
-    #[must_use]
-    pub fn divides(&self) -> bool {
-        self.divides
     }
 
     /// The product or quotient as a view where there is something to view.

@@ -36,10 +36,14 @@ use crate::families::view::{Move, View};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.ScaledChannels", family(Linear, Cut, View))]
 pub struct ScaledChannels {
+    /// The array that is scaled.
+    #[implicit(get)]
     inner: Value,
-    /// `[k]`; `f32` where `inner` is of a half type.
+    /// The factors, `[k]`. They are `f32` where `inner` is of a half type.
+    #[implicit(get)]
     factors: Array,
-    #[implicit(aux)]
+    /// The axis that they are along, counted from zero.
+    #[implicit(aux, get)]
     axis: usize,
     #[implicit(aux)]
     aval: Aval,
@@ -63,24 +67,6 @@ impl ScaledChannels {
             ));
         };
         Ok(Self { inner, factors: factors.as_dtype(wide(aval.dtype))?, axis, aval })
-    }
-
-    /// The array that is scaled.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
-
-    /// The factors, `[k]`.
-    #[must_use]
-    pub fn factors(&self) -> &Array {
-        &self.factors
-    }
-
-    /// The axis that they are along, counted from zero.
-    #[must_use]
-    pub fn axis(&self) -> usize {
-        self.axis
     }
 
     /// `inner` times the factors along an axis, as a view where there is something to view.

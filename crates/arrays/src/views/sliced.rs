@@ -32,6 +32,8 @@ use crate::families::linear::{Linear, Product, dense_operand};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Sliced", family(Linear, Cut))]
 pub struct Sliced {
+    /// The array that this is a part of.
+    #[implicit(get)]
     inner: Value,
     #[implicit(aux)]
     start: Vec<i32>,
@@ -59,12 +61,6 @@ impl Sliced {
         }
         let shape: Vec<i32> = start.iter().zip(stop).map(|(start, stop)| stop - start).collect();
         Ok(Self { inner, start: start.to_vec(), stop: stop.to_vec(), aval: Aval::new(&shape, aval.dtype) })
-    }
-
-    /// The array that this is a part of.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
     }
 
     /// The slice as a view where there is something to view.

@@ -36,6 +36,8 @@ use crate::views::concat::dense;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Stacked", family(Linear, Cut))]
 pub struct Stacked {
+    /// The arrays that are stacked.
+    #[implicit(get)]
     experts: Vec<Value>,
     #[implicit(aux)]
     aval: Aval,
@@ -63,12 +65,6 @@ impl Stacked {
         }
         let aval = Aval::new(&[&[experts.len() as i32], &first.shape[..]].concat(), first.dtype);
         Ok(Self { experts, aval })
-    }
-
-    /// The arrays that are stacked.
-    #[must_use]
-    pub fn experts(&self) -> &[Value] {
-        &self.experts
     }
 
     /// The stack as a view where there is something to view.

@@ -31,8 +31,11 @@ use crate::families::linear::{Linear, Product};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Transposed", family(Linear, Cut))]
 pub struct Transposed {
+    /// The array behind the view.
+    #[implicit(get)]
     inner: Value,
-    #[implicit(aux)]
+    /// The axis of the array behind the view that each axis is.
+    #[implicit(aux, get)]
     axes: Vec<i32>,
     #[implicit(aux)]
     aval: Aval,
@@ -58,18 +61,6 @@ impl Transposed {
         let shape: Vec<i32> = counted.iter().map(|&axis| aval.shape[axis]).collect();
         let axes = counted.into_iter().map(|axis| axis as i32).collect();
         Ok(Self { inner, axes, aval: Aval::new(&shape, aval.dtype) })
-    }
-
-    /// The array behind the view.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
-
-    /// The axis of the array behind the view that each axis is.
-    #[must_use]
-    pub fn axes(&self) -> &[i32] {
-        &self.axes
     }
 
     /// The transpose as a view where there is something to view.

@@ -2,9 +2,9 @@
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
+use syn::{Attribute, Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
-use super::attr::{self, Name, StructAttr};
+use super::attr::{FieldAttr, Name, StructAttr};
 use crate::errors::Errors;
 
 /// A struct that can be an implicit array.
@@ -24,6 +24,8 @@ pub(crate) struct Field<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,
     pub(crate) aux: bool,
+    pub(crate) get: bool,
+    pub(crate) docs: Vec<&'a Attribute>,
 }
 
 impl<'a> Input<'a> {
@@ -34,8 +36,9 @@ impl<'a> Input<'a> {
         let attr = errors.keep(StructAttr::new(&input.attrs)).unwrap_or_default();
         let fields = named
             .filter_map(|(ident, field)| {
-                let aux = errors.keep(attr::is_aux(&field.attrs))?;
-                Some(Field { ident, ty: &field.ty, aux })
+                let FieldAttr { aux, get } = errors.keep(FieldAttr::new(&field.attrs))?;
+                let docs = field.attrs.iter().filter(|attribute| attribute.path().is_ident("doc")).collect();
+                Some(Field { ident, ty: &field.ty, aux, get, docs })
             })
             .collect();
         let ident = &input.ident;

@@ -64,20 +64,35 @@ impl StructAttr {
     }
 }
 
-/// Whether a field is static.
-pub(crate) fn is_aux(attributes: &[Attribute]) -> Result<bool> {
-    let mut aux = false;
-    each(attributes, |meta| {
-        if !meta.path.is_ident("aux") {
-            return Err(meta.error("expected `aux`: a field is a child, or static with `#[implicit(aux)]`"));
-        }
-        if aux {
-            return Err(meta.error("`aux` is there twice: remove one of them"));
-        }
-        aux = true;
-        Ok(())
-    })?;
-    Ok(aux)
+/// What stands on a field.
+#[derive(Default)]
+pub(crate) struct FieldAttr {
+    /// Whether it is static.
+    pub(crate) aux: bool,
+    /// Whether it has a getter.
+    pub(crate) get: bool,
+}
+
+impl FieldAttr {
+    pub(crate) fn new(attributes: &[Attribute]) -> Result<Self> {
+        let mut read = Self::default();
+        each(attributes, |meta| {
+            let (word, flag) = if meta.path.is_ident("aux") {
+                ("aux", &mut read.aux)
+            } else if meta.path.is_ident("get") {
+                ("get", &mut read.get)
+            } else {
+                return Err(
+                    meta.error("expected `aux` or `get`: a field is a child, or static with `#[implicit(aux)]`")
+                );
+            };
+            if std::mem::replace(flag, true) {
+                return Err(meta.error(format!("`{word}` is there twice: remove one of them")));
+            }
+            Ok(())
+        })?;
+        Ok(read)
+    }
 }
 
 fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Result<()>) -> Result<()> {

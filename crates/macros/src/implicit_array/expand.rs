@@ -4,17 +4,20 @@ use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Ident, LitStr, parse_quote};
+use syn::{Ident, LitStr, PathArguments, PathSegment, Type, parse_quote};
 
 use super::ast::{Field, Input};
 use super::attr::Name;
 
-/// The `ImplicitArray`, `Arguments`, `Serialize` and `Deserialize` of a struct.
+/// The `ImplicitArray`, `Arguments`, `Serialize` and `Deserialize` of a struct, and its getters.
 pub(crate) fn expand(input: &Input) -> TokenStream {
     let serde = serde(input);
     let array = implicit_array(input);
     let arguments = arguments(input);
+    let getters = getters(input);
     quote! {
+        #getters
+
         const _: () = {
             // typetag and serde write paths that begin with their own names.
             use ::tacit::__private::{serde, typetag};
@@ -38,7 +41,7 @@ fn implicit_array(input: &Input) -> TokenStream {
         quote!(<#ty as ::tacit::ChildField>::visit(&self.#ident, ::tacit::ChildName::field(#name), visit);)
     });
     let fields = input.fields.iter().map(|field| {
-        let Field { ident, ty, aux } = field;
+        let Field { ident, ty, aux, .. } = field;
         let name = text(ident);
         if *aux {
             quote!(#ident: <#ty as ::tacit::__private::Aux>::duplicate(&self.#ident))
@@ -141,6 +144,43 @@ fn implicit_array(input: &Input) -> TokenStream {
     }
 }
 
+/// The methods that give fields, where any is asked for.
+fn getters(input: &Input) -> Option<TokenStream> {
+    let Input { ident, generics, fields, .. } = input;
+    let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
+    let methods: Vec<TokenStream> = fields.iter().filter(|field| field.get).map(getter).collect();
+    (!methods.is_empty()).then(|| {
+        quote! {
+            impl #impl_generics #ident #ty_generics #bounds {
+                #(#methods)*
+            }
+        }
+    })
+}
+
+/// The method that gives a field: a number or a flag as it is, a list as a slice, and anything else by reference.
+fn getter(field: &Field<'_>) -> TokenStream {
+    let Field { ident, ty, docs, .. } = field;
+    let last = if let Type::Path(of) = ty { of.path.segments.last() } else { None };
+    let (result, value) = match last {
+        Some(PathSegment { ident: name, arguments: PathArguments::AngleBracketed(of) }) if name == "Vec" => {
+            let items = &of.args;
+            (quote!(&[#items]), quote!(&self.#ident))
+        }
+        Some(of) if ["bool", "i32", "u32", "usize"].iter().any(|copied| of.ident == copied) => {
+            (quote!(#ty), quote!(self.#ident))
+        }
+        _ => (quote!(&#ty), quote!(&self.#ident)),
+    };
+    quote! {
+        #(#docs)*
+        #[must_use]
+        pub fn #ident(&self) -> #result {
+            #value
+        }
+    }
+}
+
 fn default_handler(input: &Input) -> TokenStream {
     let Some(default) = &input.default else { return quote!(::core::option::Option::None) };
     quote! {{
@@ -225,13 +265,13 @@ fn serde(input: &Input) -> TokenStream {
     let turbofish = ty_generics.as_turbofish();
     let count = fields.len();
     let serialize = fields.iter().map(|field| {
-        let Field { ident, ty, aux } = field;
+        let Field { ident, ty, aux, .. } = field;
         let name = text(ident);
         let by = if *aux { quote!(::tacit::__private::Aux) } else { quote!(::tacit::__private::StoredChild) };
         quote!(<#ty as #by>::write(&self.#ident, #name, &mut fields)?;)
     });
     let deserialize = fields.iter().map(|field| {
-        let Field { ident, ty, aux } = field;
+        let Field { ident, ty, aux, .. } = field;
         let by = if *aux { "::tacit::__private::Aux::restore" } else { "::tacit::__private::StoredChild::restore" };
         let with = LitStr::new(by, ty.span());
         quote!(#[serde(deserialize_with = #with)] #ident: #ty)

@@ -46,6 +46,29 @@ fn an_aval_that_is_no_field_is_inferred() {
 }
 
 #[test]
+fn a_getter_has_the_documentation_of_its_field() {
+    let output = derived(quote! {
+        #[implicit(name = "test.Weight")]
+        struct Weight {
+            /// The codes.
+            #[implicit(get)]
+            packed: Array,
+            #[implicit(aux, get)]
+            places: Vec<i64>,
+            #[implicit(aux, get)]
+            bits: u32,
+            #[implicit(aux)]
+            transposed: bool,
+        }
+    });
+    let output = output.expect("an implicit array");
+    for method in ["packed(&self) -> &Array {", "places(&self) -> &[i64] {", "bits(&self) -> u32 {"] {
+        assert!(output.contains(&format!("    #[must_use]\n    pub fn {method}")), "{output}");
+    }
+    assert_eq!((output.matches("The codes.").count(), output.matches("pub fn").count()), (1, 3), "{output}");
+}
+
+#[test]
 fn raw_names_are_stored_plain() {
     let output = derived(quote! {
         #[implicit(name = "test.Weight")]
@@ -71,8 +94,8 @@ fn all_mistakes_are_reported_at_once() {
         },
         &expect![[r#"
             `no_commute` is there twice: remove one of them
-            expected `aux`: a field is a child, or static with `#[implicit(aux)]`
-            expected `aux`: a field is a child, or static with `#[implicit(aux)]`
+            expected `aux` or `get`: a field is a child, or static with `#[implicit(aux)]`
+            expected `aux` or `get`: a field is a child, or static with `#[implicit(aux)]`
             a generic array is saved under a name of its parameters: give a constant of theirs, `name = T::NAME`, and register each type that it is used with"#]],
     );
 }
