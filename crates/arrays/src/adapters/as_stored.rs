@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 use crate::adapters::as_merged;
 use crate::adapters::factors;
 use crate::adapters::merge::rounding_as;
-use crate::avals::checks::{check_children, check_transposed, stored_shape};
+use crate::avals::checks::{check_children, check_transposed, checked, stored_shape};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
@@ -67,9 +67,7 @@ impl AsStored {
     pub fn new(adapter: impl Into<Value>, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         let sum = adapter.into();
         let format = format.try_into().map_err(Into::into)?;
-        let array = Self { aval: sum.aval()?, sum, format, transposed: false };
-        array.check()?;
-        Ok(array)
+        checked(Self { aval: sum.aval()?, sum, format, transposed: false })
     }
 
     /// The quantized sum, without a gradient.

@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
-use crate::avals::checks::{check_children, check_float, stored_shape};
+use crate::avals::checks::{check_children, check_float, checked, stored_shape};
 use crate::avals::dtypes::wide;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -88,9 +88,7 @@ impl Dora {
     pub fn with_magnitudes(base: impl Into<Value>, a: Array, b: Array, m: Array, alpha: f32) -> Result<Self> {
         let base = base.into();
         let aval = base.aval()?;
-        let dora = Self { base, a, b, m, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval };
-        dora.check()?;
-        Ok(dora)
+        checked(Self { base, a, b, m, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval })
     }
 
     /// The same with input features of `a` dropped, as [`Lora::with_dropout`] has it.
@@ -99,9 +97,7 @@ impl Dora {
     ///
     /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
     pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
-        let dora = Self { key: Some(key), dropout: p.to_bits(), ..self };
-        dora.check()?;
-        Ok(dora)
+        checked(Self { key: Some(key), dropout: p.to_bits(), ..self })
     }
 
     /// The factor `alpha / r` of the product of `b` and `a`.
@@ -213,9 +209,7 @@ impl Adapter for Dora {
     }
 
     fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
-        let dora = Self { aval: base.aval()?, base, ..self.clone() };
-        dora.check()?;
-        Ok(Box::new(dora))
+        Ok(Box::new(checked(Self { aval: base.aval()?, base, ..self.clone() })?))
     }
 
     fn trained(&self) -> &'static [&'static str] {
@@ -227,9 +221,7 @@ impl Adapter for Dora {
     }
 
     fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
-        let dora = Self { key, ..self.clone() };
-        dora.check()?;
-        Ok(Box::new(dora))
+        Ok(Box::new(checked(Self { key, ..self.clone() })?))
     }
 
     fn summands(&self, transposed: bool) -> Result<Option<Summands>> {

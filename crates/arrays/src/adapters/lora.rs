@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, random};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::factors;
-use crate::avals::checks::{check_children, check_float, stored_shape};
+use crate::avals::checks::{check_children, check_float, checked, stored_shape};
 use crate::avals::dtypes::{narrowing, wide};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -71,9 +71,7 @@ impl Lora {
     pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
         let base = base.into();
         let aval = base.aval()?;
-        let lora = Self { base, a, b, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval };
-        lora.check()?;
-        Ok(lora)
+        checked(Self { base, a, b, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval })
     }
 
     /// The same sum with input features of `a` dropped with probability `p`, the others scaled by `1 / (1 - p)`.
@@ -85,9 +83,7 @@ impl Lora {
     ///
     /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
     pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
-        let lora = Self { key: Some(key), dropout: p.to_bits(), ..self };
-        lora.check()?;
-        Ok(lora)
+        checked(Self { key: Some(key), dropout: p.to_bits(), ..self })
     }
 
     /// The factor `alpha / r` of the product of `b` and `a`.
@@ -239,9 +235,7 @@ impl Adapter for Lora {
     }
 
     fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
-        let lora = Self { aval: base.aval()?, base, ..self.clone() };
-        lora.check()?;
-        Ok(Box::new(lora))
+        Ok(Box::new(checked(Self { aval: base.aval()?, base, ..self.clone() })?))
     }
 
     fn trained(&self) -> &'static [&'static str] {
@@ -253,9 +247,7 @@ impl Adapter for Lora {
     }
 
     fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
-        let lora = Self { key, ..self.clone() };
-        lora.check()?;
-        Ok(Box::new(lora))
+        Ok(Box::new(checked(Self { key, ..self.clone() })?))
     }
 
     fn summands(&self, transposed: bool) -> Result<Option<Summands>> {

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
-use crate::avals::checks::{check_children, check_float, stored_shape};
+use crate::avals::checks::{check_children, check_float, checked, stored_shape};
 use crate::avals::dtypes::wide;
 use crate::derivatives::gradients;
 use crate::families::adapter::Adapter;
@@ -91,7 +91,7 @@ impl LoraSet {
         };
         let a: Vec<Array> = loras.iter().map(|lora| filled(&lora.a, 0)).collect::<Result<_, _>>()?;
         let b: Vec<Array> = loras.iter().map(|lora| filled(&lora.b, 1)).collect::<Result<_, _>>()?;
-        let set = Self {
+        checked(Self {
             base: first.base.clone(),
             a: ops::stack(&a, 0)?,
             b: ops::stack(&b, 0)?,
@@ -99,9 +99,7 @@ impl LoraSet {
             scales: loras.iter().map(|lora| lora.scale().to_bits()).collect(),
             transposed: false,
             aval: first.aval.clone(),
-        };
-        set.check()?;
-        Ok(set)
+        })
     }
 
     /// The same set with another choice.
@@ -110,9 +108,7 @@ impl LoraSet {
     ///
     /// The index is neither `u32[]` nor `u32[n]`.
     pub fn with_index(&self, index: Array) -> Result<Self> {
-        let set = Self { index, ..self.clone() };
-        set.check()?;
-        Ok(set)
+        checked(Self { index, ..self.clone() })
     }
 
     /// The number of adapters.
@@ -269,9 +265,7 @@ impl Adapter for LoraSet {
     }
 
     fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
-        let set = Self { aval: base.aval()?, base, ..self.clone() };
-        set.check()?;
-        Ok(Box::new(set))
+        Ok(Box::new(checked(Self { aval: base.aval()?, base, ..self.clone() })?))
     }
 
     fn trained(&self) -> &'static [&'static str] {

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 use crate::adapters::as_merged;
 use crate::adapters::factors;
 use crate::adapters::lora::check_alpha;
-use crate::avals::checks::{check_children, check_float};
+use crate::avals::checks::{check_children, check_float, checked};
 use crate::avals::dtypes::wide;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -72,9 +72,7 @@ impl QaLora {
         if let Some(symmetric) = base.downcast::<SymmetricArray>() {
             base = symmetric.to_affine()?.into();
         }
-        let lora = Self { aval: base.aval()?, base, a, b, alpha: alpha.to_bits() };
-        lora.check()?;
-        Ok(lora)
+        checked(Self { aval: base.aval()?, base, a, b, alpha: alpha.to_bits() })
     }
 
     /// The factor `alpha / r` of the product of `b` and `a`.
@@ -192,9 +190,7 @@ impl Adapter for QaLora {
     }
 
     fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
-        let lora = Self { aval: base.aval()?, base, ..self.clone() };
-        lora.check()?;
-        Ok(Box::new(lora))
+        Ok(Box::new(checked(Self { aval: base.aval()?, base, ..self.clone() })?))
     }
 
     fn trained(&self) -> &'static [&'static str] {

@@ -1,9 +1,15 @@
 //! What every quantized type asks of its constructors' arguments.
 
 use mlx_rs::Dtype;
-use tacit_core::{Aval, Error, ImplicitArray, Result, short_name};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, short_name};
 
 use crate::avals::axes::swapped;
+
+/// An array whose parts go together.
+pub(crate) fn checked<A: Materialize>(array: A) -> Result<A> {
+    array.check()?;
+    Ok(array)
+}
 
 /// Float elements, at least one, and not more than MLX counts along one axis.
 pub(crate) fn check_elements(label: &str, aval: &Aval) -> Result<()> {

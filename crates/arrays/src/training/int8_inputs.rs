@@ -5,7 +5,7 @@ use tacit_core::primitives::TypedPrimitive as _;
 use tacit_core::store::serde;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit, primitives};
 
-use crate::avals::checks::{check_children, check_float};
+use crate::avals::checks::{check_children, check_float, checked};
 use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Linear, Product};
 use crate::kernel::rounded_to_int8;
@@ -103,9 +103,7 @@ impl Int8Inputs {
     pub fn new(inner: impl Into<Value>, granularity: ActivationGranularity) -> Result<Self> {
         let inner = inner.into();
         let aval = inner.aval()?;
-        let array = Self { inner, per: granularity, aval };
-        array.check()?;
-        Ok(array)
+        checked(Self { inner, per: granularity, aval })
     }
 
     /// The matrix.

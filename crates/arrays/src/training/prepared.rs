@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
-use crate::avals::checks::check_children;
+use crate::avals::checks::{check_children, checked};
 use crate::families::cut::{Cut, cut};
 use crate::families::packed::Packed;
 use crate::format::{AnyFormat, FloatScales, TrainedScales};
@@ -72,9 +72,7 @@ impl Prepared {
         let format = format.try_into().map_err(Into::into)?;
         let (scales, biases, global_scale) = (None, None, None);
         let aval = Aval::from(master);
-        let prepared = Self { master: master.clone(), scales, biases, global_scale, format, on: true, aval };
-        prepared.check()?;
-        Ok(prepared)
+        checked(Self { master: master.clone(), scales, biases, global_scale, format, on: true, aval })
     }
 
     /// The master that continues `value`: of a dense array itself; of one that is stored in `format` already its dense
