@@ -22,12 +22,13 @@ use tacit_bridge::ports::Held;
 type Section = (&'static str, fn(&Group) -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 8] = [
+pub(crate) const SECTIONS: [Section; 9] = [
     ("sums", sums),
     ("batches", batches),
     ("layers", layers),
     ("explained", explained),
     ("stored", stored),
+    ("grid", grid),
     ("dropped", dropped),
     ("resumed", resumed),
     ("refused", refused),
@@ -137,6 +138,30 @@ fn stored(group: &Group) -> Result<String> {
     Ok(format!("cut and gathered, it is what it was to the bit: {same}"))
 }
 // ANCHOR_END: stored
+
+// ANCHOR: grid
+fn grid(group: &Group) -> Result<String> {
+    let (rank, words) = (group.rank(), words()?);
+    // The ranks that have the parts of one model, and those that have the same part.
+    let (model, data) = (group.split(rank / 2)?, group.split(rank % 2)?);
+
+    let mut split =
+        mlp()?.shard("layers.0.*", Split::Columns(&model))?.shard("layers.2.weight", Split::Rows(&model))?;
+    let own = words.split_equal(data.size() as i32, 0)?.swap_remove(data.rank());
+    let (found, gradients) = split.value_and_grad(ParameterFilter::default(), &own, loss)?;
+    let gradients = split.mean_gradients(gradients, &data)?;
+    split.update(&mut AdamW::new(1e-3), &gradients)?;
+
+    let off = data.mean(&found)?.subtract(loss(&mut mlp()?, &words)?)?.abs()?.item_exact::<f32>();
+    Ok(format!(
+        "{} ranks: a model over {}, a batch over {}, and the loss of one rank: {}",
+        group.size(),
+        model.size(),
+        data.size(),
+        off < 1e-5
+    ))
+}
+// ANCHOR_END: grid
 
 // ANCHOR: dropped
 fn dropped(group: &Group) -> Result<String> {

@@ -166,6 +166,8 @@ class Collective : public Primitive {
         return "Send";
       case Op::recv:
         return "Recv";
+      case Op::split:
+        break;
     }
     return "Collective";
   }

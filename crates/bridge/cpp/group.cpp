@@ -74,7 +74,41 @@ mlx::core::Stream engine_stream() {
   return stream;
 }
 
+// Keeps a group of MLX's for the life of the process.
+void keep(const mlx::core::distributed::Group& group) {
+  static auto& kept = *new std::vector<mlx::core::distributed::Group>;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  kept.push_back(group);
+}
+
+// A ring as the environment describes it now.
+mlx::core::distributed::Group new_ring() {
+  // MLX gives the ring that it knows, and knows the new one then: we hold each ourselves, and it is to know none.
+  mlx::core::distributed::clear_backends();
+  auto ring = mlx::core::distributed::init(true, "ring");
+  mlx::core::distributed::clear_backends();
+  return ring;
+}
+
 }  // namespace
+
+Lane::Lane() : stream(new_stream()), engine(engine_stream()) {}
+
+struct Group::Underway {
+  Underway(Group& of, const Current& current) : group(of) {
+    std::lock_guard lock(group.mutex_);
+    group.current_ = current;
+  }
+  Underway(const Underway&) = delete;
+  Underway& operator=(const Underway&) = delete;
+  ~Underway() {
+    std::lock_guard lock(group.mutex_);
+    group.current_.reset();
+  }
+
+  Group& group;
+};
 
 bool Group::any() {
   return groups > 0;
@@ -86,20 +120,25 @@ bool Group::is_engine(mlx::core::Stream stream) {
   return std::find(streams.begin(), streams.end(), stream.index) != streams.end();
 }
 
-Group::Group(mlx::core::distributed::Group group, bool scatters, WatcherTable table, void* watcher)
+Group::Group(
+    mlx::core::distributed::Group group, std::string engine, std::shared_ptr<Lane> lane, WatcherTable table,
+    void* watcher)
     : group_(std::move(group)),
+      engine_(std::move(engine)),
+      lane_(std::move(lane)),
       rank_(group_.rank()),
       size_(group_.size()),
-      scatters_(scatters),
       table_(table),
-      watcher_(watcher),
-      stream_(new_stream()),
-      engine_(engine_stream()) {
+      watcher_(watcher) {
   ++groups;
 }
 
 Group::~Group() {
   --groups;
+  // The end of a group is a call of MPI's, which only the engine's thread makes; and where that is stuck, it still uses it.
+  if (engine_ == "mpi" || lane_->broken) {
+    keep(group_);
+  }
   table_.release(watcher_);
 }
 
@@ -139,6 +178,52 @@ void Group::poll(const Current& current) const {
   check(table_.poll(watcher_, view(current)));
 }
 
+void Group::check_whole(const Current& current) const {
+  poll(current);
+  if (lane_->broken) {
+    throw std::runtime_error("an earlier collective of the group failed");
+  }
+}
+
+template <class T>
+void Group::wait(const Current& current, const std::future<T>& future) {
+  try {
+    while (future.wait_for(patience) != std::future_status::ready) {
+      poll(current);
+    }
+  } catch (...) {
+    lane_->broken = true;
+    throw;
+  }
+}
+
+mlx::core::distributed::Group Group::split(bool ring, int color, int key) {
+  using Task = std::packaged_task<mlx::core::distributed::Group()>;
+  auto task = std::make_shared<Task>([this, ring, color, key] { return split_now(ring, color, key); });
+  auto made = task->get_future();
+  mlx::core::scheduler::enqueue(lane_->stream, [task] { (*task)(); });
+  return made.get();
+}
+
+mlx::core::distributed::Group Group::split_now(bool ring, int color, int key) {
+  auto now = std::chrono::steady_clock::now();
+  Current current{Op::split, 0, collectives_, 0, Shape{}, mlx::core::int32, now};
+  Underway underway(*this, current);
+  check_whole(current);
+  using Task = std::packaged_task<mlx::core::distributed::Group()>;
+  auto task = std::make_shared<Task>([group = group_, ring, color, key] {
+    auto part = ring ? new_ring() : group.split(color, key);
+    // MLX asks the engine for these once, which has to be here.
+    part.rank();
+    part.size();
+    return part;
+  });
+  auto made = task->get_future();
+  mlx::core::scheduler::enqueue(lane_->engine, [task] { (*task)(); });
+  wait(current, made);
+  return made.get();
+}
+
 uint64_t Group::overtaken(Op op, uint64_t made) {
   // A message is between two, which the others know nothing of.
   if (op == Op::send || op == Op::recv) {
@@ -167,22 +252,24 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
   auto& engine = *group_.raw_group();
   switch (op) {
     case Op::sum:
-      return engine.all_sum(input, output, engine_);
+      return engine.all_sum(input, output, lane_->engine);
     case Op::max:
-      return engine.all_max(input, output, engine_);
+      return engine.all_max(input, output, lane_->engine);
     case Op::min:
-      return engine.all_min(input, output, engine_);
+      return engine.all_min(input, output, lane_->engine);
     case Op::gather:
     case Op::gather_parts:
-      return engine.all_gather(input, output, engine_);
+      return engine.all_gather(input, output, lane_->engine);
     case Op::scatter:
-      return engine.sum_scatter(input, output, engine_);
+      return engine.sum_scatter(input, output, lane_->engine);
     case Op::send:
-      return engine.send(input, peer, engine_);
+      return engine.send(input, peer, lane_->engine);
     case Op::recv:
-      return engine.recv(output, peer, engine_);
+      return engine.recv(output, peer, lane_->engine);
     case Op::enter:
       return;
+    case Op::split:
+      throw std::invalid_argument("a split is no node of a graph");
   }
 }
 
@@ -193,24 +280,11 @@ Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) 
 
 void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt) {
   auto& shown = (input ? *input : output).value;
-  {
-    std::lock_guard lock(mutex_);
-    current_ = current;
-  }
-  struct Leave {
-    Group& group;
-    ~Leave() {
-      std::lock_guard lock(group.mutex_);
-      group.current_.reset();
-    }
-  } leave{*this};
-  poll(current);
-  if (broken_) {
-    throw std::runtime_error("an earlier collective of the group failed");
-  }
+  Underway underway(*this, current);
+  check_whole(current);
   bytes_ += input ? shown.nbytes() : 0;
   // Where the engine has no scatter, a sum of which only a part is kept.
-  auto whole = current.op == Op::scatter && !scatters_;
+  auto whole = current.op == Op::scatter && engine_ != "jaccl";
   auto from = shown, to = output.value;
   if (spoilt && input != nullptr) {
     // The other ranks wait for it and know of no failure here. All bits make NaN of floats, and of other numbers what no index
@@ -223,20 +297,19 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool 
     to = array(from.shape(), from.dtype(), nullptr, {});
     to.set_data(mlx::core::allocator::malloc(from.nbytes()));
   }
-  mlx::core::scheduler::check_error(engine_);
+  mlx::core::scheduler::check_error(lane_->engine);
   dispatch(whole ? Op::sum : current.op, current.peer, from, to);
   auto done = std::make_shared<std::promise<void>>();
   auto future = done->get_future();
   // What the engine works on stays until it is done with it, also where nobody waits for that any more.
   mlx::core::scheduler::enqueue(
-      engine_, [done, from, to, read = input ? input->hold() : nullptr, write = output.hold()] { done->set_value(); });
+      lane_->engine,
+      [done, from, to, read = input ? input->hold() : nullptr, write = output.hold()] { done->set_value(); });
+  wait(current, future);
   try {
-    while (future.wait_for(patience) != std::future_status::ready) {
-      poll(current);
-    }
-    mlx::core::scheduler::check_error(engine_);
+    mlx::core::scheduler::check_error(lane_->engine);
   } catch (...) {
-    broken_ = true;
+    lane_->broken = true;
     throw;
   }
   auto* result = output.value.data<char>();
@@ -280,10 +353,21 @@ int tacit_group_new(const char* name, WatcherTable table, void* watcher, std::sh
     if (std::strcmp(name, "mpi") == 0 && over_mpi == nullptr) {
       over_mpi = new std::shared_ptr(group.raw_group());
     }
-    auto scatters = std::strcmp(name, "jaccl") == 0;
-    auto joined = std::make_unique<Group>(std::move(group), scatters, table, watcher);
+    auto joined = std::make_unique<Group>(std::move(group), name, std::make_shared<Lane>(), table, watcher);
     owned.release();
     *made = new std::shared_ptr<Group>(std::move(joined));
+  });
+}
+
+// Splits off the part of a group that this process is in. Takes `watcher` over in every case.
+int tacit_group_split(
+    const std::shared_ptr<Group>* group, bool ring, int color, int key, WatcherTable table, void* watcher,
+    std::shared_ptr<Group>** made) {
+  return guarded([&] {
+    std::unique_ptr<void, void (*)(void*)> owned(watcher, table.release);
+    auto part = std::make_unique<Group>((*group)->split(ring, color, key), **group, table, watcher);
+    owned.release();
+    *made = new std::shared_ptr<Group>(std::move(part));
   });
 }
 

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bridge.h"
@@ -15,8 +17,8 @@
 
 namespace tacit {
 
-// What a group does, by the numbers that src/group.rs has.
-enum class Op : int { sum, max, min, gather, gather_parts, scatter, enter, send, recv };
+// What a group does, by the numbers that src/group.rs has. A split is no node of a graph.
+enum class Op : int { sum, max, min, gather, gather_parts, scatter, enter, send, recv, split };
 
 // A collective under way, or one that failed.
 struct InFlight {
@@ -53,9 +55,28 @@ struct Borrowed {
   std::weak_ptr<array::Data> data;
 };
 
+// What a group and those that were split off it have in common: their collectives run one at a time, in the order in which this
+// process made them. An engine may be called by one thread alone, and ranks that began those of two groups in two orders would
+// wait for each other.
+struct Lane {
+  Lane();
+
+  // Where collectives stand in the graph, apart from the stream that computes.
+  mlx::core::Stream stream;
+  // The engine's own, whose thread may be stuck for ever in a collective that was given up.
+  mlx::core::Stream engine;
+  std::atomic<bool> broken{false};
+};
+
 class Group {
  public:
-  Group(mlx::core::distributed::Group group, bool scatters, WatcherTable table, void* watcher);
+  // `engine` is MLX's name of it.
+  Group(
+      mlx::core::distributed::Group group, std::string engine, std::shared_ptr<Lane> lane, WatcherTable table,
+      void* watcher);
+  // One that was split off another.
+  Group(mlx::core::distributed::Group group, const Group& of, WatcherTable table, void* watcher)
+      : Group(std::move(group), of.engine_, of.lane_, table, watcher) {}
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
   ~Group();
@@ -72,9 +93,8 @@ class Group {
   int size() const {
     return size_;
   }
-  // Where collectives stand in the graph, apart from the stream that computes.
   mlx::core::Stream stream() const {
-    return stream_;
+    return lane_->stream;
   }
 
   // A collective of which a thread runs one at a time, or that failed.
@@ -98,6 +118,10 @@ class Group {
   // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use. The
   // other ranks get NaN of an input that is `spoilt`, since it came of a failure here.
   void run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt);
+
+  // The part of it that this process is in: a ring that the environment describes, or the ranks that give this color, in the
+  // order of their keys. Every rank calls it, and it waits for them between two collectives; throws as `run` does.
+  mlx::core::distributed::Group split(bool ring, int color, int key);
 
   // Leaves the error of a failure behind and throws it.
   void raise(const Current& of, const std::string& text, bool later) const;
@@ -124,24 +148,30 @@ class Group {
   }
 
  private:
+  // What is under way, as long as this lives.
+  struct Underway;
+
   static InFlight view(const Current& current);
   void poll(const Current& current) const;
+  // Throws where nothing can begin any more.
+  void check_whole(const Current& current) const;
+  // Waits for the engine; throws when that is given up, after which no group of the lane is of use.
+  template <class T>
+  void wait(const Current& current, const std::future<T>& future);
+  mlx::core::distributed::Group split_now(bool ring, int color, int key);
   void dispatch(Op op, int peer, const array& input, array& output);
   // How many that were made after this one have run, which has run now too.
   uint64_t overtaken(Op op, uint64_t made);
 
   mlx::core::distributed::Group group_;
+  std::string engine_;
+  std::shared_ptr<Lane> lane_;
   int rank_;
   int size_;
-  bool scatters_;
   WatcherTable table_;
   void* watcher_;
-  mlx::core::Stream stream_;
-  // The engine's own, whose thread may be stuck for ever in a collective that was given up.
-  mlx::core::Stream engine_;
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> bytes_{0};
-  std::atomic<bool> broken_{false};
   // The last made of those that ran, in the order in which they were made.
   std::deque<uint64_t> ran_;
   struct Entered {

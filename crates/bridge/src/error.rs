@@ -34,6 +34,9 @@ pub enum BridgeError {
     /// A string holds a NUL byte and cannot go to C++.
     #[error("the name {0:?} holds a NUL byte")]
     Nul(String),
+    /// A variable that MLX reads is not set.
+    #[error("the variable {0} is not set")]
+    Unset(&'static str),
     /// A shape has a negative extent.
     #[error("the shape {0:?} has a negative extent")]
     NegativeExtent(Vec<i32>),

@@ -235,6 +235,15 @@ unsafe extern "C" {
         watcher: *mut c_void,
         made: *mut *mut c_void,
     ) -> c_int;
+    pub(crate) fn tacit_group_split(
+        group: *const c_void,
+        ring: bool,
+        color: c_int,
+        key: c_int,
+        table: WatcherTable,
+        watcher: *mut c_void,
+        made: *mut *mut c_void,
+    ) -> c_int;
     pub(crate) fn tacit_end_mpi();
     pub(crate) fn tacit_disturb(seed: u64);
     pub(crate) fn tacit_group_free(group: *mut c_void);

@@ -3,9 +3,10 @@
 //! MLX waits for ever in a collective whose other ranks do not come. Here a collective is a primitive of ours around the
 //! engine: it runs on a thread that can stop waiting, and asks a [`Watcher`] whether to.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::fmt;
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::Aval;
 use crate::arrays;
 use crate::aval::dtype_of;
 use crate::callback::guarded;
+use crate::environment::{Lent, settled};
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, WatcherTable};
 
@@ -72,10 +74,12 @@ pub enum Op {
     Send,
     /// What a rank sent.
     Recv,
+    /// The split of a group, which is no node of a graph.
+    Split,
 }
 
 impl Op {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Sum,
         Self::Max,
         Self::Min,
@@ -85,6 +89,7 @@ impl Op {
         Self::Enter,
         Self::Send,
         Self::Recv,
+        Self::Split,
     ];
 }
 
@@ -99,6 +104,7 @@ impl fmt::Display for Op {
             Self::Enter => "enter",
             Self::Send => "send",
             Self::Recv => "recv",
+            Self::Split => "split",
         })
     }
 }
@@ -139,6 +145,9 @@ impl InFlight {
 
 impl fmt::Display for InFlight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.op == Op::Split {
+            return write!(f, "{}", self.op);
+        }
         write!(f, "{} {}", self.op, self.aval)?;
         match (self.op, self.peer) {
             (Op::Send, Some(peer)) => write!(f, " to rank {peer}"),
@@ -167,7 +176,7 @@ pub trait Watcher: Send + Sync + 'static {
 ///
 /// Clones are the same group. Collectives are lazy, stand on a stream of the group's own, and those of one eval run in the
 /// order in which they were made: every rank must make the same ones in the same order. One that a compiled function has is
-/// made at each call.
+/// made at each call. A group that was split off another has its streams, so that this holds for those of both together.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Owned>,
@@ -212,12 +221,42 @@ impl Group {
     /// The environment describes none, or it cannot be joined.
     pub fn join(engine: Engine, watcher: Box<dyn Watcher>) -> Result<Self, BridgeError> {
         let name = CString::new(engine.name()).map_err(|_| BridgeError::Nul(engine.name().to_owned()))?;
-        let table = WatcherTable { release, poll, failed };
+        let _settled = settled();
         let mut made = std::ptr::null_mut();
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         check(unsafe {
-            ffi::tacit_group_new(name.as_ptr(), table, Box::into_raw(Box::new(watcher)).cast(), &raw mut made)
+            ffi::tacit_group_new(name.as_ptr(), WATCHER, Box::into_raw(Box::new(watcher)).cast(), &raw mut made)
         })?;
+        Ok(Self { shared: Arc::new(Owned(made)) })
+    }
+
+    /// Splits the group as its engine does, and gives the part that this process is in: the ranks that give the same `color`,
+    /// in the order of their keys. Every rank calls it.
+    ///
+    /// # Errors
+    ///
+    /// The engine splits no groups, which is true of the ring, or a rank is lost.
+    pub fn split(&self, color: i32, key: i32, watcher: Box<dyn Watcher>) -> Result<Self, BridgeError> {
+        self.part(false, color, key, watcher)
+    }
+
+    /// A ring of some ranks of this one, which call it together: `rank` is the number of this process there, and `hosts` a file
+    /// with their addresses, as MLX's ring reads it.
+    ///
+    /// # Errors
+    ///
+    /// This process was not started as a rank of a ring, or a rank of the new one cannot be reached, or is lost.
+    pub fn split_ring(&self, rank: usize, hosts: &Path, watcher: Box<dyn Watcher>) -> Result<Self, BridgeError> {
+        let rank = rank.to_string();
+        let _lent = Lent::new(&[("MLX_RANK", OsStr::new(&rank)), ("MLX_HOSTFILE", hosts.as_os_str())])?;
+        self.part(true, 0, 0, watcher)
+    }
+
+    fn part(&self, ring: bool, color: i32, key: i32, watcher: Box<dyn Watcher>) -> Result<Self, BridgeError> {
+        let watcher = Box::into_raw(Box::new(watcher)).cast();
+        let mut made = std::ptr::null_mut();
+        // SAFETY: the group is live for the call, and the callee takes the box over and frees it by `release`.
+        check(unsafe { ffi::tacit_group_split(self.shared.0, ring, color, key, WATCHER, watcher, &raw mut made) })?;
         Ok(Self { shared: Arc::new(Owned(made)) })
     }
 
@@ -315,16 +354,18 @@ impl Group {
     }
 }
 
+const WATCHER: WatcherTable = WatcherTable { release, poll, failed };
+
 /// # Safety
 ///
-/// `watcher` must be the box that [`Group::join`] gave away, still alive.
+/// `watcher` must be the box that a group was made with, still alive.
 unsafe fn watcher_of<'a>(watcher: *mut c_void) -> &'a dyn Watcher {
     // SAFETY: as the caller promises.
     unsafe { &**watcher.cast::<Box<dyn Watcher>>() }
 }
 
 extern "C" fn release(watcher: *mut c_void) {
-    // SAFETY: this is the box that `join` gave away, and it is freed once. A destructor that panics must not unwind
+    // SAFETY: this is the box that the group was made with, and it is freed once. A destructor that panics must not unwind
     // into C++.
     let _ = catch_unwind(|| drop(unsafe { Box::from_raw(watcher.cast::<Box<dyn Watcher>>()) }));
 }

@@ -19,6 +19,7 @@ mod depth;
 mod derivatives;
 mod difference;
 mod dynamic_slice;
+mod environment;
 mod error;
 mod eval;
 mod ffi;

@@ -23,7 +23,7 @@ use tacit_io::Training;
 use tacit_nn::{Model, ParameterFilter};
 
 use crate::Group;
-use crate::layout::{Place, leaves};
+use crate::layout::{Leaf, Place, check_over, leaves};
 use folder::Save;
 use index::Index;
 
@@ -35,6 +35,9 @@ use index::Index;
 /// are not: a random state that differs between ranks is saved for each of them. The folder holds the old save until the
 /// new one is whole, at whatever moment a rank is killed; of what is in it, only files of earlier saves are ever removed. It is
 /// read by [`load_run`] on any number of ranks.
+///
+/// A model that is split over a group of [`Group::split`], and that several such groups have, is saved by one of these, once all
+/// ranks have evaluated it, and loaded by each.
 ///
 /// ```
 /// use mlx_rs::nn;
@@ -65,8 +68,8 @@ use index::Index;
 /// # Errors
 ///
 /// The ranks do not see one folder, or save different things, also in the step or the notes; a moment of an optimizer is an
-/// implicit array; a rank cannot write its file; another program saves into the folder. All ranks then fail, each with its own
-/// error or one that names the rank, and the old save is untouched.
+/// implicit array; a parameter is split over other ranks; a rank cannot write its file; another program saves into the folder.
+/// All ranks then fail, each with its own error or one that names the rank, and the old save is untouched.
 pub fn save_run<M: ModuleParameters>(
     folder: impl AsRef<Path>,
     run: &Training,
@@ -74,7 +77,7 @@ pub fn save_run<M: ModuleParameters>(
     group: &Group,
 ) -> Result<()> {
     let (folder, place) = (folder.as_ref(), Place::from(group));
-    let taken_apart = leaves(model).and_then(|known| {
+    let taken_apart = leaves_over(model, group).and_then(|known| {
         if let Some((key, moment)) = run.moments.first_key_value() {
             let help =
                 "save what each rank holds by `Training::save`, in a file of the rank, and go on with as many ranks";
@@ -109,6 +112,11 @@ pub fn save_run<M: ModuleParameters>(
     ranks::all_went(group, committed, "put the index of the checkpoint in its place")
 }
 
+/// The leaves of a model that is split over no other ranks.
+fn leaves_over<M: ModuleParameters>(model: &Model<M>, group: &Group) -> Result<Vec<Leaf>> {
+    leaves(model).and_then(|leaves| check_over(&leaves, group).map(|()| leaves))
+}
+
 /// Loads what of a run this rank needs for the model, which was saved by [`save_run`] on any number of ranks. Every rank calls it.
 ///
 /// The arrays are those of the whole run, bit for bit, in the parts that the model has here: it may be split otherwise than the
@@ -120,12 +128,12 @@ pub fn save_run<M: ModuleParameters>(
 /// # Errors
 ///
 /// There is no such run, or a file of it is not as it was written; the model has leaves that were not saved, or of other
-/// shapes; the ranks find different saves. The number of ranks is another one, and a parameter is a part of a stored array
-/// ([`Sharded`](crate::Sharded) in a format), or an optimizer's state was another on each rank, such as the rows and columns of
-/// Adafactor for parts of a weight. Adafactor has these of a matrix that is whole or split along an axis, and none of one that
+/// shapes, or is split over other ranks; the ranks find different saves. The number of ranks is another one, and a parameter is
+/// a part of a stored array ([`Sharded`](crate::Sharded) in a format), or an optimizer's state was another on each rank, such as
+/// the rows and columns of Adafactor for parts of a weight. Adafactor has these of a matrix that is whole or split along an axis, and none of one that
 /// is fully sharded: its state does not go from the one to the other.
 pub fn load_run<M: ModuleParameters>(folder: impl AsRef<Path>, model: &Model<M>, group: &Group) -> Result<Training> {
-    let run = leaves(model).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
+    let run = leaves_over(model, group).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
     let (run, id) = ranks::all_went(group, run, "load its part of the checkpoint")?;
     ranks::found_one(group, folder.as_ref(), id)?;
     Ok(run)

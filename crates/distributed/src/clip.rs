@@ -9,7 +9,7 @@ use tacit_nn::Model;
 use tacit_nn::training::{HeldTogether, clip_by_norm_over};
 
 use crate::Group;
-use crate::layout::leaves;
+use crate::layout::{check_over, leaves};
 
 impl Group {
     /// As [`clip_by_norm`](tacit_nn::training::clip_by_norm) of a model's gradients, by the norm of what all ranks hold of them
@@ -17,7 +17,8 @@ impl Group {
     /// what every rank has counts once. So all ranks have one norm and scale alike.
     ///
     /// The gradients are those of the step: where each rank has a batch of its own, their
-    /// [means](crate::FullyShard::mean_gradients).
+    /// [means](crate::FullyShard::mean_gradients). The group is that over which the parameters are split; where others have the
+    /// same parts, their ranks find the same.
     ///
     /// ```
     /// use mlx_rs::module::Module;
@@ -40,14 +41,18 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// `max` is not above 0, or MLX fails.
+    /// `max` is not above 0; a parameter is split over other ranks; or MLX fails.
     pub fn clip_by_norm<M: ModuleParameters>(
         &self,
         model: &Model<M>,
         gradients: FlattenedModuleParam,
         max: f32,
     ) -> Result<(FlattenedModuleParam, Array)> {
-        let parts = leaves(model)?.into_iter().filter(|leaf| !leaf.alike).map(|leaf| leaf.path).collect();
+        let mut leaves = leaves(model)?;
+        // Of one rank it is whole, and the same on all.
+        leaves.retain(|leaf| leaf.over.as_ref().is_some_and(|over| over == self || over.size() > 1));
+        check_over(&leaves, self)?;
+        let parts = leaves.into_iter().filter(|leaf| !leaf.alike).map(|leaf| leaf.path).collect();
         clip_by_norm_over(gradients, max, &OverRanks { group: self, parts })
     }
 }

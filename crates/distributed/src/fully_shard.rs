@@ -8,7 +8,7 @@ use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use tacit_core::{Error, Result};
 use tacit_nn::{Model, Pattern};
 
-use crate::layout::{Layout, leaves};
+use crate::layout::{Layout, Leaf, check_over, leaves};
 use crate::{FullySharded, Group};
 
 /// Splits all of a model's parameters over the ranks of a group, to be gathered a layer at a time.
@@ -45,11 +45,14 @@ pub trait FullyShard: Sized {
 
     /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
     /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds. Those of
-    /// parameters that are [`Sharded`](crate::Sharded) stay as they are: ranks that share these have one batch.
+    /// parameters that are [`Sharded`](crate::Sharded) over the group stay as they are: ranks that share these have one batch.
+    /// What is split over another group, such as one of [`Group::split`], is a parameter like any other here: the ranks of
+    /// `group` must have the same part of it.
     ///
     /// # Errors
     ///
-    /// A gradient is not float, or MLX refuses an op.
+    /// A gradient is not float; a parameter is split over another group that has several ranks of this one; or MLX refuses an
+    /// op.
     fn mean_gradients(&self, gradients: FlattenedModuleParam, group: &Group) -> Result<FlattenedModuleParam>;
 }
 
@@ -66,8 +69,11 @@ impl<M: ModuleParameters> FullyShard for Model<M> {
         if group.size() == 1 {
             return Ok(gradients);
         }
-        let layouts: BTreeMap<String, Layout> =
-            leaves(self)?.into_iter().map(|leaf| (leaf.path, leaf.layout)).collect();
+        let leaves = leaves(self)?;
+        let is_mixed = |leaf: &&Leaf| leaf.over.as_ref().is_some_and(|over| over.in_common(group) > 1);
+        check_over(leaves.iter().filter(is_mixed), group)?;
+        let own = leaves.into_iter().filter(|leaf| leaf.over.as_ref() == Some(group));
+        let layouts: BTreeMap<String, Layout> = own.map(|leaf| (leaf.path, leaf.layout)).collect();
         let layout = |path: &str| layouts.get(path).copied().unwrap_or(Layout::Whole);
         // In one order on all ranks.
         let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();

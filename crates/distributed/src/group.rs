@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use mlx_rs::{Array, Dtype, ops};
 use serde::de::Error as _;
@@ -11,6 +11,8 @@ use tacit_bridge::{Aval, Op};
 use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
+use crate::members::Members;
+use crate::named::named;
 use crate::options::GroupOptions;
 use crate::{agreement, init};
 
@@ -22,7 +24,8 @@ use crate::{agreement, init};
 /// computed meanwhile. An array that is the same on every rank is *replicated*; the gradients are those of a loss that is.
 ///
 /// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of
-/// one rank, which needs no engine, does nothing: each collective is its operand.
+/// one rank, which needs no engine, does nothing: each collective is its operand. Some of the ranks make a group of their own by
+/// [`split`](Self::split), so that ranks share a batch in one group and a layer in another.
 ///
 /// # Ranks that are lost
 ///
@@ -58,14 +61,9 @@ use crate::{agreement, init};
 /// ```
 #[derive(Clone)]
 pub struct Group {
-    members: Members,
+    /// None of one rank.
+    members: Option<Arc<Members>>,
     backend: Backend,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Members {
-    One,
-    Many(tacit_bridge::Group),
 }
 
 /// What a rank has sent so far.
@@ -105,16 +103,28 @@ impl Group {
             }
             return Ok(group.clone());
         }
-        let Some(group) = init::join(backend, options)? else { return Ok(Self { members: Members::One, backend }) };
-        let group = Self { members: Members::Many(group), backend };
-        joined.push(group.clone());
+        let group = Self { members: init::join(backend, options)?.map(Arc::new), backend };
+        if group.members.is_some() {
+            joined.push(group.clone());
+        }
         Ok(group)
     }
 
     /// The group of this process alone.
     #[must_use]
     pub fn alone() -> Self {
-        Self { members: Members::One, backend: Backend::Alone }
+        Self::of(Backend::Alone, None)
+    }
+
+    /// A part of a group, of which there are no members where it has one rank.
+    pub(crate) fn of(backend: Backend, members: Option<Members>) -> Self {
+        let members = members.map(Arc::new);
+        if let Some(members) = &members {
+            let mut parts = parts();
+            parts.retain(|(_, part)| part.strong_count() > 0);
+            parts.push((backend, Arc::downgrade(members)));
+        }
+        Self { members, backend }
     }
 
     /// The number of this process, from zero on.
@@ -256,11 +266,24 @@ impl Group {
         Ok(self.all_sum(&Array::from_int(1))?.eval()?)
     }
 
+    /// What the group is, where it has several ranks.
+    pub(crate) fn members(&self) -> Option<&Members> {
+        self.members.as_deref()
+    }
+
+    /// How many ranks are in both groups, of which this one is.
+    pub(crate) fn in_common(&self, other: &Self) -> usize {
+        let (Some(own), Some(other)) = (self.members(), other.members()) else { return 1 };
+        own.part.ranks.iter().filter(|rank| other.part.ranks.contains(rank)).count()
+    }
+
+    /// Its ranks, as messages have them.
+    pub(crate) fn named(&self) -> String {
+        self.members().map_or_else(|| "one rank".to_owned(), |members| named(&members.part.ranks))
+    }
+
     fn many(&self) -> Option<&tacit_bridge::Group> {
-        match &self.members {
-            Members::One => None,
-            Members::Many(group) => Some(group),
-        }
+        self.members().map(|members| &members.engine)
     }
 
     /// The extreme of all ranks. Engines compare, and what they make of NaN depends on the rank and the place that it is at.
@@ -329,25 +352,47 @@ fn joined() -> MutexGuard<'static, Vec<Group>> {
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The groups that were split off others, while anybody has them.
+fn parts() -> MutexGuard<'static, Vec<(Backend, Weak<Members>)>> {
+    static PARTS: Mutex<Vec<(Backend, Weak<Members>)>> = Mutex::new(Vec::new());
+    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What a file keeps of a group.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     rank: usize,
     size: usize,
+    /// The ranks of one that was split off another, by their numbers in the group that was joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ranks: Option<Vec<usize>>,
 }
 
 impl Serialize for Group {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Kept { rank: self.rank(), size: self.size() }.serialize(serializer)
+        let part = self.members().map(|members| &members.part).filter(|part| !part.is_all());
+        let ranks = part.map(|part| part.ranks.clone());
+        Kept { rank: self.rank(), size: self.size(), ranks }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Group {
-    /// The group of this process that the rank and the size belong to.
+    /// The group of this process that the rank and the size belong to, or the last that was split off with these ranks.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Kept { rank, size } = Kept::deserialize(deserializer)?;
+        let Kept { rank, size, ranks } = Kept::deserialize(deserializer)?;
         if size == 1 {
             return Ok(Self::alone());
+        }
+        if let Some(ranks) = ranks {
+            let of_place =
+                |part: &(Backend, Weak<Members>)| Some(Self { members: Some(part.1.upgrade()?), backend: part.0 });
+            let parts: Vec<Self> = parts().iter().rev().filter_map(of_place).collect();
+            let is =
+                |part: &Self| part.rank() == rank && part.members().is_some_and(|members| members.part.ranks == ranks);
+            return parts.into_iter().find(is).ok_or_else(|| {
+                let ranks = named(&ranks);
+                D::Error::custom(format!("this process is not rank {rank} of a group of {ranks}: split that off first"))
+            });
         }
         let found = joined().iter().find(|group| (group.rank(), group.size()) == (rank, size)).cloned();
         found.ok_or_else(|| {
@@ -365,13 +410,17 @@ impl Hash for Group {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Group({}, rank {} of {})", self.backend, self.rank(), self.size())
+        write!(f, "Group({}, rank {} of {}", self.backend, self.rank(), self.size())?;
+        match self.members().filter(|members| !members.part.is_all()) {
+            Some(_) => write!(f, ": {})", self.named()),
+            None => f.write_str(")"),
+        }
     }
 }
 
 impl PartialEq for Group {
     fn eq(&self, other: &Self) -> bool {
-        self.members == other.members
+        self.members.as_ref().map(Arc::as_ptr) == other.members.as_ref().map(Arc::as_ptr)
     }
 }
 
@@ -387,7 +436,7 @@ mod tests {
     fn groups_of_one_rank_are_equal_and_hash_equal() {
         let hasher = RandomState::new();
         let hash = |group: &Group| hasher.hash_one(group);
-        let asked = Group { members: Members::One, backend: Backend::Ring };
+        let asked = Group::of(Backend::Ring, None);
         assert_eq!(asked, Group::alone());
         assert_eq!(hash(&asked), hash(&Group::alone()));
     }

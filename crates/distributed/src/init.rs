@@ -1,6 +1,7 @@
 //! How a group is joined: the ranks meet, and then MLX's engine begins.
 
 use std::ffi::{OsStr, OsString};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{env, thread};
@@ -12,22 +13,24 @@ use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
 use crate::guard::Guard;
+use crate::members::Members;
 use crate::options::GroupOptions;
 use crate::sentinel::Sentinel;
-use crate::watch::{ANNOUNCEMENT, Limits, Place, Seat, Watch, job};
+use crate::watch::{ANNOUNCEMENT, Limits, Part, Place, Seat, Watch, job, ranks_of_ring};
 use crate::{agreement, current};
 
 /// How much sooner other ranks are to begin than the last of a ring.
-const HEAD_START: Duration = Duration::from_millis(100);
+pub(crate) const HEAD_START: Duration = Duration::from_millis(100);
 
 const STARTED: &str = "start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI";
 
 /// The group of a backend that has an engine; none where it has one rank.
-pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<tacit_bridge::Group>> {
+pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Members>> {
     let Some(engine) = backend.engine() else { return Ok(None) };
     let limits = Limits::new(options.join, options.silence, options.wait);
     let place = Place::from_environment()?;
     let seat = seat(backend, |name| env::var_os(name))?;
+    let hosts = hosts(backend, |name| env::var_os(name))?;
     if seat.is_some_and(|seat| seat.size == 1) {
         return Ok(None);
     }
@@ -51,7 +54,7 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<ta
         thread::sleep(HEAD_START);
     }
     let guard = Guard::new(backend.to_string(), limits, Arc::clone(&watch));
-    let sentinel = Sentinel::new(limits, Arc::clone(&watch));
+    let sentinel = Sentinel::new(limits, Arc::clone(&watch), None);
     let group = tacit_bridge::Group::join(engine, Box::new(sentinel)).map_err(|error| Error::Group {
         message: format!("the {backend} group cannot be joined: {error}"),
         help: STARTED,
@@ -84,7 +87,8 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<ta
     }
     current::put(&watch);
     at_exit(say_goodbye);
-    Ok(Some(group))
+    let (part, hosts, splits) = (Part::all(found.size), hosts.unwrap_or_default(), AtomicUsize::new(0));
+    Ok(Some(Members { engine: group, part, hosts, limits, watch, splits }))
 }
 
 /// A process that ends well leaves the group in order, and any other is lost to it. Who holds the group does not matter.
@@ -111,19 +115,19 @@ fn seat(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result
         Backend::Alone => return Ok(None),
         Backend::Jaccl => ("MLX_RANK", None),
         Backend::Mpi => ("OMPI_COMM_WORLD_RANK", number("OMPI_COMM_WORLD_SIZE")?),
-        Backend::Ring => {
-            let file = variable("MLX_HOSTFILE");
-            (
-                "MLX_RANK",
-                file.map(|file| crate::watch::ranks_of_ring(file.as_ref())).transpose()?.map(|ranks| ranks.len()),
-            )
-        }
+        Backend::Ring => ("MLX_RANK", hosts(backend, &variable)?.map(|ranks| ranks.len())),
     };
     let (Some(at), Some(size)) = (number(rank)?, size) else { return Ok(None) };
     if at >= size {
         return Err(Error::Group { message: format!("{rank}={at} is not a rank of a group of {size}"), help: STARTED });
     }
     Ok(Some(Seat { rank: at, size }))
+}
+
+/// Where each rank of a ring is, as the environment says it.
+fn hosts(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Vec<Vec<String>>>> {
+    let file = variable("MLX_HOSTFILE").filter(|_| backend == Backend::Ring);
+    file.map(|file| ranks_of_ring(file.as_ref())).transpose()
 }
 
 /// The number in a variable. MLX's ring reads any other text as 0.

@@ -105,6 +105,8 @@ pub(crate) struct Leaf {
     pub(crate) shape: Vec<i32>,
     /// How the stored array is split that it is a part of.
     pub(crate) split: Option<StoredSplit>,
+    /// The ranks that it is split over, if it is.
+    pub(crate) over: Option<Group>,
     /// Whether every rank has the same of it, as it also has of a factor that is not cut with its sum.
     pub(crate) alike: bool,
 }
@@ -121,14 +123,27 @@ pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>>
     Ok(leaves)
 }
 
+/// An error where one of these is split over other ranks than those of the group.
+pub(crate) fn check_over<'l>(leaves: impl IntoIterator<Item = &'l Leaf>, group: &Group) -> Result<()> {
+    for Leaf { path, over, .. } in leaves {
+        if let Some(over) = over.as_ref().filter(|over| *over != group) {
+            let (over, ranks) = (over.named(), group.named());
+            let message = format!("{path} is split over {over}, and the group has {ranks}");
+            return Err(Error::invalid(message, "give the group that the parameter is split over"));
+        }
+    }
+    Ok(())
+}
+
 /// Adds the leaves of a value, which may be split itself or have inside what is: an adapter is often beside a split base.
 fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<()> {
-    let add = |leaves: &mut Vec<Leaf>, path: String, key: String, layout, shape: &[i32]| {
-        leaves.push(Leaf { path, key, layout, shape: shape.to_vec(), split: None, alike: layout == Layout::Whole });
+    let add = |leaves: &mut Vec<Leaf>, path: String, key: String, layout, shape: &[i32], over: Option<&Group>| {
+        let (shape, over, alike) = (shape.to_vec(), over.cloned(), layout == Layout::Whole);
+        leaves.push(Leaf { path, key, layout, shape, split: None, over, alike });
     };
     let array = match value {
         Value::Dense(array) => {
-            add(leaves, path.to_owned(), key.to_owned(), Layout::Whole, array.shape());
+            add(leaves, path.to_owned(), key.to_owned(), Layout::Whole, array.shape(), None);
             return Ok(());
         }
         Value::Implicit(array) => array,
@@ -137,7 +152,7 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
         let mut wholes = split.arrays().iter();
         each(&format!("{path}.local"), key, split.local(), &mut |path, key, _| {
             let whole = wholes.next().map_or(&[][..], |whole| &whole.shape);
-            add(leaves, path, key, Layout::Flat, whole);
+            add(leaves, path, key, Layout::Flat, whole, Some(split.group()));
         });
         return Ok(());
     }
@@ -147,10 +162,11 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
         let mut number = 0;
         each(&format!("{path}.part"), key, split.part(), &mut |path, key, array| {
             if dense {
-                add(leaves, path, key, Layout::Axis(stored.axis), &stored.shape);
+                add(leaves, path, key, Layout::Axis(stored.axis), &stored.shape, Some(split.group()));
             } else {
                 let (shape, alike) = (array.shape().to_vec(), split.is_shared(number));
-                leaves.push(Leaf { path, key, layout: Layout::Own, shape, split: Some(stored.clone()), alike });
+                let (stored, over) = (Some(stored.clone()), Some(split.group().clone()));
+                leaves.push(Leaf { path, key, layout: Layout::Own, shape, split: stored, over, alike });
             }
             number += 1;
         });

@@ -19,13 +19,16 @@ mod guard;
 mod init;
 mod layout;
 mod mean;
+mod members;
 mod named;
 mod options;
 mod placed;
 mod random;
+mod said;
 mod sentinel;
 mod shard;
 pub mod sharded;
+mod split;
 mod watch;
 
 pub use backend::Backend;

@@ -21,8 +21,8 @@ pub struct GroupOptions {
     pub wait: Duration,
     /// Whether a compiled function that has collectives is run only once all ranks have said that they are about to run the
     /// same ones, kind, shape and dtype: an error that names both sides, before any of them waits. It costs a message a rank
-    /// for each trace, nothing for each call, and every rank must trace the same functions in the same order. Off unless said
-    /// otherwise.
+    /// for each trace, nothing for each call, and every rank must trace the same functions in the same order, whichever groups
+    /// their collectives are of. Off unless said otherwise.
     pub compares_plans: bool,
 }
 

@@ -7,7 +7,8 @@ use tacit_bridge::process::exit_without_destructors;
 use tacit_bridge::{InFlight, Op, Watcher};
 use tacit_core::Error;
 
-use crate::watch::{Doing, Extent, Limits, Watch};
+use crate::named::named;
+use crate::watch::{Doing, Extent, Limits, Part, Watch};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -21,6 +22,8 @@ const LATER: Duration = Duration::from_secs(2);
 pub(crate) struct Sentinel {
     limits: Limits,
     watch: Arc<OnceLock<Watch>>,
+    /// The ranks of the group, where it was split off the one that they watch.
+    part: Option<Part>,
     begun: Mutex<Begun>,
 }
 
@@ -29,23 +32,45 @@ pub(crate) struct Sentinel {
 struct Begun {
     /// Its number among all.
     number: u64,
-    /// And among those of all ranks, which is the same on each.
+    /// And among those that the ranks of the group run together, which is the same on each.
     of_all: u64,
 }
 
 impl Sentinel {
-    pub(crate) fn new(limits: Limits, watch: Arc<OnceLock<Watch>>) -> Self {
-        Self { limits, watch, begun: Mutex::default() }
+    pub(crate) fn new(limits: Limits, watch: Arc<OnceLock<Watch>>, part: Option<Part>) -> Self {
+        Self { limits, watch, part, begun: Mutex::default() }
     }
 
     fn tell(&self, watch: &Watch, waiting: &InFlight) {
-        let extent = if matches!(waiting.op, Op::Send | Op::Recv) { Extent::Two } else { Extent::All };
-        let label = waiting.to_string();
+        let extent = match (waiting.op, &self.part) {
+            // Only neighbors wait for each other there.
+            (Op::Split, _) => return,
+            (Op::Send | Op::Recv, _) => Extent::Two,
+            (_, Some(part)) => Extent::Part(part.clone()),
+            (_, None) => Extent::All,
+        };
+        let label = self.label(waiting);
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if begun.number != waiting.number {
-            *begun = Begun { number: waiting.number, of_all: watch.begin(&label, extent) };
+            *begun = Begun { number: waiting.number, of_all: watch.begin(&label, &extent) };
         }
         watch.doing(Doing { number: begun.of_all, label, extent, age: waiting.waited.as_millis() as u64 });
+    }
+
+    /// What a collective is, and of which ranks where that is not all of them.
+    fn label(&self, of: &InFlight) -> String {
+        match &self.part {
+            Some(part) => format!("{of} among {}", named(&part.ranks)),
+            None => of.to_string(),
+        }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        if let (Some(part), Some(watch)) = (&self.part, self.watch.get()) {
+            watch.forget(part);
+        }
     }
 }
 
@@ -59,15 +84,26 @@ impl Watcher for Sentinel {
                 return Err(Box::new(lost));
             }
         }
-        if waiting.waited <= self.limits.wait + watch.map_or(Duration::ZERO, |_| LATER) {
+        let limit = match waiting.op {
+            Op::Split => self.limits.join,
+            _ => self.limits.wait + watch.map_or(Duration::ZERO, |_| LATER),
+        };
+        if waiting.waited <= limit {
             return Ok(());
         }
         exit_without_destructors();
+        let seconds = waiting.waited.as_secs_f64();
+        if waiting.op == Op::Split {
+            return Err(Box::new(Error::Group {
+                message: format!("the ranks of a split have not connected within {seconds:.1} s"),
+                help: "see whether every rank reaches the addresses of the others, as in `MLX_HOSTFILE`",
+            }));
+        }
         Err(Box::new(Error::Group {
             message: format!(
-                "{waiting}, collective {} of this rank, has waited for {:.1} s",
-                waiting.number,
-                waiting.waited.as_secs_f64()
+                "{}, collective {} of this rank, has waited for {seconds:.1} s",
+                self.label(waiting),
+                waiting.number
             ),
             help: "see that every rank evaluates the same collectives in the same order, or raise `GroupOptions::wait`",
         }))
@@ -78,7 +114,7 @@ impl Watcher for Sentinel {
         if let Some(lost) = self.watch.get().and_then(|watch| watch.why(SOONER)) {
             return Box::new(match lost {
                 Error::PeerLost { rank, address, during: None, reason } => {
-                    Error::PeerLost { rank, address, during: Some(of.to_string()), reason }
+                    Error::PeerLost { rank, address, during: Some(self.label(of)), reason }
                 }
                 other => other,
             });
@@ -86,10 +122,11 @@ impl Watcher for Sentinel {
         let message = text.split("\nhelp: ").next().unwrap_or(text);
         let message =
             if later { format!("an array came of a collective that failed: {message}") } else { message.to_owned() };
-        let message = if message.contains(&of.to_string()) {
+        let label = self.label(of);
+        let message = if message.contains(&label) {
             message
         } else {
-            format!("{of}, collective {} of this rank, failed: {message}", of.number)
+            format!("{label}, collective {} of this rank, failed: {message}", of.number)
         };
         Box::new(Error::Group {
             message,

@@ -4,7 +4,8 @@
 //! over which each says several times a second that it is alive and which collective it is in. Rank 0 tells all of a rank
 //! that is lost: its connection closed without a goodbye, or nothing came for [`Limits::silence`]. The same holds for a
 //! collective that takes longer than [`Limits::wait`] while all are alive, since ranks wait for different ones. Whoever
-//! waits in a collective then asks [`Watch::check`] and gives it up.
+//! waits in a collective then asks [`Watch::check`] and gives it up. Groups that were split off have no watch of their own: what
+//! their ranks run is compared by the first of these, to which rank 0 passes it on.
 //!
 //! The ranks meet before the engine begins where they can, so that one that never comes is found without it. Ranks of
 //! another job that come to the same place are told apart by the name of the job, which `tacit launch` hands out. All of it
@@ -30,15 +31,16 @@ use std::{fmt, io};
 
 use tacit_core::{Error, Result};
 
-pub(crate) use frame::{Doing, Extent};
+pub(crate) use frame::{Doing, Extent, Part};
 use frame::{Failing, NotJoined};
+use history::History;
 use join::Joined;
 pub(crate) use limits::Limits;
 use meet::Announcement;
 pub(crate) use meet::{ANNOUNCEMENT, Place, job, ranks_of_ring};
 use rounds::Rounds;
 pub(crate) use seat::Seat;
-use shared::{Closing, LEFT, Shared, group_error};
+use shared::{Closing, LEFT, OfPart, Shared, group_error};
 
 /// The watch of one rank, until it is dropped.
 pub(crate) struct Watch {
@@ -150,13 +152,24 @@ impl Watch {
         }
     }
 
-    /// Says that this rank begins a collective, and gives the number of it among those of all ranks.
-    pub(crate) fn begin(&self, label: &str, extent: Extent) -> u64 {
-        let history = &mut self.shared.lock().history;
-        if extent == Extent::All {
-            history.begin(label);
-        }
+    /// Says that this rank begins a collective, and gives the number of it among those that its ranks run together.
+    pub(crate) fn begin(&self, label: &str, extent: &Extent) -> u64 {
+        let mut state = self.shared.lock();
+        let history = match extent {
+            Extent::All => &mut state.history,
+            Extent::Part(part) => {
+                let new = || OfPart { first: part.first(), history: History::default() };
+                &mut state.parts.entry(part.name.clone()).or_insert_with(new).history
+            }
+            Extent::Two => return state.history.begun(),
+        };
+        history.begin(label);
         history.begun()
+    }
+
+    /// Says that this rank has done with a part.
+    pub(crate) fn forget(&self, part: &Part) {
+        self.shared.lock().parts.remove(&part.name);
     }
 
     /// Says that this rank is in a collective, which holds for a moment: whoever waits in one says it again and again.

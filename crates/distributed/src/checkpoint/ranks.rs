@@ -8,13 +8,7 @@ use tacit_core::{Error, Result};
 use super::pieces::Alike;
 use crate::Group;
 use crate::named::named;
-
-/// What each rank says, in the order of the ranks.
-fn said(group: &Group, own: &[u32]) -> Result<Vec<Vec<u32>>> {
-    let all = group.all_gather(&Array::from_slice(own, &[own.len() as i32]), 0)?;
-    all.eval()?;
-    Ok(all.as_slice::<u32>().chunks(own.len()).map(<[u32]>::to_vec).collect())
-}
+use crate::said::said;
 
 const fn halves(number: u64) -> [u32; 2] {
     [(number >> 32) as u32, number as u32]

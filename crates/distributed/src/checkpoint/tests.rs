@@ -31,6 +31,7 @@ fn wholes() -> Vec<(Leaf, Array)> {
                 layout,
                 shape: shape.to_vec(),
                 split: None,
+                over: None,
                 alike: layout == Layout::Whole,
             },
             large.as_dtype(dtype).expect("casts"),

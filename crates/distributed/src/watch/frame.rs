@@ -23,8 +23,10 @@ pub(super) enum Frame {
     Missing { ranks: Vec<usize> },
     /// All have come; their addresses, in the order of the ranks.
     Begin { addresses: Vec<String> },
-    /// A rank is alive, in this collective, and has begun those.
+    /// A rank is alive, in this collective, and has begun those of all ranks.
     Beat { doing: Option<Doing>, begun: Tail },
+    /// What a rank has begun of those of a part, on its way over rank 0 to the first rank of the part.
+    Begun { part: String, first: usize, rank: usize, begun: Tail },
     /// What a rank is about to run.
     Plan { number: u64, collectives: Vec<String> },
     /// Whether all are about to run the same.
@@ -57,7 +59,7 @@ pub(super) enum Failing {
 /// The collective that a rank is in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Doing {
-    /// Which one of those of all ranks it is, from 1.
+    /// Which one it is, from 1, of those that its ranks run together.
     pub(crate) number: u64,
     pub(crate) extent: Extent,
     /// What it is, such as `all_sum f32[8]`.
@@ -67,16 +69,62 @@ pub(crate) struct Doing {
 }
 
 /// Who takes part in a collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Extent {
     All,
+    Part(Part),
     Two,
+}
+
+/// The ranks of a group, of those that watch each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    /// Which one it is, on all of its ranks; nothing where it is the group of all.
+    pub(crate) name: String,
+    /// Their numbers, in the order that they have in it.
+    pub(crate) ranks: Vec<usize>,
+}
+
+impl Extent {
+    /// The name of the part whose ranks count the collective, nothing for all; none where it is not counted.
+    pub(super) fn counted(&self) -> Option<&str> {
+        match self {
+            Self::All => Some(""),
+            Self::Part(part) => Some(&part.name),
+            Self::Two => None,
+        }
+    }
+
+    /// Whether it may wait for a rank.
+    pub(super) fn needs(&self, rank: usize) -> bool {
+        match self {
+            Self::Part(part) => part.ranks.contains(&rank),
+            Self::All | Self::Two => true,
+        }
+    }
+}
+
+impl Part {
+    /// The group that has joined.
+    pub(crate) fn all(size: usize) -> Self {
+        Self { name: String::new(), ranks: (0..size).collect() }
+    }
+
+    /// Whether it is the group that has joined.
+    pub(crate) fn is_all(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Who compares what the others have begun.
+    pub(super) fn first(&self) -> usize {
+        self.ranks.first().copied().unwrap_or(0)
+    }
 }
 
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.extent, self.label.split_once(' ')) {
-            (Extent::All, Some((kind, aval))) => write!(f, "{kind} #{} {aval}", self.number),
+        match (self.extent.counted(), self.label.split_once(' ')) {
+            (Some(_), Some((kind, aval))) => write!(f, "{kind} #{} {aval}", self.number),
             _ => f.write_str(&self.label),
         }
     }

@@ -1,9 +1,10 @@
 //! What rank 0 concludes from what all ranks are in.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::frame::{Doing, Extent};
+use super::frame::Doing;
 use crate::named::NAMED;
 
 /// How long ranks must be in different collectives of the same number before that is believed: longer than one takes to
@@ -29,13 +30,16 @@ pub(super) fn disagreement(doing: &[Option<Doing>], wait: Duration) -> Option<St
     })
 }
 
-/// Collectives of all ranks carry the same number on each, so two of one number are the same or a mistake. Messages between
+/// Collectives carry the same number on each of their ranks, so two of one number are the same or a mistake. Messages between
 /// two ranks carry that of the collective before them.
 fn different(doing: &[Option<Doing>]) -> Option<String> {
-    let settled = |doing: &&Doing| Duration::from_millis(doing.age) > SETTLED && doing.extent == Extent::All;
-    let mut all = doing.iter().flatten().filter(settled);
-    let first = all.next()?;
-    all.any(|doing| doing.number == first.number && doing.label != first.label)
+    let mut labels = BTreeMap::new();
+    let mut settled = doing.iter().flatten().filter(|doing| Duration::from_millis(doing.age) > SETTLED);
+    settled
+        .any(|doing| {
+            let of_part = doing.extent.counted();
+            of_part.is_some_and(|part| *labels.entry((part, doing.number)).or_insert(&doing.label) != &doing.label)
+        })
         .then(|| format!("ranks are in different collectives: {}", where_all_are(doing)))
 }
 
@@ -75,6 +79,7 @@ pub(super) fn difference(plans: &[Vec<String>]) -> Option<String> {
 mod tests {
     use expect_test::expect;
 
+    use super::super::frame::{Extent, Part};
     use super::*;
 
     fn doing(number: u64, label: &str, age: u64) -> Option<Doing> {
@@ -104,6 +109,20 @@ mod tests {
         assert_eq!(disagreement(&ahead, wait), None);
         let pair = [doing(17, "send f32[8]", 2_000), doing(17, "recv f32[8]", 2_000)];
         assert_eq!(disagreement(&pair, wait), None);
+        // Each part counts for itself.
+        let within = |label, ranks: [usize; 2]| {
+            let extent = Extent::Part(Part { name: format!("{ranks:?}"), ranks: ranks.to_vec() });
+            doing(3, label, 2_000).map(|doing| Doing { extent, ..doing })
+        };
+        let mut parts = [
+            within("all_sum f32[8]", [0, 1]),
+            within("all_sum f32[8]", [0, 1]),
+            within("all_max f32[8]", [2, 3]),
+            within("all_max f32[8]", [2, 3]),
+        ];
+        assert_eq!(disagreement(&parts, wait), None);
+        parts[3] = within("all_max f32[9]", [2, 3]);
+        assert!(disagreement(&parts, wait).is_some());
     }
 
     #[test]

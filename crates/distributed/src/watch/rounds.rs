@@ -27,8 +27,8 @@ pub(super) struct Rounds {
     heard: Vec<(Option<Doing>, Instant)>,
     /// What ranks are about to run, while not all have said it.
     plans: BTreeMap<u64, BTreeMap<usize, Vec<String>>>,
-    /// What ranks have begun that were ahead of rank 0.
-    ahead: BTreeMap<usize, Tail>,
+    /// What ranks have begun that were ahead of this one, by the part.
+    ahead: BTreeMap<(usize, String), Tail>,
     beaten: Instant,
     looked: Instant,
 }
@@ -115,8 +115,9 @@ impl Rounds {
         match frame {
             Frame::Beat { doing, begun } => {
                 self.heard[from] = (doing, Instant::now());
-                self.compare(from, begun);
+                self.compare(from, String::new(), begun);
             }
+            Frame::Begun { part, first, rank, begun } => self.bring(part, first, rank, begun),
             Frame::Plan { number, collectives } => self.collect(from, number, collectives),
             Frame::Compared { number, difference } => self.answer(number, difference),
             Frame::Ended(verdict) => self.conclude(verdict),
@@ -150,10 +151,13 @@ impl Rounds {
         self.conclude(Verdict::Lost { rank, address, reason });
     }
 
-    /// The first conclusion stands: what comes after it follows from it.
+    /// The first conclusion stands: what comes after it follows from it. Rank 0 tells all of it, and hears from the first rank of
+    /// a part what only that one compares.
     fn conclude(&mut self, verdict: Verdict) {
-        if self.shared.conclude(&verdict) {
-            self.tell(&Frame::Ended(verdict));
+        let is_told = self.seat.rank == 0 || matches!(verdict, Verdict::Disagreement { .. });
+        if self.shared.conclude(&verdict) && is_told {
+            let ended = Frame::Ended(verdict);
+            self.links.values_mut().for_each(|link| link.send(&ended));
         }
     }
 
@@ -199,21 +203,46 @@ impl Rounds {
         drop(state);
         self.heard[self.seat.rank] = (doing.clone(), Instant::now());
         self.links.values_mut().for_each(|link| link.send(&Frame::Beat { doing: doing.clone(), begun: begun.clone() }));
-        for (rank, begun) in std::mem::take(&mut self.ahead) {
-            self.compare(rank, begun);
+        self.tell_of_parts();
+        for ((rank, part), begun) in std::mem::take(&mut self.ahead) {
+            self.compare(rank, part, begun);
         }
     }
 
-    /// Compares what rank 0 and another have begun, as soon as this rank has come so far.
-    fn compare(&mut self, rank: usize, begun: Tail) {
+    /// Says what this rank has begun of those of each part that it is in.
+    fn tell_of_parts(&mut self) {
         let state = self.shared.lock();
-        let differs = state.history.differs(self.seat.rank, rank, &begun);
-        let ahead = begun.begun > state.history.begun();
+        let told = state.parts.iter().map(|(name, part)| (name.clone(), part.first, part.history.tail()));
+        let told: Vec<_> = told.collect();
+        drop(state);
+        for (part, first, begun) in told {
+            self.bring(part, first, self.seat.rank, begun);
+        }
+    }
+
+    /// Brings what a rank has begun of a part to its first rank.
+    fn bring(&mut self, part: String, first: usize, rank: usize, begun: Tail) {
+        if first == self.seat.rank {
+            return self.compare(rank, part, begun);
+        }
+        let next = if self.seat.rank == 0 { first } else { 0 };
+        if let Some(link) = self.links.get_mut(&next) {
+            link.send(&Frame::Begun { part, first, rank, begun });
+        }
+    }
+
+    /// Compares what this rank and another have begun of a part, as soon as this rank has come so far.
+    fn compare(&mut self, rank: usize, part: String, begun: Tail) {
+        let state = self.shared.lock();
+        // Here it has begun nothing yet, or is gone.
+        let Some(history) = state.history(&part) else { return };
+        let differs = history.differs(self.seat.rank, rank, &begun);
+        let ahead = begun.begun > history.begun();
         drop(state);
         if let Some(reason) = differs {
             self.conclude(Verdict::Disagreement { reason });
         } else if ahead {
-            self.ahead.insert(rank, begun);
+            self.ahead.insert((rank, part), begun);
         }
     }
 
@@ -222,16 +251,20 @@ impl Rounds {
         if state.verdict.is_some() {
             return;
         }
-        let left = state.left.iter().min_by_key(|(_, when)| **when).map(|(&rank, &when)| (rank, when));
-        drop(state);
-        if let Some((rank, when)) = left {
+        if !state.left.is_empty() {
+            let Some(doing) = state.doing() else { return };
+            let needed = state.left.iter().filter(|(rank, _)| doing.extent.needs(**rank));
+            let left = needed.min_by_key(|(_, when)| **when).map(|(&rank, &when)| (rank, when));
+            drop(state);
             // What was begun before that may still end.
-            let doing = self.shared.doing().map_or(Duration::ZERO, |doing| Duration::from_millis(doing.age));
-            if when.elapsed().min(doing) > self.limits.silence {
+            let since = |when: Instant| when.elapsed().min(Duration::from_millis(doing.age));
+            if let Some((rank, _)) = left.filter(|(_, when)| since(*when) > self.limits.silence) {
                 self.lose(rank, LEFT.to_owned());
             }
-        } else if self.seat.rank == 0 && self.links.values().all(|link| link.heard.elapsed() < self.limits.silence / 2)
-        {
+            return;
+        }
+        drop(state);
+        if self.seat.rank == 0 && self.links.values().all(|link| link.heard.elapsed() < self.limits.silence / 2) {
             // Whoever is silent already may be lost rather than wait for something else.
             let with_age = |(doing, when): &(Option<Doing>, Instant)| {
                 let doing = doing.clone()?;
@@ -252,8 +285,9 @@ impl Rounds {
             let begun = self.shared.lock().history.tail();
             for link in self.links.values_mut() {
                 link.send(&Frame::Beat { doing: None, begun: begun.clone() });
-                link.send(&Frame::Left { rank });
             }
+            self.tell_of_parts();
+            self.links.values_mut().for_each(|link| link.send(&Frame::Left { rank }));
         }
         self.links.values_mut().for_each(Link::say_no_more);
         let until = Instant::now() + FAREWELL;

@@ -29,8 +29,10 @@ pub(super) struct State {
     pub(super) verdict: Option<Ended>,
     /// The collective that this rank was in, and when it said so.
     pub(super) doing: Option<(Doing, Instant)>,
-    /// Those it has begun.
+    /// Those of all ranks that it has begun.
     pub(super) history: History,
+    /// Those of each part that it is in, by the part's name.
+    pub(super) parts: BTreeMap<String, OfPart>,
     /// Ranks that said goodbye.
     pub(super) left: BTreeMap<usize, Instant>,
     /// How many plans this rank had.
@@ -40,6 +42,13 @@ pub(super) struct State {
     /// What came of plans: where they differ.
     pub(super) compared: BTreeMap<u64, Option<String>>,
     pub(super) closing: Option<Closing>,
+}
+
+/// The collectives of a part that a rank has begun.
+pub(super) struct OfPart {
+    /// The rank that compares them.
+    pub(super) first: usize,
+    pub(super) history: History,
 }
 
 /// How a rank stops watching.
@@ -95,6 +104,11 @@ impl Shared {
 }
 
 impl State {
+    /// Those of a part that this rank has begun, or of all ranks, which have no name.
+    pub(super) fn history(&self, part: &str) -> Option<&History> {
+        if part.is_empty() { Some(&self.history) } else { self.parts.get(part).map(|part| &part.history) }
+    }
+
     /// The collective that this rank is in.
     pub(super) fn doing(&self) -> Option<Doing> {
         let (doing, when) = self.doing.as_ref().filter(|(_, when)| when.elapsed() < FRESH)?;

@@ -212,17 +212,17 @@ fn a_collective_that_a_rank_skips_is_given_up_by_all() {
 fn ranks_that_ran_different_collectives_learn_it() {
     let watches = group(2);
     for (rank, watch) in watches.iter().enumerate() {
-        watch.begin("all_sum f32[8]", Extent::All);
-        watch.begin(&format!("send f32[8] to rank {}", 1 - rank), Extent::Two);
-        watch.begin("all_sum f32[4]", Extent::All);
+        watch.begin("all_sum f32[8]", &Extent::All);
+        watch.begin(&format!("send f32[8] to rank {}", 1 - rank), &Extent::Two);
+        watch.begin("all_sum f32[4]", &Extent::All);
     }
     thread::sleep(Duration::from_millis(600));
     watches[0].check().expect("both ran the same");
     // Rank 1 is ahead.
-    watches[1].begin("all_sum f32[9]", Extent::All);
+    watches[1].begin("all_sum f32[9]", &Extent::All);
     thread::sleep(Duration::from_millis(600));
     watches[0].check().expect("nothing of the same number differs");
-    watches[0].begin("all_gather f32[8]", Extent::All);
+    watches[0].begin("all_gather f32[8]", &Extent::All);
     for watch in &watches {
         check(
             &watch.why(Duration::from_secs(10)).expect("different"),
@@ -230,6 +230,43 @@ fn ranks_that_ran_different_collectives_learn_it() {
             ranks ran different collectives: no. 3 of rank 0 was all_gather f32[8], of rank 1 all_sum f32[9]
             help: run the same collectives in the same order on every rank"#]],
         );
+    }
+}
+
+#[test]
+fn ranks_of_a_part_that_ran_different_collectives_learn_it() {
+    let watches = group(4);
+    let extent = |ranks: [usize; 2]| Extent::Part(Part { name: format!("/0:{}", ranks[0]), ranks: ranks.to_vec() });
+    let (others, own) = (extent([0, 1]), extent([3, 2]));
+    // Each part counts for itself, and rank 2 is ahead.
+    watches[0].begin("all_max f32[8] among ranks 0 and 1", &others);
+    watches[1].begin("all_max f32[8] among ranks 0 and 1", &others);
+    watches[3].begin("all_sum f32[8] among ranks 3 and 2", &own);
+    watches[2].begin("all_sum f32[8] among ranks 3 and 2", &own);
+    watches[2].begin("all_sum f32[9] among ranks 3 and 2", &own);
+    thread::sleep(Duration::from_millis(600));
+    watches.iter().try_for_each(Watch::check).expect("nothing of the same number differs");
+    watches[3].begin("all_sum f32[7] among ranks 3 and 2", &own);
+    for watch in &watches {
+        check(
+            &watch.why(Duration::from_secs(10)).expect("different"),
+            expect![[r#"
+            ranks ran different collectives: no. 2 of rank 2 was all_sum f32[9] among ranks 3 and 2, of rank 3 all_sum f32[7] among ranks 3 and 2
+            help: run the same collectives in the same order on every rank"#]],
+        );
+    }
+}
+
+#[test]
+fn a_part_goes_on_without_a_rank_that_left_and_is_not_of_it() {
+    let mut watches = group(3);
+    drop(watches.pop());
+    let extent = Extent::Part(Part { name: "/0:0".to_owned(), ranks: vec![0, 1] });
+    let since = Instant::now();
+    while since.elapsed() < LIMITS.silence + Duration::from_millis(500) {
+        watches[1].doing(Doing { extent: extent.clone(), ..all_sum(1, since.elapsed()) });
+        watches[1].check().expect("it waits for rank 0 alone");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -38,7 +38,7 @@ fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
 }
 
 /// A folder that all ranks name alike, and that is not there: in that of the group, with which it goes.
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(&std::env::var_os(FOLDER).expect("a rank is started in the folder of its group")).join(name)
 }
 

@@ -60,6 +60,24 @@ pub(crate) const CASES: &[Case] = &[
     case("a_wrong_shape_before_it_runs", compiled_sum_of_two_shapes, compares, LIMITS, &[], |ranks| {
         all_say(ranks, &["about to run different", "no. 1 of rank 0 is all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
+    case(
+        "a_killed_rank_of_a_part",
+        |group| sums_until(&group.split(group.rank() / 2)?, "KILL"),
+        joins,
+        LIMITS,
+        &[3],
+        |ranks| {
+            says(&ranks[2], &["rank 3 at ", "is lost in all_sum", "among ranks 2 and 3", "closed without a goodbye"])
+        },
+    )
+    .sizes(&[4]),
+    case("a_wrong_shape_in_a_part", sums_of_two_shapes_in_a_part, joins, LIMITS, &[], |ranks| {
+        all_say(
+            ranks,
+            &["no. 1 of rank 2 was all_sum f32[8] among ranks 2 and 3, of rank 3 all_sum f32[9] among ranks 2 and 3"],
+        )
+    })
+    .sizes(&[4]),
     case("a_late_rank", Group::barrier, comes_late, LIMITS, &[], |ranks| {
         ranks.iter().try_for_each(|rank| ensure(matches!(rank.said, Some(Ok(()))), "a late rank is waited for"))
     }),
@@ -149,6 +167,15 @@ fn comes_too_late(group: &Group) {
 fn sums_of_two_shapes(group: &Group) -> Result<()> {
     let extent = 8 + group.rank() as i32;
     drop(group.all_sum(&ops::ones::<f32>(&[extent])?)?.eval());
+    sleep(Duration::from_secs(1));
+    group.barrier()
+}
+
+/// As [`sums_of_two_shapes`], on two of four ranks: the others learn it as well.
+fn sums_of_two_shapes_in_a_part(group: &Group) -> Result<()> {
+    let part = group.split(group.rank() / 2)?;
+    let extent = if group.rank() == 3 { 9 } else { 8 };
+    drop(part.all_sum(&ops::ones::<f32>(&[extent])?)?.eval());
     sleep(Duration::from_secs(1));
     group.barrier()
 }

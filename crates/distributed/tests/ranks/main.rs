@@ -24,6 +24,7 @@ mod processes;
 mod rows;
 mod sharded;
 mod shared;
+mod splits;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("chance", chance::CASES),
     ("plan", plan::CASES),
     ("fully", fully::CASES),
+    ("splits", splits::CASES),
     ("checkpoints", checkpoints::CASES),
     ("failures", failures::CASES),
 ];
