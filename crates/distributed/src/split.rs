@@ -1,16 +1,13 @@
 //! Groups of some of the ranks of another.
 
-use std::collections::hash_map::RandomState;
-use std::fs::{self, File};
-use std::hash::BuildHasher;
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{env, process, thread};
+use std::{env, thread};
 
 use tacit_bridge::BridgeError;
 use tacit_core::{Error, Result};
+use tempfile::{Builder, NamedTempFile};
 
 use crate::Group;
 use crate::backend::Backend;
@@ -117,11 +114,11 @@ impl Group {
         let (limits, watch) = (members.limits, Arc::clone(&members.watch));
         let sentinel = Box::new(Sentinel::new(limits, Arc::clone(&watch), Some(part.clone())));
         let engine = if backend == Backend::Ring {
-            let file = HostFile::new(&hosts)?;
+            let file = host_file(&hosts)?;
             if seat.rank + 1 == seat.size {
                 thread::sleep(HEAD_START);
             }
-            members.engine.split_ring(seat.rank, &file.0, sentinel)
+            members.engine.split_ring(seat.rank, file.path(), sentinel)
         } else {
             members.engine.split(color as i32, seat.rank as i32, sentinel)
         };
@@ -166,25 +163,14 @@ fn refused(backend: Backend, error: BridgeError) -> Error {
     }
 }
 
-/// A file that says where the ranks of a ring are, until this is dropped.
-struct HostFile(PathBuf);
-
-impl HostFile {
-    fn new(hosts: &[Vec<String>]) -> Result<Self> {
-        let name = format!("tacit-ring-{:016x}.json", RandomState::new().hash_one(process::id()));
-        let path = env::temp_dir().join(name);
-        let text = serde_json::to_vec(hosts).map_err(|error| Error::file("write", &path)(error.into()))?;
-        let mut file = File::create_new(&path).map_err(Error::file("write", &path))?;
-        let this = Self(path);
-        file.write_all(&text).map_err(Error::file("write", &this.0))?;
-        Ok(this)
-    }
-}
-
-impl Drop for HostFile {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.0));
-    }
+/// A file that says where the ranks of a ring are, until it is dropped.
+fn host_file(hosts: &[Vec<String>]) -> Result<NamedTempFile> {
+    let folder = env::temp_dir();
+    let wrong = || Error::file("write", &folder);
+    let mut file = Builder::new().prefix("tacit-ring-").suffix(".json").tempfile_in(&folder).map_err(wrong())?;
+    let text = serde_json::to_vec(hosts).map_err(|error| wrong()(error.into()))?;
+    file.write_all(&text).map_err(wrong())?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -215,15 +201,5 @@ mod tests {
             the jaccl group cannot be split: [jaccl] Group split not supported.
             help: take the ring or MPI, whose groups can be split"]]
         .assert_eq(&refused(Backend::Jaccl, words()).to_string());
-    }
-
-    #[test]
-    fn the_file_of_a_ring_says_where_its_ranks_are_and_goes() {
-        let file =
-            HostFile::new(&[vec!["10.0.0.1:7301".to_owned()], vec!["10.0.0.2:7301".to_owned()]]).expect("writes");
-        let path = file.0.clone();
-        assert_eq!(fs::read_to_string(&path).expect("is there"), r#"[["10.0.0.1:7301"],["10.0.0.2:7301"]]"#);
-        drop(file);
-        assert!(!path.exists());
     }
 }

@@ -85,10 +85,6 @@ impl Shared {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    pub(super) fn doing(&self) -> Option<Doing> {
-        self.lock().doing()
-    }
-
     /// Whether it is the first verdict.
     pub(super) fn conclude(&self, verdict: &Verdict) -> bool {
         let mut state = self.lock();
