@@ -62,7 +62,7 @@ pub(crate) const CASES: &[Case] = &[
     }),
     case(
         "a_killed_rank_of_a_part",
-        |group| sums_until(&group.split(group.rank() / 2)?, "KILL"),
+        |group| sums_where(&group.split(group.rank() / 2)?, group.rank() == 3, "KILL"),
         joins,
         LIMITS,
         &[3],
@@ -128,8 +128,13 @@ fn never_comes(rank: usize) -> Result<Group> {
 
 /// As a training step has them, until a signal comes in the midst.
 fn sums_until(group: &Group, signal: &str) -> Result<()> {
+    sums_where(group, group.rank() == 1, signal)
+}
+
+/// As [`sums_until`], with the signal to this rank if it `ends`.
+fn sums_where(group: &Group, ends: bool, signal: &str) -> Result<()> {
     for step in 0..100 {
-        if step == 10 && group.rank() == 1 {
+        if step == 10 && ends {
             drop(Command::new("sh").args(["-c", &format!("kill -{signal} {}", id())]).status());
         }
         group.all_sum(&ops::ones::<f32>(&[1000])?)?.eval()?;
