@@ -207,8 +207,8 @@ fn materialization_denied() -> Result<()> {
 // ANCHOR: FallbackDenied
 fn fallback_denied() -> Result<()> {
     let _deny = Policy::Deny.scope();
-    // The scales' gradient is a sum over that of the dense weight.
-    let sum = |w: Value| implicit((ones()?, w), |(x, w)| x.matmul(w)?.sum(None))?.dense();
+    // A sum from the codes has no gradient of scales of its own, as a product has.
+    let sum = |w: Value| implicit((ones()?, w), |(x, w)| x.add(w)?.sum(None))?.dense();
     transform::grad(sum).call(packed()?).map(drop)
 }
 // ANCHOR_END: FallbackDenied

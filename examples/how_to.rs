@@ -8,7 +8,9 @@ use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit::dispatch::Taker;
 use tacit::io::{Rotation, Training};
-use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm};
+use tacit::model::training::{
+    Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm, distillation_loss,
+};
 use tacit::model::{Advisor, Outcome, Pattern, QuantizedState, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
@@ -21,7 +23,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 20] = [
+pub(crate) const SECTIONS: [Section; 21] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -41,6 +43,7 @@ pub(crate) const SECTIONS: [Section; 20] = [
     ("vocabulary", vocabulary),
     ("moments", moments),
     ("calibrated", calibrated),
+    ("distilled", distilled),
     ("activations", activations),
 ];
 
@@ -369,18 +372,6 @@ fn calibrated() -> Result<String> {
 
     let by = |method: &dyn Calibrate| model()?.quantize_observed("*.weight", "affine:3:64", &seen, method);
     let fitted = Gptq::default().with_refits(2)?;
-    let mut distilled = by(&fitted)?;
-    let _allow = Policy::Allow.scope();
-    let mut optimizer = Adam::new(3e-5);
-    for seed in [0, 2, 4].repeat(20) {
-        let x = batch(seed)?;
-        let y = float.forward(&x)?;
-        let (_, gradients) = distilled.value_and_grad(ParameterFilter::Scales, (x, y), |model, (x, y)| {
-            model.forward(&x)?.subtract(y)?.square()?.mean(None)
-        })?;
-        distilled.update(&mut optimizer, &gradients)?;
-    }
-
     let y = float.forward(&x)?;
     let mut lines = vec![format!("{} rows seen", seen.get("layers.0.weight")?.rows()[0])];
     for (name, mut model) in [
@@ -388,7 +379,6 @@ fn calibrated() -> Result<String> {
         ("AWQ", by(&Awq::default())?),
         ("GPTQ", by(&Gptq::default())?),
         ("fitted", by(&fitted)?),
-        ("distilled", distilled),
         ("corrected", by(&Corrected::new(fitted, 4)?)?),
     ] {
         let lost = model.forward(&x)?.subtract(&y)?.square()?.sum(None)?.divide(y.square()?.sum(None)?)?.sqrt()?;
@@ -397,6 +387,49 @@ fn calibrated() -> Result<String> {
     Ok(lines.join("\n"))
 }
 // ANCHOR_END: calibrated
+
+// ANCHOR: distilled
+/// Scales and biases of codes learn to compute what the model in floats does.
+fn distill(student: &mut Model<nn::Sequential>, teacher: &mut Model<nn::Sequential>) -> Result<()> {
+    let mut adam = Adam::new(1e-4);
+    for seed in 0..60 {
+        let x = random::normal::<f32>(&[256, 128], None, None, &random::key(seed)?)?;
+        let targets = teacher.forward(&x)?;
+        let (_, gradients) = student.value_and_grad(ParameterFilter::Scales, &x, |student, x| {
+            Ok::<_, Error>(distillation_loss(&student.forward(x)?, &targets, 1.0)?.mean(None)?)
+        })?;
+        student.update(&mut adam, &gradients)?;
+        student.eval()?;
+    }
+    Ok(())
+}
+// ANCHOR_END: distilled
+
+fn distilled() -> Result<String> {
+    let (mut teacher, mut student) = (model()?, model()?.quantize("*.weight", "affine:3:64")?);
+    let codes = |student: &Model<nn::Sequential>| -> Vec<Array> {
+        let leaves = student.leaves(&ParameterFilter::All).into_iter();
+        leaves.filter(|(_, leaf)| !leaf.dtype().is_float()).map(|(_, leaf)| leaf.clone()).collect()
+    };
+    let x = random::normal::<f32>(&[1024, 128], None, None, &random::key(100)?)?;
+    let targets = teacher.forward(&x)?;
+    let divergence = |student: &mut Model<nn::Sequential>| -> Result<f32> {
+        Ok(1000.0 * distillation_loss(&student.forward(&x)?, &targets, 1.0)?.mean(None)?.item_exact::<f32>())
+    };
+    let (before, own) = (divergence(&mut student)?, codes(&student));
+    let _deny = Policy::Deny.scope();
+    let (trained, counters) = Counters::of(|| distill(&mut student, &mut teacher));
+    trained?;
+    let mut moved = false;
+    for (own, now) in own.iter().zip(codes(&student)) {
+        moved |= !now.eq_exact(own)?;
+    }
+    Ok(format!(
+        "millinats from the teacher: {before:.1} before, {:.1} after\ncodes moved: {moved}, {} bytes materialized",
+        divergence(&mut student)?,
+        counters.materialized_bytes
+    ))
+}
 
 // ANCHOR: activations
 /// A step whose backward pass reads the activations of the model from codes.

@@ -510,7 +510,7 @@ impl Life {
         let loss = |model: &mut Model<Net>, tokens: Array| model.forward(&tokens)?.square()?.mean(None);
         let mut plain = self.model.clone();
         let of = |model: &mut Model<Net>| {
-            // The gradient of scales of codes is that of a dense array.
+            // Outside of products the gradient of scales of codes is that of a dense array.
             let builds = matches!(trained, Trained::Scales | Trained::All);
             let _policy = if builds { Policy::Allow } else { policy(model)? }.scope();
             model.value_and_grad(trained.filter(), tokens(), loss)

@@ -84,4 +84,20 @@ impl Encoder {
     pub(crate) fn new(block: usize, rule: Rule) -> Self {
         Self { block, blocks: BlockRule::Any, order: Order::LowFirst, padding: 0, rule }
     }
+
+    /// The same with blocks of so many elements, also of a size that the format has not: to code elements by scales that are
+    /// [given](Self::quantize_by), which are then those of as many.
+    ///
+    /// ```
+    /// use tacit_kernels::{BlockScales, nf4};
+    ///
+    /// let mut codes = [0; 1];
+    /// nf4::encoder(64).with_block(1).quantize_by(&[1.0, -1.0], BlockScales::Floats(&[1.0, 2.0]), &mut codes)?;
+    /// assert_eq!(codes, [0xf2]);
+    /// # Ok::<(), tacit_kernels::KernelError>(())
+    /// ```
+    #[must_use]
+    pub fn with_block(self, block: usize) -> Self {
+        Self { block, blocks: BlockRule::Any, ..self }
+    }
 }

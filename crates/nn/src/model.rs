@@ -10,6 +10,7 @@ mod own;
 pub(crate) mod qat;
 mod reported;
 mod restored;
+mod scales;
 pub(crate) mod surgery;
 mod tie;
 mod ties;

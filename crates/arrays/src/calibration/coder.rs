@@ -5,7 +5,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value, tree};
 
 use crate::families::packed::{Packed, Stored, read_in};
 use crate::format::{FloatScales, Quantizer, TrainedScales};
-use crate::kernel::Scaling;
+use crate::kernel::{self, Scaling, Scheme};
 use crate::views::rotated::Rotated;
 
 /// How the inputs of a weight are coded.
@@ -27,10 +27,8 @@ pub(super) struct Scaled<'f> {
     whole: FloatScales,
     /// Whether one scale is that of all rows.
     one: bool,
-    /// Whether scales are powers of two.
-    is_binary: bool,
-    /// The shape of `n` scales, and how many columns they are scales of.
-    part: (Vec<i32>, i32),
+    /// How an element is coded by its scale.
+    scheme: Scheme,
 }
 
 impl<'f> Coder<'f> {
@@ -61,20 +59,12 @@ impl<'f> Coder<'f> {
         if !one && k % block != 0 {
             return Err(none("its blocks straddle rows"));
         }
+        if !one && whole.scales.size() * block as usize != weight.size() {
+            return Err(none("its scales are not those of rows"));
+        }
         let group = if one { k } else { block };
         let fixed = one || whole.global_scale.is_some();
-        let is_binary = stored.scheme.scaling == Scaling::E8m0;
-        let mut coder = Scaled { trained, group, fixed, whole, one, is_binary, part: (Vec::new(), group) };
-        // The columns of a row's one scale are coded one by one where the format allows it.
-        for columns in if group == k { vec![1, k] } else { vec![group] } {
-            let part = format.quantize(&ops::zeros_dtype(&[n, columns], weight.dtype())?);
-            let Some(scales) = part.ok().and_then(|part| trained.scales_of(&part)) else { continue };
-            if scales.scales.size() == if one { 1 } else { n as usize } {
-                coder.part = (scales.scales.shape().to_vec(), columns);
-                return Ok(Self::Scaled(coder));
-            }
-        }
-        Err(none("its scales are not those of rows"))
+        Ok(Self::Scaled(Scaled { trained, group, fixed, whole, one, scheme: stored.scheme }))
     }
 
     /// Blocks of a format whose scales cannot be given.
@@ -112,12 +102,24 @@ impl Scaled<'_> {
         })
     }
 
-    /// The scales of a group of those of a matrix.
-    pub(super) fn of_group(&self, scales: &FloatScales, group: i32) -> Result<FloatScales> {
-        if self.one {
-            return Ok(scales.clone());
-        }
-        mapped(scales, |scales| Ok(scales.take_axis(Array::from_slice(&[group], &[1]), 1)?))
+    /// The columns of `part: f32[n, width]` as the numbers that they are coded as, by the scales of the group that each is in, and
+    /// what each spread over those behind it by `triangle: f32[width, width]`.
+    pub(super) fn rounded(
+        &self,
+        part: &Array,
+        triangle: &Array,
+        scales: &FloatScales,
+        groups: Vec<i32>,
+    ) -> Result<[Array; 2]> {
+        let (scheme, stored) = scales.stored(&self.scheme)?;
+        let by_group = mapped(&stored, |numbers| {
+            if self.one {
+                Ok(ops::broadcast_to(numbers.reshape(&[1, 1])?, &[1, part.dim(0)])?)
+            } else {
+                Ok(numbers.t())
+            }
+        });
+        kernel::round_columns(scheme, [part, triangle], groups, &by_group?.numbers()?)
     }
 
     /// Scales along an axis: those of groups side by side, or of matrices one below the other.
@@ -133,7 +135,7 @@ impl Scaled<'_> {
 
     /// Whether scales may be any others: not where they are fixed, nor where they are powers of two.
     pub(super) fn has_free_scales(&self) -> bool {
-        !self.fixed && !self.is_binary
+        !self.fixed && self.scheme.scaling != Scaling::E8m0
     }
 
     /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.
@@ -142,15 +144,6 @@ impl Scaled<'_> {
         let like = self.trained.scales_of(&like).ok_or_else(|| Error::decline("the format changed its type"))?;
         let scales = mapped(scales, |scales| Ok(scales.reshape(like.scales.shape())?))?;
         dense(&self.trained.quantize_by(numbers, &scales)?.0)
-    }
-
-    /// `column: f32[n, 1]`, coded by scales and read again.
-    pub(super) fn rounded(&self, column: &Array, scales: &FloatScales) -> Result<Array> {
-        let (shape, columns) = (&self.part.0, self.part.1);
-        let scales = mapped(scales, |scales| Ok(scales.reshape(shape)?))?;
-        let whole = if columns == 1 { column.clone() } else { ops::broadcast_to(column, &[column.dim(0), columns])? };
-        let read = dense(&self.trained.quantize_by(&whole, &scales)?.0)?;
-        if columns == 1 { Ok(read) } else { Ok(read.take_axis(Array::from_slice(&[0], &[1]), 1)?) }
     }
 
     /// The array of `codes: f32[e, n, k]`, which are numbers that the scales of each matrix have codes for.

@@ -204,33 +204,20 @@ impl Run<'_> {
         let mut start = 0;
         while start < k {
             let end = (start + together).min(k);
-            let ([mut part, rest], triangle) = (split(&w, end - start)?, self.triangle(start, end)?);
-            if fixed.is_none() {
+            let ([part, rest], triangle) = (split(&w, end - start)?, self.triangle(start, end)?);
+            let [own, others] = split(&triangle, end - start)?;
+            let (scales, first) = if let Some(fixed) = &fixed {
+                (fixed, 0)
+            } else {
                 found.push(coder.scales(self.format, &part, self.dtype)?);
-            }
-            let mut errors = Vec::new();
-            for column in 0..end - start {
-                let own;
-                let scales = if let Some(fixed) = &fixed {
-                    own = coder.of_group(fixed, order[(start + column) as usize] / coder.group)?;
-                    &own
-                } else {
-                    &found[found.len() - 1]
-                };
-                let at = Array::from_slice(&[column], &[1]);
-                let weights = part.take_axis(&at, 1)?;
-                let rounded = coder.rounded(&weights, scales)?;
-                let row = triangle.take_axis(&at, 0)?;
-                let error = weights.subtract(&rounded)?.divide(row.take_axis(&at, 1)?)?;
-                part = part.subtract(error.matmul(&split(&row, end - start)?[0])?)?;
-                coded.push(rounded);
-                errors.push(error);
-            }
-            w = rest.subtract(ops::concatenate(&errors, 1)?.matmul(&split(&triangle, end - start)?[1])?)?;
-            // The graph of so many columns is evaluated before the next ones.
-            let columns = ops::concatenate(&coded.split_off((start / together) as usize), 1)?;
-            transforms::eval([&w, &columns])?;
-            coded.push(columns);
+                (&found[found.len() - 1], start / coder.group)
+            };
+            let columns = &order[start as usize..end as usize];
+            let groups = columns.iter().map(|input| input / coder.group - first).collect();
+            let [rounded, errors] = coder.rounded(&part, &own, scales, groups)?;
+            w = rest.subtract(errors.matmul(others)?)?;
+            transforms::eval([&w, &rounded])?;
+            coded.push(rounded);
             start = end;
         }
         let mut coded = ops::concatenate(&coded, 1)?;

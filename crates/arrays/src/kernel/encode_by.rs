@@ -23,6 +23,15 @@ pub(crate) fn encode_by(scheme: Scheme, block: usize, x: &Array, stored: &[Array
     Ok(stop_gradient(single(apply(EncodeBy { scheme, block }, &inputs)?)?)?)
 }
 
+/// What blocks store, as the encoders take it.
+pub(super) fn given<'a>(scales: &'a Input<'_>, more: &'a [Input<'_>]) -> Fallible<BlockScales<&'a [f32], &'a [u8]>> {
+    Ok(match more {
+        _ if scales.aval().dtype == Dtype::Uint8 => BlockScales::Bytes(scales.elements()?),
+        [biases] => BlockScales::Biased(scales.elements()?, biases.elements()?),
+        _ => BlockScales::Floats(scales.elements()?),
+    })
+}
+
 pub(super) struct EncodeBy {
     pub(super) scheme: Scheme,
     pub(super) block: usize,
@@ -47,12 +56,7 @@ impl Kernel for EncodeBy {
         };
         let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
         let encoder = self.scheme.encoder(self.block, global)?.ok_or("half floats have no scales")?;
-        let scales = match more {
-            _ if scales.aval().dtype == Dtype::Uint8 => BlockScales::Bytes(scales.elements()?),
-            [biases] => BlockScales::Biased(scales.elements()?, biases.elements()?),
-            _ => BlockScales::Floats(scales.elements()?),
-        };
-        Ok(encoder.quantize_by(x.elements()?, scales, codes.bytes())?)
+        Ok(encoder.with_block(self.block).quantize_by(x.elements()?, given(scales, more)?, codes.bytes())?)
     }
 
     fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {

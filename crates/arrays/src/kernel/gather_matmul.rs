@@ -6,8 +6,9 @@ use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Outpu
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Indices, KernelError, Orientation, Stack};
 
-use super::host::{Fallible, floats, floats_mut, int, single};
+use super::host::{Fallible, floats, floats_mut, int, number, single, within};
 use super::parts::{gradients_of, tangents_of};
+use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu};
 
 /// Matrices of one shape, each the rows behind those of the one before it.
@@ -99,7 +100,13 @@ impl Kernel for GatherMatmul {
             let summed = scatter_add_single(zeros, within(left, x.dim(0))?, made.expand_dims(1)?, 0)?;
             Ok(summed.as_dtype(x.dtype())?)
         };
-        Some(gradients_of(self, self.stack.rows, [primals, cotangents], argnums, of_x))
+        let of_numbers = || -> Fallible<Vec<Array>> {
+            let [x, left, right, codes, ..] = primals else { return Err("x and two indices are expected".into()) };
+            let x = x.take_axis(within(left, x.dim(0))?, 0)?;
+            let StackLayout { rows, count, orientation } = self.stack;
+            Ok(product_scale_gradients([&x, &cotangents[0], right], orientation, codes, (rows, count))?)
+        };
+        Some(gradients_of(self.stack.rows, 3, primals, argnums, of_x, of_numbers))
     }
 
     /// The product is linear in `x` and in the float children together.
@@ -147,15 +154,6 @@ impl Kernel for GatherMatmul {
         };
         Some(all())
     }
-}
-
-/// Indices without those beyond `count`, which MLX does not look for.
-fn within(indices: &Array, count: i32) -> Result<Array> {
-    Ok(ops::minimum(indices, number(count.max(1) - 1))?)
-}
-
-fn number(count: i32) -> Array {
-    Array::from_slice(&[count as u32], &[])
 }
 
 impl StackLayout {

@@ -1,6 +1,6 @@
 //! What every kernel asks of its operands and gives back.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Input, Output};
 use tacit_core::{Param, Result};
 use tacit_kernels::{Floats, FloatsMut};
@@ -29,4 +29,13 @@ pub(super) fn floats_mut<'a>(output: &'a mut Output<'_>) -> Fallible<FloatsMut<'
         Dtype::Bfloat16 => FloatsMut::Bf16(output.elements()?),
         _ => FloatsMut::F32(output.elements()?),
     })
+}
+
+/// Indices without those beyond `count`, which MLX does not look for.
+pub(super) fn within(indices: &Array, count: i32) -> Result<Array> {
+    Ok(ops::minimum(indices, number(count.max(1) - 1))?)
+}
+
+pub(super) fn number(count: i32) -> Array {
+    Array::from_slice(&[count as u32], &[])
 }

@@ -43,15 +43,11 @@ impl Layout {
     /// The children as the kernels take them.
     pub(super) fn matrix<'a>(&'a self, children: &'a [Input<'_>]) -> Fallible<Matrix<'a>> {
         let [codes, numbers @ ..] = children else { return Err("codes are expected".into()) };
-        let codes = match &self.scheme.coding {
-            &Coding::Table { bits, order, ref values } => Codes::Table { bytes: codes.bytes(), bits, order, values },
-            Coding::Bytes { values } => Codes::Bytes { bytes: codes.bytes(), values },
-            &Coding::Unsigned { bits } => Codes::Unsigned { bytes: codes.bytes(), bits },
-            &Coding::Offset { bits } => Codes::Offset { bytes: codes.bytes(), bits },
+        let codes = match self.scheme.coding {
             Coding::Signed => Codes::Signed { codes: codes.elements()? },
-            Coding::E4m3 => Codes::E4m3 { bytes: codes.bytes() },
             Coding::F16 => Codes::F16 { codes: codes.elements::<u16>()?.reinterpret_cast() },
             Coding::Bf16 => Codes::Bf16 { codes: codes.elements::<u16>()?.reinterpret_cast() },
+            _ => self.scheme.codes(codes.bytes()).ok_or("codes of bytes are expected")?,
         };
         let (scales, biases) = match (self.scheme.scaling, numbers) {
             (Scaling::One, []) => (Scales::One, None),
@@ -101,17 +97,24 @@ impl Layout {
     ) -> Result<Array, Exception> {
         let [codes, numbers @ ..] = children else { return Err(Exception::custom("codes are expected")) };
         let size = self.n * self.k;
-        let values = first("codes", &self.units(codes, table)?, size)?;
-        let [scales, more @ ..] = numbers else {
-            if self.scheme.is_scaled() {
-                return Err(Exception::custom("scales are expected"));
+        let mut values = first("codes", &self.units(codes, table)?, size)?;
+        if !numbers.is_empty() || self.scheme.is_scaled() {
+            let numbers = self.numbers(numbers)?;
+            values = values.multiply(repeated(&numbers[0], self.block, size)?)?;
+            if let Some(biases) = numbers.get(1) {
+                values = values.add(repeated(biases, self.block, size)?)?;
             }
-            return values.reshape(&[self.n as i32, self.k as i32]);
-        };
-        let biases_of_integers;
+        }
+        values.reshape(&[self.n as i32, self.k as i32])
+    }
+
+    /// The scales of the blocks, and their biases if there are any, as `f32`: `numbers` are the children behind the codes.
+    pub(super) fn numbers(&self, numbers: &[Array]) -> Result<Vec<Array>, Exception> {
+        let [scales, more @ ..] = numbers else { return Err(Exception::custom("scales are expected")) };
+        let wide = |array: &Array| array.as_dtype(Dtype::Float32);
         let (scales, biases) = match (self.scheme.scaling, more) {
             (Scaling::One, _) => return Err(Exception::custom("there are no scales")),
-            (Scaling::Float, more) => (scales.as_dtype(Dtype::Float32)?, more.first()),
+            (Scaling::Float, more) => (wide(scales)?, more.first().map(wide).transpose()?),
             (Scaling::E8m0, _) => (looked_up(&*E8M0, scales)?, None),
             (Scaling::E4m3, [factor, ..]) => (looked_up(&*E4M3, scales)?.multiply(factor)?, None),
             (Scaling::E4m3, []) => (looked_up(&*E4M3, scales)?, None),
@@ -119,16 +122,11 @@ impl Layout {
             (Scaling::Nested { .. }, _) => return Err(Exception::custom("nested scales are three arrays")),
             (Scaling::Integers { block }, [factors]) => (integers(scales, factors, block)?, None),
             (Scaling::Integers { block }, [factors, bias_codes, bias_factors]) => {
-                biases_of_integers = integers(bias_codes, bias_factors, block)?;
-                (integers(scales, factors, block)?, Some(&biases_of_integers))
+                (integers(scales, factors, block)?, Some(integers(bias_codes, bias_factors, block)?))
             }
             (Scaling::Integers { .. }, _) => return Err(Exception::custom(OF_INTEGERS)),
         };
-        let mut values = values.multiply(repeated(&scales, self.block, size)?)?;
-        if let Some(biases) = biases {
-            values = values.add(repeated(&biases.as_dtype(Dtype::Float32)?, self.block, size)?)?;
-        }
-        values.reshape(&[self.n as i32, self.k as i32])
+        Ok(std::iter::once(scales).chain(biases).collect())
     }
 
     /// What all codes stand for, those that pad included.
@@ -152,6 +150,21 @@ impl Layout {
             Coding::F16 => flat.view_dtype(Dtype::Float16)?.as_dtype(Dtype::Float32),
             Coding::Bf16 => flat.view_dtype(Dtype::Bfloat16)?.as_dtype(Dtype::Float32),
         }
+    }
+}
+
+impl Scheme {
+    /// Codes of at most a byte each as the kernels take them; none of half floats.
+    pub(super) fn codes<'a>(&'a self, bytes: &'a [u8]) -> Option<Codes<'a>> {
+        Some(match &self.coding {
+            &Coding::Table { bits, order, ref values } => Codes::Table { bytes, bits, order, values },
+            Coding::Bytes { values } => Codes::Bytes { bytes, values },
+            &Coding::Unsigned { bits } => Codes::Unsigned { bytes, bits },
+            &Coding::Offset { bits } => Codes::Offset { bytes, bits },
+            Coding::Signed => Codes::Bytes { bytes, values: &SIGNED },
+            Coding::E4m3 => Codes::E4m3 { bytes },
+            Coding::F16 | Coding::Bf16 => return None,
+        })
     }
 }
 
@@ -223,3 +236,7 @@ fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
 }
 
 pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));
+
+/// The signed integers that bytes are.
+static SIGNED: LazyLock<[f32; 256]> =
+    LazyLock::new(|| std::array::from_fn(|byte| f32::from((byte as u8).cast_signed())));

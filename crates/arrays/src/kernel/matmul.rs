@@ -8,6 +8,7 @@ use tacit_kernels::{KernelError, Orientation};
 
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
+use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu, mlx_matmul};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
@@ -149,11 +150,12 @@ impl Kernel for Matmul {
         self.decompose(inputs)
     }
 
-    /// The gradient for `x` is the product with the same packed matrix transposed; those for float children are those
-    /// of the decomposition, and codes have none.
+    /// The gradient for `x` is the product with the same packed matrix transposed; those for float children are sums over what would
+    /// be that of the matrix, and codes have none.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let of_x = || Ok(apply_to(self.transposed(), &cotangents[0], &primals[1..])?);
-        Some(gradients_of(self, self.layout, [primals, cotangents], argnums, of_x))
+        let of_numbers = || self.number_gradients(primals, &cotangents[0]);
+        Some(gradients_of(self.layout, 1, primals, argnums, of_x, of_numbers))
     }
 
     /// The product is linear in `x` and in the float children together.
@@ -193,6 +195,21 @@ impl Matmul {
             Ok((vec![made.reshape(&[x.dim(0), x.dim(1), self.columns() as i32])?], vec![0]))
         };
         Some(all())
+    }
+
+    /// The gradients of the blocks' scales and biases.
+    fn number_gradients(&self, primals: &[Array], cotangent: &Array) -> Fallible<Vec<Array>> {
+        let [x, codes, ..] = primals else { return Err("x and codes are expected".into()) };
+        let Some(Groups { matrices, rows }) = &self.groups else {
+            let operands = [&x.expand_dims(0)?, &cotangent.expand_dims(0)?, &Array::from_slice(&[0u32], &[1])];
+            return Ok(product_scale_gradients(operands, self.orientation, codes, (self.layout, 1))?);
+        };
+        let (entries, count) = (matrices.len() as i32, self.layout.n.checked_div(*rows).unwrap_or(0));
+        let in_entries = |array: &Array| array.reshape(&[entries, array.dim(0) / entries.max(1), array.dim(1)]);
+        let matrices: Vec<u32> = matrices.iter().map(|&matrix| matrix as u32).collect();
+        let matrices = Array::from_slice(&matrices, &[entries]);
+        let operands = [&in_entries(x)?, &in_entries(cotangent)?, &matrices];
+        Ok(product_scale_gradients(operands, self.orientation, codes, (self.layout, count))?)
     }
 
     fn columns(&self) -> usize {

@@ -2,8 +2,8 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Kernel, permit_dense};
-use tacit_core::{Aval, Error, Result};
+use tacit_core::kernel::{Fallback, permit_dense};
+use tacit_core::{Aval, Result};
 
 use super::host::Fallible;
 use super::layout::integers;
@@ -72,29 +72,36 @@ pub(super) fn tangents_of(
     Ok((tangent(0)?, Some(moved.collect::<Result<_, _>>()?)))
 }
 
-/// The gradients of a product with a stored matrix: of its first operand what `of_x` says, of float children those of the
-/// decomposition, for which the policy is asked once; integers have none.
+/// The gradients of a product with a stored matrix: of its first operand what `of_x` says; of the children, which begin behind
+/// `before` operands, what follows from the gradients of the scale and of the bias of each block, which `of_numbers` gives. Integers
+/// have none.
 pub(super) fn gradients_of(
-    kernel: &impl Kernel,
     layout: Layout,
-    [primals, cotangents]: [&[Array]; 2],
+    before: usize,
+    primals: &[Array],
     argnums: &[usize],
     of_x: impl Fn() -> Fallible<Array>,
+    of_numbers: impl Fn() -> Fallible<Vec<Array>>,
 ) -> Fallible<Vec<Array>> {
-    let is_float_child = |argnum: usize| argnum > 0 && primals[argnum].dtype().is_inexact();
+    let is_float_child = |argnum: usize| argnum >= before && primals[argnum].dtype().is_inexact();
     let chosen: Vec<usize> = argnums.iter().copied().filter(|&argnum| is_float_child(argnum)).collect();
     let mut of_children = Vec::new();
     if !chosen.is_empty() {
-        layout.permit(kernel.name(), Fallback::Vjp)?;
-        let decomposed = derivatives::of_chosen(primals, &chosen, |all| kernel.decompose(all).map_err(Error::Function));
+        let numbers = |all: &[Array]| -> Result<Vec<Array>> {
+            let numbers = layout.numbers(&all[before + 1..])?;
+            numbers.iter().map(|numbers| Ok(numbers.flatten(None, None)?)).collect()
+        };
         let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-        of_children = derivatives::gradients(&children, cotangents, &decomposed)?;
+        let mut cotangents = of_numbers()?;
+        cotangents.truncate(numbers(primals)?.len());
+        of_children =
+            derivatives::gradients(&children, &cotangents, &derivatives::of_chosen(primals, &chosen, numbers))?;
     }
     let mut of_children = of_children.into_iter();
     let gradient = |&argnum: &usize| match argnum {
         0 => of_x(),
         argnum if is_float_child(argnum) => {
-            of_children.next().ok_or_else(|| "the vjp of the decomposition gave too few gradients".into())
+            of_children.next().ok_or_else(|| "the vjp of the numbers gave too few gradients".into())
         }
         argnum => Ok(ops::zeros_like(&primals[argnum])?),
     };

@@ -256,6 +256,17 @@ impl Scheme {
         matches!(self.storage, Dtype::Uint32)
     }
 
+    /// Whether scales may be of any float type: beside biases, and those of integers around zero. Others that are floats are `f32`.
+    #[must_use]
+    pub const fn takes_half_scales(&self) -> bool {
+        self.biased || self.nested.is_none() && matches!(self.coding, Coding::Offset { .. })
+    }
+
+    /// The same with codes in bytes, which an array of any shape has.
+    pub(super) fn in_bytes(self) -> Self {
+        Self { storage: if self.is_grouped() { Dtype::Uint8 } else { self.storage }, ..self }
+    }
+
     /// The shapes of the codes and of the scales, if there are any, of an array of this shape.
     #[must_use]
     pub fn children(&self, shape: &[i32], block: usize) -> (Vec<i32>, Vec<i32>) {
@@ -381,3 +392,6 @@ impl Scheme {
 }
 
 pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
+
+/// The greatest factor that NVFP4 encodes: the largest E4M3 times the largest E2M1.
+pub(crate) const NVFP4_RANGE: f32 = 448.0 * 6.0;

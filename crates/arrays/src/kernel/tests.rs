@@ -150,7 +150,9 @@ fn check<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], argnums: &[i32], t
     let (_, expected) = transforms::value_and_grad_with_argnums(plain, argnums)(inputs).expect("plain gradient");
     for ((found, expected), &argnum) in found.iter().zip(&expected).zip(argnums) {
         let error = relative_error(found, expected).expect("floats");
-        assert!(error <= 1e-5, "{name}, gradient {argnum}: {error}");
+        // Of the only number of a kind it is a sum that may nearly cancel.
+        let tolerance = if found.size() == 1 { 1e-3 } else { 1e-5 };
+        assert!(error <= tolerance, "{name}, gradient {argnum}: {error}");
         // The kernels are linear in each input, so a wide step has no truncation error.
         let values = floats(&inputs[argnum as usize]).expect("floats");
         let gradient = floats(found).expect("floats");
@@ -323,7 +325,7 @@ fn matmul_equals_its_decomposition() {
 }
 
 /// Each format's matrix as one, as two or three, and as many matrices of a row.
-fn stacks(layout: Layout) -> impl Iterator<Item = StackLayout> {
+pub(super) fn stacks(layout: Layout) -> impl Iterator<Item = StackLayout> {
     let counts = [1, 2, 3, layout.n].into_iter().filter(move |&count| layout.n.is_multiple_of(count));
     counts.flat_map(move |count| {
         [Orientation::Transposed, Orientation::Plain].map(|orientation| StackLayout {
@@ -435,7 +437,7 @@ fn mapped<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axis: usize) -> [
     mapped_along(kernel, inputs, &axes)
 }
 
-fn mapped_along<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axes: &[Option<usize>]) -> [Array; 2] {
+pub(super) fn mapped_along<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axes: &[Option<usize>]) -> [Array; 2] {
     let (mut made, at) = kernel().vmap(inputs, axes).expect("has a rule").expect("maps");
     let mapped = made.remove(0).move_axis(at[0] as i32, 0).expect("in range");
     let examples: Vec<Array> = (0..mapped.dim(0))

@@ -210,7 +210,7 @@ fn divides(found: Option<Nested>, own: Option<Nested>) -> bool {
 fn scale_dtype(scheme: &Scheme, found: Dtype, own: Dtype) -> Dtype {
     match scheme.scaling {
         Scaling::E8m0 | Scaling::E4m3 => Dtype::Uint8,
-        _ if !scheme.biased && (scheme.nested.is_some() || !scheme.is_centered()) => Dtype::Float32,
+        _ if !scheme.takes_half_scales() => Dtype::Float32,
         _ if found.is_float() && found != Dtype::Float64 => found,
         _ => own,
     }

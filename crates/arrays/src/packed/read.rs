@@ -5,12 +5,9 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::{self, Coding, Layout, Nested, Scaling};
+use crate::kernel::{self, Coding, Layout, NVFP4_RANGE, Nested, Scaling};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::units::integers;
-
-/// The greatest factor that NVFP4 encodes: the largest E4M3 times the largest E2M1.
-const NVFP4_RANGE: f32 = 448.0 * 6.0;
 
 impl Stored {
     /// The children as the kernels read them, for a matrix of `n` rows.

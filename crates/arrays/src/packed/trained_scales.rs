@@ -14,19 +14,30 @@ use crate::packed::array::{PackedArray, Parts, checked};
 impl FloatScales {
     /// The array `x`, in the shape in which its codes lie, coded by these scales as they are stored.
     pub(crate) fn coded(&self, scheme: &Scheme, block: usize, x: &Array) -> Result<Parts> {
+        let (scheme, stored) = self.stored(scheme)?;
+        let codes = kernel::encode_by(scheme, block, &x.as_dtype(Dtype::Float32)?, &stored.numbers()?)?;
+        let Self { scales, biases, global_scale } = stored;
+        Ok(Parts { codes, scales: Some(scales.into()), biases, global_scale })
+    }
+
+    /// These scales as they are stored, without a gradient, and the scheme that codes by them.
+    pub(crate) fn stored(&self, scheme: &Scheme) -> Result<(Scheme, Self)> {
         let still = |array: &Array| stop_gradient(array);
-        let rounded = still(&kernel::rounded_scales(scheme.scaling, &self.scales)?)?;
-        let biases = self.biases.as_ref().map(still).transpose()?;
-        let global_scale = self.global_scale.as_ref().map(still).transpose()?;
-        let stored: Vec<Array> = [Some(&rounded), biases.as_ref(), global_scale.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) })
-            .collect::<std::result::Result<_, _>>()?;
+        let stored = Self {
+            scales: still(&kernel::rounded_scales(scheme.scaling, &self.scales)?)?,
+            biases: self.biases.as_ref().map(still).transpose()?,
+            global_scale: self.global_scale.as_ref().map(still).transpose()?,
+        };
         // A factor that is there counts, whether the format asks for one or not.
-        let scheme = if self.global_scale.is_some() { scheme.relative() } else { *scheme };
-        let codes = kernel::encode_by(scheme, block, &x.as_dtype(Dtype::Float32)?, &stored)?;
-        Ok(Parts { codes, scales: Some(rounded.into()), biases, global_scale })
+        Ok((if self.global_scale.is_some() { scheme.relative() } else { *scheme }, stored))
+    }
+
+    /// What is stored as the kernels that code by it take it.
+    pub(crate) fn numbers(&self) -> Result<Vec<Array>> {
+        let numbers = [Some(&self.scales), self.biases.as_ref(), self.global_scale.as_ref()].into_iter().flatten();
+        let wide = numbers
+            .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) });
+        Ok(wide.collect::<std::result::Result<_, _>>()?)
     }
 }
 

@@ -6,9 +6,9 @@ use half::{bf16, f16};
 use tacit_kernels::program::{Data, DataMut, Kind as Element, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{
     Attention, BlockScales, Dense, Factors, Floats, Indices, Isa, Mask, MaskValues, Operand, Order, Orientation,
-    ScaleRule, Stack, affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul, gather_rows,
-    grouped_matmul, hadamard, half_floats, int8, int8_matmul, matmul, mx, nf4, nvfp4, scale_gradients, ternary,
-    threads,
+    OuterProducts, ScaleRule, Stack, affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul,
+    gather_rows, grouped_matmul, hadamard, half_floats, int8, int8_matmul, matmul, mx, nf4, nvfp4,
+    product_scale_gradients, scale_gradients, ternary, threads,
 };
 
 use crate::{
@@ -182,6 +182,9 @@ fn rotations_gradients_and_dense_products() {
         let (mut of_x, mut scales, mut biases) = (vec![0.0; 32], vec![0.0; 4], vec![0.0; 4]);
         let gradients = || scale_gradients(&stored.matrix(), &x, &cotangent, &mut of_x, &mut scales, Some(&mut biases));
         isa.with(gradients).unwrap();
+        let products = OuterProducts { rows: 1, left: &x[..2], right: &cotangent[..16], matrices: &[0] };
+        let stack = Stack { matrix: stored.matrix(), count: 1 };
+        isa.with(|| product_scale_gradients(&stack, &products, &mut scales, &mut biases)).unwrap();
         for n in [1, 8, 12, 40] {
             let x = normal(8, 2 * n);
             let (mut once, mut twice) = (vec![0.0; 2 * n], vec![0.0; 2 * n]);

@@ -18,6 +18,7 @@ mod cache_tokens;
 mod compiled_models;
 mod compiling;
 mod cross_entropy;
+mod distillation;
 mod failing_ends;
 mod failing_steps;
 mod for_gpus;

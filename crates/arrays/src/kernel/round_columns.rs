@@ -1,0 +1,168 @@
+//! Columns as the numbers that they are coded as, one after the other, with the error of each spread over those behind it.
+
+use std::ops::Range;
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::kernel::{Input, Kernel, Output, apply};
+use tacit_core::{Aval, Param, Result};
+use tacit_kernels::{BlockScales, KernelError, Matrix, Scales, code_bytes, e4m3, e8m0, nvfp4};
+
+use super::dequantize::dequantize;
+use super::encode_by::{encode_by, given};
+use super::host::Fallible;
+use super::layout::scalar;
+use super::scheme::NVFP4_RANGE;
+use super::{Coding, Layout, Scaling, Scheme};
+
+/// The columns of `x: f32[n, width]` as the numbers that they are coded as, and what each spread by `triangle: f32[width, width]`,
+/// as [`tacit_kernels::RoundColumns`] has it.
+///
+/// Each column is in one of some groups. `stored` is what the rows of each group are coded by, `[groups, n]`: scales, then biases, or
+/// the factor that all scales of NVFP4 are relative to, as the kernel that quantizes makes and takes them.
+///
+/// # Errors
+///
+/// When it runs on a CPU: an element is NaN or infinite.
+pub(crate) fn round_columns(
+    scheme: Scheme,
+    [x, triangle]: [&Array; 2],
+    groups: Vec<i32>,
+    stored: &[Array],
+) -> Result<[Array; 2]> {
+    let inputs: Vec<Array> = [x, triangle].into_iter().chain(stored).cloned().collect();
+    let made = <[Array; 2]>::try_from(apply(RoundColumns { scheme, groups }, &inputs)?);
+    Ok(made.unwrap_or_else(|_| unreachable!("the kernel declares two results")))
+}
+
+pub(super) struct RoundColumns {
+    pub(super) scheme: Scheme,
+    /// The group of each column.
+    pub(super) groups: Vec<i32>,
+}
+
+impl Kernel for RoundColumns {
+    fn name(&self) -> &'static str {
+        self.scheme.kernel("RoundColumns")
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        let groups = self.groups.iter().map(|&group| i64::from(group)).collect();
+        Some(self.scheme.params().into_iter().chain([("groups", Param::Ints(groups))]).collect())
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
+        let [x, _, scales, more @ ..] = inputs else {
+            return Err("columns, a triangle and scales are expected".into());
+        };
+        let (count, numbers) = (scales.shape[0], if self.scheme.biased { more } else { &[] });
+        let fit = [scales].into_iter().chain(numbers).all(|numbers| numbers.shape == [count, x.shape[0]]);
+        let each = self.groups.len() as i32 == x.shape[1] && self.groups.iter().all(|group| (0..count).contains(group));
+        if !fit || !each {
+            return Err("each column has a group, and each row numbers of all groups".into());
+        }
+        Ok(vec![x.clone(); 2])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let ([x, triangle, scales, more @ ..], [rounded, errors]) = (inputs, outputs) else {
+            return Err("columns, a triangle and scales are expected".into());
+        };
+        let n = x.aval().shape[0] as usize;
+        let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
+        let encoder = self.scheme.encoder(1, global)?.ok_or("half floats have no scales")?.with_block(1);
+        let stored = given(scales, more)?;
+        let (units, biases) = self.units(stored, global);
+        let round = |column: usize, rows: Range<usize>, x: &mut [f32]| -> Result<(), KernelError> {
+            let first = self.groups[column] as usize * n;
+            let own = first + rows.start..first + rows.end;
+            let stored = match stored {
+                BlockScales::Floats(scales) => BlockScales::Floats(&scales[own.clone()]),
+                BlockScales::Bytes(scales) => BlockScales::Bytes(&scales[own.clone()]),
+                BlockScales::Biased(scales, biases) => BlockScales::Biased(&scales[own.clone()], &biases[own.clone()]),
+            };
+            let mut bytes = vec![0; code_bytes(x.len(), self.scheme.bits() as u32)];
+            encoder.quantize_by(x, stored, &mut bytes)?;
+            let codes = self.scheme.codes(&bytes).unwrap_or_else(|| unreachable!("half floats have no scales"));
+            let (n, scales) = (x.len(), Scales::One);
+            tacit_kernels::dequantize(&Matrix { n, k: 1, codes, scales, biases: None, block: n }, &mut *x)?;
+            for (x, at) in x.iter_mut().zip(own) {
+                *x *= units[at];
+                if let Some(biases) = biases {
+                    *x += biases[at];
+                }
+            }
+            Ok(())
+        };
+        let columns =
+            tacit_kernels::RoundColumns { width: self.groups.len(), triangle: triangle.elements()?, round: &round };
+        let rounded = rounded.elements::<f32>()?;
+        rounded.copy_from_slice(x.elements()?);
+        Ok(columns.run(rounded, errors.elements()?)?)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let [x, triangle, stored @ ..] = inputs else {
+            return Err("columns, a triangle and scales are expected".into());
+        };
+        let (mut x, mut rounded, mut errors) = (x.clone(), Vec::new(), Vec::new());
+        for (column, &group) in (0_i32..).zip(&self.groups) {
+            let own = x.try_index((.., column..column + 1))?;
+            let made = self.rounded(&own, stored, group)?;
+            let row = triangle.try_index(column..column + 1)?;
+            let error = own.subtract(&made)?.divide(row.try_index((.., column..column + 1))?)?;
+            x = x.subtract(error.multiply(row)?)?;
+            rounded.push(made);
+            errors.push(error);
+        }
+        Ok(vec![ops::concatenate(&rounded, 1)?, ops::concatenate(&errors, 1)?])
+    }
+}
+
+impl RoundColumns {
+    /// What the codes of elements are multiplied by, and what is added then.
+    fn units<'a>(
+        &self,
+        stored: BlockScales<&'a [f32], &'a [u8]>,
+        global: Option<f32>,
+    ) -> (Vec<f32>, Option<&'a [f32]>) {
+        match stored {
+            BlockScales::Biased(scales, biases) => (scales.to_vec(), Some(biases)),
+            BlockScales::Bytes(bytes) if self.scheme.scaling == Scaling::E4m3 => {
+                let factor = nvfp4::factor(global);
+                (bytes.iter().map(|&byte| e4m3(byte) * factor).collect(), None)
+            }
+            BlockScales::Bytes(bytes) => (bytes.iter().map(|&byte| e8m0(byte)).collect(), None),
+            BlockScales::Floats(scales) if matches!(self.scheme.coding, Coding::Signed) => {
+                (scales.iter().map(|scale| scale / 127.0).collect(), None)
+            }
+            BlockScales::Floats(scales) => (scales.to_vec(), None),
+        }
+    }
+
+    /// A column, `f32[n, 1]`, coded by what is stored for its group and read again.
+    fn rounded(&self, x: &Array, stored: &[Array], group: i32) -> Fallible<Array> {
+        // Columns of any length have codes in bytes.
+        let scheme = self.scheme.in_bytes();
+        let layout = Layout { scheme, n: x.size(), k: 1, block: 1 };
+        let [scales, more @ ..] = stored else { return Err("scales are expected".into()) };
+        let of_group = |numbers: &Array| numbers.try_index(group);
+        let mut own = vec![of_group(scales)?];
+        let mut children = vec![match scheme.coding {
+            Coding::Signed => own[0].divide(Array::from_f32(127.0))?,
+            _ => own[0].clone(),
+        }];
+        if scheme.biased {
+            own.extend(more.iter().map(of_group).collect::<Result<Vec<_>, _>>()?);
+            children.extend_from_slice(&own[1..]);
+        } else if let [global] = more {
+            own.push(global.clone());
+            children.push(global.divide(Array::from_f32(NVFP4_RANGE))?);
+        }
+        children.insert(0, encode_by(scheme, 1, x, &own)?);
+        Ok(dequantize(layout, &children, Dtype::Float32)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;
