@@ -168,18 +168,24 @@ fn state() -> Result<String> {
 // ANCHOR_END: state
 
 // ANCHOR: shapes
-/// One trace for every number of rows, and a function that cannot have that.
+/// One trace for every number of rows, also of what a packed weight multiplies, and a function that cannot have that.
 fn shapes() -> Result<String> {
     let shapeless = || CompileOptions { name: "mean".into(), shapeless: true, ..CompileOptions::default() };
     let mut mean = compile_with(shapeless(), |x: Array| x.mean_axis(0, false));
     for rows in 2..100 {
         mean.call(&ones(rows)?)?;
     }
+    let weight = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
+    let mut product = compile_with(shapeless(), |(x, w): (Array, Array)| x.matmul(w.t()));
+    for (batch, tokens) in [(2, 3), (5, 7)] {
+        product.call((ops::ones::<f32>(&[batch, tokens, 64])?, &weight))?;
+    }
     let mut wrong =
         compile_with(shapeless(), |x: Array| x.sum_axis(0, false)?.divide(Array::from_f32(x.shape()[0] as f32)));
     wrong.call(&ones(2)?)?;
     let error = wrong.call(&ones(3)?).expect_err("the number of rows went into the graph");
-    Ok(format!("calls: {}, traces: {}\n{error}", mean.stats().calls, mean.stats().traces))
+    let told = [mean.stats(), product.stats()].map(|stats| format!("calls: {}, traces: {}", stats.calls, stats.traces));
+    Ok(format!("{}\n{error}", told.join("\n")))
 }
 // ANCHOR_END: shapes
 

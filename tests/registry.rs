@@ -19,9 +19,12 @@ fn every_handler_is_registered() {
     lines.sort();
     expect![[r#"
         batched_broadcast: broadcast of Batched, ..
+        batched_broadcast_axes: broadcast_axes of Batched, ..
         batched_gather_mm: gather_mm of dense, Batched, dense, dense
         batched_reshape: any reshaping primitive of Batched
         batched_slice: slice of Batched
+        broadcast_axes_beside: broadcast_axes of any, any, ..
+        broadcast_beside: broadcast of any, any, ..
         checkpointed: any graph primitive of ..
         concat_split: split of Concat
         constant_binary: any binary primitive of Constant, Constant
@@ -42,6 +45,7 @@ fn every_handler_is_registered() {
         linear_addmm: addmm of any, any Linear, any
         linear_addmm_left: addmm of any Linear, any, any
         linear_astype: as_type of any implicit
+        linear_broadcast_axes: broadcast_axes of any Linear, ..
         linear_concatenate: concatenate of ..
         linear_divide: divide of any implicit, dense
         linear_gather: gather of any Linear, any
@@ -59,6 +63,7 @@ fn every_handler_is_registered() {
         observed_gather_mm: gather_mm of any, Observed, dense, dense
         packed_add: add of any Packed, dense
         packed_broadcast: broadcast of any Packed, ..
+        packed_broadcast_axes: broadcast_axes of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..
         packed_dynamic_slice: dynamic_slice of any Packed, dense
         packed_dynamic_slice_update: dynamic_slice_update of any Packed, any, dense
@@ -67,6 +72,7 @@ fn every_handler_is_registered() {
         packed_scatter_axis: scatter_axis of any Packed, dense, any
         packed_slice: slice of any Packed
         packed_slice_update: slice_update of any Packed, any
+        repeated_moving: any moving primitive of Repeated, ..
         rotated_concatenate: concatenate of Rotated, ..
         rotated_update: any update primitive of Rotated, ..
         scaled_add: add of Scaled, dense

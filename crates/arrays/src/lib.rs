@@ -75,6 +75,7 @@ pub use training::ste::{Ste, ste};
 pub use views::cast::Cast;
 pub use views::concat::Concat;
 pub use views::masked::Masked;
+pub use views::repeated::Repeated;
 pub use views::rotated::Rotated;
 pub use views::scaled::Scaled;
 pub use views::scaled_channels::ScaledChannels;

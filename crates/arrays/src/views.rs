@@ -4,6 +4,7 @@ pub(crate) mod cast;
 pub(crate) mod concat;
 pub(crate) mod masked;
 pub(crate) mod of_linear;
+pub(crate) mod repeated;
 pub(crate) mod rotated;
 pub(crate) mod scaled;
 pub(crate) mod scaled_channels;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -154,8 +155,12 @@ class Program {
     Program* program;
     detail::ArraysAndExtra operator()(const std::vector<array>& tracers) const {
       program->traced_ = true;
-      auto outputs = apply_function(*program->function_, tracers);
+      std::optional<Shapeless> recording;
       if (program->shapeless_ && !any_tracer(program->inputs_)) {
+        recording.emplace();
+      }
+      auto outputs = apply_function(*program->function_, tracers);
+      if (recording) {
         free_addmm(tracers, outputs);
       }
       take_ready(tracers, outputs);

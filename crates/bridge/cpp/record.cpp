@@ -21,6 +21,7 @@ struct Recorder {
   Traced& traced;
 
   detail::ArraysAndExtra operator()(const std::vector<array>& tracers) const {
+    Shapeless recording;
     traced.tracers = tracers;
     traced.outputs = apply_function(function, tracers);
     free_addmm(tracers, traced.outputs);

@@ -1,8 +1,9 @@
 #include "shapeless.h"
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <type_traits>
-#include <unordered_map>
 
 #include "graph.h"
 #include "mlx/ops.h"
@@ -30,6 +31,20 @@ struct Affine {
   array c;
 };
 
+// What `node` sums, if it is an `addmm` whose addend is broadcast.
+std::optional<Affine> affine_of(const array& node) {
+  auto* addmm = made_by<mx::AddMM>(node);
+  if (addmm == nullptr) {
+    return std::nullopt;
+  }
+  const auto& inputs = node.inputs();
+  if (!made_by<mx::Broadcast>(inputs[2]) || inputs[2].inputs().size() > 1) {
+    return std::nullopt;
+  }
+  auto [alpha, beta] = addmm->state();
+  return Affine{addmm->stream(), alpha, beta, inputs[0], inputs[1], inputs[2].inputs()[0]};
+}
+
 // As ops of MLX's, which it does record rightly.
 array written_out(const Affine& affine, const array& a) {
   auto times = [&](const array& value, float factor) {
@@ -47,32 +62,30 @@ bool is_flat(const array& a, const array& x, const array& result) {
 
 }  // namespace
 
+void free_flat_addmm(array node) {
+  if (!made_by<mx::Reshape>(node)) {
+    return;
+  }
+  auto affine = affine_of(node.inputs()[0]);
+  if (!affine || !made_by<mx::Reshape>(affine->a)) {
+    return;
+  }
+  const auto& x = affine->a.inputs()[0];
+  if (is_flat(affine->a, x, node) && node.shape(-1) == affine->b.shape(-1)) {
+    become(node, written_out(*affine, x));
+  }
+}
+
 void free_addmm(const std::vector<array>& tracers, const std::vector<array>& outputs) {
-  std::unordered_map<uintptr_t, Affine> replaced;
-  each_dependent(tracers, outputs, [&](array& node) {
-    if (auto* addmm = made_by<mx::AddMM>(node)) {
-      const auto& inputs = node.inputs();
-      if (!made_by<mx::Broadcast>(inputs[2]) || inputs[2].inputs().size() > 1) {
-        return;
-      }
-      auto [alpha, beta] = addmm->state();
-      Affine affine{addmm->stream(), alpha, beta, inputs[0], inputs[1], inputs[2].inputs()[0]};
-      become(node, written_out(affine, affine.a));
-      replaced.emplace(node.id(), std::move(affine));
-      return;
+  std::vector<array> nodes;
+  each_dependent(tracers, outputs, [&](const array& node) { nodes.push_back(node); });
+  // Before the `addmm` is another node.
+  std::for_each(nodes.begin(), nodes.end(), free_flat_addmm);
+  for (auto& node : nodes) {
+    if (auto affine = affine_of(node)) {
+      become(node, written_out(*affine, affine->a));
     }
-    // An operand with more axes is made a matrix of written-down extents first, and the result has them put back.
-    if (made_by<mx::Reshape>(node)) {
-      auto found = replaced.find(node.inputs()[0].id());
-      if (found == replaced.end() || !made_by<mx::Reshape>(found->second.a)) {
-        return;
-      }
-      const auto& x = found->second.a.inputs()[0];
-      if (is_flat(found->second.a, x, node) && node.shape(-1) == found->second.b.shape(-1)) {
-        become(node, written_out(found->second, x));
-      }
-    }
-  });
+  }
 }
 
 }  // namespace tacit
@@ -87,6 +100,23 @@ int tacit_extent(Handle a, Integers axes, Handle* extent) {
   return guarded([&] {
     auto made = mlx::core::number_of_elements(get(a), std::vector<int>(axes.begin(), axes.end()), false);
     *extent = made.has_primitive() ? own(std::move(made)) : Handle{nullptr};
+  });
+}
+
+// Whether each node that makes `made` of `from` has a rule for the shapes of its results; true where none is asked for one.
+int tacit_has_shape_rules(Handle made, Handle from, bool* has) {
+  return guarded([&] {
+    *has = true;
+    if (!Shapeless::is_traced()) {
+      return;
+    }
+    each_dependent({get(from)}, {get(made)}, [&](const array& node) {
+      try {
+        node.primitive().output_shapes(node.inputs());
+      } catch (const std::exception&) {
+        *has = false;
+      }
+    });
   });
 }
 }

@@ -8,6 +8,7 @@
 #include "marks.h"
 #include "memory.h"
 #include "names.h"
+#include "shapeless.h"
 #include "slots.h"
 
 namespace tacit {
@@ -81,6 +82,7 @@ struct Tape {
   // before `scope` began, so that the history of what a function captured is walked once and not each time.
   void walk(const Scope* scope, Arrays outs, Arrays placeholders, Arrays boundaries) {
     marks_.begin(scope == nullptr ? 0 : scope->born);
+    shapeless_ = Shapeless::is_traced();
     for (auto handle : boundaries) {
       if (const auto& boundary = get(handle); !has_data(boundary)) {
         marks_.mark(boundary);
@@ -175,6 +177,10 @@ struct Tape {
   }
 
   void open(const array& value) {
+    if (shapeless_ && value.is_tracer()) {
+      // Whoever takes the product is to see the operand as the function has it.
+      free_flat_addmm(value);
+    }
     const auto& inputs = value.inputs();
     if (stack_.size() > kLong) {
       foresee(value, inputs);
@@ -247,6 +253,8 @@ struct Tape {
   static constexpr size_t kLong = 2048;
 
   Marks marks_;
+  // Whether MLX traces for shapeless.
+  bool shapeless_ = false;
   std::vector<Frame> stack_;
   std::vector<uint32_t> pending_;
   const void* node_before_ = nullptr;

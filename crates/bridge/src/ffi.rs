@@ -311,6 +311,7 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_extent(a: mlx_array, axes: Integers, extent: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_has_shape_rules(made: mlx_array, from: mlx_array, has: *mut bool) -> c_int;
     pub(crate) fn tacit_vjp(primals: Arrays, cotangents: Arrays, function: Function, gradients: Sink) -> c_int;
     pub(crate) fn tacit_jvp(primals: Arrays, tangents: Arrays, function: Function, changes: Sink) -> c_int;
     pub(crate) fn tacit_depth(outputs: Arrays, inputs: Arrays, found: *mut usize) -> c_int;

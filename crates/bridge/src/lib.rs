@@ -71,7 +71,7 @@ pub use program::{
     KnownInputs, Outcome, Program, any_held_tracer, any_tracer, compiler_available, in_transform, set_no_fuse,
 };
 pub use quantized::{Mode, Quantized, quantized_matmul};
-pub use record::{extent, record, record_shapeless};
+pub use record::{extent, has_shape_rules, record, record_shapeless};
 pub use rewrite::{comes_of_collective, runs_here, scalar_value, unite};
 pub use saved::{after, apart, saved, settle};
 pub use scope::Scope;

@@ -44,6 +44,19 @@ pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
     Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
 }
 
+/// Whether every node that makes `made` of `from` has a rule for the shapes of its results, as a graph without shapes needs
+/// it; where MLX records shapes, nobody asks for one.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn has_shape_rules(made: &Array, from: &Array) -> Result<bool, BridgeError> {
+    let mut has = true;
+    // SAFETY: the handles and the flag are live for the call.
+    check(unsafe { ffi::tacit_has_shape_rules(made.as_ptr(), from.as_ptr(), &raw mut has) })?;
+    Ok(has)
+}
+
 /// A function that is recorded.
 type Recordable<'f> = dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> + 'f;
 

@@ -73,7 +73,9 @@ pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
 pub use scoped::{DEVICE_FALLBACK_VARIABLE, DeviceFallbackGuard, POLICY_VARIABLE, PolicyGuard, RegistryGuard};
 pub use site::{Argument, Decline, NearMiss, Site};
-pub use tacit_bridge::{Aval, Param, any_tracer, array_id, broadcast_source, dtype_name, dtype_named, forget_pages};
+pub use tacit_bridge::{
+    Aval, Param, any_tracer, array_id, broadcast_source, dtype_name, dtype_named, forget_pages, has_shape_rules,
+};
 pub use tacit_drawing::printable;
 pub use tree::{Arguments, Tree};
 pub use value::{Value, short_name};

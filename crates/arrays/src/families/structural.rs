@@ -1,13 +1,14 @@
 //! What holds for every implicit type.
 
-use mlx_rs::Array;
-use tacit_core::primitives::{Copy, Graph, StopGradient};
+use mlx_rs::{Array, ops};
+use tacit_core::primitives::{Broadcast, BroadcastAxes, Copy, Graph, StopGradient};
 use tacit_core::transform::checkpoint;
-use tacit_core::{Error, ImplicitArray, Primitive, Result, Value, handler};
+use tacit_core::{Aval, Error, ImplicitArray, Primitive, Result, Value, handler};
 
 /// Stops the gradient at the float children, which is where gradients of an implicit array go.
 #[handler]
 pub(crate) fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Result<Value> {
+    has_run(array)?;
     let stopped = array.children().iter().map(|(_, child)| stopped(child)).collect::<Result<Vec<Value>>>()?;
     Ok(array.with_children(stopped)?.into())
 }
@@ -30,6 +31,66 @@ pub(crate) fn stopped(value: &Value) -> Result<Value> {
 #[handler]
 pub(crate) fn copy(_op: &Copy, array: &dyn ImplicitArray) -> Result<Value> {
     Ok(itself(array))
+}
+
+/// What is broadcast against the other operand of an elementwise op. MLX makes it of either in a function without shapes,
+/// whatever the shapes are, and of the other one it asks the shape alone.
+#[handler]
+pub(crate) fn broadcast_beside(
+    _op: &Broadcast,
+    array: &Value,
+    other: &Value,
+    more: &[&Value],
+    made: &[Aval],
+) -> Result<Value> {
+    beside(array, &[&[other], more].concat(), &[], &made[0])
+}
+
+/// What is broadcast against the other operand of an op but for some axes, such as those of the matrices of a product.
+#[handler]
+pub(crate) fn broadcast_axes_beside(
+    op: &BroadcastAxes,
+    array: &Value,
+    other: &Value,
+    more: &[&Value],
+    made: &[Aval],
+) -> Result<Value> {
+    beside(array, &[&[other], more].concat(), &op.ignore_axes, &made[0])
+}
+
+/// `array`, broadcast against these others but for axes that are counted from the last.
+fn beside(array: &Value, others: &[&Value], ignored: &[i32], made: &Aval) -> Result<Value> {
+    if let Value::Implicit(array) = array {
+        has_run(&**array)?;
+    }
+    // Where nothing repeats it, nothing does for any shape that a function without shapes serves.
+    if array.aval()?.shape == made.shape {
+        return Ok(array.clone());
+    }
+    let Value::Dense(array) = array else { return Err(Error::decline("it is repeated")) };
+    let shaped = |other: &&Value| match other {
+        Value::Implicit(other) => {
+            let mut shape = other.aval()?.shape;
+            for &axis in ignored {
+                if let Some(own) = shape.iter_mut().nth_back((-1 - axis) as usize) {
+                    *own = 1;
+                }
+            }
+            Ok(ops::broadcast_to(Array::from_f32(0.0), &shape)?)
+        }
+        Value::Dense(other) if ignored.is_empty() => Ok(other.clone()),
+        Value::Dense(_) => Err(Error::decline("dense arrays have axes that are ignored")),
+    };
+    let others = others.iter().map(shaped).collect::<Result<Vec<_>>>()?;
+    Ok(ops::broadcast_arrays(&[&[array.clone()], &others[..]].concat())?.swap_remove(0).into())
+}
+
+/// Declines the result of an op that has not run yet: it would run for what is made here alone, and again for others.
+fn has_run(array: &dyn ImplicitArray) -> Result<()> {
+    if array.array_type().deferred {
+        return Err(Error::decline("it is computed once for all"));
+    }
+    Ok(())
 }
 
 /// A checkpoint of implicit arguments: their arrays are what it keeps, and its function is intercepted in both passes.

@@ -1,6 +1,6 @@
 //! Views that stand around an array as they are, wherever its elements go.
 
-use tacit_core::primitives::Moving;
+use tacit_core::primitives::{BroadcastAxes, Moving, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::forward;
@@ -114,5 +114,9 @@ impl Move<'_> {
 pub(crate) fn view_moving(op: &Moving, view: &dyn View, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     let shape = view.aval()?.shape;
     forward(op, &shape, made)?;
+    if op.name() == BroadcastAxes::NAME && shape.len() == 2 {
+        // One that has products was asked for them before. Others are built, once and not for each entry.
+        return Err(Error::decline("it is repeated for a product, and has none"));
+    }
     view.moved(&Move { op, shape: &shape, rest, made })
 }

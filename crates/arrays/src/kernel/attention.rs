@@ -105,12 +105,14 @@ impl Attend {
         product: impl Fn(&Array, &StoredTokens, &[Array], Orientation) -> Fallible<Array>,
     ) -> Fallible<Array> {
         let Parts { q, mask, keys, values } = self.parts(inputs);
-        let mut scores = product(q, &self.keys, keys, Orientation::Transposed)?;
+        let entries = self.groups.matrices.len() as i32;
+        let each = |rows: &Array, columns: i32| rows.reshape(&[entries, q.dim(0) / entries.max(1), columns]);
+        let mut scores = product(&each(q, q.dim(1))?, &self.keys, keys, Orientation::Transposed)?;
         if let Some(hiding) = &self.hiding {
             scores = hiding.on(&scores, mask)?;
         }
-        let weights = ops::softmax_axis(&scores, -1, true)?.reshape(&[q.dim(0), self.groups.rows as i32])?;
-        product(&weights, &self.values, values, Orientation::Plain)
+        let weights = each(&ops::softmax_axis(&scores, -1, true)?, self.groups.rows as i32)?;
+        Ok(product(&weights, &self.values, values, Orientation::Plain)?.flatten(0, 1)?)
     }
 
     /// From the codes, with the scores of all tokens: what derivatives are taken of.
@@ -194,13 +196,11 @@ impl Kernel for Attend {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let made = self.by_products(inputs, |x, side, children, orientation| {
             let dense = self.groups.taken(&side.layout.decoded(children)?)?;
-            let (right, columns) = match orientation {
-                Orientation::Transposed => (dense.swap_axes(-1, -2)?, self.groups.rows),
-                Orientation::Plain => (dense, side.layout.k),
+            let right = match orientation {
+                Orientation::Transposed => dense.swap_axes(-1, -2)?,
+                Orientation::Plain => dense,
             };
-            let entries = self.groups.matrices.len() as i32;
-            let x = x.reshape(&[entries, x.dim(0) / entries.max(1), x.dim(1)])?;
-            Ok(x.matmul(right)?.reshape(&[inputs[0].dim(0), columns as i32])?)
+            Ok(x.matmul(right)?)
         })?;
         Ok(vec![made])
     }

@@ -5,10 +5,11 @@ use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Outpu
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats_mut, single};
+use super::matmul::mapped;
 use super::parts::tangents_of;
 use super::{Layout, gpu};
 
-/// Rows of a matrix: `rows: u32[r]` gives `dtype[r, k]`.
+/// Rows of a matrix: `rows: u32[..]` gives `dtype[.., k]`.
 ///
 /// # Errors
 ///
@@ -34,7 +35,7 @@ impl Kernel for GatherRows {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
-        Ok(vec![Aval::new(&[inputs[0].size() as i32, self.layout.k as i32], self.dtype)])
+        Ok(vec![Aval::new(&self.shape(&inputs[0].shape), self.dtype)])
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
@@ -50,10 +51,10 @@ impl Kernel for GatherRows {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let (rows, children) = (&inputs[0], &inputs[1..]);
         let made = if rows.size() == 0 {
-            ops::zeros::<f32>(&[0, self.layout.k as i32])?
+            ops::zeros::<f32>(&self.shape(rows.shape()))?
         } else if self.layout.has_whole_rows() {
-            let (layout, taken) = self.layout.taken(children, rows)?;
-            layout.decoded(&taken)?
+            let (layout, taken) = self.layout.taken(children, &rows.flatten(None, None)?)?;
+            layout.decoded(&taken)?.reshape(&self.shape(rows.shape()))?
         } else {
             self.layout.decoded(children)?.take_axis(rows, 0)?
         };
@@ -72,7 +73,7 @@ impl Kernel for GatherRows {
         let tangent = || -> Fallible<Array> {
             Ok(match tangents_of(primals, tangents, argnums)? {
                 (_, Some(children)) => gather_rows(self.layout, &primals[0], &children, self.dtype)?,
-                (_, None) => ops::zeros_dtype(&[primals[0].size() as i32, self.layout.k as i32], self.dtype)?,
+                (_, None) => ops::zeros_dtype(&self.shape(primals[0].shape()), self.dtype)?,
             })
         };
         Some(tangent().map(|tangent| vec![tangent]))
@@ -80,12 +81,13 @@ impl Kernel for GatherRows {
 
     /// The rows of all examples at once, if they share the matrix.
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) else { return None };
-        let all = || -> Fallible<Mapped> {
-            let rows = inputs[0].move_axis(axis as i32, 0)?;
-            let made = gather_rows(self.layout, &rows.flatten(0, 1)?, &inputs[1..], self.dtype)?;
-            Ok((vec![made.reshape(&[rows.dim(0), rows.dim(1), self.layout.k as i32])?], vec![0]))
-        };
-        Some(all())
+        mapped(inputs, axes, |rows, children| gather_rows(self.layout, rows, children, self.dtype))
+    }
+}
+
+impl GatherRows {
+    /// The shape of so many rows.
+    fn shape(&self, rows: &[i32]) -> Vec<i32> {
+        [rows, &[self.layout.k as i32]].concat()
     }
 }

@@ -7,10 +7,10 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
 use super::Layout;
-use super::host::{Fallible, floats, floats_mut, single};
-use super::matmul::Matmul;
+use super::host::{Fallible, floats, floats_mut, rows_of, single};
+use super::matmul::{Matmul, mapped};
 
-/// `x W^T` for a stored `W: [n, k]`, with each row of `x` as integers, in the float type of `x`.
+/// `x W^T` for a stored `W: [n, k]` and `x: [.., k]`, with each row of `x` as integers, in the float type of `x`.
 ///
 /// The codes are a table of 4 bits, whose values are rounded too, or integers of 2 to 8 bits, which may have
 /// biases. The gradient is that of the product without rounding.
@@ -46,7 +46,7 @@ impl Kernel for Int8Matmul {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let matrix = self.exact.layout.matrix(&inputs[1..])?;
-        let m = inputs[0].aval().shape[0] as usize;
+        let m = rows_of(&inputs[0].aval().shape);
         let out = floats_mut(&mut outputs[0])?;
         Ok(tacit_kernels::int8_matmul(floats(&inputs[0])?, m, &matrix, Orientation::Transposed, out)?)
     }
@@ -71,7 +71,7 @@ impl Kernel for Int8Matmul {
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        self.exact.mapped(inputs, axes, |_, x, children| int8_matmul(x, self.exact.layout, children))
+        mapped(inputs, axes, |x, children| int8_matmul(x, self.exact.layout, children))
     }
 }
 

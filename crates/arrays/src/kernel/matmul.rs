@@ -6,12 +6,12 @@ use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Outpu
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{KernelError, Orientation};
 
-use super::host::{Fallible, floats, floats_mut, int, single};
+use super::host::{Fallible, floats, floats_mut, int, rows_of, single, with_columns};
 use super::parts::{gradients_of, tangents_of};
 use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu, mlx_matmul};
 
-/// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
+/// `x W^T` or `x W` for a stored `W: [n, k]` and `x: [.., depth]`, in the float type of `x`.
 ///
 /// # Errors
 ///
@@ -20,7 +20,7 @@ pub fn matmul(x: &Array, layout: Layout, children: &[Array], orientation: Orient
     apply_to(Matmul { layout, orientation, groups: None }, x, children)
 }
 
-/// `x[e] W^T` or `x[e] W` for each entry of `x: [entries * m, ..]`, where `W` is one of the matrices that are stored as one.
+/// `x[e] W^T` or `x[e] W` for each entry of `x: [.., m, depth]`, where `W` is one of the matrices that are stored as one.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ fn apply_to(matmul: Matmul, x: &Array, children: &[Array]) -> Result<Array> {
 /// Which of the matrices that are stored as one each entry of a batch is multiplied with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// For each entry, the number of its matrix.
+    /// For each entry, the number of its matrix; a batch of several times as many entries goes through them again and again.
     pub matrices: Vec<usize>,
     /// Rows of each matrix.
     pub rows: usize,
@@ -72,6 +72,13 @@ impl Groups {
     pub(super) fn repeated(&self, batches: usize) -> Self {
         Self { matrices: self.matrices.repeat(batches), rows: self.rows }
     }
+
+    /// Those of all entries of an array of this shape, and the rows of each entry.
+    pub(super) fn over(&self, shape: &[i32]) -> (Self, usize) {
+        let (batch, entry) = shape.split_at(shape.len().saturating_sub(2));
+        let entries: usize = batch.iter().map(|&extent| extent as usize).product();
+        (self.repeated(entries / self.matrices.len().max(1)), rows_of(entry))
+    }
 }
 
 #[derive(Clone)]
@@ -95,18 +102,18 @@ impl Kernel for Matmul {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
-        Ok(vec![Aval::new(&[inputs[0].shape[0], self.columns() as i32], inputs[0].dtype)])
+        Ok(vec![Aval::new(&with_columns(&inputs[0].shape, self.columns()), inputs[0].dtype)])
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let matrix = self.layout.matrix(&inputs[1..])?;
-        let m = inputs[0].aval().shape[0] as usize;
+        let shape = &inputs[0].aval().shape;
         let (x, out) = (floats(&inputs[0])?, floats_mut(&mut outputs[0])?);
         match &self.groups {
-            None => Ok(tacit_kernels::matmul(x, m, &matrix, self.orientation, out)?),
-            Some(Groups { matrices, rows }) => {
-                let m = m / matrices.len().max(1);
-                Ok(tacit_kernels::grouped_matmul(x, m, matrices, &matrix, *rows, self.orientation, out)?)
+            None => Ok(tacit_kernels::matmul(x, rows_of(shape), &matrix, self.orientation, out)?),
+            Some(groups) => {
+                let (Groups { matrices, rows }, m) = groups.over(shape);
+                Ok(tacit_kernels::grouped_matmul(x, m, &matrices, &matrix, rows, self.orientation, out)?)
             }
         }
     }
@@ -122,18 +129,19 @@ impl Kernel for Matmul {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let dense = self.layout.decoded(&inputs[1..])?;
         let x = inputs[0].as_dtype(Dtype::Float32)?;
-        let (x, dense) = match &self.groups {
-            None => (x, dense),
+        let turned = |dense: Array| match self.orientation {
+            Orientation::Transposed => dense.swap_axes(-1, -2),
+            Orientation::Plain => Ok(dense),
+        };
+        let y = match &self.groups {
+            None => x.matmul(turned(dense)?)?,
             Some(groups) => {
-                let entries = groups.matrices.len() as i32;
-                (x.reshape(&[entries, x.dim(0) / entries.max(1), x.dim(1)])?, groups.taken(&dense)?)
+                let (groups, m) = groups.over(x.shape());
+                let matrices = turned(groups.taken(&dense)?)?;
+                let entries = x.reshape(&[groups.matrices.len() as i32, m as i32, x.dim(-1)])?;
+                entries.matmul(matrices)?.reshape(&with_columns(x.shape(), self.columns()))?
             }
         };
-        let right = match self.orientation {
-            Orientation::Transposed => dense.swap_axes(-1, -2)?,
-            Orientation::Plain => dense,
-        };
-        let y = x.matmul(right)?.reshape(&[inputs[0].dim(0), self.columns() as i32])?;
         Ok(vec![y.as_dtype(inputs[0].dtype())?])
     }
 
@@ -166,46 +174,45 @@ impl Kernel for Matmul {
                 (Some(x), None) => product(&x, &primals[1..])?,
                 (None, Some(children)) => product(&primals[0], &children)?,
                 (Some(x), Some(children)) => product(&x, &primals[1..])?.add(product(&primals[0], &children)?)?,
-                (None, None) => ops::zeros_dtype(&[primals[0].dim(0), self.columns() as i32], primals[0].dtype())?,
+                (None, None) => {
+                    ops::zeros_dtype(&with_columns(primals[0].shape(), self.columns()), primals[0].dtype())?
+                }
             })
         };
         Some(tangent().map(|tangent| vec![tangent]))
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        self.mapped(inputs, axes, |batches, x, children| {
-            let groups = self.groups.as_ref().map(|groups| groups.repeated(batches));
-            apply_to(Self { groups, ..*self }, x, children)
-        })
+        mapped(inputs, axes, |x, children| apply_to(self.clone(), x, children))
     }
 }
 
-impl Matmul {
-    /// One product of the rows of all examples, if they share the matrix.
-    pub(super) fn mapped(
-        &self,
-        inputs: &[Array],
-        axes: &[Option<usize>],
-        product: impl Fn(usize, &Array, &[Array]) -> Result<Array>,
-    ) -> Option<Fallible<Mapped>> {
-        let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) else { return None };
-        let all = || -> Fallible<Mapped> {
-            let x = inputs[0].move_axis(axis as i32, 0)?;
-            let made = product(x.dim(0) as usize, &x.flatten(0, 1)?, &inputs[1..])?;
-            Ok((vec![made.reshape(&[x.dim(0), x.dim(1), self.columns() as i32])?], vec![0]))
-        };
-        Some(all())
-    }
+/// What `f` makes of the first inputs of all examples, whose axis goes before theirs, if they share the others.
+pub(super) fn mapped(
+    inputs: &[Array],
+    axes: &[Option<usize>],
+    f: impl Fn(&Array, &[Array]) -> Result<Array>,
+) -> Option<Fallible<Mapped>> {
+    let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) else { return None };
+    let all = || -> Fallible<Mapped> { Ok((vec![f(&inputs[0].move_axis(axis as i32, 0)?, &inputs[1..])?], vec![0])) };
+    Some(all())
+}
 
+impl Matmul {
     /// The gradients of the blocks' scales and biases.
     fn number_gradients(&self, primals: &[Array], cotangent: &Array) -> Fallible<Vec<Array>> {
         let [x, codes, ..] = primals else { return Err("x and codes are expected".into()) };
-        let Some(Groups { matrices, rows }) = &self.groups else {
-            let operands = [&x.expand_dims(0)?, &cotangent.expand_dims(0)?, &Array::from_slice(&[0u32], &[1])];
+        let Some(groups) = &self.groups else {
+            let entry = |array: &Array| {
+                let rows = if array.ndim() > 2 { array.flatten(0, -2)? } else { array.clone() };
+                if rows.ndim() == 1 { rows.reshape(&[1, 1, rows.dim(0)]) } else { rows.expand_dims(0) }
+            };
+            let operands = [&entry(x)?, &entry(cotangent)?, &Array::from_slice(&[0u32], &[1])];
             return Ok(product_scale_gradients(operands, self.orientation, codes, (self.layout, 1))?);
         };
-        let (entries, count) = (matrices.len() as i32, self.layout.n.checked_div(*rows).unwrap_or(0));
-        let in_entries = |array: &Array| array.reshape(&[entries, array.dim(0) / entries.max(1), array.dim(1)]);
+        let (Groups { matrices, rows }, m) = groups.over(x.shape());
+        let (entries, count) = (matrices.len() as i32, self.layout.n.checked_div(rows).unwrap_or(0));
+        let in_entries = |array: &Array| array.reshape(&[entries, m as i32, array.dim(-1)]);
         let matrices: Vec<u32> = matrices.iter().map(|&matrix| matrix as u32).collect();
         let matrices = Array::from_slice(&matrices, &[entries]);
         let operands = [&in_entries(x)?, &in_entries(cotangent)?, &matrices];

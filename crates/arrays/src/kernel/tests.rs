@@ -302,6 +302,9 @@ fn gather_rows_equals_its_decomposition_bit_for_bit() {
         let argnums = float_inputs(&children, 1);
         check(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, &argnums, 0.0);
         check(|| GatherRows { layout, dtype: Dtype::Bfloat16 }, &inputs, &[], 0.0);
+        let tokens = Array::from_slice(&[2u32, 0, 1, 1], &[2, 2]);
+        let inputs = [&[tokens], children.as_slice()].concat();
+        check(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, &argnums, 0.0);
     }
 }
 
@@ -309,8 +312,9 @@ fn gather_rows_equals_its_decomposition_bit_for_bit() {
 fn matmul_equals_its_decomposition() {
     for Case { layout, children } in cases() {
         for (orientation, depth) in [(Orientation::Transposed, layout.k), (Orientation::Plain, layout.n)] {
-            for m in [1, 3, 20] {
-                let inputs = [&[normal(2, &[m, depth as i32])], children.as_slice()].concat();
+            for rows in [&[1][..], &[3], &[20], &[], &[2, 3]] {
+                let x = normal(2, &[rows, &[depth as i32]].concat());
+                let inputs = [&[x], children.as_slice()].concat();
                 let argnums = [vec![0], float_inputs(&children, 1)].concat();
                 check(|| Matmul { layout, orientation, groups: None }, &inputs, &argnums, 1e-5);
             }
@@ -401,6 +405,8 @@ fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
         let inputs = [&[normal(2, &[3, layout.k as i32])], children.as_slice()].concat();
         let kernel = || Int8Matmul { exact: exact(layout) };
         check(kernel, &inputs, &[], 1e-5);
+        let batch = [&[normal(2, &[2, 3, layout.k as i32])], children.as_slice()].concat();
+        check(kernel, &batch, &[], 1e-5);
         let gradient = |f: &dyn Fn(&[Array]) -> tacit_core::Result<Array>| {
             let argnums = [vec![0], float_inputs(&children, 1)].concat();
             let loss = |inputs: &[Array]| weighted(&f(inputs)?);
@@ -467,6 +473,10 @@ fn mapped_over_rows_they_equal_a_loop() {
             let [fast, slow] = mapped(|| Matmul { layout, orientation, groups: None }, &inputs, axis);
             assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
         }
+        let x = [&[normal(7, &[3, 2, 4, k])], children.as_slice()].concat();
+        let [fast, slow] = mapped(|| Matmul { layout, orientation: Orientation::Transposed, groups: None }, &x, 1);
+        assert_eq!(fast.shape(), [2, 3, 4, n]);
+        assert!(relative_error(&fast, &slow).expect("compares") < 1e-5);
         let inputs = [&[Array::from_slice(&[0_u32, 2, 2, 2, 1, 0], &[3, 2])], children.as_slice()].concat();
         for axis in [0, 1] {
             let [fast, slow] = mapped(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, axis);

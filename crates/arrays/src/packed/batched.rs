@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{Broadcast, GatherMM, Reshaping, Slice};
+use tacit_core::primitives::{Broadcast, BroadcastAxes, GatherMM, Reshaping, Slice};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
@@ -191,16 +191,24 @@ impl Batched {
         if array.stored().aval.shape.len() == 2 {
             return product(x, array, self.transposed);
         }
-        let (layout, children, groups) = self.kernel()?;
+        let (layout, children, mut groups) = self.kernel()?;
+        groups.matrices.truncate(self.period());
         let orientation = if self.transposed { Orientation::Transposed } else { Orientation::Plain };
-        let mut shape = x.shape().to_vec();
-        let (depth, columns) = (self.aval.shape[shape.len() - 2], self.aval.shape[shape.len() - 1]);
-        let flat = x.reshape(&[shape.iter().rev().skip(1).product(), depth])?;
-        let y = grouped_matmul(&flat, layout, &children, orientation, groups)?;
-        if let Some(last) = shape.last_mut() {
-            *last = columns;
+        grouped_matmul(x, layout, &children, orientation, groups)
+    }
+
+    /// The entries after which the matrices come again, along the first axes of the batch: they are as long as those of `x`, which a
+    /// function without shapes cannot write down.
+    fn period(&self) -> usize {
+        let mut period = self.matrices.len();
+        for &extent in self.batch() {
+            let inner = period / (extent as usize).max(1);
+            if (inner..period).any(|at| self.matrices[at] != self.matrices[at - inner]) {
+                break;
+            }
+            period = inner;
         }
-        Ok(y.reshape(&shape)?)
+        period
     }
 
     /// Declines an array that is not of this batch.
@@ -320,6 +328,27 @@ pub(crate) fn packed_broadcast(_op: &Broadcast, w: &dyn Packed, _shape: &[&Value
 /// Matrices several times.
 #[handler]
 pub(crate) fn batched_broadcast(_op: &Broadcast, w: &Batched, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
+    broadcast(w, &made[0].shape)
+}
+
+/// Matrices several times, as often as the other side of a product says in a function without shapes.
+// A single one is a `Repeated`.
+#[handler(precedence = 3)]
+pub(crate) fn packed_broadcast_axes(
+    _op: &BroadcastAxes,
+    w: &dyn Packed,
+    _x: &[&Value],
+    made: &[Aval],
+) -> Result<Value> {
+    if w.stored().aval.shape.len() == 2 {
+        return Err(Error::decline("it is a single matrix"));
+    }
+    broadcast(&Batched::whole(w)?, &made[0].shape)
+}
+
+/// Matrices several times, as often as the other side of a product says in a function without shapes.
+#[handler]
+pub(crate) fn batched_broadcast_axes(_op: &BroadcastAxes, w: &Batched, _x: &[&Value], made: &[Aval]) -> Result<Value> {
     broadcast(w, &made[0].shape)
 }
 

@@ -13,28 +13,20 @@ use crate::kernel::{self, StackLayout};
 pub(crate) fn product(x: &Array, array: &dyn Packed, transposed: bool) -> Result<Array> {
     let stored = array.stored();
     let orientation = if stored.transposed == transposed { Orientation::Plain } else { Orientation::Transposed };
-    let (n, k) = match *stored.shape() {
-        [n, k] => (n, k),
+    let n = match *stored.shape() {
+        [n, _] => n,
         [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
             let each = ops::arange::<_, u32>(None, count, None)?;
             return products_by_index(x, array, orientation, [&each, &each]);
         }
         _ => return Err(Error::decline(format!("{} is not a matrix, nor a stack of them", stored.aval))),
     };
-    let (depth, columns) = if orientation == Orientation::Transposed { (k, n) } else { (n, k) };
     let (layout, children) = stored.kernel(n)?;
-    let mut shape = x.shape().to_vec();
-    // MLX infers no extent of an empty array.
-    let flat = x.reshape(&[shape.iter().rev().skip(1).product(), depth])?;
-    let y = if array.int8_activations() && orientation == Orientation::Transposed {
-        kernel::int8_matmul(&flat, layout, &children)?
+    if array.int8_activations() && orientation == Orientation::Transposed {
+        kernel::int8_matmul(x, layout, &children)
     } else {
-        kernel::matmul(&flat, layout, &children, orientation)?
-    };
-    if let Some(last) = shape.last_mut() {
-        *last = columns;
+        kernel::matmul(x, layout, &children, orientation)
     }
-    Ok(y.reshape(&shape)?)
 }
 
 /// The products of chosen matrices of `x: [.., m, depth]` with chosen ones of a packed stack: `[.., m, columns]`, the axes
@@ -67,10 +59,10 @@ pub(crate) fn gathered(array: &dyn Packed, rows: &Array) -> Result<Array> {
     if stored.transposed || shape.len() < 2 {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
     }
-    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Uint32)?;
     let (layout, children) = stored.kernel(shape[0])?;
-    let taken = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
-    Ok(taken.reshape(&[rows.shape(), &shape[1..]].concat())?)
+    let taken = kernel::gather_rows(layout, &rows.as_dtype(Dtype::Uint32)?, &children, stored.aval.dtype)?;
+    // The extents of `rows` are not written down, which a function without shapes would refuse.
+    Ok(ops::unflatten(taken, -1, &shape[1..])?)
 }
 
 /// The products of chosen matrices with chosen experts, which are packed as one array.

@@ -9,7 +9,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 use crate::avals::checks::{check_float, check_made, check_transposed, stored_shape};
 use crate::avals::dtypes::widely;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{gathered_rows, scalar};
+use crate::families::linear::{scalar, whole_rows};
 
 /// An array that keeps two of each four neighbors along its last axis; the others are zero.
 ///
@@ -154,7 +154,7 @@ impl Materialize for Sparse24 {
         let all = 4 * self.indices.dim(-1);
         let chosen =
             if all == 2 * groups { chosen } else { chosen.split_at_indices(&[2 * groups], -1)?.swap_remove(0) };
-        let pairs = |array: &Array| array.reshape(&with_last(array.shape(), &[groups, 2, 1]));
+        let pairs = |array: &Array| ops::unflatten(array, -1, &[groups, 2, 1]);
         let zero = Array::from_f32(0.0).as_dtype(self.values.dtype())?;
         let placed = ops::select(pairs(&chosen)?.eq(places())?, pairs(&self.values)?, zero)?;
         let dense = placed.sum_axes(&[-2], false)?.flatten(-2, -1)?;
@@ -220,19 +220,17 @@ pub(crate) fn sparse24_multiply(_op: &Multiply, w: &Sparse24, x: &Array) -> Resu
     Ok(w.with(w.values.multiply(scalar(x)?)?))
 }
 
-/// Rows of the kept elements and their places.
+/// Rows, which are built, as an embedding takes them.
 #[handler]
-pub(crate) fn sparse24_gather(op: &Gather, w: &Sparse24, rows: &Array) -> Result<Value> {
+pub(crate) fn sparse24_gather(op: &Gather, w: &Sparse24, rows: &Array) -> Result<Array> {
     if w.transposed || w.aval.shape.len() < 2 {
         return Err(Error::decline("elements of groups are not gathered from the parts"));
     }
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    let taken = |array: &Array| {
-        let last = array.dim(-1);
-        array.take_axis(rows, 0)?.reshape(&with_last(&shape, &[last]))
-    };
-    let (values, indices) = (taken(&w.values)?, taken(&w.indices)?);
-    Ok(Sparse24 { values, indices, transposed: false, aval: Aval::new(&shape, w.aval.dtype) }.into())
+    whole_rows(op, &w.aval)?;
+    let (values, indices) = (w.values.take_axis(rows, 0)?, w.indices.take_axis(rows, 0)?);
+    let aval = Aval::new(&[rows.shape(), &w.aval.shape[1..]].concat(), w.aval.dtype);
+    let taken = Sparse24 { values, indices, transposed: false, aval }.materialize()?.dense()?;
+    Ok(taken.expand_dims(rows.ndim() as i32)?)
 }
 
 /// Fewer axes, but for the one of the groups.

@@ -1,7 +1,7 @@
 //! What every [`Linear`] array becomes by structural ops: what its type says, or a view around it.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{AsType, Concatenate, Divide, Multiply, Negative, Slice, Transpose};
+use tacit_core::primitives::{AsType, BroadcastAxes, Concatenate, Divide, Multiply, Negative, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;
@@ -11,6 +11,7 @@ use crate::families::packed::Packed;
 use crate::families::structural::itself;
 use crate::views::cast::Cast;
 use crate::views::concat::Concat;
+use crate::views::repeated::Repeated;
 use crate::views::scaled::Scaled;
 use crate::views::sliced::Sliced;
 use crate::views::transposed::Transposed;
@@ -100,4 +101,19 @@ pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<V
         return Err(Error::decline("no part has a product"));
     }
     Concat::of(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
+}
+
+/// The matrix for each entry of the other side of a product, as a [`Repeated`]: MLX repeats it in a function without shapes.
+// A view has products of its own, which are not those of what is behind it.
+#[handler(precedence = 2)]
+pub(crate) fn linear_broadcast_axes(
+    op: &BroadcastAxes,
+    array: &dyn Linear,
+    _beside: &[&Value],
+    made: &[Aval],
+) -> Result<Value> {
+    if op.ignore_axes != [-2, -1] || array.aval()?.shape.len() != 2 {
+        return Err(Error::decline("it is no matrix that is repeated whole"));
+    }
+    Repeated::of(itself(array), &made[0].shape)
 }

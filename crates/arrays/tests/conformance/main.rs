@@ -22,7 +22,7 @@ use tacit_fusion as _;
 
 use structured::{
     as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, observed, qa_lora,
-    rotated, scaled, scaled_channels, scores, sliced, sparse24, stacked, transposed,
+    repeated, rotated, scaled, scaled_channels, scores, sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -71,6 +71,7 @@ conformance! {
     concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
     scaled_channels: |x| scaled_channels(x), ignores_values(), elsewhere(&["scaled_channels_gather_mm"]);
+    repeated: |x| repeated(x), ignores_values();
     rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
     batched: |x| batched(x), ignores_values(), elsewhere(&BATCHED);
@@ -107,11 +108,11 @@ const SUM: f64 = 4e-5;
 /// Products with parts, in `tests/it/concat.rs`.
 const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
 
-/// Products with chosen experts, in `tests/it/experts.rs`.
-const EXPERTS: [&str; 1] = ["packed_gather_mm"];
+/// Products with chosen experts, in `tests/it/experts.rs`, and with repeated ones, in `tests/it/shapeless.rs`.
+const EXPERTS: [&str; 2] = ["packed_broadcast_axes", "packed_gather_mm"];
 
-/// Products of three axes, in `tests/it/attention.rs` and `tests/it/experts.rs`.
-const BATCHED: [&str; 3] = ["batched_broadcast", "batched_gather_mm", "scores_of"];
+/// Products of three axes, in `tests/it/attention.rs`, `tests/it/experts.rs` and `tests/it/shapeless.rs`.
+const BATCHED: [&str; 4] = ["batched_broadcast", "batched_broadcast_axes", "batched_gather_mm", "scores_of"];
 
 /// The values of GGUF's `IQ4_NL`.
 const IQ4_NL: [f32; 16] =

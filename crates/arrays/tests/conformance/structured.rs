@@ -4,8 +4,8 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
     AffineArray, AsStored, Batched, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
-    Mxfp8Array, Nf4Array, Observed, QaLora, Rotated, ScaleRule, Scaled, ScaledChannels, Scores, Sliced, Sparse24,
-    Stacked, Transposed,
+    Mxfp8Array, Nf4Array, Observed, QaLora, Repeated, Rotated, ScaleRule, Scaled, ScaledChannels, Scores, Sliced,
+    Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -144,6 +144,12 @@ pub(crate) fn batched(x: &Array) -> Result<Batched> {
     let count: i32 = batch.iter().product();
     Batched::new(int8(x)?, batch, (0..count as usize).rev().collect(), false)
         .map_err(|error| Error::decline(error.to_string()))
+}
+
+/// One matrix for each of those of an array.
+pub(crate) fn repeated(x: &Array) -> Result<Repeated> {
+    let Some((batch, matrix)) = x.shape().split_last_chunk::<2>() else { return Err(Error::decline("no matrices")) };
+    Repeated::new(int8(&ops::zeros_dtype(matrix, x.dtype())?)?, batch)
 }
 
 pub(crate) fn scores(x: &Array) -> Result<Scores> {

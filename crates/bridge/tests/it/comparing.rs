@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype, memory, ops};
 use tacit_bridge::kernel::{Input, Kernel, Output, apply};
-use tacit_bridge::{Aval, BoxError, BridgeError, Param, Primitive, difference, record_shapeless};
+use tacit_bridge::{Aval, BoxError, BridgeError, Param, Primitive, difference, has_shape_rules, record_shapeless};
 
 use crate::arrays::{matrix, numbers, vector};
 
@@ -62,6 +62,24 @@ fn addmm_is_recorded_without_extents() {
     for (a, b) in [(&[2, 6][..], &[7, 6][..]), (&[3, 2, 6], &[5, 4, 6]), (&[3, 2, 2, 6], &[5, 4, 1, 6])] {
         assert_eq!(compared(a, b, f), None);
     }
+}
+
+/// Where MLX records shapes nobody needs a rule.
+#[test]
+fn what_has_no_rule_for_its_shapes_is_told() {
+    let x = matrix(2, 6);
+    let cut = |x: &Array| -> Result<Array, BoxError> { Ok(x.split_equal(2, 0)?.swap_remove(1).exp()?) };
+    let has = |made: &Array, from: &Array| has_shape_rules(made, from).expect("memory");
+    assert!(has(&cut(&x).expect("builds"), &x));
+    let told = &mut |args: Vec<Array>| -> Made {
+        let (x, kernel) = (&args[0], shift(&args[0], 1.0, true));
+        assert_eq!([&x.exp()?, x, &kernel, &cut(x)?].map(|made| has(made, x)), [true, true, true, false]);
+        // What was cut before is none of its own.
+        let before = cut(x)?;
+        assert!(has(&before.exp()?, &before));
+        Ok(args)
+    };
+    record_shapeless(&[&x], told).expect("records");
 }
 
 #[test]

@@ -5,12 +5,13 @@ use tacit_kernels::Orientation;
 
 use super::product::{Chosen, Product};
 use super::source::{Parts, Target};
+use crate::kernel::host::rows_of;
 use crate::kernel::{Groups, Layout, StackLayout};
 
 /// The launch of [`matmul`](crate::kernel::matmul), of `x` and the children. None where there is nothing to compute.
 pub(crate) fn matmul(layout: &Layout, orientation: Orientation, inputs: &[Aval], target: Target) -> Option<Parts> {
     let (x, children) = inputs.split_first()?;
-    let (n, m) = (layout.n, *x.shape.first()? as usize);
+    let (n, m) = (layout.n, rows_of(&x.shape));
     Product { layout, n, orientation, m, entries: 1, x, children, chosen: Chosen::Only }.parts("matmul", target)
 }
 
@@ -24,10 +25,9 @@ pub(crate) fn grouped_matmul(
     target: Target,
 ) -> Option<Parts> {
     let (x, children) = inputs.split_first()?;
-    let (entries, m) = (groups.matrices.len(), *x.shape.first()? as usize);
-    let chosen = Chosen::Matrices(&groups.matrices);
-    let m = m.checked_div(entries)?;
-    Product { layout, n: groups.rows, orientation, m, entries, x, children, chosen }.parts("grouped_matmul", target)
+    let (Groups { matrices, rows: n }, m) = groups.over(&x.shape);
+    let (entries, chosen) = (matrices.len(), Chosen::Matrices(&matrices));
+    Product { layout, n, orientation, m, entries, x, children, chosen }.parts("grouped_matmul", target)
 }
 
 /// The launch of [`gather_matmul`](crate::kernel::gather_matmul), of `x`, both indices and the children. The product of an index

@@ -133,7 +133,7 @@ fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     let expected = Box::new(move |inputs: &[Array]| on_cpu(GatherMatmul { stack }, inputs));
     let gathered = Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected };
     let groups = Groups { matrices: (0..3).map(|entry| (entry * 5 + 1) % count).collect(), rows: n };
-    let x = normal(3, &[3 * m, depth]).as_dtype(dtype).expect("a float type");
+    let x = normal(3, &[3, m, depth]).as_dtype(dtype).expect("a float type");
     let inputs = [&[x], children.as_slice()].concat();
     let parts = grouped_matmul(&layout, orientation, &groups, &avals(&inputs), target).expect("has a source");
     // The kernel of a CPU refuses groups whose first row begins within a block.

@@ -4,8 +4,8 @@ use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::kernel::hadamard;
 use tacit_arrays::{
-    ActivationGranularity, Batched, Cast, Concat, Int8Inputs, Observed, Rotated, Scaled, ScaledChannels, Sliced,
-    Stacked, Transposed,
+    ActivationGranularity, Batched, Cast, Concat, Int8Inputs, Observed, Repeated, Rotated, Scaled, ScaledChannels,
+    Sliced, Stacked, Transposed,
 };
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
@@ -52,6 +52,7 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
     }
     let view = value.downcast::<Batched>().is_some()
         || value.downcast::<Concat>().is_some()
+        || value.downcast::<Repeated>().is_some()
         || value.downcast::<Scaled>().is_some()
         || value.downcast::<Sliced>().is_some()
         || value.downcast::<Stacked>().is_some()
@@ -316,6 +317,17 @@ fn batched() -> Vec<Case> {
     ]
 }
 
+fn repeated() -> Vec<Case> {
+    let w = || Value::from(Repeated::new(nf4(&weight(), 32), &[2]).expect("a matrix"));
+    vec![
+        case("linear_matmul", vec![x(&[2, 3, ROWS]), w()], |a| Ok(a[0].matmul(&a[1])?)),
+        case("repeated_moving", vec![x(&[2, 3, COLUMNS]), w()], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
+        case("repeated_moving", vec![x(&[3, 2, 3, ROWS]), w()], |a| {
+            Ok(a[0].matmul(ops::broadcast_to(&a[1], &[3, 2, ROWS, COLUMNS])?)?)
+        }),
+    ]
+}
+
 /// Scores of two heads, with what is done to them.
 fn scores() -> Vec<Case> {
     fn of(a: &[Array]) -> Result<Array> {
@@ -351,7 +363,7 @@ fn scores() -> Vec<Case> {
 
 /// A case for each handler.
 pub(super) fn cases() -> Vec<Case> {
-    [batched(), scores(), transposed(), scaled(), rotated(), concat(), stacked(), sliced(), cast()]
+    [batched(), repeated(), scores(), transposed(), scaled(), rotated(), concat(), stacked(), sliced(), cast()]
         .into_iter()
         .flatten()
         .collect()
