@@ -3,7 +3,7 @@
 // ANCHOR: use
 use mlx_rs::error::Exception;
 use mlx_rs::module::{FlattenedModuleParam, Module};
-use mlx_rs::optimizers::Adam;
+use mlx_rs::optimizers::{Adam, Lion, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit::dispatch::Taker;
@@ -42,6 +42,7 @@ pub(crate) const SECTIONS: [Section; 21] = [
     ("looped", looped),
     ("vocabulary", vocabulary),
     ("moments", moments),
+    ("drawn", drawn),
     ("calibrated", calibrated),
     ("distilled", distilled),
     ("activations", activations),
@@ -352,6 +353,23 @@ fn moments() -> Result<String> {
     Ok(format!("{}\n{} bytes, {} materialized", lines.join("\n"), adam.nbytes(), counters.materialized_bytes))
 }
 // ANCHOR_END: moments
+
+// ANCHOR: drawn
+/// The mean of gradients that are 0.5 for sixty steps and 0.4 for sixty more, beside the mean of ones.
+fn drawn() -> Result<String> {
+    let _allow = Policy::Allow.scope();
+    let rows = |x: f32| Array::from_slice(&[1.0, x].repeat(2048), &[64, 64]);
+    let mean = |format: &str| -> Result<f32> {
+        let mut lion = QuantizedState::new(Lion::new(1e-3), format)?.with_seed(7);
+        for step in 0..120 {
+            lion.update_single(&"weight".into(), &rows(if step < 60 { 0.5 } else { 0.4 }), &mut rows(0.0))?;
+        }
+        let means = lion.values()?["weight"].dense()?.reshape(&[-1, 2])?.mean_axis(0, None)?;
+        Ok(means.as_slice::<f32>()[1] / means.as_slice::<f32>()[0])
+    };
+    Ok(format!("nearest {:.3}\nat random {:.3}", mean("dynamic:8:256")?, mean("dynamic:8:256+stochastic")?))
+}
+// ANCHOR_END: drawn
 
 // ANCHOR: calibrated
 /// What a model of three bits changes of the outputs, on inputs that were not observed.

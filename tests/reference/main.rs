@@ -157,7 +157,9 @@ fn the_formats_with_their_texts() {
     }
     page.push_str(
         "\nBehind each but `f16` and `bf16` may stand how its scales are chosen: `+search` or `+search:STEPS` for the least squared \
-         error, `+hqq` or `+hqq:ROUNDS` for the half-quadratic method. [Accuracy](accuracy.md) says what that gains.\n",
+         error, `+hqq` or `+hqq:ROUNDS` for the half-quadratic method. [Accuracy](accuracy.md) says what that gains.\n\n\
+         Behind all of that may stand `+stochastic`: elements are rounded at random, by a key, as [the moments of an \
+         optimizer](../how_to/moments.md) are.\n",
     );
     check("formats.md", &page);
 }

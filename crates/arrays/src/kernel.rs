@@ -8,6 +8,7 @@ mod attention;
 mod coded;
 mod dequantize;
 mod deviations;
+mod draw;
 mod dynamic8;
 mod encode;
 mod encode_by;
@@ -34,6 +35,7 @@ pub(crate) use added::add_dense;
 pub(crate) use attention::{Attend, Hiding, StoredTokens};
 pub use dequantize::dequantize;
 pub(crate) use deviations::{Norm, Sums, deviations};
+pub(crate) use draw::draw;
 pub use dynamic8::quantize_dynamic8;
 pub(crate) use encode::{
     coded as codes_by, float_scales, packed as packed_codes, rounded_scales, symmetric as symmetric_scales,

@@ -5,8 +5,8 @@
 //! or 16, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
 //! orientations, work on all of them, and never build the dense weight on their way; nor does [`gather_matmul`], the products
 //! with chosen matrices of a [`Stack`]. [`nf4`] quantizes to the 4-bit
-//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already,
-//! and [`hadamard`] rotates it. A [`Sum`] of such a matrix and
+//! `NormalFloat` format of bitsandbytes, and [`stochastic`] rounds to the codes of any format at random.
+//! [`dense_matmul`] multiplies what is dense already, and [`hadamard`] rotates it. A [`Sum`] of such a matrix and
 //! a thin product is quantized and measured a piece at a time.
 //!
 //! The instruction set is chosen once at run time ([`Isa::detect`]). Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
@@ -99,6 +99,7 @@ mod part;
 mod product_scale_gradients;
 pub mod program;
 mod quantize;
+pub mod random;
 mod reduce;
 mod round_columns;
 mod scale_gradients;
@@ -107,6 +108,7 @@ mod scales;
 mod search;
 mod shape;
 mod simd;
+pub mod stochastic;
 mod stored;
 mod strided;
 mod sum;

@@ -74,7 +74,7 @@ impl FarSearch {
     }
 
     #[inline(always)]
-    pub(crate) fn code<S: Simd>(&self, simd: S, sixteens: S::Ranks, x: S::F) -> S::I {
+    pub(crate) fn rank<S: Simd>(&self, simd: S, sixteens: S::Ranks, x: S::F) -> S::I {
         let mut rank = simd.rank(sixteens, x);
         for _ in 0..4 {
             rank = simd.add_words(rank, rank);
@@ -83,6 +83,11 @@ impl FarSearch {
             let middle = simd.add_words(rank, simd.splat_words(step - 1));
             rank = simd.raise(rank, simd.splat_words(step), x, simd.lookup_far(&self.thresholds, middle));
         }
-        simd.words(simd.lookup_far(&self.codes, rank))
+        rank
+    }
+
+    #[inline(always)]
+    pub(crate) fn code<S: Simd>(&self, simd: S, sixteens: S::Ranks, x: S::F) -> S::I {
+        simd.words(simd.lookup_far(&self.codes, self.rank(simd, sixteens, x)))
     }
 }

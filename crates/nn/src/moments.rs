@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use mlx_rs::Array;
 use mlx_rs::error::{IoError, StateProjectionError, UnflattenError};
 use mlx_rs::optimizers::{OptimizerState, State};
 use mlx_rs::utils::StateProjection;
+use mlx_rs::{Array, random};
 use tacit_core::{Aval, Error, Result, Value};
 
 use crate::Parameters;
@@ -45,8 +45,10 @@ where
     fn of_values(values: &Parameters) -> Result<Option<Self>> {
         /// Stands for a dot in a path.
         const DOT: &str = "\u{1}";
+        // A state of arrays rounds nothing.
+        let values = || values.iter().filter(|(key, _)| *key != KEY);
         // What mlx-rs reads back takes a key apart at its dots, of which a path has some too.
-        let arrays = values.iter().map(|(key, value)| {
+        let arrays = values().map(|(key, value)| {
             let key = key.rsplit_once('.').map_or(key.clone(), |(path, slot)| path.replace('.', DOT) + "." + slot);
             Ok((key, value.dense()?))
         });
@@ -54,7 +56,7 @@ where
         let Ok(read) = <Self as OptimizerState>::unflatten(arrays) else { return Ok(None) };
         let mut state: Self = read.into_iter().map(|(path, slot)| (path.replace(DOT, ".").into(), slot)).collect();
         let found = state.flatten().map_err(unlisted)?;
-        let whole = found.iter().map(|(key, _)| &**key).eq(values.keys().map(String::as_str));
+        let whole = found.iter().map(|(key, _)| &**key).eq(values().map(|(key, _)| key.as_str()));
         Ok(whole.then_some(state))
     }
 }
@@ -63,6 +65,9 @@ where
 pub(crate) fn unlisted(error: impl std::fmt::Display) -> Error {
     Error::invalid(format!("mlx-rs cannot list the state: {error}"), "give each entry its own key")
 }
+
+/// The key of the random key among the moments: no path begins so.
+pub(crate) const KEY: &str = "@key";
 
 /// The moments of a [`QuantizedState`](crate::QuantizedState) by their keys, which are those of mlx-rs.
 ///
@@ -91,6 +96,17 @@ impl Moments {
         from.filter_map(|(key, held)| Some((behind(key)?, held)))
             .map(|(slot, held)| Ok((slot, held.value()?)))
             .collect()
+    }
+
+    /// A random key of its own for each call: one half of the present one, whose other half is kept. The first is made of a seed.
+    pub(crate) fn next_key(&mut self, seed: u64) -> Result<Array> {
+        let present = match self.held.get(KEY) {
+            Some(held) => held.value()?.dense()?,
+            None => random::key(seed)?,
+        };
+        let (kept, next) = random::split(&present, 2)?;
+        self.put(KEY.into(), &kept.into())?;
+        Ok(next)
     }
 
     pub(crate) fn put(&mut self, key: Rc<str>, value: &Value) -> Result<()> {

@@ -10,13 +10,13 @@ use mlx_rs::error::{Exception, StateProjectionError};
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use mlx_rs::optimizers::{Optimizer, OptimizerState};
 use mlx_rs::utils::{StateProjection, Updatable};
-use tacit_arrays::format::Dynamic;
+use tacit_arrays::format::{Dynamic, quantize_by_key};
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree, Value, implicit};
 
 use crate::held::{Held, shown};
 use crate::module::empty;
-use crate::moments::{Moments, SavedMoments, unlisted};
+use crate::moments::{KEY, Moments, SavedMoments, unlisted};
 use crate::parameters::of_one;
 use crate::stateful::of_another_form;
 use crate::{IntoRules, Rules};
@@ -60,6 +60,8 @@ pub struct QuantizedState<O> {
     text: String,
     /// What has fewer elements stays as it is.
     least: usize,
+    /// What the random key is made of, while there is none.
+    seed: u64,
     /// Whether a parameter has one moment, whose key is the path itself.
     single: bool,
 }
@@ -97,8 +99,8 @@ impl<O: Optimizer> QuantizedState<O> {
         const LEAST: usize = 4096;
         let rules = rules.into_rules()?;
         let text = rules.identity();
-        let mut made =
-            Self { optimizer, moments: Moments::default(), rules, text, least: LEAST, single: has_one_moment::<O>() };
+        let (moments, single) = (Moments::default(), has_one_moment::<O>());
+        let mut made = Self { optimizer, moments, rules, text, least: LEAST, seed: 0, single };
         for (key, array) in taken(&mut made.optimizer)? {
             made.put(key, array.into())?;
         }
@@ -130,7 +132,33 @@ impl<O: Optimizer> QuantizedState<O> {
         Self { least, ..self }
     }
 
-    /// The moments by their keys.
+    /// The same with another seed for formats such as `dynamic:8:256+stochastic`, which round at random; 0 if it is not said.
+    ///
+    /// Each moment that is rounded so takes a random key of its own in each step, split off the one that is saved and restored with
+    /// the moments, as `@key`: a run that is resumed goes on to the same bits.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{ops, optimizers::{Adam, Optimizer}};
+    /// use tacit_nn::{QuantizedState, Rules};
+    ///
+    /// let rules = Rules::new()
+    ///     .quantize("*.1", "dynamic:8:256:unsigned+stochastic")?
+    ///     .quantize("*.0", "dynamic:8:256+stochastic")?;
+    /// let mut adam = QuantizedState::new(Adam::new(1e-3), &rules)?.with_seed(7);
+    /// let (mut weight, gradient) = (ops::ones::<f32>(&[64, 64])?, ops::ones::<f32>(&[64, 64])?);
+    /// adam.update_single(&"weight".into(), &gradient, &mut weight)?;
+    /// assert_eq!(adam.values()?["@key"].to_string(), "u32[2]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.moments.held.remove(KEY);
+        Self { seed, ..self }
+    }
+
+    /// The moments by their keys, and the random key by which they are rounded, if they are, under `@key`.
     ///
     /// # Errors
     ///
@@ -154,7 +182,12 @@ impl<O: Optimizer> QuantizedState<O> {
         let value = match format {
             Some(format) if format.stores(&value) => value,
             Some(format) => {
-                format.quantize(&value.dense()?).map_err(|error| of_one(&format!("the moment {key}"), &error))?
+                let dense = value.dense()?;
+                let made = match format.stochastic() {
+                    Some(format) => quantize_by_key(format, &dense, &self.moments.next_key(self.seed)?),
+                    None => format.quantize(&dense),
+                };
+                made.map_err(|error| of_one(&format!("the moment {key}"), &error))?
             }
             None => value.dense()?.into(),
         };
@@ -277,7 +310,11 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
             Rc::new(hollow)
         };
         let node = Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template);
-        visitor.node(&node.with_statics(&[("rules", &self.text), ("from_elements", &self.least)]));
+        visitor.node(&node.with_statics(&[
+            ("rules", &self.text),
+            ("from_elements", &self.least),
+            ("seed", &self.seed),
+        ]));
         for (key, held) in &self.moments.held {
             if held.is_implicit() {
                 held.show(MOMENT, key, |_| false, visitor);

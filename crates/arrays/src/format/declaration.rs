@@ -78,6 +78,11 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
         false
     }
 
+    /// The format whose codes this one draws, where it rounds at random, as a [`Stochastic`](super::Stochastic) does.
+    fn stochastic(&self) -> Option<&dyn Quantizer> {
+        None
+    }
+
     /// Whether `value` is in this format already.
     fn stores(&self, value: &Value) -> bool {
         let _ = value;

@@ -8,6 +8,7 @@ use tacit_core::{Error, Result, Value};
 use super::any::AnyFormat;
 use super::declaration::Quantizer;
 use super::fit::{Fit, unfit};
+use super::stochastic::refuse_within;
 use super::trained_scales::TrainedScales;
 
 /// A format whose scales are chosen by a [`Fit`]: `nf4:64+search`, `rotated:affine:4:64+hqq`.
@@ -47,10 +48,11 @@ impl Fitted {
     ///
     /// # Errors
     ///
-    /// `inner` has no scales that can be chosen, or says itself how it chooses them; or the number of steps or rounds is not
-    /// one from 1 to 1000.
+    /// `inner` has no scales that can be chosen, or says itself how it chooses them, or that its codes are
+    /// [drawn](super::Stochastic); or the number of steps or rounds is not one from 1 to 1000.
     pub fn new(inner: impl TryInto<AnyFormat, Error: Into<Error>>, fit: Fit) -> Result<Self> {
         let inner = inner.try_into().map_err(Into::into)?;
+        refuse_within(&inner)?;
         if fit != Fit::Absmax && !inner.fits() {
             return Err(unfit(&inner.to_string(), fit));
         }

@@ -7,6 +7,7 @@ use super::any::AnyFormat;
 use super::declaration::{Quantizer, TextForm};
 use super::fit::Fit;
 use super::pieces::Pieces;
+use super::stochastic::refuse_within;
 use super::text::parse;
 use super::trained_scales::{FloatScales, TrainedScales};
 use crate::kernel::hadamard;
@@ -26,9 +27,11 @@ impl Rotation {
     ///
     /// # Errors
     ///
-    /// `inner` is a rotation, after which a second one would be none.
+    /// `inner` is a rotation, after which a second one would be none, or its codes are [drawn](super::Stochastic), which is said of
+    /// the whole.
     pub fn new(inner: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         let inner = inner.try_into().map_err(Into::into)?;
+        refuse_within(&inner)?;
         if inner.to_string().split(':').next() == Some(Self::NAME) {
             return Err(Error::invalid(
                 format!("the format {inner} is a rotation itself, and two of them are none"),
@@ -54,7 +57,7 @@ pub(super) fn behind(value: &Value) -> Option<&Value> {
 /// `x`, rotated; an array without a rotation is an error that says so.
 ///
 /// What is rotated may be beyond the range of `f16`: that is `f32`.
-fn rotated(x: &Array) -> Result<Array> {
+pub(super) fn rotated(x: &Array) -> Result<Array> {
     let aval = Aval::from(x);
     let last = aval.shape.len().checked_sub(1);
     check(&aval, last.ok_or_else(|| Error::invalid(format!("{aval} has no axis to rotate"), "keep a scalar dense"))?)?;

@@ -10,13 +10,22 @@ use super::any::AnyFormat;
 use super::declaration::TextForm;
 use super::fit;
 use super::fitted::Fitted;
+use super::stochastic::{self, Stochastic};
 
-/// The format of a text such as `affine:4:64`, with a [`Fit`](super::Fit) behind it where it is written so: `nf4:64+search`.
+/// The format of a text such as `affine:4:64`, with a [`Fit`](super::Fit) behind it where it is written so: `nf4:64+search`, and
+/// behind all of that `+stochastic`, where its codes are [drawn](Stochastic).
 ///
 /// # Errors
 ///
 /// No format has this name, or this one has no such options, or no scales to fit.
 pub fn parse(text: &str) -> Result<AnyFormat> {
+    match stochastic::split(text) {
+        Some(format) => Ok(Stochastic::new(fitted(format)?)?.into()),
+        None => fitted(text),
+    }
+}
+
+fn fitted(text: &str) -> Result<AnyFormat> {
     match fit::split(text) {
         Some((format, fit)) => Ok(Fitted::new(named(format)?, fit)?.into()),
         None => named(text),

@@ -5,7 +5,7 @@ use std::f64::consts::SQRT_2;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4, ternary};
+use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
 
 use super::layout::{E8M0, digits, looked_up};
 use super::scheme::E4M3;
@@ -127,22 +127,16 @@ fn top(scheme: &Scheme) -> Array {
 pub(crate) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
     let bits = scheme.bits();
-    let order = match scheme.coding {
-        Coding::Signed => return Ok(codes),
-        Coding::Table { order, .. } => order,
-        _ => Order::LowFirst,
-    };
-    let padding = match scheme.encoding {
-        Encoding::Nf4 => nf4::PADDING,
-        Encoding::Ternary => ternary::PADDING,
-        _ => 0,
-    };
+    if matches!(scheme.coding, Coding::Signed) {
+        return Ok(codes);
+    }
+    let padding = scheme.padding();
     // Whole bytes of all widths.
     let missing = size.next_multiple_of(8) - size;
     let codes = ops::pad(&codes, &[(0, missing as i32)][..], Array::from_slice(&[padding], &[]), None)?;
     let (mut shifts, mut places) =
         ((0..bits as u32).collect::<Vec<_>>(), (0..8).map(|bit| 1u8 << bit).collect::<Vec<_>>());
-    if order == Order::HighFirst {
+    if scheme.order() == Order::HighFirst {
         shifts.reverse();
         places.reverse();
     }

@@ -6,8 +6,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{
-    Encoder, KernelError, Order, ScaleRule, affine, binary, e4m3, fp4, int8, mx, nearest, nf4, nvfp4, symmetric,
-    ternary,
+    Encoder, KernelError, Order, ScaleRule, affine, binary, e4m3, fp4, int8, mx, nearest, nf4, nvfp4,
+    stochastic::Levels, symmetric, ternary,
 };
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
@@ -341,6 +341,35 @@ impl Scheme {
             Encoding::Binary => binary::encoder(block),
             Encoding::Rounded => return Ok(None),
         }))
+    }
+
+    /// The values of the codes in ascending order; an error where codes are half floats.
+    pub(super) fn levels(&self) -> std::result::Result<Levels, KernelError> {
+        let integers = |bits: u32, least: f32| (0..1_u32 << bits).map(|code| code as f32 + least).collect::<Vec<_>>();
+        match self.coding {
+            Coding::Unsigned { bits } => Levels::new(&integers(bits, 0.0)),
+            Coding::Offset { bits } => Levels::new(&integers(bits, -self.middle())),
+            Coding::Signed => {
+                // The integers from -127 to 127, by their bytes.
+                let value = |byte: u8| if byte == 0x80 { f32::NAN } else { f32::from(byte.cast_signed()) };
+                Levels::new(&(0..=u8::MAX).map(value).collect::<Vec<_>>())
+            }
+            _ => Levels::new(self.table().unwrap_or_default()),
+        }
+    }
+
+    /// Which end of a byte is filled first.
+    pub(super) const fn order(&self) -> Order {
+        if let Coding::Table { order, .. } = self.coding { order } else { Order::LowFirst }
+    }
+
+    /// The code that fills a last byte up.
+    pub(super) const fn padding(&self) -> u8 {
+        match self.encoding {
+            Encoding::Nf4 => nf4::PADDING,
+            Encoding::Ternary => ternary::PADDING,
+            _ => 0,
+        }
     }
 
     /// What tells its kernels from those of another scheme with this label.

@@ -64,6 +64,7 @@ mod stacked;
 mod ste;
 mod ste_derivatives;
 mod ste_trees;
+mod stochastic;
 mod structured;
 mod transposed;
 mod updates;

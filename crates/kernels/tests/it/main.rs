@@ -26,5 +26,6 @@ mod reduce;
 mod round_columns;
 mod signs_of_zero;
 mod small;
+mod stochastic;
 mod stored;
 mod sum;

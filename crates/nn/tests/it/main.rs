@@ -44,6 +44,7 @@ mod rounded_adapters;
 mod sampler;
 mod saved;
 mod speculative;
+mod stochastic_state;
 mod texts;
 mod tied_rules;
 mod ties;
