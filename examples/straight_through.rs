@@ -15,7 +15,7 @@ use tacit::prelude::*;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 2] = [("passed", passed), ("denied", denied)];
+pub(crate) const SECTIONS: [Section; 3] = [("passed", passed), ("denied", denied), ("coded", coded)];
 
 // ANCHOR: passed
 /// The sum of all elements of a matrix, as it is and in two bits, and the gradient of the latter.
@@ -133,6 +133,27 @@ pub(crate) fn compared() -> Result<Errors> {
     Ok(Errors { float32, quantized_after_training, quantization_aware })
 }
 // ANCHOR_END: compared
+
+// ANCHOR: coded
+/// The layer trained as codes of 8 bits: no float master is kept.
+fn coded() -> Result<String> {
+    let (x, y) = task()?;
+    let mut model = Model::new(layer()?)?.prepare("weight", "int8+stochastic")?;
+    let (mut optimizer, mut losses) = (Adam::new(2e-2), Vec::new());
+    for _ in 0..200 {
+        let (loss, gradients) = model.value_and_grad(ParameterFilter::default(), (&x, &y), |model, (x, y)| {
+            model.forward(x)?.subtract(y)?.square()?.mean(None)
+        })?;
+        model.update(&mut optimizer, &gradients)?;
+        model.eval()?;
+        losses.push(loss.item_exact::<f32>());
+    }
+    let trained = format!("{}, {} bytes", model.get("weight")?, model.nbytes());
+    model.convert()?;
+    let converted = format!("{}, {} bytes", model.get("weight")?, model.nbytes());
+    Ok(format!("{trained}\n{converted}\nthe loss is less than a tenth: {}", losses[199] < 0.1 * losses[0]))
+}
+// ANCHOR_END: coded
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

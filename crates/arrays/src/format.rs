@@ -7,7 +7,7 @@
 pub(crate) mod affine;
 pub(crate) mod any;
 pub(crate) mod binary;
-mod by_key;
+pub(crate) mod by_key;
 pub(crate) mod codebook;
 pub(crate) mod declaration;
 pub(crate) mod dynamic;

@@ -72,6 +72,7 @@ pub use training::observed::Observed;
 pub use training::prepared::Prepared;
 pub use training::saved::saved;
 pub use training::ste::{Ste, ste};
+pub use training::trained_codes::TrainedCodes;
 pub use views::cast::Cast;
 pub use views::concat::Concat;
 pub use views::masked::Masked;

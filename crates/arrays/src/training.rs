@@ -1,4 +1,4 @@
-//! Weights that are quantized in the forward pass and trained in floats, and what is known of their inputs.
+//! Weights that are quantized in the forward pass and trained, in floats or as their codes, and what is known of their inputs.
 
 pub(crate) mod int8_inputs;
 pub(crate) mod observation;
@@ -6,3 +6,4 @@ pub(crate) mod observed;
 pub(crate) mod prepared;
 pub(crate) mod saved;
 pub(crate) mod ste;
+pub(crate) mod trained_codes;

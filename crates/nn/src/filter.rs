@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tacit_arrays::{Adapter, Packed, Prepared, Ste};
+use tacit_arrays::{Adapter, Packed, Prepared, Ste, TrainedCodes};
 use tacit_core::{Aval, ChildName, ImplicitArray};
 
 use crate::Pattern;
@@ -29,7 +29,8 @@ pub enum ParameterFilter {
     Lora,
     /// Scales and biases of packed arrays, and those that are trained of prepared ones.
     Scales,
-    /// Float masters, from which each step quantizes. Those in the base of an adapter are frozen with it.
+    /// Float masters, from which each step quantizes, and codes that are trained without one. Those in the base of an adapter are
+    /// frozen with it.
     Masters,
     /// Leaves whose path or whose parameter's path the pattern names.
     Paths(Pattern),
@@ -80,7 +81,7 @@ impl ParameterFilter {
             Self::Dense => leaf.role == Role::Dense,
             Self::Lora => leaf.role == Role::Factor,
             Self::Scales => leaf.role == Role::Scale,
-            Self::Masters => leaf.role == Role::Master,
+            Self::Masters => matches!(leaf.role, Role::Master | Role::Coded),
             Self::Paths(pattern) => leaf.names().iter().any(|path| pattern.matches(path, &leaf.aval)),
             Self::AnyOf(parts) => parts.iter().any(|part| part.chooses(leaf)),
         }
@@ -144,6 +145,8 @@ pub(crate) enum Role {
     Factor,
     Scale,
     Master,
+    /// A part of what is trained as its codes, which steps replace.
+    Coded,
     /// What the base of an adapter holds, scales aside: it is frozen where nothing is said.
     Base,
     /// Which features an adapter drops in a step: a key.
@@ -170,6 +173,8 @@ impl Role {
                 Some(Self::Base) => Self::Base,
                 _ => Self::Master,
             },
+            "value" if any.is::<TrainedCodes>() && within != Some(Self::Base) => Self::Master,
+            _ if any.is::<TrainedCodes>() && within != Some(Self::Base) || within == Some(Self::Coded) => Self::Coded,
             "scales" | "biases" if any.is::<Prepared>() || array.family::<dyn Packed>().is_some() => Self::Scale,
             _ => within.unwrap_or(Self::Other),
         }

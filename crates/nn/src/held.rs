@@ -58,6 +58,11 @@ impl Held {
         self.form.skeleton.is_implicit()
     }
 
+    /// Whether it is trained as its codes, or something in it is.
+    pub(crate) fn is_coded(&self) -> bool {
+        self.leaves.iter().any(|leaf| leaf.role == Role::Coded)
+    }
+
     /// Whether an adapter is in it, whose own arrays are trained.
     pub(crate) fn is_adapter(&self) -> bool {
         self.leaves.iter().any(|leaf| leaf.role == Role::Factor)

@@ -1,5 +1,6 @@
 //! A model whose parameters may be implicit arrays.
 
+mod coded;
 mod gradient;
 pub(crate) mod halves;
 pub(crate) mod int8_activations;

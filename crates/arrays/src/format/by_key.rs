@@ -5,7 +5,7 @@ use tacit_core::{Aval, Error, Result, Value};
 
 use super::declaration::Quantizer;
 use super::rotation::{behind, rotated};
-use crate::families::packed::Packed;
+use crate::families::packed::{Packed, read_in};
 use crate::kernel;
 use crate::views::rotated::Rotated;
 
@@ -42,29 +42,35 @@ pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result
             "make one with `mlx_rs::random::key`",
         ));
     }
-    let format = format.stochastic().unwrap_or(format);
-    let made = format.quantize(x)?;
-    drawn(&made, x, key)?.ok_or_else(|| {
-        Error::invalid(
-            format!("the format {format} makes {made} of {}, which has no codes to draw", Aval::from(x)),
-            "name a format of codes, such as int8 or dynamic:8:256",
-        )
-    })
+    let made = format.stochastic().unwrap_or(format).quantize(x)?;
+    drawn(&made, x, key)
 }
 
-/// The same scales as those of `made`, which its format made of `x`, with codes that are drawn; none where there are no codes.
-fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Option<Value>> {
+/// The same scales as those of `made`, which its format made of `x`, with codes that are drawn.
+pub(crate) fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Value> {
     if let Some(inner) = behind(made) {
-        let drawn = drawn(inner, &rotated(x)?, key)?;
-        return drawn.map(|inner| Rotated::of(inner, x.ndim() - 1)).transpose();
+        return Rotated::of(drawn(inner, &rotated(x)?, key)?, x.ndim() - 1);
     }
-    let Some(array) = made.family::<dyn Packed>() else { return Ok(None) };
+    let Some(array) = made.family::<dyn Packed>() else {
+        let help = "name a format of codes, such as int8 or dynamic:8:256";
+        return Err(Error::invalid(format!("{made} has no codes to round to at random"), help));
+    };
     let mut stored = array.stored();
     if stored.scheme.half() == Some(x.dtype()) {
-        return Ok(Some(made.clone()));
+        return Ok(made.clone());
     }
     let x = if stored.transposed { x.swap_axes(-1, -2)? } else { x.clone() };
     let (layout, children) = stored.kernel(x.shape().first().copied().unwrap_or(1))?;
     stored.codes = kernel::draw(&layout, &x.as_dtype(Dtype::Float32)?, key, &children[1..])?;
-    Ok(Some(array.restored(stored).into()))
+    Ok(array.restored(stored).into())
+}
+
+/// The floats that an array of codes stands for, without the rounding of its own type.
+pub(crate) fn decoded(value: &Value) -> Result<Array> {
+    let wide = |value: &Value| value.family::<dyn Packed>().map(|array| read_in(array, Dtype::Float32));
+    let read = match behind(value) {
+        Some(inner) => wide(inner).map(|inner| Rotated::of(inner, value.aval()?.shape.len() - 1)).transpose()?,
+        None => wide(value),
+    };
+    Ok(read.as_ref().unwrap_or(value).dense()?.as_dtype(Dtype::Float32)?)
 }

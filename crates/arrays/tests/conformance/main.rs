@@ -11,7 +11,7 @@ use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Granularity, KQ
 use tacit_arrays::{
     ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, DynamicArray, E4m3Array,
     E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    Prepared, ScaleRule, SymmetricArray, TernaryArray, ste,
+    Prepared, ScaleRule, SymmetricArray, TernaryArray, TrainedCodes, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -55,6 +55,7 @@ conformance! {
     binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
     ste_nf4: |x| ste(x, |x| Nf4Array::quantize(x, 32)), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     prepared: |x| prepared(x), elsewhere(&EIGHT_BITS), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
+    trained_codes: |x| TrainedCodes::of(&x.into(), "nf4:32+stochastic", &random::key(1)?), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     constant: |x| Constant::full(x.shape(), &Array::from_f32(0.5).as_dtype(x.dtype())?), ignores_values(), tolerance(SUM), shared_children();
     identity: |x| identity(x), ignores_values();
     diagonal: |x| diagonal(x), ignores_values();

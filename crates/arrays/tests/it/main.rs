@@ -66,6 +66,7 @@ mod ste_derivatives;
 mod ste_trees;
 mod stochastic;
 mod structured;
+mod trained_codes;
 mod transposed;
 mod updates;
 mod views;

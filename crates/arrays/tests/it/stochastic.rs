@@ -168,7 +168,7 @@ fn bad_input() {
     check(
         quantize_by_key(&*format("thirds+stochastic"), &x, &key(1)),
         expect![[r#"
-            the format thirds makes f32[8,64] of f32[8,64], which has no codes to draw
+            f32[8,64] has no codes to round to at random
             help: name a format of codes, such as int8 or dynamic:8:256"#]],
     );
     check(

@@ -62,13 +62,14 @@ impl<M: ModuleParameters> Model<M> {
     {
         self.check_halves()?;
         self.check_dropout()?;
-        let (paths, arrays): (Vec<String>, Vec<Array>) =
-            self.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
-        if paths.is_empty() {
-            return Err(self.nothing_to_train(&filter));
-        }
-        self.tell_of_shared(&paths);
         let mut state = Restored::of(self);
+        state.model.lend_for_gradient()?;
+        let (paths, arrays): (Vec<String>, Vec<Array>) =
+            state.model.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
+        if paths.is_empty() {
+            return Err(state.model.nothing_to_train(&filter));
+        }
+        state.model.tell_of_shared(&paths);
         let mut call = Some((f, args));
         let (mut def, mut lent) = (None, Vec::new());
         let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
@@ -82,9 +83,10 @@ impl<M: ModuleParameters> Model<M> {
         let (results, gradients) = step.call(&arrays)?;
         drop(step);
         // Assigned parameters, such as running statistics, stay; what was lent goes.
-        state.keep();
         state.model.note_halves(paths.iter().zip(&arrays));
         state.model.take_back(paths.iter().zip(lent).zip(arrays));
+        state.model.take_values()?;
+        state.keep();
         let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
             Gradient::Dense(array) => Some((Rc::from(path), array)),
             Gradient::Nothing | Gradient::Node { .. } => None,

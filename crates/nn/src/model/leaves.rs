@@ -49,7 +49,7 @@ impl<M: ModuleParameters> Model<M> {
     /// were there then. What stands in place of a parameter is as frozen as it is, under each of its paths.
     pub(super) fn is_trained(&self, role: Role, parameter: &str, unfrozen: impl Fn(&str) -> bool) -> bool {
         match role {
-            Role::Statistic | Role::Choice => false,
+            Role::Statistic | Role::Choice | Role::Coded => false,
             Role::Factor => !self.parts.frozen.contains(parameter),
             Role::Dense | Role::Scale | Role::Master | Role::Base | Role::Other => {
                 unfrozen(parameter) && self.parts.ties.others(parameter).all(unfrozen)

@@ -1,10 +1,10 @@
 //! Quantization-aware training: parameters that are prepared for a format, and converted to it.
 
 use mlx_rs::module::ModuleParameters;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed, Prepared};
-use tacit_core::{Aval, Error, Result, Value};
+use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed, Prepared, TrainedCodes};
+use tacit_core::{Aval, Error, Result, Value, tree};
 
 use super::Model;
 use super::surgery::relative_error;
@@ -35,6 +35,7 @@ pub struct QatConfig {
     rules: Rules,
     trained_scales: bool,
     activations: Option<ActivationGranularity>,
+    seed: u64,
 }
 
 impl QatConfig {
@@ -44,7 +45,7 @@ impl QatConfig {
     }
 
     fn by(rules: Rules) -> Self {
-        Self { rules, trained_scales: false, activations: None }
+        Self { rules, trained_scales: false, activations: None, seed: 0 }
     }
 
     /// The same with scales that are trained: see [`Prepared::with_trained_scales`].
@@ -59,16 +60,31 @@ impl QatConfig {
         Self { activations: Some(granularity), ..self }
     }
 
-    /// The value that is trained in place of `value`.
-    fn prepared(&self, value: &Value, format: &AnyFormat) -> Result<Value> {
+    /// The same with another seed of the keys by which formats such as `int8+stochastic` round; 0 if it is not said.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The value that is trained in place of `value`; one of codes takes one half of `key`, and leaves the other.
+    fn prepared(&self, value: &Value, format: &AnyFormat, key: &mut Array) -> Result<Value> {
         let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
-        let mut prepared = Prepared::of(inner, format)?;
-        if self.trained_scales {
-            prepared = prepared.with_trained_scales()?;
-        }
+        let prepared: Value = if format.stochastic().is_none() {
+            let prepared = Prepared::of(inner, format)?;
+            if self.trained_scales { prepared.with_trained_scales()?.into() } else { prepared.into() }
+        } else if self.trained_scales {
+            return Err(Error::invalid(
+                format!("in the format {format} codes are trained, and no scales beside them"),
+                "train scales with a format that rounds to the nearest, or leave `trained_scales` out",
+            ));
+        } else {
+            let (kept, own) = random::split(&*key, 2)?;
+            *key = kept;
+            TrainedCodes::of(inner, format, &own)?.into()
+        };
         Ok(match self.activations {
             Some(per) => Int8Inputs::new(prepared, per)?.into(),
-            None => prepared.into(),
+            None => prepared,
         })
     }
 }
@@ -134,6 +150,10 @@ impl<M: ModuleParameters> Model<M> {
     /// What has one axis stays as it is unless the pattern is its path; so does what the format cannot divide, and any implicit
     /// array but codes and what was prepared before: see [`Prepared::of`]. [`report`](Self::report) tells of each.
     ///
+    /// A format that rounds at random, such as `int8+stochastic`, is trained without a master: the parameter is its codes, a
+    /// [`TrainedCodes`]. Each [`update`](Self::update) builds its floats, moves them and rounds them to codes at random, by a key that
+    /// is saved with the parameter. Its gradient is that of the floats, and is listed at the leaf `value`.
+    ///
     /// Scales that are trained are leaves of [`ParameterFilter::Scales`](crate::ParameterFilter::Scales), which is not among what is trained by default: a run trains
     /// `ParameterFilter::default().or(ParameterFilter::Scales)`, and freezes them from some step on by leaving them out.
     ///
@@ -149,6 +169,7 @@ impl<M: ModuleParameters> Model<M> {
         let rules = aware.rules.within(pattern)?;
         rules.supported()?;
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
+        let mut key = random::key(aware.seed)?;
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);
@@ -157,7 +178,12 @@ impl<M: ModuleParameters> Model<M> {
             let outcome = if let Some(reason) = left(&value, pattern.is_exact(), format) {
                 Outcome::left(reason)
             } else {
-                let prepared = aware.prepared(&value, format).map_err(|error| in_parameter(&path, &error))?;
+                let prepared = aware.prepared(&value, format, &mut key);
+                let prepared = prepared.map_err(|error| in_parameter(&path, &error))?;
+                if format.stochastic().is_some() {
+                    // The floats that the codes were made of are nobody's any more.
+                    tree::eval(&prepared).map_err(|error| in_parameter(&path, &error))?;
+                }
                 made.insert(path.clone(), prepared);
                 Outcome::Prepared { format: format.to_string() }
             };
@@ -174,7 +200,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Stores each prepared parameter in its format, and drops the masters: the model computes the same as before, bit for
+    /// Stores each prepared parameter in its format, and drops masters and keys: the model computes the same as before, bit for
     /// bit.
     ///
     /// # Errors
@@ -188,19 +214,25 @@ impl<M: ModuleParameters> Model<M> {
             mapped(value, &mut |prepared| if prepared.is_on() { Ok(value.clone()) } else { Err(switched_off(path)) })?;
         }
         for (path, value) in values {
-            let mut of = None;
-            let stored = mapped(&value, &mut |prepared| {
-                of = Some(prepared.clone());
-                prepared.convert()
+            let (mut of, mut format) = (None, String::new());
+            let stored = within::mapped(&value, &mut |value| {
+                if let Some(trained) = value.downcast::<TrainedCodes>() {
+                    format = trained.format().stochastic().map_or_else(String::new, ToString::to_string);
+                    return Ok(Some(trained.codes().clone()));
+                }
+                let Some(prepared) = value.downcast::<Prepared>() else { return Ok(None) };
+                (of, format) = (Some(prepared.clone()), prepared.format().to_string());
+                prepared.convert().map(Some)
             })?;
-            let (Some(stored), Some(of)) = (stored, of) else { continue };
+            let Some(stored) = stored else { continue };
             let leaves = Held::new(&path, &stored)?.leaves;
             transforms::eval(leaves.iter().map(|leaf| &leaf.array))
                 .map_err(|error| in_parameter(&path, &error.into()))?;
             let (aval, before, after) = (value.aval()?, value.nbytes(), stored.nbytes());
             let bits = 8.0 * after as f64 / aval.size().max(1) as f64;
-            let error = relative_error(of.master(), &of.convert()?)?;
-            let outcome = Outcome::Quantized { format: of.format().to_string(), bits, error };
+            // What was trained as codes is what it was.
+            let error = of.map_or(Ok(0.0), |of| relative_error(of.master(), &of.convert()?))?;
+            let outcome = Outcome::Quantized { format, bits, error };
             report.note(path.clone(), Row { aval, before, after, outcome });
             made.insert(path, stored);
         }
@@ -317,7 +349,8 @@ fn nothing_prepared() -> Error {
 fn left(value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
     let aval = value.aval().ok()?;
     let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
-    let taken = inner.downcast::<Prepared>().is_some() || inner.family::<dyn Packed>().is_some();
+    let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
+    let taken = trained || inner.family::<dyn Packed>().is_some();
     let reason = match inner {
         Value::Implicit(_) if !taken => "it is implicit already",
         _ if !aval.dtype.is_float() => "it is not float",
@@ -330,7 +363,11 @@ fn left(value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
 }
 
 fn refused(array: &Array, format: &AnyFormat) -> Option<String> {
-    Some(Prepared::new(array, format).err()?.clause())
+    let error = match format.stochastic() {
+        Some(format) => format.quantize(array).err()?,
+        None => Prepared::new(array, format).err()?,
+    };
+    Some(error.clause())
 }
 
 /// The value with something else in place of each prepared weight in it, if there is one.

@@ -9,6 +9,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
+use super::restored::Restored;
 use crate::filter::Role;
 use crate::parameters::{listed, some_of};
 
@@ -35,6 +36,9 @@ impl<M: ModuleParameters> Model<M> {
     /// # }
     /// ```
     ///
+    /// A parameter that is trained as its codes, as [`prepare`](Self::prepare) has it, is decoded, moved, and rounded to codes at
+    /// random. An optimizer that is called by itself passes over it.
+    ///
     /// mlx-rs's own `update` of a module, which puts other arrays in the places of its parameters, is
     /// `ModuleParameters::update(&mut model, parameters)`; [`set_leaves`](Self::set_leaves) does that with checks.
     ///
@@ -48,6 +52,18 @@ impl<M: ModuleParameters> Model<M> {
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<()> {
         let gradients = gradients.borrow();
+        if !self.is_coded() {
+            return self.step(optimizer, gradients);
+        }
+        let mut state = Restored::of(self);
+        let lent = state.model.lend_for_step()?;
+        state.model.step(optimizer, gradients)?;
+        state.model.take_steps(&lent)?;
+        state.keep();
+        Ok(())
+    }
+
+    fn step<O: Optimizer>(&mut self, optimizer: &mut O, gradients: &FlattenedModuleParam) -> Result<()> {
         let before = self.moved(gradients)?;
         let stepped = optimizer.update(self, gradients);
         let mut slots = self.slots();

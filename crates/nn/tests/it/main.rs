@@ -51,6 +51,7 @@ mod ties;
 mod toys;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
+mod trained_codes;
 mod training;
 mod training_parts;
 mod trees;

@@ -1,0 +1,125 @@
+//! Weights that are trained as their codes: what a step makes of them, and what they are between steps.
+
+use expect_test::expect;
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, random, transforms};
+use tacit_arrays::TrainedCodes;
+use tacit_arrays::format::quantize_by_key;
+use tacit_core::{ImplicitArray, Policy, Result, Value, implicit, store};
+
+use crate::messages::check;
+use crate::operands::{normal, normal_of};
+use crate::prepared::{dense, format, same};
+
+fn key(seed: u64) -> Array {
+    random::key(seed).expect("a key")
+}
+
+fn trained(x: &Array, text: &str) -> TrainedCodes {
+    TrainedCodes::of(&x.into(), text, &key(5)).expect("fits")
+}
+
+/// The values of a step, less by so much.
+fn moved(w: &TrainedCodes, by: f32) -> Result<TrainedCodes> {
+    let moving = w.for_step()?;
+    let value = moving.value().expect("it is moved").subtract(Array::from_f32(by))?;
+    Ok(moving.with_value(value))
+}
+
+#[test]
+fn a_step_rounds_by_one_half_of_the_key_and_keeps_the_other() {
+    let _allow = Policy::Allow.scope();
+    let x = normal(1, &[64, 128]);
+    for text in ["int8", "int8:columns", "affine:8:64", "nf4:64", "bf16", "rotated:int8"] {
+        let drawn = format!("{text}+stochastic");
+        let w = trained(&x, &drawn);
+        assert!(
+            *w.codes() == format(text).quantize(&x).expect("quantizes"),
+            "{text}: it begins with the nearest codes"
+        );
+        let moving = moved(&w, 0.001).expect("is moved");
+        let value = moving.value().expect("it is moved").clone();
+        let stepped = moving.stepped().expect("steps");
+        let (kept, half) = random::split(w.key(), 2).expect("splits");
+        assert!(*stepped.codes() == quantize_by_key(&*format(text), &value, &half).expect("quantizes"), "{text}");
+        assert!(same(stepped.key(), &kept) && stepped.value().is_none(), "{text}");
+        // What is not moved keeps its codes, and one that is at rest its key.
+        if text == "nf4:64" {
+            let still = w.for_step().and_then(TrainedCodes::stepped).expect("steps");
+            assert!(still.codes() == w.codes());
+        }
+        assert!(same(w.clone().stepped().expect("is at rest").key(), w.key()), "{text}");
+    }
+}
+
+/// In a narrow type the floats of a step are not rounded to it.
+#[test]
+fn steps_of_half_floats_are_those_of_floats() {
+    let _allow = Policy::Allow.scope();
+    let x = normal_of(Dtype::Bfloat16, 2, &[64, 128]);
+    for text in ["nf4:64+stochastic", "bf16+stochastic"] {
+        let w = trained(&x, text);
+        // A hundredth of the distance of two numbers around 1 in bf16.
+        let step = 1e-4;
+        let mut stepped = w.clone();
+        for _ in 0..100 {
+            stepped = moved(&stepped, step).and_then(TrainedCodes::stepped).expect("steps");
+        }
+        assert_eq!(Value::from(stepped.clone()).aval().expect("an aval").dtype, Dtype::Bfloat16);
+        let wide = |w: &TrainedCodes| w.for_step().expect("decodes").value().expect("has one").clone();
+        let lost = wide(&w).subtract(wide(&stepped)).and_then(|lost| lost.mean(None)).expect("a mean");
+        let lost = lost.item_exact::<f32>();
+        assert!((lost - 100.0 * step).abs() < 3e-3, "{text}: {lost}");
+    }
+}
+
+#[test]
+fn the_gradient_is_that_of_the_floats_and_none_are_built() {
+    let _deny = Policy::Deny.scope();
+    let (x, w) = (normal(3, &[5, 128]), trained(&normal(4, &[64, 128]), "int8+stochastic"));
+    let product = |w: Value| implicit((&x, w), |(x, w)| x.matmul(w.t())?.square()?.sum(None))?.dense();
+    let lent = w.for_gradient().expect("is lent");
+    let value = lent.value().expect("it has one").clone();
+    let lend = |value: &Array| Value::from(lent.clone().with_value(value.clone()));
+    let found = transforms::grad(|value: &Array| Ok(product(lend(value))?))(&value).expect("a gradient");
+    let decoded = dense(w.codes().clone());
+    let plain = |w: &Array| -> Result<Array, Exception> { x.matmul(w.t())?.square()?.sum(None) };
+    let expected = transforms::grad(plain)(&decoded).expect("a gradient");
+    assert!(found.all_close(&expected, 1e-4, 1e-3, None).expect("compares"));
+    // Between steps it is its codes.
+    let [own, codes] = [w.clone().into(), w.codes().clone()].map(|w| product(w).expect("multiplies"));
+    assert!(same(&own, &codes));
+}
+
+#[test]
+fn it_is_saved_with_its_key() {
+    let w: Box<dyn ImplicitArray> = Box::new(trained(&normal(5, &[8, 64]), "int8+stochastic"));
+    let (json, arrays) = store::collect(|| serde_json::to_string(&w).expect("is stored"));
+    let read = |json: &str| store::provide(arrays.clone(), || serde_json::from_str::<Box<dyn ImplicitArray>>(json));
+    assert!(Value::from(read(&json).expect("is read")) == Value::from(w));
+    assert!(read(&json.replace("int8+stochastic", "int8")).is_err(), "{json}");
+}
+
+#[test]
+fn bad_input() {
+    let x = normal(6, &[8, 64]);
+    check(
+        TrainedCodes::of(&(&x).into(), "int8", &key(1)),
+        expect![[r#"
+            codes are not trained in the format int8, which rounds small steps away
+            help: write int8+stochastic"#]],
+    );
+    check(
+        TrainedCodes::of(&(&x).into(), "int8+stochastic", &Array::from_f32(1.0)),
+        expect![[r#"
+            its key is f32[], where a weight of trained codes of f32[8,64] has u32[2]
+            help: take the parts of one array, with its shape and block size"#]],
+    );
+    let w = trained(&x, "int8+stochastic").with_value(normal(7, &[8, 32]));
+    check(
+        w.stepped(),
+        expect![[r#"
+            its value is f32[8,32], where a weight of trained codes of f32[8,64] has f32[8,64]
+            help: take the parts of one array, with its shape and block size"#]],
+    );
+}

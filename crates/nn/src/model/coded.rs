@@ -1,0 +1,66 @@
+//! Weights of a model that are trained as their codes, while a step is made.
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use tacit_arrays::TrainedCodes;
+use tacit_core::{Policy, Result, array_id};
+
+use super::Model;
+use crate::held::Held;
+use crate::within::mapped;
+
+impl<M: ModuleParameters> Model<M> {
+    /// Whether a parameter is trained as its codes.
+    pub(super) fn is_coded(&self) -> bool {
+        self.parts.held.values().any(Held::is_coded)
+    }
+
+    /// Gives each of these parameters a leaf that a gradient is taken of.
+    pub(super) fn lend_for_gradient(&mut self) -> Result<()> {
+        self.each_coded(&mut TrainedCodes::for_gradient)
+    }
+
+    /// Gives each of these parameters a leaf that an optimizer may move: its floats, which are not computed unless one does.
+    pub(super) fn lend_for_step(&mut self) -> Result<Vec<Array>> {
+        // That the floats of what moves are built is said where it is prepared.
+        let _allow = Policy::Allow.scope();
+        let mut lent = Vec::new();
+        self.each_coded(&mut |codes| {
+            let codes = codes.for_step()?;
+            lent.extend(codes.value().cloned());
+            Ok(codes)
+        })?;
+        Ok(lent)
+    }
+
+    /// Takes these leaves back, and rounds those to codes that are not as they were lent.
+    pub(super) fn take_steps(&mut self, lent: &[Array]) -> Result<()> {
+        let lent: Vec<usize> = lent.iter().map(array_id).collect();
+        self.each_coded(&mut |codes| {
+            let is_moved = |value: &Array| !lent.contains(&array_id(value));
+            if codes.value().is_some_and(is_moved) { codes.clone().stepped() } else { Ok(codes.clone().at_rest()) }
+        })
+    }
+
+    /// Takes these leaves back from a gradient.
+    pub(super) fn take_values(&mut self) -> Result<()> {
+        self.each_coded(&mut |codes| Ok(codes.clone().at_rest()))
+    }
+
+    /// Puts what `f` makes of each of these parameters in its place, or of none where it fails.
+    fn each_coded(&mut self, f: &mut dyn FnMut(&TrainedCodes) -> Result<TrainedCodes>) -> Result<()> {
+        let mut made = Vec::new();
+        for (path, held) in self.parts.held.iter().filter(|(_, held)| held.is_coded()) {
+            let other = mapped(&held.value()?, &mut |value| {
+                value.downcast::<TrainedCodes>().map(|codes| Ok(f(codes)?.into())).transpose()
+            })?;
+            if let Some(other) = other {
+                made.push((path.clone(), Held::new(path, &other)?));
+            }
+        }
+        if !made.is_empty() {
+            self.parts.held.extend(made);
+        }
+        Ok(())
+    }
+}
