@@ -459,20 +459,36 @@ fn in_codes(model: &mut Model<nn::Sequential>, x: &Array, format: &str) -> Resul
 }
 // ANCHOR_END: activations
 
+// ANCHOR: activations_by_path
+/// Has each step read the activations of all layers but the first from codes.
+fn save_by_path(model: &mut Model<nn::Sequential>) -> Result<()> {
+    let rules = Rules::new().skip("layers.0.*")?.quantize("layers.*", "affine:8:64")?;
+    model.saved_activations("*", &rules)?;
+    Ok(())
+}
+// ANCHOR_END: activations_by_path
+
 fn activations() -> Result<String> {
     let (mut model, x) = (model()?, random::normal::<f32>(&[64, 128], None, None, &random::key(1)?)?);
     let norm = |x: &Array| -> Result<f32> { Ok(x.square()?.sum(None)?.sqrt()?.item_exact::<f32>()) };
-    let (loss, plain) =
-        model.value_and_grad(ParameterFilter::Dense, &x, |model, x| model.forward(x)?.square()?.mean(None))?;
-    let mut lines = Vec::new();
+    let step = |model: &mut Model<nn::Sequential>| {
+        model.value_and_grad(ParameterFilter::Dense, &x, |model, x| model.forward(x)?.square()?.mean(None))
+    };
+    let (loss, plain) = step(&mut model)?;
+    let mut steps = Vec::new();
     for format in ["bf16", "affine:8:64", "affine:4:32"] {
-        let (found, gradients) = in_codes(&mut model, &x, format)?;
+        steps.push((format, in_codes(&mut model, &x, format)?));
+    }
+    save_by_path(&mut model)?;
+    steps.push(("by path", step(&mut model)?));
+    let mut lines = Vec::new();
+    for (name, (found, gradients)) in steps {
         let same = found.item_exact::<f32>().to_bits() == loss.item_exact::<f32>().to_bits();
         let mut off = 0f32;
         for (path, plain) in &plain {
             off = off.max(norm(&gradients[path].subtract(plain)?)? / norm(plain)?);
         }
-        lines.push(format!("{format:<11}  the same loss: {same}, gradients off by {:.1} %", 100.0 * off));
+        lines.push(format!("{name:<11}  the same loss: {same}, gradients off by {:.1} %", 100.0 * off));
     }
     Ok(lines.join("\n"))
 }

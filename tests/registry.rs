@@ -75,6 +75,7 @@ fn every_handler_is_registered() {
         repeated_moving: any moving primitive of Repeated, ..
         rotated_concatenate: concatenate of Rotated, ..
         rotated_update: any update primitive of Rotated, ..
+        saved_inputs_binary: any binary primitive of SavedInputs, dense
         scaled_add: add of Scaled, dense
         scaled_channels_gather_mm: gather_mm of dense, ScaledChannels, dense, dense
         scaled_sum: sum of Scaled

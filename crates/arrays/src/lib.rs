@@ -71,6 +71,7 @@ pub use training::observation::Observation;
 pub use training::observed::Observed;
 pub use training::prepared::Prepared;
 pub use training::saved::saved;
+pub use training::saved_inputs::SavedInputs;
 pub use training::ste::{Ste, ste};
 pub use training::trained_codes::TrainedCodes;
 pub use views::cast::Cast;

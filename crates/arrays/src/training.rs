@@ -5,5 +5,6 @@ pub(crate) mod observation;
 pub(crate) mod observed;
 pub(crate) mod prepared;
 pub(crate) mod saved;
+pub(crate) mod saved_inputs;
 pub(crate) mod ste;
 pub(crate) mod trained_codes;

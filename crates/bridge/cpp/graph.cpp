@@ -201,6 +201,34 @@ const array& broadcast_source(const array& root) {
   return *source;
 }
 
+// Whether a node has the elements of its operand, in their order.
+bool reshapes(const array& node) {
+  return made_by<mlx::core::Reshape>(node) || made_by<mlx::core::Flatten>(node) ||
+         made_by<mlx::core::Unflatten>(node) || made_by<mlx::core::ExpandDims>(node) ||
+         made_by<mlx::core::Squeeze>(node);
+}
+
+// What reshapes made the array of; the array itself where none did.
+const array& reshape_source(const array& root) {
+  auto source = &root;
+  while (reshapes(*source)) {
+    source = &source->inputs().front();
+  }
+  return *source;
+}
+
+// The array as it is reshaped from another source of the same aval.
+array reshaped_again(const array& root, array source) {
+  std::vector<const array*> nodes;
+  for (auto node = &root; reshapes(*node); node = &node->inputs().front()) {
+    nodes.push_back(node);
+  }
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    source = emit_again(**node, source);
+  }
+  return source;
+}
+
 }  // namespace
 
 void forget_traced() {
@@ -226,6 +254,14 @@ int tacit_is_traced(Handle root, bool* traced) {
 
 int tacit_broadcast_source(Handle root, Handle* source) {
   return guarded([&] { *source = own(broadcast_source(get(root))); });
+}
+
+int tacit_reshape_source(Handle root, Handle* source) {
+  return guarded([&] { *source = own(reshape_source(get(root))); });
+}
+
+int tacit_reshaped_again(Handle root, Handle source, Handle* reshaped) {
+  return guarded([&] { *reshaped = own(reshaped_again(get(root), get(source))); });
 }
 
 int tacit_depth(Arrays outputs, Arrays inputs, size_t* found) {

@@ -57,10 +57,15 @@ inline bool has_readable_data(const array& value) {
 }
 
 // Visits every node between `inputs` and `outputs`, operands first. Nodes that do not depend on an input are left out: they
-// were there before and may be somebody else's.
+// were there before and may be somebody else's. So are those that depend on one by way of `beyond` alone.
 template <class Visit>
-void each_dependent(const std::vector<array>& inputs, const std::vector<array>& outputs, Visit visit) {
+void each_dependent(
+    const std::vector<array>& inputs, const std::vector<array>& outputs, Visit visit,
+    const std::vector<array>& beyond = {}) {
   std::unordered_map<uintptr_t, bool> depends;
+  for (const auto& end : beyond) {
+    depends[end.id()] = false;
+  }
   for (const auto& input : inputs) {
     depends[input.id()] = true;
   }

@@ -84,13 +84,22 @@ bool is_saving(const array& node) {
   return dynamic_cast<Saving*>(&node.primitive()) != nullptr;
 }
 
-void save(
-    std::shared_ptr<const Form> form, const std::vector<array>& inputs, const std::vector<array>& outputs) {
+// The ends of a part of a graph.
+struct Ends {
+  std::vector<array> inputs;
+  std::vector<array> outputs;
+  // Results of other parts, behind which nothing is of this one.
+  std::vector<array> beyond;
+};
+
+// The gates by what they pass on: one for each array, however many parts read it.
+using Gates = std::unordered_map<uintptr_t, array>;
+
+void save(const std::shared_ptr<const Form>& form, const Ends& ends, Gates& gates) {
   std::unordered_set<uintptr_t> inside;
   // What has no gate.
   std::unordered_set<uintptr_t> plain;
-  std::unordered_map<uintptr_t, array> gates;
-  for (const auto& input : inputs) {
+  for (const auto& input : ends.inputs) {
     inside.insert(input.id());
   }
   auto through = [&](const array& value) {
@@ -101,7 +110,7 @@ void save(
     return (gate == gates.end() ? gates.emplace(value.id(), gated(value)).first : gate)->second;
   };
   std::vector<array> nodes;
-  each_dependent(inputs, outputs, [&](const array& node) {
+  auto collect = [&](const array& node) {
     if (inside.contains(node.id())) {
       return;
     }
@@ -118,7 +127,8 @@ void save(
         plain.insert(operand.id());
       }
     }
-  });
+  };
+  each_dependent(ends.inputs, ends.outputs, collect, ends.beyond);
   std::vector<std::pair<array, std::shared_ptr<Saving>>> saving;
   for (const auto& node : nodes) {
     // What is saved in a form already stays in that form.
@@ -149,7 +159,6 @@ void save(
       primitive->gates_.push_back(gate == gates.end() ? std::weak_ptr<void>() : description(gate->second));
     }
   }
-  forget_traced();
 }
 
 // Puts the primitive of a node that is told to save back into its place.
@@ -192,13 +201,24 @@ using namespace tacit;
 
 extern "C" {
 
+// The ends of a part as Rust gives them.
+struct EndsView {
+  Arrays inputs;
+  Arrays outputs;
+  Arrays beyond;
+};
+
 // Takes `function` over in every case.
 int tacit_saved(
-    FunctionTable table, void* function, uint8_t (*kind)(uint32_t name), Arrays inputs, Arrays outputs) {
+    FunctionTable table, void* function, uint8_t (*kind)(uint32_t name), Span<EndsView> parts) {
   return guarded([&] {
     auto hold = forward_of(std::make_shared<RustFunction>(table, function));
     auto form = std::make_shared<const Form>(Form{std::move(hold), kind});
-    save(std::move(form), gather(inputs), gather(outputs));
+    Gates gates;
+    for (const auto& part : parts) {
+      save(form, {gather(part.inputs), gather(part.outputs), gather(part.beyond)}, gates);
+    }
+    forget_traced();
   });
 }
 

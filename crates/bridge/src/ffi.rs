@@ -73,6 +73,14 @@ pub(crate) struct Edit {
     pub(crate) value: mlx_array,
 }
 
+/// The ends of a part of a graph, as they are for one call.
+#[repr(C)]
+pub(crate) struct EndsView {
+    pub(crate) inputs: Arrays,
+    pub(crate) outputs: Arrays,
+    pub(crate) beyond: Arrays,
+}
+
 #[repr(C)]
 pub(crate) struct Buffer {
     pub(crate) data: *mut c_void,
@@ -318,6 +326,8 @@ unsafe extern "C" {
     pub(crate) fn tacit_evals_noted() -> usize;
     pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
     pub(crate) fn tacit_broadcast_source(root: mlx_array, source: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_reshape_source(root: mlx_array, source: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_reshaped_again(root: mlx_array, source: mlx_array, reshaped: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_frontier(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
     pub(crate) fn tacit_held_elsewhere(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
     pub(crate) fn tacit_reached(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
@@ -423,8 +433,7 @@ unsafe extern "C" {
         table: FunctionTable,
         function: *mut c_void,
         kind: extern "C" fn(u32) -> u8,
-        inputs: Arrays,
-        outputs: Arrays,
+        parts: Span<EndsView>,
     ) -> c_int;
     pub(crate) fn tacit_settle(outputs: Arrays) -> c_int;
     pub(crate) fn tacit_apart(values: Arrays, results: Sink) -> c_int;

@@ -31,6 +31,28 @@ pub fn broadcast_source(array: &Array) -> Result<Array, BridgeError> {
     arrays::filled(|out| unsafe { ffi::tacit_broadcast_source(array.as_ptr(), out) })
 }
 
+/// What `array` is a reshape of: the operand of the reshapes that made it, and itself where none did.
+///
+/// MLX flattens the rows of a product before it records the product, so this is how two products are known to read one array.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn reshape_source(array: &Array) -> Result<Array, BridgeError> {
+    // SAFETY: the handle is live for the call, which stores a new reference.
+    arrays::filled(|out| unsafe { ffi::tacit_reshape_source(array.as_ptr(), out) })
+}
+
+/// What the reshapes that made `array` make of another array than its [`reshape_source`], of the same aval.
+///
+/// # Errors
+///
+/// `source` has another shape or dtype.
+pub fn reshaped_again(array: &Array, source: &Array) -> Result<Array, BridgeError> {
+    // SAFETY: the handles are live for the call, which stores a new reference.
+    arrays::filled(|out| unsafe { ffi::tacit_reshaped_again(array.as_ptr(), source.as_ptr(), out) })
+}
+
 /// The arrays with data and more than one element that `outputs` depend on and that are not among `inputs`, each once.
 ///
 /// # Errors

@@ -59,7 +59,9 @@ pub use dynamic_slice::{dynamic_slice, dynamic_slice_update};
 pub use error::{BoxError, BridgeError, ParamError, VmapError, recover, remember};
 pub use eval::{Spent, eval};
 pub use gradients::GradientError;
-pub use graph::{broadcast_source, constants, frontier, held_elsewhere, holders, is_traced, reached};
+pub use graph::{
+    broadcast_source, constants, frontier, held_elsewhere, holders, is_traced, reached, reshape_source, reshaped_again,
+};
 pub use group::{Engine, Group, InFlight, Op, Watcher};
 pub use mapped::{MappedFile, forget_bytes, forget_pages, with_bytes};
 pub use names::NameId;
@@ -73,7 +75,7 @@ pub use program::{
 pub use quantized::{Mode, Quantized, quantized_matmul};
 pub use record::{extent, has_shape_rules, record, record_shapeless};
 pub use rewrite::{comes_of_collective, runs_here, scalar_value, unite};
-pub use saved::{after, apart, saved, settle};
+pub use saved::{Ends, after, apart, saved, settle};
 pub use scope::Scope;
 pub use tape::{Kept, Slot, Tape};
 pub use vmap::{Mapped, vmap};

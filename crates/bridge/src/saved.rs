@@ -6,10 +6,21 @@ use crate::NameId;
 use crate::arrays::{self, Collector};
 use crate::custom_function::{CalledAgain, apply};
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi::{self, Span};
+use crate::ffi::{self, EndsView, Span};
 use crate::typed::{Class, Derivative};
 
-/// Has the vjps between `inputs` and `outputs` read of the float arrays there what `hold` makes of them.
+/// The ends of a part of a graph.
+#[derive(Default)]
+pub struct Ends {
+    /// What goes in: arrays of the graph's own, as [`apart`] makes them, or results of nodes.
+    pub inputs: Vec<Array>,
+    /// What comes out, likewise.
+    pub outputs: Vec<Array>,
+    /// Results of other parts. What depends on an input by way of these alone is none of this part.
+    pub beyond: Vec<Array>,
+}
+
+/// Has the vjps between the inputs and the outputs of each part read of the float arrays there what `hold` makes of them.
 ///
 /// The forward pass and its tangents stay what they are. `hold` is called while a gradient is taken, once for each array
 /// that one reads, with the array and the cotangents that are there by then. It gives the array as the vjp is to see it,
@@ -17,21 +28,27 @@ use crate::typed::{Class, Derivative};
 /// held in its place. Masks and other whole numbers that a vjp computes are computed in the forward pass from the arrays
 /// themselves.
 ///
-/// `inputs` and `outputs` are arrays of the graph's own, as [`apart`] makes them.
-///
 /// # Errors
 ///
 /// MLX has no memory left.
 pub fn saved(
     hold: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
-    inputs: &[Array],
-    outputs: &[Array],
+    parts: &[Ends],
 ) -> Result<(), BridgeError> {
-    let ends = arrays::handles(outputs);
+    let handles = parts.iter().map(|part| [&part.inputs, &part.outputs, &part.beyond].map(arrays::handles));
+    let handles: Vec<_> = handles.collect();
+    let views: Vec<EndsView> = handles
+        .iter()
+        .map(|[inputs, outputs, beyond]| EndsView {
+            inputs: Span::of(inputs),
+            outputs: Span::of(outputs),
+            beyond: Span::of(beyond),
+        })
+        .collect();
     let hold = CalledAgain { name: "saved", function: hold };
-    apply(hold, inputs, |table, held, inputs, _| {
-        // SAFETY: as `apply` says of a call; the outputs are live for it.
-        unsafe { ffi::tacit_saved(table, held, kind, inputs, Span::of(&ends)) }
+    apply(hold, &[], |table, held, _, _| {
+        // SAFETY: as `apply` says of a call; the views and what they point to are live for it.
+        unsafe { ffi::tacit_saved(table, held, kind, Span::of(&views)) }
     })
     .map(drop)
 }

@@ -75,6 +75,7 @@ pub use scoped::{DEVICE_FALLBACK_VARIABLE, DeviceFallbackGuard, POLICY_VARIABLE,
 pub use site::{Argument, Decline, NearMiss, Site};
 pub use tacit_bridge::{
     Aval, Param, any_tracer, array_id, broadcast_source, dtype_name, dtype_named, forget_pages, has_shape_rules,
+    in_transform,
 };
 pub use tacit_drawing::printable;
 pub use tree::{Arguments, Tree};

@@ -32,6 +32,7 @@ mod opened;
 mod resident;
 mod rule;
 mod saved;
+mod saved_form;
 mod transformed;
 mod vmap;
 mod wrt;
@@ -44,6 +45,7 @@ pub use grad::{ValueAndGradient, grad, grad_wrt, value_and_grad, value_and_grad_
 pub use jvp::jvp;
 pub use map_chunks::map_chunks;
 pub use saved::saved_as;
+pub use saved_form::SavedForm;
 pub use transformed::Transformed;
 pub use vmap::{Axes, vmap};
 pub use wrt::Wrt;

@@ -11,6 +11,8 @@ mod own;
 pub(crate) mod qat;
 mod reported;
 mod restored;
+mod saved_activations;
+mod saving;
 mod scales;
 pub(crate) mod surgery;
 mod tie;
@@ -26,6 +28,7 @@ use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
 use self::own::{Own, Parts};
+use self::saving::{can_save, saving};
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
 use crate::held::Held;
@@ -86,6 +89,7 @@ impl<M: ModuleParameters> Model<M> {
             ties: Ties::default(),
             trained: ParameterFilter::default(),
             frozen: BTreeSet::new(),
+            saved: BTreeMap::new(),
             training: true,
         };
         Ok(Self { parts: Own::new(parts), told: false, halves: BTreeMap::new(), report })
@@ -278,7 +282,7 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Whether a call is the module's own.
     fn is_dense(&self) -> bool {
-        self.parts.held.is_empty() && self.parts.ties.is_empty()
+        self.parts.held.is_empty() && self.parts.ties.is_empty() && !self.parts.saves()
     }
 
     /// Finds the parameters again where some came or went.
@@ -342,8 +346,12 @@ impl<M: ModuleParameters> Model<M> {
 
 impl<M> Parts<M> {
     /// The module, and what stands in place of its parameters while a function runs. Out of training no adapter drops anything.
-    fn replacements(&mut self) -> Result<(&mut M, Replacements<'_>)> {
-        let Self { module, places, held, ties, training, .. } = self;
+    fn replacements(&mut self) -> Result<(&mut M, Replacements<'_>)>
+    where
+        M: ModuleParameters,
+    {
+        let saves = self.saves();
+        let Self { module, places, held, ties, saved, training, .. } = self;
         let places = &*places;
         let value = |held: &Held| {
             let drops = !*training && held.leaves.iter().any(|leaf| leaf.role == Role::Choice);
@@ -353,8 +361,22 @@ impl<M> Parts<M> {
             let number = places.find(path)?;
             Some(value(held).map(|value| (number, value)))
         });
+        let mut values = values.collect::<Result<Vec<_>>>()?;
+        if saves {
+            let own = places.sorted(module.parameters()).unwrap_or_default();
+            let dense = places.paths.iter().zip(own).enumerate().filter(|(_, (path, array))| {
+                can_save(path, &Aval::from(*array)) && !held.contains_key(*path) && !ties.is_tied(path)
+            });
+            values.extend(dense.map(|(number, (_, array))| (number, array.into())));
+            for (number, value) in &mut values {
+                let path = &places.paths[*number];
+                if can_save(path, &value.aval()?) {
+                    *value = saving(value, saved.get(path))?;
+                }
+            }
+        }
         let ties = ties.iter().filter_map(|(tied, to)| Some((places.find(tied)?, places.find(to)?)));
-        Ok((module, Replacements { places, values: values.collect::<Result<_>>()?, ties: ties.collect() }))
+        Ok((module, Replacements { places, values, ties: ties.collect() }))
     }
 }
 

@@ -1,7 +1,10 @@
 //! Activations that are held in a format for the backward pass.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::transform::{Transformed, saved_as};
+use tacit_core::transform::{SavedForm, Transformed, saved_as};
 use tacit_core::{Error, Result, Tree, Value};
 
 use crate::format::AnyFormat;
@@ -54,6 +57,18 @@ where
     let format = format.try_into().map_err(Into::into)?;
     format.supported()?;
     Ok(saved_as(move |activation: &Array| encoded(&format, activation), f))
+}
+
+/// The form of activations in a format, or of those that stay as they are: one for equal formats.
+pub(crate) fn form_of(format: Option<&AnyFormat>) -> SavedForm {
+    thread_local! {
+        static FORMS: RefCell<HashMap<Option<AnyFormat>, SavedForm>> = RefCell::default();
+    }
+    let made = || match format.cloned() {
+        Some(format) => SavedForm::new(move |activation: &Array| encoded(&format, activation)),
+        None => SavedForm::plain(),
+    };
+    FORMS.with_borrow_mut(|forms| forms.entry(format.cloned()).or_insert_with(made).clone())
 }
 
 /// The elements of a row where an activation has none that serves, and those from which on codes are worth their scales.

@@ -11,7 +11,7 @@ use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Granularity, KQ
 use tacit_arrays::{
     ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, DynamicArray, E4m3Array,
     E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    Prepared, ScaleRule, SymmetricArray, TernaryArray, TrainedCodes, ste,
+    Prepared, SavedInputs, ScaleRule, SymmetricArray, TernaryArray, TrainedCodes, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -86,6 +86,8 @@ fn every_type_has_a_line() {
     // What rounds the other side of its products is no matrix in the suite's sense; `tests/it/int8_inputs.rs` compares it
     // with what it is defined by.
     subjects.push(Subject::new("int8_inputs", |x: &Array| Int8Inputs::new(x, ActivationGranularity::Token)));
+    // What changes no value, and of gradients what they read; `tests/it/saved_inputs.rs` compares it with the weight itself.
+    subjects.push(Subject::new("saved_inputs", |x: &Array| SavedInputs::new(x, "affine:8:32")));
     // What is not materialized but computed; `tests/it/attention.rs` compares it with plain ops.
     subjects.push(Subject::new("scores", scores));
     tacit_conformance::types_without_a_subject(&subjects).expect_clean();

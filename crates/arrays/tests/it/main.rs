@@ -55,6 +55,7 @@ mod quotients;
 mod repeated;
 mod rotated;
 mod saved;
+mod saved_inputs;
 mod scaled;
 mod shapeless;
 mod shards;

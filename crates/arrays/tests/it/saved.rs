@@ -45,12 +45,12 @@ fn step(format: Option<&str>, x: &Array, w: &[Array]) -> (f32, Vec<Array>) {
     (loss.item_exact::<f32>(), gradients)
 }
 
-fn float(gradient: &Gradient) -> Array {
+pub(crate) fn float(gradient: &Gradient) -> Array {
     gradient.array().and_then(|array| Ok(array.as_dtype(Dtype::Float32)?)).expect("there is one")
 }
 
 /// The norm of the differences relative to that of all gradients.
-fn relative_error(found: &[Array], expected: &[Array]) -> f32 {
+pub(crate) fn relative_error(found: &[Array], expected: &[Array]) -> f32 {
     let norm = |arrays: &[Array]| -> f32 {
         let squares = |array: &Array| array.square()?.sum(None);
         arrays.iter().map(|array| squares(array).expect("sums").item_exact::<f32>()).sum::<f32>().sqrt()

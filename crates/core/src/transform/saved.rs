@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
-use tacit_bridge::BoxError;
+use tacit_bridge::{BoxError, Ends};
 
 use super::custom_vjp::built;
 use super::opened::Opened;
@@ -65,12 +65,18 @@ where
         let inputs = set_apart(&mut given)?;
         let mut results = given.run(&mut f)?;
         let outputs = set_apart(&mut results)?;
-        let resident = Resident::new(Held(Rc::clone(&encode)));
-        let hold = move |args: &[Array]| -> Result<Vec<Array>, BoxError> { Ok(resident.get()?.hold(args)?) };
+        let encode = Rc::clone(&encode);
         // Handlers take nodes of a graph that is plain only once its traces have ended.
-        trace::once_plain(move || Ok(tacit_bridge::saved(hold, &inputs, &outputs)?))?;
+        trace::once_plain(move || save(&encode, &[Ends { inputs, outputs, ..Ends::default() }]))?;
         results.into_tree()
     })
+}
+
+/// Has the gradients through these parts of the graph, which is plain, read their activations in a form.
+pub(super) fn save(encode: &Rc<Encode>, parts: &[Ends]) -> Result<()> {
+    let resident = Resident::new(Held(Rc::clone(encode)));
+    let hold = move |args: &[Array]| -> Result<Vec<Array>, BoxError> { Ok(resident.get()?.hold(args)?) };
+    Ok(tacit_bridge::saved(hold, parts)?)
 }
 
 /// Makes the dense arrays among some values nodes of their own; these.
@@ -83,7 +89,8 @@ fn set_apart(values: &mut Values) -> Result<Vec<Array>> {
     Ok(apart)
 }
 
-type Encode = dyn Fn(&Array) -> Result<Value>;
+/// What makes of an activation the value that stands for it.
+pub(super) type Encode = dyn Fn(&Array) -> Result<Value>;
 
 /// What activations are held as.
 struct Held(Rc<Encode>);

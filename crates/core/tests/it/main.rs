@@ -28,6 +28,7 @@ mod messages;
 mod picture;
 mod policies;
 mod redispatch;
+mod saved_parts;
 mod states;
 mod surface;
 mod threads;

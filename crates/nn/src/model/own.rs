@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
+use tacit_arrays::format::AnyFormat;
 use tacit_core::tree::Stamp;
 
 use super::ties::Ties;
@@ -27,6 +28,8 @@ pub(super) struct Parts<M> {
     pub(super) trained: ParameterFilter,
     /// The adapters that mlx-rs's freezing found: the module knows of its own parameters alone.
     pub(super) frozen: BTreeSet<String>,
+    /// The formats in which gradients read the activations of parameters.
+    pub(super) saved: BTreeMap<String, AnyFormat>,
     /// Whether adapters with dropout drop what their keys say.
     pub(super) training: bool,
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype};
+use tacit_arrays::format::AnyFormat;
 
 use super::Model;
 use super::ties::Ties;
@@ -53,6 +54,7 @@ struct State {
     ties: Ties,
     trained: ParameterFilter,
     frozen: BTreeSet<String>,
+    saved: BTreeMap<String, AnyFormat>,
     halves: BTreeMap<String, Dtype>,
     report: Report,
 }
@@ -72,6 +74,7 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
             ties: model.parts.ties.clone(),
             trained: model.parts.trained.clone(),
             frozen: model.parts.frozen.clone(),
+            saved: model.parts.saved.clone(),
             halves: model.halves.clone(),
             report: model.report.clone(),
         };
@@ -86,10 +89,12 @@ impl<'m, M: ModuleParameters> Restored<'m, M> {
 
 impl<M: ModuleParameters> Drop for Restored<'_, M> {
     fn drop(&mut self) {
-        let Some(State { arrays, held, ties, trained, frozen, halves, report }) = self.before.take() else { return };
+        let Some(State { arrays, held, ties, trained, frozen, saved, halves, report }) = self.before.take() else {
+            return;
+        };
         let parts = &mut *self.model.parts;
         (parts.held, parts.ties) = (held, ties);
-        (parts.trained, parts.frozen) = (trained, frozen);
+        (parts.trained, parts.frozen, parts.saved) = (trained, frozen, saved);
         (self.model.halves, self.model.report) = (halves, report);
         let mut slots = self.model.parts.module.parameters_mut().flatten();
         for (path, array) in arrays {

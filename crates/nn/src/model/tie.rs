@@ -63,6 +63,7 @@ impl<M: ModuleParameters> Model<M> {
         self.parts.ties.tie(&from, &own);
         self.parts.held.remove(&from);
         self.parts.frozen.remove(&from);
+        self.parts.saved.remove(&from);
         self.report.rows.remove(&from);
         for group in &mut self.report.shared {
             group.retain(|path| !self.parts.ties.is_tied(path));

@@ -1,6 +1,9 @@
 //! A model as a tree.
 
+use std::collections::BTreeMap;
+
 use mlx_rs::module::ModuleParameters;
+use tacit_arrays::format::AnyFormat;
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
@@ -15,6 +18,7 @@ const PARAMETER: &str = "Parameter";
 const TRAINING: &str = "training";
 const TIES: &str = "ties";
 const TRAINED: &str = "trained";
+const SAVED: &str = "saved";
 
 impl<M: ModuleParameters> Arguments for Model<M> {
     type Arrays = Self;
@@ -34,6 +38,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
             (TRAINING, &self.parts.training),
             (TIES, &self.parts.ties),
             (TRAINED, &trained),
+            (SAVED, &self.parts.saved),
         ]));
         for (path, array) in parameters {
             // What a step drops is given to it as any other input.
@@ -80,6 +85,9 @@ impl<M: ModuleParameters> Tree for Model<M> {
         }
         if made && entered.static_field::<String>(TRAINED)? != self.parts.trained.identity() {
             return Err(Error::decline("the call leaves the model with another part that is trained"));
+        }
+        if made && entered.static_field::<BTreeMap<String, AnyFormat>>(SAVED)? != self.parts.saved {
+            return Err(Error::decline("the call leaves the model with other formats of activations"));
         }
         let keys = entered.keys();
         self.refresh();

@@ -1,5 +1,6 @@
 //! Steps of models whose activations are saved in a format.
 
+use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, nn, random};
@@ -7,7 +8,7 @@ use tacit_arrays::format::Nf4;
 use tacit_arrays::saved;
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Counters, Error, Policy, Result, compile_with_state};
-use tacit_nn::{LoraConfig, Model, ParameterFilter, Stateful};
+use tacit_nn::{LoraConfig, Model, ParameterFilter, Rules, Stateful};
 
 use crate::types::{normal, numbers};
 
@@ -121,4 +122,69 @@ fn an_error_leaves_the_model_as_it_was() {
     assert!(matches!(failed, Err(Error::Refused { .. })), "{failed:?}");
     assert_eq!(numbers(&model.forward(&x).expect("runs")), before);
     step(&mut model, ParameterFilter::Lora, Some("affine:8:64")).expect("a step");
+}
+
+#[test]
+fn a_rule_by_path_saves_in_a_step_of_any_model() {
+    for (mut model, filter) in [(model(), ParameterFilter::Dense), (adapted(), ParameterFilter::Lora)] {
+        let _deny = Policy::Deny.scope();
+        let (plain_loss, plain) = step(&mut model, filter.clone(), None).expect("a step");
+        let error_of = |model: &mut Model<nn::Sequential>| {
+            let (outcome, counters) = Counters::of(|| step(model, filter.clone(), None));
+            let (loss, gradients) = outcome.expect("a step");
+            assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0));
+            assert_eq!(numbers(&loss), numbers(&plain_loss));
+            assert_eq!(gradients.len(), plain.len());
+            relative_error(&gradients, &plain)
+        };
+        model.saved_activations("layers.*", "affine:8:64").expect("names parameters");
+        let all = error_of(&mut model);
+        assert!(all > 0.0 && all < 1e-2, "{all}");
+        // The first layer and what comes before the next one.
+        let last = Rules::new().skip("layers.0.*").and_then(|rules| rules.quantize("*", "affine:8:64")).expect("rules");
+        model.saved_activations("*", &last).expect("names parameters");
+        let some = error_of(&mut model);
+        assert!(some > 0.0 && some < all, "{some} of {all}");
+        model.saved_activations("*", &Rules::new().skip("*").expect("a rule")).expect("names parameters");
+        assert!(error_of(&mut model) == 0.0);
+        assert_eq!(
+            model.get("layers.0.bias").expect("is there").to_string(),
+            "f32[128]",
+            "parameters are what they were"
+        );
+    }
+}
+
+#[test]
+fn a_compiled_step_saves_by_path_and_traces_anew_where_a_rule_changes() {
+    let mut state = (adapted(), Stateful(Adam::new(1e-3)));
+    let mut compiled = compile_with_state(
+        CompileOptions::default(),
+        |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), _: Array| -> Result<Array> {
+            let (loss, gradients) = step(model, ParameterFilter::Lora, None)?;
+            optimizer.update(model, &gradients)?;
+            Ok(loss)
+        },
+    );
+    let mut traces = 0;
+    for (number, expected) in eager(None, 10).into_iter().enumerate() {
+        if number == 5 {
+            traces = compiled.stats().traces;
+            state.0.saved_activations("*", "affine:8:64").expect("names parameters");
+        }
+        let loss = compiled.call(&mut state, Array::from_f32(0.0)).and_then(|loss| loss.dense()).expect("a step");
+        let loss = numbers(&loss)[0];
+        assert!((loss - expected).abs() < 1e-2 * expected, "{loss} and not {expected} in step {number}");
+    }
+    assert_eq!(compiled.stats().traces, traces + 1);
+}
+
+#[test]
+fn rules_that_name_nothing_are_an_error() {
+    let mut model = model();
+    let Err(error) = model.saved_activations("layer.*", "int8") else { panic!("there is no such parameter") };
+    expect![[r#"
+        no float parameter of the model is named by the rules
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight, layers.4.bias, layers.4.weight"#]]
+    .assert_eq(&error.to_string());
 }

@@ -3,7 +3,8 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{
-    ActivationGranularity, Constant, Diagonal, Identity, Int8Inputs, Lora, LowRank, Masked, Sparse24, Stacked,
+    ActivationGranularity, Constant, Diagonal, Identity, Int8Inputs, Lora, LowRank, Masked, SavedInputs, Sparse24,
+    Stacked,
 };
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
@@ -32,6 +33,11 @@ fn products(w: fn() -> Value) -> Vec<Case> {
 /// `[4, 3]`: the weights of no product's rows or columns add up to nearly nothing, as a gradient of one number would show.
 fn constant() -> Value {
     Constant::full(&[4, 3], &Array::from_f32(0.75)).expect("one number").into()
+}
+
+/// `[4, 6]`: what codes change has its own tests, as rounding has no differences.
+fn saved_inputs() -> Value {
+    SavedInputs::exact(normal(21, &[4, 6])).expect("a float array").into()
 }
 
 /// `[4, 6]`: what its products round has its own tests, as rounding has no differences.
@@ -117,6 +123,8 @@ pub(super) fn cases() -> Vec<Case> {
         case("linear_multiply", vec![lora(), scalar()], times),
         case("linear_gather", vec![lora(), rows()], gather),
         case("linear_transpose", vec![int8_inputs(), x(&[6, 4])], transposed),
+        case("saved_inputs_binary", vec![saved_inputs(), x(&[4, 6])], times),
+        case("saved_inputs_binary", vec![saved_inputs(), scalar()], over),
         case("view_moving", vec![masked(), x(&[6, 4])], transposed),
         case("view_moving", vec![masked()], |a| Ok(a[0].split_equal(2, 1)?.swap_remove(1))),
         case("view_moving", vec![masked()], |a| Ok(ops::broadcast_to(&a[0], &[2, 4, 6])?)),
@@ -164,6 +172,7 @@ pub(super) fn rebuilt(array: &dyn ImplicitArray, leaves: &mut std::slice::Iter<'
         || own.is::<Lora>()
         || own.is::<LowRank>()
         || own.is::<Masked>()
+        || own.is::<SavedInputs>()
         || own.is::<Sparse24>();
     if !structured {
         return Ok(None);

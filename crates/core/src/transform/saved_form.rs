@@ -1,0 +1,167 @@
+//! Parts of a graph whose activations are held in a form, as handlers have them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::rc::{Rc, Weak};
+
+use mlx_rs::Array;
+use tacit_bridge::{Ends, apart, array_id, in_transform, reshape_source, reshaped_again};
+
+use super::opened::{Opened, is_differentiable};
+use super::saved::{Encode, save};
+use crate::values::Values;
+use crate::{Result, Value, trace, tree};
+
+/// A form in which gradients read activations: [`saved_as`](super::saved_as) for a handler, which runs a part of the graph.
+///
+/// The parts of one trace are saved together. What several parts of a form read, in any shape, is held once: the input of three
+/// products, say. What plain code makes of the results of such parts is held in the form, too, up to the next part of any form.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::Value;
+/// use tacit_core::transform::{SavedForm, grad};
+///
+/// let rounded = SavedForm::new(|x: &Array| -> tacit_core::Result<Value> { Ok(x.round(None)?.into()) });
+/// let mut gradient = grad(move |x: Array| -> tacit_core::Result<Array> {
+///     let squared = rounded.run(&[x.into()], |x| Ok(vec![x[0].dense()?.square()?.into()]))?;
+///     squared[0].dense()
+/// });
+/// assert_eq!(gradient.call(Array::from_f32(2.75))?.array()?.item_exact::<f32>(), 6.0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SavedForm(Rc<Form>);
+
+struct Form(Option<Rc<Encode>>);
+
+/// The parts of the trace that goes on, which are saved together where it ends.
+#[derive(Default)]
+struct Parts {
+    /// Arrays by their ids, each with a node of its own that parts read.
+    apart: RefCell<HashMap<usize, [Array; 2]>>,
+    parts: RefCell<Vec<Part>>,
+}
+
+struct Part {
+    form: Rc<Form>,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
+}
+
+thread_local! {
+    static PARTS: RefCell<Weak<Parts>> = RefCell::default();
+}
+
+impl SavedForm {
+    /// The form that `encode` gives activations, as [`saved_as`](super::saved_as) says.
+    pub fn new(encode: impl Fn(&Array) -> Result<Value> + 'static) -> Self {
+        Self(Rc::new(Form(Some(Rc::new(encode)))))
+    }
+
+    /// The activations as they are. What comes after a part of it is in no form before the next part.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self(Rc::new(Form(None)))
+    }
+
+    /// Runs `f` on activations, as a part of the graph. A gradient through it reads their float arrays, and those that `f` makes
+    /// of them, in this form; what `f` captures stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// `f` fails. A gradient fails as [`saved_as`](super::saved_as) says.
+    pub fn run(&self, activations: &[Value], f: impl FnOnce(&[Value]) -> Result<Vec<Value>>) -> Result<Vec<Value>> {
+        if !in_transform() {
+            return f(activations);
+        }
+        let mut given = Opened::of(&Values::of(&activations.to_vec())?)?;
+        if !given.leaves.iter().any(is_differentiable) {
+            return f(activations);
+        }
+        let known = PARTS.with_borrow(Weak::upgrade);
+        let is_first = known.is_none();
+        let all = known.unwrap_or_default();
+        if is_first {
+            PARTS.set(Rc::downgrade(&all));
+        }
+        let results = self.part(&all, &mut given, f)?;
+        if is_first {
+            // Handlers take nodes of a graph that is plain only once its traces have ended.
+            trace::once_plain(move || all.save())?;
+        }
+        Ok(results)
+    }
+
+    fn part(
+        &self,
+        all: &Parts,
+        given: &mut Opened,
+        f: impl FnOnce(&[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        let mut inputs = Vec::new();
+        for leaf in given.leaves.iter_mut().filter(|leaf| is_differentiable(leaf)) {
+            if self.0.0.is_some() {
+                *leaf = all.stand_in(leaf, &mut inputs)?;
+            } else {
+                inputs.push(leaf.clone());
+            }
+        }
+        let activations: Vec<Value> = tree::unflatten(&given.def, given.leaves.iter().map(Value::from).collect())?;
+        let mut made = Opened::of(&Values::of(&f(&activations)?)?)?;
+        if self.0.0.is_some() {
+            made.leaves = apart(&made.leaves)?;
+        }
+        let results = tree::unflatten(&made.def, made.leaves.iter().map(Value::from).collect())?;
+        all.parts.borrow_mut().push(Part { form: Rc::clone(&self.0), inputs, outputs: made.leaves });
+        Ok(results)
+    }
+}
+
+impl Parts {
+    /// What a part reads in place of an array: what is reshaped to it is one node for all parts, and an input of this one.
+    fn stand_in(&self, array: &Array, inputs: &mut Vec<Array>) -> Result<Array> {
+        let source = reshape_source(array)?;
+        let own = match self.apart.borrow_mut().entry(array_id(&source)) {
+            Entry::Occupied(known) => known.get()[1].clone(),
+            Entry::Vacant(place) => {
+                let own = apart(std::slice::from_ref(&source))?.swap_remove(0);
+                place.insert([source, own.clone()]);
+                own
+            }
+        };
+        let stand_in = reshaped_again(array, &own)?;
+        inputs.push(own);
+        Ok(stand_in)
+    }
+
+    /// Has gradients read the parts of each form in it, and what lies between them and the next ones.
+    fn save(&self) -> Result<()> {
+        let parts = self.parts.borrow();
+        let mut forms: Vec<&Rc<Form>> = Vec::new();
+        for part in &*parts {
+            if !forms.iter().any(|form| Rc::ptr_eq(form, &part.form)) {
+                forms.push(&part.form);
+            }
+        }
+        for form in forms {
+            let Some(encode) = &form.0 else { continue };
+            let (mut ends, mut between) = (Vec::new(), Ends::default());
+            for Part { form: of, inputs, outputs } in &*parts {
+                between.outputs.extend_from_slice(inputs);
+                if Rc::ptr_eq(form, of) {
+                    between.inputs.extend_from_slice(outputs);
+                    ends.push(Ends { inputs: inputs.clone(), outputs: outputs.clone(), ..Ends::default() });
+                } else {
+                    between.beyond.extend_from_slice(outputs);
+                }
+            }
+            ends.push(between);
+            save(encode, &ends)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! What stands in place of parameters whose activations gradients read from codes.
+
+use tacit_arrays::SavedInputs;
+use tacit_arrays::format::AnyFormat;
+use tacit_core::{Aval, Result, Value, in_transform};
+
+use super::own::Parts;
+use crate::filter::Role;
+
+impl<M> Parts<M> {
+    /// Whether a call saves activations in formats: only a gradient around it reads them.
+    pub(super) fn saves(&self) -> bool {
+        !self.saved.is_empty() && in_transform()
+    }
+}
+
+/// Whether the ops of a parameter may save activations.
+pub(super) fn can_save(path: &str, aval: &Aval) -> bool {
+    aval.dtype.is_float() && aval.size() > 0 && Role::of_dense(path) != Role::Statistic
+}
+
+/// The value of a parameter whose ops save activations in a format; without one they end what others save.
+pub(super) fn saving(value: &Value, format: Option<&AnyFormat>) -> Result<Value> {
+    Ok(match format {
+        Some(format) => SavedInputs::new(value, format)?.into(),
+        None => SavedInputs::exact(value)?.into(),
+    })
+}
