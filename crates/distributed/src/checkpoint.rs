@@ -6,9 +6,11 @@
 
 mod folder;
 mod index;
+mod moments;
 mod pieces;
 mod ranks;
 mod saved;
+mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +20,7 @@ use std::path::Path;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::transforms::eval;
-use tacit_core::{Error, Result};
+use tacit_core::Result;
 use tacit_io::Training;
 use tacit_nn::{Model, ParameterFilter};
 
@@ -67,9 +69,9 @@ use index::Index;
 ///
 /// # Errors
 ///
-/// The ranks do not see one folder, or save different things, also in the step or the notes; a moment of an optimizer is an
-/// implicit array; a parameter is split over other ranks; a rank cannot write its file; another program saves into the folder.
-/// All ranks then fail, each with its own error or one that names the rank, and the old save is untouched.
+/// The ranks do not see one folder, or save different things, also in the step or the notes; a parameter is split over other
+/// ranks; a rank cannot write its file; another program saves into the folder. All ranks then fail, each with its own error or one
+/// that names the rank, and the old save is untouched.
 pub fn save_run<M: ModuleParameters>(
     folder: impl AsRef<Path>,
     run: &Training,
@@ -78,19 +80,18 @@ pub fn save_run<M: ModuleParameters>(
 ) -> Result<()> {
     let (folder, place) = (folder.as_ref(), Place::from(group));
     let taken_apart = leaves_over(model, group).and_then(|known| {
-        if let Some((key, moment)) = run.moments.first_key_value() {
-            let help =
-                "save what each rank holds by `Training::save`, in a file of the rank, and go on with as many ranks";
-            return Err(Error::invalid(format!("the moment {key} is {moment}, and codes are not split anew"), help));
-        }
         let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
         let kinds = model.leaf_kinds(&ParameterFilter::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
-        let pieces =
+        let (moments, of_moments) = moments::taken_apart(run, &known)?;
+        let mut pieces =
             pieces::of(run, &known, &model.lasting_leaves(&ParameterFilter::All).into_iter().collect(), place.size)?;
+        pieces.extend(of_moments);
+        let kinds = (kinds, taken::of_model(model)?, moments);
         let fingerprints = pieces::fingerprints(run, &kinds, &pieces)?;
         Ok((pieces, kinds, fingerprints))
     });
-    let (pieces, kinds, fingerprints) = ranks::all_went(group, taken_apart, "take apart what it saves")?;
+    let (pieces, (kinds, stored, moments), fingerprints) =
+        ranks::all_went(group, taken_apart, "take apart what it saves")?;
     ranks::agree(group, &fingerprints)?;
     let digests = eval(pieces.iter().map(|piece| &piece.array))
         .map_err(Into::into)
@@ -102,7 +103,7 @@ pub fn save_run<M: ModuleParameters>(
     let save = ranks::all_went(group, own, "begin a save in the folder")?;
     let (number, id) = ranks::first_says(group, save.as_ref().map(|save| (save.number(), save.id())))?;
     ranks::all_see(group, folder, folder::is_seen(folder, id))?;
-    let index = Index { kinds: Some(kinds), ..Index::new(number, id, place.size, run, entries) };
+    let index = Index { kinds: Some(kinds), stored, moments, ..Index::new(number, id, place.size, run, entries) };
     let written = pieces::write(folder, &index, pieces, place);
     ranks::told(group, written, "write its part of the checkpoint")?.inspect_err(|_| {
         // All ranks know that no index will name it.
@@ -120,18 +121,22 @@ fn leaves_over<M: ModuleParameters>(model: &Model<M>, group: &Group) -> Result<V
 /// Loads what of a run this rank needs for the model, which was saved by [`save_run`] on any number of ranks. Every rank calls it.
 ///
 /// The arrays are those of the whole run, bit for bit, in the parts that the model has here: it may be split otherwise than the
-/// one that was saved. [`Training::restore_model`] gives the model its leaves, [`Training::restore_optimizer`] the optimizer its
-/// state. What was another on each rank goes to the rank of the same number. On another number of ranks, ranks that are new
-/// draw from random states of their own, and leaves of the model that differed, such as the statistics of batches, are those
-/// of the first rank, with a warning.
+/// one that was saved. Parts of a stored array are joined and cut between their blocks, and never quantized anew. The moments of a
+/// [`QuantizedState`](tacit_nn::QuantizedState) are the same codes where the parameter is split as it was; otherwise codes are made
+/// anew of what these stand for. [`Training::restore_model`] gives the model its leaves, [`Training::restore_optimizer`] the
+/// optimizer its state. What was another on each rank goes to the rank of the same number. On another number of ranks, ranks that
+/// are new draw from random states of their own, and leaves of the model that differed, such as the statistics of batches, are
+/// those of the first rank, with a warning.
 ///
 /// # Errors
 ///
 /// There is no such run, or a file of it is not as it was written; the model has leaves that were not saved, or of other
-/// shapes, or is split over other ranks; the ranks find different saves. The number of ranks is another one, and a parameter is
-/// a part of a stored array ([`Sharded`](crate::Sharded) in a format), or an optimizer's state was another on each rank, such as
-/// the rows and columns of Adafactor for parts of a weight. Adafactor has these of a matrix that is whole or split along an axis, and none of one that
-/// is fully sharded: its state does not go from the one to the other.
+/// shapes, or is split over other ranks; the ranks find different saves. A parameter is split otherwise, and its parts are not joined
+/// bit for bit: those of a format whose scales are codes themselves, of one with a global scale, and of what is computed of several
+/// arrays, such as an adapter that was split with its base. An optimizer's state was another on each rank, and the number of ranks is
+/// another one: the rows and columns of Adafactor for parts of a weight, or what was kept of parts of a stored array. Adafactor has rows
+/// and columns of a matrix that is whole or split along an axis, and none of one that is fully sharded: its state does not go from
+/// the one to the other.
 pub fn load_run<M: ModuleParameters>(folder: impl AsRef<Path>, model: &Model<M>, group: &Group) -> Result<Training> {
     let run = leaves_over(model, group).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
     let (run, id) = ranks::all_went(group, run, "load its part of the checkpoint")?;

@@ -35,8 +35,8 @@ pub(crate) enum Layout {
     Flat,
     /// An equal part along an axis.
     Axis(usize),
-    /// An array of its own on each rank, all of this shape: a part of a stored array, or an array that differs between ranks. It
-    /// cannot be made from those of other ranks.
+    /// An array of its own on each rank, all of this shape: a part of a stored array, which only the stored arrays of all ranks
+    /// make a whole, or an array that differs between ranks.
     Own,
 }
 
@@ -107,6 +107,8 @@ pub(crate) struct Leaf {
     pub(crate) split: Option<StoredSplit>,
     /// The ranks that it is split over, if it is.
     pub(crate) over: Option<Group>,
+    /// The path that the stored array has however it is split.
+    pub(crate) stored: Option<String>,
     /// Whether every rank has the same of it, as it also has of a factor that is not cut with its sum.
     pub(crate) alike: bool,
 }
@@ -139,7 +141,7 @@ pub(crate) fn check_over<'l>(leaves: impl IntoIterator<Item = &'l Leaf>, group: 
 fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<()> {
     let add = |leaves: &mut Vec<Leaf>, path: String, key: String, layout, shape: &[i32], over: Option<&Group>| {
         let (shape, over, alike) = (shape.to_vec(), over.cloned(), layout == Layout::Whole);
-        leaves.push(Leaf { path, key, layout, shape, split: None, over, alike });
+        leaves.push(Leaf { path, key, layout, shape, split: None, over, stored: None, alike });
     };
     let array = match value {
         Value::Dense(array) => {
@@ -158,15 +160,16 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
     }
     if let Some(split) = value.downcast::<Sharded>() {
         let dense = split.part().as_dense().is_some();
-        let stored = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
+        let of = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
         let mut number = 0;
-        each(&format!("{path}.part"), key, split.part(), &mut |path, key, array| {
+        each(&format!("{path}.part"), key, split.part(), &mut |path, leaf, array| {
             if dense {
-                add(leaves, path, key, Layout::Axis(stored.axis), &stored.shape, Some(split.group()));
+                add(leaves, path, leaf, Layout::Axis(of.axis), &of.shape, Some(split.group()));
             } else {
                 let (shape, alike) = (array.shape().to_vec(), split.is_shared(number));
-                let (stored, over) = (Some(stored.clone()), Some(split.group().clone()));
-                leaves.push(Leaf { path, key, layout: Layout::Own, shape, split: stored, over, alike });
+                let (stored, over) = (Some(key.to_owned()), Some(split.group().clone()));
+                let split = Some(of.clone());
+                leaves.push(Leaf { path, key: leaf, layout: Layout::Own, shape, split, over, stored, alike });
             }
             number += 1;
         });

@@ -8,16 +8,20 @@ use tacit_core::{Error, Result};
 use tacit_io::{Metadata, Tensors, Training, write};
 use tacit_nn::LeafKinds;
 
+use super::taken::AllTaken;
 use crate::layout::{Layout, Place, StoredSplit};
 
 /// What the metadata of the index have it under.
 const RANKS: &str = "tacit.ranks";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 pub(super) const INDEX: &str = "run.safetensors";
 pub(super) const LEAVES: &str = "leaves";
 /// The state that [`Training::with_random`] adds. It goes with no leaf, whatever the names of both are.
 pub(super) const RANDOM: &str = "random";
+
+/// The state of the arrays that implicit moments are made of.
+pub(super) const MOMENTS: &str = "moments";
 
 /// The arrays by state and key.
 pub(super) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
@@ -40,6 +44,12 @@ pub(super) struct Index {
     /// What the leaves of the model mean, by their keys; nothing in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) kinds: Option<LeafKinds>,
+    /// The implicit arrays of the model; nothing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "AllTaken::is_empty")]
+    pub(super) stored: AllTaken,
+    /// The moments that are implicit; nothing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "AllTaken::is_empty")]
+    pub(super) moments: AllTaken,
 }
 
 /// How an array lies in the files.
@@ -65,7 +75,8 @@ impl Index {
             states.entry(state.clone()).or_default();
         }
         let (step, notes, optimizer) = (run.step, run.notes.clone(), run.optimizer.clone());
-        Self { version: VERSION, save, id, size, step, notes, optimizer, states, kinds: None }
+        let (stored, moments) = (AllTaken::new(), AllTaken::new());
+        Self { version: VERSION, save, id, size, step, notes, optimizer, states, kinds: None, stored, moments }
     }
 
     /// The index of a folder, checked.

@@ -11,6 +11,7 @@ use tacit_io::{Metadata, Training, write as write_tensors};
 use tacit_nn::LeafKinds;
 
 use super::index::{Entries, Entry, Index, LEAVES, RANDOM, file_of, tensor};
+use super::taken::AllTaken;
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
 
 /// An array that is saved.
@@ -83,7 +84,11 @@ pub(super) fn leaf_of<'l, 'k>(
 }
 
 /// What is to be the same on all ranks that save a run, each with its fingerprint.
-pub(super) fn fingerprints(run: &Training, kinds: &LeafKinds, pieces: &[Piece]) -> Result<[(Alike, u64); 5]> {
+pub(super) fn fingerprints(
+    run: &Training,
+    kinds: &(LeafKinds, AllTaken, AllTaken),
+    pieces: &[Piece],
+) -> Result<[(Alike, u64); 5]> {
     let kinds = serde_json::to_string(kinds)
         .map_err(|error| Error::invalid(format!("the kinds of leaves: {error}"), "give them names of text"))?;
     Ok([

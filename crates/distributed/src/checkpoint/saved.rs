@@ -1,5 +1,9 @@
 //! What a rank reads of a save.
 
+mod moments;
+mod stored;
+
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
@@ -7,10 +11,10 @@ use std::path::Path;
 use mlx_rs::{Array, random};
 use tacit_bridge::with_bytes;
 use tacit_core::store::Arrays;
-use tacit_core::{Aval, Error, Result};
+use tacit_core::{Aval, Error, Result, Value};
 use tacit_io::{Tensors, Training};
 
-use super::index::{Entry, Index, LEAVES, RANDOM, file_of, tensor};
+use super::index::{Entry, Index, LEAVES, MOMENTS, RANDOM, file_of, tensor};
 use super::pieces::leaf_of;
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
 use crate::random::of_rank;
@@ -29,7 +33,7 @@ pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Train
     let files = files.collect::<Result<_>>()?;
     let Index { id, step, notes, optimizer, .. } = &index;
     let (id, step, notes, optimizer) = (*id, *step, notes.clone(), optimizer.clone());
-    let saved = Saved { tensors, files, index };
+    let saved = Saved { tensors, files, index, wholes: RefCell::default() };
     let mut run = Training { step, notes, optimizer, ..Training::default() };
     let leaves = known.iter().map(|leaf| Ok((leaf.path.clone(), saved.leaf(leaf, place)?)));
     let leaves = leaves.collect::<Result<Arrays>>()?;
@@ -37,9 +41,18 @@ pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Train
     let kinds = saved.index.kinds.clone();
     run.kinds = kinds.map(|kinds| kinds.renamed(|key| paths.get(key).map(|&path| path.to_owned())));
     run.states.insert(LEAVES.to_owned(), leaves);
-    for (state, entries) in saved.index.states.iter().filter(|(state, _)| *state != LEAVES) {
+    for (state, entries) in saved.index.states.iter().filter(|(state, _)| ![LEAVES, MOMENTS].contains(&state.as_str()))
+    {
         let arrays = entries.iter().map(|(key, entry)| saved.kept(state, key, entry, known, place));
         run.states.insert(state.clone(), arrays.collect::<Result<Arrays>>()?);
+    }
+    for (key, moment) in &saved.index.moments {
+        match saved.moment(key, moment, known, place)? {
+            (path, Value::Dense(array)) => {
+                run.states.entry(OPTIMIZER.to_owned()).or_default().insert(path, array);
+            }
+            (path, moment) => drop(run.moments.insert(path, moment)),
+        }
     }
     Ok((run, id))
 }
@@ -50,6 +63,8 @@ struct Saved {
     tensors: Tensors,
     files: Vec<Tensors>,
     index: Index,
+    /// The implicit arrays of the model that were made of all ranks' parts.
+    wholes: RefCell<BTreeMap<String, Value>>,
 }
 
 impl Saved {
@@ -57,18 +72,16 @@ impl Saved {
     fn leaf(&self, leaf: &Leaf, place: Place) -> Result<Array> {
         let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
         let entry = self.entry(leaf).ok_or_else(|| wrong("the leaf was not saved".to_owned()))?;
+        if let Some(array) = self.of_stored(leaf, entry, place)? {
+            return Ok(array);
+        }
         if entry.shape != leaf.shape {
             let reason = format!("the leaf has the shape {:?}, and that of the model {:?}", entry.shape, leaf.shape);
             return Err(wrong(reason));
         }
         // Files of earlier versions do not say how a stored array was split.
         if entry.layout == Layout::Own && entry.split.is_some() && entry.split != leaf.split {
-            let shown = |split: &Option<StoredSplit>| match split {
-                Some(StoredSplit { axis, shape }) => format!("a part of {shape:?} along axis {axis}"),
-                None => "no part of a stored array".to_owned(),
-            };
-            let reason = format!("the leaf is {}, and in the model {}", shown(&entry.split), shown(&leaf.split));
-            return Err(self.tensors.wrong(Some(&leaf.key), reason, SAME_RANKS));
+            return Err(self.split_otherwise(leaf, entry, None));
         }
         let name = tensor(LEAVES, &leaf.key);
         if entry.layout == Layout::Own && leaf.layout == Layout::Whole {
@@ -82,6 +95,17 @@ impl Saved {
             return self.get(file, &name, &entry.shape);
         }
         self.part(&name, entry, leaf.layout, place)
+    }
+
+    /// The error of a leaf of a stored array that is not split as in the model, and why that is not changed.
+    fn split_otherwise(&self, leaf: &Leaf, entry: &Entry, why: Option<&Error>) -> Error {
+        let shown = |split: &Option<StoredSplit>| match split {
+            Some(StoredSplit { axis, shape }) => format!("a part of {shape:?} along axis {axis}"),
+            None => "no part of a stored array".to_owned(),
+        };
+        let why = why.map_or_else(String::new, |why| format!(": {}", why.clause()));
+        let reason = format!("the leaf is {}, and in the model {}{why}", shown(&entry.split), shown(&leaf.split));
+        self.tensors.wrong(Some(&leaf.key), reason, SAME_RANKS)
     }
 
     fn entry(&self, leaf: &Leaf) -> Option<&Entry> {
@@ -146,12 +170,11 @@ impl Saved {
 
     /// Whether this rank has of a leaf what the rank of its number had.
     fn lies_alike(&self, leaf: &Leaf, place: Place) -> bool {
-        let saved = self.entry(leaf).map(|entry| entry.layout);
+        let Some(Entry { layout, split, .. }) = self.entry(leaf) else { return false };
+        let of_one = place.size == self.index.size && (split.is_none() || *split == leaf.split);
         match leaf.layout {
-            Layout::Whole => {
-                saved == Some(Layout::Whole) || saved == Some(Layout::Own) && place.size == self.index.size
-            }
-            layout => saved == Some(layout) && place.size == self.index.size,
+            Layout::Whole => *layout == Layout::Whole || *layout == Layout::Own && of_one,
+            own => *layout == own && of_one,
         }
     }
 

@@ -32,6 +32,7 @@ fn wholes() -> Vec<(Leaf, Array)> {
                 shape: shape.to_vec(),
                 split: None,
                 over: None,
+                stored: None,
                 alike: layout == Layout::Whole,
             },
             large.as_dtype(dtype).expect("casts"),

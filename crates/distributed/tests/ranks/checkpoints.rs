@@ -16,7 +16,7 @@ use tacit_arrays::format::Nf4;
 use tacit_core::{Error, Result};
 use tacit_distributed::{FullyShard, Group, Shard, Split, load_run, save_run};
 use tacit_io::Training;
-use tacit_nn::{LoraConfig, Model, ParameterFilter, QuantizedState};
+use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
 use crate::case::Case;
 use crate::child::FOLDER;
@@ -27,13 +27,12 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("of_random_states", of_random_states),
     Case::new("into_folders_that_are_not_shared", into_folders_that_are_not_shared),
     Case::new("of_other_models", of_other_models),
-    Case::new("of_stored_arrays_that_are_split_otherwise", of_stored_arrays_that_are_split_otherwise),
     Case::new("of_adapters_of_another_scale", of_adapters_of_another_scale),
 ];
 
-type Layers = Model<nn::Sequential>;
+pub(crate) type Layers = Model<nn::Sequential>;
 
-fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
+pub(crate) fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
     Ok(random::normal::<f32>(shape, None, None, Some(&random::key(seed)?))?)
 }
 
@@ -43,7 +42,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 }
 
 /// The same numbers at each call and on each rank, with weights that every split divides.
-fn filled(mut model: Layers) -> Result<Layers> {
+pub(crate) fn filled(mut model: Layers) -> Result<Layers> {
     let leaves = model.leaves(&ParameterFilter::All).into_iter().zip(60..);
     let floats = leaves.filter(|((path, array), _)| array.dtype().is_float() && !path.ends_with("scales"));
     let filled = floats.map(|((path, array), seed)| Ok((path, normal(seed, array.shape())?.as_dtype(array.dtype())?)));
@@ -52,12 +51,12 @@ fn filled(mut model: Layers) -> Result<Layers> {
     Ok(model)
 }
 
-fn layers() -> Result<Layers> {
+pub(crate) fn layers() -> Result<Layers> {
     let (up, down) = (nn::Linear::new(16, 32)?, nn::Linear::new(32, 4)?);
     filled(Model::new(nn::Sequential::new().append(up).append(nn::Relu).append(down))?)
 }
 
-fn loss(model: &mut Layers, (x, y): (Array, Array)) -> Result<Array> {
+pub(crate) fn loss(model: &mut Layers, (x, y): (Array, Array)) -> Result<Array> {
     Ok(model.forward(&x)?.subtract(y)?.square()?.mean(None)?)
 }
 
@@ -109,7 +108,7 @@ fn step<O: Optimizer>(model: &mut Layers, optimizer: &mut O, seed: u64, batches:
     Ok(())
 }
 
-fn bits(array: &Array) -> Result<Vec<u8>> {
+pub(crate) fn bits(array: &Array) -> Result<Vec<u8>> {
     Ok(tacit_bridge::with_bytes(array, <[u8]>::to_vec)?)
 }
 
@@ -251,7 +250,7 @@ fn of_random_states(group: &Group) -> Result<()> {
 }
 
 /// An error on every rank, whose words are the same but for the folder's name.
-fn refused(result: Result<()>, folder: &Path) -> String {
+pub(crate) fn refused(result: Result<()>, folder: &Path) -> String {
     result.expect_err("is refused").to_string().replace(&folder.display().to_string(), "FOLDER")
 }
 
@@ -321,13 +320,6 @@ fn of_other_models(group: &Group) -> Result<()> {
     let words = "would save leaves of other arrays than rank 0, by their kinds or fields";
     let help = "help: give every rank the same model, with the same kinds, alphas and formats";
     assert_eq!(found, format!("rank {last} {words}\n{help}"));
-    // Codes of moments cannot be split anew, for as many ranks as there are then.
-    let mut adam = QuantizedState::eight_bits(Adam::new(1e-2))?.from_elements(1);
-    adam.update_single(&"w".into(), &ops::ones::<f32>(&[64])?, &mut ops::ones::<f32>(&[64])?)?;
-    let found = refused(save_run(&folder, &Training::new(1).with_optimizer(&adam)?, &model, group), &folder);
-    let help =
-        "help: save what each rank holds by `Training::save`, in a file of the rank, and go on with as many ranks";
-    assert_eq!(found, format!("the moment w.0 is Dynamic(f32[64]), and codes are not split anew\n{help}"));
     // The folder of rank 0 cannot be made: the others are told by whom.
     group.barrier()?;
     if group.rank() == 0 {
@@ -357,27 +349,6 @@ fn of_adapters_of_another_scale(group: &Group) -> Result<()> {
             let found = refused(load_run(&folder, &other, group)?.restore_model(&mut other), &folder);
             assert!(found.contains(" was saved of tacit.Lora (alpha 16,"), "{saved} {split}: {found}");
         }
-    }
-    Ok(())
-}
-
-/// Parts of a flat format have one shape, whichever axis they were split along.
-fn of_stored_arrays_that_are_split_otherwise(group: &Group) -> Result<()> {
-    let folder = folder("otherwise");
-    let model = |split: Split<'_>, adapted: bool| {
-        let linear = Model::new(nn::Linear::new(256, 256)?)?;
-        let model = linear.quantize("weight", Nf4 { block: 64, double: false })?.shard("weight", split)?;
-        if adapted { model.lora("weight", LoraConfig { rank: 2, ..LoraConfig::default() }) } else { Ok(model) }
-    };
-    for (adapted, leaf) in [(false, "weight.codes"), (true, "weight.base.codes")] {
-        save_run(&folder, &Training::new(1), &model(Split::Columns(group), adapted)?, group)?;
-        let mut same = model(Split::Columns(group), adapted)?;
-        load_run(&folder, &same, group)?.restore_model(&mut same)?;
-        let found = refused(load_run(&folder, &model(Split::Rows(group), adapted)?, group).map(drop), &folder);
-        let reason =
-            "the leaf is a part of [256, 256] along axis 0, and in the model a part of [256, 256] along axis 1";
-        let help = "help: load it on as many ranks as saved it, split alike";
-        assert_eq!(found, format!("FOLDER/run.safetensors: {leaf}: {reason}\n{help}"));
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod case;
 mod chance;
 mod checkpoints;
 mod child;
+mod codes;
 mod collectives;
 mod commands;
 mod compiled_messages;
@@ -22,6 +23,7 @@ mod parent;
 mod plan;
 mod processes;
 mod rows;
+mod saved;
 mod sharded;
 mod shared;
 mod splits;
@@ -39,11 +41,13 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("sharded", sharded::CASES),
     ("shared", shared::CASES),
     ("rows", rows::CASES),
+    ("saved", saved::CASES),
     ("chance", chance::CASES),
     ("plan", plan::CASES),
     ("fully", fully::CASES),
     ("splits", splits::CASES),
     ("checkpoints", checkpoints::CASES),
+    ("codes", codes::CASES),
     ("failures", failures::CASES),
 ];
 

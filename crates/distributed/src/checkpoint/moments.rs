@@ -1,0 +1,48 @@
+//! The moments of an optimizer that are implicit arrays.
+
+use tacit_core::{Error, Result};
+use tacit_io::Training;
+
+use super::index::MOMENTS;
+use super::pieces::{Piece, leaf_of};
+use super::taken::{AllTaken, Taken};
+use crate::layout::{Layout, Leaf};
+
+/// The implicit moments of a run, and their arrays: those of a part are the rank's own.
+pub(super) fn taken_apart(run: &Training, known: &[Leaf]) -> Result<(AllTaken, Vec<Piece>)> {
+    if run.states.contains_key(MOMENTS) {
+        let message = format!("a state is named {MOMENTS}, as the moments are");
+        return Err(Error::invalid(message, "give it another name"));
+    }
+    let (mut all, mut pieces) = (AllTaken::new(), Vec::new());
+    for (path, moment) in &run.moments {
+        let leaf = leaf_of(known, path, |leaf| &leaf.path);
+        let key = leaf.map_or_else(|| path.clone(), |(leaf, slot)| format!("{}{slot}", leaf.key));
+        let layout = leaf.filter(|(leaf, _)| leaf.layout != Layout::Whole).map(|_| Layout::Own);
+        let (taken, arrays) = Taken::of(&key, moment)?;
+        pieces.extend(arrays.into_iter().map(|(name, array)| {
+            let (state, shape) = (MOMENTS.to_owned(), array.shape().to_vec());
+            Piece { state, key: name, layout, shape, split: None, of_leaf: leaf.is_some(), array }
+        }));
+        all.insert(key, taken);
+    }
+    Ok((all, pieces))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn no_other_state_has_the_name_of_the_moments() {
+        let mut run = Training::new(1);
+        run.states.insert("moments".to_owned(), std::collections::BTreeMap::new());
+        let error = taken_apart(&run, &[]).err().expect("is refused").to_string();
+        expect![[r"
+            a state is named moments, as the moments are
+            help: give it another name"]]
+        .assert_eq(&error);
+    }
+}

@@ -1,0 +1,90 @@
+//! Implicit arrays as an index has them: a structure, and the names of the arrays in it.
+
+use std::collections::BTreeMap;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use tacit_core::store::{self, Arrays, StoredChild};
+use tacit_core::{Error, Result, Value};
+use tacit_nn::{Model, undropped};
+
+use crate::layout::StoredSplit;
+use crate::placed::check_whole;
+use crate::{FullySharded, Sharded};
+
+/// An implicit array without its arrays.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Taken {
+    structure: Json,
+    /// The names of its arrays.
+    pub(super) arrays: Vec<String>,
+    /// How it is split where this is one rank's part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) split: Option<StoredSplit>,
+}
+
+/// Implicit arrays by their keys.
+pub(super) type AllTaken = BTreeMap<String, Taken>;
+
+impl Taken {
+    /// The value of this key, and its arrays by name: the key, and that in the value.
+    pub(super) fn of(key: &str, value: &Value) -> Result<(Self, Arrays)> {
+        // What a step drops is over with the step.
+        let value = undropped(value)?;
+        let (structure, arrays) = store::collect(|| store::named(key, || serde_json::to_value(value.stored())));
+        let structure = structure.map_err(|error| {
+            Error::invalid(
+                format!("{key}, a {value}, cannot be saved: {error}"),
+                "register a generic array type with `register_array!`",
+            )
+        })?;
+        Ok((Self { structure, arrays: arrays.keys().cloned().collect(), split: None }, arrays))
+    }
+
+    /// The value of the arrays that `get` gives by name.
+    pub(super) fn value(&self, get: impl Fn(&str) -> Result<Array>) -> Result<Value> {
+        let arrays = self.arrays.iter().map(|name| Ok((name.clone(), get(name)?)));
+        let arrays = arrays.collect::<Result<Arrays>>()?;
+        store::provide(arrays, || Value::restore(self.structure.clone())).map_err(|error| {
+            // serde hands on the text of an array's own error, and nothing else of it.
+            let text = error.to_string();
+            let damaged = "the file is not as it was written: fetch or write it again";
+            let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, damaged));
+            Error::invalid(reason, help)
+        })
+    }
+}
+
+/// The implicit arrays of a model, wherever one may be split: by the paths that they have without a split.
+pub(super) fn of_model<M: ModuleParameters>(model: &Model<M>) -> Result<AllTaken> {
+    let mut all = AllTaken::new();
+    for (path, value) in model.values()? {
+        list(&path, &value, &mut all)?;
+    }
+    Ok(all)
+}
+
+fn list(key: &str, value: &Value, all: &mut AllTaken) -> Result<()> {
+    let Value::Implicit(array) = value else { return Ok(()) };
+    if let Some(split) = value.downcast::<FullySharded>() {
+        return list(key, split.local(), all);
+    }
+    if let Some(split) = value.downcast::<Sharded>() {
+        let of = StoredSplit { axis: split.axis(), shape: value.aval()?.shape };
+        // What has no stored form is saved leaf by leaf alone, as it is where it is not split.
+        if let Ok((taken, _)) = Taken::of(key, split.part())
+            && split.part().is_implicit()
+        {
+            all.insert(key.to_owned(), Taken { split: Some(of), ..taken });
+        }
+        return Ok(());
+    }
+    if check_whole(value).is_ok()
+        && let Ok((taken, _)) = Taken::of(key, value)
+    {
+        all.insert(key.to_owned(), taken);
+    }
+    array.children().iter().try_for_each(|(name, child)| list(&format!("{key}.{name}"), child, all))
+}
