@@ -23,7 +23,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 21] = [
+pub(crate) const SECTIONS: [Section; 22] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),

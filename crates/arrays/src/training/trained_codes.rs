@@ -1,7 +1,7 @@
 //! Weights that are trained as their codes, without a float master.
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_core::{Aval, Error, Materialize, Result, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::avals::checks::check_children;
 use crate::format::by_key::{decoded, drawn};

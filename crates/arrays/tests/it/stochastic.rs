@@ -119,7 +119,7 @@ fn it_is_drawn_alike_compiled_and_mapped() {
         assert_eq!(compiled.stats().traces, 1, "{text}");
         let mut mapped = vmap([Some(0), None], 0, |(x, key): (Array, Array)| draw(&x, &key));
         let found = mapped.call((&x, key(1))).and_then(|found| found.dense()).expect("is mapped");
-        let rows = ops::split(&x, 3, 0).expect("three");
+        let rows = ops::split_equal(&x, 3, 0).expect("three");
         let one = |x: &Array| draw(&x.reshape(&[8, 128])?, &key(1));
         let expected: Vec<Array> = rows.iter().map(one).collect::<Result<_>>().expect("draws");
         assert!(same(&found, &ops::stack(&expected, 0).expect("stacks")), "{text}");
