@@ -29,7 +29,7 @@ const COMPUTED: Bounds = Bounds { folder: 1e-5, ..EXACT };
 /// ggml looks GELU up in a table of halves.
 const GELU: Bounds = Bounds { llama_cpp: 2e-3, ..EXACT };
 
-const MODELS: [(&str, Bounds); 9] = [
+const MODELS: [(&str, Bounds); 14] = [
     ("llama", COMPUTED),
     ("mistral", EXACT),
     ("qwen2", EXACT),
@@ -39,6 +39,11 @@ const MODELS: [(&str, Bounds); 9] = [
     ("gemma", GELU),
     ("gemma2", GELU),
     ("gemma3_text", GELU),
+    ("mixtral", EXACT),
+    ("phi3", EXACT),
+    ("olmo2", EXACT),
+    ("granite", EXACT),
+    ("smollm3", EXACT),
 ];
 
 fn logits((config, mut model): (Config, Model<Decoder>), prompt: &Array) -> Result<Array> {
@@ -221,7 +226,7 @@ fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
         said.push('\n');
     }
     expect![[r#"
-        FILE: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2 and gemma3 are known
+        FILE: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file
         FILE: qwen3.block_count: it is not there
         help: fetch or convert the model again

@@ -22,7 +22,7 @@ fn size(x: &Array) -> tacit::Result<f32> {
 #[test]
 fn every_architecture_runs_in_half_floats() -> tacit::Result<()> {
     let _deny = Policy::Deny.scope();
-    for name in ["llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next"] {
+    for name in ["llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next", "phi3", "olmo2"] {
         let read = || load(folder(&format!("float/{name}")));
         let expected = logits(read()?, Dtype::Float32)?;
         for (dtype, within) in [(Dtype::Float16, 0.01), (Dtype::Bfloat16, 0.05)] {

@@ -28,7 +28,7 @@ fn of_all_logits(config: &Config, model: &mut Model<Decoder>, tokens: &Array) ->
 
 #[test]
 fn losses_of_tokens_are_those_of_all_logits() -> Result<()> {
-    for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next"] {
+    for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next", "float/granite"] {
         let (config, mut model) = loaded(name)?;
         let expected = of_all_logits(&config, &mut model, &tokens())?;
         let found = token_losses(&config, &mut model, &tokens())?;
@@ -68,10 +68,11 @@ fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
     Ok(())
 }
 
-/// Layers that are computed again for the gradient, of every kind: windows, caps, norms of heads, a state in place of attention.
+/// Layers that are computed again for the gradient, of every kind: windows, caps, norms of heads, a state in place of attention,
+/// products that are fused, norms behind alone.
 #[test]
 fn losses_and_gradients_are_the_same_where_layers_are_computed_again() -> Result<()> {
-    for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next"] {
+    for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next", "float/phi3", "float/olmo2"] {
         let (config, model) = loaded(name)?;
         let lora = LoraConfig { rank: 2, ..LoraConfig::default() };
         let mut model = quantize(model, &Formats::read("affine:8:32")?)?.lora("model.layers.*_proj.weight", lora)?;

@@ -11,3 +11,4 @@ mod hybrid;
 mod losses;
 mod refused;
 mod twice;
+mod variants;

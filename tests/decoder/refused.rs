@@ -43,7 +43,7 @@ fn a_configuration_that_is_not_read_says_which_key() {
         r#"{"model_type": "mamba"}"#,
         &expect![[r#"
         config.json: model_type: mamba is not read
-        help: there are llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2 and gemma3_text: take such a model"#]],
+        help: there are llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2, gemma3_text, phi3, olmo2, granite and smollm3: take such a model"#]],
     );
     check(
         "llama",
@@ -465,6 +465,7 @@ fn the_variants_of_newer_files_are_those_of_older_ones() -> tacit::Result<()> {
     let window = |kinds: Vec<_>| format!("{kinds:?}").contains("4096");
     let absent = |name: &str| Ok::<_, tacit::Error>(window(without(name, "sliding_window")?.kinds));
     assert!(absent("mistral")? && absent("gemma2")? && absent("gemma3_text")? && !absent("qwen3")?);
+    assert!(!absent("mixtral")? && !absent("phi3")? && !absent("smollm3")?);
     assert!(!window(kinds("gemma2", r#"{"sliding_window": null}"#)?));
     Ok(())
 }

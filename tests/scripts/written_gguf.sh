@@ -26,7 +26,7 @@ again() {
     "$tacit" convert "$scratch/$1" --as gguf -o "$scratch/$1.gguf" >/dev/null
 }
 pairs=()
-for name in llama mistral qwen2 qwen3 qwen3_moe qwen3_next gemma gemma2 gemma2_bf16 gemma3_text; do
+for name in llama mistral qwen2 qwen3 qwen3_moe qwen3_next gemma gemma2 gemma2_bf16 gemma3_text mixtral phi3 olmo2 granite smollm3; do
     again "$name" "$golden/gguf/$name.gguf"
     pairs+=("$golden/gguf/$name.gguf" "$scratch/$name.gguf")
     if [[ -d $golden/gguf/$name ]]; then

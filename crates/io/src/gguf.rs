@@ -28,6 +28,7 @@ mod parts;
 mod pre_tokenizer;
 mod rounded;
 mod rows;
+mod tensor;
 mod tokenizer;
 mod vocabulary;
 mod writing;

@@ -1,8 +1,9 @@
 //! The same decoder's parameters as mlx-lm has them, and as Hugging Face does.
 //!
 //! The names are the same but for experts: Hugging Face stores those of a layer apart, `mlp.experts.0.up_proj`, and mlx-lm as one
-//! array, `mlp.switch_mlp.up_proj`. Of a Qwen3-Next the filters lie the other way and the gains of norms are less 1 with Hugging
-//! Face. [`Gguf::hugging_face`](crate::Gguf::hugging_face) gives mlx-lm's arrangement.
+//! array, `mlp.switch_mlp.up_proj`; those of a Mixtral are `block_sparse_moe.experts.0.w3` and `block_sparse_moe.switch_mlp.up_proj`.
+//! Of a Qwen3-Next the filters lie the other way and the gains of norms are less 1 with Hugging Face.
+//! [`Gguf::hugging_face`](crate::Gguf::hugging_face) gives mlx-lm's arrangement.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +27,12 @@ const LESS_ONE: [&str; 5] = [
 const HEAD: &str = "lm_head.weight";
 const EMBEDDING: &str = "model.embed_tokens.weight";
 
-const APART: &str = ".mlp.experts.";
-const TOGETHER: &str = ".mlp.switch_mlp.";
+const APART: &str = ".experts.";
+const TOGETHER: &str = ".switch_mlp.";
+
+/// What stands before those, with the products of an expert in both libraries, where their names differ.
+const EXPERTS: &[(&str, &[[&str; 2]])] =
+    &[(".mlp", &[]), (".block_sparse_moe", &[["w1", "gate_proj"], ["w2", "down_proj"], ["w3", "up_proj"]])];
 
 /// The parameters as mlx-lm has them; those that are so already stay.
 ///
@@ -76,13 +81,15 @@ pub fn as_hugging_face(mut parameters: Parameters) -> Result<Parameters> {
     }
     let mut apart = Parameters::new();
     for (path, value) in parameters {
-        let Some((layer, rest)) = path.split_once(TOGETHER) else {
+        if to_expert(&path, 0).is_none() {
             apart.insert(path, value);
             continue;
-        };
+        }
         let experts = value.dense()?;
         for (number, expert) in experts.split_equal(experts.dim(0), 0)?.iter().enumerate() {
-            apart.insert(format!("{layer}{APART}{number}.{rest}"), expert.squeeze_axes(&[0])?.into());
+            if let Some(path) = to_expert(&path, number) {
+                apart.insert(path, expert.squeeze_axes(&[0])?.into());
+            }
         }
     }
     Ok(apart)
@@ -97,21 +104,39 @@ pub fn as_hugging_face(mut parameters: Parameters) -> Result<Parameters> {
 /// let together = "model.layers.0.mlp.switch_mlp.up_proj.weight";
 /// assert_eq!(other_name("model.layers.0.mlp.experts.7.up_proj.weight").as_deref(), Some(together));
 /// assert_eq!(other_name(together).as_deref(), Some("model.layers.0.mlp.experts.0.up_proj.weight"));
+/// let of_mixtral = "model.layers.0.block_sparse_moe.switch_mlp.down_proj.weight";
+/// assert_eq!(other_name("model.layers.0.block_sparse_moe.experts.7.w2.weight").as_deref(), Some(of_mixtral));
 /// assert_eq!(other_name("model.norm.weight"), None);
 /// ```
 #[must_use]
 pub fn other_name(path: &str) -> Option<String> {
-    let together = |(layer, rest): (&str, &str)| format!("{layer}{APART}0.{rest}");
-    of_expert(path).map(|(path, _)| path).or_else(|| path.split_once(TOGETHER).map(together))
+    of_expert(path).map(|(path, _)| path).or_else(|| to_expert(path, 0))
 }
 
 /// The array of all experts that a parameter of one is in, and which one it is.
 fn of_expert(path: &str) -> Option<(String, usize)> {
-    let (layer, rest) = path.split_once(APART)?;
+    let (module, rest) = path.split_once(APART)?;
     let (digits, rest) = rest.split_once('.')?;
     // `00` is no expert: it would take the place of `0`.
     let number = digits.parse().ok().filter(|number: &usize| number.to_string() == digits)?;
-    Some((format!("{layer}{TOGETHER}{rest}"), number))
+    Some((format!("{module}{TOGETHER}{}", renamed(module, rest, [0, 1])?), number))
+}
+
+/// The parameter of an expert that is in the array of all.
+fn to_expert(path: &str, number: usize) -> Option<String> {
+    let (module, rest) = path.split_once(TOGETHER)?;
+    Some(format!("{module}{APART}{number}.{}", renamed(module, rest, [1, 0])?))
+}
+
+/// The name of a product of an expert in one library for that in the other one, each by its place in a pair; none for a name that
+/// the library does not have.
+fn renamed(module: &str, name: &str, [from, to]: [usize; 2]) -> Option<String> {
+    let (_, pairs) = EXPERTS.iter().find(|(end, _)| module.ends_with(end))?;
+    let product = name.split('.').next().unwrap_or(name);
+    match pairs.iter().find(|pair| pair[from] == product) {
+        Some(pair) => Some(format!("{}{}", pair[to], &name[product.len()..])),
+        None => pairs.is_empty().then(|| name.to_owned()),
+    }
 }
 
 /// Takes the head out of the parameters of a decoder whose configuration says that it is the embedding.
@@ -172,8 +197,8 @@ fn stacked(file: &Path, parameters: Parameters) -> Result<Parameters> {
     }
     for (path, parts) in experts {
         let wrong = |expert: usize, reason: &str| {
-            let key = path.replacen(TOGETHER, &format!("{APART}{expert}."), 1);
-            Error::checkpoint(file, Some(&key), reason, "fetch the tensors again, all of them")
+            let key = to_expert(&path, expert);
+            Error::checkpoint(file, key.as_deref(), reason, "fetch the tensors again, all of them")
         };
         if stacked.contains_key(&path) {
             return Err(wrong(0, &format!("{path} is there too, which stands for all experts of the layer")));

@@ -6,7 +6,8 @@ use tacit_core::{Error, Result};
 use tacit_io::json::Json;
 use tacit_io::{Gguf, positions_once};
 
-use crate::family::Family;
+use crate::activation::Activation;
+use crate::family::{Family, HeadNorms, Multipliers, NormPlacement};
 use crate::keys::Keys;
 use crate::layers::{Kind, LayerConfig, Mixer, layers};
 
@@ -27,22 +28,28 @@ pub struct Config {
     pub scale: f32,
     /// Scores go through `cap * tanh(score / cap)`.
     pub score_cap: Option<f32>,
+    /// Logits are divided by it, before they are capped.
+    pub logit_divisor: Option<f32>,
     /// Logits go through `cap * tanh(logit / cap)`.
     pub logit_cap: Option<f32>,
     /// Which products have a bias.
     pub bias: Bias,
     /// How layers are normalized.
     pub norm: Norm,
-    /// Whether each head's queries and keys are normalized.
-    pub head_norms: bool,
+    /// Where layers are normalized.
+    pub norms: NormPlacement,
+    /// What of queries and keys is normalized.
+    pub head_norms: Option<HeadNorms>,
     /// Whether the queries' product also gives a gate of what the heads give.
     pub output_gate: bool,
-    /// Whether what attention and the feed-forward layer give is normalized as well as what they take.
-    pub norms_after: bool,
+    /// Whether one product gives queries, keys and values, and one the two factors of a feed-forward layer.
+    pub fused: bool,
     /// The function within feed-forward layers.
     pub activation: Activation,
     /// What embedded tokens are multiplied by.
     pub embedding_scale: Option<f32>,
+    /// What attention and the feed-forward layer give is multiplied by it.
+    pub residual_scale: Option<f32>,
     /// Whether the head is the embedding; where nothing says so, it is if the checkpoint has no head.
     pub tied: Option<bool>,
     /// What attention sees, and how it tells positions apart. Layers of one kind share a mask.
@@ -82,17 +89,6 @@ pub struct Norm {
     pub epsilon: f32,
     /// Whether the gain is `1 + weight`.
     pub from_one: bool,
-}
-
-/// The function within a feed-forward layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `x` times the normal distribution's function.
-    Gelu,
-    /// The same with a hyperbolic tangent in place of the error function.
-    GeluTanh,
 }
 
 impl Config {
@@ -173,12 +169,10 @@ impl Config {
         let hidden_size = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
-        let head_dim = keys.size_or(
-            "head_dim",
-            if family.is_gemma() || family == Family::Qwen3Next { 256 } else { hidden_size / heads },
-        )?;
-        let output_gate = family == Family::Qwen3Next;
-        let widest = i64::from(heads) * i64::from(head_dim) * if output_gate { 2 } else { 1 };
+        let head_dim = keys.size_or("head_dim", family.head_dim.unwrap_or(hidden_size / heads))?;
+        // The one product of all three, or that of queries and a gate.
+        let products = if family.fused { 3 } else { 1 + i64::from(family.output_gate) };
+        let widest = i64::from(heads) * i64::from(head_dim) * products;
         if head_dim == 0 || widest > i64::from(i32::MAX) {
             let reason = format!("{heads} heads of {head_dim} numbers are no layer of width {hidden_size}");
             return Err(keys.wrong("num_attention_heads", reason, "fetch the configuration again"));
@@ -187,16 +181,21 @@ impl Config {
             let reason = format!("{kv_heads} heads of keys do not serve {heads} heads of queries in equal parts");
             return Err(keys.wrong("num_key_value_heads", reason, "fetch the configuration again"));
         }
-        let query_scalar = match family {
-            Family::Gemma2 | Family::Gemma3 => keys.positive_number("query_pre_attn_scalar")?.unwrap_or(256.0),
-            _ => f64::from(head_dim),
+        let multiplier = |key: &str| match family.multipliers {
+            Multipliers::Keys => keys.needed(key).map(|multiplier| Some(multiplier as f32)),
+            Multipliers::None | Multipliers::Root => Ok(None),
         };
-        let cap = |key: &str, of_gemma2: f64| match family {
-            Family::Gemma2 if !keys.has(key) => Ok(Some(of_gemma2 as f32)),
-            _ => Ok::<_, Error>(keys.positive_number(key)?.map(|cap| cap as f32)),
+        let scale = match family.query_scalar {
+            Some(usual) => keys.positive_number("query_pre_attn_scalar")?.unwrap_or(usual),
+            None => f64::from(head_dim),
         };
-        // Qwen2 has these biases whatever its file says, as transformers reads it, and none behind attention.
-        let has_bias = keys.flag("attention_bias")?.unwrap_or(false) || family == Family::Qwen2;
+        let root = (family.multipliers == Multipliers::Root).then(|| (hidden_size as f32).sqrt());
+        let cap = |key: &str, usual: Option<f64>| {
+            let usual = if keys.has(key) { None } else { usual };
+            Ok::<_, Error>(keys.positive_number(key)?.or(usual).map(|cap| cap as f32))
+        };
+        let [score_cap, logit_cap] = family.caps;
+        let has_bias = keys.flag("attention_bias")?.unwrap_or(false);
         let (kinds, layers) = layers(&keys, family, head_dim)?;
         Ok(Self {
             vocab_size: keys.size("vocab_size")?,
@@ -204,25 +203,28 @@ impl Config {
             heads,
             kv_heads,
             head_dim,
-            scale: query_scalar.powf(-0.5) as f32,
-            score_cap: cap("attn_logit_softcapping", 50.0)?,
-            logit_cap: cap("final_logit_softcapping", 30.0)?,
+            scale: multiplier("attention_multiplier")?.unwrap_or(scale.powf(-0.5) as f32),
+            score_cap: cap("attn_logit_softcapping", score_cap)?,
+            logit_divisor: multiplier("logits_scaling")?,
+            logit_cap: cap("final_logit_softcapping", logit_cap)?,
             bias: Bias {
-                qkv: has_bias,
-                output: has_bias && family != Family::Qwen2,
+                qkv: family.qkv_bias.unwrap_or(has_bias),
+                output: family.qkv_bias.is_none() && has_bias,
                 feed_forward: keys.flag("mlp_bias")?.unwrap_or(false),
             },
             norm: Norm {
-                epsilon: keys.positive_number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-                from_one: family.is_gemma(),
+                epsilon: keys.positive_number("rms_norm_eps")?.unwrap_or(family.epsilon) as f32,
+                from_one: family.gains_from_one,
             },
-            head_norms: matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Qwen3Next | Family::Gemma3),
-            output_gate,
-            norms_after: matches!(family, Family::Gemma2 | Family::Gemma3),
+            norms: family.norms,
+            head_norms: family.head_norms,
+            output_gate: family.output_gate,
+            fused: family.fused,
             activation: activation(&keys, family)?,
-            embedding_scale: family.is_gemma().then(|| (hidden_size as f32).sqrt()),
-            // Files leave out what is their library's default, which for these alone is that they are.
-            tied: keys.flag("tie_word_embeddings")?.or(family.is_gemma().then_some(true)),
+            embedding_scale: multiplier("embedding_multiplier")?.or(root),
+            residual_scale: multiplier("residual_multiplier")?,
+            // Files leave out what is their library's default, which for some is that they are.
+            tied: keys.flag("tie_word_embeddings")?.or(family.tied),
             kinds,
             layers,
             end_tokens: end_tokens(&keys)?.unwrap_or_default(),
@@ -236,12 +238,11 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) }
 }
 
-fn activation(keys: &Keys, family: Family) -> Result<Activation> {
-    // The first Gemmas' `hidden_act` is `gelu`, and they were trained with the other one.
-    let key = if family.is_gemma() { "hidden_activation" } else { "hidden_act" };
+fn activation(keys: &Keys, family: &Family) -> Result<Activation> {
+    let (key, usual) = family.activation;
     match keys.text(key)? {
-        None if family.is_gemma() => Ok(Activation::GeluTanh),
-        None | Some("silu" | "swish") => Ok(Activation::Silu),
+        None => Ok(usual),
+        Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu") => Ok(Activation::Gelu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
         Some(other) => {

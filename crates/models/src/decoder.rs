@@ -1,27 +1,30 @@
 //! A Llama-like decoder in plain mlx-rs modules: the parameters have the paths that mlx-lm and Hugging Face give them.
 //!
-//! What is not in every model is an option of the configuration: norms of heads, norms behind as well as before, caps of
-//! scores, windows, experts, layers with a state in place of attention. Tacit is here for the caches alone.
+//! What is not in every model is an option of the configuration: norms of heads, norms behind layers, caps of scores, windows,
+//! products that are fused, experts, layers with a state in place of attention. Tacit is here for the caches alone.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::{Module, ModuleParameters as _, Param};
+use mlx_rs::module::{Module, ModuleParameters as _};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::random::{RandomState, with_random_state};
-use mlx_rs::{Array, Dtype, fast, nn, ops};
+use mlx_rs::{Array, Dtype, nn};
 use tacit_core::{Error, Result};
 use tacit_nn::{ArraysCache, Cache, KvCache};
 
+use crate::attention::{Attention, Shared};
 use crate::config::Config;
 use crate::delta_net::DeltaNet;
 use crate::experts::Experts;
+use crate::family::NormPlacement;
 use crate::feed_forward::{FeedForward, Gated};
-use crate::layers::{FeedForwardConfig, Kind, LayerConfig, Mixer};
+use crate::layers::{FeedForwardConfig, LayerConfig, Mixer};
 use crate::linear::linear;
+use crate::norm::Norm;
+use crate::numbers::{capped, narrowed, scalar, widened};
 use crate::vocabulary::known;
 
 /// The logits that are asked for.
@@ -33,147 +36,6 @@ pub enum Positions {
     All,
 }
 
-/// A division by the root of the mean square, and a gain.
-#[derive(Clone, Debug, ModuleParameters)]
-struct Norm {
-    #[param]
-    weight: Param<Array>,
-    epsilon: f32,
-    from_one: bool,
-}
-
-impl Norm {
-    fn new(size: i32, config: &Config) -> Result<Self, Exception> {
-        let crate::config::Norm { epsilon, from_one } = config.norm;
-        let weight = if from_one { ops::zeros::<f32>(&[size])? } else { ops::ones::<f32>(&[size])? };
-        Ok(Self { weight: Param::new(weight), epsilon, from_one })
-    }
-
-    /// In half precision where the gain is.
-    fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let (made, dtype) = (self.wide(x)?, self.weight.dtype());
-        if dtype == Dtype::Float16 { made.as_dtype(dtype) } else { Ok(made) }
-    }
-
-    /// For a sum that is [`widened`].
-    fn wide(&self, x: &Array) -> Result<Array, Exception> {
-        let one = self.from_one.then(|| scalar(1.0, self.weight.dtype())).transpose()?;
-        let gain = one.map(|one| self.weight.add(one)).transpose()?;
-        fast::rms_norm(x, Some(gain.as_ref().unwrap_or(&self.weight)), self.epsilon)
-    }
-}
-
-/// What layers of attention have in common in a step.
-struct Shared<'s> {
-    kinds: &'s [Kind],
-    /// Of each kind.
-    wavelengths: &'s [Option<Array>],
-}
-
-#[derive(Clone, Debug, ModuleParameters)]
-struct Attention {
-    kind: usize,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    scale: f32,
-    cap: Option<f32>,
-    output_gate: bool,
-    #[param]
-    q_proj: nn::Linear,
-    #[param]
-    k_proj: nn::Linear,
-    #[param]
-    v_proj: nn::Linear,
-    #[param]
-    o_proj: nn::Linear,
-    #[param]
-    q_norm: Option<Norm>,
-    #[param]
-    k_norm: Option<Norm>,
-}
-
-impl Attention {
-    fn new(config: &Config, kind: usize) -> Result<Self, Exception> {
-        let &Config { hidden_size, heads, kv_heads, head_dim, scale, score_cap, output_gate, bias, .. } = config;
-        let norm = || config.head_norms.then(|| Norm::new(head_dim, config)).transpose();
-        let queries = heads * head_dim * if output_gate { 2 } else { 1 };
-        Ok(Self {
-            kind,
-            heads,
-            kv_heads,
-            head_dim,
-            scale,
-            cap: score_cap,
-            output_gate,
-            q_proj: linear(hidden_size, queries, bias.qkv)?,
-            k_proj: linear(hidden_size, kv_heads * head_dim, bias.qkv)?,
-            v_proj: linear(hidden_size, kv_heads * head_dim, bias.qkv)?,
-            o_proj: linear(heads * head_dim, hidden_size, bias.output)?,
-            q_norm: norm()?,
-            k_norm: norm()?,
-        })
-    }
-
-    fn forward(&mut self, x: &Array, shared: &Shared<'_>, mask: &Array, cache: &mut KvCache) -> Result<Array> {
-        let (batch, tokens) = (x.dim(0), x.dim(1));
-        let split = |x: Array| x.reshape(&[batch, tokens, -1, self.head_dim])?.transpose_axes(&[0, 2, 1, 3]);
-        let queries = self.q_proj.forward(x)?;
-        let (queries, gate) = self.apart(queries)?;
-        let mut queries = split(queries)?;
-        let mut keys = split(self.k_proj.forward(x)?)?;
-        let values = split(self.v_proj.forward(x)?)?;
-        if let (Some(of_queries), Some(of_keys)) = (&self.q_norm, &self.k_norm) {
-            queries = of_queries.forward(&queries)?;
-            keys = of_keys.forward(&keys)?;
-        }
-        let (rope, wavelengths) = (&shared.kinds[self.kind].rope, shared.wavelengths[self.kind].as_ref());
-        let turned = |x: &Array| rope.turn(x, cache.offset(), wavelengths);
-        let (queries, keys) = (turned(&queries)?, turned(&keys)?);
-        let (keys, values) = cache.update(&keys, &values)?;
-        let mixed = match self.cap {
-            None => scaled_dot_product_attention(&queries, &keys, &values, self.scale, Some(mask.into()), None)?,
-            Some(cap) => self.capped(&queries, &keys, &values, mask, cap)?,
-        };
-        let mut mixed = mixed.transpose_axes(&[0, 2, 1, 3])?.reshape(&[batch, tokens, -1])?;
-        if let Some(gate) = gate {
-            mixed = mixed.multiply(gate)?;
-        }
-        Ok(self.o_proj.forward(&mixed)?)
-    }
-
-    /// The queries, and the gate that lies behind those of each head, if there is one: `[batch, tokens, heads * head_dim]` both.
-    fn apart(&self, queries: Array) -> Result<(Array, Option<Array>), Exception> {
-        if !self.output_gate {
-            return Ok((queries, None));
-        }
-        let (batch, tokens) = (queries.dim(0), queries.dim(1));
-        let parts = queries.reshape(&[batch, tokens, self.heads, -1])?.split_equal(2, -1)?;
-        let flat = |part: &Array| part.reshape(&[batch, tokens, -1]);
-        Ok((flat(&parts[0])?, Some(ops::sigmoid(flat(&parts[1])?)?)))
-    }
-
-    /// Attention whose scores are capped, which MLX's own does not do.
-    fn capped(
-        &self,
-        queries: &Array,
-        keys: &Array,
-        values: &Array,
-        mask: &Array,
-        cap: f32,
-    ) -> Result<Array, Exception> {
-        let (batch, tokens, dtype) = (queries.dim(0), queries.dim(2), queries.dtype());
-        let groups = &[batch, self.kv_heads, self.heads / self.kv_heads, tokens, self.head_dim];
-        let queries = queries.multiply(scalar(self.scale, dtype)?)?.reshape(groups)?;
-        let scores = queries.matmul(keys.expand_dims(2)?.swap_axes(-1, -2)?)?;
-        let scores = capped(&scores, cap)?;
-        // A token of padding sees nothing: of infinities alone a softmax would be NaN.
-        let scores = ops::select(mask.expand_dims(1)?, scores, least(dtype)?)?;
-        let weights = ops::softmax_axis(scores, -1, true)?;
-        weights.matmul(values.expand_dims(2)?)?.reshape(&[batch, self.heads, tokens, self.head_dim])
-    }
-}
-
 #[derive(Debug, ModuleParameters)]
 struct Layer {
     /// None where there is a net of the other kind.
@@ -181,29 +43,38 @@ struct Layer {
     self_attn: Option<Attention>,
     #[param]
     linear_attn: Option<DeltaNet>,
+    /// One of both: what stands behind attention has another name in Mixtral.
     #[param]
-    mlp: Box<dyn FeedForward>,
+    mlp: Option<Box<dyn FeedForward>>,
     #[param]
-    input_layernorm: Norm,
+    block_sparse_moe: Option<Box<dyn FeedForward>>,
+    /// None where nothing is normalized before.
+    #[param]
+    input_layernorm: Option<Norm>,
+    /// Before the feed-forward layer where nothing is normalized behind, and else behind attention.
     #[param]
     post_attention_layernorm: Norm,
     #[param]
     pre_feedforward_layernorm: Option<Norm>,
     #[param]
     post_feedforward_layernorm: Option<Norm>,
+    residual_scale: Option<f32>,
 }
 
 impl Layer {
     fn new(config: &Config, own: &LayerConfig) -> Result<Self, Exception> {
-        let &Config { hidden_size, activation, bias, .. } = config;
-        let mlp: Box<dyn FeedForward> = match own.feed_forward {
+        let &Config { hidden_size, activation, bias, fused, norms, residual_scale, .. } = config;
+        let (feed_forward, is_block): (Box<dyn FeedForward>, bool) = match own.feed_forward {
             FeedForwardConfig::Dense { inner } => {
-                Box::new(Gated::new(hidden_size, inner, activation, bias.feed_forward)?)
+                (Box::new(Gated::new(hidden_size, inner, activation, bias.feed_forward, fused)?), false)
             }
-            FeedForwardConfig::Experts(experts) => Box::new(Experts::new(hidden_size, experts, activation)?),
+            FeedForwardConfig::Experts(experts) => {
+                (Box::new(Experts::new(hidden_size, experts, activation)?), experts.is_block)
+            }
         };
+        let (mlp, block_sparse_moe) = if is_block { (None, Some(feed_forward)) } else { (Some(feed_forward), None) };
         let norm = || Norm::new(hidden_size, config);
-        let after = || config.norms_after.then(norm).transpose();
+        let norm_if = |there: bool| there.then(norm).transpose();
         let (self_attn, linear_attn) = match own.mixer {
             Mixer::Attention { kind } => (Some(Attention::new(config, kind)?), None),
             Mixer::DeltaNet(sizes) => (None, Some(DeltaNet::new(hidden_size, sizes, config.norm.epsilon)?)),
@@ -212,16 +83,20 @@ impl Layer {
             self_attn,
             linear_attn,
             mlp,
-            input_layernorm: norm()?,
+            block_sparse_moe,
+            input_layernorm: norm_if(norms != NormPlacement::After)?,
             post_attention_layernorm: norm()?,
-            pre_feedforward_layernorm: after()?,
-            post_feedforward_layernorm: after()?,
+            pre_feedforward_layernorm: norm_if(norms == NormPlacement::Around)?,
+            post_feedforward_layernorm: norm_if(norms != NormPlacement::Before)?,
+            residual_scale,
         })
     }
 
     /// What the layer makes of tokens, of which attention has the mask.
     fn forward(&mut self, x: &Array, shared: &Shared<'_>, mask: Option<&Array>, cache: &mut Cache) -> Result<Array> {
-        let before = self.input_layernorm.forward(x)?;
+        let dtype = self.post_attention_layernorm.weight.dtype();
+        let given = |norm: Option<&Norm>, x: &Array| norm.map_or_else(|| narrowed(x, dtype), |norm| norm.forward(x));
+        let before = given(self.input_layernorm.as_ref(), x)?;
         let attended = match (&mut self.self_attn, &mut self.linear_attn, cache, mask) {
             (Some(attention), _, Cache::Kv(cache), Some(mask)) => attention.forward(&before, shared, mask, cache)?,
             (_, Some(net), Cache::Arrays(cache), _) => net.forward(&before, cache)?,
@@ -231,13 +106,20 @@ impl Layer {
                 return Err(Error::invalid(message, MAKE_CACHES));
             }
         };
-        if let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
-            let x = widened(x)?.add(self.post_attention_layernorm.wide(&widened(&attended)?)?)?;
-            let inner = self.mlp.forward(&before.forward(&x)?)?;
-            return Ok(x.add(after.wide(&widened(&inner)?)?)?);
-        }
-        let x = x.add(attended)?;
-        Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
+        let plus = |x: &Array, part: &Array, after: Option<&Norm>| match (after, self.residual_scale) {
+            (Some(norm), _) => widened(x)?.add(norm.wide(&widened(part)?)?),
+            (None, Some(scale)) => x.add(part.multiply(scalar(scale, part.dtype())?)?),
+            (None, None) => x.add(part),
+        };
+        let after = self.post_feedforward_layernorm.as_ref();
+        let (after_attention, before) = match after {
+            Some(_) => (Some(&self.post_attention_layernorm), self.pre_feedforward_layernorm.as_ref()),
+            None => (None, Some(&self.post_attention_layernorm)),
+        };
+        let x = plus(x, &attended, after_attention)?;
+        let mut feed_forward = [&mut self.mlp, &mut self.block_sparse_moe].into_iter().flatten();
+        let inner = feed_forward.try_fold(given(before, &x)?, |x, own| own.forward(&x))?;
+        Ok(plus(&x, &inner, after)?)
     }
 }
 
@@ -305,7 +187,7 @@ impl Decoder {
             Some(head) => head.forward(&x)?,
             None => self.model.embed_tokens.as_linear(&x)?,
         };
-        Ok(self.config.capped_logits(logits)?)
+        Ok(self.config.logits(logits)?)
     }
 
     /// What the head is given for `tokens: u32[batch, n]`, or for the last of them: `[batch, n, hidden_size]`, normalized. The
@@ -324,9 +206,7 @@ impl Decoder {
         let attended = caches.iter().filter_map(|cache| if let Cache::Kv(cache) = cache { Some(cache) } else { None });
         let masks = KvCache::masks(attended, tokens.dim(1))?;
         let mut masks = masks.iter();
-        let wavelengths = config.kinds.iter().map(|kind| kind.rope.wavelengths());
-        let wavelengths = wavelengths.collect::<Result<Vec<_>, _>>()?;
-        let shared = Shared { kinds: &config.kinds, wavelengths: &wavelengths };
+        let shared = Shared::of(config)?;
         for (layer, cache) in model.layers.iter_mut().zip(caches) {
             let mask = if matches!(cache, Cache::Kv(_)) { masks.next() } else { None };
             x = layer.forward(&x, &shared, mask, cache)?;
@@ -382,16 +262,17 @@ pub(crate) fn layer_alone(
         cache.reserve(x.dim(1))?;
         let attended = if let Cache::Kv(cache) = &cache { Some(cache) } else { None };
         let mask = KvCache::masks(attended, x.dim(1))?.pop();
-        let wavelengths = config.kinds.iter().map(|kind| kind.rope.wavelengths());
-        let wavelengths = wavelengths.collect::<Result<Vec<_>, _>>()?;
-        let shared = Shared { kinds: &config.kinds, wavelengths: &wavelengths };
+        let shared = Shared::of(&config)?;
         layer.forward(&x, &shared, mask.as_ref(), &mut cache)
     }
 }
 
 impl Config {
     /// The logits that products with the head are.
-    pub(crate) fn capped_logits(&self, products: Array) -> Result<Array, Exception> {
+    pub(crate) fn logits(&self, mut products: Array) -> Result<Array, Exception> {
+        if let Some(divisor) = self.logit_divisor {
+            products = products.divide(scalar(divisor, products.dtype())?)?;
+        }
         match self.logit_cap {
             Some(cap) => capped(&products, cap),
             None => Ok(products),
@@ -415,31 +296,4 @@ fn cache(config: &Config, layer: &LayerConfig, batch: i32, dtype: Dtype) -> Resu
         }
         Mixer::DeltaNet(_) => Ok(ArraysCache::new(DeltaNet::SLOTS).into()),
     }
-}
-
-/// `cap * tanh(x / cap)`.
-fn capped(x: &Array, cap: f32) -> Result<Array, Exception> {
-    let cap = scalar(cap, x.dtype())?;
-    ops::tanh(x.divide(&cap)?)?.multiply(cap)
-}
-
-/// The sum that runs through a model with norms behind its layers, in floats that hold it: that of Gemma 3 is beyond what `f16` has.
-fn widened(x: &Array) -> Result<Array, Exception> {
-    if x.dtype() == Dtype::Float16 { x.as_dtype(Dtype::Float32) } else { Ok(x.clone()) }
-}
-
-/// A number that does not widen what it meets.
-fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
-    Array::from_f32(number).as_dtype(dtype)
-}
-
-/// The least finite number of a float type, as MLX has it for what a mask hides.
-fn least(dtype: Dtype) -> Result<Array, Exception> {
-    let least = match dtype {
-        Dtype::Float16 => -65504.0,
-        // That of `f32` is rounded to an infinity.
-        Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
-        _ => f32::MIN,
-    };
-    scalar(least, dtype)
 }

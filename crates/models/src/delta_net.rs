@@ -13,7 +13,7 @@ use mlx_rs::{Array, Dtype, fast, nn, ops, random};
 use tacit_core::{Aval, Error, Result};
 use tacit_nn::ArraysCache;
 
-use crate::config::Activation;
+use crate::activation::Activation;
 use crate::layers::DeltaNetConfig;
 use crate::linear::linear;
 

@@ -6,12 +6,12 @@ use mlx_rs::module::{Module, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, nn, ops, random, stop_gradient};
 
-use crate::config::Activation;
+use crate::activation::Activation;
 use crate::feed_forward::{FeedForward, Gated};
 use crate::layers::ExpertsConfig;
 use crate::linear::linear;
 
-/// A router and the experts, as Qwen3 has them, and perhaps one for all tokens, as Qwen3-Next has it.
+/// A router and the experts, as Mixtral and Qwen3 have them, and perhaps one for all tokens, as Qwen3-Next has it.
 #[derive(Clone, Debug, ModuleParameters)]
 pub(crate) struct Experts {
     per_token: i32,
@@ -59,7 +59,7 @@ impl SwitchLinear {
 
 impl Experts {
     pub(crate) fn new(hidden_size: i32, config: ExpertsConfig, activation: Activation) -> Result<Self, Exception> {
-        let ExpertsConfig { count, per_token, inner, normalized, shared } = config;
+        let ExpertsConfig { count, per_token, inner, normalized, shared, .. } = config;
         Ok(Self {
             per_token,
             normalized,
@@ -70,7 +70,7 @@ impl Experts {
                 up_proj: SwitchLinear::new(count, hidden_size, inner)?,
                 down_proj: SwitchLinear::new(count, inner, hidden_size)?,
             },
-            shared_expert: shared.map(|inner| Gated::new(hidden_size, inner, activation, false)).transpose()?,
+            shared_expert: shared.map(|inner| Gated::new(hidden_size, inner, activation, false, false)).transpose()?,
             shared_expert_gate: shared.map(|_| linear(hidden_size, 1, false)).transpose()?,
         })
     }

@@ -5,8 +5,8 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, nn};
 
-use crate::config::Activation;
-use crate::linear::linear;
+use crate::activation::Activation;
+use crate::linear::{apart_or_fused, linear};
 
 /// What stands behind attention in a layer.
 pub(crate) trait FeedForward: ModuleParameters + std::fmt::Debug + Send {
@@ -16,20 +16,33 @@ pub(crate) trait FeedForward: ModuleParameters + std::fmt::Debug + Send {
 #[derive(Clone, Debug, ModuleParameters)]
 pub(crate) struct Gated {
     activation: Activation,
+    inner: i32,
+    /// Both, or the fused one in place of them.
     #[param]
-    gate_proj: nn::Linear,
+    gate_proj: Option<nn::Linear>,
     #[param]
-    up_proj: nn::Linear,
+    up_proj: Option<nn::Linear>,
+    #[param]
+    gate_up_proj: Option<nn::Linear>,
     #[param]
     down_proj: nn::Linear,
 }
 
 impl Gated {
-    pub(crate) fn new(hidden_size: i32, inner: i32, activation: Activation, bias: bool) -> Result<Self, Exception> {
+    pub(crate) fn new(
+        hidden_size: i32,
+        inner: i32,
+        activation: Activation,
+        bias: bool,
+        fused: bool,
+    ) -> Result<Self, Exception> {
+        let product = |there: bool, to: i32| there.then(|| linear(hidden_size, to, bias)).transpose();
         Ok(Self {
             activation,
-            gate_proj: linear(hidden_size, inner, bias)?,
-            up_proj: linear(hidden_size, inner, bias)?,
+            inner,
+            gate_proj: product(!fused, inner)?,
+            up_proj: product(!fused, inner)?,
+            gate_up_proj: product(fused, 2 * inner)?,
             down_proj: linear(inner, hidden_size, bias)?,
         })
     }
@@ -37,19 +50,9 @@ impl Gated {
 
 impl FeedForward for Gated {
     fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
-        let gate = self.activation.of(&self.gate_proj.forward(x)?)?;
-        self.down_proj.forward(&gate.multiply(self.up_proj.forward(x)?)?)
-    }
-}
-
-impl Activation {
-    pub(crate) fn of(self, x: &Array) -> Result<Array, Exception> {
-        let y = match self {
-            Self::Silu => nn::silu(x),
-            Self::Gelu => nn::gelu(x),
-            Self::GeluTanh => nn::gelu_approximate(x),
-        };
-        // Their constants are f32, which would widen halves.
-        y?.as_dtype(x.dtype())
+        let Self { gate_proj, up_proj, gate_up_proj, .. } = self;
+        let parts = apart_or_fused([gate_proj, up_proj], gate_up_proj, &[self.inner], x)?;
+        let gate = self.activation.of(&parts[0])?;
+        self.down_proj.forward(&gate.multiply(&parts[1])?)
     }
 }

@@ -3,7 +3,7 @@
 use tacit_core::Result;
 use tacit_nn::Window;
 
-use crate::family::Family;
+use crate::family::{Family, Windows};
 use crate::keys::Keys;
 use crate::rope::Rope;
 
@@ -12,8 +12,8 @@ use crate::rope::Rope;
 pub struct Kind {
     /// Which tokens are seen.
     pub window: Window,
-    /// How positions turn queries and keys.
-    pub rope: Rope,
+    /// How positions turn queries and keys, if they do.
+    pub rope: Option<Rope>,
 }
 
 /// A layer.
@@ -84,24 +84,27 @@ pub struct ExpertsConfig {
     pub normalized: bool,
     /// The width within another one that all tokens go through, behind a gate.
     pub shared: Option<i32>,
+    /// Whether parameters call it `block_sparse_moe`, and not `mlp`.
+    pub is_block: bool,
 }
 
 /// Some ten times those of the deepest models: what a file says is not built before it is believed.
 const MOST_LAYERS: i32 = 2000;
 
 /// The kinds of attention, and the layers.
-pub(crate) fn layers(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<LayerConfig>)> {
+pub(crate) fn layers(keys: &Keys, family: &Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<LayerConfig>)> {
     let count = keys.size("num_hidden_layers")?;
     if count > MOST_LAYERS {
         let reason = format!("it is {count}, and no model has more than {MOST_LAYERS}");
         return Err(keys.wrong("num_hidden_layers", reason, "fetch the configuration again"));
     }
     let mut kinds: Vec<Kind> = Vec::new();
-    let layer = |(layer, seen): (i32, Seen)| {
+    let turned = turned_layers(keys, family, count)?;
+    let layer = |((layer, seen), &turned): ((i32, Seen), &bool)| {
         let mixer = match seen {
             Seen::State => Mixer::DeltaNet(delta_net(keys)?),
             Seen::Window | Seen::Everything => {
-                let kind = kind(keys, family, head_dim, seen == Seen::Window)?;
+                let kind = kind(keys, family, head_dim, seen == Seen::Window, turned)?;
                 let known = kinds.iter().position(|known| *known == kind);
                 let kind = known.unwrap_or_else(|| {
                     kinds.push(kind);
@@ -112,7 +115,8 @@ pub(crate) fn layers(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<
         };
         Ok(LayerConfig { mixer, feed_forward: feed_forward(keys, family, layer)? })
     };
-    let layers = (0..).zip(seen_by_layers(keys, family, count)?).map(layer).collect::<Result<_>>()?;
+    let seen = seen_by_layers(keys, family, &turned)?;
+    let layers = (0..).zip(seen).zip(&turned).map(layer).collect::<Result<_>>()?;
     Ok((kinds, layers))
 }
 
@@ -126,23 +130,42 @@ enum Seen {
     State,
 }
 
-/// The attention of a layer with a sliding window, if there is one, or without.
-fn kind(keys: &Keys, family: Family, head_dim: i32, slides: bool) -> Result<Kind> {
+/// Whether positions turn the queries and keys of each layer.
+fn turned_layers(keys: &Keys, family: &Family, count: i32) -> Result<Vec<bool>> {
+    const KEY: &str = "no_rope_layers";
+    let Some(interval) = family.unturned else { return Ok(vec![true; count as usize]) };
+    let Some(said) = keys.integers(KEY)? else {
+        let interval = keys.size_or("no_rope_layer_interval", interval)?;
+        return Ok((1..=count).map(|layer| layer % interval != 0).collect());
+    };
+    if said.len() != count as usize {
+        let reason = format!("it names {} layers, and there are {count}", said.len());
+        return Err(keys.wrong(KEY, reason, "fetch the configuration again"));
+    }
+    // What it says is the contrary of its name.
+    Ok(said.into_iter().map(|turned| turned != 0).collect())
+}
+
+/// The attention of a layer with a sliding window, if there is one, or without, and with positions or without.
+fn kind(keys: &Keys, family: &Family, head_dim: i32, slides: bool, turned: bool) -> Result<Kind> {
     let window = match window_size(keys, family)? {
         Some(size) if slides => Window::Sliding { size, sinks: 0 },
         _ => Window::Everything,
     };
-    let local = slides && family == Family::Gemma3;
+    if !turned {
+        return Ok(Kind { window, rope: None });
+    }
     let parameters = keys.section("rope_parameters")?;
     // One object for each type of layer, or one for all.
     let name = if slides { "sliding_attention" } else { "full_attention" };
     let of_type = parameters.as_ref().map_or(Ok(None), |parameters| parameters.section(name))?;
-    let scaling = if local { None } else { keys.section("rope_scaling")? };
+    // The base of the frequencies, where the positions have no key of their own for it.
+    let local = family.local_theta.filter(|_| slides);
+    let (key, usual) = local.map_or(("rope_theta", family.theta), |local| ("rope_local_base_freq", local));
+    let theta = keys.positive_number(key)?.unwrap_or(usual);
+    let scaling = if local.is_some() { None } else { keys.section("rope_scaling")? };
     let own = of_type.or(parameters).or(scaling);
-    // As transformers has it, where no key says so.
-    let part = (family == Family::Qwen3Next).then_some(0.25);
-    let rope = Rope::of(own.as_ref(), keys, head_dim, theta(keys, family, local)?, part)?;
-    Ok(Kind { window, rope })
+    Ok(Kind { window, rope: Some(Rope::of(own.as_ref(), keys, head_dim, theta, family.turned)?) })
 }
 
 fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {
@@ -170,15 +193,15 @@ fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {
 }
 
 /// The tokens of a sliding window, if the architecture has one and the file asks for it.
-fn window_size(keys: &Keys, family: Family) -> Result<Option<i32>> {
-    let asked = match family {
-        Family::Llama | Family::Gemma => keys.texts("layer_types")?.is_some(),
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => keys.flag("use_sliding_window")? == Some(true),
-        Family::Mistral | Family::Gemma2 | Family::Gemma3 => true,
-        Family::Qwen3Next => false,
+fn window_size(keys: &Keys, family: &Family) -> Result<Option<i32>> {
+    let asked = match family.windows {
+        Windows::Named => keys.texts("layer_types")?.is_some(),
+        Windows::Late | Windows::Unturned => keys.flag("use_sliding_window")? == Some(true),
+        Windows::All | Windows::Alternate | Windows::Period => true,
+        Windows::States => false,
     };
-    // As transformers has it where the key is left out, and not null.
-    let usual = (!keys.has("sliding_window")).then_some(4096);
+    // Where the key is left out, and not null.
+    let usual = family.window.filter(|_| !keys.has("sliding_window"));
     match keys.integer("sliding_window")?.or(usual) {
         Some(size) if size < 1 => {
             let help = "set it to the tokens that are seen, or to null";
@@ -188,21 +211,11 @@ fn window_size(keys: &Keys, family: Family) -> Result<Option<i32>> {
     }
 }
 
-/// The base of the frequencies, where the positions have no key of their own for it.
-fn theta(keys: &Keys, family: Family, local: bool) -> Result<f64> {
-    let (key, default) = match family {
-        Family::Gemma3 if local => ("rope_local_base_freq", 1e4),
-        Family::Gemma3 => ("rope_theta", 1e6),
-        _ => ("rope_theta", 1e4),
-    };
-    Ok(keys.positive_number(key)?.unwrap_or(default))
-}
-
-/// What the tokens of each layer see; a window only where there is one.
-fn seen_by_layers(keys: &Keys, family: Family, count: i32) -> Result<Vec<Seen>> {
+/// What the tokens of each layer see, of which some are turned; a window only where there is one.
+fn seen_by_layers(keys: &Keys, family: &Family, turned: &[bool]) -> Result<Vec<Seen>> {
     if let Some(types) = keys.texts("layer_types")? {
-        if types.len() != count as usize {
-            let reason = format!("it names {} layers, and there are {count}", types.len());
+        if types.len() != turned.len() {
+            let reason = format!("it names {} layers, and there are {}", types.len(), turned.len());
             return Err(keys.wrong("layer_types", reason, "fetch the configuration again"));
         }
         return types
@@ -210,7 +223,7 @@ fn seen_by_layers(keys: &Keys, family: Family, count: i32) -> Result<Vec<Seen>> 
             .map(|name| match name {
                 "full_attention" => Ok(Seen::Everything),
                 "sliding_attention" => Ok(Seen::Window),
-                "linear_attention" if family == Family::Qwen3Next => Ok(Seen::State),
+                "linear_attention" if family.windows == Windows::States => Ok(Seen::State),
                 other => {
                     let help = "there are full_attention, sliding_attention and, of qwen3_next, linear_attention: \
                                 take a model of these";
@@ -223,27 +236,29 @@ fn seen_by_layers(keys: &Keys, family: Family, count: i32) -> Result<Vec<Seen>> 
     let first = keys.integer("max_window_layers")?.unwrap_or(28);
     let interval = keys.size_or("full_attention_interval", 4)?;
     let window = |slides: bool| if slides { Seen::Window } else { Seen::Everything };
-    Ok((0..count)
-        .map(|layer| match family {
-            Family::Llama | Family::Gemma => Seen::Everything,
-            Family::Mistral => Seen::Window,
-            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => window(layer >= first),
-            Family::Qwen3Next if (layer + 1) % interval == 0 => Seen::Everything,
-            Family::Qwen3Next => Seen::State,
-            Family::Gemma2 => window(layer % 2 == 0),
-            Family::Gemma3 => window(pattern > 0 && (layer + 1) % pattern != 0),
+    Ok((0..)
+        .zip(turned)
+        .map(|(layer, &turned)| match family.windows {
+            Windows::Named => Seen::Everything,
+            Windows::All => Seen::Window,
+            Windows::Late => window(layer >= first),
+            Windows::Unturned => window(!turned),
+            Windows::Alternate => window(layer % 2 == 0),
+            Windows::Period => window(pattern > 0 && (layer + 1) % pattern != 0),
+            Windows::States if (layer + 1) % interval == 0 => Seen::Everything,
+            Windows::States => Seen::State,
         })
         .collect())
 }
 
-fn feed_forward(keys: &Keys, family: Family, layer: i32) -> Result<FeedForwardConfig> {
+fn feed_forward(keys: &Keys, family: &Family, layer: i32) -> Result<FeedForwardConfig> {
     let step = keys.size_or("decoder_sparse_step", 1)?;
-    let dense = keys.integers("mlp_only_layers")?.unwrap_or_default().contains(&layer);
-    if !matches!(family, Family::Qwen3Moe | Family::Qwen3Next) || dense || (layer + 1) % step != 0 {
+    let is_dense = keys.integers("mlp_only_layers")?.unwrap_or_default().contains(&layer) || (layer + 1) % step != 0;
+    let Some(mixture) = family.experts.as_ref().filter(|_| !is_dense) else {
         return Ok(FeedForwardConfig::Dense { inner: keys.size("intermediate_size")? });
-    }
-    // The second key is that of newer versions of transformers.
-    let count = keys.size_of_either("num_experts", "num_local_experts")?;
+    };
+    let [key, other] = mixture.count;
+    let count = keys.size_of_either(key, other)?;
     let per_token = keys.size("num_experts_per_tok")?;
     if per_token > count {
         let reason = format!("a token goes through {per_token} of {count} experts");
@@ -252,11 +267,9 @@ fn feed_forward(keys: &Keys, family: Family, layer: i32) -> Result<FeedForwardCo
     Ok(FeedForwardConfig::Experts(ExpertsConfig {
         count,
         per_token,
-        inner: keys.size("moe_intermediate_size")?,
-        normalized: keys.flag("norm_topk_prob")?.unwrap_or(family == Family::Qwen3Next),
-        shared: match family {
-            Family::Qwen3Next => Some(keys.size("shared_expert_intermediate_size")?),
-            _ => None,
-        },
+        inner: keys.size(mixture.inner)?,
+        normalized: keys.flag("norm_topk_prob")?.unwrap_or(mixture.normalized),
+        shared: mixture.shared.map(|key| keys.size(key)).transpose()?,
+        is_block: mixture.is_block,
     }))
 }

@@ -4,9 +4,10 @@
 //! files give them. [`load`] reads a folder or a GGUF file into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
 //! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them;
 //! [`token_losses`] is what trains them, on [`Rows`] of tokens, and [`perplexity()`] measures them. The architectures are those
-//! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`, and the hybrid `qwen3_next`, whose
-//! layers have a convolution and a gated delta rule in place of attention, but for each fourth. Such a layer goes through a
-//! prompt token by token in the graph, so that a long prompt should come in pieces of some dozens.
+//! of `model_type` llama, mistral, mixtral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2, `gemma3_text`, phi3, olmo2, granite and
+//! smollm3, and the hybrid `qwen3_next`, whose layers have a convolution and a gated delta rule in place of attention, but for each
+//! fourth. Such a layer goes through a prompt token by token in the graph, so that a long prompt should come in pieces of some
+//! dozens.
 //!
 //! ```no_run
 //! # fn main() -> tacit_core::Result<()> {
@@ -22,6 +23,8 @@
 //! # }
 //! ```
 
+mod activation;
+mod attention;
 mod config;
 mod decoder;
 mod delta_net;
@@ -35,13 +38,17 @@ mod layers;
 mod linear;
 mod load;
 mod losses;
+mod norm;
+mod numbers;
 mod perplexity;
 mod rope;
 mod rows;
 mod vocabulary;
 
-pub use config::{Activation, Bias, Config, EndsBy, Norm};
+pub use activation::Activation;
+pub use config::{Bias, Config, EndsBy, Norm};
 pub use decoder::{Decoder, Positions, caches};
+pub use family::{HeadNorms, NormPlacement};
 pub use formats::Formats;
 pub use halves::hold_halves;
 pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};

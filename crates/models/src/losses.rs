@@ -97,7 +97,7 @@ fn apart(tokens: &Array) -> Result<(Array, Array)> {
 /// The losses of the targets by what the head is given.
 fn losses(config: &Config, model: &Model<Decoder>, x: Array, targets: &Array) -> Result<Array> {
     let (head, config) = (head(config, model)?, config.clone());
-    chunked_cross_entropy(x, head, targets, None, move |x, w| config.capped_logits(x.matmul(w.t())?))
+    chunked_cross_entropy(x, head, targets, None, move |x, w| config.logits(x.matmul(w.t())?))
 }
 
 fn too_few(tokens: &Array) -> Error {

@@ -107,7 +107,7 @@ pub fn perplexity(
         });
     let mut losses =
         compile_with(named("the losses of some tokens"), move |(x, targets, head): (Array, Array, Array)| {
-            cross_entropy(&of_losses.capped_logits(x.matmul(head.t())?)?, &targets)
+            cross_entropy(&of_losses.logits(x.matmul(head.t())?)?, &targets)
         });
     let head = head(config, model)?;
     let rows = (LOGITS / 4 / config.vocab_size.max(1)).max(1) as usize;

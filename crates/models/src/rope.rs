@@ -92,7 +92,8 @@ impl Rope {
                 Variant::Llama3 { factor: needed("factor")?, low, high, original }
             }
             "yarn" => yarn(own, all, dims, theta)?,
-            "longrope" => factors(own, dims)?,
+            // The first files of Phi-3 have the other name.
+            "longrope" | "su" => factors(own, dims)?,
             other => {
                 let help = "there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the \
                             entry if its context is not longer than that of the first training";

@@ -1,15 +1,17 @@
 """Writes tiny random checkpoints of each architecture by mlx-lm, and what mlx-lm's own models make of them.
 
 For each there are a folder of floats, one that is quantized with overrides, and beside each folder a file: a prompt with the
-logits of its last positions, the 200 tokens that greedy decoding gives, and the logits after three of them. All is computed in
+logits of its last positions, the 200 or 61 tokens that greedy decoding gives, and the logits after some of them. All is computed in
 float32, though the floats are stored as bfloat16. Their experts have the names that Hugging Face gives them, and Qwen3-Next is
 stored as Hugging Face has all of it. Of that there is also a prompt cache, behind the prompt.
 
 pip install "mlx[cpu]==0.32.2" mlx-lm==0.32.2
+python make.py            # all of them, or those whose names are given
 """
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -25,6 +27,9 @@ mx.gather_qmm = lambda *args, global_scale=None, **options: gather_qmm(*args, **
 HERE = Path(__file__).parent
 STEPS = 200
 KEPT = [0, 60, 199]
+# Of those that have neither windows nor states.
+FEW_STEPS = 61
+FEW = ("mixtral", "phi3", "olmo2", "granite", "smollm3")
 # The likeliest token leads the next one by so much at every step, so that rounding does not decide.
 MARGIN = 5e-3
 
@@ -90,7 +95,19 @@ MODELS = {
                "final_logit_softcapping": 20.0},
     "gemma3_text": {"query_pre_attn_scalar": 16, "sliding_window": 16, "sliding_window_pattern": 2,
                     "rope_local_base_freq": 1000.0},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1000000.0, "tie_word_embeddings": False},
+    # mlx-lm has no window for it.
+    "phi3": {"partial_rotary_factor": 0.5, "sliding_window": None, "tie_word_embeddings": False},
+    "olmo2": {"tie_word_embeddings": False},
+    "granite": {
+        "attention_bias": False, "mlp_bias": False, "embedding_multiplier": 0.5, "attention_multiplier": 0.25,
+        "residual_multiplier": 0.75, "logits_scaling": 2.0,
+    },
+    "smollm3": {"num_hidden_layers": 3, "no_rope_layer_interval": 2},
 }
+
+# What Hugging Face calls the products of an expert of Mixtral.
+MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 
 
 def made(config, seed):
@@ -121,12 +138,12 @@ def made(config, seed):
     return model
 
 
-def decoded(model, prompt):
+def decoded(model, prompt, steps):
     """None where two tokens are about equally likely at a step."""
     cache = make_prompt_cache(model)
     logits = model(mx.array([prompt]), cache=cache)[0]
     prompt_logits, tokens, kept = logits[-4:], [], []
-    for step in range(STEPS):
+    for step in range(steps):
         last = logits[-1]
         second, first = mx.sort(last)[-2:].tolist()
         if first - second < MARGIN:
@@ -141,7 +158,7 @@ def decoded(model, prompt):
         "prompt": mx.array(prompt, mx.uint32),
         "prompt_logits": prompt_logits,
         "tokens": mx.array(tokens, mx.uint32),
-        "steps": mx.array(KEPT, mx.uint32),
+        "steps": mx.array([step for step in KEPT if step < steps], mx.uint32),
         "logits": mx.stack(kept),
     }
 
@@ -151,6 +168,9 @@ def of_hugging_face(weights, model_type):
     parts = {}
     for path, a in weights:
         before, _, after = path.partition(".switch_mlp.")
+        if model_type == "mixtral" and after:
+            product, _, rest = after.partition(".")
+            after = f"{MIXTRAL[product]}.{rest}"
         if after:
             parts.update({f"{before}.experts.{e}.{after}": a[e] for e in range(len(a))})
         elif path.endswith("conv1d.weight"):
@@ -168,7 +188,7 @@ def of_hugging_face(weights, model_type):
 def mixed(path, module):
     if not hasattr(module, "to_quantized"):
         return False
-    if path.endswith(("v_proj", "mlp.gate")):
+    if path.endswith(("v_proj", ".gate")):
         return {"group_size": 32, "bits": 8}
     return not path.endswith("layers.1.self_attn.o_proj")
 
@@ -195,12 +215,13 @@ def write(name, options):
     config = {**COMMON, "model_type": name, **options}
     mx.random.seed(0)
     prompt = mx.random.randint(0, 127, (21,)).tolist()
+    steps = FEW_STEPS if name in FEW else STEPS
     for seed in range(100):
-        of_floats = decoded(made(config, seed), prompt)
+        of_floats = decoded(made(config, seed), prompt, steps)
         if of_floats is None:
             continue
         model, quantized_config = quantized(config, seed)
-        of_codes = decoded(model, prompt)
+        of_codes = decoded(model, prompt, steps)
         if of_codes is not None:
             break
     else:
@@ -213,7 +234,7 @@ def write(name, options):
     utils.save_model(folder, floats)
     utils.save_config({**config, "torch_dtype": "bfloat16"}, folder / "config.json")
     expected(f"float/{name}", of_floats)
-    if name in ("qwen3_moe", "qwen3_next"):
+    if name in ("mixtral", "qwen3_moe", "qwen3_next"):
         (folder / "model.safetensors.index.json").unlink()
         weights = of_hugging_face(tree_flatten(floats.parameters()), name)
         mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
@@ -240,7 +261,8 @@ def write(name, options):
         expected("lora", {"prompt_logits": model(mx.array([prompt]))[0, -4:]})
 
 
-for folder in ["float", "affine", "lora"]:
+names = sys.argv[1:]
+for folder in [] if names else ["float", "affine", "lora"]:
     shutil.rmtree(HERE / folder, ignore_errors=True)
-for name, options in MODELS.items():
-    write(name, options)
+for name in names or MODELS:
+    write(name, MODELS[name])

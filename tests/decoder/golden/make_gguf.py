@@ -58,7 +58,21 @@ MODELS = [
         "num_hidden_layers": 7, "query_pre_attn_scalar": 8, "sliding_window": 8, "sliding_window_pattern": 6,
         "rope_theta": 100000.0, "rope_local_base_freq": 1000.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
     }),
+    ("mixtral", "llama", {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}),
+    ("phi3", "phi3", {
+        "head_dim": 4, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 512, "sliding_window": None,
+        "tie_word_embeddings": False,
+    }),
+    ("olmo2", "olmo2", {"head_dim": 4, "tie_word_embeddings": False}),
+    ("granite", "granite", {
+        "head_dim": 4, "embedding_multiplier": 0.5, "attention_multiplier": 0.25, "residual_multiplier": 0.75,
+        "logits_scaling": 2.0,
+    }),
+    ("smollm3", "smollm3", {"num_hidden_layers": 5}),
 ]
+
+# Those whose queries and keys llama.cpp mixes.
+MIXED = ("llama", "granite", "smollm3")
 
 
 def shapes(model_type, c):
@@ -77,8 +91,23 @@ def shapes(model_type, c):
         norms = ["input_layernorm", "post_attention_layernorm"]
         if model_type in ("gemma2", "gemma3_text"):
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        if model_type == "olmo2":
+            norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
         made.update({f"{at}.{norm}.weight": (hidden,) for norm in norms})
-        if "num_experts" in c:
+        if model_type == "phi3":
+            inner = c["intermediate_size"]
+            made.update({f"{at}.mlp.gate_up_proj.weight": (2 * inner, hidden), f"{at}.mlp.down_proj.weight": (hidden, inner),
+                         f"{at}.self_attn.qkv_proj.weight": ((heads + 2 * kv) * width, hidden),
+                         f"{at}.self_attn.o_proj.weight": (hidden, heads * width)})
+            continue
+        if model_type == "mixtral":
+            block, inner = f"{at}.block_sparse_moe", c["intermediate_size"]
+            made[f"{block}.gate.weight"] = (c["num_local_experts"], hidden)
+            for expert in range(c["num_local_experts"]):
+                made.update({f"{block}.experts.{expert}.w1.weight": (inner, hidden),
+                             f"{block}.experts.{expert}.w2.weight": (hidden, inner),
+                             f"{block}.experts.{expert}.w3.weight": (inner, hidden)})
+        elif "num_experts" in c:
             made[f"{at}.mlp.gate.weight"] = (c["num_experts"], hidden)
             for expert in range(c["num_experts"]):
                 feed_forward(f"{at}.mlp.experts.{expert}", c["moe_intermediate_size"])
@@ -109,6 +138,8 @@ def shapes(model_type, c):
         made[f"{at}.self_attn.o_proj.weight"] = (hidden, heads * width)
         if model_type.startswith("qwen3") or model_type == "gemma3_text":
             made.update({f"{at}.self_attn.{name}_norm.weight": (width,) for name in "qk"})
+        if model_type == "olmo2":
+            made.update({f"{at}.self_attn.{name}_norm.weight": (sizes[name],) for name in "qk"})
     return made
 
 
@@ -157,12 +188,16 @@ def changed(arch, c, weights):
     """The tensors by Hugging Face's names, changed and put together as in `conversion` of llama.cpp."""
     made, experts = {}, {}
     for path, a in weights.items():
-        if arch == "llama" and ".q_proj." in path:
+        if arch in MIXED and ".q_proj." in path:
             a = permute(a, c["num_attention_heads"])
-        if arch == "llama" and ".k_proj." in path:
+        if arch in MIXED and ".k_proj." in path:
             a = permute(a, c["num_key_value_heads"])
         if less_one(c["model_type"], path):
             a = a + np.float32(1)
+        if ".block_sparse_moe.experts." in path:
+            _, _, layer, *_, product, _ = path.split(".")
+            experts.setdefault(f"layers.{layer}.feed_forward.experts.{product}.weight", []).append(a)
+            continue
         if ".mlp.experts." in path:
             before, _, after = path.partition(".experts.")
             experts.setdefault(f"{before}.experts.{after.partition('.')[2]}", []).append(a)
@@ -215,7 +250,7 @@ def write_gguf(file, arch, c, weights, halves=False, split=0):
     w.add_eos_token_id(c["eos_token_id"])
     if arch not in ("gemma", "gemma2"):
         w.add_rope_freq_base(c["rope_theta"])
-    if arch in ("llama", "qwen3next"):
+    if arch in (*MIXED, "qwen3next", "phi3"):
         w.add_rope_dimension_count(int(c["head_dim"] * c.get("partial_rotary_factor", 1)))
     scaling = c.get("rope_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
@@ -228,6 +263,17 @@ def write_gguf(file, arch, c, weights, halves=False, split=0):
         w.add_expert_count(c["num_experts"])
         w.add_expert_used_count(c["num_experts_per_tok"])
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if "num_local_experts" in c:
+        w.add_expert_count(c["num_local_experts"])
+        w.add_expert_used_count(c["num_experts_per_tok"])
+    if arch == "phi3":
+        w.add_rope_scaling_orig_ctx_len(c["original_max_position_embeddings"])
+        w.add_sliding_window(c["sliding_window"] or 0)
+    if arch == "granite":
+        w.add_attention_scale(c["attention_multiplier"])
+        w.add_embedding_scale(c["embedding_multiplier"])
+        w.add_residual_scale(c["residual_multiplier"])
+        w.add_logit_scale(c["logits_scaling"])
     if arch == "qwen3next":
         w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
         w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
@@ -239,7 +285,7 @@ def write_gguf(file, arch, c, weights, halves=False, split=0):
     if c.get("attn_logit_softcapping"):
         w.add_attn_logit_softcapping(c["attn_logit_softcapping"])
         w.add_final_logit_softcapping(c["final_logit_softcapping"])
-    if c.get("sliding_window"):
+    if arch != "phi3" and c.get("sliding_window"):
         w.add_sliding_window(c["sliding_window"])
     if "rope_local_base_freq" in c:
         w.add_rope_freq_base_swa(c["rope_local_base_freq"])

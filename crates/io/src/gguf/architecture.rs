@@ -2,6 +2,10 @@
 //!
 //! As `tensor_mapping.py` of gguf-py, `conversion` of llama.cpp and its `src/models` have it.
 
+use super::tensor::{
+    BLOCK_OF_EXPERTS, DELTA_NET, EXPERTS, FUSED_GATED, FUSED_HEADS, GATED, HEAD_NORMS, MIXED_HEADS, MODEL,
+    NORM_BETWEEN, NORMS_AFTER, NORMS_AROUND, NORMS_BEFORE, PLAIN_HEADS, SHARED_EXPERT, Tensor,
+};
 use crate::json::Json;
 
 /// An architecture of llama.cpp, and how its files differ from those of Hugging Face.
@@ -22,16 +26,17 @@ pub(super) struct Architecture {
     pub(super) implied: &'static [(&'static str, Json)],
     /// What the configuration of every such model says, which is no key of the file.
     pub(super) always: &'static [(&'static str, Json)],
+    /// What keys of the file say, where they are there: models of other architectures have the name as well.
+    pub(super) only: &'static [(&'static str, Json)],
     /// All but the last of so many layers have a window.
     pub(super) window: Option<u32>,
     /// Whether the gains of norms are stored plus 1.
     pub(super) gains_plus_one: bool,
+    /// Whether the head is the embedding where the configuration does not say it.
+    pub(super) tied: bool,
     /// How scores are scaled, where it is not by the width of a head alone.
     pub(super) scale: Option<Scale>,
 }
-
-/// A tensor's module, or its whole name, in the file and in Hugging Face's model, and what is to be undone.
-pub(super) struct Tensor(pub(super) &'static str, pub(super) &'static str, pub(super) Change);
 
 /// A key behind the architecture's name, that of Hugging Face, and what it is in a file.
 pub(super) type Key = (&'static str, &'static str, Kind);
@@ -41,34 +46,15 @@ pub(super) type Key = (&'static str, &'static str, Kind);
 pub(super) enum Kind {
     /// A `u32`, or one for each layer.
     Count,
+    /// A `u32`, which is 0 where the configuration says none.
+    CountOrZero,
     /// An `f32`.
     Real,
     /// A string.
     Text,
 }
 
-use Kind::{Count, Real};
-
-/// What llama.cpp has made of a tensor.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Change {
-    /// Nothing.
-    Same,
-    /// The two halves of each head of queries are mixed, row by row.
-    Queries,
-    /// Those of each head of keys are.
-    Keys,
-    /// A matrix of one row is a vector.
-    Row,
-    /// A filter `[channels, taps, 1]` has two axes.
-    Filter,
-    /// A logarithm is the negative number.
-    NegativeLogarithm,
-    /// The rows for queries, keys and values of all heads, which belong together head by head with those of the next change.
-    Net,
-    /// The rows for gates of all heads, which are put behind the ones above.
-    NetGate,
-}
+use Kind::{Count, CountOrZero, Real};
 
 /// Scores are divided by the root of `query_pre_attn_scalar`.
 #[derive(Clone, Copy)]
@@ -76,62 +62,6 @@ pub(super) struct Scale {
     /// So many layers has the model in which this is the width of all heads by their number, and not that of a head.
     pub(super) wide: u64,
 }
-
-const SAME: Change = Change::Same;
-
-/// Outside the layers.
-pub(super) const MODEL: &[Tensor] = &[
-    Tensor("token_embd", "model.embed_tokens", SAME),
-    Tensor("output_norm", "model.norm", SAME),
-    Tensor("output", "lm_head", SAME),
-];
-
-const PLAIN_HEADS: &[Tensor] =
-    &[Tensor("attn_q", "self_attn.q_proj", SAME), Tensor("attn_k", "self_attn.k_proj", SAME)];
-const MIXED_HEADS: &[Tensor] =
-    &[Tensor("attn_q", "self_attn.q_proj", Change::Queries), Tensor("attn_k", "self_attn.k_proj", Change::Keys)];
-const ATTENTION: &[Tensor] = &[
-    Tensor("attn_norm", "input_layernorm", SAME),
-    Tensor("attn_v", "self_attn.v_proj", SAME),
-    Tensor("attn_output", "self_attn.o_proj", SAME),
-];
-const HEAD_NORMS: &[Tensor] =
-    &[Tensor("attn_q_norm", "self_attn.q_norm", SAME), Tensor("attn_k_norm", "self_attn.k_norm", SAME)];
-const GATED: &[Tensor] = &[
-    Tensor("ffn_gate", "mlp.gate_proj", SAME),
-    Tensor("ffn_up", "mlp.up_proj", SAME),
-    Tensor("ffn_down", "mlp.down_proj", SAME),
-];
-/// The experts of a layer are one array, as mlx-lm has them.
-const EXPERTS: &[Tensor] = &[
-    Tensor("ffn_gate_inp", "mlp.gate", SAME),
-    Tensor("ffn_gate_exps", "mlp.switch_mlp.gate_proj", SAME),
-    Tensor("ffn_up_exps", "mlp.switch_mlp.up_proj", SAME),
-    Tensor("ffn_down_exps", "mlp.switch_mlp.down_proj", SAME),
-];
-const SHARED_EXPERT: &[Tensor] = &[
-    Tensor("ffn_gate_inp_shexp", "mlp.shared_expert_gate", Change::Row),
-    Tensor("ffn_gate_shexp", "mlp.shared_expert.gate_proj", SAME),
-    Tensor("ffn_up_shexp", "mlp.shared_expert.up_proj", SAME),
-    Tensor("ffn_down_shexp", "mlp.shared_expert.down_proj", SAME),
-];
-const NORM_BEFORE: &[Tensor] = &[Tensor("ffn_norm", "post_attention_layernorm", SAME)];
-const NORM_BETWEEN: &[Tensor] = &[Tensor("post_attention_norm", "post_attention_layernorm", SAME)];
-const NORMS_AROUND: &[Tensor] = &[
-    Tensor("ffn_norm", "pre_feedforward_layernorm", SAME),
-    Tensor("post_ffw_norm", "post_feedforward_layernorm", SAME),
-];
-const DELTA_NET: &[Tensor] = &[
-    Tensor("attn_qkv", "linear_attn.in_proj_qkvz", Change::Net),
-    Tensor("attn_gate", "linear_attn.in_proj_qkvz", Change::NetGate),
-    Tensor("ssm_in", "linear_attn.in_proj_qkvz", SAME),
-    Tensor("ssm_ba", "linear_attn.in_proj_ba", SAME),
-    Tensor("ssm_conv1d", "linear_attn.conv1d", Change::Filter),
-    Tensor("ssm_a", "linear_attn.A_log", Change::NegativeLogarithm),
-    Tensor("ssm_dt.bias", "linear_attn.dt_bias", SAME),
-    Tensor("ssm_norm", "linear_attn.norm", SAME),
-    Tensor("ssm_out", "linear_attn.out_proj", SAME),
-];
 
 /// Of every architecture.
 const SIZES: &[Key] = &[
@@ -150,6 +80,8 @@ const EXPERT_SIZES: &[Key] = &[
     ("expert_used_count", "num_experts_per_tok", Count),
     ("expert_feed_forward_length", "moe_intermediate_size", Count),
 ];
+const EXPERT_COUNTS: &[Key] =
+    &[("expert_count", "num_local_experts", Count), ("expert_used_count", "num_experts_per_tok", Count)];
 const DELTA_NET_SIZES: &[Key] = &[
     ("expert_shared_feed_forward_length", "shared_expert_intermediate_size", Count),
     ("full_attention_interval", "full_attention_interval", Count),
@@ -159,6 +91,17 @@ const DELTA_NET_SIZES: &[Key] = &[
     ("ssm.time_step_rank", "linear_num_value_heads", Count),
 ];
 const WINDOW: &[Key] = &[("attention.sliding_window", "sliding_window", Count)];
+/// llama.cpp leaves the window out of account, but its converter writes it.
+const PHI_SIZES: &[Key] = &[
+    ("attention.sliding_window", "sliding_window", CountOrZero),
+    ("rope.scaling.original_context_length", "original_max_position_embeddings", Count),
+];
+const MULTIPLIERS: &[Key] = &[
+    ("attention.scale", "attention_multiplier", Real),
+    ("embedding_scale", "embedding_multiplier", Real),
+    ("residual_scale", "residual_multiplier", Real),
+    ("logit_scale", "logits_scaling", Real),
+];
 const LOCAL_ROPE: &[Key] = &[("rope.freq_base_swa", "rope_local_base_freq", Real)];
 const CAPS: &[Key] = &[
     ("attn_logit_softcapping", "attn_logit_softcapping", Real),
@@ -196,13 +139,24 @@ const PLAIN: Architecture = Architecture {
     usual: &[],
     implied: &[],
     always: &[],
+    only: &[],
     window: None,
     gains_plus_one: false,
+    tied: false,
     scale: None,
 };
 
+const LLAMA: Architecture = Architecture {
+    name: "llama",
+    model_type: "llama",
+    class: "LlamaForCausalLM",
+    tensors: &[NORMS_BEFORE, MIXED_HEADS, GATED],
+    implied: &[("partial_rotary_factor", Json::Float(1.0))],
+    ..PLAIN
+};
+
 const GEMMA: Architecture =
-    Architecture { gains_plus_one: true, implied: &[("head_dim", Json::Integer(256))], ..PLAIN };
+    Architecture { gains_plus_one: true, tied: true, implied: &[("head_dim", Json::Integer(256))], ..PLAIN };
 
 /// What every file says or means.
 pub(super) const USUAL: &[(&str, Json)] = &[("rope_theta", Json::Float(10_000.0))];
@@ -210,35 +164,41 @@ pub(super) const USUAL: &[(&str, Json)] = &[("rope_theta", Json::Float(10_000.0)
 /// What every configuration says or means.
 const IMPLIED: &[(&str, Json)] = &[("rms_norm_eps", Json::Float(1e-6)), ("rope_theta", Json::Float(10_000.0))];
 
-/// Those that are read. Mistral's models are of the architecture `llama` there.
-pub(super) const ARCHITECTURES: [Architecture; 8] = [
+/// Those that are read. Mistral's models are of the architecture `llama` there, and those of Mixtral are too: of two with one name
+/// the second has experts.
+pub(super) const ARCHITECTURES: [Architecture; 13] = [
+    LLAMA,
     Architecture {
-        name: "llama",
-        model_type: "llama",
-        class: "LlamaForCausalLM",
-        tensors: &[ATTENTION, MIXED_HEADS, NORM_BEFORE, GATED],
-        implied: &[("partial_rotary_factor", Json::Float(1.0))],
-        ..PLAIN
+        model_type: "mixtral",
+        class: "MixtralForCausalLM",
+        tensors: &[NORMS_BEFORE, MIXED_HEADS, BLOCK_OF_EXPERTS],
+        keys: &[SIZES, EXPERT_COUNTS],
+        implied: &[
+            ("partial_rotary_factor", Json::Float(1.0)),
+            ("rms_norm_eps", Json::Float(1e-5)),
+            ("rope_theta", Json::Float(1e6)),
+        ],
+        ..LLAMA
     },
     Architecture {
         name: "qwen2",
         model_type: "qwen2",
         class: "Qwen2ForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, NORM_BEFORE, GATED],
+        tensors: &[NORMS_BEFORE, PLAIN_HEADS, GATED],
         ..PLAIN
     },
     Architecture {
         name: "qwen3",
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, GATED],
+        tensors: &[NORMS_BEFORE, PLAIN_HEADS, HEAD_NORMS, GATED],
         ..PLAIN
     },
     Architecture {
         name: "qwen3moe",
         model_type: "qwen3_moe",
         class: "Qwen3MoeForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BEFORE, EXPERTS],
+        tensors: &[NORMS_BEFORE, PLAIN_HEADS, HEAD_NORMS, EXPERTS],
         keys: &[SIZES, EXPERT_SIZES],
         always: EACH_WITH_EXPERTS,
         ..PLAIN
@@ -248,7 +208,7 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         name: "qwen3next",
         model_type: "qwen3_next",
         class: "Qwen3NextForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, EXPERTS, SHARED_EXPERT, DELTA_NET],
+        tensors: &[NORM_BETWEEN, PLAIN_HEADS, HEAD_NORMS, EXPERTS, SHARED_EXPERT, DELTA_NET],
         keys: &[SIZES, EXPERT_SIZES, DELTA_NET_SIZES],
         implied: &[("head_dim", Json::Integer(256)), ("partial_rotary_factor", Json::Float(0.25))],
         always: EACH_WITH_EXPERTS,
@@ -258,14 +218,14 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         name: "gemma",
         model_type: "gemma",
         class: "GemmaForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, NORM_BEFORE, GATED],
+        tensors: &[NORMS_BEFORE, PLAIN_HEADS, GATED],
         ..GEMMA
     },
     Architecture {
         name: "gemma2",
         model_type: "gemma2",
         class: "Gemma2ForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, NORM_BETWEEN, NORMS_AROUND, GATED],
+        tensors: &[NORMS_AROUND, NORMS_AFTER, PLAIN_HEADS, GATED],
         keys: &[SIZES, WINDOW, CAPS],
         usual: &[("sliding_window", Json::Integer(4096))],
         implied: &[
@@ -283,7 +243,7 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         name: "gemma3",
         model_type: "gemma3_text",
         class: "Gemma3ForCausalLM",
-        tensors: &[ATTENTION, PLAIN_HEADS, HEAD_NORMS, NORM_BETWEEN, NORMS_AROUND, GATED],
+        tensors: &[NORMS_AROUND, NORMS_AFTER, PLAIN_HEADS, HEAD_NORMS, GATED],
         keys: &[SIZES, WINDOW, LOCAL_ROPE, CAPS],
         implied: &[
             ("head_dim", Json::Integer(256)),
@@ -296,13 +256,52 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         scale: Some(Scale { wide: 62 }),
         ..GEMMA
     },
+    Architecture {
+        name: "phi3",
+        model_type: "phi3",
+        class: "Phi3ForCausalLM",
+        tensors: &[NORMS_BEFORE, FUSED_HEADS, FUSED_GATED],
+        keys: &[SIZES, PHI_SIZES],
+        implied: &[("partial_rotary_factor", Json::Float(1.0)), ("rms_norm_eps", Json::Float(1e-5))],
+        ..PLAIN
+    },
+    Architecture {
+        name: "olmo2",
+        model_type: "olmo2",
+        class: "Olmo2ForCausalLM",
+        tensors: &[NORMS_AFTER, PLAIN_HEADS, HEAD_NORMS, GATED],
+        implied: &[("rms_norm_eps", Json::Float(1e-5))],
+        // Those of an Olmo 3 have windows.
+        only: &[("attention.sliding_window", Json::Integer(0))],
+        ..PLAIN
+    },
+    Architecture {
+        name: "granite",
+        model_type: "granite",
+        class: "GraniteForCausalLM",
+        keys: &[SIZES, MULTIPLIERS],
+        // Some of Granite 4 have no positions.
+        only: &[("rope.scaling.finetuned", Json::Bool(true))],
+        ..LLAMA
+    },
+    Architecture {
+        name: "smollm3",
+        model_type: "smollm3",
+        class: "SmolLM3ForCausalLM",
+        implied: &[("partial_rotary_factor", Json::Float(1.0)), ("rope_theta", Json::Float(2e6))],
+        always: &[("no_rope_layer_interval", Json::Integer(4))],
+        tied: true,
+        ..LLAMA
+    },
 ];
 
 impl Architecture {
-    /// The one of this name.
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
+    /// The one of this name, whose models have experts or none.
+    pub(super) fn named(name: &str, has_experts: bool) -> Option<&'static Self> {
         const ALL: &[Architecture] = &ARCHITECTURES;
-        ALL.iter().find(|architecture| architecture.name == name)
+        let mut own = ALL.iter().filter(|architecture| architecture.name == name);
+        let first = own.next();
+        own.find(|_| has_experts).or(first)
     }
 
     /// The one that runs the models of this `model_type`.
@@ -351,7 +350,8 @@ impl Architecture {
 }
 
 fn listed(name: fn(&Architecture) -> &'static str) -> String {
-    let names: Vec<&str> = ARCHITECTURES.iter().map(name).collect();
+    let mut names: Vec<&str> = ARCHITECTURES.iter().map(name).collect();
+    names.dedup();
     let (last, first) = names.split_last().unwrap_or((&"", &[]));
     format!("{} and {last}", first.join(", "))
 }

@@ -2,9 +2,9 @@
 
 use tacit_core::{Error, Result};
 
-use super::architecture::{ROPE_SCALING, SCALED_HEADS, Scale, USUAL};
+use super::architecture::{Kind, ROPE_SCALING, SCALED_HEADS, Scale, USUAL};
 use super::cursor::Cursor;
-use super::names::ROPE;
+use super::names::{ROPE, ROPE_OF_LENGTHS};
 use super::tokenizer::{BEGIN, TOKENS};
 use super::{Gguf, GgufValue, metadata};
 use crate::floats::floats;
@@ -38,6 +38,12 @@ impl Gguf {
     /// contradict each other. Whether all is there that a model needs is left to who reads the configuration.
     pub fn configuration(&self) -> Result<Json> {
         let architecture = self.architecture()?;
+        for (key, value) in architecture.only {
+            if let Some(other) = self.said(key)?.filter(|other| other != value) {
+                let reason = format!("it is {other}, and the models of this architecture that are read have {value}");
+                return Err(self.wrong(&self.own(key)?, reason, "take another model"));
+            }
+        }
         let mut json = Json::Object(Vec::new());
         json.set("architectures", Json::List(vec![Json::Text(architecture.class.to_owned())]));
         json.set("model_type", Json::Text(architecture.model_type.to_owned()));
@@ -45,8 +51,9 @@ impl Gguf {
         for (key, value) in USUAL.iter().chain(architecture.usual).chain(architecture.always) {
             json.set(key, value.clone());
         }
-        for &(own, theirs, _) in architecture.keys.iter().copied().flatten() {
-            if let Some(value) = self.said(own)? {
+        for &(own, theirs, kind) in architecture.keys.iter().copied().flatten() {
+            let is_none = |value: &Json| kind == Kind::CountOrZero && *value == Json::Integer(0);
+            if let Some(value) = self.said(own)?.filter(|value| !is_none(value)) {
                 json.set(theirs, value);
             }
         }
@@ -129,6 +136,10 @@ impl Gguf {
 
     /// Which part of a head is turned, and by which frequencies.
     fn positions(&self, json: &mut Json) -> Result<()> {
+        if let Some(factors) = ROPE_OF_LENGTHS.into_iter().find(|&name| self.header.tensors.contains_key(name)) {
+            let reason = "long texts have other frequencies than short ones";
+            return Err(self.wrong(factors, reason, "take a model whose frequencies do not change with the length"));
+        }
         let turned = self.said("rope.dimension_count")?.and_then(|turned| turned.number());
         if let (Some(turned), Some(width)) = (turned, json.get("head_dim").and_then(Json::number)) {
             json.set("partial_rotary_factor", Json::Float(turned / width));

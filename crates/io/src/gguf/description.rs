@@ -8,6 +8,7 @@ use tacit_core::{Error, Result};
 use super::architecture::{Architecture, Kind, ROPE_SCALING, SCALED_HEADS};
 use super::configuration::{set_scale, yarn_gain};
 use super::container::Entries;
+use super::tensor::Change;
 use super::tokenizer::{BEGIN, END};
 use crate::json::Json;
 
@@ -44,8 +45,10 @@ impl<'c> Description<'c> {
         let mut entries = Entries::default();
         entries.text("general.architecture", self.architecture.name);
         for &(own, theirs, kind) in self.architecture.keys.iter().copied().flatten() {
-            if let Some(value) = self.said(theirs)? {
-                self.set(&mut entries, own, theirs, value, kind)?;
+            match self.said(theirs)? {
+                Some(value) => self.set(&mut entries, own, theirs, value, kind)?,
+                None if kind == Kind::CountOrZero => entries.count(&self.own(own), 0),
+                None => {}
             }
         }
         entries.count(&self.own("vocab_size"), words.cast_unsigned());
@@ -108,7 +111,7 @@ impl<'c> Description<'c> {
     /// Whether the head is the embedding.
     pub(super) fn is_tied(&self) -> bool {
         let said = self.config.get("tie_word_embeddings").and_then(Json::flag);
-        said.unwrap_or(self.architecture.gains_plus_one)
+        said.unwrap_or(self.architecture.tied)
     }
 
     /// Heads of keys and values.
@@ -158,11 +161,11 @@ impl<'c> Description<'c> {
         let key = self.own(own);
         let wrong = || self.wrong(theirs, format!("it is {value}, which {key} cannot be"));
         match (kind, value) {
-            (Kind::Count, Json::List(values)) => {
+            (Kind::Count | Kind::CountOrZero, Json::List(values)) => {
                 let values: Option<Vec<u32>> = values.iter().map(Json::integer).collect();
                 entries.counts(&key, &values.ok_or_else(wrong)?);
             }
-            (Kind::Count, _) => entries.count(&key, value.integer().ok_or_else(wrong)?),
+            (Kind::Count | Kind::CountOrZero, _) => entries.count(&key, value.integer().ok_or_else(wrong)?),
             (Kind::Real, _) => entries.real(&key, real(value).ok_or_else(wrong)?),
             (Kind::Text, _) => entries.text(&key, value.text().ok_or_else(wrong)?),
         }
@@ -182,6 +185,13 @@ impl<'c> Description<'c> {
             if let Some(other) = self.config.get(key).and_then(Json::text).filter(|name| !activations.contains(name)) {
                 return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {}", activations[0])));
             }
+        }
+        // llama.cpp knows them by their numbers.
+        let is_turned = |(layer, turned): (i32, &Json)| turned.integer() == Some(i32::from(layer % 4 != 0));
+        if let Some(Json::List(turned)) = self.config.get("no_rope_layers")
+            && !(1..).zip(turned).all(is_turned)
+        {
+            return Err(self.wrong("no_rope_layers", "not each fourth alone is without positions".to_owned()));
         }
         let Some(scale) = of.scale else { return Ok(()) };
         let mut theirs = self.config.clone();
@@ -209,10 +219,11 @@ impl<'c> Description<'c> {
             self.damaged(PART, format!("it is {part}, which is no part of the {width} numbers of a head"))
         })?;
         let dims = dims as u32;
-        if self.architecture.name == "llama" && dims != width {
-            return Err(
-                self.wrong(PART, format!("it is {part}, and llama.cpp turns all of a head in the architecture llama"))
-            );
+        let queries = self.architecture.parameter(true, "self_attn.q_proj");
+        if queries.is_some_and(|(tensor, _)| tensor.2 == Change::Queries) && dims != width {
+            let name = self.architecture.name;
+            let reason = format!("it is {part}, and llama.cpp turns all of a head in the architecture {name}");
+            return Err(self.wrong(PART, reason));
         }
         Ok(Some(dims))
     }
@@ -356,7 +367,8 @@ impl<'c> Description<'c> {
         };
         let Some(usual) = self.architecture.window else {
             let flag = self.config.get("use_sliding_window").and_then(Json::flag) == Some(true);
-            let mistral = self.config.get("model_type").and_then(Json::text) == Some("mistral");
+            let model = self.config.get("model_type").and_then(Json::text);
+            let mistral = matches!(model, Some("mistral" | "mixtral"));
             let listed = types.as_ref().is_some_and(|types| types.contains(&LOCAL));
             let length = self.count("max_position_embeddings")?;
             let window = self.config.get("sliding_window").and_then(Json::integer::<u32>);

@@ -4,11 +4,14 @@ use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
-use super::architecture::{Architecture, Change, Tensor};
+use super::architecture::Architecture;
+use super::tensor::{Change, Tensor};
 use super::{Gguf, GgufValue, heads};
 
 /// What rotary frequencies are divided by: it is a part of the configuration and not a parameter.
 pub(super) const ROPE: &str = "rope_freqs.weight";
+/// What they are divided by in long texts, and in short ones.
+pub(super) const ROPE_OF_LENGTHS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
 
 const ARCHITECTURE: &str = "general.architecture";
 
@@ -33,7 +36,7 @@ fn known(architecture: &Architecture, name: &str) -> Option<(&'static Tensor, St
 
 impl Gguf {
     /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2`, `qwen3`,
-    /// `qwen3moe`, `qwen3next`, `gemma`, `gemma2` and `gemma3`.
+    /// `qwen3moe`, `qwen3next`, `gemma`, `gemma2`, `gemma3`, `phi3`, `olmo2`, `granite` and `smollm3`.
     ///
     /// What llama.cpp changes is undone: rows of queries and keys are put in their old order, and 1 is taken from the gains of
     /// a Gemma. The experts of a layer are one array, and a `qwen3next` is as mlx-lm has it: see
@@ -72,7 +75,12 @@ impl Gguf {
 
     pub(super) fn architecture(&self) -> Result<&'static Architecture> {
         let found = self.metadata(ARCHITECTURE)?;
-        let known = if let GgufValue::Text(name) = &found { Architecture::named(name) } else { None };
+        let known = if let GgufValue::Text(name) = &found {
+            let experts = self.value(&format!("{name}.expert_count"))?;
+            Architecture::named(name, experts.and_then(|count| count.number()).is_some_and(|count| count > 0.0))
+        } else {
+            None
+        };
         known.ok_or_else(|| {
             let reason = format!("it is {found:?}, and the names of {} are known", Architecture::names());
             self.wrong(ARCHITECTURE, reason, "take `parameters`, whose names are those of the file")

@@ -9,7 +9,6 @@ use tacit_arrays::Adapter;
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
-use super::architecture::Change;
 use super::container::{Described, Entries, write};
 use super::cursor::Cursor;
 use super::description::Description;
@@ -18,6 +17,7 @@ use super::header::MOST_DIMENSIONS;
 use super::kind::GgufType;
 use super::names::{LAYERS, ROPE, in_layer};
 use super::rounded::{ROUNDED, names};
+use super::tensor::Change;
 use super::vocabulary::Tokenizer;
 use super::{Gguf, heads, metadata};
 use crate::json::Json;

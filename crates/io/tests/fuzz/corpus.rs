@@ -117,7 +117,21 @@ pub(crate) fn gguf() -> Vec<Sample> {
 
 /// Of which GGUF files are written: folders of Hugging Face, some of them with a tokenizer, and such files.
 pub(crate) fn models() -> Vec<Sample> {
-    let models = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "gemma2", "gemma3_text"];
+    let models = [
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+        "gemma2",
+        "gemma3_text",
+        "phi3",
+        "olmo2",
+        "granite",
+        "smollm3",
+    ];
     let folder = |name: &str| Sample::of(&decoders_folder().join("gguf").join(name));
     let mut samples: Vec<Sample> = models.into_iter().map(folder).collect();
     let changed = |name: &str, from: &str, to: &str| {
@@ -183,11 +197,19 @@ pub(crate) fn decoders() -> Vec<Sample> {
         "float/qwen3_moe",
         "affine/gemma2",
         "float/gemma3_text",
+        "float/mixtral",
+        "affine/phi3",
+        "float/olmo2",
+        "affine/granite",
+        "float/smollm3",
         "gguf/llama.gguf",
         "gguf/qwen3.gguf",
         "gguf/qwen3_next.gguf",
         "gguf/gemma2_bf16.gguf",
         "gguf/gemma3_text.gguf",
+        "gguf/mixtral.gguf",
+        "gguf/phi3.gguf",
+        "gguf/granite.gguf",
     ]
     .map(decoder)
     .into()

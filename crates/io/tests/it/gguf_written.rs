@@ -14,8 +14,8 @@ use tacit_nn::Parameters;
 
 use crate::scratch::Scratch;
 
-const MODELS: [&str; 10] =
-    ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "gemma", "gemma2", "gemma2_bf16", "gemma3_text"];
+const MODELS: &str = "llama mistral qwen2 qwen3 qwen3_moe qwen3_next gemma gemma2 gemma2_bf16 gemma3_text mixtral phi3 olmo2 \
+                      granite smollm3";
 
 /// A file of the decoders' golden data.
 fn golden(name: &str) -> PathBuf {
@@ -46,7 +46,7 @@ fn other_keys<'f>(file: &'f Gguf, other: &Gguf) -> Vec<&'f str> {
 
 #[test]
 fn a_file_is_the_same_again_behind_a_folder_and_by_itself() {
-    for name in MODELS {
+    for name in MODELS.split(' ') {
         let scratch = Scratch::new();
         let source = golden(&format!("gguf/{name}.gguf"));
         let original = Gguf::open(&source).expect("opens");
@@ -83,7 +83,7 @@ fn far(a: &Gguf, b: &Gguf, tensor: &str) -> f64 {
 /// What gguf-py wrote of the same folders, in F32.
 #[test]
 fn a_folder_of_hugging_face_is_what_its_converter_makes() {
-    for name in MODELS.into_iter().filter(|name| *name != "gemma2_bf16") {
+    for name in MODELS.split(' ').filter(|name| *name != "gemma2_bf16") {
         let scratch = Scratch::new();
         let original = Gguf::open(golden(&format!("gguf/{name}.gguf"))).expect("opens");
         let made = written(&golden(&format!("gguf/{name}")), &scratch.join("made.gguf"));
@@ -293,7 +293,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         help: leave the parameter out, if the model does not need it
         FOLDER/made.gguf: model.layers.0.self_attn.q_proj.weight: its 8 rows are not those of 3 heads
         help: the configuration is that of another model: fetch both again
-        FOLDER/config.json: model_type: it is mamba, and mistral, llama, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2 and gemma3_text are written
+        FOLDER/config.json: model_type: it is mamba, and mistral, llama, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2, gemma3_text, phi3, olmo2, granite and smollm3 are written
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: hidden_act: it is relu, and with llama.cpp silu
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
@@ -423,9 +423,9 @@ fn a_model_that_is_not_run_becomes_a_folder_of_tacit_and_a_file_again() {
         .map(|error| scratch.message(&error) + "\n")
         .concat();
     expect![[r#"
-        FOLDER/strange.gguf: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2 and gemma3 are known
+        FOLDER/strange.gguf: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file
-        FOLDER/strange.gguf: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2 and gemma3 are known
+        FOLDER/strange.gguf: general.architecture: it is Text("mamba"), and the names of llama, qwen2, qwen3, qwen3moe, qwen3next, gemma, gemma2, gemma3, phi3, olmo2, granite and smollm3 are known
         help: take `parameters`, whose names are those of the file
     "#]].assert_eq(&refused);
 }

@@ -8,6 +8,7 @@ mod damage;
 mod foreign;
 mod fp8;
 mod gguf;
+mod gguf_architectures;
 mod gguf_malformed;
 mod gguf_positions;
 mod gguf_written;

@@ -148,7 +148,7 @@ fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
 /// Of experts and of a hybrid decoder, whose arrangements differ.
 #[test]
 fn the_layouts_of_libraries_are_turned_into_each_other() {
-    for name in ["qwen3_moe", "qwen3_next", "gemma2"] {
+    for name in ["qwen3_moe", "qwen3_next", "gemma2", "mixtral"] {
         let of_file =
             Gguf::open(golden(&format!("gguf/{name}.gguf"))).and_then(|file| file.hugging_face()).expect("reads");
         let own = read(golden(&format!("gguf/{name}"))).expect("reads");

@@ -1,0 +1,84 @@
+//! Models that share the name of an architecture, and what llama.cpp knows of one by its name alone.
+
+use expect_test::expect;
+use tacit_io::Gguf;
+use tacit_io::json::Json;
+
+use crate::gguf_malformed::{Maker, text};
+use crate::gguf_written_malformed::{embedding, llama, refused};
+use crate::scratch::Scratch;
+
+/// A file of llama.cpp with an embedding.
+fn file(architecture: &str) -> Maker {
+    Maker::default()
+        .value("general.architecture", 8, &text(architecture))
+        .tensor("token_embd.weight", &[32, 1], 0, 0)
+        .elements(136)
+}
+
+#[test]
+fn models_of_one_name_are_told_apart() {
+    let folder = Scratch::new();
+    let read = |made: &Maker| {
+        let read = Gguf::open(folder.file("made.gguf", made.bytes())).and_then(|file| file.configuration());
+        read.map_err(|error| folder.message(&error))
+    };
+    let of_count = |architecture: &str, key: &str, count: u32| {
+        read(&file(architecture).value(&format!("{architecture}.{key}"), 4, &count.to_le_bytes()))
+    };
+    let positions = |flag: u8| read(&file("granite").value("granite.rope.scaling.finetuned", 7, &[flag]));
+    let said = |json: &Json, key: &str| json.get(key).cloned();
+
+    let mixtral = of_count("llama", "expert_count", 4).expect("reads");
+    assert_eq!(said(&mixtral, "model_type"), Some(Json::Text("mixtral".to_owned())));
+    assert_eq!(said(&mixtral, "num_local_experts"), Some(Json::Integer(4)));
+    let plain = of_count("llama", "expert_count", 0).expect("reads");
+    assert_eq!(said(&plain, "model_type"), Some(Json::Text("llama".to_owned())));
+    // A window of 0 is none.
+    for (window, expected) in [(0, None), (2047, Some(Json::Integer(2047)))] {
+        let phi = of_count("phi3", "attention.sliding_window", window).expect("reads");
+        assert_eq!(said(&phi, "sliding_window"), expected);
+    }
+    of_count("olmo2", "attention.sliding_window", 0).expect("reads");
+    positions(1).expect("reads");
+
+    let others = [
+        of_count("olmo2", "attention.sliding_window", 4096),
+        positions(0),
+        read(&file("phi3").tensor("rope_factors_long.weight", &[2], 0, 128)),
+    ];
+    let said = others.map(|other| other.expect_err("is refused") + "\n").concat();
+    expect![[r#"
+        FOLDER/made.gguf: olmo2.attention.sliding_window: it is 4096, and the models of this architecture that are read have 0
+        help: take another model
+        FOLDER/made.gguf: granite.rope.scaling.finetuned: it is false, and the models of this architecture that are read have true
+        help: take another model
+        FOLDER/made.gguf: rope_factors_long.weight: long texts have other frequencies than short ones
+        help: take a model whose frequencies do not change with the length
+    "#]]
+    .assert_eq(&said);
+}
+
+#[test]
+fn what_llama_cpp_knows_by_the_name_is_checked() {
+    let of = |model: &str, keys: &str| llama(keys).replace("llama", model);
+    let cases = [
+        of("smollm3", r#""no_rope_layers": [1, 0]"#),
+        of("smollm3", r#""no_rope_layer_interval": 2"#),
+        of("mixtral", r#""sliding_window": 64, "max_position_embeddings": 512"#),
+        of("granite", r#""partial_rotary_factor": 0.5"#),
+    ];
+    refused(
+        cases.iter().map(|config| (&**config, embedding())),
+        &expect![[r#"
+            FOLDER/config.json: no_rope_layers: not each fourth alone is without positions
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: no_rope_layer_interval: it is 2, and with llama.cpp 4
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: sliding_window: it is 64, and llama.cpp has no windows in the architecture llama
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture granite
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        "#]],
+    );
+}

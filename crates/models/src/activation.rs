@@ -1,0 +1,27 @@
+//! The functions within feed-forward layers.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, nn};
+
+/// The function within a feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x` times the normal distribution's function.
+    Gelu,
+    /// The same with a hyperbolic tangent in place of the error function.
+    GeluTanh,
+}
+
+impl Activation {
+    pub(crate) fn of(self, x: &Array) -> Result<Array, Exception> {
+        let y = match self {
+            Self::Silu => nn::silu(x),
+            Self::Gelu => nn::gelu(x),
+            Self::GeluTanh => nn::gelu_approximate(x),
+        };
+        // Their constants are f32, which would widen halves.
+        y?.as_dtype(x.dtype())
+    }
+}
