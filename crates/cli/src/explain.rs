@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// Show what would happen on a GPU of this kind, which this machine need not have, and count the kernels that have no source for it
     #[arg(long, value_name = "KIND", value_parser = ["metal", "cuda"])]
     gpu: Option<String>,
-    /// Fail where something would be materialized, or a layer cannot be computed
+    /// Fail where something would be materialized, or a layer cannot be computed or a known model not be built
     #[arg(long)]
     deny: bool,
     #[command(flatten)]
@@ -136,7 +136,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         ));
     }
     let members: Vec<Member> = kinds.into_values().collect();
-    let (whole, unbuilt) = match of_model(&options.path, tokens) {
+    let (whole, unbuilt) = match of_model(&options.path, tokens, backend) {
         _ if options.only.is_some() => (None, None),
         Ok(whole) => (whole, None),
         Err(error) => (None, Some(error.to_string())),
@@ -171,14 +171,20 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
 
 /// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is none, or tokens have not a
 /// batch and a length.
-fn of_model(path: &Path, tokens: &[i32]) -> Result<Option<Explanation>> {
+fn of_model(path: &Path, tokens: &[i32], backend: Option<Backend>) -> Result<Option<Explanation>> {
     let &[batch, length] = tokens else { return Ok(None) };
     if !Config::is_known(path)? {
         return Ok(None);
     }
     let (config, mut model) = tacit_models::load(path)?;
+    if backend.is_none() {
+        // As commands run it here.
+        tacit_models::hold_halves(&mut model)?;
+    }
     let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
-    let mut caches = tacit_models::caches(&config, batch, dtype)?;
+    // Codes of half floats are written in a step alone, which this is not.
+    let dense = tacit_models::caches(&config, batch, dtype)?.into_iter().map(|cache| cache.stored(None, None));
+    let mut caches = dense.collect::<Result<Vec<_>>>()?;
     caches.iter_mut().try_for_each(|cache| cache.reserve(length))?;
     let tokens = ops::zeros_dtype(&[batch, length], Dtype::Uint32)?;
     model.explain(|decoder| decoder.forward(&tokens, &mut caches, Positions::Last)).map(Some)
@@ -285,9 +291,9 @@ impl Layer {
 }
 
 impl Products {
-    /// Whether nothing is materialized, where that was asked.
+    /// Whether nothing is materialized, where that was asked. What could not be asked is not well.
     pub(crate) fn is_well(&self) -> bool {
-        let computed = self.layers.iter().all(|layer| layer.error.is_none());
+        let computed = self.unbuilt.is_none() && self.layers.iter().all(|layer| layer.error.is_none());
         // What a model does counts more than what its layers might.
         let materialized = self.model.as_ref().map_or(self.materialized, |model| model.materialized);
         !self.deny || (materialized == 0 && computed)

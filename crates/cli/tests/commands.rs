@@ -606,11 +606,28 @@ fn a_known_model_is_told_as_a_whole() {
         let text = String::from_utf8(told.stdout).expect("text");
         assert!(told.status.success() && text.contains(", 0 kernels as plain ops on the GPU"), "{text}");
     }
-    // Of a model that lacks a tensor, its layers are told.
+    // Of a model that lacks a tensor, its layers are told; nobody knows what it would materialize.
     let config = fs::read(format!("{golden}/config.json")).expect("reads");
     fs::write(folder.at("config.json"), config).expect("writes");
-    let text = String::from_utf8(tacit(&["explain", &folder.layers(1)]).stdout).expect("text");
-    assert!(text.contains("layers.0.weight") && text.contains("the model cannot be built: "), "{text}");
+    let lacking = folder.layers(1);
+    for (options, code) in [(&[][..], 0), (&["--deny"], 1)] {
+        let told = tacit(&[&["explain", lacking.as_str()][..], options].concat());
+        let text = String::from_utf8(told.stdout).expect("text");
+        assert!(text.contains("layers.0.weight") && text.contains("the model cannot be built: "), "{text}");
+        assert_eq!(told.status.code(), Some(code), "{options:?}");
+    }
+}
+
+/// Their caches are codes in a step.
+#[test]
+fn models_of_half_floats_are_told_as_a_whole() {
+    for name in ["float/llama", "float/gemma2", "float/qwen3_next", "tokenizers/spm.gguf"] {
+        let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden").join(name);
+        let output = tacit(&["explain", golden.to_str().expect("text"), "--input-shape", "2,5", "--deny", "--json"]);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+        assert!(output.status.success() && json["unbuilt"].is_null(), "{name}: {}", json["unbuilt"]);
+        assert_eq!(json["model"]["materialized"].as_u64(), Some(0), "{name}");
+    }
 }
 
 #[test]
