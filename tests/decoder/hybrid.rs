@@ -11,7 +11,7 @@ use tacit::io::Metadata;
 use tacit::io::json::Json;
 use tacit::io::mlx_prompt_cache::{self, PromptCache};
 use tacit::model::generate::{Draft, DraftModel, GenerateOptions, Generation, Lookup, speculate};
-use tacit::model::{ArraysCache, Cache, Missing, PaddingSide, generate};
+use tacit::model::{ArraysCache, Cache, Missing, Outcome, PaddingSide, generate};
 use tacit::prelude::*;
 use tacit_models::{Decoder, Formats, Positions, caches, quantize};
 
@@ -93,6 +93,30 @@ fn a_hybrid_step_of_codes_is_that_of_their_floats_eager_and_compiled() -> Result
         }
     }
     Ok(())
+}
+
+/// A convolution has no products of codes, so that a filter takes a format only by a rule of its very path.
+#[test]
+fn filters_of_convolutions_stay_floats() -> Result<()> {
+    let left = |model: &Model<Decoder>| -> Result<()> {
+        let report = model.report();
+        for layer in [0, 2] {
+            let path = format!("model.layers.{layer}.linear_attn.conv1d.weight");
+            let reason = "it is the filter of a convolution".to_owned();
+            assert_eq!(report.rows[&path].outcome, Outcome::Left { reason });
+            assert!(!model.get(&path)?.is_implicit(), "{path}");
+        }
+        Ok(())
+    };
+    let (config, model) = loaded("float/qwen3_next")?;
+    let mut model = quantize(model, &Formats::Rules(Rules::new().quantize("*", "int8")?))?;
+    left(&model)?;
+    let mut empty = caches(&config, 1, Dtype::Float32)?;
+    reserve(&mut empty, 2)?;
+    let tokens = Array::from_slice(&[1u32, 2], &[1, 2]);
+    let _deny = Policy::Deny.scope();
+    model.run_with(&mut empty, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))?.eval()?;
+    left(&loaded("float/qwen3_next")?.1.prepare("*", "int8")?)
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype};
+use tacit::format::AnyFormat;
 use tacit::io::json::Json;
-use tacit::io::{self, hugging_face};
+use tacit::io::{self, hugging_face, layout};
 use tacit::model::Parameters;
 use tacit_models::{Config, Decoder, Positions, caches, load};
 
@@ -407,6 +408,27 @@ fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
         FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is f32[2,3], and that of expert 0 is bf16[32,32]
         help: fetch the tensors again, all of them"#]],
     )?;
+    Ok(())
+}
+
+/// As `tacit quantize` once made them.
+#[test]
+fn codes_in_place_of_a_filter_are_refused() -> tacit::Result<()> {
+    let (from, path) = (folder("float/qwen3_next"), "model.layers.0.linear_attn.conv1d.weight");
+    let of_hugging_face = io::read(&from)?;
+    let of_mlx_lm = layout::as_mlx_lm(&from, of_hugging_face.clone())?;
+    for (mut parameters, shape) in [(of_hugging_face, "64,1,4"), (of_mlx_lm, "64,4,1")] {
+        let own = Folder::new("filter")?;
+        fs::copy(from.join("config.json"), own.0.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
+        let codes = "f16".parse::<AnyFormat>()?.quantize(&parameters[path].dense()?.as_dtype(Dtype::Float16)?)?;
+        parameters.insert(path.to_owned(), codes);
+        io::save(own.0.join("model.safetensors"), &parameters)?;
+        let error = load(&own.0).expect_err("it is refused").to_string();
+        expect![[r#"
+            FOLDER: model.layers.0.linear_attn.conv1d.weight: it is F16(f16[SHAPE]), and the filter of a convolution is of floats
+            help: quantize the model again: filters stay as they are"#]]
+        .assert_eq(&error.replace(&own.0.display().to_string(), "FOLDER").replace(shape, "SHAPE"));
+    }
     Ok(())
 }
 

@@ -151,7 +151,7 @@ fn quantized(
     let aval = value.aval()?;
     let left = |reason: &str| Ok((value.clone(), Err(reason.to_owned())));
     let Some(format) = rules.format(path, &aval) else { return left("no rule gives it a format") };
-    if aval.shape.len() < 2 {
+    if !Rules::is_matrix(path, &aval) {
         return left("it is no matrix");
     }
     if !aval.dtype.is_float() {

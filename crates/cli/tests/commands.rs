@@ -964,6 +964,29 @@ fn rules_name_experts_as_either_library_does() {
     assert_eq!(outputs[1].stdout, outputs[0].stdout);
 }
 
+/// What is made of a hybrid decoder is one that loads, whatever the format.
+#[test]
+fn filters_of_a_hybrid_decoder_stay_floats() {
+    let folder = Folder::new("filters");
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/float/qwen3_next");
+    fs::copy(golden.join("config.json"), folder.at("config.json")).expect("copies");
+    let (golden, output) = (golden.to_str().expect("text"), folder.at("model.safetensors"));
+    for format in ["int8", "nf4:32", "k:4", "ternary"] {
+        let made = tacit(&["quantize", golden, "--format", format, "-o", &output, "--force"]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let table = String::from_utf8(made.stdout).expect("text");
+        let row =
+            table.lines().find(|row| row.starts_with("model.layers.0.linear_attn.conv1d.weight ")).expect("a row");
+        assert!(row.contains("[64,1,4] ") && row.ends_with("  it is no matrix"), "{row}");
+        let loaded = tacit_models::load(&folder.0);
+        assert!(loaded.is_ok(), "{format}: {}", loaded.err().map(|error| error.to_string()).unwrap_or_default());
+    }
+    let rules = folder.at("advised.json");
+    let advised = tacit(&["advise", golden, "--bits", "8.5", "--formats", "int8,nf4:32", "-o", &rules]);
+    assert!(advised.status.success(), "{}", String::from_utf8_lossy(&advised.stderr));
+    assert!(!fs::read_to_string(rules).expect("reads").contains("conv1d"));
+}
+
 /// Inputs of a layer that is none would be a comparison that nobody made.
 #[test]
 fn inputs_of_no_layer_are_refused() {

@@ -22,7 +22,8 @@ use crate::formats::Formats;
 /// # Errors
 ///
 /// As for [`Config::read`] and [`io::read`], or for [`Config::of_gguf`] and [`Gguf::hugging_face`]; or a parameter is not there,
-/// has another shape, or is none of the decoder's; or the head is not the embedding, which the configuration says it is.
+/// has another shape, or is none of the decoder's; or the filter of a convolution is codes; or the head is not the embedding, which
+/// the configuration says it is.
 pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     let path = path.as_ref();
     if let Some(file) = Gguf::find(path)? {
@@ -99,6 +100,12 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
     for (path, aval) in own {
         match given.get(path) {
             None => return wrong(path, format!("it is not there, and the configuration asks for {aval}")),
+            // A convolution has no products of codes.
+            Some(value) if value.is_implicit() && aval.shape.len() > 1 && !Rules::is_matrix(path, aval) => {
+                let reason = format!("it is {value}, and the filter of a convolution is of floats");
+                let help = "quantize the model again: filters stay as they are";
+                return Err(Error::checkpoint(folder, Some(path), reason, help));
+            }
             Some(value) if value.aval()?.shape != aval.shape => {
                 return wrong(path, format!("it is {value}, and the configuration asks for {aval}"));
             }
@@ -119,7 +126,7 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
 /// The products' weights, by path; the router's stay as they are.
 const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
-/// Lets the products' weights take one format, or all weights the formats of rules. Those that are quantized already stay. Of
+/// Lets the products' weights take one format, or all matrices the formats of rules. Those that are quantized already stay. Of
 /// one format, embedding and head have at least 6 bits: see [`Rules::for_decoder`].
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
+use crate::matrices::no_matrix;
 use crate::report::printed;
 use crate::{Observations, Parameters, Pattern, Rules};
 use budget::{Choice, choose};
@@ -117,8 +118,8 @@ impl Advisor {
 
     /// Formats for these parameters, at most `bits` for each element of them all together.
     ///
-    /// Parameters of one axis, of integers, and those that are implicit already stay as they are, and count; so does what
-    /// none of the formats fits. Each parameter is quantized in each format, one after the other.
+    /// What is no [matrix](Rules::is_matrix), what is of integers and what is implicit already stays as it is, and counts; so does
+    /// what none of the formats fits. Each parameter is quantized in each format, one after the other.
     ///
     /// # Errors
     ///
@@ -176,7 +177,7 @@ impl Advisor {
             aval,
         };
         let Value::Dense(array) = value else { return Ok(of) };
-        if of.aval.shape.len() < 2 || !of.aval.dtype.is_float() || of.aval.size() == 0 {
+        if no_matrix(path, &of.aval).is_some() || !of.aval.dtype.is_float() || of.aval.size() == 0 {
             return Ok(of);
         }
         let given = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;

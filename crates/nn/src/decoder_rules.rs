@@ -4,6 +4,7 @@ use mlx_rs::{Dtype, ops};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result, Value};
 
+use crate::matrices::ends;
 use crate::{Parameters, Pattern, Rules};
 
 /// The embeddings and heads of decoders by the ends of their paths, in the names of Hugging Face, mlx-lm and llama.cpp.
@@ -64,11 +65,6 @@ impl Rules {
         F: TryInto<AnyFormat, Error: Into<Error>>,
     {
         let format = format.try_into().map_err(Into::into)?;
-        let ends = |path: &str, names: &[&str]| {
-            names
-                .iter()
-                .any(|name| path.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.')))
-        };
         let is_decoder = parameters.keys().any(|path| ends(path, &EMBEDDINGS));
         let mut rules = Self::new();
         let mut finer = Vec::new();

@@ -20,6 +20,7 @@ pub mod generate;
 mod held;
 mod inputs;
 mod lora;
+mod matrices;
 mod merge;
 mod model;
 mod module;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result};
 
+use crate::matrices::no_matrix;
 use crate::{Parameters, Pattern};
 
 /// Formats by path, of which the first that matches counts.
@@ -31,8 +32,8 @@ use crate::{Parameters, Pattern};
 /// # }
 /// ```
 ///
-/// A file has a table of these texts, in their order. What a pattern that is not a path itself names and has one axis, such
-/// as a bias, stays as it is.
+/// A file has a table of these texts, in their order. What a pattern that is not a path itself names and is no
+/// [matrix](Self::is_matrix), such as a bias, stays as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -188,6 +189,23 @@ impl Rules {
         }
     }
 
+    /// Whether a parameter is a matrix of a product, which a pattern may give a format: it has two axes or more, and is no filter of
+    /// the convolutions in hybrid decoders, which are known by their names.
+    ///
+    /// ```
+    /// use mlx_rs::Dtype;
+    /// use tacit_core::Aval;
+    /// use tacit_nn::Rules;
+    ///
+    /// let filter = Aval::new(&[64, 4, 1], Dtype::Float32);
+    /// assert!(!Rules::is_matrix("model.layers.0.linear_attn.conv1d.weight", &filter));
+    /// assert!(Rules::is_matrix("model.layers.0.linear_attn.out_proj.weight", &Aval::new(&[8, 64], Dtype::Float32)));
+    /// ```
+    #[must_use]
+    pub fn is_matrix(path: &str, aval: &Aval) -> bool {
+        no_matrix(path, aval).is_none()
+    }
+
     /// The rules as text, by which they are known again: JSON.
     ///
     /// ```
@@ -241,8 +259,8 @@ impl Rules {
             let names: Vec<&str> = [path.as_str()].into_iter().chain(other.as_deref()).collect();
             let aval = value.aval()?;
             let Some(Rule { pattern, action: Action::Quantize(format) }) = self.rule(&names, &aval) else { continue };
-            // What has one axis is quantized where its own name says so.
-            if aval.shape.len() > 1 || pattern.is_exact() {
+            // What is no matrix is quantized where its own name says so.
+            if Self::is_matrix(path, &aval) || pattern.is_exact() {
                 rules = rules.quantize(Pattern::exact(path.as_str()), format.clone())?;
             }
         }

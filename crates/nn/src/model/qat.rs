@@ -9,6 +9,7 @@ use tacit_core::{Aval, Error, Result, Value, tree};
 use super::Model;
 use super::surgery::relative_error;
 use crate::held::Held;
+use crate::matrices::no_matrix;
 use crate::parameters::{in_parameter, listed};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
@@ -147,8 +148,8 @@ impl<M: ModuleParameters> Model<M> {
     /// # }
     /// ```
     ///
-    /// What has one axis stays as it is unless the pattern is its path; so does what the format cannot divide, and any implicit
-    /// array but codes and what was prepared before: see [`Prepared::of`]. [`report`](Self::report) tells of each.
+    /// What is no [matrix](Rules::is_matrix) stays as it is unless the pattern is its path; so does what the format cannot divide, and
+    /// any implicit array but codes and what was prepared before: see [`Prepared::of`]. [`report`](Self::report) tells of each.
     ///
     /// A format that rounds at random, such as `int8+stochastic`, is trained without a master: the parameter is its codes, a
     /// [`TrainedCodes`]. Each [`update`](Self::update) builds its floats, moves them and rounds them to codes at random, by a key that
@@ -175,7 +176,7 @@ impl<M: ModuleParameters> Model<M> {
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);
             let Some(Rule { pattern, action: Action::Quantize(format) }) = rule else { continue };
             let before = value.nbytes();
-            let outcome = if let Some(reason) = left(&value, pattern.is_exact(), format) {
+            let outcome = if let Some(reason) = left(&path, &value, pattern.is_exact(), format) {
                 Outcome::left(reason)
             } else {
                 let prepared = aware.prepared(&value, format, &mut key);
@@ -346,18 +347,18 @@ fn nothing_prepared() -> Error {
 }
 
 /// Why a parameter is not prepared, if it is not.
-fn left(value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
+fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
     let aval = value.aval().ok()?;
     let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
-    let reason = match inner {
-        Value::Implicit(_) if !taken => "it is implicit already",
+    let reason = match (inner, no_matrix(path, &aval)) {
+        (Value::Implicit(_), _) if !taken => "it is implicit already",
         _ if !aval.dtype.is_float() => "it is not float",
-        _ if aval.shape.len() < 2 && !exact => "it has one axis",
+        (_, Some(reason)) if !exact => reason,
         // Its numbers are of no account, and are not made.
-        Value::Implicit(_) => return refused(&ops::zeros_dtype(&aval.shape, aval.dtype).ok()?, format),
-        Value::Dense(array) => return refused(array, format),
+        (Value::Implicit(_), _) => return refused(&ops::zeros_dtype(&aval.shape, aval.dtype).ok()?, format),
+        (Value::Dense(array), _) => return refused(array, format),
     };
     Some(reason.to_owned())
 }

@@ -10,6 +10,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
 use super::ties::same;
+use crate::matrices::{ONE_AXIS, no_matrix};
 use crate::parameters::{in_parameter, listed, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
@@ -34,8 +35,8 @@ pub enum Missing {
 impl<M: ModuleParameters> Model<M> {
     /// Quantizes the parameters that a pattern names, in one format or by rules, and drops the dense arrays.
     ///
-    /// What has one axis, such as a bias, stays as it is unless the pattern is its path; so does what the format cannot
-    /// divide, and what is implicit already. [`report`](Self::report) tells of each.
+    /// What is no [matrix](crate::Rules::is_matrix), such as a bias, stays as it is unless the pattern is its path; so does what the format
+    /// cannot divide, and what is implicit already. [`report`](Self::report) tells of each.
     ///
     /// Each is quantized and compared with what it was, one after the other, and the dense arrays go as the codes take their
     /// places. Then every array of the model is evaluated, so that it can go to another thread.
@@ -242,9 +243,6 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Why a rule passes by what it names by a pattern.
-const ONE_AXIS: &str = "it has one axis";
-
 /// Why a rule passes by codes, and whatever else is not dense.
 const IMPLICIT: &str = "it is implicit already";
 
@@ -289,8 +287,8 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
     if !aval.dtype.is_float() {
         return left("it is not float");
     }
-    if aval.shape.len() < 2 && !rule.is_some_and(|rule| rule.pattern.is_exact()) {
-        return left(ONE_AXIS);
+    if let Some(reason) = no_matrix(path, &aval).filter(|_| !rule.is_some_and(|rule| rule.pattern.is_exact())) {
+        return left(reason);
     }
     let quantized = match quantizer(path, format, value)? {
         Ok(quantized) => quantized,
