@@ -355,6 +355,22 @@ fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
     Ok(())
 }
 
+/// Of Hugging Face's names that of the first expert decides.
+#[test]
+fn rules_name_experts_as_either_library_does() -> Result<()> {
+    let layer = "model.layers.1.mlp";
+    for named in
+        ["*.experts.*.up_proj.weight", "model.layers.1.mlp.experts.0.up_proj.weight", "*.switch_mlp.up_proj.weight"]
+    {
+        let rules = Rules::new().quantize(named, "int8")?.quantize("model.layers.9.*", "int8")?;
+        let model = quantize(load(folder("float/qwen3_moe"))?.1, &Formats::Rules(rules))?;
+        assert_eq!(model.get(&format!("{layer}.switch_mlp.up_proj.weight"))?.to_string(), "Int8(bf16[4,32,32])");
+        assert_eq!(model.get(&format!("{layer}.switch_mlp.gate_proj.weight"))?.to_string(), "bf16[4,32,32]");
+        assert_eq!(model.report().unused, ["model.layers.9.*"], "{named}");
+    }
+    Ok(())
+}
+
 #[test]
 fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
     let (_, model) = load(folder("float/qwen3_moe"))?;

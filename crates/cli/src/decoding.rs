@@ -13,8 +13,7 @@ mod stored;
 pub(crate) mod template;
 pub(crate) mod text;
 
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -25,7 +24,7 @@ use tacit_core::{Error, Policy, Result};
 use tacit_io::{FileState, Metadata};
 use tacit_models::{Config, Decoder, Formats};
 use tacit_nn::generate::{DraftModel, GenerateOptions, Generation, Lookup, Sampler, Texts, generate, speculate};
-use tacit_nn::{Cache, DecoderRules, Model, Rules};
+use tacit_nn::{Cache, Model};
 use tokenizers::Tokenizer;
 
 use answer::Answer;
@@ -35,8 +34,9 @@ use stored::Stored;
 use template::{Conversation, Template};
 use text::Stream;
 
+use crate::formats;
 use crate::interruption::Answering;
-use crate::output::{Failure, Output, unreadable_input};
+use crate::output::{Failure, Output, note, unreadable_input};
 
 #[derive(Args, Debug)]
 pub(crate) struct DecodingOptions {
@@ -328,21 +328,11 @@ pub(crate) fn round_activations(model: &mut Model<Decoder>) -> Result<()> {
     Ok(())
 }
 
-/// Says something beside the results.
-fn note(text: &dyn Display) {
-    // Who closed the standard error does not read it.
-    drop(writeln!(io::stderr(), "{text}"));
-}
-
 /// The decoder at a path in these formats, with an adapter over it.
 pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path>) -> Result<(Config, Model<Decoder>)> {
     let (config, mut model) = tacit_models::load(path)?;
-    if let Some(formats) = formats {
-        let notes = notes(&model, formats)?;
-        model = tacit_models::quantize(model, formats)?;
-        for text in notes {
-            note(&text);
-        }
+    if let Some(asked) = formats {
+        model = formats::quantized(path, model, asked)?;
     }
     // MLX has no fast product of half floats on a CPU.
     tacit_models::hold_halves(&mut model)?;
@@ -350,26 +340,6 @@ pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path
         tacit_models::adapt(&mut model, folder)?;
     }
     Ok((config, model))
-}
-
-/// What becomes otherwise than the formats say, in words: a finer embedding, and codes of the file, which stay as they are.
-fn notes(model: &Model<Decoder>, formats: &Formats) -> Result<Vec<String>> {
-    let values = model.values()?;
-    let DecoderRules { rules, note } = match formats {
-        Formats::One(format) => Rules::for_decoder(format, &values)?,
-        Formats::Rules(rules) => DecoderRules { rules: rules.clone(), note: None },
-    };
-    let mut staying = Vec::new();
-    for (path, value) in values.iter().filter(|(_, value)| value.is_implicit()) {
-        if rules.format(path, &value.aval()?).is_some() {
-            staying.push(format!("{path}, {value}"));
-        }
-    }
-    let codes = staying.first().map(|first| {
-        let more = if staying.len() > 1 { format!(" and {} more", staying.len() - 1) } else { String::new() };
-        format!("{first}{more}: codes stay as they are, and `tacit quantize` makes others of them")
-    });
-    Ok(note.into_iter().chain(codes).collect())
 }
 
 /// Empty caches of so many sequences for this model.

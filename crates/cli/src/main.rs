@@ -15,6 +15,7 @@ mod decoding;
 mod doctor;
 mod explain;
 mod folders;
+mod formats;
 mod generate;
 mod inspect;
 mod interruption;

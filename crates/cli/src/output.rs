@@ -86,6 +86,12 @@ pub(crate) fn is_closed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
+/// Says something beside the results.
+pub(crate) fn note(text: &dyn Display) {
+    // Who closed the standard error does not read it.
+    drop(writeln!(io::stderr(), "{text}"));
+}
+
 /// Why the standard input gives no text.
 pub(crate) fn unreadable_input(error: &io::Error) -> Error {
     Error::invalid(format!("the standard input cannot be read: {error}"), "give text in UTF-8")

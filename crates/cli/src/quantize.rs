@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
-use tacit_io::layout::{as_mlx_lm, other_name};
-use tacit_io::{Gguf, Progress, Resumable, Writing, convert, progress_bar, read};
+use tacit_io::layout::as_mlx_lm;
+use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Parameters, Rules};
 
 use crate::calibration::{Calibration, CalibrationOptions};
+use crate::formats;
 use crate::interruption;
 use crate::overwriting::Overwriting;
 use crate::table::Table;
@@ -70,7 +71,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     // What the decoder meets has its names, by which experts are one array.
     let values = if text.is_some() { as_mlx_lm(&options.input, values)? } else { values };
     let DecoderRules { rules, note } = match (own, &options.format) {
-        (Some(rules), _) => in_all_names(options, &rules, &values)?,
+        (Some(rules), _) => formats::named(&options.input, &rules, &values)?,
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     named(options, &rules, &values)?;
@@ -106,25 +107,6 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
     Ok(Quantized { parameters: rows, before, after, resumed, note })
-}
-
-/// The rules, which may name a parameter of a GGUF file as the file does, and experts as either library does; and which of them name
-/// nothing.
-fn in_all_names(options: &Options, rules: &Rules, values: &Parameters) -> Result<DecoderRules> {
-    let file = Gguf::find(&options.input)?.map(Gguf::open).transpose()?;
-    let other = |path: &str| match &file {
-        Some(file) => file.own_name(path),
-        None => other_name(path),
-    };
-    let others =
-        values.iter().map(|(path, value)| Ok((path, other(path), value.aval()?))).collect::<Result<Vec<_>>>()?;
-    let names = others.iter().map(|(path, other, aval)| {
-        let names: Vec<&str> = [path.as_str()].into_iter().chain(other.as_deref()).collect();
-        (names, aval.clone())
-    });
-    let unused = rules.unused(names.collect::<Vec<_>>().iter());
-    let note = (!unused.is_empty()).then(|| format!("these rules name no parameter: {}", unused.join(", ")));
-    Ok(DecoderRules { rules: rules.by_names(values, other)?, note })
 }
 
 /// Checks that the rules have a format for some parameter: others are those of another model.

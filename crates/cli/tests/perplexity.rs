@@ -196,6 +196,17 @@ fn codes_that_stay_are_told() {
     "#]]);
 }
 
+/// A rule that is misspelt would be a measurement of another model.
+#[test]
+fn rules_that_name_nothing_are_told() {
+    let folder = Folder::new("misspelt", "0 0 1 2 3 1 0 2");
+    fs::write(folder.0.join("rules.json"), r#"{"lm_head.weight": "int8:64", "model.layer.*": "nf4:64"}"#)
+        .expect("writes");
+    let run = folder.run(&["--window", "4", "--formats", "rules.json"]);
+    assert_eq!(String::from_utf8_lossy(&run.stderr), "these rules name no parameter: model.layer.*\n");
+    assert!(run.status.success());
+}
+
 #[test]
 fn a_loss_that_is_not_finite_is_an_error() {
     let folder = Folder::new("nan", "0 0 1 2");

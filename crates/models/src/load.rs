@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::{Steady, current};
 use tacit_io::json::Json;
 use tacit_io::{self as io, Gguf, layout, mlx_adapter, peft};
-use tacit_nn::{Missing, Model, Parameters, Rules};
+use tacit_nn::{DecoderRules, Missing, Model, Parameters, Rules};
 
 use crate::config::{Config, folder_of};
 use crate::decoder::Decoder;
@@ -127,7 +127,8 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
 const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
 /// Lets the products' weights take one format, or all matrices the formats of rules. Those that are quantized already stay. Of
-/// one format, embedding and head have at least 6 bits: see [`Rules::for_decoder`].
+/// one format, embedding and head have at least 6 bits: see [`Rules::for_decoder`]. Rules may name experts by the names of either
+/// library; all experts of a layer have the format of the first.
 ///
 /// # Errors
 ///
@@ -138,7 +139,10 @@ pub fn quantize(model: Model<Decoder>, formats: &Formats) -> Result<Model<Decode
             let rules = Rules::for_decoder(format, &model.values()?)?.rules;
             model.quantize(PRODUCTS, &rules)
         }
-        Formats::Rules(rules) => model.quantize("*", rules),
+        Formats::Rules(rules) => {
+            let rules = DecoderRules::of(rules, &model.values()?, layout::other_name)?.rules;
+            model.quantize("*", &rules)
+        }
     }
 }
 

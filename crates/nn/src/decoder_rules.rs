@@ -17,16 +17,65 @@ const BITS: f64 = 6.0;
 /// The bits of a float; what is held in fewer was quantized before, and nothing is gained where it is given more.
 const FLOAT: f64 = 16.0;
 
+/// Rules that a note names: there may be one for each expert of each layer.
+const SHOWN: usize = 16;
+
 /// What is taken in place of a coarser format, the first that fits.
 const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "int8"];
 
-/// The rules of a decoder that is quantized in one format: see [`Rules::for_decoder`].
+/// The rules of a decoder that is quantized in one format, [`Rules::for_decoder`], or in formats by [rules](Self::of).
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderRules {
     /// The rules.
     pub rules: Rules,
-    /// Which parameters are in another format than was asked for, and why, in words; nothing where none is.
+    /// Which parameters are in another format than was asked for and why, or which rules decide nothing, in words; nothing where
+    /// there is none.
     pub note: Option<String>,
+}
+
+impl DecoderRules {
+    /// Rules [by the paths](Rules::by_names) of a decoder's parameters, which they may also name by the `others` of a path. The note
+    /// names those that decide nothing, and it is told through `tracing`.
+    ///
+    /// A rule may be of one expert, where all experts of a layer are one parameter: it has the format of that expert whose name is
+    /// among the others of its path. A rule that gives another expert the same format decides nothing and is not in the note.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::ops;
+    /// use tacit_nn::{DecoderRules, Parameters, Rules};
+    ///
+    /// let parameters = Parameters::from([("layers.0.up.weight".to_owned(), ops::ones::<f32>(&[8, 64])?.into())]);
+    /// let rules = Rules::new().quantize("blk.*.ffn_up.weight", "nf4:64")?.skip("haed.weight")?;
+    /// let found = DecoderRules::of(&rules, &parameters, |_| ["blk.0.ffn_up.weight".to_owned()])?;
+    /// assert_eq!(found.note.as_deref(), Some("these rules name no parameter: haed.weight"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A parameter has no aval.
+    pub fn of<I>(rules: &Rules, parameters: &Parameters, others: impl Fn(&str) -> I) -> Result<Self>
+    where
+        I: IntoIterator<Item = String>,
+    {
+        let found = rules.by_names(parameters, &others)?;
+        let avals = parameters.iter().map(|(path, value)| Ok((vec![path.as_str()], value.aval()?)));
+        let mut unused = found.unused(avals.collect::<Result<Vec<_>>>()?.iter());
+        let agrees = |rule: &str, path: &str| {
+            let aval = parameters.get(path).and_then(|value| value.aval().ok());
+            aval.is_some_and(|aval| rules.format(rule, &aval) == found.format(path, &aval))
+        };
+        unused.retain(|rule| !others(rule).into_iter().any(|path| agrees(rule, &path)));
+        let (shown, more) = unused.split_at(unused.len().min(SHOWN));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        let note = (!shown.is_empty()).then(|| format!("these rules name no parameter: {}{more}", shown.join(", ")));
+        if let Some(note) = &note {
+            tracing::info!(target: "tacit", "{note}");
+        }
+        Ok(Self { rules: found, note })
+    }
 }
 
 impl Rules {
@@ -157,6 +206,27 @@ mod tests {
         );
         // Rows that are no whole groups.
         assert_eq!(chosen("nf4:64", &[("transformer.wte.weight", [8, 10])]).0, ["int8"]);
+    }
+
+    #[test]
+    fn a_rule_of_another_expert_is_told_where_its_format_is_another() {
+        let (experts, shape) = ("l.switch_mlp.weight", [2, 8, 64]);
+        let parameters = Parameters::from([(experts.to_owned(), ops::zeros::<f32>(&shape).expect("zeros").into())]);
+        let other = |path: &str| match path {
+            "l.switch_mlp.weight" => Some("l.0.weight".to_owned()),
+            "l.0.weight" | "l.1.weight" => Some("l.switch_mlp.weight".to_owned()),
+            _ => None,
+        };
+        let note = |second: &str| {
+            let rules =
+                Rules::new().quantize("l.0.weight", "int8").and_then(|rules| rules.quantize("l.1.weight", second));
+            let found = DecoderRules::of(&rules.expect("rules"), &parameters, other).expect("avals");
+            let aval = Aval::new(&shape, Dtype::Float32);
+            assert_eq!(found.rules.format(experts, &aval).map(ToString::to_string).as_deref(), Some("int8"));
+            found.note
+        };
+        assert_eq!(note("int8"), None);
+        assert_eq!(note("nf4:64").as_deref(), Some("these rules name no parameter: l.1.weight"));
     }
 
     #[test]

@@ -234,7 +234,9 @@ impl Rules {
         each.collect::<Vec<_>>().join("\n")
     }
 
-    /// These rules by the paths of these parameters; `other` gives the second name of a path, such as that in a file.
+    /// These rules by the paths of these parameters, which they may also name by the `others` of a path, such as its name in a file.
+    ///
+    /// A rule that names parameters by other names alone becomes one for each of them. All others stay, those too that decide nothing.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -242,29 +244,42 @@ impl Rules {
     /// use tacit_nn::{Parameters, Rules};
     ///
     /// let parameters = Parameters::from([("layers.0.up.weight".to_owned(), ops::ones::<f32>(&[8, 64])?.into())]);
-    /// let rules = Rules::new().quantize("blk.*.ffn_up.weight", "nf4:64")?;
-    /// let rules = rules.by_names(&parameters, |_| Some("blk.0.ffn_up.weight".to_owned()))?;
-    /// assert_eq!(rules, Rules::new().quantize("layers.0.up.weight", "nf4:64")?);
+    /// let rules = Rules::new().quantize("blk.*.ffn_up.weight", "nf4:64")?.skip("head.weight")?;
+    /// let rules = rules.by_names(&parameters, |_| ["blk.0.ffn_up.weight".to_owned()])?;
+    /// assert_eq!(rules, Rules::new().quantize("layers.0.up.weight", "nf4:64")?.skip("head.weight")?);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// A parameter has no aval, or its path is no pattern.
-    pub fn by_names(&self, parameters: &Parameters, other: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let mut rules = Self::new();
+    /// A parameter has no aval.
+    pub fn by_names<I>(&self, parameters: &Parameters, others: impl Fn(&str) -> I) -> Result<Self>
+    where
+        I: IntoIterator<Item = String>,
+    {
+        // Whether each rule decides a parameter by its path, and rules for what it decides by another name.
+        let mut decided: Vec<(bool, Vec<Rule>)> = self.rules.iter().map(|_| (false, Vec::new())).collect();
         for (path, value) in parameters {
-            let other = other(path);
-            let names: Vec<&str> = [path.as_str()].into_iter().chain(other.as_deref()).collect();
-            let aval = value.aval()?;
-            let Some(Rule { pattern, action: Action::Quantize(format) }) = self.rule(&names, &aval) else { continue };
-            // What is no matrix is quantized where its own name says so.
-            if Self::is_matrix(path, &aval) || pattern.is_exact() {
-                rules = rules.quantize(Pattern::exact(path.as_str()), format.clone())?;
+            let (aval, others): (_, Vec<String>) = (value.aval()?, others(path).into_iter().collect());
+            let names: Vec<&str> = [path.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
+            let decides = |(rule, _): &(&Rule, &mut (bool, Vec<Rule>))| rule.pattern.names(&names, &aval);
+            let Some((Rule { pattern, action }, (by_path, more))) = self.rules.iter().zip(&mut decided).find(decides)
+            else {
+                continue;
+            };
+            if pattern.matches(path, &aval) {
+                *by_path = true;
+            } else if Self::is_matrix(path, &aval) || pattern.is_exact() {
+                // What is no matrix is quantized where its own name says so.
+                more.push(Rule { pattern: Pattern::exact(path.as_str()), action: action.clone() });
             }
         }
-        Ok(rules)
+        let rules = self.rules.iter().zip(decided).flat_map(|(rule, (by_path, more))| {
+            let own = (by_path || more.is_empty()).then(|| rule.clone());
+            own.into_iter().chain(more)
+        });
+        Ok(Self { rules: rules.collect() })
     }
 
     /// These rules for what a pattern names, and none for the others.
