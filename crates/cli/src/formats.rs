@@ -1,12 +1,13 @@
 //! What formats make of the parameters of a decoder, and what is told of those that become otherwise than they say.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use tacit_core::Result;
+use tacit_core::{Aval, Error, Result};
 use tacit_io::Gguf;
 use tacit_io::layout::other_name;
 use tacit_models::{Decoder, Formats};
-use tacit_nn::{DecoderRules, Model, Parameters, Rules};
+use tacit_nn::{DecoderRules, Model, Outcome, Parameters, Pattern, Report, Rules};
 
 use crate::output::note;
 
@@ -29,19 +30,84 @@ pub(crate) fn quantized(checkpoint: &Path, model: Model<Decoder>, formats: &Form
             (found, formats)
         }
     };
-    let mut staying = Vec::new();
-    for (path, value) in values.iter().filter(|(_, value)| value.is_implicit()) {
-        if rules.format(path, &value.aval()?).is_some() {
+    let (mut staying, mut floats) = (Vec::new(), Vec::new());
+    for (path, value) in values {
+        let aval = value.aval()?;
+        if rules.format(&path, &aval).is_none() {
+            continue;
+        }
+        if value.is_implicit() {
             staying.push(format!("{path}, {value}"));
+        } else if is_float_matrix(&path, &aval) {
+            floats.push(path);
         }
     }
-    // Each dense array goes as its codes take its place.
-    drop(values);
     let model = tacit_models::quantize(model, &formats)?;
     let codes = staying.first().map(|first| {
         let more = if staying.len() > 1 { format!(" and {} more", staying.len() - 1) } else { String::new() };
         format!("{first}{more}: codes stay as they are, and `tacit quantize` makes others of them")
     });
-    of_rules.into_iter().chain(codes).for_each(|text| note(&text));
+    of_rules.into_iter().chain(codes).chain(unfit(&model.report(), &floats)).for_each(|text| note(&text));
     Ok(model)
+}
+
+/// The decoder whose weights of these layers are trained for a format, all of them.
+pub(crate) fn prepared(model: Model<Decoder>, layers: &str, format: &str) -> Result<Model<Decoder>> {
+    let pattern: Pattern = layers.parse()?;
+    let model = model.prepare(layers, format)?;
+    let named =
+        model.avals().into_iter().filter(|(path, aval)| pattern.matches(path, aval) && is_float_matrix(path, aval));
+    let named: Vec<String> = named.map(|(path, _)| path).collect();
+    match unfit(&model.report(), &named).pop() {
+        // A long run would leave them as they are.
+        Some(reason) => Err(Error::invalid(reason, "take a format that fits all of them, or name fewer by `--layers`")),
+        None => Ok(model),
+    }
+}
+
+fn is_float_matrix(path: &str, aval: &Aval) -> bool {
+    aval.dtype.is_float() && Rules::is_matrix(path, aval)
+}
+
+/// Which of these parameters a format did not fit, in words, for each reason. What no rule names is left out.
+fn unfit(report: &Report, paths: &[String]) -> Vec<String> {
+    let unmatched: BTreeSet<&str> = report.unmatched().collect();
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for path in paths.iter().filter(|path| !unmatched.contains(path.as_str())) {
+        if let Some(Outcome::Left { reason }) = report.rows.get(path).map(|row| &row.outcome) {
+            reasons.entry(reason).or_default().push(path);
+        }
+    }
+    let told = |(reason, paths): (&str, Vec<&str>)| match &paths[..] {
+        [first, _, ..] => format!("{first} and {} more stay as they are: {reason}", paths.len() - 1),
+        paths => format!("{} stays as it is: {reason}", paths.concat()),
+    };
+    reasons.into_iter().map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use tacit_io::json::Json;
+    use tacit_models::Config;
+
+    use super::*;
+
+    #[test]
+    fn a_weight_that_would_not_be_trained_is_an_error() -> Result<()> {
+        let config = r#"{
+            "model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 10000.0
+        }"#;
+        let config = Config::of(&Json::parse(config).expect("an object"), Path::new("config.json"))?;
+        let model = || Model::new(Decoder::new(&config)?);
+        let error = prepared(model()?, "model.layers.*_proj.weight", "affine:4:32").expect_err("two do not fit");
+        expect![[r#"
+            model.layers.0.mlp.down_proj.weight and 1 more stay as they are: the last axis of f32[32,24] is not whole groups of 32, as affine has them
+            help: take a format that fits all of them, or name fewer by `--layers`"#]]
+        .assert_eq(&error.to_string());
+        let fitting = prepared(model()?, "model.layers.*.{q,k,v,o,gate,up}_proj.weight", "affine:4:32")?;
+        assert!(fitting.get("model.layers.1.mlp.up_proj.weight")?.is_implicit());
+        Ok(())
+    }
 }

@@ -207,6 +207,20 @@ fn rules_that_name_nothing_are_told() {
     assert!(run.status.success());
 }
 
+/// Weights that a format does not fit stay floats, and are no measurement of the format.
+#[test]
+fn weights_that_a_format_does_not_fit_are_told() {
+    let folder = Folder::new("unfit", "0 0 1 2 3 1 0 2");
+    let rules = r#"{"model.layers.*": "affine:4:128", "lm_head.weight": "int8:64"}"#;
+    fs::write(folder.0.join("rules.json"), rules).expect("writes");
+    let run = folder.run(&["--window", "4", "--formats", "rules.json"]);
+    expect![[r#"
+        model.layers.0.mlp.down_proj.weight and 6 more stay as they are: the last axis of f32[64,64] is not whole groups of 128, as affine has them
+    "#]]
+    .assert_eq(&String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success());
+}
+
 #[test]
 fn a_loss_that_is_not_finite_is_an_error() {
     let folder = Folder::new("nan", "0 0 1 2");

@@ -11,6 +11,7 @@ use tacit_nn::training::Schedule;
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter};
 
 use crate::decoding::source::Source;
+use crate::formats;
 use crate::overwriting::Overwriting;
 
 #[derive(Args)]
@@ -256,7 +257,7 @@ impl Options {
     /// The model with what is to be trained.
     pub(super) fn prepared(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
         if let Some(format) = &self.qat {
-            return model.prepare(self.layers.as_str(), format.as_str());
+            return formats::prepared(model, &self.layers, format);
         }
         let (method, rank) = match (self.lora, self.dora) {
             (Some(rank), _) => (Method::Lora, rank.get()),
