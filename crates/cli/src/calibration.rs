@@ -113,18 +113,29 @@ impl CalibrationOptions {
 }
 
 impl Calibration {
-    /// Whether the decoder multiplied anything with a parameter.
-    pub(crate) fn met(&self, path: &str) -> bool {
-        self.observations.met(path)
+    /// What of a parameter the decoder multiplied nothing with, in words, if there is anything: all of it, or some experts.
+    pub(crate) fn unmet(&self, path: &str) -> Option<String> {
+        if !self.observations.met(path) {
+            return Some(path.to_owned());
+        }
+        let rows = self.observations.get(path).ok()?.rows();
+        let unmet = rows.iter().enumerate().filter(|(_, rows)| **rows == 0);
+        let experts: Vec<String> = unmet.map(|(expert, _)| expert.to_string()).collect();
+        match &experts[..] {
+            [] => None,
+            [one] => Some(format!("expert {one} of {path}")),
+            several => Some(format!("experts {} of {path}", several.join(" "))),
+        }
     }
 
-    /// The value in a format, and the error that this adds; nothing where the decoder multiplied nothing with it.
+    /// The value in a format, and the error that this adds; nothing where the decoder multiplied nothing with it. An expert that no
+    /// token chose is rounded.
     pub(crate) fn quantized(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Option<(Value, f32)>> {
-        if !self.met(path) {
+        if !self.observations.met(path) {
             return Ok(None);
         }
         let weight = value.dense()?;
-        let seen = self.observations.get(path)?;
+        let seen = &self.observations.get(path)?.rounding_unmet()?;
         let made = match (self.correct, weight.shape()) {
             (Some(rank), &[n, k]) => {
                 Corrected::new(&*self.method, rank.min(n).min(k)).and_then(|way| way.quantize(&**format, &weight, seen))

@@ -93,11 +93,8 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         done += before;
         bar(Progress { done, total });
     }
-    let unmet = rows.iter().filter(|row| {
-        let rounded = row.error.is_some();
-        rounded && calibration.as_ref().is_some_and(|calibration| !calibration.met(&row.path))
-    });
-    let unmet: Vec<&str> = unmet.map(|row| row.path.as_str()).collect();
+    let rounded = rows.iter().filter(|row| row.error.is_some());
+    let unmet: Vec<String> = rounded.filter_map(|row| calibration.as_ref()?.unmet(&row.path)).collect();
     let unmet =
         (!unmet.is_empty()).then(|| format!("rounded, as the text multiplies nothing with it: {}", unmet.join(", ")));
     let note = [note, unmet].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));

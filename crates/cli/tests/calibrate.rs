@@ -172,6 +172,17 @@ fn experts_are_calibrated_together() {
     assert_eq!(found["model.layers.1.mlp.switch_mlp.up_proj.weight"].to_string(), "Int8(bf16[4,32,32])");
     let note = said["note"].as_str().unwrap_or_default();
     assert!(!note.contains("switch_mlp") && note.ends_with(": model.embed_tokens.weight"), "{note}");
+
+    // A token goes through two of four experts: the others are rounded, and named.
+    fs::write(folder.0.join("one.txt"), "w1").expect("writes");
+    let options = ["--format", "affine:4:32", "--calibrate", "one.txt", "--json"];
+    let output = folder.quantize("one.safetensors", &options);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    let mut named = said["note"].as_str().unwrap_or_default().split(", ");
+    let experts = named.find_map(|one| one.strip_suffix(" of model.layers.1.mlp.switch_mlp.down_proj.weight"));
+    let experts = experts.and_then(|experts| experts.strip_prefix("experts ")).unwrap_or_default();
+    assert_eq!(experts.split(' ').count(), 2, "{}", said["note"]);
 }
 
 #[test]

@@ -98,6 +98,27 @@ impl Observation {
         Ok(Self { gram, magnitudes, rows })
     }
 
+    /// The same, where a matrix that met no rows, such as an expert that nothing chose, met each of its inputs once and alone: codes
+    /// that are chosen by that are those of rounding.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses an op.
+    pub fn rounding_unmet(&self) -> Result<Self> {
+        if !self.rows.contains(&0) {
+            return Ok(self.clone());
+        }
+        let k = self.gram.dim(-1);
+        let unmet: Vec<f32> = self.rows.iter().map(|&rows| f32::from(u8::from(rows == 0))).collect();
+        // `[1]`, or `[e, 1]` of a stack.
+        let unmet = Array::from_slice(&unmet, &[unmet.len() as i32, 1][..self.magnitudes.ndim()]);
+        let magnitudes = self.magnitudes.add(&unmet)?;
+        let gram = self.gram.add(ops::eye::<f32>(k, None, None)?.multiply(unmet.expand_dims(-1)?)?)?;
+        transforms::eval([&gram, &magnitudes])?;
+        let rows = self.rows.iter().map(|&rows| if rows == 0 { k as u64 } else { rows }).collect();
+        Ok(Self { gram, magnitudes, rows })
+    }
+
     /// `x^T x` summed over all rows: `f32[k, k]`, or `f32[e, k, k]` of a stack.
     #[must_use]
     pub fn gram(&self) -> &Array {

@@ -217,6 +217,33 @@ fn each_expert_is_coded_by_its_own_inputs() {
     }
 }
 
+/// And the others are coded by their inputs, as ever.
+#[test]
+fn experts_that_met_nothing_are_rounded() {
+    let (x, w) = (inputs(1, 128), normal(7, &[2, 16, 128]));
+    let observed = Observed::new(&w).expect("a weight");
+    let (groups, second) = (x.reshape(&[1, 512, 128]).expect("one group"), Array::from_slice(&[1u32], &[1]));
+    implicit((&groups, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &second, None))
+        .expect("multiplies");
+    let seen = observed.finish().and_then(|seen| seen.rounding_unmet()).expect("products");
+    assert_eq!(seen.rows(), [128, 512]);
+    for text in ["affine:3:64", "nf4:64"] {
+        let format = format(text);
+        let one = |of: &Value, matrix: i32| {
+            of.dense().and_then(|of| Ok(of.take_axis(Array::from_int(matrix), 0)?)).expect("taken")
+        };
+        let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let rounded = format.quantize(&w).expect("quantizes");
+        assert_close!(one(&codes, 0), one(&rounded, 0), 1e-6);
+        let alone =
+            Gptq::default().quantize(&*format, &one(&Value::from(&w), 1), &Observation::of(&x).expect("finite"));
+        let (found, alone) = (error(&x, &one(&Value::from(&w), 1), &one(&codes, 1).into()), alone.expect("calibrates"));
+        let alone = error(&x, &one(&Value::from(&w), 1), &alone);
+        assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
+        Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
+    }
+}
+
 #[test]
 fn inputs_that_were_always_zero_get_zeros_and_change_nothing() {
     let keep = Array::from_iter((0..K).map(|i| f32::from(u8::from(i % 5 != 0))), &[K as i32]);
