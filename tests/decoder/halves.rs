@@ -2,8 +2,8 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit::Policy;
-use tacit::model::Model;
-use tacit_models::{Config, Decoder, Positions, caches, hold_halves, load};
+use tacit::model::{Model, ParameterFilter};
+use tacit_models::{Config, Decoder, Positions, caches, checkpointed_token_losses, hold_halves, load};
 
 use crate::golden::folder;
 
@@ -36,6 +36,26 @@ fn every_architecture_runs_in_half_floats() -> tacit::Result<()> {
             assert!(distance < within * size(&expected)?, "{name} in {dtype:?}: {distance}");
         }
     }
+    Ok(())
+}
+
+/// A mixture in half floats is trained for a format, its experts too.
+#[test]
+fn experts_of_half_floats_are_trained() -> tacit::Result<()> {
+    let (config, mut model) = load(folder("float/qwen3_moe"))?;
+    hold_halves(&mut model)?;
+    let mut model = model.prepare("model.layers.*_proj.weight", "affine:4:32")?;
+    let tokens = Array::from_slice(&[1u32, 5, 9, 2, 7, 3], &[1, 6]);
+    let _deny = Policy::Deny.scope();
+    let (_, gradients) = model.value_and_grad(ParameterFilter::Masters, &tokens, |model, tokens| {
+        Ok::<_, tacit::Error>(checkpointed_token_losses(&config, model, tokens)?.mean(None)?)
+    })?;
+    let mut experts = 0;
+    for (path, gradient) in &gradients {
+        assert!(size(&gradient.as_dtype(Dtype::Float32)?)? > 0.0, "{path}");
+        experts += usize::from(path.contains(".switch_mlp."));
+    }
+    assert_eq!(experts, 3);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Device, DeviceType, Dtype, ops};
 use tacit_core::primitives::{self, Derivative, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::tree::{self, Open};
@@ -305,14 +305,28 @@ impl StraightThrough {
         Ok(operands)
     }
 
-    /// What `f` makes of the primitive as a function of some operands alone, of these, and of `more` arrays.
+    /// Which operands, of those that are `wanted`, have their derivatives by the primitive itself, and which by
+    /// [`gathered_widely`]: those of factors of half floats beside a dense one, of which MLX has no gathered product on a CPU.
+    fn parts(&self, operands: &[Operand], wanted: impl Fn(&Operand) -> bool) -> Result<[Vec<bool>; 2]> {
+        let is_half = matches!(self.avals[0].dtype, Dtype::Float16 | Dtype::Bfloat16);
+        let is_refused = self.primitive.name() == primitives::GatherMM::NAME
+            && is_half
+            && matches!(Device::try_default()?.get_type()?, DeviceType::Cpu);
+        let is_wide = |at: usize| is_refused && at < 2 && !operands[1 - at].value.is_implicit();
+        let part = |wide: bool| -> Vec<bool> {
+            operands.iter().enumerate().map(|(at, operand)| wanted(operand) && is_wide(at) == wide).collect()
+        };
+        Ok([part(false), part(true)])
+    }
+
+    /// What `derivative` makes of the primitive as a function of the `free` operands alone, of these, and of `more` arrays.
     ///
     /// The operands are intercepted as they were given, so that a derivative of the derivative passes straight through,
     /// too. As arguments the other arrays bound the walk, which would otherwise go through all that made them.
     fn differentiated(
         &self,
         operands: &[Operand],
-        chosen: impl Fn(&Operand) -> bool,
+        (free, widely): (&[bool], bool),
         more: &[Array],
         derivative: impl FnOnce(&[Array], &[Array], &dyn Fn(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
@@ -320,18 +334,17 @@ impl StraightThrough {
             operands.iter().map(|operand| operand.value.clone()).chain(more.iter().map(Value::from)).collect();
         let made = intercept(&args, |arrays| {
             let (own, more) = arrays.split_at(operands.len());
-            let free: Vec<bool> = operands.iter().map(&chosen).collect();
             let at: Vec<Array> =
-                own.iter().zip(&free).filter(|(_, free)| **free).map(|(array, _)| array.clone()).collect();
+                own.iter().zip(free).filter(|(_, free)| **free).map(|(array, _)| array.clone()).collect();
             let function = |chosen: Vec<Array>| {
                 let mut chosen = chosen.iter();
                 let operands: Vec<Array> = own
                     .iter()
-                    .zip(&free)
+                    .zip(free)
                     .filter_map(|(array, free)| if *free { chosen.next() } else { Some(array) })
                     .cloned()
                     .collect();
-                self.primitive.emit(&operands)
+                if widely { gathered_widely(&operands) } else { self.primitive.emit(&operands) }
             };
             derivative(&at, more, &function)
         })?;
@@ -341,12 +354,35 @@ impl StraightThrough {
     fn along(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
         let operands = self.operands(primals)?;
         let tangent = |operand: &Operand| operand.argument.and_then(|place| tangent_at(place, tangents, argnums));
-        let given: Vec<Array> = operands.iter().filter_map(&tangent).collect();
-        if given.is_empty() {
-            return self.avals.iter().map(|aval| Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?)).collect();
+        let mut sum: Option<Vec<Array>> = None;
+        for (free, widely) in self.parts(&operands, |operand| tangent(operand).is_some())?.iter().zip([false, true]) {
+            let given: Vec<Array> = chosen(&operands, free).filter_map(tangent).collect();
+            if given.is_empty() {
+                continue;
+            }
+            let own = self.differentiated(&operands, (&free[..], widely), &given, derivatives::tangents)?;
+            sum = Some(match sum {
+                None => own,
+                Some(before) => before.iter().zip(own).map(|(a, b)| Ok(a.add(b)?)).collect::<Result<_>>()?,
+            });
         }
-        self.differentiated(&operands, |operand| tangent(operand).is_some(), &given, derivatives::tangents)
+        let zeros = || self.avals.iter().map(|aval| Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?)).collect();
+        sum.map_or_else(zeros, Ok)
     }
+}
+
+/// The operands that are free.
+fn chosen<'o>(operands: &'o [Operand], free: &[bool]) -> impl Iterator<Item = &'o Operand> {
+    operands.iter().zip(free).filter(|(_, free)| **free).map(|(operand, _)| operand)
+}
+
+/// A product of gathered matrices of half floats, in `f32`.
+fn gathered_widely(operands: &[Array]) -> Result<Vec<Array>> {
+    let [a, b, left, right] = operands else {
+        return Err(Error::invalid("a gathered product has two factors and two indices", "report this"));
+    };
+    let wide = |array: &Array| array.as_dtype(Dtype::Float32);
+    Ok(vec![ops::gather_mm(wide(a)?, wide(b)?, left, right, None)?.as_dtype(a.dtype())?])
 }
 
 impl Differentiable for StraightThrough {
@@ -366,11 +402,15 @@ impl Differentiable for StraightThrough {
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
         let operands = self.operands(primals)?;
-        let found =
-            self.differentiated(&operands, |operand| operand.argument.is_some(), cotangents, derivatives::gradients)?;
         let mut gradients = primals.iter().map(|primal| Ok(ops::zeros_like(primal)?)).collect::<Result<Vec<_>>>()?;
-        for (argument, gradient) in operands.iter().filter_map(|operand| operand.argument).zip(found) {
-            gradients[argument] = gradient;
+        for (free, widely) in self.parts(&operands, |operand| operand.argument.is_some())?.iter().zip([false, true]) {
+            if !free.contains(&true) {
+                continue;
+            }
+            let found = self.differentiated(&operands, (&free[..], widely), cotangents, derivatives::gradients)?;
+            for (argument, gradient) in chosen(&operands, free).filter_map(|operand| operand.argument).zip(found) {
+                gradients[argument] = gradient;
+            }
         }
         Ok(gradients)
     }

@@ -2,10 +2,11 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Granularity, KQuant};
-use tacit_arrays::{Int8Array, KQuantArray};
+use tacit_arrays::{Int8Array, KQuantArray, Nf4Array, Prepared};
 use tacit_conformance::oracle::relative_error;
+use tacit_core::transform::{jvp, vjp};
+use tacit_core::tree::Gradient;
 use tacit_core::{Policy, Result, Value, implicit};
 
 use crate::operands::{FORMATS, affine, every, nf4, normal, normal_of, oracle};
@@ -49,6 +50,48 @@ fn chosen_experts_are_multiplied_by_their_codes() {
             }
         }
     }
+}
+
+type Function<'f> = &'f dyn Fn(Vec<Array>) -> Result<Vec<Array>>;
+
+/// The gradients for both operands and the tangent of the result, in `f32`.
+fn derivatives(primals: &[Array; 2], along: &[Array; 2], cotangent: &Array, f: Function<'_>) -> Result<Vec<Array>> {
+    let (_, gradients) = vjp(&primals[..], std::slice::from_ref(cotangent), f)?;
+    let tangents: Vec<Gradient> = along.iter().cloned().map(Gradient::Dense).collect();
+    let (_, changes) = jvp(&primals[..], tangents, f)?;
+    let gradients = gradients.iter().map(|gradient| gradient.array().cloned());
+    let all = gradients.chain(changes.iter().map(Value::dense)).collect::<Result<Vec<_>>>()?;
+    all.iter().map(|array| Ok(array.as_dtype(F32)?)).collect()
+}
+
+/// The gradient of a master is a product of dense arrays, which MLX does not gather in half floats on a CPU.
+#[test]
+fn masters_of_any_float_type_have_derivatives() -> Result<()> {
+    let index = indices(&[1, 0, 1], &[3]);
+    let product = |x: &Array, w: &Array| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &index, None);
+    let of_master = |given: Vec<Array>| -> Result<Vec<Array>> {
+        let w = Prepared::new(&given[1], "affine:4:32")?;
+        Ok(vec![implicit((&given[0], w), |(x, w)| product(&x, &w))?.dense()?])
+    };
+    let of_weight = |given: Vec<Array>| -> Result<Vec<Array>> { Ok(vec![product(&given[0], &given[1])?]) };
+    for (dtype, tolerance) in [(F32, 1e-5), (Dtype::Bfloat16, 1e-2), (Dtype::Float16, 2e-3)] {
+        let own = |seed: u64, shape: &[i32]| normal_of(dtype, seed, shape);
+        let (x, master, cotangent) = (own(1, &[3, 1, 64]), own(2, &[2, 8, 64]), own(3, &[3, 1, 8]));
+        let along = [own(4, &[3, 1, 64]), own(5, &[2, 8, 64])];
+        let wide = |array: &Array| array.as_dtype(F32).expect("f32");
+        let weight = Prepared::new(&master, "affine:4:32")?.convert()?.dense()?;
+        let expected =
+            derivatives(&[wide(&x), wide(&weight)], &along.each_ref().map(wide), &wide(&cotangent), &of_weight)?;
+        let found = {
+            let _deny = Policy::Deny.scope();
+            derivatives(&[x, master], &along, &cotangent, &of_master)?
+        };
+        for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let error = relative_error(found, expected).expect("floats");
+            assert!(error <= tolerance, "derivative {number} in {dtype:?}: off by {error}");
+        }
+    }
+    Ok(())
 }
 
 /// Values, gradients, derivatives and maps under `Policy::Deny`.
