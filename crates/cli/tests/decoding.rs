@@ -299,6 +299,29 @@ fn refused(command: &str, options: &[&str], expected: &Expect) {
     expected.assert_eq(&String::from_utf8(output.stderr).expect("text").replace(&folder, "FOLDER"));
 }
 
+/// Whatever lies in the folder around it.
+#[test]
+fn a_model_that_is_not_there_is_named() {
+    let folder = std::env::temp_dir().join(format!("tacit-none-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let of_another = ["config.json", "tokenizer.json"];
+    of_another.iter().for_each(|name| std::fs::write(folder.join(name), "{}").expect("writes"));
+    let commands: [(&str, &[&str]); 4] = [
+        ("generate", &["--prompt", "a"]),
+        ("chat", &["--prompt", "a"]),
+        ("perplexity", &["--tokens", "tokens"]),
+        ("train", &["--lora", "2", "--data", "data.jsonl", "-o", "adapter"]),
+    ];
+    for (command, options) in commands {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        let output = program.current_dir(&folder).args([command, "none"]).args(options).output().expect("starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said, "error: cannot open none: No such file or directory (os error 2)\n", "{command}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
 #[test]
 fn what_cannot_be_done_is_said() {
     refused(

@@ -1,8 +1,10 @@
 //! What `config.json` says of a decoder, as mlx-lm and transformers write it.
 
+use std::fs;
 use std::path::Path;
 
 use tacit_core::{Error, Result};
+use tacit_files::current;
 use tacit_io::json::Json;
 use tacit_io::{Gguf, positions_once};
 
@@ -96,12 +98,12 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// A `config.json` is there and is no JSON object, or a GGUF file is damaged.
+    /// Nothing is there, a `config.json` is no JSON object, or a GGUF file is damaged.
     pub fn is_known(path: &Path) -> Result<bool> {
         if let Some(file) = Gguf::find(path)? {
             return Ok(Gguf::open(file)?.is_known());
         }
-        let json = Json::open_if_there(folder_of(path).join("config.json"))?;
+        let json = Json::open_if_there(folder_of(path)?.join("config.json"))?;
         let family = json.as_ref().and_then(|json| Family::of_name(json.get("model_type")?.text()?));
         Ok(family.is_some())
     }
@@ -115,7 +117,7 @@ impl Config {
     pub fn find(path: &Path) -> Result<Self> {
         match Gguf::find(path)? {
             Some(file) => Self::of_gguf(&Gguf::open(file)?),
-            None => Self::read(folder_of(path)),
+            None => Self::read(folder_of(path)?),
         }
     }
 
@@ -233,9 +235,17 @@ impl Config {
     }
 }
 
-/// The folder that a path is, or in which it is.
-pub(crate) fn folder_of(path: &Path) -> &Path {
-    if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) }
+/// The folder that a path is, or in which the file is.
+///
+/// # Errors
+///
+/// Nothing is there.
+pub(crate) fn folder_of(path: &Path) -> Result<&Path> {
+    if path.is_dir() {
+        return Ok(path);
+    }
+    fs::metadata(current(path)?).map_err(Error::file("open", path))?;
+    Ok(path.parent().unwrap_or(Path::new("")))
 }
 
 fn activation(keys: &Keys, family: &Family) -> Result<Activation> {

@@ -33,7 +33,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
         let parameters = in_one_dtype(file.hugging_face()?)?;
         return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
     }
-    let folder = folder_of(path);
+    let folder = folder_of(path)?;
     let _steady = Steady::of(folder);
     let config = Config::read(folder)?;
     built(config, io::read(path)?, &Source { tensors: folder, config: &folder.join("config.json") })

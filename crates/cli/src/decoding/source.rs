@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 use tacit_core::{Error, Result};
+use tacit_files::current;
 use tacit_io::Gguf;
 use tokenizers::Tokenizer;
 
@@ -19,6 +20,8 @@ pub(crate) enum Source {
 impl Source {
     /// That of a model at a path, which may be a file in its folder.
     pub(crate) fn of(model: &Path) -> Result<Self> {
+        // The folder around what is not there is that of another model.
+        fs::metadata(current(model)?).map_err(Error::file("open", model))?;
         if let Some(file) = Gguf::find(model)? {
             let file = Gguf::open(file)?;
             if file.has_tokenizer() {
