@@ -122,15 +122,13 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         (None, Target::Floats) => dense(read)?,
         _ => read,
     };
-    let became_floats =
-        if library == Some(Library::MlxLm) { codes_before.saturating_sub(codes(&parameters)) } else { 0 };
     let mut written = Written {
         read_by: kind.to_string(),
         target: options.to,
         parameters: parameters.len(),
         before,
         after: nbytes(&parameters),
-        became_floats,
+        became_floats: codes_before.saturating_sub(codes(&parameters)),
         quantized: 0,
     };
     // They are given away, and let go of one by one as they are written.
@@ -169,7 +167,8 @@ impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} parameters, {} bytes before, {} after", self.parameters, self.before, self.after)?;
         if self.became_floats > 0 {
-            write!(f, "\n{} are floats now: mlx-lm does not have their format", self.became_floats)?;
+            let why = if matches!(self.target, Target::MlxLm) { ": mlx-lm does not have their format" } else { "" };
+            write!(f, "\n{} are floats now{why}", self.became_floats)?;
         }
         if self.quantized > 0 {
             write!(f, "\n{} were quantized anew", self.quantized)?;

@@ -904,6 +904,15 @@ fn models_of_several_programs_have_the_same_names() {
             1 are floats now: mlx-lm does not have their format
         "#]],
     );
+    check(
+        &["convert", &packed, "--as", "floats", "-o", &folder.at("floats.safetensors")],
+        0,
+        &folder,
+        expect![[r#"
+            1 parameters, 1696 bytes before, 8192 after
+            1 are floats now
+        "#]],
+    );
 }
 
 /// They are one parameter for mlx-lm.
