@@ -29,8 +29,9 @@ pub(crate) struct Answer {
 /// What a generation took: that of a batch, all its texts together.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Took {
-    pub(super) prompt_tokens_per_second: f64,
-    pub(super) tokens_per_second: f64,
+    pub(super) prompt_tokens_per_second: Option<f64>,
+    /// Nothing where all came in the first step, as drafted tokens may.
+    pub(super) tokens_per_second: Option<f64>,
     /// Tokens that were proposed, and those of them that were accepted.
     drafted: usize,
     accepted: usize,
@@ -100,8 +101,8 @@ impl Answer {
         let Took { prompt_tokens_per_second, tokens_per_second, drafted, accepted, .. } = self.took;
         let (count, end) = (self.tokens.len(), self.ended.words());
         let mut said = String::new();
-        let _ = writeln!(said, "{} tokens of prompt at {prompt_tokens_per_second:.1} a second", self.prompt_tokens);
-        let _ = writeln!(said, "{count} tokens ({end}), at {tokens_per_second:.1} a second");
+        let _ = writeln!(said, "{} tokens of prompt{}", self.prompt_tokens, at(" at", prompt_tokens_per_second));
+        let _ = writeln!(said, "{count} tokens ({end}){}", at(", at", tokens_per_second));
         if drafted > 0 {
             let _ = writeln!(said, "{accepted} of {drafted} drafted tokens accepted");
         }
@@ -146,6 +147,11 @@ impl Ended {
             Self::Closed => "the output was closed",
         }
     }
+}
+
+/// A rate behind these words, where there is one.
+pub(super) fn at(words: &str, rate: Option<f64>) -> String {
+    rate.map_or_else(String::new, |rate| format!("{words} {rate:.1} a second"))
 }
 
 impl Took {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tacit_core::Result;
 use tacit_nn::generate::Texts;
 
-use super::answer::{Answer, Ended, Reading, Took};
+use super::answer::{Answer, Ended, Reading, Took, at};
 use super::text::Stream;
 use crate::interruption::Answering;
 use crate::output::{Failure, Output};
@@ -68,13 +68,13 @@ impl Answers {
         let Self { answers, took } = self;
         let prompt_tokens: usize = answers.iter().map(|answer| answer.prompt_tokens).sum();
         let tokens: usize = answers.iter().map(|answer| answer.tokens.len()).sum();
-        let (count, rate) = (answers.len(), took.prompt_tokens_per_second);
+        let (count, rate) = (answers.len(), at(" at", took.prompt_tokens_per_second));
         let mut said = String::new();
-        let _ = writeln!(said, "{prompt_tokens} tokens of {count} prompts at {rate:.1} a second");
+        let _ = writeln!(said, "{prompt_tokens} tokens of {count} prompts{rate}");
         for (number, answer) in (1..).zip(answers) {
             let _ = writeln!(said, "text {number}: {} tokens ({})", answer.tokens.len(), answer.ended.words());
         }
-        let _ = writeln!(said, "{tokens} tokens in all, at {:.1} a second", took.tokens_per_second);
+        let _ = writeln!(said, "{tokens} tokens in all{}", at(", at", took.tokens_per_second));
         said += &took.memory();
         // Who closed the standard error does not read it.
         drop(io::stderr().write_all(said.as_bytes()));

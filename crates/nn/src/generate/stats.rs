@@ -22,21 +22,21 @@ pub struct GenerateStats {
 }
 
 impl GenerateStats {
-    /// Tokens of the prompts a second.
+    /// Tokens of the prompts a second; nothing where no token followed them.
     #[must_use]
-    pub fn prompt_rate(&self) -> f64 {
+    pub fn prompt_rate(&self) -> Option<f64> {
         rate(self.prompt_tokens, self.prompt_time)
     }
 
-    /// Tokens a second that were made after the first.
+    /// Tokens a second that were made after the first step; nothing where it made all of them.
     #[must_use]
-    pub fn rate(&self) -> f64 {
+    pub fn rate(&self) -> Option<f64> {
         rate(self.tokens - self.first_tokens, self.time)
     }
 }
 
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+fn rate(tokens: usize, time: Duration) -> Option<f64> {
+    (!time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
 }
 
 /// The time of a generation, as it runs.
