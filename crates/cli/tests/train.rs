@@ -331,6 +331,35 @@ fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
     assert!(!folder.at(".adapter.training").exists());
 }
 
+/// GGUF has no type for their codes, whatever the steps make of them.
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_any_step() {
+    let folder = Folder::new("no-type");
+    for options in [&["--qat", "int8:8"][..], &["--lora", "2", "--merge", "int8:8"]] {
+        folder.refused(
+            &[options, &["--steps", "2", "--record", "record.jsonl"]].concat(),
+            "m.gguf",
+            expect![[r#"
+                error: m.gguf: blk.0.ffn_down.weight: no type of GGUF has the numbers of Int8(f16[8,8])
+                help: name a folder, which holds any model, or take a format that GGUF has, such as mxfp4
+            "#]],
+        );
+        let left = ["m.gguf", ".m.gguf.training", "record.jsonl"].map(|name| folder.at(name).exists());
+        assert_eq!(left, [false; 3]);
+    }
+}
+
+/// As the help says of a file that cannot be written in the end.
+#[test]
+fn the_steps_of_a_file_go_on_to_a_folder() {
+    let folder = Folder::new("to-a-folder");
+    let options = ["--lora", "2", "--merge", "none", "--steps", "100", "--save-every", "1"];
+    killed(&folder, &options, "m.gguf", || saved(&folder.at(".m.gguf.training")) > 0);
+    fs::rename(folder.at(".m.gguf.training"), folder.at(".m.training")).expect("renames");
+    assert!(folder.json(&options, "m")["resumed"].as_u64() > Some(0));
+    assert!(folder.at("m/model.safetensors").is_file() && !folder.at(".m.training").exists());
+}
+
 #[test]
 fn rows_that_cannot_be_counted_are_refused() {
     Folder::new("batch").refused(

@@ -40,7 +40,7 @@ pub use metadata::GgufValue;
 use parts::Parts;
 use rows::Rows;
 pub(crate) use vocabulary::Tokenizer;
-pub(crate) use writing::{Beside, write_model};
+pub(crate) use writing::{Beside, Planned, planned};
 
 /// A GGUF file, memory-mapped and checked.
 ///

@@ -150,6 +150,26 @@ impl ModelFolder {
         parameters: impl Borrow<Parameters>,
         others: Option<GgufType>,
     ) -> Result<usize> {
+        let file = file.as_ref();
+        self.planned(file, parameters, others)?.write(file)
+    }
+
+    /// Checks that [`write_gguf`](Self::write_gguf) has a type for each of these parameters and a key for all of the configuration.
+    /// Nothing is written: a training that ends in such a file is asked before its first step.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write_gguf`](Self::write_gguf), but for numbers that `others` does not hold, and what the system refuses.
+    pub fn check_gguf(&self, file: impl AsRef<Path>, parameters: &Parameters, others: Option<GgufType>) -> Result<()> {
+        self.planned(file.as_ref(), parameters, others).map(drop)
+    }
+
+    fn planned(
+        &self,
+        file: &Path,
+        parameters: impl Borrow<Parameters>,
+        others: Option<GgufType>,
+    ) -> Result<gguf::Planned> {
         let tokenizer = if self.source.is_some() { None } else { self.tokenizer()? };
         let beside = gguf::Beside {
             folder: &self.folder,
@@ -157,7 +177,7 @@ impl ModelFolder {
             config: self.config.as_ref(),
             tokenizer,
         };
-        gguf::write_model(file.as_ref(), parameters, &beside, others)
+        gguf::planned(file, parameters, &beside, others)
     }
 
     /// The tokenizer of the files beside the tensors.

@@ -162,7 +162,7 @@ pub(super) enum Merged {
 }
 
 impl Merged {
-    fn format(self) -> Option<AnyFormat> {
+    pub(super) fn format(self) -> Option<AnyFormat> {
         match self {
             Self::Floats => None,
             Self::Format(format) => Some(format),

@@ -1,15 +1,19 @@
 //! What a run writes in the end.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tacit_core::{Error, Result};
+use mlx_rs::random;
+use tacit_arrays::{Adapter, Prepared, TrainedCodes};
+use tacit_core::{Error, Result, Value};
 use tacit_files::Place;
 use tacit_io::json::Json;
 use tacit_io::{Library as Folders, ModelFolder, mlx_adapter, peft};
 use tacit_models::Decoder;
-use tacit_nn::Model;
+use tacit_nn::{Model, Parameters};
 
 use super::options::{Library, Merged, Options};
 use super::own::Own;
@@ -99,13 +103,22 @@ impl Written {
         &self.folder
     }
 
-    /// Writes an adapter that is not trained yet into the folder of the run, and removes it: what no library has is told before any
-    /// step is made.
-    pub(super) fn rehearse(&self, model: &Model<Decoder>) -> Result<()> {
-        let What::Adapter(library) = self.what else { return Ok(()) };
-        let folder = self.folder.join("rehearsal");
-        write_adapter(library, &folder, model)?;
-        fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))
+    /// Tells before any step is made what cannot be written: an adapter that is not trained yet is written into the folder of the
+    /// run, and removed; a GGUF file is planned. Tacit's folder of a model holds whatever there is.
+    pub(super) fn rehearse(&self, options: &Options, model: &Model<Decoder>) -> Result<()> {
+        match &self.what {
+            What::Adapter(library) => {
+                let folder = self.folder.join("rehearsal");
+                write_adapter(*library, &folder, model)?;
+                fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))
+            }
+            What::Model { beside, is_file: true } => {
+                let planned = beside.check_gguf(&options.output, &stored(options, model)?, None);
+                let help = "name a folder, which holds any model, or take a format that GGUF has, such as mxfp4";
+                planned.map_err(|error| with_help(error, help))
+            }
+            What::Model { is_file: false, .. } => Ok(()),
+        }
     }
 
     /// Writes what was trained: says the greatest part of a change that a merge has lost, if there was one.
@@ -130,11 +143,65 @@ impl Written {
         };
         let parameters = model.values()?;
         if is_file {
-            beside.write_gguf(output, &parameters, None)?;
+            // Of scales that were trained one may be beyond what its type holds.
+            beside
+                .write_gguf(output, &parameters, None)
+                .map_err(|error| with_help(error, self.way_to_a_folder(output)))?;
         } else {
             beside.write(output, &parameters, Folders::Tacit)?;
         }
         Ok(lost)
+    }
+
+    /// How a run that has made its steps goes on to a folder in the place of a file.
+    fn way_to_a_folder(&self, file: &Path) -> String {
+        let folder = file.with_extension("");
+        let kept = beside(&folder, false).unwrap_or_default();
+        format!(
+            "the steps are kept: rename {} to {}, and the same command with `-o {}` writes a folder, which holds any model",
+            self.folder.display(),
+            kept.display(),
+            folder.display()
+        )
+    }
+}
+
+/// The parameters as they will be written, with other numbers in the place of those that are trained: of the ones that they begin
+/// with, scales may be halves by chance.
+fn stored(options: &Options, model: &Model<Decoder>) -> Result<Parameters> {
+    let merged = options.merged()?.and_then(Merged::format);
+    let mut known: BTreeMap<String, Value> = BTreeMap::new();
+    let mut parameters = model.values()?;
+    for value in parameters.values_mut() {
+        let of_master = value.downcast::<Prepared>().map(|prepared| &**prepared.format());
+        let of_codes = value.downcast::<TrainedCodes>().and_then(|trained| trained.format().stochastic());
+        let format = match of_master.or(of_codes) {
+            Some(format) => Some(format),
+            None if value.family::<dyn Adapter>().is_some() => merged.as_deref(),
+            None => continue,
+        };
+        let aval = value.aval()?;
+        let other = match known.entry(aval.to_string()) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(place) => {
+                let numbers = random::normal::<f32>(&aval.shape, None, None, &random::key(0)?)?.as_dtype(aval.dtype)?;
+                let other = match format {
+                    Some(format) => format.quantize(&numbers)?,
+                    None => numbers.into(),
+                };
+                place.insert(other).clone()
+            }
+        };
+        *value = other;
+    }
+    Ok(parameters)
+}
+
+/// What is wrong with a file, with another way out.
+fn with_help(error: Error, help: impl Into<String>) -> Error {
+    match error {
+        Error::Checkpoint { file, key, reason, .. } => Error::Checkpoint { file, key, reason, help: Some(help.into()) },
+        other => other,
     }
 }
 
@@ -164,4 +231,23 @@ fn beside(output: &Path, is_file: bool) -> Result<PathBuf> {
     // A name may be no text.
     let parts = [OsStr::new("."), name, OsStr::new(".training")];
     Ok(output.with_file_name(parts.into_iter().collect::<OsString>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn steps_whose_file_cannot_be_written_go_on_to_a_folder() {
+        let folder = PathBuf::from("run/.m.gguf.training");
+        let written = Written { what: What::Adapter(Library::Peft), files: Vec::new(), folder };
+        let file = Path::new("run/m.gguf");
+        let error = Error::checkpoint(file, Some("blk.0.ffn_up.weight"), "it has no type", "take another");
+        expect![[r#"
+            run/m.gguf: blk.0.ffn_up.weight: it has no type
+            help: the steps are kept: rename run/.m.gguf.training to run/.m.training, and the same command with `-o run/m` writes a folder, which holds any model"#]]
+        .assert_eq(&with_help(error, written.way_to_a_folder(file)).to_string());
+    }
 }

@@ -49,8 +49,8 @@ impl Saved {
             Error::invalid(format!("another program trains in {place}"), help)
         })?;
         let mut own = Own::of(&folder);
-        let begun = begin(options, written, &notes, &mut own);
-        let begun = begun.and_then(|begun| written.rehearse(model).map(|()| begun));
+        // Before a record is begun, which may be elsewhere.
+        let begun = written.rehearse(options, model).and_then(|()| begin(options, written, &notes, &mut own));
         if begun.is_err() && is_new {
             // A run that was refused leaves nothing. The lock is held, so that nobody else works there.
             drop(fs::remove_dir_all(&folder));

@@ -43,13 +43,20 @@ struct Tensor {
 
 const SMALL: [&str; 4] = ["ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a"];
 
-/// Writes a file of parameters. What no type of GGUF has, and floats, become `others`, where one is given.
-pub(crate) fn write_model(
+/// A file as it will be, as far as that is known before the numbers of its tensors are.
+pub(crate) struct Planned {
+    entries: Entries,
+    tensors: Vec<Tensor>,
+    quantized: usize,
+}
+
+/// A file of parameters. What no type of GGUF has, and floats, become `others`, where one is given.
+pub(crate) fn planned(
     path: &Path,
     parameters: impl Borrow<Parameters>,
     beside: &Beside<'_>,
     others: Option<GgufType>,
-) -> Result<usize> {
+) -> Result<Planned> {
     if let Some(kind) = others.filter(|kind| !ROUNDED.contains(&&*kind.name().to_ascii_lowercase())) {
         return Err(Error::invalid(format!("there is no quantizing to {kind}"), format!("take one of {}", names())));
     }
@@ -117,19 +124,26 @@ pub(crate) fn write_model(
         plan.exact(ROPE.to_owned(), &factors, None)?;
     }
     let Plan { tensors, quantized, .. } = plan;
-    let tensors = tensors.into_iter().map(|tensor| (tensor.described, (tensor.encoded, tensor.rows)));
-    write(path, &entries, tensors.collect(), |name, (encoded, rows), out| {
-        let Some(rows) = rows else { return encoded.write(out).map_err(|error| named(path, name, error)) };
-        let mut bytes = Vec::new();
-        let written = encoded.write(&mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        });
-        written.map_err(|error| named(path, name, error))?;
-        let stride = bytes.len() / (encoded.shape[0].max(1) as usize);
-        rows.iter().try_for_each(|&row| out(&bytes[row as usize * stride..][..stride]))
-    })?;
-    Ok(quantized)
+    Ok(Planned { entries, tensors, quantized })
+}
+
+impl Planned {
+    /// Writes it, and says how many parameters were quantized.
+    pub(crate) fn write(self, path: &Path) -> Result<usize> {
+        let tensors = self.tensors.into_iter().map(|tensor| (tensor.described, (tensor.encoded, tensor.rows)));
+        write(path, &self.entries, tensors.collect(), |name, (encoded, rows), out| {
+            let Some(rows) = rows else { return encoded.write(out).map_err(|error| named(path, name, error)) };
+            let mut bytes = Vec::new();
+            let written = encoded.write(&mut |piece| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            });
+            written.map_err(|error| named(path, name, error))?;
+            let stride = bytes.len() / (encoded.shape[0].max(1) as usize);
+            rows.iter().try_for_each(|&row| out(&bytes[row as usize * stride..][..stride]))
+        })?;
+        Ok(self.quantized)
+    }
 }
 
 /// An error of an op, or of a type, with the parameter that it is about.
