@@ -1,9 +1,10 @@
 //! The book's short recipes: one function for each, none of which needs another.
 
 // ANCHOR: use
+use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::module::{FlattenedModuleParam, Module};
-use mlx_rs::optimizers::{Adam, Lion, Optimizer};
+use mlx_rs::optimizers::{Adam, LionBuilder, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit::dispatch::Taker;
@@ -360,7 +361,8 @@ fn drawn() -> Result<String> {
     let _allow = Policy::Allow.scope();
     let rows = |x: f32| Array::from_slice(&[1.0, x].repeat(2048), &[64, 64]);
     let mean = |format: &str| -> Result<f32> {
-        let mut lion = QuantizedState::new(Lion::new(1e-3), format)?.with_seed(7);
+        let Ok(lion) = LionBuilder::new(1e-3).betas((0.9, 0.99)).build();
+        let mut lion = QuantizedState::new(lion, format)?.with_seed(7);
         for step in 0..120 {
             lion.update_single(&"weight".into(), &rows(if step < 60 { 0.5 } else { 0.4 }), &mut rows(0.0))?;
         }

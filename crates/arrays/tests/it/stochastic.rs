@@ -19,14 +19,19 @@ fn drawn(text: &str, x: &Array, seed: u64) -> Value {
     quantize_by_key(&*format(text), x, &key(seed)).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
+/// The elements, in the order of rows also where the codes are stored by columns.
+fn floats(value: &Value) -> Vec<f32> {
+    let flat = dense(value.clone()).flatten(None, None).expect("is flat");
+    flat.as_slice::<f32>().to_vec()
+}
+
 /// What each element becomes for so many keys tells the two values around it, and how often the upper one is to be taken.
 #[test]
 fn the_mean_is_the_number_itself_in_every_format() {
     let keys = 64;
     let x = normal(1, &[8, 128]);
     for text in TEXTS.into_iter().filter(|text| !text.starts_with("rotated")) {
-        let made: Vec<Vec<f32>> =
-            (0..keys).map(|seed| dense(drawn(text, &x, seed)).as_slice::<f32>().to_vec()).collect();
+        let made: Vec<Vec<f32>> = (0..keys).map(|seed| floats(&drawn(text, &x, seed))).collect();
         let (mut sum, mut variance, mut drawn) = (0.0, 0.0, 0);
         for (at, x) in x.as_slice::<f32>().iter().enumerate() {
             let values = || made.iter().map(|made| made[at]);
@@ -99,8 +104,8 @@ fn what_has_a_code_keeps_it_and_zeros_are_zeros() {
     }
     let zeros = Array::from_slice(&[0.0f32, -0.0].repeat(512), &[8, 128]);
     for text in TEXTS {
-        let made = dense(drawn(text, &zeros, 1));
-        assert!(made.as_slice::<f32>().iter().all(|value| *value == 0.0), "{text}");
+        let made = floats(&drawn(text, &zeros, 1));
+        assert!(made.iter().all(|value| *value == 0.0), "{text}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Moments that are rounded at random.
 
+use mlx_rs::builder::Builder;
 use mlx_rs::module::{FlattenedModuleParam, Module};
-use mlx_rs::optimizers::{Adam, Lion, Optimizer};
+use mlx_rs::optimizers::{Adam, LionBuilder, Optimizer};
 use mlx_rs::{Array, Dtype, nn};
 use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::{Policy, Result, tree};
@@ -58,7 +59,8 @@ fn a_mean_follows_changes_that_are_smaller_than_a_step() {
     let gradient = Array::from_slice(&[1.0f32, 0.4].repeat(2048), &[64, 64]);
     let mean = |text: &str| -> Result<f32> {
         // A mean of a hundred gradients, which moves by 0.001 at first.
-        let mut lion = QuantizedState::new(Lion::new(1e-6), text)?;
+        let lion = LionBuilder::new(1e-6).betas((0.9, 0.99)).build().expect("builds");
+        let mut lion = QuantizedState::new(lion, text)?;
         let moments = Parameters::from([("weight".to_owned(), start.clone().into())]);
         *lion.state_mut() = SavedMoments::of_values(&moments)?.expect("of its kind");
         let mut weight = start.clone();
