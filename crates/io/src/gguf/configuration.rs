@@ -37,13 +37,8 @@ impl Gguf {
     /// The architecture is another one; there is no embedding, or it has not as many rows as there are words; or two numbers
     /// contradict each other. Whether all is there that a model needs is left to who reads the configuration.
     pub fn configuration(&self) -> Result<Json> {
+        self.check_model()?;
         let architecture = self.architecture()?;
-        for (key, value) in architecture.only {
-            if let Some(other) = self.said(key)?.filter(|other| other != value) {
-                let reason = format!("it is {other}, and the models of this architecture that are read have {value}");
-                return Err(self.wrong(&self.own(key)?, reason, "take another model"));
-            }
-        }
         let mut json = Json::Object(Vec::new());
         json.set("architectures", Json::List(vec![Json::Text(architecture.class.to_owned())]));
         json.set("model_type", Json::Text(architecture.model_type.to_owned()));
@@ -93,6 +88,21 @@ impl Gguf {
         Ok(json)
     }
 
+    /// Checks that the model is one of those that are read.
+    pub(super) fn check_model(&self) -> Result<()> {
+        for (key, value) in self.architecture()?.only {
+            if let Some(other) = self.said(key)?.filter(|other| other != value) {
+                let reason = format!("it is {other}, and the models of this architecture that are read have {value}");
+                return Err(self.wrong(&self.own(key)?, reason, "take another model"));
+            }
+        }
+        if let Some(factors) = ROPE_OF_LENGTHS.into_iter().find(|&name| self.header.tensors.contains_key(name)) {
+            let reason = "long texts have other frequencies than short ones";
+            return Err(self.wrong(factors, reason, "take a model whose frequencies do not change with the length"));
+        }
+        Ok(())
+    }
+
     /// The width of a head, which is that of keys as well as of values.
     fn heads(&self, json: &mut Json) -> Result<()> {
         let integer = |json: &Json, key: &str| json.get(key).and_then(Json::integer::<i64>);
@@ -136,10 +146,6 @@ impl Gguf {
 
     /// Which part of a head is turned, and by which frequencies.
     fn positions(&self, json: &mut Json) -> Result<()> {
-        if let Some(factors) = ROPE_OF_LENGTHS.into_iter().find(|&name| self.header.tensors.contains_key(name)) {
-            let reason = "long texts have other frequencies than short ones";
-            return Err(self.wrong(factors, reason, "take a model whose frequencies do not change with the length"));
-        }
         let turned = self.said("rope.dimension_count")?.and_then(|turned| turned.number());
         if let (Some(turned), Some(width)) = (turned, json.get("head_dim").and_then(Json::number)) {
             json.set("partial_rotary_factor", Json::Float(turned / width));

@@ -57,20 +57,21 @@ impl Gguf {
         Ok(parameters)
     }
 
-    /// All tensors by the names of [`hugging_face`](Self::hugging_face) if each has one there, and else by their own, as those of
-    /// an adapter.
+    /// All tensors by the names of [`hugging_face`](Self::hugging_face) if the model is known and each has one there, and else by
+    /// their own, as those of an adapter.
     pub(crate) fn read(&self) -> Result<Parameters> {
         let is_named =
             |architecture: &Architecture| self.names().all(|name| name == ROPE || known(architecture, name).is_some());
         let has_heads = self.own("attention.head_count").is_ok_and(|key| self.has(&key));
-        if has_heads && self.architecture().is_ok_and(is_named) { self.hugging_face() } else { self.parameters() }
+        let is_read = has_heads && self.is_known() && self.architecture().is_ok_and(is_named);
+        if is_read { self.hugging_face() } else { self.parameters() }
     }
 
-    /// Whether the file's architecture is one of those that [`hugging_face`](Self::hugging_face) and
-    /// [`configuration`](Self::configuration) know.
+    /// Whether the file's model is one that [`hugging_face`](Self::hugging_face) and [`configuration`](Self::configuration) know:
+    /// models that are not read have the name of its architecture as well.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        self.architecture().is_ok()
+        self.check_model().is_ok()
     }
 
     pub(super) fn architecture(&self) -> Result<&'static Architecture> {

@@ -1,8 +1,8 @@
 //! Models that share the name of an architecture, and what llama.cpp knows of one by its name alone.
 
 use expect_test::expect;
-use tacit_io::Gguf;
 use tacit_io::json::Json;
+use tacit_io::{Gguf, ModelFolder, read};
 
 use crate::gguf_malformed::{Maker, text};
 use crate::gguf_written_malformed::{embedding, llama, refused};
@@ -57,6 +57,26 @@ fn models_of_one_name_are_told_apart() {
         help: take a model whose frequencies do not change with the length
     "#]]
     .assert_eq(&said);
+}
+
+/// As one whose architecture is not known at all.
+#[test]
+fn a_model_that_has_the_name_of_another_is_converted_by_its_own_names() {
+    let folder = Scratch::new();
+    let of = |name: &str| file(name).value(&format!("{name}.attention.head_count"), 4, &4_u32.to_le_bytes());
+    let files = [
+        of("olmo2").value("olmo2.attention.sliding_window", 4, &4096_u32.to_le_bytes()),
+        of("granite").value("granite.rope.scaling.finetuned", 7, &[0]),
+        of("phi3").tensor("rope_factors_long.weight", &[2], 0, 128),
+    ];
+    for made in files {
+        let from = folder.file("made.gguf", made.bytes());
+        assert!(!Gguf::open(&from).expect("opens").is_known());
+        let parameters = read(&from).expect("reads");
+        assert!(parameters.contains_key("token_embd.weight"));
+        let model = ModelFolder::of(&from).expect("what stands beside the tensors");
+        model.write_gguf(folder.join("again.gguf"), &parameters, None).expect("writes");
+    }
 }
 
 #[test]
