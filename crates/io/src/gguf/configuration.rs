@@ -59,8 +59,9 @@ impl Gguf {
         if let Some(types) = self.layer_types(&json)? {
             json.set("layer_types", types);
         }
-        if let Some(values) = self.said("ssm.inner_size")? {
-            let width = values.integer::<i64>().zip(json.get("linear_num_value_heads").and_then(Json::integer));
+        // A Granite 4 of attention alone has the keys of nets that it does not have.
+        if let (Some(values), Some(heads)) = (self.said("ssm.inner_size")?, json.get("linear_num_value_heads")) {
+            let width = values.integer::<i64>().zip(heads.integer());
             let width =
                 width.and_then(|(values, heads)| values.checked_div(heads).filter(|width| width * heads == values));
             let reason = || format!("it is {values}, which is no whole number of ssm.time_step_rank heads");
