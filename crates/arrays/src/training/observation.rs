@@ -98,8 +98,8 @@ impl Observation {
         Ok(Self { gram, magnitudes, rows })
     }
 
-    /// The same, where a matrix that met no rows, such as an expert that nothing chose, met each of its inputs once and alone: codes
-    /// that are chosen by that are those of rounding.
+    /// The same, where a matrix that met no rows, such as an expert that nothing chose, met each of its inputs alone, and hardly: codes
+    /// that are chosen for it by itself are those of rounding, and what is chosen for a whole stack is chosen by the others.
     ///
     /// # Errors
     ///
@@ -109,14 +109,18 @@ impl Observation {
             return Ok(self.clone());
         }
         let k = self.gram.dim(-1);
-        let unmet: Vec<f32> = self.rows.iter().map(|&rows| f32::from(u8::from(rows == 0))).collect();
+        let met = self.rows.iter().filter(|&&rows| rows > 0).count() as f32;
+        let squares = self.diagonal()?.sum(None)?.item_exact::<f32>();
+        // A millionth of the mean square sum of the others, if they are there and have one.
+        let hardly = 1e-6 * squares / (met * k as f32);
+        let hardly = if hardly.is_normal() { hardly } else { 1.0 };
+        let unmet: Vec<f32> = self.rows.iter().map(|&rows| if rows == 0 { hardly } else { 0.0 }).collect();
         // `[1]`, or `[e, 1]` of a stack.
         let unmet = Array::from_slice(&unmet, &[unmet.len() as i32, 1][..self.magnitudes.ndim()]);
-        let magnitudes = self.magnitudes.add(&unmet)?;
         let gram = self.gram.add(ops::eye::<f32>(k, None, None)?.multiply(unmet.expand_dims(-1)?)?)?;
-        transforms::eval([&gram, &magnitudes])?;
-        let rows = self.rows.iter().map(|&rows| if rows == 0 { k as u64 } else { rows }).collect();
-        Ok(Self { gram, magnitudes, rows })
+        transforms::eval([&gram])?;
+        let rows = self.rows.iter().map(|&rows| rows.max(1)).collect();
+        Ok(Self { gram, magnitudes: self.magnitudes.clone(), rows })
     }
 
     /// `x^T x` summed over all rows: `f32[k, k]`, or `f32[e, k, k]` of a stack.
@@ -146,8 +150,13 @@ impl Observation {
     ///
     /// MLX refuses an op.
     pub fn mean_squares(&self) -> Result<Array> {
+        self.mean(&self.diagonal()?)
+    }
+
+    /// Sums of the squares of each input: `f32[k]`, or `f32[e, k]` of a stack.
+    fn diagonal(&self) -> Result<Array> {
         let axis = self.gram.ndim() as i32;
-        self.mean(&self.gram.diagonal(None, Some(axis - 2), Some(axis - 1))?)
+        Ok(self.gram.diagonal(None, Some(axis - 2), Some(axis - 1))?)
     }
 
     /// Sums of each input over all rows: `f32[k]`, or `f32[e, k]` of a stack.

@@ -226,7 +226,7 @@ fn experts_that_met_nothing_are_rounded() {
     implicit((&groups, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &second, None))
         .expect("multiplies");
     let seen = observed.finish().and_then(|seen| seen.rounding_unmet()).expect("products");
-    assert_eq!(seen.rows(), [128, 512]);
+    assert_eq!(seen.rows(), [1, 512]);
     for text in ["affine:3:64", "nf4:64"] {
         let format = format(text);
         let one = |of: &Value, matrix: i32| {
@@ -242,6 +242,25 @@ fn experts_that_met_nothing_are_rounded() {
         assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
         Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
     }
+}
+
+/// What AWQ chooses for a whole stack is chosen by the experts that met something.
+#[test]
+fn experts_that_met_nothing_decide_nothing_of_the_others() {
+    let sizes = Array::from_iter((0..128).map(|i| if i % 16 == 0 { 0.2f32 } else { 0.01 }), &[128]);
+    let (x, w) = (normal(1, &[512, 128]).multiply(&sizes).expect("small"), normal(7, &[8, 16, 128]));
+    let observed = Observed::new(&w).expect("a weight");
+    let (groups, last) = (x.reshape(&[1, 512, 128]).expect("one group"), Array::from_slice(&[7u32], &[1]));
+    implicit((&groups, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &last, None))
+        .expect("multiplies");
+    let seen = observed.finish().and_then(|seen| seen.rounding_unmet()).expect("products");
+    let one = |of: &Array| of.take_axis(Array::from_int(7), 0).expect("taken");
+    let format = format("affine:3:64");
+    let all = Awq::default().quantize(&*format, &w, &seen).and_then(|codes| codes.dense()).expect("calibrates");
+    let alone = Awq::default().quantize(&*format, &one(&w), &Observation::of(&x).expect("finite"));
+    let alone = error(&x, &one(&w), &alone.expect("calibrates"));
+    let found = error(&x, &one(&w), &one(&all).into());
+    assert!(found <= 1.05 * alone, "{found} where it has {alone} alone");
 }
 
 #[test]
