@@ -24,8 +24,8 @@ const LESS_ONE: [&str; 5] = [
     ".k_norm.weight",
 ];
 
-const HEAD: &str = "lm_head.weight";
-const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 
 const APART: &str = ".experts.";
 const TOGETHER: &str = ".switch_mlp.";

@@ -32,10 +32,22 @@ pub(super) struct Architecture {
     pub(super) window: Option<u32>,
     /// Whether the gains of norms are stored plus 1.
     pub(super) gains_plus_one: bool,
-    /// Whether the head is the embedding where the configuration does not say it.
-    pub(super) tied: bool,
+    pub(super) head: Head,
+    /// Whether llama.cpp reads what rotary frequencies are divided by.
+    pub(super) divides: bool,
     /// How scores are scaled, where it is not by the width of a head alone.
     pub(super) scale: Option<Scale>,
+}
+
+/// What gives tokens their scores.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Head {
+    /// A tensor, or the embedding where the configuration says it.
+    Own,
+    /// The embedding, or a tensor where the configuration says it.
+    Embedding,
+    /// As `Own`, but llama.cpp asks for a tensor also where it is the embedding.
+    Always,
 }
 
 /// A key behind the architecture's name, that of Hugging Face, and what it is in a file.
@@ -142,7 +154,8 @@ const PLAIN: Architecture = Architecture {
     only: &[],
     window: None,
     gains_plus_one: false,
-    tied: false,
+    head: Head::Own,
+    divides: false,
     scale: None,
 };
 
@@ -152,11 +165,12 @@ const LLAMA: Architecture = Architecture {
     class: "LlamaForCausalLM",
     tensors: &[NORMS_BEFORE, MIXED_HEADS, GATED],
     implied: &[("partial_rotary_factor", Json::Float(1.0))],
+    divides: true,
     ..PLAIN
 };
 
 const GEMMA: Architecture =
-    Architecture { gains_plus_one: true, tied: true, implied: &[("head_dim", Json::Integer(256))], ..PLAIN };
+    Architecture { gains_plus_one: true, head: Head::Embedding, implied: &[("head_dim", Json::Integer(256))], ..PLAIN };
 
 /// What every file says or means.
 pub(super) const USUAL: &[(&str, Json)] = &[("rope_theta", Json::Float(10_000.0))];
@@ -273,6 +287,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         implied: &[("rms_norm_eps", Json::Float(1e-5))],
         // Those of an Olmo 3 have windows.
         only: &[("attention.sliding_window", Json::Integer(0))],
+        head: Head::Always,
         ..PLAIN
     },
     Architecture {
@@ -290,7 +305,8 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         class: "SmolLM3ForCausalLM",
         implied: &[("partial_rotary_factor", Json::Float(1.0)), ("rope_theta", Json::Float(2e6))],
         always: &[("no_rope_layer_interval", Json::Integer(4))],
-        tied: true,
+        head: Head::Embedding,
+        divides: false,
         ..LLAMA
     },
 ];

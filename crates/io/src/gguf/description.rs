@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 
-use super::architecture::{Architecture, Kind, ROPE_SCALING, SCALED_HEADS};
+use super::architecture::{Architecture, Head, Kind, ROPE_SCALING, SCALED_HEADS};
 use super::configuration::{set_scale, yarn_gain};
 use super::container::Entries;
 use super::tensor::Change;
@@ -111,7 +111,7 @@ impl<'c> Description<'c> {
     /// Whether the head is the embedding.
     pub(super) fn is_tied(&self) -> bool {
         let said = self.config.get("tie_word_embeddings").and_then(Json::flag);
-        said.unwrap_or(self.architecture.tied)
+        said.unwrap_or(self.architecture.head == Head::Embedding)
     }
 
     /// Heads of keys and values.
@@ -235,6 +235,11 @@ impl<'c> Description<'c> {
         self.base(entries, "rope.freq_base", own)?;
         match kind {
             "default" | "none" => return Ok(None),
+            "llama3" | "longrope" if !self.architecture.divides => {
+                let name = self.architecture.name;
+                let reason = format!("it is {kind}, and llama.cpp divides no frequencies in the architecture {name}");
+                return wrong("rope_type", reason);
+            }
             "llama3" => return self.stretched(own, dims).map(Some),
             "longrope" => return self.divided(entries, own, dims).map(Some),
             "linear" | "yarn" if own.get("factor").is_none_or(|factor| *factor == Json::Null) => {

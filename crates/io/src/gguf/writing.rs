@@ -9,6 +9,7 @@ use tacit_arrays::Adapter;
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
+use super::architecture::Head;
 use super::container::{Described, Entries, write};
 use super::cursor::Cursor;
 use super::description::Description;
@@ -21,6 +22,7 @@ use super::tensor::Change;
 use super::vocabulary::Tokenizer;
 use super::{Gguf, heads, metadata};
 use crate::json::Json;
+use crate::layout::{EMBEDDING, HEAD};
 use crate::{layout, positions_once};
 
 /// What stands beside the tensors of a model.
@@ -80,6 +82,12 @@ pub(crate) fn planned(
             let mut parameters = layout::as_mlx_lm(path, held)?;
             if description.is_tied() {
                 layout::drop_tied_head(path, &mut parameters)?;
+            }
+            if description.architecture.head == Head::Always
+                && !parameters.contains_key(HEAD)
+                && let Some(embedding) = parameters.get(EMBEDDING).cloned()
+            {
+                parameters.insert(HEAD.to_owned(), embedding);
             }
             for (name, value) in parameters {
                 plan.parameter(description, &name, value).map_err(|error| named(path, &name, error))?;

@@ -5,7 +5,7 @@ use tacit_io::json::Json;
 use tacit_io::{Gguf, ModelFolder, read};
 
 use crate::gguf_malformed::{Maker, text};
-use crate::gguf_written_malformed::{embedding, llama, refused};
+use crate::gguf_written_malformed::{embedding, folder, llama, refused, written};
 use crate::scratch::Scratch;
 
 /// A file of llama.cpp with an embedding.
@@ -83,12 +83,19 @@ fn a_model_that_has_the_name_of_another_is_converted_by_its_own_names() {
 
 #[test]
 fn what_llama_cpp_knows_by_the_name_is_checked() {
-    let of = |model: &str, keys: &str| llama(keys).replace("llama", model);
+    let divided = r#""rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}"#;
+    let of = |model: &str, keys: &str| llama(keys).replacen("llama", model, 1);
     let cases = [
         of("smollm3", r#""no_rope_layers": [1, 0]"#),
         of("smollm3", r#""no_rope_layer_interval": 2"#),
         of("mixtral", r#""sliding_window": 64, "max_position_embeddings": 512"#),
         of("granite", r#""partial_rotary_factor": 0.5"#),
+        of("olmo2", divided),
+        of("smollm3", divided),
+        of(
+            "phi3",
+            r#""rope_scaling": {"rope_type": "longrope", "long_factor": [1.0, 1.0, 1.0, 2.0], "short_factor": [1.0, 1.0, 1.0, 2.0]}"#,
+        ),
     ];
     refused(
         cases.iter().map(|config| (&**config, embedding())),
@@ -101,6 +108,22 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
             FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture granite
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture olmo2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture smollm3
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: rope_scaling.rope_type: it is longrope, and llama.cpp divides no frequencies in the architecture phi3
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         "#]],
     );
+}
+
+/// In the architecture `olmo2` llama.cpp takes no embedding in the place of a head.
+#[test]
+fn a_head_that_is_the_embedding_is_written_where_llama_cpp_asks_for_one() {
+    for (model, expected) in [("olmo2", true), ("smollm3", false)] {
+        let folder = folder(&llama(r#""tie_word_embeddings": true"#).replacen("llama", model, 1));
+        let made = written(&folder, &embedding(), None).expect("writes");
+        assert_eq!(made.names().any(|name| name == "output.weight"), expected, "{model}");
+    }
 }
