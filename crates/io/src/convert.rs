@@ -15,7 +15,7 @@ use crate::Distance;
 /// What became of each parameter: see [`convert`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConversionReport {
-    /// The parameters that a rule names, in order.
+    /// The parameters that a rule gives a format, in order.
     pub converted: Vec<Converted>,
 }
 
@@ -42,7 +42,8 @@ pub struct Converted {
 ///
 /// A parameter that has the format already is kept as it is. One of another format with the same codes keeps those: scales
 /// that were quantized become floats, and lose nothing, or the other way round. Any other is made dense and quantized.
-/// Whatever is made dense, the [policy](tacit_core::Policy) is asked for. Parameters that no rule names stay as they are.
+/// Whatever is made dense, the [policy](tacit_core::Policy) is asked for. Parameters that no rule names stay as they are, and
+/// so does what a pattern that is not a path itself names and is no [matrix](Rules::is_matrix).
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -73,7 +74,7 @@ pub struct Converted {
 pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, ConversionReport)> {
     let (mut made, mut report) = (Parameters::new(), ConversionReport::default());
     for (path, value) in parameters {
-        let Some(format) = rules.format(path, &value.aval()?) else {
+        let Some(format) = rules.format_of_matrix(path, &value.aval()?) else {
             made.insert(path.clone(), value.clone());
             continue;
         };

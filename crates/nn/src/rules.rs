@@ -189,6 +189,14 @@ impl Rules {
         }
     }
 
+    /// The format of a parameter where a pattern gives formats to matrices alone: `None` also for what is no
+    /// [matrix](Self::is_matrix), unless the rule names its path.
+    #[must_use]
+    pub fn format_of_matrix(&self, path: &str, aval: &Aval) -> Option<&AnyFormat> {
+        let Rule { pattern, action: Action::Quantize(format) } = self.rule(&[path], aval)? else { return None };
+        (pattern.is_exact() || Self::is_matrix(path, aval)).then_some(format)
+    }
+
     /// Whether a parameter is a matrix of a product, which a pattern may give a format: it has two axes or more, and is no filter of
     /// the convolutions in hybrid decoders, which are known by their names.
     ///

@@ -1,7 +1,7 @@
 //! From one format to another.
 
 use expect_test::expect;
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::{Policy, Value};
@@ -98,6 +98,25 @@ fn a_model_goes_from_one_library_to_the_other() {
     .assert_eq(&folder.message(&error));
     bitsandbytes::write(&path, &made, bitsandbytes::BitsAndBytesLayout::default()).expect("writes");
     assert_eq!(bitsandbytes::read(&path).expect("reads").len(), made.len());
+}
+
+/// As a model is quantized: a filter in codes would be one that no loader takes.
+#[test]
+fn a_pattern_gives_matrices_alone_a_format() {
+    let ones = |shape: &[i32]| Value::from(ops::ones::<f32>(shape).expect("ones"));
+    let parameters = Parameters::from([
+        ("a.linear_attn.conv1d.weight".to_owned(), ones(&[64, 4, 1])),
+        ("a.norm.weight".to_owned(), ones(&[64])),
+        ("a.up.weight".to_owned(), ones(&[8, 64])),
+    ]);
+    let converted = |pattern: &str| {
+        let rules = Rules::new().quantize(pattern, "int8").expect("rules");
+        let (made, report) = convert(&parameters, &rules).expect("converts");
+        assert_eq!(made.len(), 3);
+        report.converted.into_iter().map(|row| row.path).collect::<Vec<_>>()
+    };
+    assert_eq!(converted("*"), ["a.up.weight"]);
+    assert_eq!(converted("a.linear_attn.conv1d.weight"), ["a.linear_attn.conv1d.weight"]);
 }
 
 /// The range of the numbers is more than a float holds, though each of them is one.
