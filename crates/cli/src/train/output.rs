@@ -155,8 +155,10 @@ impl Written {
 
     /// How a run that has made its steps goes on to a folder in the place of a file.
     fn way_to_a_folder(&self, file: &Path) -> String {
-        let folder = file.with_extension("");
-        let kept = beside(&folder, false).unwrap_or_default();
+        // The name alone may be that of the model's own folder.
+        let names = ["", "folder"].map(|ending| file.with_extension(ending));
+        let folder = names.iter().find(|folder| !folder.exists()).unwrap_or(&names[1]);
+        let kept = beside(folder, false).unwrap_or_default();
         format!(
             "the steps are kept: rename {} to {}, and the same command with `-o {}` writes a folder, which holds any model",
             self.folder.display(),
@@ -249,5 +251,18 @@ mod tests {
             run/m.gguf: blk.0.ffn_up.weight: it has no type
             help: the steps are kept: rename run/.m.gguf.training to run/.m.training, and the same command with `-o run/m` writes a folder, which holds any model"#]]
         .assert_eq(&with_help(error, written.way_to_a_folder(file)).to_string());
+    }
+
+    /// It may be that of the model, which is read.
+    #[test]
+    fn steps_do_not_go_on_to_a_folder_that_is_there() {
+        let place = std::env::temp_dir().join(format!("tacit-output-{}", std::process::id()));
+        fs::create_dir_all(place.join("m")).expect("makes a folder");
+        let folder = place.join(".m.gguf.training");
+        let written = Written { what: What::Adapter(Library::Peft), files: Vec::new(), folder };
+        let said = written.way_to_a_folder(&place.join("m.gguf"));
+        fs::remove_dir_all(&place).expect("removes it");
+        expect!["the steps are kept: rename PLACE/.m.gguf.training to PLACE/.m.folder.training, and the same command with `-o PLACE/m.folder` writes a folder, which holds any model"]
+            .assert_eq(&said.replace(&*place.to_string_lossy(), "PLACE"));
     }
 }
