@@ -75,7 +75,8 @@ pub(crate) enum Multipliers {
     None,
     /// Embedded tokens, by the root of their width.
     Root,
-    /// Embedded tokens, scores in place of that root, what layers add to the sum, and logits: by a key for each.
+    /// Embedded tokens, scores in place of that root, what layers add to the sum, and logits: by a key for each, which must be
+    /// there, as llama.cpp and transformers take other numbers without it.
     Keys,
 }
 

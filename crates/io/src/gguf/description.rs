@@ -135,6 +135,8 @@ impl<'c> Description<'c> {
         let own = match self.config.get(key) {
             // Newer versions of transformers write this of a Qwen3-MoE.
             None | Some(Json::Null) if key == "num_experts" => self.config.get("num_local_experts"),
+            // And transformers reads this of a Mixtral.
+            None | Some(Json::Null) if key == "num_local_experts" => self.config.get("num_experts"),
             own => own,
         };
         match (own, self.architecture.implied(key)) {

@@ -127,3 +127,15 @@ fn a_head_that_is_the_embedding_is_written_where_llama_cpp_asks_for_one() {
         assert_eq!(made.names().any(|name| name == "output.weight"), expected, "{model}");
     }
 }
+
+/// Either name says how many experts a Mixtral has, as either does where the folder is read.
+#[test]
+fn experts_of_a_mixtral_are_counted_by_either_name() {
+    for key in ["num_local_experts", "num_experts"] {
+        let folder =
+            folder(&llama(&format!(r#""{key}": 4, "num_experts_per_tok": 2"#)).replacen("llama", "mixtral", 1));
+        let made = written(&folder, &embedding(), None).and_then(|file| file.configuration()).expect("writes");
+        assert_eq!(made.get("model_type"), Some(&Json::Text("mixtral".to_owned())), "{key}");
+        assert_eq!(made.get("num_local_experts"), Some(&Json::Integer(4)), "{key}");
+    }
+}
