@@ -157,6 +157,31 @@ fn a_decoder_advised_by_a_text_loses_less_on_another() {
 }
 
 /// Experts of a folder of Hugging Face, each an array of its own and of half floats.
+/// Corrections of codes are adapters, which no type of GGUF has, whatever else is trained.
+#[test]
+fn a_corrected_decoder_is_not_trained_for_a_file_that_cannot_have_it() {
+    let folder = Folder::new("corrected");
+    let rules = r#"{"lm_head.weight": "skip", "model.embed_tokens.weight": "skip", "*": "affine:4:64"}"#;
+    fs::write(folder.0.join("rules.json"), rules).expect("writes");
+    let options = ["--rules", "rules.json", "--calibrate", "text.txt", "--windows", "1", "--correct", "2"];
+    let output = folder.quantize("corrected.safetensors", &options);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::rename(folder.0.join("corrected.safetensors"), folder.0.join("model.safetensors")).expect("renames");
+    fs::write(folder.0.join("data.jsonl"), json!({"text": text(3, 16)}).to_string()).expect("writes");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    let command = command.current_dir(&folder.0).arg("train").arg(&folder.0).args(["--data", "data.jsonl"]);
+    let options = ["--qat", "mxfp4", "--layers", "lm_head.weight", "--steps", "2", "-o", "m.gguf"];
+    let output = command.args(options).output().expect("starts");
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+    expect![[r#"
+        error: m.gguf: blk.0.ffn_down.weight: no type of GGUF has the numbers of Lora(f32[128,128])
+        help: name a folder, which holds any model, or take a format that GGUF has, such as mxfp4
+    "#]]
+    .assert_eq(&said);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!folder.0.join(".m.gguf.training").exists());
+}
+
 #[test]
 fn experts_are_calibrated_together() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/float/qwen3_moe");

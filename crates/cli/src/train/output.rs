@@ -171,7 +171,8 @@ impl Written {
 /// The parameters as they will be written, with other numbers in the place of those that are trained: of the ones that they begin
 /// with, scales may be halves by chance.
 fn stored(options: &Options, model: &Model<Decoder>) -> Result<Parameters> {
-    let merged = options.merged()?.and_then(Merged::format);
+    let merged = options.merged()?;
+    let (merges, merged) = (merged.is_some(), merged.and_then(Merged::format));
     let mut known: BTreeMap<String, Value> = BTreeMap::new();
     let mut parameters = model.values()?;
     for value in parameters.values_mut() {
@@ -179,7 +180,8 @@ fn stored(options: &Options, model: &Model<Decoder>) -> Result<Parameters> {
         let of_codes = value.downcast::<TrainedCodes>().and_then(|trained| trained.format().stochastic());
         let format = match of_master.or(of_codes) {
             Some(format) => Some(format),
-            None if value.family::<dyn Adapter>().is_some() => merged.as_deref(),
+            // Those that are there already stay where none are merged, and are refused now as they would be in the end.
+            None if merges && value.family::<dyn Adapter>().is_some() => merged.as_deref(),
             None => continue,
         };
         let aval = value.aval()?;
