@@ -148,6 +148,11 @@ impl Blocks {
     }
 
     fn write(&self, kind: GgufType, out: Out<'_>) -> Result<()> {
+        self.write_in(PIECE, kind, out)
+    }
+
+    /// As [`write`](Self::write), about so many bytes at a time.
+    fn write_in(&self, piece: usize, kind: GgufType, out: Out<'_>) -> Result<()> {
         let write = layout(kind.name()).and_then(|layout| layout.write);
         let (Some(write), Some(codes)) = (write, &self.codes) else { return Err(no_writer(kind)) };
         let stride = kind.elements * self.bits / 8;
@@ -156,10 +161,12 @@ impl Blocks {
             let count = codes.len() / stride;
             let groups = |numbers: &[u8]| numbers.len() / count.max(1);
             let (of_scales, of_biases) = (groups(scales), groups(biases));
-            let piece = (PIECE / kind.bytes).max(1);
+            let piece = (piece / kind.bytes).max(1);
             let mut bytes = vec![0; count.min(piece) * kind.bytes];
             for (first, codes) in (0..).step_by(piece).zip(codes.chunks(piece * stride)) {
                 let bytes = &mut bytes[..codes.len() / stride * kind.bytes];
+                // A writer adds bits to what is there.
+                bytes.fill(0);
                 let blocks = bytes.par_chunks_mut(kind.bytes).zip(codes.par_chunks_exact(stride)).enumerate();
                 blocks.for_each(|(at, (bytes, codes))| {
                     let at = first + at;
@@ -304,4 +311,29 @@ fn mxfp4(array: &Mxfp4Array) -> Found {
     let Some(scales) = array.scales() else { return Ok(None) };
     let scales = with_bytes(&scales.dense()?, <[u8]>::to_vec)?;
     Ok(Some(("MXFP4", Blocks { scales, ..Blocks::new(array, 4) })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_in_pieces_is_that_in_one() -> Result<()> {
+        for (name, bits) in [("Q4_0", 4), ("Q5_0", 5), ("Q8_0", 8), ("Q6_K", 6), ("MXFP4", 4)] {
+            let kind = GgufType::named(name).expect("a type");
+            let codes: Vec<u8> = (0..3 * kind.elements * bits / 8).map(|at| (at * 37 % 251) as u8).collect();
+            let codes = Some(Array::from_slice(&codes, &[codes.len() as i32]));
+            let blocks = Blocks { codes, bits, scale: vec![1.0, 2.0, 4.0], ..Blocks::default() };
+            let written = |piece: usize| -> Result<Vec<u8>> {
+                let mut file = Vec::new();
+                blocks.write_in(piece, kind, &mut |bytes| {
+                    file.extend_from_slice(bytes);
+                    Ok(())
+                })?;
+                Ok(file)
+            };
+            assert!(written(1)? == written(PIECE)?, "{name}");
+        }
+        Ok(())
+    }
 }
