@@ -28,7 +28,7 @@ use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
 use self::own::{Own, Parts};
-use self::saving::{can_save, saving};
+use self::saving::{can_save, saving, unsaved};
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
 use crate::held::Held;
@@ -246,15 +246,20 @@ impl<M: ModuleParameters> Model<M> {
         f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
     ) -> Result<O> {
         self.refresh();
+        let saves = self.parts.saves();
         let (module, replacements) = self.parts.replacements()?;
         let mut def = None;
         let before = trees::flatten(state, Open::Closed)?;
-        let (results, assigned) = run(module, &replacements, inputs, state, |module, state| {
+        let (mut results, mut assigned) = run(module, &replacements, inputs, state, |module, state| {
             let (leaves, structure) = trees::flatten(&f(module, state).map_err(Into::into)?, Open::Closed)?;
             def = Some(structure);
             leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
         })?;
         drop(replacements);
+        if saves {
+            let left = results.iter_mut().chain(assigned.iter_mut().map(|(_, value)| value));
+            left.for_each(|value| *value = unsaved(value));
+        }
         let ended = dense_tree(def, &results).and_then(|results| {
             if !assigned.is_empty() {
                 self.assigned_once(&assigned)?;

@@ -26,3 +26,8 @@ pub(super) fn saving(value: &Value, format: Option<&AnyFormat>) -> Result<Value>
         None => SavedInputs::exact(value)?.into(),
     })
 }
+
+/// What [`saving`] was put around, where a value that leaves a call was made of parameters alone.
+pub(super) fn unsaved(value: &Value) -> Value {
+    value.downcast::<SavedInputs>().map_or(value, SavedInputs::inner).clone()
+}

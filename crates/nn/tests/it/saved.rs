@@ -156,6 +156,23 @@ fn a_rule_by_path_saves_in_a_step_of_any_model() {
 }
 
 #[test]
+fn what_is_made_of_parameters_alone_is_plain() {
+    let _deny = Policy::Deny.scope();
+    let mut model = Model::new(nn::Linear::new(64, 1).expect("builds")).expect("reads");
+    model.saved_activations("*", "affine:8:64").expect("names parameters");
+    let only = ParameterFilter::Paths("weight".parse().expect("a pattern"));
+    let step = model.value_and_grad(only, (), |model, ()| {
+        model.run(|linear| -> Result<Array> {
+            let bias = linear.bias.value.take().expect("has one");
+            linear.bias.value = Some(bias.multiply(Array::from_f32(0.5))?);
+            Ok(linear.weight.sum(None)?.add(bias)?)
+        })
+    });
+    step.expect("no activation is materialized");
+    assert!(!model.get("bias").expect("is there").is_implicit());
+}
+
+#[test]
 fn a_compiled_step_saves_by_path_and_traces_anew_where_a_rule_changes() {
     let mut state = (adapted(), Stateful(Adam::new(1e-3)));
     let mut compiled = compile_with_state(
