@@ -42,13 +42,7 @@ impl Sentinel {
     }
 
     fn tell(&self, watch: &Watch, waiting: &InFlight) {
-        let extent = match (waiting.op, &self.part) {
-            // Only neighbors wait for each other there.
-            (Op::Split, _) => return,
-            (Op::Send | Op::Recv, _) => Extent::Two,
-            (_, Some(part)) => Extent::Part(part.clone()),
-            (_, None) => Extent::All,
-        };
+        let Some(extent) = self.extent(waiting) else { return };
         let label = self.label(waiting);
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if begun.number != waiting.number {
@@ -57,10 +51,29 @@ impl Sentinel {
         watch.doing(Doing { number: begun.of_all, label, extent, age: waiting.waited.as_millis() as u64 });
     }
 
+    /// Who takes part in a collective; nobody in a split, where only neighbors wait for each other.
+    fn extent(&self, of: &InFlight) -> Option<Extent> {
+        Some(match (of.op, self.peer(of), &self.part) {
+            (Op::Split, ..) => return None,
+            (_, Some(peer), _) => Extent::Two(peer),
+            (_, None, Some(part)) => Extent::Part(part.clone()),
+            (_, None, None) => Extent::All,
+        })
+    }
+
+    /// The rank at the other end of a message, by its number in the group that was joined.
+    fn peer(&self, of: &InFlight) -> Option<usize> {
+        let peer = of.peer?;
+        self.part.as_ref().map_or(Some(peer), |part| part.ranks.get(peer).copied())
+    }
+
     /// What a collective is, and of which ranks where that is not all of them.
     fn label(&self, of: &InFlight) -> String {
         match &self.part {
-            Some(part) => format!("{of} among {}", named(&part.ranks)),
+            Some(part) => {
+                let of = InFlight { peer: self.peer(of), ..of.clone() };
+                format!("{of} among {}", named(&part.ranks))
+            }
             None => of.to_string(),
         }
     }
@@ -111,7 +124,7 @@ impl Watcher for Sentinel {
 
     fn failed(&self, of: &InFlight, text: &str, later: bool) -> BoxError {
         exit_without_destructors();
-        if let Some(lost) = self.watch.get().and_then(|watch| watch.why(SOONER)) {
+        if let Some(lost) = self.watch.get().and_then(|watch| watch.why(SOONER, self.extent(of).as_ref())) {
             return Box::new(match lost {
                 Error::PeerLost { rank, address, during: None, reason } => {
                     Error::PeerLost { rank, address, during: Some(self.label(of)), reason }

@@ -111,15 +111,16 @@ impl Watch {
         self.shared.lock().verdict.as_ref().map_or(Ok(()), |ended| Err(ended.error()))
     }
 
-    /// Why the engine failed, once it is known or `limit` is over: it may notice sooner than the watch that a rank is gone.
-    pub(crate) fn why(&self, limit: Duration) -> Option<Error> {
+    /// Why the engine failed in a collective, once it is known or `limit` is over: it may notice sooner than the watch that a rank
+    /// is gone.
+    pub(crate) fn why(&self, limit: Duration, of: Option<&Extent>) -> Option<Error> {
         let until = Instant::now() + limit;
         let mut state = self.shared.lock();
         loop {
             if let Some(ended) = &state.verdict {
                 return Some(ended.error());
             }
-            if let Some((&rank, _)) = state.left.first_key_value() {
+            if let Some(&rank) = state.left.keys().find(|&&rank| of.is_none_or(|of| of.needs(rank))) {
                 let address = self.shared.address(rank);
                 return Some(Error::PeerLost { rank, address, during: None, reason: LEFT.to_owned() });
             }
@@ -161,7 +162,7 @@ impl Watch {
                 let new = || OfPart { first: part.first(), history: History::default() };
                 &mut state.parts.entry(part.name.clone()).or_insert_with(new).history
             }
-            Extent::Two => return state.history.begun(),
+            Extent::Two(_) => return state.history.begun(),
         };
         history.begin(label);
         history.begun()

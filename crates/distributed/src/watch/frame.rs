@@ -73,7 +73,8 @@ pub(crate) struct Doing {
 pub(crate) enum Extent {
     All,
     Part(Part),
-    Two,
+    /// This rank and another.
+    Two(usize),
 }
 
 /// The ranks of a group, of those that watch each other.
@@ -91,15 +92,16 @@ impl Extent {
         match self {
             Self::All => Some(""),
             Self::Part(part) => Some(&part.name),
-            Self::Two => None,
+            Self::Two(_) => None,
         }
     }
 
     /// Whether it may wait for a rank.
     pub(super) fn needs(&self, rank: usize) -> bool {
         match self {
+            Self::All => true,
             Self::Part(part) => part.ranks.contains(&rank),
-            Self::All | Self::Two => true,
+            Self::Two(other) => *other == rank,
         }
     }
 }

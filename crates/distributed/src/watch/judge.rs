@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn doing(number: u64, label: &str, age: u64) -> Option<Doing> {
-        let extent = if label.starts_with("all") { Extent::All } else { Extent::Two };
+        let extent = if label.starts_with("all") { Extent::All } else { Extent::Two(1) };
         Some(Doing { number, label: label.to_owned(), extent, age })
     }
 

@@ -96,7 +96,7 @@ fn a_rank_that_vanishes_is_lost_to_all_within_a_moment() {
     let errors = thread::scope(|scope| {
         scope.spawn(|| last.vanish());
         let waits = scope.spawn(|| wait_in_a_collective(&watches[0], 4));
-        let does_not = watches[1].why(Duration::from_secs(10)).expect("lost");
+        let does_not = watches[1].why(Duration::from_secs(10), None).expect("lost");
         [waits.join().expect("no panic"), does_not]
     });
     assert!(begun.elapsed() < LIMITS.silence, "a closed connection needs no silence");
@@ -127,7 +127,7 @@ fn a_rank_that_is_silent_is_lost_after_the_limit() {
         (first.join().expect("no panic").expect("both come"), silent)
     });
     let begun = Instant::now();
-    let error = first.why(Duration::from_secs(20)).expect("silent");
+    let error = first.why(Duration::from_secs(20), None).expect("silent");
     assert!(begun.elapsed() > LIMITS.silence / 2);
     check(
         &error,
@@ -205,7 +205,7 @@ fn a_collective_that_a_rank_skips_is_given_up_by_all() {
         all_sum #1 f32[8] of rank 1 has waited for T s while every rank is alive: rank 0 is in no collective, rank 1 in all_sum #1 f32[8]
         help: run the same collectives in the same order on every rank"#]],
     );
-    assert!(matches!(watches[0].why(Duration::from_secs(5)), Some(Error::Group { .. })));
+    assert!(matches!(watches[0].why(Duration::from_secs(5), None), Some(Error::Group { .. })));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn ranks_that_ran_different_collectives_learn_it() {
     let watches = group(2);
     for (rank, watch) in watches.iter().enumerate() {
         watch.begin("all_sum f32[8]", &Extent::All);
-        watch.begin(&format!("send f32[8] to rank {}", 1 - rank), &Extent::Two);
+        watch.begin(&format!("send f32[8] to rank {}", 1 - rank), &Extent::Two(1 - rank));
         watch.begin("all_sum f32[4]", &Extent::All);
     }
     thread::sleep(Duration::from_millis(600));
@@ -225,7 +225,7 @@ fn ranks_that_ran_different_collectives_learn_it() {
     watches[0].begin("all_gather f32[8]", &Extent::All);
     for watch in &watches {
         check(
-            &watch.why(Duration::from_secs(10)).expect("different"),
+            &watch.why(Duration::from_secs(10), None).expect("different"),
             expect![[r#"
             ranks ran different collectives: no. 3 of rank 0 was all_gather f32[8], of rank 1 all_sum f32[9]
             help: run the same collectives in the same order on every rank"#]],
@@ -249,7 +249,7 @@ fn ranks_of_a_part_that_ran_different_collectives_learn_it() {
     watches[3].begin("all_sum f32[7] among ranks 3 and 2", &own);
     for watch in &watches {
         check(
-            &watch.why(Duration::from_secs(10)).expect("different"),
+            &watch.why(Duration::from_secs(10), None).expect("different"),
             expect![[r#"
             ranks ran different collectives: no. 2 of rank 2 was all_sum f32[9] among ranks 3 and 2, of rank 3 all_sum f32[7] among ranks 3 and 2
             help: run the same collectives in the same order on every rank"#]],
@@ -261,12 +261,17 @@ fn ranks_of_a_part_that_ran_different_collectives_learn_it() {
 fn a_part_goes_on_without_a_rank_that_left_and_is_not_of_it() {
     let mut watches = group(3);
     drop(watches.pop());
-    let extent = Extent::Part(Part { name: "/0:0".to_owned(), ranks: vec![0, 1] });
-    let since = Instant::now();
-    while since.elapsed() < LIMITS.silence + Duration::from_millis(500) {
-        watches[1].doing(Doing { extent: extent.clone(), ..all_sum(1, since.elapsed()) });
-        watches[1].check().expect("it waits for rank 0 alone");
-        thread::sleep(Duration::from_millis(20));
+    for extent in [Extent::Part(Part { name: "/0:0".to_owned(), ranks: vec![0, 1] }), Extent::Two(0)] {
+        let since = Instant::now();
+        while since.elapsed() < LIMITS.silence + Duration::from_millis(500) {
+            watches[1].doing(Doing { extent: extent.clone(), ..all_sum(1, since.elapsed()) });
+            watches[1].check().expect("it waits for rank 0 alone");
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert!(watches[1].why(Duration::from_millis(50), Some(&extent)).is_none());
+    }
+    for extent in [Extent::All, Extent::Two(2)] {
+        assert!(watches[1].why(Duration::from_millis(50), Some(&extent)).is_some());
     }
 }
 
