@@ -38,7 +38,7 @@ pub trait FullyShard: Sized {
     ///
     /// # Errors
     ///
-    /// The pattern names no parameter, or one is split already; the model is dropped then.
+    /// The pattern names no parameter, or one is split already or trained as its codes; the model is dropped then.
     fn fully_shard<P>(self, pattern: P, group: &Group) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>;

@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
-use tacit_arrays::{Linear, Packed, Placed, Product};
+use tacit_arrays::{Linear, Packed, Placed, Product, TrainedCodes};
 use tacit_core::transform::checkpoint;
 use tacit_core::tree::{self, Open, TreeDef};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, implicit};
@@ -60,10 +60,16 @@ impl FullySharded {
     ///
     /// # Errors
     ///
-    /// The value, or something inside it, is split over ranks already, or MLX refuses an op.
+    /// The value, or something inside it, is split over ranks already or trained as its codes, or MLX refuses an op.
     pub fn new(whole: impl Into<Value>, group: &Group) -> Result<Self> {
         let whole = whole.into();
         check_whole(&whole)?;
+        if is_coded(&whole) {
+            return Err(Error::invalid(
+                format!("{whole} is trained as its codes, which a step rounds as a whole"),
+                "keep it whole on every rank, or split its floats and train these",
+            ));
+        }
         let aval = whole.aval()?;
         let mut arrays = Vec::new();
         let local = tree::map(&whole, Open::Fully, |leaf| {
@@ -133,6 +139,12 @@ impl FullySharded {
         });
         gathered.call((x.clone(), given))
     }
+}
+
+/// Whether a value, or something inside it, is trained as its codes: a step lends it an array that its parts have no place for.
+fn is_coded(value: &Value) -> bool {
+    let Value::Implicit(array) = value else { return false };
+    value.downcast::<TrainedCodes>().is_some() || array.children().iter().any(|(_, child)| is_coded(child))
 }
 
 /// Which arrays of a value are those of a packed one.
@@ -257,6 +269,7 @@ fn on_gathered(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>>
 mod tests {
     use std::rc::Rc;
 
+    use expect_test::expect;
     use mlx_rs::module::Module;
     use mlx_rs::{Dtype, nn, random};
     use tacit_arrays::Nf4Array;
@@ -300,6 +313,17 @@ mod tests {
             let help = "help: split the whole by `FullySharded::new`";
             assert_eq!(error, format!("the parts of {} are not those of one of 1 ranks\n{help}", array.aval));
         }
+    }
+
+    #[test]
+    fn what_is_trained_as_its_codes_is_not_split() {
+        let key = random::key(1).expect("a key");
+        let codes = TrainedCodes::of(&normal(1, &[64, 64]).into(), "int8+stochastic", &key).expect("codes");
+        let error = FullySharded::new(codes, &Group::alone()).expect_err("is refused").to_string();
+        expect![[r"
+            TrainedCodes(f32[64,64]) is trained as its codes, which a step rounds as a whole
+            help: keep it whole on every rank, or split its floats and train these"]]
+        .assert_eq(&error);
     }
 
     #[test]
