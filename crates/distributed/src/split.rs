@@ -49,8 +49,12 @@ impl Group {
     /// they have; over MPI its communicator is split, and lasts as long as the process. So split once, at the start.
     ///
     /// The collectives of a group and of all that were split off it run one at a time, in the order in which they were made.
-    /// Ranks that share any of these groups must therefore make and evaluate them in the same order. Messages and errors name
-    /// ranks by their numbers in the group that was joined, whose ranks watch each other for all of them.
+    /// Ranks that share any of these groups must therefore make and evaluate them in the same order. Where the order differs
+    /// between groups, they wait for each other, and learn it after [`GroupOptions::wait`](crate::GroupOptions::wait). Messages and
+    /// errors name ranks by their numbers in the group that was joined, whose ranks watch each other for all of them.
+    ///
+    /// Rank 0 of that group passes on what they say. Once it has ended, the others learn late or never that a rank is lost, so
+    /// it has to stay until the last part is done: end with a [`barrier`](Self::barrier) of all ranks.
     ///
     /// # Errors
     ///
