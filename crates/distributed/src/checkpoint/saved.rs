@@ -33,7 +33,7 @@ pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Train
     let files = files.collect::<Result<_>>()?;
     let Index { id, step, notes, optimizer, .. } = &index;
     let (id, step, notes, optimizer) = (*id, *step, notes.clone(), optimizer.clone());
-    let saved = Saved { tensors, files, index, wholes: RefCell::default() };
+    let saved = Saved { tensors, files, index, whole: RefCell::default() };
     let mut run = Training { step, notes, optimizer, ..Training::default() };
     let leaves = known.iter().map(|leaf| Ok((leaf.path.clone(), saved.leaf(leaf, place)?)));
     let leaves = leaves.collect::<Result<Arrays>>()?;
@@ -63,8 +63,8 @@ struct Saved {
     tensors: Tensors,
     files: Vec<Tensors>,
     index: Index,
-    /// The implicit arrays of the model that were made of all ranks' parts.
-    wholes: RefCell<BTreeMap<String, Value>>,
+    /// The stored array that was made last of all ranks' parts, by its key: its leaves are asked for one after the other.
+    whole: RefCell<Option<(String, Value)>>,
 }
 
 impl Saved {

@@ -34,7 +34,10 @@ impl Saved {
             return Err(wrong(format!("the leaf has the shape {found:?} there, and that of the model {own:?}")));
         }
         let layout = if leaf.split.is_some() { Layout::Whole } else { leaf.layout };
-        layout.part(&array, place).map(Some)
+        let part = layout.part(&array, place)?;
+        // Until then it holds the parts of all ranks.
+        part.eval()?;
+        Ok(Some(part))
     }
 
     /// The stored array that a leaf was of: what the model has split, or what was.
@@ -53,7 +56,9 @@ impl Saved {
 
     /// A stored array as it was before it was split.
     fn whole(&self, key: &str, place: Place) -> Result<Value> {
-        if let Some(whole) = self.wholes.borrow().get(key) {
+        if let Some((of, whole)) = &*self.whole.borrow()
+            && of == key
+        {
             return Ok(whole.clone());
         }
         let (taken, entries) = (&self.index.stored[key], &self.index.states[LEAVES]);
@@ -67,7 +72,7 @@ impl Saved {
                 joined(&(0..self.index.size).map(part).collect::<Result<Vec<_>>>()?, split.axis)?
             }
         };
-        self.wholes.borrow_mut().insert(key.to_owned(), whole.clone());
+        *self.whole.borrow_mut() = Some((key.to_owned(), whole.clone()));
         Ok(whole)
     }
 }
