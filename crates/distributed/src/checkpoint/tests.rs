@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, random};
+use tacit_arrays::format::{AnyFormat, Nf4};
 use tacit_core::store::Arrays;
 use tacit_core::{Aval, Error, Result};
 use tacit_io::Training;
 
 use super::folder::{Save, is_seen};
 use super::index::{Entry, INDEX, Index, LEAVES, file_of};
+use super::moments::taken_apart;
 use super::pieces::{self, Piece};
 use super::saved::read;
 use crate::layout::{Layout, Leaf, Place};
@@ -333,6 +335,37 @@ fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
     let keys = keys.collect::<Result<Vec<_>>>()?;
     assert_eq!(keys[..2], [bits(&key(0)), bits(&key(1))]);
     assert!(!keys[..2].contains(&keys[2]));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn a_moment_of_no_leaf_is_that_of_a_rank_or_of_none() -> Result<()> {
+    let folder = folder("moment");
+    let (mut all, mut taken) = (all_pieces(2, |_, _| Ok(()))?, None);
+    for (rank, own) in all.iter_mut().enumerate() {
+        let numbers = random::normal::<f32>(&[1, 64], None, None, Some(&random::key(rank as u64)?))?;
+        let mut run = Training::new(4);
+        run.moments.insert("other.0".to_owned(), AnyFormat::from(Nf4 { block: 64, double: false }).quantize(&numbers)?);
+        let (of_rank, pieces) = taken_apart(&run, &[])?;
+        own.extend(pieces);
+        taken = Some(of_rank);
+    }
+    let save = Save::begin(&folder, 2)?;
+    let mut index = written(&folder, &save, all, 2)?;
+    index.moments = taken.expect("of two ranks");
+    save.commit(&index)?;
+    save.finish();
+    for rank in 0..2 {
+        let place = Place { rank, size: 2 };
+        let (run, _) = read(&folder, &held(place)?.0, place)?;
+        assert_eq!(run.moments.keys().collect::<Vec<_>>(), ["other.0"]);
+    }
+    let place = Place { rank: 0, size: 1 };
+    expect![[r"
+        FOLDER/run.safetensors: other.0: it was another on each of 2 ranks
+        help: load it on as many ranks as saved it, split alike"]]
+    .assert_eq(&said(&read(&folder, &held(place)?.0, place).expect_err("of two ranks"), &folder));
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
 }

@@ -14,6 +14,10 @@ impl Saved {
     /// all ranks' parts stand for; floats where the format does not fit the part.
     pub(super) fn moment(&self, key: &str, moment: &Taken, known: &[Leaf], place: Place) -> Result<(String, Value)> {
         let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key) else {
+            if place.size != self.index.size && self.is_own(moment) {
+                let reason = format!("it was another on each of {} ranks", self.index.size);
+                return Err(self.tensors.wrong(Some(key), reason, SAME_RANKS));
+            }
             return Ok((key.to_owned(), self.moment_of(moment, place.rank)?));
         };
         let path = format!("{}{slot}", leaf.path);
