@@ -158,6 +158,10 @@ fn getters(input: &Input) -> Option<TokenStream> {
     })
 }
 
+/// The numbers and the flag that a getter gives as they are.
+const COPIED: [&str; 13] =
+    ["bool", "f32", "f64", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize"];
+
 /// The method that gives a field: a number or a flag as it is, a list as a slice, and anything else by reference.
 fn getter(field: &Field<'_>) -> TokenStream {
     let Field { ident, ty, docs, .. } = field;
@@ -167,9 +171,7 @@ fn getter(field: &Field<'_>) -> TokenStream {
             let items = &of.args;
             (quote!(&[#items]), quote!(&self.#ident))
         }
-        Some(of) if ["bool", "i32", "u32", "usize"].iter().any(|copied| of.ident == copied) => {
-            (quote!(#ty), quote!(self.#ident))
-        }
+        Some(of) if COPIED.iter().any(|copied| of.ident == copied) => (quote!(#ty), quote!(self.#ident)),
         _ => (quote!(&#ty), quote!(&self.#ident)),
     };
     quote! {

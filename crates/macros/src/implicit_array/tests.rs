@@ -56,13 +56,13 @@ fn a_getter_has_the_documentation_of_its_field() {
             #[implicit(aux, get)]
             places: Vec<i64>,
             #[implicit(aux, get)]
-            bits: u32,
+            bits: u8,
             #[implicit(aux)]
             transposed: bool,
         }
     });
     let output = output.expect("an implicit array");
-    for method in ["packed(&self) -> &Array {", "places(&self) -> &[i64] {", "bits(&self) -> u32 {"] {
+    for method in ["packed(&self) -> &Array {", "places(&self) -> &[i64] {", "bits(&self) -> u8 {"] {
         assert!(output.contains(&format!("    #[must_use]\n    pub fn {method}")), "{output}");
     }
     assert_eq!((output.matches("The codes.").count(), output.matches("pub fn").count()), (1, 3), "{output}");
