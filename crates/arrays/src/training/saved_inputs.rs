@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use tacit_core::primitives::{self, Class, Derivative};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, broadcast_source, handler};
 
-use crate::avals::checks::{check_children, check_float};
+use crate::avals::checks::{check_children, check_float, checked};
 use crate::format::AnyFormat;
 use crate::training::saved::form_of;
 
@@ -34,7 +34,8 @@ use crate::training::saved::form_of;
 /// # }
 /// ```
 ///
-/// All of it is in one trace, such as a call of a model. It composes as [`saved`](crate::saved()) does.
+/// All of it is in one trace, such as a call of a model. It composes as [`saved`](crate::saved()) does. Where another operand
+/// takes every op too, as an [`Ste`](crate::Ste) does, the op is an [`Error::TwoDefaults`].
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.SavedInputs", default = saving)]
 pub struct SavedInputs {
@@ -53,7 +54,7 @@ impl SavedInputs {
     ///
     /// `inner` is not float, or the format has no such options.
     pub fn new(inner: impl Into<Value>, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
-        Self::checked(inner.into(), Some(format.try_into().map_err(Into::into)?))
+        Self::of(inner.into(), Some(format.try_into().map_err(Into::into)?))
     }
 
     /// `inner`, whose activations stay as they are: behind an op of it no format of another weight reaches.
@@ -62,7 +63,7 @@ impl SavedInputs {
     ///
     /// `inner` is not float.
     pub fn exact(inner: impl Into<Value>) -> Result<Self> {
-        Self::checked(inner.into(), None)
+        Self::of(inner.into(), None)
     }
 
     /// The weight.
@@ -77,10 +78,8 @@ impl SavedInputs {
         self.format.as_ref()
     }
 
-    fn checked(inner: Value, format: Option<AnyFormat>) -> Result<Self> {
-        let array = Self { aval: inner.aval()?, inner, format };
-        array.check()?;
-        Ok(array)
+    fn of(inner: Value, format: Option<AnyFormat>) -> Result<Self> {
+        checked(Self { aval: inner.aval()?, inner, format })
     }
 
     /// Another weight that saves as this one does; what is not float is none.

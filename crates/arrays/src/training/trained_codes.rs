@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
-use crate::avals::checks::check_children;
+use crate::avals::checks::{check_children, checked};
 use crate::format::by_key::{decoded, drawn};
 use crate::format::{AnyFormat, Quantizer};
 use crate::training::ste::with_gradient_of;
@@ -60,9 +60,7 @@ impl TrainedCodes {
         let value = value.downcast::<Self>().map_or(value, Self::codes);
         let inner = rounding_to(&format)?;
         let codes = if inner.stores(value) { value.clone() } else { inner.quantize(&value.dense()?)? };
-        let made = Self { key: key.clone(), value: None, aval: codes.aval()?, codes, format };
-        made.check()?;
-        Ok(made)
+        checked(Self { key: key.clone(), value: None, aval: codes.aval()?, codes, format })
     }
 
     /// The array of codes.
