@@ -5,7 +5,7 @@ use tacit_core::{Aval, Error, Result, Value};
 
 use super::declaration::Quantizer;
 use super::rotation::{behind, rotated};
-use crate::families::packed::{Packed, read_in};
+use crate::families::packed::{Packed, Stored, read_in};
 use crate::kernel;
 use crate::views::rotated::Rotated;
 
@@ -47,7 +47,7 @@ pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result
 }
 
 /// The same scales as those of `made`, which its format made of `x`, with codes that are drawn.
-pub(crate) fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Value> {
+fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Value> {
     if let Some(inner) = behind(made) {
         return Rotated::of(drawn(inner, &rotated(x)?, key)?, x.ndim() - 1);
     }
@@ -63,6 +63,30 @@ pub(crate) fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Value> {
     let (layout, children) = stored.kernel(x.shape().first().copied().unwrap_or(1))?;
     stored.codes = kernel::draw(&layout, &x.as_dtype(Dtype::Float32)?, key, &children[1..])?;
     Ok(array.restored(stored).into())
+}
+
+/// Codes of `x: f32` in the place of `codes`, which are in `format`: drawn, and read as `codes` are, in their type and with products
+/// that round activations where theirs do.
+pub(crate) fn redrawn(codes: &Value, format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
+    // Of floats that were rounded to a half type the largest of a block, which is its scale, would not grow by small steps.
+    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key)
+}
+
+/// The codes and scales of `other`, as those of `codes` are held and read, which are in the same format.
+fn read_alike(codes: &Value, other: &Value) -> Result<Value> {
+    if let (Some(codes), Some(inner)) = (behind(codes), behind(other)) {
+        return Rotated::of(read_alike(codes, inner)?, other.aval()?.shape.len() - 1);
+    }
+    let (Some(codes), Some(array)) = (codes.family::<dyn Packed>(), other.family::<dyn Packed>()) else {
+        return Ok(other.clone());
+    };
+    let (own, mut stored) = (codes.stored(), array.stored());
+    if let (Some(Value::Dense(own)), Some(Value::Dense(scales))) = (&own.scales, &stored.scales) {
+        let scales = scales.as_dtype(own.dtype())?;
+        stored.biases = stored.biases.map(|biases| biases.as_dtype(own.dtype())).transpose()?;
+        stored.scales = Some(scales.into());
+    }
+    Ok(codes.restored(Stored { aval: own.aval, ..stored }).into())
 }
 
 /// The floats that an array of codes stands for, without the rounding of its own type.

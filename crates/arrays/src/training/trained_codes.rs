@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::avals::checks::{check_children, checked};
-use crate::format::by_key::{decoded, drawn};
+use crate::format::by_key::{decoded, redrawn};
 use crate::format::{AnyFormat, Quantizer};
 use crate::training::ste::with_gradient_of;
 
@@ -128,8 +128,7 @@ impl TrainedCodes {
         let Some(value) = &self.value else { return Ok(self) };
         self.check()?;
         let (kept, key) = random::split(&self.key, 2)?;
-        let nearest = rounding_to(&self.format)?.quantize(&value.as_dtype(self.aval.dtype)?)?;
-        let codes = drawn(&nearest, value, &key)?;
+        let codes = redrawn(&self.codes, rounding_to(&self.format)?, &value.as_dtype(Dtype::Float32)?, &key)?;
         Ok(Self { codes, key: kept, ..self.at_rest() })
     }
 

@@ -73,6 +73,26 @@ fn steps_of_half_floats_are_those_of_floats() {
     }
 }
 
+/// The largest of a block is its scale, which grows by less than its own type has numbers for.
+#[test]
+fn the_largest_of_a_block_grows_in_half_floats_too() {
+    let _allow = Policy::Allow.scope();
+    let row: Vec<f32> = (0..64).map(|at| if at == 0 { 1.0 } else { 0.25 }).collect();
+    for dtype in [Dtype::Bfloat16, Dtype::Float16] {
+        let x = Array::from_slice(&row, &[1, 64]).as_dtype(dtype).expect("casts");
+        for text in ["int8+stochastic", "nf4:64+stochastic"] {
+            let mut w = trained(&x, text);
+            for _ in 0..20 {
+                w = moved(&w, -1e-4).and_then(TrainedCodes::stepped).expect("steps");
+            }
+            let largest = w.for_step().expect("decodes").value().expect("has one").max(None).expect("a number");
+            let largest = largest.item_exact::<f32>();
+            assert!((largest - 1.002).abs() < 2e-4, "{text} of {dtype:?}: {largest}");
+            assert_eq!(w.codes().aval().expect("an aval").dtype, dtype);
+        }
+    }
+}
+
 #[test]
 fn the_gradient_is_that_of_the_floats_and_none_are_built() {
     let _deny = Policy::Deny.scope();

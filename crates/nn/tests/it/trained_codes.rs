@@ -3,9 +3,9 @@
 use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
 use mlx_rs::optimizers::{Adam, Optimizer, Sgd};
-use mlx_rs::{Array, nn};
-use tacit_arrays::TrainedCodes;
+use mlx_rs::{Array, Dtype, nn};
 use tacit_arrays::format::{Int8, quantize_by_key};
+use tacit_arrays::{Packed, TrainedCodes};
 use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{Model, Outcome, ParameterFilter, Parameters, QatConfig, QuantizedState};
@@ -97,6 +97,23 @@ fn a_step_is_that_of_the_floats_rounded_by_the_key() {
     let only: FlattenedModuleParam = [("layers.0.bias".into(), bias)].into_iter().collect();
     other.update(&mut Sgd::new(0.5), &only).expect("updates");
     assert!(other.get(path).expect("is there") == Value::from(before));
+}
+
+/// A step makes codes and scales anew, and not what was said of them.
+#[test]
+fn a_step_keeps_the_type_of_scales_and_rounded_activations() {
+    for text in ["affine:8:64+stochastic", "symmetric:8:64+stochastic"] {
+        let mut model = float().prepare("*.weight", text).expect("prepares");
+        model.cast_scales(Dtype::Bfloat16).expect("casts");
+        model.int8_activations("*.weight").expect("rounds");
+        let bytes = model.nbytes();
+        let (_, gradients) = gradients(&mut model, 1).expect("differentiates");
+        model.update(&mut Sgd::new(0.1), &gradients).expect("updates");
+        assert_eq!(model.nbytes(), bytes, "{text}");
+        let weight = model.get("layers.0.weight").expect("is there");
+        let codes = weight.downcast::<TrainedCodes>().expect("is trained as codes").codes();
+        assert!(codes.family::<dyn Packed>().is_some_and(Packed::int8_activations), "{text}");
+    }
 }
 
 #[test]
