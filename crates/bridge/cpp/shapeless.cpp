@@ -47,11 +47,19 @@ std::optional<Affine> affine_of(const array& node) {
 
 // As ops of MLX's, which it does record rightly.
 array written_out(const Affine& affine, const array& a) {
-  auto times = [&](const array& value, float factor) {
-    return factor == 1 ? value : mx::multiply(array(factor, value.dtype()), value, affine.stream);
+  // The op sums in f32: the product may be beyond the range of f16 before alpha or the addend brings it back.
+  auto widely = [&](const array& value) {
+    return value.dtype() == mx::float16 ? mx::astype(value, mx::float32, affine.stream) : value;
   };
-  auto product = mx::matmul(a, affine.b, affine.stream);
-  return mx::add(times(product, affine.alpha), times(affine.c, affine.beta), affine.stream);
+  auto times = [&](const array& value, float factor) {
+    return factor == 1 ? value : mx::multiply(array(factor), value, affine.stream);
+  };
+  auto sum = times(mx::matmul(widely(a), widely(affine.b), affine.stream), affine.alpha);
+  // Times zero the op does not read the addend.
+  if (affine.beta != 0) {
+    sum = mx::add(sum, times(widely(affine.c), affine.beta), affine.stream);
+  }
+  return mx::astype(sum, a.dtype(), affine.stream);
 }
 
 // Whether `a` is `x` with all axes but the last merged, and `result` a product of it with these axes put back.

@@ -1,11 +1,12 @@
 //! Functions without shapes of implicit arrays: one trace for every shape, in the numbers of the dense function.
 
-use mlx_rs::{Array, ops, transforms};
-use tacit_arrays::{Concat, Lora, LowRank, Masked, Nf4Array, Scaled, Sparse24};
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_arrays::{Concat, Int8Array, Lora, LowRank, Masked, Nf4Array, Scaled, Sparse24};
 use tacit_conformance::assert_close;
 use tacit_core::compile::{CompileOptions, Constants, disable_fusion};
 use tacit_core::{Error, Policy, Result, Value, compile_with, implicit};
 
+use crate::half_types::full;
 use crate::operands::{FORMATS, nf4, normal};
 
 /// Of something that is multiplied or chosen by, and of a weight.
@@ -134,6 +135,29 @@ fn a_sum_for_each_row_is_added() {
     let f: Function = |(x, w)| Ok(ops::addmm(x.sum_axis(-1, true)?, &x, w.t(), None, None)?);
     for batches in BATCHES {
         serves("x W^T + C", &w, f, &batches.map(|batch| rows(batch, 64)), |x| dense(f, x, &w));
+    }
+}
+
+#[test]
+fn a_sum_of_half_floats_may_be_large_before() {
+    let _deny = Policy::Deny.scope();
+    disable_fusion();
+    let half = |shape: &[i32], value: f32| full(Dtype::Float16, shape, value);
+    let w = Value::from(Int8Array::quantize(&half(&[4, 32], 10.0), 32).expect("quantizes"));
+    for (alpha, beta, addend, expected) in
+        [(1.0f32, 1.0f32, -20_000.0f32, 60_000.0f32), (0.5, 0.0, f32::INFINITY, 40_000.0)]
+    {
+        let bias = half(&[4], addend);
+        let options = CompileOptions { shapeless: true, ..CompileOptions::default() };
+        let sum = move |(c, x, w): (Array, Array, Array)| Ok::<_, Error>(ops::addmm(c, x, w.t(), alpha, beta)?);
+        let mut sum = compile_with(options, sum);
+        for batch in [2, 5] {
+            let x = half(&[batch, 3, 32], 250.0);
+            let found = sum.call((&bias, &x, &w)).and_then(|found| found.dense()).expect("runs");
+            let found = found.as_dtype(Dtype::Float32).expect("casts");
+            found.eval().expect("evaluates");
+            assert!(found.as_slice::<f32>().iter().all(|y| *y == expected), "{found:?}");
+        }
     }
 }
 
