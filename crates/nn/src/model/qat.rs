@@ -171,6 +171,10 @@ impl<M: ModuleParameters> Model<M> {
         rules.supported()?;
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         let mut key = random::key(aware.seed)?;
+        // What calls before prepared has the first keys.
+        for _ in self.parts.held.values().filter(|held| held.is_coded()) {
+            key = random::split(&key, 2)?.0;
+        }
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);

@@ -99,6 +99,21 @@ fn a_step_is_that_of_the_floats_rounded_by_the_key() {
     assert!(other.get(path).expect("is there") == Value::from(before));
 }
 
+/// Weights of one shape that had one key would be rounded alike in every step.
+#[test]
+fn each_weight_has_a_key_of_its_own() {
+    let mut one = float();
+    for path in ["layers.0.weight", "layers.2.weight"] {
+        one = one.prepare(path, "int8+stochastic").expect("prepares");
+    }
+    assert!(values(&one) == values(&model(0)), "by one call or two");
+    let keys = ["layers.0.weight", "layers.2.weight"].map(|path| {
+        let weight = one.get(path).expect("is there");
+        weight.downcast::<TrainedCodes>().expect("is trained as codes").key().clone()
+    });
+    assert!(!keys[0].eq_exact(&keys[1]).expect("compares"));
+}
+
 /// A step makes codes and scales anew, and not what was said of them.
 #[test]
 fn a_step_keeps_the_type_of_scales_and_rounded_activations() {
