@@ -6,6 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 use crate::avals::checks::{check_children, checked};
 use crate::format::by_key::{decoded, redrawn};
 use crate::format::{AnyFormat, Quantizer};
+use crate::training::prepared::Prepared;
 use crate::training::ste::with_gradient_of;
 
 /// A weight that *is* its codes while it is trained: no float master is kept beside them.
@@ -49,7 +50,8 @@ pub struct TrainedCodes {
 
 impl TrainedCodes {
     /// The codes of `value` in `format`, which rounds at random: those that it has, where it is in that format already, and
-    /// otherwise the nearest. The steps to come are rounded by `key: u32[2]`.
+    /// otherwise the nearest. One that is [`Prepared`] has the codes that it stands for, and in another format those of its master.
+    /// The steps to come are rounded by `key: u32[2]`.
     ///
     /// # Errors
     ///
@@ -57,9 +59,15 @@ impl TrainedCodes {
     /// forbids to build the floats of an implicit value.
     pub fn of(value: &Value, format: impl TryInto<AnyFormat, Error: Into<Error>>, key: &Array) -> Result<Self> {
         let format = format.try_into().map_err(Into::into)?;
-        let value = value.downcast::<Self>().map_or(value, Self::codes);
         let inner = rounding_to(&format)?;
-        let codes = if inner.stores(value) { value.clone() } else { inner.quantize(&value.dense()?)? };
+        let value = match value.downcast::<Prepared>() {
+            Some(prepared) => {
+                let codes = prepared.convert()?;
+                if inner.stores(&codes) { codes } else { prepared.master().into() }
+            }
+            None => value.downcast::<Self>().map_or(value, Self::codes).clone(),
+        };
+        let codes = if inner.stores(&value) { value } else { inner.quantize(&value.dense()?)? };
         checked(Self { key: key.clone(), value: None, aval: codes.aval()?, codes, format })
     }
 

@@ -3,8 +3,8 @@
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, random, transforms};
-use tacit_arrays::TrainedCodes;
 use tacit_arrays::format::quantize_by_key;
+use tacit_arrays::{Prepared, TrainedCodes};
 use tacit_core::{ImplicitArray, Policy, Result, Value, implicit, store};
 
 use crate::messages::check;
@@ -50,6 +50,19 @@ fn a_step_rounds_by_one_half_of_the_key_and_keeps_the_other() {
         }
         assert!(same(w.clone().stepped().expect("is at rest").key(), w.key()), "{text}");
     }
+}
+
+/// One in the same format goes on from the codes that it stands for, and in another one from its master.
+#[test]
+fn what_was_prepared_needs_no_floats_but_its_master() {
+    let _deny = Policy::Deny.scope();
+    let x = normal(8, &[8, 64]);
+    let prepared = |text: &str| Prepared::new(&x, text).and_then(Prepared::with_trained_scales).expect("fits");
+    let of = |prepared: Prepared| TrainedCodes::of(&prepared.into(), "int8+stochastic", &key(1)).expect("fits");
+    let nearest = format("int8").quantize(&x).expect("quantizes");
+    assert!(*of(prepared("affine:4:64")).codes() == nearest);
+    let alike = prepared("int8");
+    assert!(*of(alike.clone()).codes() == alike.convert().expect("converts"));
 }
 
 /// In a narrow type the floats of a step are not rounded to it.
