@@ -254,8 +254,15 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// Nothing is prepared.
+    /// Nothing is prepared, or a parameter that is trained as its codes would be switched off: it has no floats. The model is
+    /// then what it was.
     pub fn switch_quantization(&mut self, on: bool) -> Result<&mut Self> {
+        if let Some((path, _)) = self.parts.held.iter().find(|(_, held)| !on && held.is_coded()) {
+            return Err(Error::invalid(
+                format!("the parameter {path} is trained as its codes, and has no floats to be trained in"),
+                "prepare it in a format that rounds to the nearest for a run that begins in floats",
+            ));
+        }
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
             if let Some(switched) = mapped(&value, &mut |prepared| Ok(prepared.clone().switched(on).into()))? {

@@ -196,6 +196,12 @@ fn what_fails_changes_nothing() {
     Adam::new(1e-3).update(&mut model, &gradients).expect("passes over it");
     assert!(values(&model)["layers.0.weight"] == before["layers.0.weight"]);
     assert!(model.parameters().flatten().keys().all(|path| !path.ends_with("value")));
+    check(
+        model.switch_quantization(false),
+        expect![[r#"
+            the parameter layers.0.weight is trained as its codes, and has no floats to be trained in
+            help: prepare it in a format that rounds to the nearest for a run that begins in floats"#]],
+    );
     let config = QatConfig::new(tacit_arrays::format::Stochastic::new(Int8::default()).expect("draws"));
     check(
         float().prepare("*.weight", config.trained_scales()),
