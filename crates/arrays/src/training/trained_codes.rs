@@ -169,7 +169,12 @@ impl Materialize for TrainedCodes {
     }
 
     fn check(&self) -> Result<()> {
-        rounding_to(&self.format)?;
+        if !rounding_to(&self.format)?.stores(&self.codes) {
+            return Err(Error::invalid(
+                format!("{} is not in the format {}, in which a step would round it", self.codes, self.format),
+                "take the format that made these codes",
+            ));
+        }
         let key = ("its key", Aval::new(&[2], Dtype::Uint32), Aval::from(&self.key));
         let mut children = vec![("its codes", self.aval.clone(), self.codes.aval()?), key];
         if let Some(value) = &self.value {

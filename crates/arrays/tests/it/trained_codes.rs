@@ -131,6 +131,8 @@ fn it_is_saved_with_its_key() {
     let read = |json: &str| store::provide(arrays.clone(), || serde_json::from_str::<Box<dyn ImplicitArray>>(json));
     assert!(Value::from(read(&json).expect("is read")) == Value::from(w));
     assert!(read(&json.replace("int8+stochastic", "int8")).is_err(), "{json}");
+    let other = read(&json.replace("int8+stochastic", "nf4:64+stochastic")).map_err(|error| error.to_string());
+    assert!(other.is_err_and(|error| error.contains("is not in the format nf4:64+stochastic")), "{json}");
 }
 
 #[test]
