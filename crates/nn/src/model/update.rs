@@ -37,7 +37,9 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     ///
     /// A parameter that is trained as its codes, as [`prepare`](Self::prepare) has it, is decoded, moved, and rounded to codes at
-    /// random. An optimizer that is called by itself passes over it.
+    /// random. An optimizer that is called by itself passes over it. A NaN or an infinity has no code: after a step by such a gradient the
+    /// next eval is an error, and the weight is lost, which has no master. Check the norm that
+    /// [`clip_by_norm`](crate::training::clip_by_norm) returns before the step.
     ///
     /// mlx-rs's own `update` of a module, which puts other arrays in the places of its parameters, is
     /// `ModuleParameters::update(&mut model, parameters)`; [`set_leaves`](Self::set_leaves) does that with checks.
