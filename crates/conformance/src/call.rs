@@ -196,8 +196,8 @@ impl Call {
 }
 
 /// What is left of terms of magnitude one that cancel is not compared more closely than this: a unit in the last place of
-/// each, of which many come to the root of their number.
-const CANCELLED: f64 = 1.0 / 64.0;
+/// each, of which many come to the root of their number, on either side, as a kernel adds them in another order.
+const CANCELLED: f64 = 1.0 / 32.0;
 
 /// The arrays, evaluated.
 fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {

@@ -10,7 +10,7 @@ use tacit_core::{Error, Policy, Value};
 use crate::{normal, subjects};
 
 /// Types that have no parts of their own kind.
-const WHOLE: [&str; 2] = ["diagonal", "identity"];
+const WHOLE: [&str; 4] = ["diagonal", "identity", "repeated", "trained_codes"];
 
 /// Types whose elements are sums, which a product of another shape may round otherwise.
 const SUMS: [&str; 7] = ["dora", "as_stored", "lora", "lora_set", "low_rank", "qa_lora", "rotated"];
