@@ -12,7 +12,7 @@ use tacit::io::{Rotation, Training};
 use tacit::model::training::{
     Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm, distillation_loss,
 };
-use tacit::model::{Advisor, Outcome, Pattern, QuantizedState, Row};
+use tacit::model::{Advisor, Apollo, Outcome, Pattern, QuantizedState, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 use tacit::saved;
@@ -24,7 +24,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 22] = [
+pub(crate) const SECTIONS: [Section; 23] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -44,6 +44,7 @@ pub(crate) const SECTIONS: [Section; 22] = [
     ("vocabulary", vocabulary),
     ("moments", moments),
     ("drawn", drawn),
+    ("low_rank", low_rank),
     ("calibrated", calibrated),
     ("distilled", distilled),
     ("activations", activations),
@@ -372,6 +373,21 @@ fn drawn() -> Result<String> {
     Ok(format!("nearest {:.3}\nat random {:.3}", mean("dynamic:8:256")?, mean("dynamic:8:256+stochastic")?))
 }
 // ANCHOR_END: drawn
+
+// ANCHOR: low_rank
+/// What Adam holds where it steps by gradients of a low rank.
+fn low_rank() -> Result<String> {
+    let mut model = model()?;
+    let mut adam = QuantizedState::new(Adam::new(1e-3), &Rules::new())?.apollo("*", Apollo::new(16))?;
+    let x = ops::ones::<f32>(&[4, 128])?;
+    let (_, gradients) =
+        model.value_and_grad(ParameterFilter::default(), x, |m, x: Array| m.forward(&x)?.square()?.mean(None))?;
+    model.update(&mut adam, &gradients)?;
+    let values = adam.values()?;
+    let lines = ["layers.0.weight.1", "layers.3.weight.1"].map(|key| format!("{key} {}", values[key]));
+    Ok(format!("{}\n{} bytes", lines.join("\n"), adam.nbytes()))
+}
+// ANCHOR_END: low_rank
 
 // ANCHOR: calibrated
 /// What a model of three bits changes of the outputs, on inputs that were not observed.

@@ -97,6 +97,7 @@ const PARTS: [Part; 6] = [
             ("model::training::Accumulated", "crates/nn/src/training"),
             ("model::training::EarlyStopping", "crates/nn/src/training"),
             ("model::QuantizedState", "crates/nn/src"),
+            ("model::Apollo", "crates/nn/src"),
             ("io::Rotation", "crates/io/src"),
         ],
     ),

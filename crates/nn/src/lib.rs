@@ -5,7 +5,7 @@
 //!
 //! [`with_parameters`] runs a module with other values for one call; [`quantized`] and [`straight_through`] make such values.
 //! [`Module`] and [`Stateful`] make trees of modules, of optimizers and of random states, and [`QuantizedState`] holds the moments of
-//! an optimizer in few bits. [`KvCache`] holds the keys and values of a decoder's layer, and [`generate`](mod@generate) generates text. An [`Advisor`] chooses formats under a budget of bits.
+//! an optimizer in few bits, or in a low rank by [`Apollo`]. [`KvCache`] holds the keys and values of a decoder's layer, and [`generate`](mod@generate) generates text. An [`Advisor`] chooses formats under a budget of bits.
 //! [`training`] has the parts of a training loop.
 
 // The macros' output names the core as the facade does.
@@ -13,6 +13,7 @@ extern crate tacit_core as tacit;
 
 mod adapter_set;
 mod advise;
+mod apollo;
 mod cache;
 mod decoder_rules;
 mod filter;
@@ -39,6 +40,7 @@ pub mod training;
 mod within;
 
 pub use advise::{Advice, Advised, Advisor};
+pub use apollo::Apollo;
 pub use cache::{ArraysCache, Cache, KvCache, PaddingSide, Window};
 pub use decoder_rules::DecoderRules;
 pub use filter::ParameterFilter;

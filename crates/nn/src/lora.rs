@@ -242,7 +242,7 @@ fn own_key(seed: u64) -> Result<Array> {
 }
 
 /// A seed for each path: the 64-bit hash of Fowler, Noll and Vo, from the seed on.
-fn seed_of(seed: u64, path: &str) -> u64 {
+pub(crate) fn seed_of(seed: u64, path: &str) -> u64 {
     path.bytes()
         .fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -11,6 +11,7 @@ use mlx_rs::{Array, random};
 use tacit_core::{Aval, Error, Result, Value};
 
 use crate::Parameters;
+use crate::apollo::SLOTS;
 use crate::held::Held;
 
 /// The state of an optimizer that is saved as values and restored from them.
@@ -28,7 +29,8 @@ pub trait SavedMoments: OptimizerState {
     ///
     /// # Errors
     ///
-    /// The state holds arrays, and the policy forbids to build one of an implicit value; or mlx-rs cannot list it.
+    /// The state holds arrays, and the policy forbids to build one of an implicit value; the moments are those of
+    /// [`Apollo`](crate::Apollo), and the state does not project; or mlx-rs cannot list it.
     fn of_values(values: &Parameters) -> Result<Option<Self>>;
 }
 
@@ -45,6 +47,13 @@ where
     fn of_values(values: &Parameters) -> Result<Option<Self>> {
         /// Stands for a dot in a path.
         const DOT: &str = "\u{1}";
+        // A state of one moment takes any key.
+        if values.keys().any(|key| SLOTS.iter().any(|slot| key.ends_with(slot))) {
+            return Err(Error::invalid(
+                "the moments are of gradients of a low rank",
+                "restore them into a `QuantizedState` with the same `apollo`",
+            ));
+        }
         // A state of arrays rounds nothing.
         let values = || values.iter().filter(|(key, _)| *key != KEY);
         // What mlx-rs reads back takes a key apart at its dots, of which a path has some too.
@@ -85,12 +94,12 @@ impl Moments {
         self.held.values().map(Held::nbytes).sum()
     }
 
-    /// The moments of one parameter: what their keys have behind its path, and their values.
+    /// The moments of one parameter that are its optimizer's own: what their keys have behind its path, and their values.
     pub(crate) fn of(&self, path: &Rc<str>) -> Result<Vec<(String, Value)>> {
         let behind = |key: &str| {
             let behind = &key[path.len()..];
             let own = behind.is_empty() || behind.strip_prefix('.').is_some_and(|slot| !slot.contains('.'));
-            own.then(|| behind.to_owned())
+            (own && !SLOTS.contains(&behind)).then(|| behind.to_owned())
         };
         let from = self.held.range(path.clone()..).take_while(|(key, _)| key.starts_with(&**path));
         from.filter_map(|(key, held)| Some((behind(key)?, held)))
@@ -107,6 +116,11 @@ impl Moments {
         let (kept, next) = random::split(&present, 2)?;
         self.put(KEY.into(), &kept.into())?;
         Ok(next)
+    }
+
+    /// The array of this key, if there is one.
+    pub(crate) fn array(&self, key: &str) -> Result<Option<Array>> {
+        self.held.get(key).map(|held| held.value()?.dense()).transpose()
     }
 
     pub(crate) fn put(&mut self, key: Rc<str>, value: &Value) -> Result<()> {

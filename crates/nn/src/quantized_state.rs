@@ -8,24 +8,28 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::error::{Exception, StateProjectionError};
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::ops;
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Optimizer, OptimizerState};
 use mlx_rs::utils::{StateProjection, Updatable};
 use tacit_arrays::format::{Dynamic, quantize_by_key};
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
-use tacit_core::{Error, Result, Tree, Value, implicit};
+use tacit_core::{Aval, Error, Result, Tree, Value, implicit};
 
+use crate::apollo::SLOTS;
 use crate::held::{Held, shown};
 use crate::module::empty;
 use crate::moments::{KEY, Moments, SavedMoments, unlisted};
 use crate::parameters::of_one;
 use crate::stateful::of_another_form;
-use crate::{IntoRules, Rules};
+use crate::{Apollo, IntoRules, Pattern, Rules};
 
 /// An optimizer of mlx-rs, unchanged, whose moments are implicit arrays between its steps.
 ///
 /// A step lends the optimizer the moments of one parameter after the other: `b1 * m + (1 - b1) * g` is made from the codes of `m`,
 /// and what the optimizer leaves is quantized again. Of a float Adam's 8 bytes for each parameter 2.03 are left in
-/// [`eight_bits`](Self::eight_bits), and 1.06 in [`four_bits`](Self::four_bits).
+/// [`eight_bits`](Self::eight_bits), and 1.06 in [`four_bits`](Self::four_bits). [`apollo`](Self::apollo) has it step by gradients of a
+/// low rank, and hold moments of that rank, in these formats or as floats.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -50,13 +54,16 @@ use crate::{IntoRules, Rules};
 /// It is a state of a compiled step, as a [`Stateful`](crate::Stateful) is: its leaves are the arrays that the moments are made of,
 /// and other fields, such as a learning rate, are constants of the trace. The fields of the optimizer are those of this type;
 /// the moments in them are empty between the steps. A moment of NaN has no code: the eval of a step with such a gradient is an
-/// error, and the moments are lost with it. Check gradients by their norm, or save the run.
+/// error, and the moments are lost with it. One that is a float stays NaN, and so do the parameters from then on, as with the
+/// optimizer alone. Check gradients by their norm, or save the run.
 #[derive(Clone, Debug)]
 pub struct QuantizedState<O> {
     optimizer: O,
     moments: Moments,
     rules: Rules,
-    /// The rules as a file has them: what a compiled function knows them by.
+    /// The gradients that are projected, and how: the first that names one counts.
+    projected: Vec<(Pattern, Apollo)>,
+    /// The rules as a file has them, and the projections: what a compiled function knows them by.
     text: String,
     /// What has fewer elements stays as it is.
     least: usize,
@@ -99,8 +106,8 @@ impl<O: Optimizer> QuantizedState<O> {
         const LEAST: usize = 4096;
         let rules = rules.into_rules()?;
         let text = rules.identity();
-        let (moments, single) = (Moments::default(), has_one_moment::<O>());
-        let mut made = Self { optimizer, moments, rules, text, least: LEAST, seed: 0, single };
+        let (moments, projected, single) = (Moments::default(), Vec::new(), has_one_moment::<O>());
+        let mut made = Self { optimizer, moments, rules, projected, text, least: LEAST, seed: 0, single };
         for (key, array) in taken(&mut made.optimizer)? {
             made.put(key, array.into())?;
         }
@@ -158,6 +165,27 @@ impl<O: Optimizer> QuantizedState<O> {
         Self { seed, ..self }
     }
 
+    /// The same, where the gradients of the matrices that a pattern names are projected to a low rank, and the moments are those of
+    /// projected gradients: see [`Apollo`].
+    ///
+    /// The paths are those of gradients, `layers.0.weight` or a leaf's within an implicit parameter. What has no side above the
+    /// rank, such as a bias, is stepped as it is. Leave embeddings out, whose rows need steps of their own. Of several patterns the
+    /// first that names a gradient counts.
+    ///
+    /// # Errors
+    ///
+    /// The text is no pattern, the rank or the period is 0, or the scale is no number above 0.
+    pub fn apollo<P>(mut self, pattern: P, apollo: Apollo) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        apollo.check()?;
+        let pattern = pattern.try_into().map_err(Into::into)?;
+        self.text = format!("{}\n{:?}: {apollo:?}", self.text, pattern.identity());
+        self.projected.push((pattern, apollo));
+        Ok(self)
+    }
+
     /// The moments by their keys, and the random key by which they are rounded, if they are, under `@key`.
     ///
     /// # Errors
@@ -196,6 +224,59 @@ impl<O: Optimizer> QuantizedState<O> {
 
     /// What a step makes of a parameter.
     fn step(&mut self, path: &Rc<str>, gradient: &Array, parameter: &Array) -> Result<Array> {
+        let aval = Aval::from(gradient);
+        let [draw, norm] = SLOTS.map(|slot| self.moments.array(&format!("{path}{slot}")));
+        let kept = draw?.zip(norm?).map(<[Array; 2]>::from);
+        let apollo = self.projected.iter().find(|(pattern, _)| pattern.matches(path, &aval)).map(|(_, apollo)| *apollo);
+        let Some(apollo) = apollo.filter(|apollo| apollo.reduces(&aval)) else {
+            if kept.is_some() {
+                self.check_moments(path, gradient)?;
+            }
+            return self.lend(path, gradient, parameter);
+        };
+        if gradient.shape() != parameter.shape() {
+            let message = format!("the parameter {path} is {}, and its gradient is {aval}", Aval::from(parameter));
+            return Err(Error::invalid(message, "give a gradient of the parameter's own shape"));
+        }
+        let projected = apollo.project(path, gradient, kept)?;
+        let [rate, decay] = self.rates()?;
+        // Those of another run, and those that the optimizer makes.
+        self.check_moments(path, &projected.gradient)?;
+        let change = self.lend(path, &projected.gradient, &ops::zeros_like(&projected.gradient)?)?;
+        self.check_moments(path, &projected.gradient)?;
+        let (update, kept) = projected.update(&change, &rate)?;
+        for (slot, array) in SLOTS.into_iter().zip(kept) {
+            self.moments.put(format!("{path}{slot}").into(), &array.into())?;
+        }
+        Ok(parameter.multiply(decay)?.subtract(update)?)
+    }
+
+    /// Refuses moments that are not of this gradient, element by element, where it or they are projected.
+    fn check_moments(&self, path: &Rc<str>, gradient: &Array) -> Result<()> {
+        for (slot, value) in self.moments.of(path)? {
+            let aval = value.aval()?;
+            if !aval.shape.is_empty() && aval.shape != gradient.shape() {
+                return Err(Error::invalid(
+                    format!("the moment {path}{slot} is {aval}, and its gradient is {}", Aval::from(gradient)),
+                    "take the projections that the moments are of, and an optimizer with a moment for each element",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// How far a gradient of one moves a parameter, which grows as the learning rate does, and what a step without a gradient
+    /// leaves of a parameter of one.
+    fn rates(&mut self) -> Result<[Array; 2]> {
+        let (gradient, mut parameter) = (Array::from_slice(&[1f32, 0.0], &[2]), Array::from_slice(&[0f32, 1.0], &[2]));
+        let stepped = self.optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter);
+        taken(&mut self.optimizer)?;
+        stepped?;
+        Ok([parameter.try_index(0)?.negative()?, parameter.try_index(1)?])
+    }
+
+    /// What the optimizer makes of a parameter, with the moments that there are of its path.
+    fn lend(&mut self, path: &Rc<str>, gradient: &Array, parameter: &Array) -> Result<Array> {
         let (slots, values): (Vec<String>, Vec<Value>) = self.moments.of(path)?.into_iter().unzip();
         let (optimizer, mut made) = (&mut self.optimizer, Vec::new());
         let ran = implicit((values, gradient, parameter), |(arrays, gradient, mut parameter)| {

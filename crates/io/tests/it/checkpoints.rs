@@ -13,7 +13,7 @@ use tacit_bridge::with_bytes;
 use tacit_core::store::{StoredChild, collect, named};
 use tacit_core::{Policy, Result, Value};
 use tacit_io::{Metadata, Progress, Tensors, Training, Writing, load, save, save_with, write};
-use tacit_nn::{Parameters, QuantizedState, Rules, SavedMoments, Stateful};
+use tacit_nn::{Apollo, Parameters, QuantizedState, Rules, SavedMoments, Stateful};
 
 use crate::scratch::Scratch;
 
@@ -249,6 +249,25 @@ fn every_optimizer_goes_on_bit_by_bit() {
     // Moments that are rounded at random: the key goes on, too.
     goes_on(|| small(QuantizedState::new(AdamW::new(0.1), "dynamic:8:256+stochastic")).with_seed(5));
     goes_on(|| QuantizedState::eight_bits(Lion::new(0.1)).expect("formats").from_elements(1));
+    // Projections, which are drawn anew in the second step.
+    let low = Apollo { period: 1, ..Apollo::mini() };
+    goes_on(|| {
+        QuantizedState::new(Adam::new(0.1), &Rules::new()).and_then(|adam| adam.apollo("*", low)).expect("fits")
+    });
+    goes_on(|| small(QuantizedState::eight_bits(AdamW::new(0.1))).apollo("*", low).expect("fits"));
+}
+
+#[test]
+fn moments_of_a_low_rank_go_on_in_none_that_is_whole() {
+    let low = QuantizedState::new(Lion::new(0.1), &Rules::new()).and_then(|lion| lion.apollo("*", Apollo::mini()));
+    let (mut low, mut whole) = (low.expect("fits"), Lion::new(0.1));
+    stepped(&mut low, 1);
+    let run = Training::new(1).with_optimizer(&low).expect("has a state");
+    expect![[r#"
+        the moments are of gradients of a low rank
+        help: restore them into a `QuantizedState` with the same `apollo`"#]]
+    .assert_eq(&run.restore_optimizer(&mut whole).expect_err("another state").to_string());
+    assert!(whole.state().is_empty(), "it is as it was");
 }
 
 /// Floats go on in few bits, and codes as what they stand for.

@@ -9,6 +9,7 @@ extern crate tacit_core as tacit;
 use tacit_blas as _;
 
 mod adapters;
+mod apollo;
 mod assigned;
 mod cache;
 mod cache_batches;
