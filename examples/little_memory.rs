@@ -62,7 +62,7 @@ fn adam(moments: Moments) -> Result<QuantizedState<Adam>> {
         Moments::Bits(_) => QuantizedState::new(adam, &Rules::new()),
         // Embeddings and the head keep their moments.
         Moments::Rank(rank) => {
-            let apollo = Apollo { scale: 11.0, ..Apollo::new(rank as usize) };
+            let apollo = Apollo { scale: 16.0, ..Apollo::new(rank as usize) };
             QuantizedState::new(adam, &Rules::new())?.apollo("blocks.*", apollo)
         }
     }

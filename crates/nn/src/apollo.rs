@@ -41,7 +41,8 @@ use crate::lora::seed_of;
 pub struct Apollo {
     /// The rank of the projected gradients. The paper takes a quarter of `m`, or 1.
     pub rank: usize,
-    /// What an update is multiplied by. At 1 it is shorter than that of the optimizer itself, by about `sqrt(rank / m)`.
+    /// What an update is multiplied by. At 1 it is shorter than that of the optimizer itself, by about `sqrt(rank / m)`, and a few
+    /// times that length trains well where the learning rate falls.
     pub scale: f32,
     /// So many steps are made with one projection, and the next ones with another.
     pub period: u32,
