@@ -21,7 +21,7 @@ fn a_decoding_step_is_one_plan_whose_stages_are_told() -> Result<()> {
     expect_test::expect![[r#"
         compiled: 7 nodes of MLX (united 9, programs 103, plan 70)
             a plan of 23 stages
-                1 AffineGatherRows f32[1,32]
+                1 AffineGatherRows f32[1,1,32]
                 2 RowProgram f32[1,1,32]
                 4 AffineMatmul f32[1,32]
                 2 Slice f32[1,4,1,4]
