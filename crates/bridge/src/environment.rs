@@ -29,7 +29,9 @@ impl Lent {
         let settled = settled();
         let before = |name| env::var_os(name).map(|value| (name, value)).ok_or(BridgeError::Unset(name));
         let before = values.iter().map(|&(name, _)| before(name)).collect::<Result<_, _>>()?;
-        values.iter().for_each(|(name, value)| replace(name, value));
+        for (name, value) in values {
+            replace(name, value);
+        }
         Ok(Self { before, _settled: settled })
     }
 }

@@ -317,7 +317,9 @@ fn a_model_that_is_not_there_is_named() {
     let folder = std::env::temp_dir().join(format!("tacit-none-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("makes a folder");
     let of_another = ["config.json", "tokenizer.json"];
-    of_another.iter().for_each(|name| std::fs::write(folder.join(name), "{}").expect("writes"));
+    for name in of_another {
+        std::fs::write(folder.join(name), "{}").expect("writes");
+    }
     let commands: [(&str, &[&str]); 4] = [
         ("generate", &["--prompt", "a"]),
         ("chat", &["--prompt", "a"]),

@@ -1,5 +1,7 @@
 //! What holds for every implicit type.
 
+use std::slice::from_ref;
+
 use mlx_rs::{Array, ops};
 use tacit_core::primitives::{Broadcast, BroadcastAxes, Copy, Graph, StopGradient};
 use tacit_core::transform::checkpoint;
@@ -82,7 +84,7 @@ fn beside(array: &Value, others: &[&Value], ignored: &[i32], made: &Aval) -> Res
         Value::Dense(_) => Err(Error::decline("dense arrays have axes that are ignored")),
     };
     let others = others.iter().map(shaped).collect::<Result<Vec<_>>>()?;
-    Ok(ops::broadcast_arrays(&[&[array.clone()], &others[..]].concat())?.swap_remove(0).into())
+    Ok(ops::broadcast_arrays(&[from_ref(array), &others[..]].concat())?.swap_remove(0).into())
 }
 
 /// Declines the result of an op that has not run yet: it would run for what is made here alone, and again for others.

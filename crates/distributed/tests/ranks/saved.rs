@@ -17,15 +17,17 @@ const DIVIDED: [fn(&Group) -> Result<Layers>; 2] = [
     |group| layers()?.fully_shard("*", group),
 ];
 
+type Gradients = Vec<(Rc<str>, Array)>;
+
 /// The loss, and the gradients by path.
-fn step(mut model: Layers, format: Option<&str>) -> Result<(f32, Vec<(Rc<str>, Array)>)> {
+fn step(mut model: Layers, format: Option<&str>) -> Result<(f32, Gradients)> {
     if let Some(format) = format {
         model.saved_activations("*", format)?;
     }
     let _deny = Policy::Deny.scope();
     let batch = (normal(1, &[64, 16])?, normal(2, &[64, 4])?);
     let (loss, gradients) = model.value_and_grad(ParameterFilter::default(), batch, loss)?;
-    let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
+    let mut gradients: Gradients = gradients.into_iter().collect();
     gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     transforms::eval(gradients.iter().map(|(_, gradient)| gradient).chain([&loss]))?;
     Ok((loss.item_exact::<f32>(), gradients))

@@ -11,7 +11,9 @@ fn halves(_: usize, _: Range<usize>, x: &mut [f32]) -> Result<(), KernelError> {
     if let Some(index) = x.iter().position(|x| !x.is_finite()) {
         return Err(KernelError::NonFinite { index, value: x[index] });
     }
-    x.iter_mut().for_each(|x| *x = (*x * 2.0).round() / 2.0);
+    for x in x.iter_mut() {
+        *x = (*x * 2.0).round() / 2.0;
+    }
     Ok(())
 }
 
