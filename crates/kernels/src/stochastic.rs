@@ -3,7 +3,7 @@
 //! With `low` and `high` these values, it takes `high` where the number, from 0 to below 1, is less than
 //! `(x - low) / (high - low)`: its mean over all keys is `x`, as far as the values of its block reach, and what has a code keeps
 //! it. Values are compared as they are decoded, so that a format is known by no more than what its codes stand for. The numbers
-//! are those of [`uniform`](crate::random::uniform), which depend on nothing but the key and the place of the element.
+//! are those of [`uniform`], which depend on nothing but the key and the place of the element.
 
 use std::{
     cmp::Ordering,
