@@ -173,7 +173,7 @@ impl Written {
 fn stored(options: &Options, model: &Model<Decoder>) -> Result<Parameters> {
     let merged = options.merged()?;
     let (merges, merged) = (merged.is_some(), merged.and_then(Merged::format));
-    let mut known: BTreeMap<String, Value> = BTreeMap::new();
+    let mut known: BTreeMap<(String, Option<String>), Value> = BTreeMap::new();
     let mut parameters = model.values()?;
     for value in parameters.values_mut() {
         let of_master = value.downcast::<Prepared>().map(|prepared| &**prepared.format());
@@ -185,7 +185,7 @@ fn stored(options: &Options, model: &Model<Decoder>) -> Result<Parameters> {
             None => continue,
         };
         let aval = value.aval()?;
-        let other = match known.entry(aval.to_string()) {
+        let other = match known.entry((aval.to_string(), format.map(ToString::to_string))) {
             Entry::Occupied(known) => known.get().clone(),
             Entry::Vacant(place) => {
                 let numbers = random::normal::<f32>(&aval.shape, None, None, &random::key(0)?)?.as_dtype(aval.dtype)?;
