@@ -50,6 +50,10 @@ struct Span {
   const T* end() const {
     return data + count;
   }
+
+  std::vector<T> copy() const {
+    return std::vector<T>(begin(), end());
+  }
 };
 
 using Arrays = Span<Handle>;

@@ -4,21 +4,13 @@
 
 using namespace tacit;
 
-namespace {
-
-std::vector<int> all(Integers numbers) {
-  return std::vector<int>(numbers.begin(), numbers.end());
-}
-
-}  // namespace
-
 extern "C" {
 
 // `chosen`, the stream, may be empty, as in the next.
 int tacit_dynamic_slice(Handle a, Handle start, Integers axes, Integers size, Handle chosen, Handle* result) {
   return guarded([&] {
     Shape shape(size.begin(), size.end());
-    *result = own(mlx::core::slice(get(a), get(start), all(axes), shape, stream_or_default(chosen)));
+    *result = own(mlx::core::slice(get(a), get(start), axes.copy(), shape, stream_or_default(chosen)));
   });
 }
 
@@ -26,7 +18,7 @@ int tacit_dynamic_slice_update(
     Handle a, Handle update, Handle start, Integers axes, Handle chosen, Handle* result) {
   return guarded([&] {
     *result =
-        own(mlx::core::slice_update(get(a), get(update), get(start), all(axes), stream_or_default(chosen)));
+        own(mlx::core::slice_update(get(a), get(update), get(start), axes.copy(), stream_or_default(chosen)));
   });
 }
 }

@@ -283,7 +283,7 @@ bool tacit_program_shapeless(const Program* program) {
 // `known` are in the order of the inputs, of which `others` are the rest.
 bool tacit_program_matches(const Program* program, Span<const Known*> known, Arrays others) {
   auto matches = false;
-  guarded([&] { matches = program->matches(others, {known.begin(), known.end()}); });
+  guarded([&] { matches = program->matches(others, known.copy()); });
   return matches;
 }
 
@@ -307,7 +307,7 @@ int tacit_known_get(const Known* known, size_t number, Handle* value) {
 }
 
 int tacit_program_call_beside(const Program* program, Span<const Known*> known, Arrays others, Sink outputs) {
-  return guarded([&] { program->call_beside({known.begin(), known.end()}, others, outputs); });
+  return guarded([&] { program->call_beside(known.copy(), others, outputs); });
 }
 
 int tacit_program_call(Program* program, Arrays inputs, Function function, Sink outputs, int* outcome) {

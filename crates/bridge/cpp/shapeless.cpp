@@ -87,7 +87,7 @@ void free_flat_addmm(array node) {
 void free_addmm(const std::vector<array>& tracers, const std::vector<array>& outputs) {
   std::vector<array> nodes;
   each_dependent(tracers, outputs, [&](const array& node) { nodes.push_back(node); });
-  // Before the `addmm` is another node.
+  // These go first: they need each `addmm` as MLX made it.
   std::for_each(nodes.begin(), nodes.end(), free_flat_addmm);
   for (auto& node : nodes) {
     if (auto affine = affine_of(node)) {
@@ -106,7 +106,7 @@ extern "C" {
 // does not trace for shapeless, of which it tells in no other way.
 int tacit_extent(Handle a, Integers axes, Handle* extent) {
   return guarded([&] {
-    auto made = mlx::core::number_of_elements(get(a), std::vector<int>(axes.begin(), axes.end()), false);
+    auto made = mlx::core::number_of_elements(get(a), axes.copy(), false);
     *extent = made.has_primitive() ? own(std::move(made)) : Handle{nullptr};
   });
 }

@@ -313,8 +313,7 @@ int tacit_vmap(
       check(placement.call(placement.ctx, borrow(outputs), axis_sink(out_axes)));
       return out_axes;
     };
-    auto mapped = std::vector<int>(axes.begin(), axes.end());
-    pour(tacit::vmap(body, gather(inputs), mapped, place, captured), results);
+    pour(tacit::vmap(body, gather(inputs), axes.copy(), place, captured), results);
   });
 }
 }

@@ -22,13 +22,9 @@ pub(crate) fn named(checkpoint: &Path, rules: &Rules, values: &Parameters) -> Re
 /// The decoder of a checkpoint in these formats. What becomes otherwise than they say is told beside the results.
 pub(crate) fn quantized(checkpoint: &Path, model: Model<Decoder>, formats: &Formats) -> Result<Model<Decoder>> {
     let values = model.values()?;
-    let (DecoderRules { rules, note: of_rules }, formats) = match formats {
-        Formats::One(format) => (Rules::for_decoder(format, &values)?, formats.clone()),
-        Formats::Rules(rules) => {
-            let found = named(checkpoint, rules, &values)?;
-            let formats = Formats::Rules(found.rules.clone());
-            (found, formats)
-        }
+    let DecoderRules { rules, note: of_rules } = match formats {
+        Formats::One(format) => Rules::for_decoder(format, &values)?,
+        Formats::Rules(rules) => named(checkpoint, rules, &values)?,
     };
     let (mut staying, mut floats) = (Vec::new(), Vec::new());
     for (path, value) in values {
@@ -42,7 +38,11 @@ pub(crate) fn quantized(checkpoint: &Path, model: Model<Decoder>, formats: &Form
             floats.push(path);
         }
     }
-    let model = tacit_models::quantize(model, &formats)?;
+    let model = match formats {
+        Formats::One(_) => tacit_models::quantize(model, formats)?,
+        // They have the names of the parameters already.
+        Formats::Rules(_) => model.quantize("*", &rules)?,
+    };
     let codes = staying.first().map(|first| {
         let more = if staying.len() > 1 { format!(" and {} more", staying.len() - 1) } else { String::new() };
         format!("{first}{more}: codes stay as they are, and `tacit quantize` makes others of them")

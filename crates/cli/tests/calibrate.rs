@@ -156,7 +156,6 @@ fn a_decoder_advised_by_a_text_loses_less_on_another() {
     assert!(observed < plain, "{observed} where weights alone have {plain}");
 }
 
-/// Experts of a folder of Hugging Face, each an array of its own and of half floats.
 /// Corrections of codes are adapters, which no type of GGUF has, whatever else is trained.
 #[test]
 fn a_corrected_decoder_is_not_trained_for_a_file_that_cannot_have_it() {
@@ -182,6 +181,7 @@ fn a_corrected_decoder_is_not_trained_for_a_file_that_cannot_have_it() {
     assert!(!folder.0.join(".m.gguf.training").exists());
 }
 
+/// Experts of a folder of Hugging Face, each an array of its own and of half floats.
 #[test]
 fn experts_are_calibrated_together() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/float/qwen3_moe");

@@ -29,8 +29,8 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
     let Some(engine) = backend.engine() else { return Ok(None) };
     let limits = Limits::new(options.join, options.silence, options.wait);
     let place = Place::from_environment()?;
-    let seat = seat(backend, |name| env::var_os(name))?;
-    let hosts = hosts(backend, |name| env::var_os(name))?;
+    let hosts = hosts(backend)?;
+    let seat = seat(backend, hosts.as_ref().map(Vec::len), |name| env::var_os(name))?;
     if seat.is_some_and(|seat| seat.size == 1) {
         return Ok(None);
     }
@@ -108,14 +108,14 @@ fn say_goodbye(code: i32) {
     }
 }
 
-/// Which rank of how many this process was started as, where the environment says it.
-fn seat(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Seat>> {
+/// Which rank of how many this process was started as, where the environment says it; of a ring its hosts are counted.
+fn seat(backend: Backend, hosts: Option<usize>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Seat>> {
     let number = |name: &str| variable(name).map(|text| number(name, &text)).transpose();
     let (rank, size) = match backend {
         Backend::Alone => return Ok(None),
         Backend::Jaccl => ("MLX_RANK", None),
         Backend::Mpi => ("OMPI_COMM_WORLD_RANK", number("OMPI_COMM_WORLD_SIZE")?),
-        Backend::Ring => ("MLX_RANK", hosts(backend, &variable)?.map(|ranks| ranks.len())),
+        Backend::Ring => ("MLX_RANK", hosts),
     };
     let (Some(at), Some(size)) = (number(rank)?, size) else { return Ok(None) };
     if at >= size {
@@ -125,8 +125,8 @@ fn seat(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result
 }
 
 /// Where each rank of a ring is, as the environment says it.
-fn hosts(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Vec<Vec<String>>>> {
-    let file = variable("MLX_HOSTFILE").filter(|_| backend == Backend::Ring);
+fn hosts(backend: Backend) -> Result<Option<Vec<Vec<String>>>> {
+    let file = env::var_os("MLX_HOSTFILE").filter(|_| backend == Backend::Ring);
     file.map(|file| ranks_of_ring(file.as_ref())).transpose()
 }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_rank_that_is_not_a_number_is_named() {
         let of = |backend, rank: &'static str| {
-            let found = seat(backend, |name| match name {
+            let found = seat(backend, None, |name| match name {
                 "MLX_RANK" | "OMPI_COMM_WORLD_RANK" => Some(rank.into()),
                 "OMPI_COMM_WORLD_SIZE" => Some("2".into()),
                 _ => None,

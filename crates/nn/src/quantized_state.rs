@@ -222,8 +222,14 @@ impl<O: Optimizer> QuantizedState<O> {
         self.moments.put(key, &value)
     }
 
-    /// What a step makes of a parameter.
-    fn step(&mut self, path: &Rc<str>, gradient: &Array, parameter: &Array) -> Result<Array> {
+    /// What a step makes of a parameter. The `rates` of a step are found for the first parameter that needs them.
+    fn step(
+        &mut self,
+        path: &Rc<str>,
+        gradient: &Array,
+        parameter: &Array,
+        rates: &mut Option<[Array; 2]>,
+    ) -> Result<Array> {
         let aval = Aval::from(gradient);
         let [draw, norm] = SLOTS.map(|slot| self.moments.array(&format!("{path}{slot}")));
         let kept = draw?.zip(norm?).map(<[Array; 2]>::from);
@@ -239,16 +245,19 @@ impl<O: Optimizer> QuantizedState<O> {
             return Err(Error::invalid(message, "give a gradient of the parameter's own shape"));
         }
         let projected = apollo.project(path, gradient, kept)?;
-        let [rate, decay] = self.rates()?;
+        let [rate, decay] = match rates {
+            Some(found) => found,
+            None => rates.insert(self.rates()?),
+        };
         // Those of another run, and those that the optimizer makes.
         self.check_moments(path, &projected.gradient)?;
         let change = self.lend(path, &projected.gradient, &ops::zeros_like(&projected.gradient)?)?;
         self.check_moments(path, &projected.gradient)?;
-        let (update, kept) = projected.update(&change, &rate)?;
+        let (update, kept) = projected.update(&change, rate)?;
         for (slot, array) in SLOTS.into_iter().zip(kept) {
             self.moments.put(format!("{path}{slot}").into(), &array.into())?;
         }
-        Ok(parameter.multiply(decay)?.subtract(update)?)
+        Ok(parameter.multiply(&*decay)?.subtract(update)?)
     }
 
     /// Refuses moments that are not of this gradient, element by element, where it or they are projected.
@@ -354,7 +363,7 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
     }
 
     fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
-        *parameter = self.step(key, gradient, parameter)?;
+        *parameter = self.step(key, gradient, parameter, &mut None)?;
         Ok(())
     }
 
@@ -369,9 +378,11 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
         // In one order, so that equal steps make equal graphs.
         let mut gradients: Vec<_> = gradients.borrow().iter().collect();
         gradients.sort_unstable_by_key(|(path, _)| *path);
-        let updated = gradients.into_iter().try_for_each(|(path, gradient)| {
-            let parameter = parameters.get_mut(path);
-            parameter.map_or(Ok(()), |parameter| self.update_single(path, gradient, parameter))
+        let mut rates = None;
+        let updated: Result<(), Exception> = gradients.into_iter().try_for_each(|(path, gradient)| {
+            let Some(parameter) = parameters.get_mut(path) else { return Ok(()) };
+            **parameter = self.step(path, gradient, parameter, &mut rates)?;
+            Ok(())
         });
         if updated.is_err() {
             self.moments = before;

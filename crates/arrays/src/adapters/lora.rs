@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, random};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::factors;
-use crate::avals::checks::{check_children, check_float, checked, stored_shape};
+use crate::avals::checks::{check_children, check_float, check_key, checked, stored_shape};
 use crate::avals::dtypes::{narrowing, wide};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
@@ -151,11 +151,8 @@ impl Materialize for Lora {
                 "give one that is at least 0 and below 1",
             ));
         }
-        if let Some(key) = self.key.as_ref().map(Aval::from).filter(|key| *key != Aval::new(&[2], Dtype::Uint32)) {
-            return Err(Error::invalid(
-                format!("the dropout key is {key}, and a key is u32[2]"),
-                "make one with `mlx_rs::random::key`",
-            ));
+        if let Some(key) = &self.key {
+            check_key("dropout key", key)?;
         }
         check_children("a Lora", &self.aval, &[("its base", self.aval.clone(), aval)])
     }

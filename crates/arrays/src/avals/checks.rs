@@ -1,6 +1,6 @@
 //! What every quantized type asks of its constructors' arguments.
 
-use mlx_rs::Dtype;
+use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, short_name};
 
 use crate::avals::axes::swapped;
@@ -9,6 +9,15 @@ use crate::avals::axes::swapped;
 pub(crate) fn checked<A: Materialize>(array: A) -> Result<A> {
     array.check()?;
     Ok(array)
+}
+
+/// Refuses a random key that is not `u32[2]`; the message names it by `label`.
+pub(crate) fn check_key(label: &str, key: &Array) -> Result<()> {
+    let aval = Aval::from(key);
+    if aval == Aval::new(&[2], Dtype::Uint32) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the {label} is {aval}, and a key is u32[2]"), "make one with `mlx_rs::random::key`"))
 }
 
 /// Float elements, at least one, and not more than MLX counts along one axis.

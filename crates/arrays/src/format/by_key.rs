@@ -1,10 +1,11 @@
 //! Quantizing at random, by a key.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Error, Result, Value};
+use tacit_core::{Error, Result, Value};
 
 use super::declaration::Quantizer;
 use super::rotation::{behind, rotated};
+use crate::avals::checks::check_key;
 use crate::families::packed::{Packed, Stored, read_in};
 use crate::kernel;
 use crate::views::rotated::Rotated;
@@ -35,13 +36,7 @@ use crate::views::rotated::Rotated;
 ///
 /// As for [`Quantizer::quantize`]; the key is not `u32[2]`, or the format makes no codes.
 pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
-    let aval = Aval::from(key);
-    if aval != Aval::new(&[2], Dtype::Uint32) {
-        return Err(Error::invalid(
-            format!("the key to round by is {aval}, and a key is u32[2]"),
-            "make one with `mlx_rs::random::key`",
-        ));
-    }
+    check_key("key to round by", key)?;
     let made = format.stochastic().unwrap_or(format).quantize(x)?;
     drawn(&made, x, key)
 }

@@ -40,6 +40,11 @@ impl Layout {
         own.into_iter().chain(self.scheme.params()).collect()
     }
 
+    /// The codes by themselves, without scales.
+    pub(super) fn unscaled(self) -> Self {
+        Self { scheme: Scheme { scaling: Scaling::One, ..self.scheme }, ..self }
+    }
+
     /// The children as the kernels take them.
     pub(super) fn matrix<'a>(&'a self, children: &'a [Input<'_>]) -> Fallible<Matrix<'a>> {
         let [codes, numbers @ ..] = children else { return Err("codes are expected".into()) };

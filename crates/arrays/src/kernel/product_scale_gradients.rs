@@ -7,10 +7,10 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Matrix, Orientation, OuterProducts, Stack};
 
+use super::Layout;
 use super::encode::blocks;
 use super::host::{Fallible, int, within};
 use super::quantize::one_by_one;
-use super::{Layout, Scaling, Scheme};
 
 /// The gradients of the scale and of the bias of each block, `f32[blocks]`, where `x: [e, m, depth]` are multiplied with the matrices
 /// of these numbers, `u32[e]`, and the products have this `cotangent: [e, m, columns]`. `codes` are those of a stack of `count`
@@ -42,13 +42,6 @@ pub(super) struct ProductScaleGradients {
     pub(super) count: usize,
 }
 
-impl ProductScaleGradients {
-    /// How the codes are read by themselves.
-    fn units(&self) -> Layout {
-        Layout { scheme: Scheme { scaling: Scaling::One, ..self.rows.scheme }, ..self.rows }
-    }
-}
-
 impl Kernel for ProductScaleGradients {
     fn name(&self) -> &'static str {
         self.rows.scheme.kernel("ProductScaleGradients")
@@ -67,7 +60,7 @@ impl Kernel for ProductScaleGradients {
         let ([left, right, matrices, codes @ ..], [of_scales, of_biases]) = (inputs, outputs) else {
             return Err("three arrays and codes are expected".into());
         };
-        let units = self.units();
+        let units = self.rows.unscaled();
         let matrix = Matrix { block: self.rows.block, ..units.matrix(codes)? };
         let rows = left.aval().shape.get(1).map_or(0, |&rows| rows as usize);
         let (left, right, matrices) = (left.elements()?, right.elements()?, matrices.elements()?);
@@ -92,7 +85,7 @@ impl Kernel for ProductScaleGradients {
         };
         let block = self.rows.block;
         let gradient = blocks(&gradient, block)?;
-        let values = blocks(&self.units().decoded(std::slice::from_ref(codes))?, block)?;
+        let values = blocks(&self.rows.unscaled().decoded(std::slice::from_ref(codes))?, block)?;
         let sums = [gradient.multiply(values)?, gradient].map(|terms| terms.sum_axis(-1, None));
         Ok(sums.into_iter().collect::<std::result::Result<_, Exception>>()?)
     }

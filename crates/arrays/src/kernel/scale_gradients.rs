@@ -1,14 +1,16 @@
 //! The gradients of a quantized matrix for its scales, its biases, and the floats that were quantized.
 
+use std::slice::from_ref;
+
 use half::{bf16, f16};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
-use super::encode::{blocks, float_scales};
+use super::encode::blocks;
 use super::host::Fallible;
-use super::{Coding, Layout, Scaling, Scheme, gpu};
+use super::{Coding, Layout, Scheme, gpu};
 
 /// The gradients of `x`, of its scales and, where the format has them, of its biases, in `f32`; `children` are what `x` was
 /// quantized to, as a [`Layout`] reads them.
@@ -76,22 +78,15 @@ impl ScaleGradients {
     }
 
     fn plain(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let [x, cotangent, codes, scales, more @ ..] = inputs else { return Err("four arrays are expected".into()) };
+        let [x, cotangent, codes, scales, ..] = inputs else { return Err("four arrays are expected".into()) };
         let Layout { scheme, block, .. } = self.layout;
         let (number, size) = (Array::from_f32, x.size());
-        // What the codes are in units of their scale.
-        let units = Layout { scheme: Scheme { scaling: Scaling::Float, ..scheme }, ..self.layout };
-        let ones = ops::ones::<f32>(&[size.div_ceil(block) as i32])?;
         let in_blocks = |array: &Array| blocks(array, block);
         let (x, cotangent) = (in_blocks(x)?, in_blocks(cotangent)?);
-        let q = in_blocks(&units.decoded(&[codes.clone(), ones])?)?;
-        let mut scale = float_scales(scheme.scaling, scales)?.as_dtype(Dtype::Float32)?.reshape(&[-1, 1])?;
-        let mut bias = number(0.0);
-        match (scheme.scaling, more) {
-            (Scaling::E4m3, [factor]) => scale = scale.multiply(factor)?,
-            (_, [biases]) => bias = biases.as_dtype(Dtype::Float32)?.reshape(&[-1, 1])?,
-            _ => {}
-        }
+        let q = in_blocks(&self.layout.unscaled().decoded(from_ref(codes))?)?;
+        let numbers = self.layout.numbers(&inputs[3..])?;
+        let scale = numbers[0].reshape(&[-1, 1])?;
+        let bias = numbers.get(1).map_or_else(|| Ok(number(0.0)), |bias| bias.reshape(&[-1, 1]))?;
         let zero = scale.eq(number(0.0))?;
         let u = x.subtract(bias)?.divide(ops::select(&zero, number(1.0), &scale)?)?;
         let u = ops::select(&zero, number(0.0), u)?;

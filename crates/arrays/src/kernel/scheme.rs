@@ -259,7 +259,7 @@ impl Scheme {
     /// Whether scales may be of any float type: beside biases, and those of integers around zero. Others that are floats are `f32`.
     #[must_use]
     pub const fn takes_half_scales(&self) -> bool {
-        self.biased || self.nested.is_none() && matches!(self.coding, Coding::Offset { .. })
+        self.biased || self.nested.is_none() && self.is_centered()
     }
 
     /// The same with codes in bytes, which an array of any shape has.
@@ -397,7 +397,7 @@ impl Scheme {
     }
 
     /// Whether the middle code stands for zero, and there are no biases.
-    pub(crate) fn is_centered(&self) -> bool {
+    pub(crate) const fn is_centered(&self) -> bool {
         matches!(self.coding, Coding::Offset { .. })
     }
 

@@ -43,9 +43,11 @@ use crate::packed::slice::sliced;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Batched", family(Linear, Cut))]
 pub struct Batched {
+    /// The array that the matrices are in.
+    #[implicit(get)]
     inner: Value,
     /// The number of each entry's matrix, row-major through the batch.
-    #[implicit(aux)]
+    #[implicit(aux, get)]
     matrices: Vec<usize>,
     #[implicit(aux)]
     transposed: bool,
@@ -79,18 +81,6 @@ impl Batched {
         let matrix = if transposed { [matrix[1], matrix[0]] } else { matrix };
         let aval = Aval::new(&[batch, &matrix].concat(), inner.aval()?.dtype);
         Ok(Self { inner, matrices, transposed, aval })
-    }
-
-    /// The array that the matrices are in.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
-    }
-
-    /// The number of each entry's matrix.
-    #[must_use]
-    pub fn matrices(&self) -> &[usize] {
-        &self.matrices
     }
 
     /// Whether each is the transpose of the stored matrix.

@@ -87,6 +87,8 @@ pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Arr
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Int8Inputs", family(Linear))]
 pub struct Int8Inputs {
+    /// The matrix.
+    #[implicit(get)]
     inner: Value,
     #[implicit(aux)]
     per: ActivationGranularity,
@@ -104,12 +106,6 @@ impl Int8Inputs {
         let inner = inner.into();
         let aval = inner.aval()?;
         checked(Self { inner, per: granularity, aval })
-    }
-
-    /// The matrix.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
     }
 
     /// Which activations share a scale.

@@ -39,6 +39,8 @@ use crate::training::saved::form_of;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.SavedInputs", default = saving)]
 pub struct SavedInputs {
+    /// The weight.
+    #[implicit(get)]
     inner: Value,
     /// That of the activations; none where they stay as they are.
     #[implicit(aux)]
@@ -64,12 +66,6 @@ impl SavedInputs {
     /// `inner` is not float.
     pub fn exact(inner: impl Into<Value>) -> Result<Self> {
         Self::of(inner.into(), None)
-    }
-
-    /// The weight.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
     }
 
     /// The format of the activations; none where they stay as they are.

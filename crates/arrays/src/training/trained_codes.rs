@@ -36,13 +36,16 @@ use crate::training::ste::with_gradient_of;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.TrainedCodes")]
 pub struct TrainedCodes {
-    /// The codes and scales.
+    /// The array of codes.
+    #[implicit(get)]
     codes: Value,
     /// The random key that the steps to come are rounded by: `u32[2]`.
+    #[implicit(get)]
     key: Array,
     /// What has the gradient, or is moved, while a step is made.
     value: Option<Array>,
-    #[implicit(aux)]
+    /// The format, such as `int8+stochastic`.
+    #[implicit(aux, get)]
     format: AnyFormat,
     #[implicit(aux)]
     aval: Aval,
@@ -69,24 +72,6 @@ impl TrainedCodes {
         };
         let codes = if inner.stores(&value) { value } else { inner.quantize(&value.dense()?)? };
         checked(Self { key: key.clone(), value: None, aval: codes.aval()?, codes, format })
-    }
-
-    /// The array of codes.
-    #[must_use]
-    pub fn codes(&self) -> &Value {
-        &self.codes
-    }
-
-    /// The random key that the steps to come are rounded by.
-    #[must_use]
-    pub fn key(&self) -> &Array {
-        &self.key
-    }
-
-    /// The format, such as `int8+stochastic`.
-    #[must_use]
-    pub fn format(&self) -> &AnyFormat {
-        &self.format
     }
 
     /// What has the gradient, or is moved, while a step is made.

@@ -27,6 +27,8 @@ use crate::families::linear::{Gain, Linear, Product};
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Repeated", family(Linear))]
 pub struct Repeated {
+    /// The matrix.
+    #[implicit(get)]
     inner: Value,
     #[implicit(aux)]
     aval: Aval,
@@ -48,12 +50,6 @@ impl Repeated {
             ));
         }
         Ok(Self { inner, aval: Aval::new(&[batch, &shape[..]].concat(), dtype) })
-    }
-
-    /// The matrix.
-    #[must_use]
-    pub fn inner(&self) -> &Value {
-        &self.inner
     }
 
     /// A matrix in this shape, as a view where there is something to view.

@@ -34,9 +34,7 @@ use crate::{Result, Value, trace, tree};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct SavedForm(Rc<Form>);
-
-struct Form(Option<Rc<Encode>>);
+pub struct SavedForm(Option<Rc<Encode>>);
 
 /// The parts of the trace that goes on, which are saved together where it ends.
 #[derive(Default)]
@@ -47,7 +45,7 @@ struct Parts {
 }
 
 struct Part {
-    form: Rc<Form>,
+    form: SavedForm,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
 }
@@ -59,13 +57,13 @@ thread_local! {
 impl SavedForm {
     /// The form that `encode` gives activations, as [`saved_as`](super::saved_as) says.
     pub fn new(encode: impl Fn(&Array) -> Result<Value> + 'static) -> Self {
-        Self(Rc::new(Form(Some(Rc::new(encode)))))
+        Self(Some(Rc::new(encode)))
     }
 
     /// The activations as they are. What comes after a part of it is in no form before the next part.
     #[must_use]
     pub fn plain() -> Self {
-        Self(Rc::new(Form(None)))
+        Self(None)
     }
 
     /// Runs `f` on activations, as a part of the graph. A gradient through it reads their float arrays, and those that `f` makes
@@ -104,7 +102,7 @@ impl SavedForm {
     ) -> Result<Vec<Value>> {
         let mut inputs = Vec::new();
         for leaf in given.leaves.iter_mut().filter(|leaf| is_differentiable(leaf)) {
-            if self.0.0.is_some() {
+            if self.0.is_some() {
                 *leaf = all.stand_in(leaf, &mut inputs)?;
             } else {
                 inputs.push(leaf.clone());
@@ -112,11 +110,11 @@ impl SavedForm {
         }
         let activations: Vec<Value> = tree::unflatten(&given.def, given.leaves.iter().map(Value::from).collect())?;
         let mut made = Opened::of(&Values::of(&f(&activations)?)?)?;
-        if self.0.0.is_some() {
+        if self.0.is_some() {
             made.leaves = apart(&made.leaves)?;
         }
         let results = tree::unflatten(&made.def, made.leaves.iter().map(Value::from).collect())?;
-        all.parts.borrow_mut().push(Part { form: Rc::clone(&self.0), inputs, outputs: made.leaves });
+        all.parts.borrow_mut().push(Part { form: self.clone(), inputs, outputs: made.leaves });
         Ok(results)
     }
 }
@@ -141,18 +139,17 @@ impl Parts {
     /// Has gradients read the parts of each form in it, and what lies between them and the next ones.
     fn save(&self) -> Result<()> {
         let parts = self.parts.borrow();
-        let mut forms: Vec<&Rc<Form>> = Vec::new();
-        for part in &*parts {
-            if !forms.iter().any(|form| Rc::ptr_eq(form, &part.form)) {
-                forms.push(&part.form);
+        let mut forms: Vec<&Rc<Encode>> = Vec::new();
+        for encode in parts.iter().filter_map(|part| part.form.0.as_ref()) {
+            if !forms.iter().any(|form| Rc::ptr_eq(form, encode)) {
+                forms.push(encode);
             }
         }
-        for form in forms {
-            let Some(encode) = &form.0 else { continue };
+        for encode in forms {
             let (mut ends, mut between) = (Vec::new(), Ends::default());
             for Part { form: of, inputs, outputs } in &*parts {
                 between.outputs.extend_from_slice(inputs);
-                if Rc::ptr_eq(form, of) {
+                if of.0.as_ref().is_some_and(|own| Rc::ptr_eq(own, encode)) {
                     between.inputs.extend_from_slice(outputs);
                     ends.push(Ends { inputs: inputs.clone(), outputs: outputs.clone(), ..Ends::default() });
                 } else {

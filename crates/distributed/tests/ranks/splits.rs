@@ -2,9 +2,8 @@
 
 use std::sync::OnceLock;
 
-use mlx_rs::module::Module;
 use mlx_rs::optimizers::Sgd;
-use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
+use mlx_rs::{Array, Dtype, nn, ops, transforms};
 use tacit_conformance::close;
 use tacit_core::{Policy, Result, compile};
 use tacit_distributed::{FullyShard, Group, Shard, Split, load_run, save_run};
@@ -13,7 +12,7 @@ use tacit_nn::training::clip_by_norm;
 use tacit_nn::{Model, ParameterFilter};
 
 use crate::case::Case;
-use crate::checkpoints::folder;
+use crate::checkpoints::{Layers, filled, folder, loss, normal};
 use crate::collectives::{assert_equal, folded, numbers};
 
 const FOUR: &[usize] = &[4];
@@ -97,27 +96,12 @@ fn in_different_orders(group: &Group) -> Result<()> {
     Ok(())
 }
 
-type Layers = Model<nn::Sequential>;
-
 const PATHS: [&str; 4] = ["layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"];
-
-fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
-    Ok(random::normal::<f32>(shape, None, None, Some(&random::key(seed)?))?)
-}
 
 /// The same on every rank.
 fn layers() -> Result<Layers> {
     let (up, down) = (nn::Linear::new(8, 16)?, nn::Linear::new(16, 8)?);
-    let mut model = Model::new(nn::Sequential::new().append(up).append(nn::Relu).append(down))?;
-    let leaves = model.leaves(&ParameterFilter::All).into_iter().zip(60..);
-    let filled = leaves.map(|((path, array), seed)| Ok((path, normal(seed, array.shape())?)));
-    let filled = filled.collect::<Result<Vec<_>>>()?;
-    model.set_leaves(filled)?;
-    Ok(model)
-}
-
-fn loss(model: &mut Layers, (x, y): (Array, Array)) -> Result<Array> {
-    Ok(model.forward(&x)?.subtract(y)?.square()?.mean(None)?)
+    filled(Model::new(nn::Sequential::new().append(up).append(nn::Relu).append(down))?)
 }
 
 /// A batch, and the rows of it that a rank has of so many.

@@ -9,7 +9,6 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
-use super::restored::Restored;
 use crate::filter::Role;
 use crate::parameters::{listed, some_of};
 
@@ -57,12 +56,11 @@ impl<M: ModuleParameters> Model<M> {
         if !self.is_coded() {
             return self.step(optimizer, gradients);
         }
-        let mut state = Restored::of(self);
-        let lent = state.model.lend_for_step()?;
-        state.model.step(optimizer, gradients)?;
-        state.model.take_steps(&lent)?;
-        state.keep();
-        Ok(())
+        self.transaction(|model| {
+            let lent = model.lend_for_step()?;
+            model.step(optimizer, gradients)?;
+            model.take_steps(&lent)
+        })
     }
 
     fn step<O: Optimizer>(&mut self, optimizer: &mut O, gradients: &FlattenedModuleParam) -> Result<()> {

@@ -109,8 +109,11 @@ fn same(a: &Value, b: &Value) -> Result<bool> {
         return Ok(false);
     }
     for (a, b) in a.iter().zip(&b) {
-        let bits = |value: &Value| Ok::<_, Error>(with_bytes(&value.dense()?, <[u8]>::to_vec)?);
-        if a.aval()? != b.aval()? || bits(a)? != bits(b)? {
+        if a.aval()? != b.aval()? {
+            return Ok(false);
+        }
+        let (a, b) = (a.dense()?, b.dense()?);
+        if !with_bytes(&a, |a| with_bytes(&b, |b| a == b))?? {
             return Ok(false);
         }
     }
