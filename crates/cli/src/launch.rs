@@ -208,8 +208,8 @@ fn mpi(
     command.args(["-n", &places.all().len().to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
     job.tell(&mut command);
     command.env("TACIT_WATCH", places.watch());
-    if let Some(library) = library_beside(&mpirun).filter(|_| env::var_os("MLX_MPI_LIBNAME").is_none()) {
-        command.env("MLX_MPI_LIBNAME", library);
+    if env::var_os("MLX_MPI_LIBNAME").is_none() {
+        command.env("MLX_MPI_LIBNAME", library_of(&mpirun));
     }
     if let Some(machines) = machines {
         let file = folder.path().join("machines");
@@ -238,10 +238,13 @@ fn search_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The library of an installation that is in no folder where the system looks. `libmpi.so` may be a linker's script.
-fn library_beside(mpirun: &Path) -> Option<PathBuf> {
-    let folder = mpirun.parent()?.parent()?.join("lib");
-    ["libmpi.so.40", "libmpi.40.dylib"].map(|name| folder.join(name)).into_iter().find(|file| file.exists())
+/// The library of an installation: beside it, where the system does not look, or else by its version's name, which needs no
+/// development files: without these there is no `libmpi.so`, and where there is one it may be a linker's script.
+fn library_of(mpirun: &Path) -> PathBuf {
+    const NAMES: [&str; 2] = ["libmpi.so.40", "libmpi.40.dylib"];
+    let folder = mpirun.parent().and_then(Path::parent).map(|folder| folder.join("lib"));
+    let beside = folder.into_iter().flat_map(|folder| NAMES.map(|name| folder.join(name))).find(|file| file.exists());
+    beside.unwrap_or_else(|| NAMES[usize::from(cfg!(target_os = "macos"))].into())
 }
 
 /// What `TACIT_THREADS` is for each of so many ranks of a machine.

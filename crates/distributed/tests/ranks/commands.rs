@@ -51,12 +51,10 @@ pub(crate) fn commands(engine: Engine, ranks: usize, folder: &Path, program: &[O
             let mpirun = mpirun().ok_or_else(|| io::Error::other("there is no mpirun"))?;
             let mut command = Command::new(&mpirun);
             command.args(["-n", &ranks.to_string(), "--oversubscribe", "--bind-to", "none"]);
-            command.args(["--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "127.0.0.1/8"]);
+            command.args(["--mca", "btl_tcp_if_include", "127.0.0.1/8"]);
             // As a launcher of containers is.
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-            if let Some(library) = library_beside(&mpirun) {
-                command.env("MLX_MPI_LIBNAME", library);
-            }
+            command.env("MLX_MPI_LIBNAME", library_of(&mpirun));
             command.env_remove("MLX_RANK").env_remove("MLX_HOSTFILE").args(program);
             vec![command]
         }
@@ -72,9 +70,11 @@ pub(crate) fn mpirun() -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join("mpirun")).find(|file| file.is_file())
 }
 
-/// The library of an installation that is in no folder where the system looks. A wheel's `libmpi.so` is a linker's script.
-fn library_beside(mpirun: &Path) -> Option<PathBuf> {
-    let folder = mpirun.parent()?.parent()?.join("lib");
-    let names = ["libmpi.so.40", "libmpi.so", "libmpi.40.dylib", "libmpi.dylib"];
-    names.iter().map(|name| folder.join(name)).find(|file| file.exists())
+/// The library of an installation, beside it or where the system looks. A wheel's `libmpi.so` is a linker's script, and a
+/// package without development files has none.
+fn library_of(mpirun: &Path) -> PathBuf {
+    const NAMES: [&str; 2] = ["libmpi.so.40", "libmpi.40.dylib"];
+    let folder = mpirun.parent().and_then(Path::parent).map(|folder| folder.join("lib"));
+    let beside = folder.into_iter().flat_map(|folder| NAMES.map(|name| folder.join(name))).find(|file| file.exists());
+    beside.unwrap_or_else(|| NAMES[usize::from(cfg!(target_os = "macos"))].into())
 }
