@@ -59,6 +59,10 @@ impl Gguf {
         if let Some(types) = self.layer_types(&json)? {
             json.set("layer_types", types);
         }
+        // llama.cpp has no window that the file does not say, where other libraries take one of their own.
+        if architecture.window.is_some() && json.get("sliding_window").is_none() {
+            json.set("sliding_window_pattern", Json::Integer(1));
+        }
         // A Granite 4 of attention alone has the keys of nets that it does not have.
         if let (Some(values), Some(heads)) = (self.said("ssm.inner_size")?, json.get("linear_num_value_heads")) {
             let width = values.integer::<i64>().zip(heads.integer());

@@ -139,3 +139,18 @@ fn experts_of_a_mixtral_are_counted_by_either_name() {
         assert_eq!(made.get("num_local_experts"), Some(&Json::Integer(4)), "{key}");
     }
 }
+
+/// llama.cpp takes a Gemma 3 for one without windows then, such as Rnj-1.
+#[test]
+fn a_gemma_3_whose_file_says_no_window_has_none() {
+    let folder = Scratch::new();
+    let pattern = |made: &Maker| {
+        let read = Gguf::open(folder.file("made.gguf", made.bytes())).and_then(|file| file.configuration());
+        read.expect("reads").get("sliding_window_pattern").cloned()
+    };
+    assert_eq!(pattern(&file("gemma3")), Some(Json::Integer(1)));
+    let window = file("gemma3").value("gemma3.attention.sliding_window", 4, &512_u32.to_le_bytes());
+    assert_eq!(pattern(&window), None);
+    // That of a Gemma 2 is of 4096 tokens where the file says none.
+    assert_eq!(pattern(&file("gemma2")), None);
+}
