@@ -121,13 +121,14 @@ const CAPS: &[Key] = &[
 ];
 
 /// Of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
+///
+/// `rope.scaling.yarn_attn_factor` is none of them: llama.cpp's converter writes it, and llama.cpp computes its own in its place.
 pub(super) const ROPE_SCALING: &[Key] = &[
     ("rope.scaling.type", "rope_type", Kind::Text),
     // What files of 2023 have, and what later ones have in its place.
     ("rope.scale_linear", "factor", Real),
     ("rope.scaling.factor", "factor", Real),
     ("rope.scaling.original_context_length", "original_max_position_embeddings", Count),
-    ("rope.scaling.yarn_attn_factor", "attention_factor", Real),
     ("rope.scaling.yarn_beta_fast", "beta_fast", Real),
     ("rope.scaling.yarn_beta_slow", "beta_slow", Real),
 ];

@@ -151,6 +151,23 @@ fn the_scale_of_yarn_is_a_multiple_of_its_usual_one() {
     }
 }
 
+/// As the file of Rnj-1 has it, whose configuration has a key that transformers does not read either.
+#[test]
+fn the_scale_of_yarn_that_llama_cpp_does_not_read_is_left_out() {
+    let folder = Scratch::new();
+    let real = |number: f32| number.to_le_bytes();
+    let file = Maker::default()
+        .value("general.architecture", 8, &text("llama"))
+        .value("llama.rope.scaling.type", 8, &text("yarn"))
+        .value("llama.rope.scaling.factor", 6, &real(4.0))
+        .value("llama.rope.scaling.yarn_attn_factor", 6, &real(1.0))
+        .tensor("token_embd.weight", &[32, 1], 0, 0)
+        .elements(128);
+    let read = Gguf::open(folder.file("made.gguf", file.bytes())).and_then(|file| file.configuration());
+    let scaling = read.expect("reads").get("rope_scaling").cloned().expect("is there");
+    assert_eq!((scaling.get("factor"), scaling.get("attention_factor")), (Some(&Json::Float(4.0)), None));
+}
+
 /// A file of llama.cpp with factors of four frequencies.
 fn with_factors() -> Maker {
     let count = |count: u32| count.to_le_bytes();
