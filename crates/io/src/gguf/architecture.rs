@@ -296,6 +296,8 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         model_type: "granite",
         class: "GraniteForCausalLM",
         keys: &[SIZES, MULTIPLIERS],
+        // mlx-lm reads no Granite that does not say them.
+        usual: &[("attention_bias", Json::Bool(false)), ("mlp_bias", Json::Bool(false))],
         // Some of Granite 4 have no positions.
         only: &[("rope.scaling.finetuned", Json::Bool(true))],
         ..LLAMA

@@ -154,3 +154,18 @@ fn a_gemma_3_whose_file_says_no_window_has_none() {
     // That of a Gemma 2 is of 4096 tokens where the file says none.
     assert_eq!(pattern(&file("gemma2")), None);
 }
+
+/// mlx-lm reads no other one.
+#[test]
+fn a_granite_says_whether_it_has_biases() {
+    let folder = Scratch::new();
+    let biases = |made: &Maker| {
+        let read = Gguf::open(folder.file("made.gguf", made.bytes())).and_then(|file| file.configuration());
+        let json = read.expect("reads");
+        ["attention_bias", "mlp_bias"].map(|key| json.get(key).and_then(Json::flag))
+    };
+    assert_eq!(biases(&file("granite")), [Some(false); 2]);
+    let with_one = file("granite").tensor("blk.0.ffn_up.bias", &[2], 0, 128);
+    assert_eq!(biases(&with_one), [Some(false), Some(true)]);
+    assert_eq!(biases(&file("llama")), [None; 2]);
+}
