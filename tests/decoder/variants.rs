@@ -26,6 +26,9 @@ fn layers_see_and_turn_what_the_file_says() -> Result<()> {
     let asked = r#"{"use_sliding_window": true, "sliding_window": 8}"#;
     assert_eq!(of("smollm3", asked)?, [all(true), near(false), all(true)]);
     assert_eq!(of("smollm3", r#"{"sliding_window": 8}"#)?, of("smollm3", "{}")?);
+    // Not from `max_window_layers` on, as in a Qwen3 without experts.
+    assert_eq!(of("qwen3_moe", asked)?, [near(true), near(true)]);
+    assert_eq!(of("qwen3_moe", r#"{"sliding_window": 8}"#)?, [all(true), all(true)]);
     for name in ["mixtral", "phi3"] {
         assert_eq!(of(name, r#"{"sliding_window": 8}"#)?, [near(true), near(true)]);
         assert_eq!(of(name, r#"{"sliding_window": null}"#)?, [all(true), all(true)]);

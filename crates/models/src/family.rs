@@ -87,6 +87,8 @@ pub(crate) enum Windows {
     Named,
     /// All.
     All,
+    /// All, if `use_sliding_window` asks for them.
+    Asked,
     /// Those from `max_window_layers` on, if `use_sliding_window` asks for them.
     Late,
     /// Those without positions, if `use_sliding_window` asks for them.
@@ -182,7 +184,7 @@ static FAMILIES: [Family; 14] = [
     Family {
         name: "qwen3_moe",
         head_norms: Some(HeadNorms::Each),
-        windows: Windows::Late,
+        windows: Windows::Asked,
         experts: Some(QWEN),
         ..PLAIN
     },

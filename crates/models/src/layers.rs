@@ -196,7 +196,7 @@ fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {
 fn window_size(keys: &Keys, family: &Family) -> Result<Option<i32>> {
     let asked = match family.windows {
         Windows::Named => keys.texts("layer_types")?.is_some(),
-        Windows::Late | Windows::Unturned => keys.flag("use_sliding_window")? == Some(true),
+        Windows::Asked | Windows::Late | Windows::Unturned => is_asked(keys)?,
         Windows::All | Windows::Alternate | Windows::Period => true,
         Windows::States => false,
     };
@@ -209,6 +209,11 @@ fn window_size(keys: &Keys, family: &Family) -> Result<Option<i32>> {
         }
         size => Ok(size.filter(|_| asked)),
     }
+}
+
+/// Whether a file that may do without windows asks for them.
+fn is_asked(keys: &Keys) -> Result<bool> {
+    Ok(keys.flag("use_sliding_window")? == Some(true))
 }
 
 /// What the tokens of each layer see, of which some are turned; a window only where there is one.
@@ -235,12 +240,14 @@ fn seen_by_layers(keys: &Keys, family: &Family, turned: &[bool]) -> Result<Vec<S
     let pattern = keys.integer("sliding_window_pattern")?.or(keys.integer("_sliding_window_pattern")?).unwrap_or(6);
     let first = keys.integer("max_window_layers")?.unwrap_or(28);
     let interval = keys.size_or("full_attention_interval", 4)?;
+    let asked = is_asked(keys)?;
     let window = |slides: bool| if slides { Seen::Window } else { Seen::Everything };
     Ok((0..)
         .zip(turned)
         .map(|(layer, &turned)| match family.windows {
             Windows::Named => Seen::Everything,
             Windows::All => Seen::Window,
+            Windows::Asked => window(asked),
             Windows::Late => window(layer >= first),
             Windows::Unturned => window(!turned),
             Windows::Alternate => window(layer % 2 == 0),
