@@ -22,6 +22,10 @@ pub(super) struct Description<'c> {
 /// More than a head has: a number is computed of each of them.
 const WIDEST: u32 = 1 << 16;
 
+/// What the configuration of every model says that llama.cpp runs, if it says it: where mlx-lm turns neighbors together, llama.cpp
+/// turns the halves of a head.
+const ALWAYS: &[(&str, Json)] = &[("rope_traditional", Json::Bool(false))];
+
 /// The kind of layers that see a window.
 const LOCAL: &str = "sliding_attention";
 
@@ -177,7 +181,7 @@ impl<'c> Description<'c> {
     /// Checks what no key of a file says.
     fn check(&self) -> Result<()> {
         let of = self.architecture;
-        for (key, value) in of.always {
+        for (key, value) in ALWAYS.iter().chain(of.always) {
             if let Some(other) = self.config.get(key).filter(|&other| other != value) {
                 return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {value}")));
             }

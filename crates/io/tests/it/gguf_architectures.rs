@@ -86,6 +86,7 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
     let divided = r#""rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}"#;
     let of = |model: &str, keys: &str| llama(keys).replacen("llama", model, 1);
     let cases = [
+        of("llama", r#""rope_traditional": true"#),
         of("smollm3", r#""no_rope_layers": [1, 0]"#),
         of("smollm3", r#""no_rope_layer_interval": 2"#),
         of("mixtral", r#""sliding_window": 64, "max_position_embeddings": 512"#),
@@ -100,6 +101,8 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
     refused(
         cases.iter().map(|config| (&**config, embedding())),
         &expect![[r#"
+            FOLDER/config.json: rope_traditional: it is true, and with llama.cpp false
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
             FOLDER/config.json: no_rope_layers: not each fourth alone is without positions
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
             FOLDER/config.json: no_rope_layer_interval: it is 2, and with llama.cpp 4
