@@ -50,10 +50,6 @@ pub struct Apollo {
     pub seed: u64,
 }
 
-/// What a moment's key has behind the path where it is none of the optimizer's: the seed of the projections of a parameter with
-/// the steps that were made, `u32[2]`, and the norm of the latest update for a learning rate of 1, `f32[]`.
-pub(crate) const SLOTS: [&str; 2] = [".apollo_draw", ".apollo_norm"];
-
 /// By how much the norm of an update may grow from one step to the next, as in the paper.
 const GROWTH: f32 = 1.01;
 
@@ -90,11 +86,11 @@ impl Apollo {
     }
 
     /// Projects the gradient of the parameter at `path`; `kept` is what its latest step left.
-    pub(crate) fn project(&self, path: &str, gradient: &Array, kept: Option<[Array; 2]>) -> Result<Projected> {
+    pub(crate) fn project(&self, path: &str, gradient: &Array, kept: Option<Kept>) -> Result<Projected> {
         let is_tall = gradient.dim(-2) > gradient.dim(-1);
         let wide = turned(&gradient.as_dtype(Dtype::Float32)?, is_tall)?;
         let (seed, steps, norm) = match kept {
-            Some([draw, norm]) => (draw.try_index(0)?, draw.try_index(1)?, norm),
+            Some(Kept { draw, norm }) => (draw.try_index(0)?, draw.try_index(1)?, norm),
             // Any first update is within this.
             None => (number(seed_of(self.seed, path) as u32), number(0), Array::from_f32(f32::MAX)),
         };
@@ -104,6 +100,14 @@ impl Apollo {
         let draw = ops::stack(&[&seed, &steps.add(number(1))?], 0)?;
         Ok(Projected { apollo: *self, gradient: projection.matmul(&wide)?, wide, is_tall, draw, norm })
     }
+}
+
+/// What a step leaves of a parameter for the next one.
+pub(crate) struct Kept {
+    /// The seed of its projections with the steps that were made, `u32[2]`.
+    pub(crate) draw: Array,
+    /// The norm of the latest update for a learning rate of 1, `f32[]`.
+    pub(crate) norm: Array,
 }
 
 /// A projected gradient, and what makes an update of it.
@@ -122,7 +126,7 @@ pub(crate) struct Projected {
 impl Projected {
     /// What is subtracted from the parameter where the optimizer changes one of the projected gradient's shape by `change` at a
     /// learning rate of `rate`, and what the next step needs.
-    pub(crate) fn update(self, change: &Array, rate: &Array) -> Result<(Array, [Array; 2])> {
+    pub(crate) fn update(self, change: &Array, rate: &Array) -> Result<(Array, Kept)> {
         let axes: &[i32] = if self.apollo.rank == 1 { &[-2, -1] } else { &[-2] };
         let norms = |matrices: &Array| matrices.square()?.sum_axes(axes, true)?.sqrt();
         let (projected, zero) = (norms(&self.gradient)?, Array::from_f32(0.0));
@@ -134,9 +138,9 @@ impl Projected {
         let bound = self.norm.multiply(rate)?.multiply(Array::from_f32(GROWTH))?;
         let limit = ops::select(norm.gt(&bound)?, bound.divide(&norm)?, Array::from_f32(1.0))?;
         // A step that moves nothing, such as the first of a warm-up, says nothing of the next one.
-        let kept = ops::select(norm.gt(&zero)?, ops::minimum(&norm, &bound)?.divide(rate)?, &self.norm)?;
+        let norm = ops::select(norm.gt(&zero)?, ops::minimum(&norm, &bound)?.divide(rate)?, &self.norm)?;
         let update = update.multiply(limit.multiply(Array::from_f32(self.apollo.scale))?)?;
-        Ok((turned(&update, self.is_tall)?, [self.draw, kept]))
+        Ok((turned(&update, self.is_tall)?, Kept { draw: self.draw, norm }))
     }
 }
 

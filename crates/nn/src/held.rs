@@ -14,6 +14,8 @@ use crate::within::has_chosen;
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
+    /// The path of the parameter, or the key of the moment.
+    pub(crate) path: String,
     pub(crate) form: Form,
     pub(crate) aval: Aval,
     pub(crate) leaves: Vec<HeldLeaf>,
@@ -33,7 +35,7 @@ impl Held {
         let aval = value.aval()?;
         let mut leaves = Vec::new();
         let skeleton = taken_apart(path, value, None, &mut leaves)?;
-        Ok(Self { form: Form::new(skeleton), aval, leaves })
+        Ok(Self { path: path.to_owned(), form: Form::new(skeleton), aval, leaves })
     }
 
     /// The array that the leaves make.
@@ -91,15 +93,9 @@ impl Held {
         }
     }
 
-    /// Shows it as a node of this name, whose leaves are those of the array at `path`; `moves` says which of them are trained.
-    pub(crate) fn show<'a>(
-        &'a self,
-        node: &'static str,
-        path: &str,
-        moves: impl Fn(Role) -> bool,
-        visitor: &mut dyn Visitor<'a>,
-    ) {
-        let children: Vec<&str> = self.leaves.iter().map(|leaf| &leaf.path[path.len() + 1..]).collect();
+    /// Shows it as a node of this name; `moves` says which of its leaves are trained.
+    pub(crate) fn show<'a>(&'a self, node: &'static str, moves: impl Fn(Role) -> bool, visitor: &mut dyn Visitor<'a>) {
+        let children: Vec<&str> = self.leaves.iter().map(|leaf| &leaf.path[self.path.len() + 1..]).collect();
         visitor.node(&Node::new(node, Labels::Keys(&children)).with_statics(&[(FORM, &self.form)]));
         for leaf in &self.leaves {
             if moves(leaf.role) { visitor.array(&leaf.array) } else { visitor.frozen(&leaf.array) }

@@ -1,141 +1,149 @@
-//! The moments of an optimizer, some of which are implicit arrays, and how a state is saved and restored.
+//! The moments of an optimizer by parameter, some of which are implicit arrays.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::rc::Rc;
 
 use mlx_rs::error::{IoError, StateProjectionError, UnflattenError};
-use mlx_rs::optimizers::{OptimizerState, State};
+use mlx_rs::optimizers::{Optimizer, OptimizerState};
 use mlx_rs::utils::StateProjection;
 use mlx_rs::{Array, random};
-use tacit_core::{Aval, Error, Result, Value};
+use tacit_core::{Aval, Result, Value};
 
 use crate::Parameters;
-use crate::apollo::SLOTS;
-use crate::held::Held;
+use crate::apollo::Kept;
+use crate::held::{Held, HeldLeaf};
+use crate::saved_moments::{DRAW, KEY, NORM, SavedMoments};
 
-/// The state of an optimizer that is saved as values and restored from them.
-///
-/// The states of mlx-rs's optimizers are such, and [`Moments`].
-pub trait SavedMoments: OptimizerState {
-    /// Each moment by its key, `layers.0.weight.1` for the second of a parameter.
-    ///
-    /// # Errors
-    ///
-    /// mlx-rs cannot list the state.
-    fn values(&self) -> Result<Parameters>;
-
-    /// The state of these values, none where they are of another kind of state.
-    ///
-    /// # Errors
-    ///
-    /// The state holds arrays, and the policy forbids to build one of an implicit value; the moments are those of
-    /// [`Apollo`](crate::Apollo), and the state does not project; or mlx-rs cannot list it.
-    fn of_values(values: &Parameters) -> Result<Option<Self>>;
-}
-
-impl<V: Clone> SavedMoments for State<V>
-where
-    Self: OptimizerState,
-{
-    fn values(&self) -> Result<Parameters> {
-        let mut state = self.clone();
-        let arrays = state.flatten().map_err(unlisted)?;
-        Ok(arrays.into_iter().map(|(key, array)| (key.as_ref().to_owned(), array.into())).collect())
-    }
-
-    fn of_values(values: &Parameters) -> Result<Option<Self>> {
-        /// Stands for a dot in a path.
-        const DOT: &str = "\u{1}";
-        // A state of one moment takes any key.
-        if values.keys().any(|key| SLOTS.iter().any(|slot| key.ends_with(slot))) {
-            return Err(Error::invalid(
-                "the moments are of gradients of a low rank",
-                "restore them into a `QuantizedState` with the same `apollo`",
-            ));
-        }
-        // A state of arrays rounds nothing.
-        let values = || values.iter().filter(|(key, _)| *key != KEY);
-        // What mlx-rs reads back takes a key apart at its dots, of which a path has some too.
-        let arrays = values().map(|(key, value)| {
-            let key = key.rsplit_once('.').map_or(key.clone(), |(path, slot)| path.replace('.', DOT) + "." + slot);
-            Ok((key, value.dense()?))
-        });
-        let arrays: Vec<(String, Array)> = arrays.collect::<Result<_>>()?;
-        let Ok(read) = <Self as OptimizerState>::unflatten(arrays) else { return Ok(None) };
-        let mut state: Self = read.into_iter().map(|(path, slot)| (path.replace(DOT, ".").into(), slot)).collect();
-        let found = state.flatten().map_err(unlisted)?;
-        let whole = found.iter().map(|(key, _)| &**key).eq(values().map(|(key, _)| key.as_str()));
-        Ok(whole.then_some(state))
-    }
-}
-
-/// What mlx-rs says of a state that it cannot list.
-pub(crate) fn unlisted(error: impl std::fmt::Display) -> Error {
-    Error::invalid(format!("mlx-rs cannot list the state: {error}"), "give each entry its own key")
-}
-
-/// The key of the random key among the moments: no path begins so.
-pub(crate) const KEY: &str = "@key";
-
-/// The moments of a [`QuantizedState`](crate::QuantizedState) by their keys, which are those of mlx-rs.
+/// The moments of a [`QuantizedState`](crate::QuantizedState), whose optimizer is `O`.
 ///
 /// mlx-rs sees the arrays that they are made of, such as `weight.0.codes`. Those are loaded into moments that there are; a state
 /// is made of [`values`](SavedMoments::values).
-#[derive(Clone, Debug, Default)]
-pub struct Moments {
-    pub(crate) held: BTreeMap<Rc<str>, Held>,
+#[derive(Debug)]
+pub struct Moments<O> {
+    /// By which moments are rounded at random, once one was.
+    pub(crate) key: Option<Held>,
+    parameters: BTreeMap<Rc<str>, Record>,
+    optimizer: PhantomData<O>,
 }
 
-impl Moments {
+/// What is held of one parameter.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    /// The optimizer's own moments, by their names.
+    moments: BTreeMap<String, Held>,
+    /// What is [`Kept`] of it, where its gradients are projected.
+    draw: Option<Held>,
+    norm: Option<Held>,
+}
+
+/// The key that mlx-rs gives a moment: the path of its parameter and its name, which is empty where there is one moment.
+pub(crate) fn key_of(path: &str, name: &str) -> String {
+    if name.is_empty() { path.to_owned() } else { format!("{path}.{name}") }
+}
+
+impl<O> Moments<O> {
     /// The bytes of all arrays.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.held.values().map(Held::nbytes).sum()
+        self.listed().into_iter().map(Held::nbytes).sum()
     }
 
-    /// The moments of one parameter that are its optimizer's own: what their keys have behind its path, and their values.
-    pub(crate) fn of(&self, path: &Rc<str>) -> Result<Vec<(String, Value)>> {
-        let behind = |key: &str| {
-            let behind = &key[path.len()..];
-            let own = behind.is_empty() || behind.strip_prefix('.').is_some_and(|slot| !slot.contains('.'));
-            (own && !SLOTS.contains(&behind)).then(|| behind.to_owned())
+    /// All that is held, sorted by the keys of files.
+    pub(crate) fn listed(&self) -> Vec<&Held> {
+        let of_parameters =
+            self.parameters.values().flat_map(|record| record.moments.values().chain(&record.draw).chain(&record.norm));
+        let mut listed: Vec<&Held> = self.key.iter().chain(of_parameters).collect();
+        listed.sort_unstable_by(|a, b| a.path.as_str().cmp(b.path.as_str()));
+        listed
+    }
+
+    pub(crate) fn listed_mut(&mut self) -> Vec<&mut Held> {
+        let of_parameters = self
+            .parameters
+            .values_mut()
+            .flat_map(|record| record.moments.values_mut().chain(&mut record.draw).chain(&mut record.norm));
+        let mut listed: Vec<&mut Held> = self.key.iter_mut().chain(of_parameters).collect();
+        listed.sort_unstable_by(|a, b| a.path.as_str().cmp(b.path.as_str()));
+        listed
+    }
+
+    pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut HeldLeaf> {
+        self.listed_mut().into_iter().flat_map(|held| &mut held.leaves)
+    }
+
+    /// The optimizer's own moments of a parameter, by their names.
+    pub(crate) fn of(&self, path: &str) -> impl Iterator<Item = (&String, &Held)> {
+        self.parameters.get(path).into_iter().flat_map(|record| &record.moments)
+    }
+
+    pub(crate) fn put(&mut self, path: &Rc<str>, name: &str, value: &Value) -> Result<()> {
+        let held = Held::new(&key_of(path, name), value)?;
+        self.record(path.clone()).moments.insert(name.to_owned(), held);
+        Ok(())
+    }
+
+    /// What the latest step with a projected gradient left of a parameter.
+    pub(crate) fn kept(&self, path: &str) -> Result<Option<Kept>> {
+        let Some(Record { draw: Some(draw), norm: Some(norm), .. }) = self.parameters.get(path) else {
+            return Ok(None);
         };
-        let from = self.held.range(path.clone()..).take_while(|(key, _)| key.starts_with(&**path));
-        from.filter_map(|(key, held)| Some((behind(key)?, held)))
-            .map(|(slot, held)| Ok((slot, held.value()?)))
-            .collect()
+        Ok(Some(Kept { draw: draw.value()?.dense()?, norm: norm.value()?.dense()? }))
+    }
+
+    pub(crate) fn keep(&mut self, path: &Rc<str>, Kept { draw, norm }: Kept) -> Result<()> {
+        let record = self.record(path.clone());
+        record.draw = Some(Held::new(&format!("{path}{DRAW}"), &draw.into())?);
+        record.norm = Some(Held::new(&format!("{path}{NORM}"), &norm.into())?);
+        Ok(())
     }
 
     /// A random key of its own for each call: one half of the present one, whose other half is kept. The first is made of a seed.
     pub(crate) fn next_key(&mut self, seed: u64) -> Result<Array> {
-        let present = match self.held.get(KEY) {
+        let present = match &self.key {
             Some(held) => held.value()?.dense()?,
             None => random::key(seed)?,
         };
         let (kept, next) = random::split(&present, 2)?;
-        self.put(KEY.into(), &kept.into())?;
+        self.key = Some(Held::new(KEY, &kept.into())?);
         Ok(next)
     }
 
-    /// The array of this key, if there is one.
-    pub(crate) fn array(&self, key: &str) -> Result<Option<Array>> {
-        self.held.get(key).map(|held| held.value()?.dense()).transpose()
-    }
-
-    pub(crate) fn put(&mut self, key: Rc<str>, value: &Value) -> Result<()> {
-        let held = Held::new(&key, value)?;
-        self.held.insert(key, held);
-        Ok(())
+    fn record(&mut self, path: Rc<str>) -> &mut Record {
+        self.parameters.entry(path).or_default()
     }
 }
 
-impl OptimizerState for Moments {
+impl<O: Optimizer> Moments<O> {
+    /// The path of a parameter and the name of a moment, of the key that mlx-rs gives it.
+    ///
+    /// A path has dots as well, and may end as a name does: the kind of the optimizer says what the key is.
+    pub(crate) fn split(key: &str) -> (&str, &str) {
+        let one = O::State::unflatten([(KEY, Array::from_f32(0.0))]);
+        let is_one = one.is_ok_and(|mut state| state.flatten().is_ok_and(|listed| listed.len() == 1));
+        if is_one { (key, "") } else { key.rsplit_once('.').unwrap_or((key, "")) }
+    }
+}
+
+impl<O> Clone for Moments<O> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), parameters: self.parameters.clone(), optimizer: PhantomData }
+    }
+}
+
+impl<O> Default for Moments<O> {
+    fn default() -> Self {
+        Self { key: None, parameters: BTreeMap::new(), optimizer: PhantomData }
+    }
+}
+
+impl<O> OptimizerState for Moments<O> {
     type UnflattenError = UnflattenError;
 
     fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
         let mut projection = StateProjection::new();
-        for leaf in self.held.values_mut().flat_map(|held| &mut held.leaves) {
+        for leaf in self.leaves_mut() {
             projection.required(leaf.path.clone(), &mut leaf.array)?;
         }
         Ok(projection)
@@ -154,7 +162,7 @@ impl OptimizerState for Moments {
     fn load_safetensors(&mut self, path: impl AsRef<Path>) -> Result<(), IoError> {
         let mut loaded = Array::load_safetensors(path)?;
         let mut new = self.clone();
-        for leaf in new.held.values_mut().flat_map(|held| &mut held.leaves) {
+        for leaf in new.leaves_mut() {
             let array = loaded.remove(leaf.path.as_str()).filter(|array| Aval::from(array) == Aval::from(&leaf.array));
             leaf.array = array.ok_or(UnflattenError::InvalidKey)?;
         }
@@ -166,15 +174,25 @@ impl OptimizerState for Moments {
     }
 }
 
-impl SavedMoments for Moments {
+impl<O: Optimizer> SavedMoments for Moments<O> {
     fn values(&self) -> Result<Parameters> {
-        self.held.iter().map(|(key, held)| Ok((key.as_ref().to_owned(), held.value()?))).collect()
+        self.listed().into_iter().map(|held| Ok((held.path.clone(), held.value()?))).collect()
     }
 
     fn of_values(values: &Parameters) -> Result<Option<Self>> {
         let mut moments = Self::default();
         for (key, value) in values {
-            moments.put(key.as_str().into(), value)?;
+            let held = Held::new(key, value)?;
+            if key == KEY {
+                moments.key = Some(held);
+            } else if let Some(path) = key.strip_suffix(DRAW) {
+                moments.record(path.into()).draw = Some(held);
+            } else if let Some(path) = key.strip_suffix(NORM) {
+                moments.record(path.into()).norm = Some(held);
+            } else {
+                let (path, name) = Self::split(key);
+                moments.record(path.into()).moments.insert(name.to_owned(), held);
+            }
         }
         Ok(Some(moments))
     }

@@ -1,6 +1,7 @@
 //! Optimizers whose moments are held in few bits.
 
-use std::any::{Any, type_name};
+mod tree;
+
 use std::borrow::Borrow;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -13,15 +14,12 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Optimizer, OptimizerState};
 use mlx_rs::utils::{StateProjection, Updatable};
 use tacit_arrays::format::{Dynamic, quantize_by_key};
-use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
-use tacit_core::{Aval, Error, Result, Tree, Value, implicit};
+use tacit_core::{Aval, Error, Result, Value, implicit};
 
-use crate::apollo::SLOTS;
-use crate::held::{Held, shown};
-use crate::module::empty;
-use crate::moments::{KEY, Moments, SavedMoments, unlisted};
+use crate::held::Held;
+use crate::moments::{Moments, key_of};
 use crate::parameters::of_one;
-use crate::stateful::of_another_form;
+use crate::saved_moments::{SavedMoments, unlisted};
 use crate::{Apollo, IntoRules, Pattern, Rules};
 
 /// An optimizer of mlx-rs, unchanged, whose moments are implicit arrays between its steps.
@@ -59,7 +57,7 @@ use crate::{Apollo, IntoRules, Pattern, Rules};
 #[derive(Clone, Debug)]
 pub struct QuantizedState<O> {
     optimizer: O,
-    moments: Moments,
+    moments: Moments<O>,
     rules: Rules,
     /// The gradients that are projected, and how: the first that names one counts.
     projected: Vec<(Pattern, Apollo)>,
@@ -69,15 +67,10 @@ pub struct QuantizedState<O> {
     least: usize,
     /// What the random key is made of, while there is none.
     seed: u64,
-    /// Whether a parameter has one moment, whose key is the path itself.
-    single: bool,
 }
 
 /// A path that has no dots, where mlx-rs takes a key apart.
 const PARAMETER: &str = "parameter";
-
-/// The node of an implicit moment.
-const MOMENT: &str = "Moment";
 
 impl<O: Optimizer> QuantizedState<O> {
     /// An optimizer whose moments take formats by names such as `layers.0.weight.0`, for the mean of Adam's gradients, and
@@ -106,10 +99,11 @@ impl<O: Optimizer> QuantizedState<O> {
         const LEAST: usize = 4096;
         let rules = rules.into_rules()?;
         let text = rules.identity();
-        let (moments, projected, single) = (Moments::default(), Vec::new(), has_one_moment::<O>());
-        let mut made = Self { optimizer, moments, rules, projected, text, least: LEAST, seed: 0, single };
+        let (moments, projected) = (Moments::default(), Vec::new());
+        let mut made = Self { optimizer, moments, rules, projected, text, least: LEAST, seed: 0 };
         for (key, array) in taken(&mut made.optimizer)? {
-            made.put(key, array.into())?;
+            let (path, name) = Moments::<O>::split(&key);
+            made.put(&path.into(), name, array.into())?;
         }
         Ok(made)
     }
@@ -161,7 +155,7 @@ impl<O: Optimizer> QuantizedState<O> {
     /// ```
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
-        self.moments.held.remove(KEY);
+        self.moments.key = None;
         Self { seed, ..self }
     }
 
@@ -202,11 +196,13 @@ impl<O: Optimizer> QuantizedState<O> {
     }
 
     /// Holds a moment in the format that the rules give it.
-    fn put(&mut self, key: Rc<str>, value: Value) -> Result<()> {
+    fn put(&mut self, path: &Rc<str>, name: &str, value: Value) -> Result<()> {
         let aval = value.aval()?;
-        // A path may itself end as the key of a second moment does.
-        let name = if self.single { format!("{key}.0") } else { key.to_string() };
-        let format = self.rules.format(&name, &aval).filter(|_| aval.size() >= self.least && aval.dtype.is_float());
+        let number = if name.is_empty() { "0" } else { name };
+        let format = self
+            .rules
+            .format(&key_of(path, number), &aval)
+            .filter(|_| aval.size() >= self.least && aval.dtype.is_float());
         let value = match format {
             Some(format) if format.stores(&value) => value,
             Some(format) => {
@@ -215,11 +211,11 @@ impl<O: Optimizer> QuantizedState<O> {
                     Some(format) => quantize_by_key(format, &dense, &self.moments.next_key(self.seed)?),
                     None => format.quantize(&dense),
                 };
-                made.map_err(|error| of_one(&format!("the moment {key}"), &error))?
+                made.map_err(|error| of_one(&format!("the moment {}", key_of(path, name)), &error))?
             }
             None => value.dense()?.into(),
         };
-        self.moments.put(key, &value)
+        self.moments.put(path, name, &value)
     }
 
     /// What a step makes of a parameter. The `rates` of a step are found for the first parameter that needs them.
@@ -231,8 +227,7 @@ impl<O: Optimizer> QuantizedState<O> {
         rates: &mut Option<[Array; 2]>,
     ) -> Result<Array> {
         let aval = Aval::from(gradient);
-        let [draw, norm] = SLOTS.map(|slot| self.moments.array(&format!("{path}{slot}")));
-        let kept = draw?.zip(norm?).map(<[Array; 2]>::from);
+        let kept = self.moments.kept(path)?;
         let apollo = self.projected.iter().find(|(pattern, _)| pattern.matches(path, &aval)).map(|(_, apollo)| *apollo);
         let Some(apollo) = apollo.filter(|apollo| apollo.reduces(&aval)) else {
             if kept.is_some() {
@@ -254,19 +249,16 @@ impl<O: Optimizer> QuantizedState<O> {
         let change = self.lend(path, &projected.gradient, &ops::zeros_like(&projected.gradient)?)?;
         self.check_moments(path, &projected.gradient)?;
         let (update, kept) = projected.update(&change, rate)?;
-        for (slot, array) in SLOTS.into_iter().zip(kept) {
-            self.moments.put(format!("{path}{slot}").into(), &array.into())?;
-        }
+        self.moments.keep(path, kept)?;
         Ok(parameter.multiply(&*decay)?.subtract(update)?)
     }
 
     /// Refuses moments that are not of this gradient, element by element, where it or they are projected.
-    fn check_moments(&self, path: &Rc<str>, gradient: &Array) -> Result<()> {
-        for (slot, value) in self.moments.of(path)? {
-            let aval = value.aval()?;
+    fn check_moments(&self, path: &str, gradient: &Array) -> Result<()> {
+        for (_, Held { path: key, aval, .. }) in self.moments.of(path) {
             if !aval.shape.is_empty() && aval.shape != gradient.shape() {
                 return Err(Error::invalid(
-                    format!("the moment {path}{slot} is {aval}, and its gradient is {}", Aval::from(gradient)),
+                    format!("the moment {key} is {aval}, and its gradient is {}", Aval::from(gradient)),
                     "take the projections that the moments are of, and an optimizer with a moment for each element",
                 ));
             }
@@ -286,11 +278,11 @@ impl<O: Optimizer> QuantizedState<O> {
 
     /// What the optimizer makes of a parameter, with the moments that there are of its path.
     fn lend(&mut self, path: &Rc<str>, gradient: &Array, parameter: &Array) -> Result<Array> {
-        let (slots, values): (Vec<String>, Vec<Value>) = self.moments.of(path)?.into_iter().unzip();
+        let own = self.moments.of(path).map(|(name, held)| Ok((key_of(PARAMETER, name), held.value()?)));
+        let (keys, values): (Vec<String>, Vec<Value>) = own.collect::<Result<_>>()?;
         let (optimizer, mut made) = (&mut self.optimizer, Vec::new());
         let ran = implicit((values, gradient, parameter), |(arrays, gradient, mut parameter)| {
-            let own = slots.iter().map(|slot| format!("{PARAMETER}{slot}")).zip(arrays);
-            *optimizer.state_mut() = O::State::unflatten(own).map_err(unread)?;
+            *optimizer.state_mut() = O::State::unflatten(keys.into_iter().zip(arrays)).map_err(unread)?;
             optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter)?;
             let (keys, arrays): (_, Vec<Array>) = taken(optimizer)?.into_iter().unzip();
             made = keys;
@@ -300,7 +292,7 @@ impl<O: Optimizer> QuantizedState<O> {
         taken(&mut self.optimizer)?;
         let (parameter, moments) = ran?;
         for (key, moment) in made.into_iter().zip(moments) {
-            self.put(key.replacen(PARAMETER, path, 1).into(), moment)?;
+            self.put(path, key.rsplit_once('.').map_or("", |(_, name)| name), moment)?;
         }
         parameter.dense()
     }
@@ -312,12 +304,6 @@ fn taken<O: Optimizer>(optimizer: &mut O) -> Result<Vec<(Rc<str>, Array)>> {
     let mut state = std::mem::replace(optimizer.state_mut(), nothing);
     let listed = state.flatten().map_err(unlisted)?;
     Ok(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
-}
-
-/// Whether the state of an optimizer has one array for each parameter.
-fn has_one_moment<O: Optimizer>() -> bool {
-    let one = [(PARAMETER.to_owned(), Array::from_f32(0.0))];
-    O::State::unflatten(one).is_ok_and(|mut state| state.flatten().is_ok_and(|listed| listed.len() == 1))
 }
 
 fn unread(error: impl std::fmt::Display) -> Error {
@@ -352,13 +338,13 @@ impl<O: Optimizer> Updatable for QuantizedState<O> {
 }
 
 impl<O: Optimizer> Optimizer for QuantizedState<O> {
-    type State = Moments;
+    type State = Moments<O>;
 
-    fn state(&self) -> &Moments {
+    fn state(&self) -> &Moments<O> {
         &self.moments
     }
 
-    fn state_mut(&mut self) -> &mut Moments {
+    fn state_mut(&mut self) -> &mut Moments<O> {
         &mut self.moments
     }
 
@@ -388,74 +374,5 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
             self.moments = before;
         }
         updated
-    }
-}
-
-impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
-    type Arrays = Self;
-
-    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let keys: Vec<&str> = self.moments.held.keys().map(|key| &**key).collect();
-        let template = || -> Rc<dyn Any> {
-            let mut hollow = self.clone();
-            hollow.moments.held.values_mut().flat_map(|held| &mut held.leaves).for_each(|leaf| empty(&mut leaf.array));
-            Rc::new(hollow)
-        };
-        let node = Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template);
-        visitor.node(&node.with_statics(&[
-            ("rules", &self.text),
-            ("from_elements", &self.least),
-            ("seed", &self.seed),
-        ]));
-        for (key, held) in &self.moments.held {
-            if held.is_implicit() {
-                held.show(MOMENT, key, |_| false, visitor);
-            } else {
-                held.leaves.iter().for_each(|leaf| visitor.frozen(&leaf.array));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl<O: Optimizer + Clone + 'static> Tree for QuantizedState<O> {
-    type With<L: Leaf> = L::Fixed<Self>;
-
-    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        let entered = reader.enter(type_name::<Self>())?;
-        let mut made = entered.template::<Self>().cloned().ok_or_else(of_another_form)?;
-        made.take(entered.keys(), reader)?;
-        Ok(made)
-    }
-
-    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        if reader.skip_unchanged() {
-            return Ok(());
-        }
-        let made = reader.is_made();
-        let entered = reader.enter(type_name::<Self>())?;
-        // Moments appear with the first step, with the other fields of the optimizer that made them; and what is lent or given back
-        // is what it was in these fields, too.
-        if !made || !self.moments.held.keys().map(|key| &**key).eq(entered.keys().iter().map(String::as_str)) {
-            *self = entered.template::<Self>().cloned().ok_or_else(of_another_form)?;
-        }
-        self.take(entered.keys(), reader)
-    }
-}
-
-impl<O> QuantizedState<O> {
-    /// Takes the moments of these keys.
-    fn take(&mut self, keys: &[String], reader: &mut Reader<'_>) -> Result<()> {
-        for key in keys {
-            if !reader.is_at(MOMENT) {
-                self.moments.put(key.as_str().into(), &reader.array()?.into())?;
-                continue;
-            }
-            let (form, leaves) = shown(MOMENT, reader)?;
-            if !self.moments.held.get_mut(key.as_str()).is_some_and(|held: &mut Held| held.refill(&form, &leaves)) {
-                self.moments.put(key.as_str().into(), &form.filled(&mut leaves.iter())?)?;
-            }
-        }
-        Ok(())
     }
 }

@@ -14,7 +14,7 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use crate::module::{Leaves, empty, entered};
-use crate::moments::unlisted;
+use crate::saved_moments::unlisted;
 
 /// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
 ///

@@ -52,7 +52,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
                 }
                 continue;
             };
-            held.show(PARAMETER, path, moves, visitor);
+            held.show(PARAMETER, moves, visitor);
         }
         Ok(())
     }

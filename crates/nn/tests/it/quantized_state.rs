@@ -86,6 +86,15 @@ fn one_moment_has_a_sign_whatever_its_path() -> Result<()> {
     assert!(below(&lion.values()?["weight.parts.1"])?);
     assert!(below(&adam.values()?["weight.parts.1.0"])?);
     assert!(!below(&adam.values()?["weight.parts.1.1"])?);
+    // And what is restored is that of the whole path.
+    let mut restored = QuantizedState::eight_bits(Lion::new(1e-3))?;
+    *restored.state_mut() = SavedMoments::of_values(&lion.values()?)?.expect("of its kind");
+    for lion in [&mut lion, &mut restored] {
+        lion.update_single(&path, &gradient, &mut weight)?;
+    }
+    let moment = |lion: &QuantizedState<Lion>| Ok::<_, Error>(numbers(&lion.values()?["weight.parts.1"].dense()?));
+    assert_eq!(moment(&restored)?, moment(&lion)?);
+    assert_eq!(restored.nbytes(), lion.nbytes());
     Ok(())
 }
 
