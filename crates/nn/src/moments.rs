@@ -47,30 +47,19 @@ impl<O> Moments<O> {
     /// The bytes of all arrays.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.listed().into_iter().map(Held::nbytes).sum()
+        self.held().map(Held::nbytes).sum()
     }
 
-    /// All that is held, sorted by the keys of files.
-    pub(crate) fn listed(&self) -> Vec<&Held> {
-        let of_parameters =
-            self.parameters.values().flat_map(|record| record.moments.values().chain(&record.draw).chain(&record.norm));
-        let mut listed: Vec<&Held> = self.key.iter().chain(of_parameters).collect();
-        listed.sort_unstable_by(|a, b| a.path.as_str().cmp(b.path.as_str()));
-        listed
-    }
-
-    pub(crate) fn listed_mut(&mut self) -> Vec<&mut Held> {
-        let of_parameters = self
-            .parameters
-            .values_mut()
-            .flat_map(|record| record.moments.values_mut().chain(&mut record.draw).chain(&mut record.norm));
-        let mut listed: Vec<&mut Held> = self.key.iter_mut().chain(of_parameters).collect();
-        listed.sort_unstable_by(|a, b| a.path.as_str().cmp(b.path.as_str()));
-        listed
+    /// All that is held, the random key first.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Held> {
+        let records = self.parameters.values();
+        self.key.iter().chain(records.flat_map(|one| one.moments.values().chain(&one.draw).chain(&one.norm)))
     }
 
     pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut HeldLeaf> {
-        self.listed_mut().into_iter().flat_map(|held| &mut held.leaves)
+        let records = self.parameters.values_mut();
+        let of_one = records.flat_map(|one| one.moments.values_mut().chain(&mut one.draw).chain(&mut one.norm));
+        self.key.iter_mut().chain(of_one).flat_map(|held| &mut held.leaves)
     }
 
     /// The optimizer's own moments of a parameter, by their names.
@@ -176,7 +165,7 @@ impl<O> OptimizerState for Moments<O> {
 
 impl<O: Optimizer> SavedMoments for Moments<O> {
     fn values(&self) -> Result<Parameters> {
-        self.listed().into_iter().map(|held| Ok((held.path.clone(), held.value()?))).collect()
+        self.held().map(|held| Ok((held.path.clone(), held.value()?))).collect()
     }
 
     fn of_values(values: &Parameters) -> Result<Option<Self>> {

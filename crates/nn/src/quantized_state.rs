@@ -16,7 +16,6 @@ use mlx_rs::utils::{StateProjection, Updatable};
 use tacit_arrays::format::{Dynamic, quantize_by_key};
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
-use crate::held::Held;
 use crate::moments::{Moments, key_of};
 use crate::parameters::of_one;
 use crate::saved_moments::{SavedMoments, unlisted};
@@ -255,10 +254,11 @@ impl<O: Optimizer> QuantizedState<O> {
 
     /// Refuses moments that are not of this gradient, element by element, where it or they are projected.
     fn check_moments(&self, path: &str, gradient: &Array) -> Result<()> {
-        for (_, Held { path: key, aval, .. }) in self.moments.of(path) {
+        for (_, held) in self.moments.of(path) {
+            let aval = held.value()?.aval()?;
             if !aval.shape.is_empty() && aval.shape != gradient.shape() {
                 return Err(Error::invalid(
-                    format!("the moment {key} is {aval}, and its gradient is {}", Aval::from(gradient)),
+                    format!("the moment {} is {aval}, and its gradient is {}", held.path, Aval::from(gradient)),
                     "take the projections that the moments are of, and an optimizer with a moment for each element",
                 ));
             }

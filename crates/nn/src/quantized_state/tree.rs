@@ -8,19 +8,18 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Result, Tree};
 
 use super::QuantizedState;
-use crate::held::{Held, shown};
+use crate::held::{Form, HeldLeaf};
 use crate::module::empty;
 use crate::stateful::of_another_form;
 
-/// The node of an implicit moment.
-const MOMENT: &str = "Moment";
-
+/// The leaves are those of the moments, by their paths; what the moments are made of them is in the structure.
 impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let listed = self.moments.listed();
-        let keys: Vec<&str> = listed.iter().map(|held| held.path.as_str()).collect();
+        let leaves: Vec<&HeldLeaf> = self.moments.held().flat_map(|held| &held.leaves).collect();
+        let keys: Vec<&str> = leaves.iter().map(|leaf| leaf.path.as_str()).collect();
+        let forms: Vec<Form> = self.forms().map(|(_, form)| form.clone()).collect();
         let template = || -> Rc<dyn Any> {
             let mut hollow = self.clone();
             hollow.moments.leaves_mut().for_each(|leaf| empty(&mut leaf.array));
@@ -31,14 +30,9 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
             ("rules", &self.text),
             ("from_elements", &self.least),
             ("seed", &self.seed),
+            ("forms", &forms),
         ]));
-        for held in listed {
-            if held.is_implicit() {
-                held.show(MOMENT, |_| false, visitor);
-            } else {
-                held.leaves.iter().for_each(|leaf| visitor.frozen(&leaf.array));
-            }
-        }
+        leaves.into_iter().for_each(|leaf| visitor.frozen(&leaf.array));
         Ok(())
     }
 }
@@ -59,27 +53,25 @@ impl<O: Optimizer + Clone + 'static> Tree for QuantizedState<O> {
         }
         let made = reader.is_made();
         let entered = reader.enter(type_name::<Self>())?;
-        // Moments appear with the first step, with the other fields of the optimizer that made them; and what is lent or given back
-        // is what it was in these fields, too.
-        if !made || !self.moments.listed().into_iter().map(|held| &held.path).eq(entered.keys()) {
-            *self = entered.template::<Self>().cloned().ok_or_else(of_another_form)?;
+        let template = entered.template::<Self>().ok_or_else(of_another_form)?;
+        // Moments appear, and take their formats, with the first step, with the other fields of the optimizer that made them; and
+        // what is lent or given back is what it was in these fields, too.
+        if !made || !self.forms().eq(template.forms()) {
+            *self = template.clone();
         }
         self.take(reader)
     }
 }
 
 impl<O> QuantizedState<O> {
-    /// Takes the moments, of which there are those that are read.
+    /// What the moments are, by their keys.
+    fn forms(&self) -> impl Iterator<Item = (&String, &Form)> {
+        self.moments.held().map(|held| (&held.path, &held.form))
+    }
+
     fn take(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        for held in self.moments.listed_mut() {
-            if !reader.is_at(MOMENT) {
-                *held = Held::new(&held.path, &reader.array()?.into())?;
-                continue;
-            }
-            let (form, leaves) = shown(MOMENT, reader)?;
-            if !held.refill(&form, &leaves) {
-                *held = Held::new(&held.path, &form.filled(&mut leaves.iter())?)?;
-            }
+        for leaf in self.moments.leaves_mut() {
+            leaf.array = reader.array()?;
         }
         Ok(())
     }
