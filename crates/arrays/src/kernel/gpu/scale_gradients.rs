@@ -41,7 +41,7 @@ pub(crate) fn scale_gradients(
          (const {float})x, (const {float})cotangent, ({float})of_x, ({float})of_scales, ({float}){}, (tacit::u64)at.x * \
          sizes_shape[1], sizes_shape[1], sizes_shape[0], sizes_shape[2], {}, {}, at, THREADS, tacit_meeting);\n",
         weight.bind,
-        4 * THREADS / 32,
+        2 * THREADS / 32,
         if is_biased { "of_biases" } else { "of_scales" },
         bits(low),
         bits(high),

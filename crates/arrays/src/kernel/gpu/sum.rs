@@ -124,7 +124,7 @@ pub(crate) fn measure(by: Measure, read: &Read, inputs: &[Aval], target: Target)
     };
     let body = format!(
         "  enum {{ THREADS = {THREADS} }};\n{}  Summed e;\n{}  TACIT_GROUP_ARRAY(float, tacit_meeting, {});\n  \
-         tacit::measure_row<{is_norm}>(e, (TACIT_DEVICE float*)out, at, THREADS, tacit_meeting);\n",
+         tacit::measure_row<{is_norm}, THREADS>(e, (TACIT_DEVICE float*)out, at, tacit_meeting);\n",
         sum.bind(),
         sum.statements,
         2 * THREADS / 32

@@ -13,27 +13,15 @@ template <class Meeting> TACIT_FN float greatest_of_group(float magnitude, Place
   TACIT_BARRIER();
   return found.high;
 }
-template <class Meeting> TACIT_FN Twofold sum_of_group(Twofold sum, Place at, u32 threads, Meeting meeting) {
-  TACIT_UNROLL
-  for (u32 mask = 16; mask > 0; mask /= 2) sum = add_twofold(sum, of_lane(sum, mask));
-  if (at.lane == 0) {
-    meeting[2 * at.warp] = sum.sum;
-    meeting[2 * at.warp + 1] = sum.rest;
-  }
-  TACIT_BARRIER();
-  sum = Twofold{meeting[0], meeting[1]};
-  for (u32 warp = 1; warp < threads / 32; ++warp) sum = add_twofold(sum, Twofold{meeting[2 * warp], meeting[2 * warp + 1]});
-  return sum;
-}
 
 // Of row `x` of the grid.
-template <int IS_NORM, class E, class Meeting>
-TACIT_FN void measure_row(E e, TACIT_DEVICE float* out, Place at, u32 threads, Meeting meeting) {
+template <int IS_NORM, int THREADS, class E, class Meeting>
+TACIT_FN void measure_row(E e, TACIT_DEVICE float* out, Place at, Meeting meeting) {
   const u64 start = (u64)at.x * e.k;
   float absmax = 0.0f;
-  for (u32 column = at.id; column < e.k; column += threads)
+  for (u32 column = at.id; column < e.k; column += THREADS)
     absmax = Finding<ABSMAX>::with(Found{0.0f, absmax}, Elements<1>::at(e, start + column)).high;
-  absmax = greatest_of_group(absmax, at, threads, meeting);
+  absmax = greatest_of_group(absmax, at, THREADS, meeting);
   float measured = absmax;
   // Of a row of zeros, or with what is not finite, that is its length as well.
   if (IS_NORM && absmax > 0.0f && to_bits(absmax) < 0x7f800000u) {
@@ -42,11 +30,11 @@ TACIT_FN void measure_row(E e, TACIT_DEVICE float* out, Place at, u32 threads, M
     const u32 biased = to_bits(absmax) >> 23, exponent = biased < 1 ? 1 : biased > 253 ? 253 : biased;
     const float down = from_bits((254 - exponent) << 23), up = from_bits(exponent << 23);
     Twofold sum = Twofold{0.0f, 0.0f};
-    for (u32 column = at.id; column < e.k; column += threads) {
+    for (u32 column = at.id; column < e.k; column += THREADS) {
       const float x = exact_mul(Elements<1>::at(e, start + column), down);
       sum = add_twofold(sum, exact_product(x, x));
     }
-    sum = sum_of_group(sum, at, threads, meeting);
+    sum = sum_of_team<THREADS>(sum, at, meeting);
     const float root = exact_sqrt(sum.sum);
     const float left = exact_add(exact_fma(-root, root, sum.sum), sum.rest);
     measured = exact_mul(exact_add(root, exact_div(left, 2.0f * root)), up);

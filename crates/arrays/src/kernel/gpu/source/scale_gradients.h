@@ -3,7 +3,7 @@
 namespace tacit {
 
 // Of the blocks from `first` on, which are `each`. TEAM threads have a block together; their warps meet at `meeting`, which has
-// room for four floats of each.
+// room for two floats of each.
 template <int TEAM, class W, class X, class Of>
 TACIT_FN void scale_gradients(W w, X x, X cotangent, Of of_x, Of of_scales, Of of_biases, u64 first, u32 each, u64 blocks,
                               u32 last, float low, float high, Place at, u32 threads, TACIT_GROUP float* meeting) {
@@ -25,29 +25,8 @@ TACIT_FN void scale_gradients(W w, X x, X cotangent, Of of_x, Of of_scales, Of o
       of_scale = add_twofold(of_scale, exact_product(g, inside ? exact_add(q, -u) : q));
       of_bias = add_twofold(of_bias, Twofold{inside ? 0.0f : g, 0.0f});
     }
-    TACIT_UNROLL
-    for (u32 mask = (TEAM < 32 ? TEAM : 32) / 2; mask > 0; mask /= 2) {
-      of_scale = add_twofold(of_scale, of_lane(of_scale, mask));
-      of_bias = add_twofold(of_bias, of_lane(of_bias, mask));
-    }
-    if (TEAM > 32) {
-      TACIT_GROUP float* own = meeting + 4 * at.warp;
-      if (at.lane == 0) {
-        own[0] = of_scale.sum;
-        own[1] = of_scale.rest;
-        own[2] = of_bias.sum;
-        own[3] = of_bias.rest;
-      }
-      TACIT_BARRIER();
-      of_scale = Twofold{meeting[0], meeting[1]};
-      of_bias = Twofold{meeting[2], meeting[3]};
-      for (u32 warp = 1; warp < TEAM / 32; ++warp) {
-        TACIT_GROUP float* other = meeting + 4 * warp;
-        of_scale = add_twofold(of_scale, Twofold{other[0], other[1]});
-        of_bias = add_twofold(of_bias, Twofold{other[2], other[3]});
-      }
-      TACIT_BARRIER();
-    }
+    of_scale = sum_of_team<TEAM>(of_scale, at, meeting);
+    of_bias = sum_of_team<TEAM>(of_bias, at, meeting);
     if (exists && lane == 0) {
       of_scales[block] = exact_add(of_scale.sum, of_scale.rest);
       if (W::BIASED) of_biases[block] = exact_add(of_bias.sum, of_bias.rest);

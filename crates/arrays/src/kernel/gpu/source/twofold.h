@@ -24,4 +24,23 @@ TACIT_FN Twofold exact_product(float a, float b) {
 }
 TACIT_FN Twofold of_lane(Twofold sum, u32 mask) { return Twofold{shuffle_xor(sum.sum, mask), shuffle_xor(sum.rest, mask)}; }
 
+// The sum of what TEAM threads have: those of a group, or part of a warp. Warps meet at `meeting`, which has room for two floats of
+// each.
+template <int TEAM> TACIT_FN Twofold sum_of_team(Twofold sum, Place at, TACIT_GROUP float* meeting) {
+  TACIT_UNROLL
+  for (u32 mask = (TEAM < 32 ? TEAM : 32) / 2; mask > 0; mask /= 2) sum = add_twofold(sum, of_lane(sum, mask));
+  if (TEAM > 32) {
+    if (at.lane == 0) {
+      meeting[2 * at.warp] = sum.sum;
+      meeting[2 * at.warp + 1] = sum.rest;
+    }
+    TACIT_BARRIER();
+    sum = Twofold{meeting[0], meeting[1]};
+    for (u32 warp = 1; warp < TEAM / 32; ++warp)
+      sum = add_twofold(sum, Twofold{meeting[2 * warp], meeting[2 * warp + 1]});
+    TACIT_BARRIER();
+  }
+  return sum;
+}
+
 }  // namespace tacit
