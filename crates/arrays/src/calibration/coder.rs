@@ -109,7 +109,7 @@ impl Scaled<'_> {
         part: &Array,
         triangle: &Array,
         scales: &FloatScales,
-        groups: Vec<i32>,
+        groups: &[i32],
     ) -> Result<[Array; 2]> {
         let (scheme, stored) = scales.stored(&self.scheme)?;
         let by_group = mapped(&stored, |numbers| {

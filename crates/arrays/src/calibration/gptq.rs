@@ -213,8 +213,8 @@ impl Run<'_> {
                 (&found[found.len() - 1], start / coder.group)
             };
             let columns = &order[start as usize..end as usize];
-            let groups = columns.iter().map(|input| input / coder.group - first).collect();
-            let [rounded, errors] = coder.rounded(&part, &own, scales, groups)?;
+            let groups: Vec<i32> = columns.iter().map(|input| input / coder.group - first).collect();
+            let [rounded, errors] = coder.rounded(&part, &own, scales, &groups)?;
             w = rest.subtract(errors.matmul(others)?)?;
             transforms::eval([&w, &rounded])?;
             coded.push(rounded);

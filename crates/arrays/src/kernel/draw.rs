@@ -3,7 +3,7 @@
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, stop_gradient};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::half_floats;
 use tacit_kernels::stochastic::Stochastic;
@@ -12,7 +12,7 @@ use super::encode::{blocks, number, packed};
 use super::host::{Fallible, int, single};
 use super::layout::looked_up;
 use super::quantize::one_by_one;
-use super::{Coding, Layout, Scheme};
+use super::{Coding, Layout, Scheme, gpu};
 
 /// Codes `x: f32` of any shape, in blocks, each element to one of the two values around it, by `key: u32[2]`; `children` are what
 /// the layout has behind the codes. They have no gradient.
@@ -31,9 +31,9 @@ pub(crate) fn draw(layout: &Layout, x: &Array, key: &Array, children: &[Array]) 
     Ok(stop_gradient(single(apply(Draw { scheme, block }, &inputs)?)?)?)
 }
 
-struct Draw {
-    scheme: Scheme,
-    block: usize,
+pub(super) struct Draw {
+    pub(super) scheme: Scheme,
+    pub(super) block: usize,
 }
 
 impl Kernel for Draw {
@@ -79,6 +79,10 @@ impl Kernel for Draw {
             _ => return Err("scales are expected".into()),
         }
         Ok(())
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::draw(&self.scheme, self.block, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

@@ -15,6 +15,9 @@ mod encode;
 mod encode_tests;
 mod matmul;
 mod product;
+mod product_scale_gradients;
+mod round_columns;
+mod rule;
 mod scale_gradients;
 #[cfg(test)]
 mod signature;
@@ -26,8 +29,10 @@ mod weight;
 
 pub(super) use attention::attention;
 pub(super) use dequantize::{dequantize, gather_rows};
-pub(super) use encode::{encode_by, quantize, quantize_sum};
+pub(super) use encode::{draw, encode_by, quantize, quantize_sum};
 pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
+pub(super) use product_scale_gradients::product_scale_gradients;
+pub(super) use round_columns::round_columns;
 pub(super) use scale_gradients::scale_gradients;
 pub(super) use source::{Parts, Target};
 pub(super) use sum::measure;

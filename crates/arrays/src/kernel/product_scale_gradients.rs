@@ -3,14 +3,14 @@
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Matrix, Orientation, OuterProducts, Stack};
 
-use super::Layout;
 use super::encode::blocks;
 use super::host::{Fallible, int, within};
 use super::quantize::one_by_one;
+use super::{Layout, gpu};
 
 /// The gradients of the scale and of the bias of each block, `f32[blocks]`, where `x: [e, m, depth]` are multiplied with the matrices
 /// of these numbers, `u32[e]`, and the products have this `cotangent: [e, m, columns]`. `codes` are those of a stack of `count`
@@ -70,6 +70,10 @@ impl Kernel for ProductScaleGradients {
             of_scales.elements()?,
             of_biases.elements()?,
         )?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::product_scale_gradients(&self.rows, self.count, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Input, Kernel, Output, apply};
-use tacit_core::{Aval, Param, Result};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, apply};
+use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{BlockScales, KernelError, Matrix, Scales, code_bytes, e4m3, e8m0, nvfp4};
 
 use super::dequantize::dequantize;
@@ -13,32 +14,43 @@ use super::encode_by::{encode_by, given};
 use super::host::Fallible;
 use super::layout::scalar;
 use super::scheme::NVFP4_RANGE;
-use super::{Coding, Layout, Scaling, Scheme};
+use super::{Coding, Layout, Scaling, Scheme, gpu};
 
 /// The columns of `x: f32[n, width]` as the numbers that they are coded as, and what each spread by `triangle: f32[width, width]`,
 /// as [`tacit_kernels::RoundColumns`] has it.
 ///
-/// Each column is in one of some groups. `stored` is what the rows of each group are coded by, `[groups, n]`: scales, then biases, or
-/// the factor that all scales of NVFP4 are relative to, as the kernel that quantizes makes and takes them.
+/// Each column is in one of some `groups`. `stored` is what the rows of each group are coded by, `[groups, n]`: scales, then biases,
+/// or the factor that all scales of NVFP4 are relative to, as the kernel that quantizes makes and takes them.
 ///
 /// # Errors
 ///
-/// When it runs on a CPU: an element is NaN or infinite.
+/// A group is not there; when it runs on a CPU: an element is NaN or infinite. A GPU has no error to give.
 pub(crate) fn round_columns(
     scheme: Scheme,
     [x, triangle]: [&Array; 2],
-    groups: Vec<i32>,
+    groups: &[i32],
     stored: &[Array],
 ) -> Result<[Array; 2]> {
-    let inputs: Vec<Array> = [x, triangle].into_iter().chain(stored).cloned().collect();
-    let made = <[Array; 2]>::try_from(apply(RoundColumns { scheme, groups }, &inputs)?);
+    let count = stored.first().and_then(|scales| scales.shape().first().copied()).unwrap_or(0);
+    if !groups.iter().all(|group| (0..count).contains(group)) {
+        return Err(Error::invalid(FIT, "count the groups from 0, in the order of the scales"));
+    }
+    let groups = Array::from_slice(groups, &[groups.len() as i32]);
+    let of_columns = |(place, numbers): (usize, &Array)| {
+        if place > 0 && scheme.is_relative() { Ok(numbers.clone()) } else { numbers.take_axis(&groups, 0) }
+    };
+    let stored = stored.iter().enumerate().map(of_columns).collect::<Result<Vec<_>, Exception>>()?;
+    let inputs: Vec<Array> = [x, triangle].into_iter().chain(&stored).cloned().collect();
+    let made = <[Array; 2]>::try_from(apply(RoundColumns { scheme }, &inputs)?);
     Ok(made.unwrap_or_else(|_| unreachable!("the kernel declares two results")))
 }
 
+/// What columns and the numbers that they are coded by must do.
+const FIT: &str = "each column has a group, and each row numbers of all groups";
+
+/// Of the columns, the triangle, and what the rows of each column are coded by: `[width, n]`.
 pub(super) struct RoundColumns {
     pub(super) scheme: Scheme,
-    /// The group of each column.
-    pub(super) groups: Vec<i32>,
 }
 
 impl Kernel for RoundColumns {
@@ -47,19 +59,16 @@ impl Kernel for RoundColumns {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let groups = self.groups.iter().map(|&group| i64::from(group)).collect();
-        Some(self.scheme.params().into_iter().chain([("groups", Param::Ints(groups))]).collect())
+        Some(self.scheme.params().into())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
         let [x, _, scales, more @ ..] = inputs else {
             return Err("columns, a triangle and scales are expected".into());
         };
-        let (count, numbers) = (scales.shape[0], if self.scheme.biased { more } else { &[] });
-        let fit = [scales].into_iter().chain(numbers).all(|numbers| numbers.shape == [count, x.shape[0]]);
-        let each = self.groups.len() as i32 == x.shape[1] && self.groups.iter().all(|group| (0..count).contains(group));
-        if !fit || !each {
-            return Err("each column has a group, and each row numbers of all groups".into());
+        let numbers = if self.scheme.biased { more } else { &[] };
+        if [scales].into_iter().chain(numbers).any(|numbers| numbers.shape != [x.shape[1], x.shape[0]]) {
+            return Err(FIT.into());
         }
         Ok(vec![x.clone(); 2])
     }
@@ -68,13 +77,13 @@ impl Kernel for RoundColumns {
         let ([x, triangle, scales, more @ ..], [rounded, errors]) = (inputs, outputs) else {
             return Err("columns, a triangle and scales are expected".into());
         };
-        let n = x.aval().shape[0] as usize;
+        let [n, width] = [0, 1].map(|axis| x.aval().shape[axis] as usize);
         let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
         let encoder = self.scheme.encoder(1, global)?.ok_or("half floats have no scales")?.with_block(1);
         let stored = given(scales, more)?;
         let (units, biases) = self.units(stored, global);
         let round = |column: usize, rows: Range<usize>, x: &mut [f32]| -> Result<(), KernelError> {
-            let first = self.groups[column] as usize * n;
+            let first = column * n;
             let own = first + rows.start..first + rows.end;
             let stored = match stored {
                 BlockScales::Floats(scales) => BlockScales::Floats(&scales[own.clone()]),
@@ -94,11 +103,14 @@ impl Kernel for RoundColumns {
             }
             Ok(())
         };
-        let columns =
-            tacit_kernels::RoundColumns { width: self.groups.len(), triangle: triangle.elements()?, round: &round };
+        let columns = tacit_kernels::RoundColumns { width, triangle: triangle.elements()?, round: &round };
         let rounded = rounded.elements::<f32>()?;
         rounded.copy_from_slice(x.elements()?);
         Ok(columns.run(rounded, errors.elements()?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::round_columns(&self.scheme, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
@@ -106,9 +118,9 @@ impl Kernel for RoundColumns {
             return Err("columns, a triangle and scales are expected".into());
         };
         let (mut x, mut rounded, mut errors) = (x.clone(), Vec::new(), Vec::new());
-        for (column, &group) in (0_i32..).zip(&self.groups) {
+        for column in 0..x.dim(1) {
             let own = x.try_index((.., column..column + 1))?;
-            let made = self.rounded(&own, stored, group)?;
+            let made = self.rounded(&own, stored, column)?;
             let row = triangle.try_index(column..column + 1)?;
             let error = own.subtract(&made)?.divide(row.try_index((.., column..column + 1))?)?;
             x = x.subtract(error.multiply(row)?)?;
@@ -140,20 +152,20 @@ impl RoundColumns {
         }
     }
 
-    /// A column, `f32[n, 1]`, coded by what is stored for its group and read again.
-    fn rounded(&self, x: &Array, stored: &[Array], group: i32) -> Fallible<Array> {
+    /// A column, `f32[n, 1]`, coded by what is stored for it and read again.
+    fn rounded(&self, x: &Array, stored: &[Array], column: i32) -> Fallible<Array> {
         // Columns of any length have codes in bytes.
         let scheme = self.scheme.in_bytes();
         let layout = Layout { scheme, n: x.size(), k: 1, block: 1 };
         let [scales, more @ ..] = stored else { return Err("scales are expected".into()) };
-        let of_group = |numbers: &Array| numbers.try_index(group);
-        let mut own = vec![of_group(scales)?];
+        let of_column = |numbers: &Array| numbers.try_index(column);
+        let mut own = vec![of_column(scales)?];
         let mut children = vec![match scheme.coding {
             Coding::Signed => own[0].divide(Array::from_f32(127.0))?,
             _ => own[0].clone(),
         }];
         if scheme.biased {
-            own.extend(more.iter().map(of_group).collect::<Result<Vec<_>, _>>()?);
+            own.extend(more.iter().map(of_column).collect::<Result<Vec<_>, _>>()?);
             children.extend_from_slice(&own[1..]);
         } else if let [global] = more {
             own.push(global.clone());

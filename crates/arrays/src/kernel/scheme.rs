@@ -343,19 +343,24 @@ impl Scheme {
         }))
     }
 
-    /// The values of the codes in ascending order; an error where codes are half floats.
-    pub(super) fn levels(&self) -> std::result::Result<Levels, KernelError> {
-        let integers = |bits: u32, least: f32| (0..1_u32 << bits).map(|code| code as f32 + least).collect::<Vec<_>>();
+    /// The number that each code is, by code, and NaN for one that no element gets; none where codes are half floats.
+    pub(super) fn values(&self) -> Option<Vec<f32>> {
+        let integers = |bits: u32, least: f32| (0..1_u32 << bits).map(|code| code as f32 + least).collect();
         match self.coding {
-            Coding::Unsigned { bits } => Levels::new(&integers(bits, 0.0)),
-            Coding::Offset { bits } => Levels::new(&integers(bits, -self.middle())),
+            Coding::Unsigned { bits } => Some(integers(bits, 0.0)),
+            Coding::Offset { bits } => Some(integers(bits, -self.middle())),
             Coding::Signed => {
                 // The integers from -127 to 127, by their bytes.
                 let value = |byte: u8| if byte == 0x80 { f32::NAN } else { f32::from(byte.cast_signed()) };
-                Levels::new(&(0..=u8::MAX).map(value).collect::<Vec<_>>())
+                Some((0..=u8::MAX).map(value).collect())
             }
-            _ => Levels::new(self.table().unwrap_or_default()),
+            _ => self.table().map(<[f32]>::to_vec),
         }
+    }
+
+    /// The values of the codes in ascending order; an error where codes are half floats.
+    pub(super) fn levels(&self) -> std::result::Result<Levels, KernelError> {
+        Levels::new(&self.values().unwrap_or_default())
     }
 
     /// Which end of a byte is filled first.

@@ -1,11 +1,11 @@
-//! Floats as codes, on a GPU: by the scales that their blocks get, or by scales that are there.
+//! Floats as codes, on a GPU: by the scales that their blocks get, or by scales that are there, to the nearest or at random.
 
 use std::fmt::Write as _;
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_kernels::{ScaleRule, fp4, nearest::Table, nf4, ternary};
 
+use super::rule::Rule;
 use super::source::{Parts, Target, float, size};
 use super::sum::Sum;
 use super::weight::{short, word};
@@ -33,7 +33,7 @@ const LONGEST_SUM: usize = 1 << 14;
 /// says what is wrong, and for blocks so long that the decomposition is faster.
 pub(crate) fn quantize(scheme: &Scheme, block: usize, inputs: &[Aval], target: Target) -> Option<Parts> {
     if matches!(scheme.encoding, Encoding::Rounded) {
-        return rounded(scheme, inputs, target);
+        return halves(scheme, inputs, target);
     }
     let names = ["x", "global"].get(..inputs.len())?;
     let shape = &inputs.first()?.shape;
@@ -70,23 +70,40 @@ pub(crate) fn encode_by(scheme: &Scheme, block: usize, inputs: &[Aval], target: 
     Encode { scheme, block, shape, inputs, names, results: &["codes"], sum: None }.parts("encode_by", target)
 }
 
-/// Half floats that are stored as they are.
-fn rounded(scheme: &Scheme, inputs: &[Aval], target: Target) -> Option<Parts> {
-    let [x] = inputs else { return None };
+/// The launch of [`draw`](crate::kernel::draw), of `x`, the key, and the scales and biases of its blocks in `f32`. As
+/// [`encode_by`].
+pub(crate) fn draw(scheme: &Scheme, block: usize, inputs: &[Aval], target: Target) -> Option<Parts> {
+    if scheme.half().is_some() {
+        return halves(scheme, inputs, target);
+    }
+    let names = ["x", "key", "scales", "biases"].get(..inputs.len()).filter(|names| names.len() > 2)?;
+    let shape = &inputs.first()?.shape;
+    Encode { scheme, block, shape, inputs, names, results: &["codes"], sum: None }.parts("draw", target)
+}
+
+/// Half floats that are stored as they are: the nearest ones, or such as a key draws.
+fn halves(scheme: &Scheme, inputs: &[Aval], target: Target) -> Option<Parts> {
+    let (x, key) = inputs.split_first()?;
     let (kind, half) = (float(x.dtype)?, float(scheme.half()?)?);
+    let x_at = format!("(const TACIT_DEVICE {kind}*)x");
+    let (what, call) = match key {
+        [] => ("quantize", format!("round_to_halves<{half}>({x_at}, (TACIT_DEVICE {half}*)codes")),
+        [key] if is_key(key) => {
+            let key = "(const TACIT_DEVICE tacit::u32*)key";
+            ("draw", format!("draw_halves<{half}>({x_at}, {key}, (TACIT_DEVICE tacit::u16*)codes"))
+        }
+        _ => return None,
+    };
     let groups = x.size().div_ceil(CHUNK);
     if groups == 0 {
         return None;
     }
     Some(Parts {
-        label: format!("quantize_{}_{}", word(scheme.label), short(x.dtype)),
-        common: TEXTS.to_vec(),
+        label: format!("{what}_{}_{}", word(scheme.label), short(x.dtype)),
+        common: if key.is_empty() { TEXTS.to_vec() } else { [&TEXTS[..], &[DRAW]].concat() },
         description: String::new(),
-        body: format!(
-            "  tacit::round_to_halves<{half}>((const TACIT_DEVICE {kind}*)x, (TACIT_DEVICE {half}*)codes, \
-             (tacit::u64)sizes_shape[0] * 8 + sizes_shape[1], at, {THREADS});\n"
-        ),
-        inputs: vec!["x".to_owned()],
+        body: format!("  tacit::{call}, (tacit::u64)sizes_shape[0] * 8 + sizes_shape[1], at, {THREADS});\n"),
+        inputs: ["x", "key"][..inputs.len()].iter().map(|&name| name.to_owned()).collect(),
         outputs: vec!["codes".to_owned()],
         sizes: vec![size(x.size() / 8)?, size(x.size() % 8)?],
         groups: [groups, 1, 1],
@@ -96,8 +113,15 @@ fn rounded(scheme: &Scheme, inputs: &[Aval], target: Target) -> Option<Parts> {
     })
 }
 
+/// Whether it is what random numbers are drawn by.
+fn is_key(aval: &Aval) -> bool {
+    (aval.dtype, aval.size()) == (Dtype::Uint32, 2)
+}
+
 const TEXTS: [&str; 3] =
     [include_str!("source/wide_sum.h"), include_str!("source/encode_rules.h"), include_str!("source/encode.h")];
+
+const DRAW: &str = include_str!("source/draw.h");
 
 /// What is coded.
 struct Encode<'a> {
@@ -115,6 +139,10 @@ struct Encode<'a> {
 impl Encode<'_> {
     fn is_given(&self) -> bool {
         self.names.contains(&"scales")
+    }
+
+    fn is_drawn(&self) -> bool {
+        self.names.contains(&"key")
     }
 
     fn sums(&self) -> bool {
@@ -142,18 +170,18 @@ impl Encode<'_> {
         size(groups * THREADS)?;
         // A block of another length would make one text for each shape: the kernel is told of it when it runs.
         let known = if block.is_power_of_two() { block } else { 0 };
-        let mut text = Text::of(self.scheme)?;
+        let has_biases = self.names.contains(&"biases");
+        let mut rule = if self.is_drawn() { Rule::drawn(self.scheme, has_biases) } else { Rule::nearest(self.scheme) }?;
         for (name, value) in [
-            ("BITS", self.scheme.bits()),
             ("IS_GIVEN", usize::from(self.is_given())),
             ("IS_SUM", usize::from(self.sum.is_some())),
             ("BLOCK", known),
             ("EIGHTS", usize::from(block.is_multiple_of(8))),
             ("TEAM", team(block)),
         ] {
-            let _ = writeln!(text.fields, "  TACIT_STATIC {name} = {};", size(value)?);
+            let _ = writeln!(rule.fields, "  TACIT_STATIC {name} = {};", size(value)?);
         }
-        self.pointers(&mut text, blocks)?;
+        self.pointers(&mut rule, blocks)?;
         let sum = self.sum.as_ref();
         let meeting = if self.sums() { ("tacit::u64", 16 * MOST_BLOCKS) } else { ("float", 2 * THREADS / 32) };
         let body = format!(
@@ -162,7 +190,7 @@ impl Encode<'_> {
              TACIT_GROUP_ARRAY(float, tacit_coders, 2 * tacit::MOST_BLOCKS);\n  \
              TACIT_GROUP_ARRAY({}, tacit_meeting, {});\n  tacit::encode(e, at, THREADS, tacit_meeting, tacit_coders);\n",
             sum.map_or("", Sum::bind),
-            text.statements,
+            rule.statements,
             meeting.0,
             meeting.1
         );
@@ -175,8 +203,12 @@ impl Encode<'_> {
                 word(self.scheme.label),
                 sum.map_or(short(x.dtype), |sum| &sum.label)
             ),
-            common: TEXTS.into_iter().chain(sum.map(|_| include_str!("source/sum.h"))).collect(),
-            description: format!("{}{}struct Encode {{\n{}}};\n", sum.map_or("", Sum::text), text.tables, text.fields),
+            common: TEXTS
+                .into_iter()
+                .chain(sum.map(|_| include_str!("source/sum.h")))
+                .chain(self.is_drawn().then_some(DRAW))
+                .collect(),
+            description: format!("{}{}struct Encode {{\n{}}};\n", sum.map_or("", Sum::text), rule.tables, rule.fields),
             body,
             inputs: sum.map_or_else(named, Sum::inputs),
             outputs: self.results.iter().map(|&name| name.to_owned()).collect(),
@@ -194,42 +226,33 @@ impl Encode<'_> {
         ((CHUNK / block).min(MOST_BLOCKS) / least * least).max(least)
     }
 
-    /// What is read and written of so many blocks, and the factor of NVFP4's scales.
-    fn pointers(&self, text: &mut Text, blocks: usize) -> Option<()> {
-        let bytes = text.storage == "BYTES";
-        let stored = if bytes { "tacit::u8" } else { "float" };
-        let needed = if bytes { Dtype::Uint8 } else { Dtype::Float32 };
+    /// What is read and written of so many blocks.
+    fn pointers(&self, rule: &mut Rule, blocks: usize) -> Option<()> {
         for (&name, aval) in self.names.iter().zip(self.inputs) {
             match name {
-                "x" => text.pointer("const ", float(aval.dtype)?, name),
+                "x" => rule.pointer("const ", float(aval.dtype)?, name),
                 "left" | "right" | "factors" | "base" => {}
-                "global" if aval.dtype != Dtype::Float32 || aval.size() == 0 => return None,
-                "global" => {
-                    text.statements +=
-                        "  e.factor = global[0] == 0.0f ? 0.0f : tacit::exact_div(2688.0f, global[0]);\n";
-                }
-                _ if (aval.dtype, aval.size()) == (needed, blocks) => text.pointer("const ", stored, name),
-                _ => return None,
+                "key" if is_key(aval) => rule.pointer("const ", "tacit::u32", name),
+                "key" => return None,
+                _ => rule.given(name, aval, blocks)?,
             }
-        }
-        if !self.names.contains(&"global") {
-            text.statements += "  e.factor = 1.0f;\n";
         }
         let given_biases = !self.is_given() || self.names.contains(&"biases");
         if self.scheme.biased && !given_biases {
             return None;
         }
         for &name in self.results {
-            text.pointer("", if name == "codes" { "tacit::u8" } else { stored }, name);
+            let kind = if name == "codes" { "tacit::u8" } else { rule.stored() };
+            rule.pointer("", kind, name);
         }
         match &self.sum {
             Some(sum) => {
-                text.fields += &sum.fields;
-                text.statements += &sum.statements;
+                rule.fields += &sum.fields;
+                rule.statements += &sum.statements;
             }
-            None => text.statements += "  e.aligned = Encode::EIGHTS && tacit::is_aligned(e.x);\n",
+            None => rule.statements += "  e.aligned = Encode::EIGHTS && tacit::is_aligned(e.x);\n",
         }
-        text.fields += "  bool aligned;\n  tacit::u32 blocks, block, each, last;\n  float factor;\n";
+        rule.fields += "  bool aligned;\n  tacit::u32 blocks, block, each, last;\n";
         Some(())
     }
 }
@@ -237,109 +260,4 @@ impl Encode<'_> {
 /// Threads that find together what a block stores.
 pub(super) fn team(block: usize) -> usize {
     if block > CHUNK / 2 { THREADS } else { block.div_ceil(8).next_power_of_two().min(32) }
-}
-
-/// The rule of a format as the text has it.
-struct Text {
-    tables: String,
-    fields: String,
-    statements: String,
-    storage: &'static str,
-}
-
-impl Text {
-    fn of(scheme: &Scheme) -> Option<Self> {
-        let mut text =
-            Self { tables: String::new(), fields: String::new(), statements: String::new(), storage: "FLOATS" };
-        let (mut powers, mut is_high_first, mut padding) = ("CEIL_POWERS", false, 0);
-        let powers_of = |rule| match rule {
-            ScaleRule::Ceil => "CEIL_POWERS",
-            ScaleRule::Round => "ROUND_POWERS",
-            ScaleRule::Floor => "FLOOR_POWERS",
-        };
-        let rule = match scheme.encoding {
-            Encoding::Nearest => {
-                let table = Table::new(scheme.table()?).ok()?;
-                text.nearest(table.thresholds(), table.by_rank(), table.top());
-                "NEAREST_RULE"
-            }
-            Encoding::Nf4 => {
-                text.nearest(&nf4::THRESHOLDS, &std::array::from_fn::<u8, 16, _>(|rank| rank as u8), 1.0);
-                (is_high_first, padding) = (true, nf4::PADDING);
-                "NEAREST_RULE"
-            }
-            Encoding::Fp4 => {
-                let table = Table::new(&fp4::CODEBOOK).ok()?;
-                text.nearest(table.thresholds(), table.by_rank(), 1.0);
-                is_high_first = true;
-                "NEAREST_RULE"
-            }
-            Encoding::Affine => {
-                text.storage = "LINES";
-                "AFFINE_RULE"
-            }
-            Encoding::Symmetric => "SYMMETRIC_RULE",
-            Encoding::Int8 => "INT8_RULE",
-            Encoding::Mxfp4(rule) => {
-                (text.storage, powers) = ("BYTES", powers_of(rule));
-                "MXFP4_RULE"
-            }
-            Encoding::Mxfp8(rule) => {
-                (text.storage, powers) = ("BYTES", powers_of(rule));
-                "MXFP8_RULE"
-            }
-            Encoding::Nvfp4 { .. } => {
-                text.storage = "BYTES";
-                "NVFP4_RULE"
-            }
-            Encoding::Ternary => {
-                padding = ternary::PADDING;
-                "TERNARY_RULE"
-            }
-            Encoding::Binary => "BINARY_RULE",
-            Encoding::Rounded => return None,
-        };
-        for (name, value) in [("RULE", rule), ("STORAGE", text.storage), ("POWERS", powers)] {
-            let _ = writeln!(text.fields, "  TACIT_STATIC {name} = tacit::{value};");
-        }
-        for (name, value) in [("HIGH_FIRST", u8::from(is_high_first)), ("PADDING", padding)] {
-            let _ = writeln!(text.fields, "  TACIT_STATIC {name} = {value};");
-        }
-        Some(text)
-    }
-
-    fn pointer(&mut self, access: &str, kind: &str, name: &str) {
-        let _ = writeln!(self.fields, "  {access}TACIT_DEVICE {kind}* {name};");
-        let _ = writeln!(self.statements, "  e.{name} = ({access}TACIT_DEVICE {kind}*){name};");
-    }
-
-    /// The method that finds the code of the nearest value. Up to sixteen are compared with one after the other, by thresholds in
-    /// the text; of more, thresholds are halved in the memory of the group.
-    fn nearest(&mut self, thresholds: &[f32], by_rank: &[u8], top: f32) {
-        let bits = |value: &f32| format!("0x{:08x}u", value.to_bits());
-        let _ = writeln!(self.fields, "  TACIT_FN float top() const {{ return tacit::from_bits({}); }}", bits(&top));
-        let body = if by_rank.len() <= 16 {
-            let above: Vec<String> =
-                thresholds.iter().map(|at| format!("(x > tacit::from_bits({}))", bits(at))).collect();
-            let codes = by_rank.iter().rev().fold(0_u64, |codes, &code| codes << 4 | u64::from(code));
-            format!(
-                "tacit::u32 rank = {}; return (tacit::u32)((tacit::u64)0x{codes:x} >> (4 * rank)) & 15;",
-                above.join(" + ")
-            )
-        } else {
-            let mut all = [f32::INFINITY; 255];
-            all[..thresholds.len()].copy_from_slice(thresholds);
-            let thresholds: Vec<String> = all.iter().map(bits).collect();
-            let codes: Vec<String> = by_rank.iter().map(u8::to_string).collect();
-            for (name, values) in [("tacit_thresholds", thresholds), ("tacit_by_rank", codes)] {
-                let _ = writeln!(self.tables, "TACIT_TABLE({name}, {}) = {{{}}};", values.len(), values.join(", "));
-            }
-            self.fields += "  const TACIT_GROUP float* thresholds;\n";
-            self.statements += "  TACIT_GROUP_ARRAY(float, tacit_far, 255);\n  \
-                                for (tacit::u32 i = at.id; i < 255; i += THREADS) tacit_far[i] = \
-                                tacit::from_bits(tacit_thresholds[i]);\n  e.thresholds = tacit_far;\n";
-            "return tacit_by_rank[tacit::far_rank(thresholds, x)];".to_owned()
-        };
-        let _ = writeln!(self.fields, "  TACIT_FN tacit::u32 nearest(float x) const {{ {body} }}");
-    }
 }

@@ -17,7 +17,7 @@ use crate::kernel::{Encoding, Scheme};
 
 /// The formats of the CPU's tests, and blocks of every other kind: shorter than a byte has codes, of an odd length, and of
 /// several groups' length.
-fn all_schemes() -> Vec<(Scheme, usize)> {
+pub(super) fn all_schemes() -> Vec<(Scheme, usize)> {
     let mut all: Vec<(Scheme, usize)> = schemes().into_iter().map(|(scheme, block, _)| (scheme, block)).collect();
     for block in [3, 37, 1000, 4099] {
         let granularity = Granularity::Block(block);
@@ -25,7 +25,7 @@ fn all_schemes() -> Vec<(Scheme, usize)> {
             [Int8 { granularity }.scheme(), Ternary { granularity }.scheme(), Binary { granularity }.scheme()]
                 .map(|scheme| (scheme, block)),
         );
-        all.extend([E4m3 { block }.scheme(), THREE_BITS].map(|scheme| (scheme, block)));
+        all.extend([E4m3 { block }.scheme(), THREE_BITS, FEW_BYTES].map(|scheme| (scheme, block)));
     }
     all.push((Nvfp4 { global: true }.scheme(), 16));
     all.push((Affine { bits: 5, group: 128 }.scheme(), 128));
@@ -34,6 +34,15 @@ fn all_schemes() -> Vec<(Scheme, usize)> {
 }
 
 const THREE_BITS: Scheme = Scheme::codebook("three", &[0.0, 0.1, 0.3, -0.2, f32::NAN, 0.7, -1.5, f32::INFINITY]);
+
+/// Bytes of which few stand for a number.
+const FEW_BYTES: Scheme = Scheme::codebook("few", &FEW);
+
+const FEW: [f32; 256] = {
+    let mut values = [f32::NAN; 256];
+    (values[3], values[16], values[77], values[254]) = (-1.0, 0.5, 0.0, 2.0);
+    values
+};
 
 /// What `x` is in this type; 1 where that is not finite.
 fn finite(x: f32, dtype: Dtype) -> f32 {
@@ -85,7 +94,7 @@ const HALFWAY: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
 const GLOBAL: f32 = 3.7;
 
 /// Whole blocks of every kind that a rule has a case for, and at last some elements of one more.
-fn numbers(scheme: &Scheme, block: usize, dtype: Dtype) -> Vec<f32> {
+pub(super) fn numbers(scheme: &Scheme, block: usize, dtype: Dtype) -> Vec<f32> {
     let drawn = |seed: u64, count: i32| normal(seed, &[count]).as_slice::<f32>().to_vec();
     let wide: Vec<f32> = drawn(1, 64).iter().zip(drawn(2, 64)).map(|(x, power)| x * 2_f32.powf(power * 20.0)).collect();
     let tiny = f32::MIN_POSITIVE;

@@ -1,8 +1,11 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
 mod attention;
+mod draw;
 mod emulator;
+mod product_scale_gradients;
 mod refused;
+mod round_columns;
 mod scale_gradients;
 mod sum;
 
@@ -279,7 +282,10 @@ fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dt
         .chain(attention::large_samples(backend.into()))
         .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]))
         .chain(encode_tests::launches(backend))
+        .chain(draw::launches(backend))
+        .chain(round_columns::launches(backend))
         .chain(scale_gradients::launches(backend))
+        .chain(product_scale_gradients::launches(backend))
         .chain(launches_of_large_products(backend))
         .chain(sum::launches(backend))
 }

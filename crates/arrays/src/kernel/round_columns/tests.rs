@@ -51,9 +51,12 @@ fn check(scheme: Scheme, block: usize, global: Option<&Array>) {
     let spread = normal(3, &[COLUMNS, COLUMNS]).multiply(Array::from_f32(0.3)).expect("scales");
     let triangle = spread.add(two).expect("adds");
 
-    let found = round_columns(scheme, [&x, &triangle], GROUPS.to_vec(), &both).expect("runs");
-    let inputs: Vec<Array> = [&x, &triangle].into_iter().chain(&both).cloned().collect();
-    let plain = RoundColumns { scheme, groups: GROUPS.to_vec() }.decompose(&inputs).expect("runs");
+    let found = round_columns(scheme, [&x, &triangle], &GROUPS, &both).expect("runs");
+    let groups = Array::from_slice(&GROUPS, &[COLUMNS]);
+    let of_columns = both[..numbers].iter().map(|numbers| numbers.take_axis(&groups, 0).expect("takes"));
+    let sides = [&x, &triangle].into_iter().cloned();
+    let inputs: Vec<Array> = sides.chain(of_columns).chain(global.cloned()).collect();
+    let plain = RoundColumns { scheme }.decompose(&inputs).expect("runs");
     let (mut part, mut rounded, mut errors) = (x, Vec::new(), Vec::new());
     for (column, group) in (0..).zip(GROUPS) {
         let at = Array::from_slice(&[column], &[1]);
@@ -85,7 +88,7 @@ fn a_column_by_itself_has_the_numbers_that_it_has_in_whole_blocks() {
 fn groups_that_are_not_there_are_refused() {
     let (x, triangle) = (normal(1, &[ROWS, COLUMNS]), normal(2, &[COLUMNS, COLUMNS]));
     let of = |groups: &[i32], scales: &[i32]| {
-        round_columns(Nf4::from(64).scheme(), [&x, &triangle], groups.to_vec(), &[normal(3, scales)])
+        round_columns(Nf4::from(64).scheme(), [&x, &triangle], groups, &[normal(3, scales)])
     };
     assert!(of(&GROUPS, &[2, ROWS]).is_ok());
     for (groups, scales) in [(&GROUPS[..], [1, ROWS]), (&GROUPS[1..], [2, ROWS]), (&[0; 6][..], [2, 4])] {

@@ -136,6 +136,11 @@ template <> struct Scales<GIVEN> {
   }
 };
 
+// The code of an element. Where it stands counts for nothing but codes that are drawn, as `draw.h` has them.
+template <int RULE> struct CodeOf {
+  template <class E> static TACIT_FN u32 of(E e, Coder coder, float x, u64) { return Rule<RULE>::code(e, coder, x); }
+};
+
 // The bytes of eight codes, of which `left` are there.
 template <class E> TACIT_FN void write_codes(E e, u64 element, u32 left, u64 codes) {
   TACIT_DEVICE u8* to = e.codes + element * E::BITS / 8;
@@ -166,7 +171,7 @@ TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP fl
     for (u32 i = 0; i < 8; ++i) {
       u32 code = E::PADDING;
       u32 place = BlockOf<E::BLOCK>::of(e, E::EIGHTS ? run : run + i);
-      if (i < left) code = Rule<E::RULE>::code(e, coder_of(coders, place), values.at[i]);
+      if (i < left) code = CodeOf<E::RULE>::of(e, coder_of(coders, place), values.at[i], from + run + i);
       codes |= (u64)(code & ((1u << E::BITS) - 1)) << ((E::HIGH_FIRST ? i ^ 1 : i) * E::BITS);
     }
     write_codes(e, from + run, left, codes);
