@@ -4,7 +4,7 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, fast, nn, random};
-use tacit_arrays::format::AnyFormat;
+use tacit_arrays::format::{AnyFormat, quantize_by_key};
 use tacit_core::kernel::{Backend, trace_for};
 use tacit_core::{Counters, Policy, Result};
 use tacit_nn::{KvCache, LoraConfig, Method, Model, ParameterFilter};
@@ -61,6 +61,24 @@ fn adapters_are_trained() {
         let mut model = layers(format).lora("*.weight", config).expect("adapts");
         let x = normal(1, &[9, 64]);
         on_gpus(format, || model.value_and_grad(ParameterFilter::Lora, &x, loss));
+    }
+}
+
+#[test]
+fn scales_are_trained_with_the_codes_as_they_are() {
+    for format in ["nf4:64", "affine:4:64", "symmetric:4:32", "int8:64"] {
+        let mut model = layers(format);
+        let x = normal(1, &[9, 64]);
+        on_gpus(format, || model.value_and_grad(ParameterFilter::Scales, &x, loss));
+    }
+}
+
+#[test]
+fn numbers_are_rounded_at_random() {
+    let (x, key) = (normal(1, &[32, 64]), random::key(3).expect("a key"));
+    for text in ["nf4:64", "affine:4:64", "int8:64", "bf16"] {
+        let format: AnyFormat = text.parse().expect("a format");
+        on_gpus(text, || quantize_by_key(&*format, &x, &key));
     }
 }
 
