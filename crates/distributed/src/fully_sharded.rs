@@ -219,7 +219,16 @@ fn array_of(leaf: &Value) -> Result<&Array> {
         .ok_or_else(|| Error::invalid(format!("{leaf} does not open into dense arrays"), "give another value"))
 }
 
-impl Placed for FullySharded {}
+impl Placed for FullySharded {
+    /// Made of the whole, which every rank gathers for that: the parts of its arrays are no arrays of its shape.
+    fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
+        let Some(made) = f(&self.gathered()?)? else { return Ok(None) };
+        let made = Value::from(Self::new(made, &self.group)?);
+        // Whoever reads a part later reads it alone, as before.
+        tree::eval(&made)?;
+        Ok(Some(made))
+    }
+}
 
 impl Materialize for FullySharded {
     fn materialize(&self) -> Result<Value> {
@@ -275,7 +284,8 @@ mod tests {
     use tacit_arrays::Nf4Array;
     use tacit_blas as _;
     use tacit_conformance::Subject;
-    use tacit_nn::{Model, ParameterFilter};
+    use tacit_core::Policy;
+    use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
     use super::*;
     use crate::FullyShard;
@@ -324,6 +334,39 @@ mod tests {
             TrainedCodes(f32[64,64]) is trained as its codes, which a step rounds as a whole
             help: keep it whole on every rank, or split its floats and train these"]]
         .assert_eq(&error);
+    }
+
+    #[test]
+    fn what_a_model_makes_of_a_weight_it_makes_of_the_whole() -> Result<()> {
+        type Layer = Model<nn::Linear>;
+        let linear = || -> Result<Layer> {
+            let mut model = Model::new(nn::Linear::new(32, 16)?)?;
+            model.set_leaves([("weight".to_owned(), normal(1, &[16, 32])), ("bias".to_owned(), normal(2, &[16]))])?;
+            Ok(model)
+        };
+        let adapted = || -> Result<Layer> {
+            let mut model = linear()?.lora("weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+            model.set_leaves([("weight.b".to_owned(), normal(3, &[16, 2]))])?;
+            Ok(model)
+        };
+        let check = |mut whole: Layer, change: fn(&mut Layer) -> Result<()>| -> Result<()> {
+            let mut split = whole.clone().fully_shard("weight", &Group::alone())?;
+            change(&mut split)?;
+            change(&mut whole)?;
+            let (found, expected) = (split.get("weight")?, whole.get("weight")?);
+            let parts = found.downcast::<FullySharded>().expect("it stays in parts");
+            parts.check()?;
+            let found = parts.gathered()?;
+            assert_eq!(found.to_string(), expected.to_string());
+            assert!(found.dense()?.eq_exact(&expected.dense()?)?, "{found}");
+            Ok(())
+        };
+        let _allow = Policy::Allow.scope();
+        check(linear()?.prepare("weight", "int8")?, |model| model.convert().map(drop))?;
+        check(linear()?.quantize("weight", "affine:4:32")?, |model| model.cast_scales(Dtype::Bfloat16).map(drop))?;
+        check(adapted()?, |model| model.merge("int8").map(drop))?;
+        check(adapted()?, |model| model.merge_exactly().map(drop))?;
+        check(adapted()?, |model| model.without_adapters().map(drop))
     }
 
     #[test]

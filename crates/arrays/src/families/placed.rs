@@ -1,9 +1,27 @@
 //! Where another array is kept.
 
-use tacit_core::ImplicitArray;
+use tacit_core::{ImplicitArray, Result, Value};
 
 /// The family of arrays that say where another one is kept, such as in parts in several processes, and are nothing besides.
 ///
 /// What a member holds is to a model what it would be by itself: its dense child is a parameter, and is trained as one, and
 /// the children of an implicit one have the roles that they have there.
-pub trait Placed: ImplicitArray {}
+pub trait Placed: ImplicitArray {
+    /// The array that holds what `f` makes of what this one holds; nothing where `f` makes nothing of it.
+    ///
+    /// Its children are what it holds, unless it says otherwise: one whose children are not the array itself, such as flat parts
+    /// of it, gives `f` the array.
+    ///
+    /// # Errors
+    ///
+    /// `f` fails, or what it makes cannot be kept so.
+    fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
+        let (mut children, mut changed) = (Vec::new(), false);
+        for (_, child) in self.children() {
+            let other = f(&child)?;
+            changed |= other.is_some();
+            children.push(other.unwrap_or(child));
+        }
+        if changed { Ok(Some(self.with_children(children)?.into())) } else { Ok(None) }
+    }
+}

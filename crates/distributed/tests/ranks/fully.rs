@@ -22,6 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
     Case::new("means_of_a_base_under_an_adapter", means_of_a_base_under_an_adapter),
     Case::new("norms_of_parts", norms_of_parts),
+    Case::new("what_is_converted", what_is_converted),
 ];
 
 fn normal(seed: u64, shape: &[i32]) -> Array {
@@ -262,5 +263,16 @@ fn norms_of_parts(group: &Group) -> Result<()> {
             assert!(group.all_max(&clipped[bias])?.eq_exact(&group.all_min(&clipped[bias])?)?);
         }
     }
+    Ok(())
+}
+
+/// Prepared weights become codes of whole rows, wherever the parts of their masters end.
+fn what_is_converted(group: &Group) -> Result<()> {
+    let prepared = || model(33)?.prepare("layers.*.weight", "int8");
+    let (mut whole, mut split) = (prepared()?, prepared()?.fully_shard("layers.*.weight", group)?);
+    whole.convert()?;
+    split.convert()?;
+    let x = normal(20, &[8, 16]);
+    close(&split.forward(&x)?, &whole.forward(&x)?, 1e-5);
     Ok(())
 }

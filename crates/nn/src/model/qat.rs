@@ -215,8 +215,8 @@ impl<M: ModuleParameters> Model<M> {
     pub fn convert(&mut self) -> Result<&mut Self> {
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         let values = self.values()?;
-        for (path, value) in &values {
-            mapped(value, &mut |prepared| if prepared.is_on() { Ok(value.clone()) } else { Err(switched_off(path)) })?;
+        if let Some((path, _)) = values.iter().find(|(_, value)| is_off(value)) {
+            return Err(switched_off(path));
         }
         for (path, value) in values {
             let (mut of, mut format) = (None, String::new());
@@ -342,6 +342,13 @@ impl<M: ModuleParameters> Model<M> {
         self.put_noted(made.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
         Ok(self)
     }
+}
+
+/// Whether a prepared weight in it is not quantized.
+fn is_off(value: &Value) -> bool {
+    let Value::Implicit(array) = value else { return false };
+    let own = value.downcast::<Prepared>().is_some_and(|prepared| !prepared.is_on());
+    own || array.children().iter().any(|(_, child)| is_off(child))
 }
 
 fn switched_off(path: &str) -> Error {
