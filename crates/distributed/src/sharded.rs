@@ -13,7 +13,7 @@ use mlx_rs::Array;
 use tacit_arrays::{Placed, shard};
 use tacit_core::extra_ops::checked_indices;
 use tacit_core::tree::{self, Open};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, array_id, implicit};
 
 use crate::Group;
 use crate::placed::check_whole;
@@ -144,6 +144,19 @@ impl Sharded {
         self.shared.contains(&leaf)
     }
 
+    /// Which leaves of another part every rank has: the same as here where the structure is the same, and otherwise those
+    /// that are the same arrays.
+    fn shared_in(&self, part: &Value) -> Result<Vec<usize>> {
+        let ((own, def), (other, of_other)) =
+            (tree::flatten(&self.part, Open::Fully)?, tree::flatten(part, Open::Fully)?);
+        if def == of_other {
+            return Ok(self.shared.clone());
+        }
+        let id = |leaf: &Value| leaf.as_dense().map(array_id);
+        let shared: Vec<usize> = self.shared.iter().filter_map(|&number| own.get(number).and_then(id)).collect();
+        Ok((0..other.len()).filter(|&number| id(&other[number]).is_some_and(|leaf| shared.contains(&leaf))).collect())
+    }
+
     /// The part as it is computed with: what every rank has of it enters.
     fn own(&self) -> Result<Value> {
         if self.shared.is_empty() {
@@ -224,7 +237,13 @@ fn counted(axis: i32, aval: &Aval) -> Result<usize> {
         .ok_or_else(|| Error::invalid(format!("{aval} has no axis {axis} to split"), "give an axis of the array"))
 }
 
-impl Placed for Sharded {}
+impl Placed for Sharded {
+    fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
+        let Some(part) = f(&self.part)? else { return Ok(None) };
+        let shared = self.shared_in(&part)?;
+        Ok(Some(Self { shared, ..Self::made(part, self.axis as i32, &self.group)? }.into()))
+    }
+}
 
 impl Materialize for Sharded {
     fn materialize(&self) -> Result<Value> {
@@ -258,6 +277,8 @@ impl Materialize for Sharded {
 mod tests {
     use expect_test::expect;
     use mlx_rs::ops;
+    use tacit_arrays::format::Affine;
+    use tacit_arrays::{AffineArray, Lora};
 
     use super::*;
 
@@ -282,5 +303,24 @@ mod tests {
             1 ranks with parts of f32[4,5] make f32[4,5], not f32[4,6]
             help: give the part of this rank"]]
         .assert_eq(&said(other));
+    }
+
+    #[test]
+    fn what_every_rank_has_is_told_by_what_it_is() -> Result<()> {
+        let ones = |shape: &[i32]| ops::ones::<f32>(shape);
+        let (a, b) = (ones(&[2, 32])?, ones(&[4, 2])?);
+        let codes = AffineArray::quantize(&ones(&[4, 32])?, Affine { bits: 4, group: 32 })?;
+        let adapted = Value::from(Lora::new(ones(&[4, 32])?, a.clone(), b.clone(), 2.0)?);
+        // Of the base, `a` and `b`, whose rows are split, every rank has `a`.
+        let split = Sharded { shared: vec![1], ..Sharded::of(&adapted, 0, &Group::alone())? };
+        let shared = |part: Value| -> Result<Vec<usize>> {
+            let made = split.with_held(&mut |_| Ok(Some(part.clone())))?.expect("is given");
+            Ok(made.downcast::<Sharded>().expect("it stays split").shared.clone())
+        };
+        assert_eq!(shared(adapted.clone())?, [1]);
+        assert_eq!(shared(Lora::new(codes.clone(), a, b, 2.0)?.into())?, [3]);
+        // Merged, each rank has scales of its own.
+        assert!(shared(codes.into())?.is_empty());
+        Ok(())
     }
 }
