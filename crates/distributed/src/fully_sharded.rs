@@ -281,11 +281,11 @@ mod tests {
     use expect_test::expect;
     use mlx_rs::module::Module;
     use mlx_rs::{Dtype, nn, random};
-    use tacit_arrays::Nf4Array;
+    use tacit_arrays::{Adapter, Lora, Nf4Array};
     use tacit_blas as _;
     use tacit_conformance::Subject;
     use tacit_core::Policy;
-    use tacit_nn::{LoraConfig, Model, ParameterFilter};
+    use tacit_nn::{LoraConfig, Model, ParameterFilter, undropped};
 
     use super::*;
     use crate::FullyShard;
@@ -367,6 +367,16 @@ mod tests {
         check(adapted()?, |model| model.merge("int8").map(drop))?;
         check(adapted()?, |model| model.merge_exactly().map(drop))?;
         check(adapted()?, |model| model.without_adapters().map(drop))
+    }
+
+    #[test]
+    fn an_adapter_in_parts_that_drops_nothing_stays_as_it_is() -> Result<()> {
+        let lora = Lora::new(normal(1, &[8, 8]), normal(2, &[2, 8]), normal(3, &[8, 2]), 2.0)?;
+        let lora = Adapter::with_key(&lora.with_dropout(0.5, random::key(0)?)?, None)?;
+        let split = Value::from(FullySharded::new(lora, &Group::alone())?);
+        let still = undropped(&split)?;
+        assert_eq!(tree::flatten(&still, Open::Fully)?.1, tree::flatten(&split, Open::Fully)?.1);
+        Ok(())
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub fn undropped(value: &Value) -> Result<Value> {
 /// The same; nothing where it stays as it is.
 fn without_keys(value: &Value) -> Result<Option<Value>> {
     let own: Option<Value> = match value.family::<dyn Adapter>() {
-        Some(adapter) if adapter.dropout() > 0.0 => Some(adapter.with_key(None)?.into()),
+        Some(adapter) if adapter.dropout() > 0.0 && has_chosen(value) => Some(adapter.with_key(None)?.into()),
         _ => None,
     };
     let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
