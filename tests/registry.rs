@@ -26,6 +26,8 @@ fn every_handler_is_registered() {
         broadcast_axes_beside: broadcast_axes of any, any, ..
         broadcast_beside: broadcast of any, any, ..
         checkpointed: any graph primitive of ..
+        concat_broadcast: broadcast of Concat, ..
+        concat_reshape: any reshaping primitive of Concat
         concat_split: split of Concat
         constant_binary: any binary primitive of Constant, Constant
         constant_moving: any moving primitive of Constant, ..

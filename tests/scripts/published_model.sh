@@ -3,7 +3,7 @@
 #
 # - the qwen3 of mlx-lm 0.0.1, with its own cache, generates what it generates from the dense weights;
 # - so do the decoders for Llama, Mistral and Qwen2 of mlx-models 0.1.3, with their own cache and with one of 8 bits;
-# - its qwen3_next, whose weights are codes of MLX's own, is adapted and trained.
+# - its qwen3_next, whose weights are codes of MLX's own, is adapted and trained, and its own caches hold keys and values of 8 bits.
 #
 # The sources are fetched and changed only where mlx-rs 0.33 takes other arguments than the 0.25 that they were written for,
 # and where they read a tokenizer, which no generation needs and which would build a hundred crates more.

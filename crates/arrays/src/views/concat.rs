@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::Split;
+use tacit_core::primitives::{Broadcast, Reshaping, Split, reshaped_axis};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::from_zero;
@@ -15,7 +15,7 @@ use crate::families::linear::{Linear, Product, dense_operand};
 /// Arrays of any types joined along an axis, such as the query, key and value weights of one projection.
 ///
 /// A product is made of the parts' own products: side by side where the parts are joined along the axis that stays,
-/// and summed where along the one that is summed over.
+/// and summed where along the one that is summed over. So queries attend to stored keys and values and to dense ones behind them.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -107,6 +107,15 @@ impl Concat {
     fn mapped(&self, axis: usize, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
         let parts = self.parts.iter().map(|part| implicit(part, &mut f)).collect::<Result<_>>()?;
         Self::of(parts, axis)
+    }
+
+    /// What plain code makes of each part for a result of this shape, in which `axis` is that of the parts.
+    fn shaped(&self, axis: usize, shape: &[i32], f: impl Fn(Array, &[i32]) -> Result<Array>) -> Result<Value> {
+        let mut shape = shape.to_vec();
+        self.mapped(axis, |part| {
+            shape[axis] = part.dim(self.axis as i32);
+            f(part, &shape)
+        })
     }
 
     /// The parts between two places along the axis; declines where a part would be cut.
@@ -222,6 +231,26 @@ impl Linear for Concat {
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         self.mapped(self.axis, |part| Ok(part.as_dtype(dtype)?))
     }
+}
+
+/// The parts in another shape, in which their axis is still one.
+#[handler]
+pub(crate) fn concat_reshape(_op: &Reshaping, w: &Concat, made: &[Aval]) -> Result<Value> {
+    let (own, shape) = (&w.aval.shape, &made[0].shape);
+    let axis = reshaped_axis(own, w.axis, shape, |extent| extent == own[w.axis]);
+    let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
+    w.shaped(axis, shape, |part, shape| Ok(part.reshape(shape)?))
+}
+
+/// The parts several times, along other axes than theirs.
+#[handler]
+pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
+    let (own, shape) = (&w.aval.shape, &made[0].shape);
+    let axis = w.axis + shape.len() - own.len();
+    if shape[axis] != own[w.axis] {
+        return Err(Error::decline("the parts would be repeated along their own axis"));
+    }
+    w.shaped(axis, shape, |part, shape| Ok(ops::broadcast_to(part, shape)?))
 }
 
 /// Whole parts, one or several for each result.

@@ -174,6 +174,23 @@ fn in_half_floats_it_is_one_kernel() {
     }
 }
 
+/// As a cache has them that joins the tokens of each call to those before: nothing of either is built.
+#[test]
+fn dense_tokens_behind_stored_ones_are_seen_as_well() {
+    for (name, way) in WAYS {
+        for m in [1, 3] {
+            let [k, v] = cache(Dtype::Float32, 4, 16);
+            let new = |seed, width| Value::from(normal(seed, &[BATCH, HEADS, m, width]));
+            let mask = causal(m, 16 + m).into();
+            let operands = [queries(Dtype::Float32, m), k, v, new(3, HEAD), new(4, 96), mask];
+            oracle(Dtype::Float32).eager_only().check(name, &operands, move |a| {
+                let joined = |stored: &Array, new: &Array| ops::concatenate(&[stored, new], 2);
+                Ok(vec![way(&[a[0].clone(), joined(&a[1], &a[3])?, joined(&a[2], &a[4])?, a[5].clone()])?])
+            });
+        }
+    }
+}
+
 /// Beyond what a chunk or a task holds; by a mask most of it is hidden.
 #[test]
 fn thousands_of_tokens_are_right() {

@@ -162,6 +162,24 @@ fn parts_of_three_axes() {
 }
 
 #[test]
+fn another_shape_has_the_same_parts_where_their_axis_stays() {
+    let part = |seed, rows| nf4(&normal(seed, &[2, rows, 64]), 64);
+    let w = || Value::from(Concat::new(vec![part(1, 3), part(2, 5)], 1).expect("fits"));
+    {
+        let _deny = Policy::Deny.scope();
+        let shaped = implicit(w(), |w| w.reshape(&[1, 2, 8, 64])).expect("is a view");
+        assert_eq!(shaped.to_string(), "Concat(f32[1,2,8,64])");
+        let repeated = implicit(shaped, |w| ops::broadcast_to(w, &[3, 2, 8, 64])).expect("is a view");
+        assert_eq!(repeated.to_string(), "Concat(f32[3,2,8,64])");
+        assert!(implicit(w(), |w| w.reshape(&[16, 64])).is_err());
+    }
+    for shape in [&[1, 2, 8, 64][..], &[2, 8, 32, 2], &[16, 64]] {
+        let shape = shape.to_vec();
+        oracle(F32).allowing().check("reshape", &[w()], move |a| Ok(vec![a[0].reshape(&shape)?]));
+    }
+}
+
+#[test]
 fn what_is_not_joined() {
     let part =
         |dtype, shape: &[i32]| Value::from(Nf4Array::quantize(&normal_of(dtype, 1, shape), 32).expect("quantizes"));

@@ -1,11 +1,14 @@
-//! The published qwen3_next of mlx-models, whose weights are codes of MLX's own in containers of its own: with adapters of ours.
+//! The published qwen3_next of mlx-models, whose weights are codes of MLX's own in containers of its own: with adapters of ours, and
+//! with keys and values of 8 bits in its own caches.
 
-use mlx_models::qwen3_next::{LayerCache, Qwen3NextCausalLM, Qwen3NextModelArgs};
+use mlx_models::cache::{ConcatKeyValueCache, KeyValueCache as _};
+use mlx_models::qwen3_next::{ArraysCache, LayerCache, Qwen3NextCausalLM, Qwen3NextModelArgs};
 use mlx_rs::error::Exception;
 use mlx_rs::module::ModuleParameters as _;
-use mlx_rs::ops::indexing::IndexOp as _;
+use mlx_rs::ops::indexing::{IndexOp as _, TryIndexOp as _};
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{ops, random, Array};
+use mlx_rs::{ops, random, Array, Dtype};
+use tacit::model::KvCache;
 use tacit::prelude::*;
 use tacit::{handler, primitives, Aval, Error, ImplicitArray, Materialize};
 
@@ -18,6 +21,11 @@ const PROMPT: [u32; 5] = [3, 41, 59, 26, 5];
 const STEPS: usize = 6;
 const GROUP: i32 = 64;
 const ADAPTERS: usize = 9;
+
+/// Heads of keys and values, and how wide they are.
+const HEADS: i32 = 2;
+const WIDTH: i32 = 32;
+const EIGHT_BITS: Affine = Affine { bits: 8, group: WIDTH as usize };
 
 /// The codes of a matrix, with a change of low rank beside what they stand for. Products know the change; the codes alone do not.
 #[derive(ImplicitArray, Clone, Debug)]
@@ -157,6 +165,113 @@ fn adapters_that_change_nothing_give_the_same_tokens() {
         fed = tokens.len();
         tokens.push(likeliest(&logits));
     }
+}
+
+/// The model's own cache of a layer, filled with the tokens of ours.
+fn lent(kept: &KvCache) -> Result<ConcatKeyValueCache> {
+    let mut own = ConcatKeyValueCache::new();
+    if !kept.is_empty() {
+        let (keys, values) = kept.tokens()?;
+        own.update_and_fetch(keys.dense()?, values.dense()?)?;
+    }
+    Ok(own)
+}
+
+/// Writes what a call put behind them into ours. The model's own cache gives all of its tokens to who adds none.
+fn given_back(mut own: ConcatKeyValueCache, kept: &mut KvCache) -> Result<()> {
+    let (none, first) = (ops::zeros::<f32>(&[1, HEADS, 0, WIDTH])?, kept.len());
+    let (keys, values) = own.update_and_fetch(none.clone(), none)?;
+    kept.update(&keys.try_index((.., .., first.., ..))?, &values.try_index((.., .., first.., ..))?)?;
+    Ok(())
+}
+
+fn attention(own: &mut [Option<LayerCache>]) -> impl Iterator<Item = &mut ConcatKeyValueCache> {
+    own.iter_mut().filter_map(|cache| match cache {
+        Some(LayerCache::KV(cache)) => Some(cache),
+        _ => None,
+    })
+}
+
+/// One call whose keys and values are ours between the calls, in any format.
+fn step_with(
+    model: &mut Model<Qwen3NextCausalLM>,
+    tokens: &[u32],
+    own: &mut Vec<Option<LayerCache>>,
+    kept: &mut Vec<KvCache>,
+) -> Result<Array> {
+    kept.iter_mut().try_for_each(|kept| kept.reserve(tokens.len() as i32))?;
+    model.run_with(kept, |model, kept| {
+        for (own, kept) in attention(own).zip(kept.iter()) {
+            *own = lent(kept)?;
+        }
+        let logits = step(model, tokens, own)?;
+        for (own, kept) in attention(own).zip(kept.iter_mut()) {
+            given_back(std::mem::take(own), kept)?;
+        }
+        Ok::<_, Error>(logits)
+    })
+}
+
+/// The prompt, then two tokens or one: what a call reads of those before it is codes, and nothing is built of them.
+#[test]
+fn its_own_caches_hold_keys_and_values_of_eight_bits() {
+    let plain = decoder();
+    let mut model = with_adapters(&plain);
+    let kept = KvCache::new([1, HEADS, WIDTH], Dtype::Float32).and_then(|kept| kept.quantized(EIGHT_BITS, EIGHT_BITS));
+    let mut codes = vec![kept.expect("a cache")];
+    let (mut own, mut floats) = (plain.make_cache(), plain.make_cache());
+    let mut tokens = PROMPT.to_vec();
+    let (mut fed, mut furthest) = (0, 0f32);
+    for next in 1..=STEPS {
+        // The same call with the floats that the codes stand for.
+        let mut decoded = {
+            let _allow = Policy::Allow.scope();
+            vec![codes[0].clone().dense().expect("decodes")]
+        };
+        let expected = step_with(&mut model, &tokens[fed..], &mut own.clone(), &mut decoded).expect("runs");
+        let _deny = Policy::Deny.scope();
+        let (logits, counted) = Counters::of(|| step_with(&mut model, &tokens[fed..], &mut own, &mut codes));
+        let logits = logits.expect("runs");
+        assert_handled(&counted, ADAPTERS as u64);
+        assert!(distance(&logits, &expected) < 1e-4, "token {fed}: {}", distance(&logits, &expected));
+        let unrounded = model.run(|model| step(model, &tokens[fed..], &mut floats)).expect("runs");
+        furthest = furthest.max(distance(&logits, &unrounded));
+        fed = tokens.len();
+        assert_eq!(codes[0].len() as usize, fed);
+        tokens.extend((0..1 + next % 2).map(|more| (likeliest(&unrounded) + more as u32) % 128));
+    }
+    assert_eq!(codes[0].keys().to_string(), "Affine(f32[1,2,256,32])");
+    println!("at most {furthest:.1e} from the logits with a cache of floats");
+    assert!(furthest > 0.0 && furthest < 0.05, "{furthest}");
+}
+
+/// Each token changes the whole state of a gated delta rule, so it stays in floats: codes would be decoded once in each call, by the op
+/// that the error names.
+#[test]
+fn a_state_of_codes_is_named_where_it_is_decoded() {
+    let mut plain = decoder();
+    let mut own = plain.make_cache();
+    step(&mut plain, &PROMPT, &mut own).expect("runs");
+    let Some(LayerCache::Arrays(ArraysCache { ssm_state: Some(state), .. })) = &own[0] else { panic!("a state") };
+    let codes = Value::from(AffineArray::quantize(state, EIGHT_BITS).expect("quantizes"));
+    let mut run = || {
+        implicit(&codes, |state| {
+            let mut own = own.clone();
+            if let Some(LayerCache::Arrays(arrays)) = &mut own[0] {
+                arrays.ssm_state = Some(state);
+            }
+            step(&mut plain, &[7], &mut own)
+        })
+    };
+    {
+        let _deny = Policy::Deny.scope();
+        let error = run().expect_err("it is decoded").to_string();
+        assert!(error.contains("multiply of Affine(f32[1,4,32,32])"), "{error}");
+    }
+    let _allow = Policy::Allow.scope();
+    let (logits, counted) = Counters::of(run);
+    logits.expect("runs");
+    assert_eq!(counted.materialized, 1);
 }
 
 #[test]

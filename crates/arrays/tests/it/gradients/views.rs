@@ -157,6 +157,12 @@ fn concat() -> Vec<Case> {
             let parts = a[0].split_at_indices(&[3], 0)?;
             Ok(ops::concatenate(&[parts[1].matmul(&a[1])?, parts[0].matmul(&a[1])?], 0)?)
         }),
+        case("concat_reshape", vec![x(&[1, 2, COLUMNS]), w()], |a| {
+            Ok(a[0].matmul(a[1].expand_dims(0)?.swap_axes(1, 2)?)?)
+        }),
+        case("concat_broadcast", vec![x(&[3, 2, COLUMNS]), w()], |a| {
+            Ok(a[0].matmul(ops::broadcast_to(&a[1], &[3, ROWS, COLUMNS])?.swap_axes(1, 2)?)?)
+        }),
         case("linear_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         case("linear_gather", vec![wide(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
     ]);
