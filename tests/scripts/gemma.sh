@@ -54,8 +54,8 @@ if [[ -n ${TACIT_LLAMA_CPP:-} ]]; then
     folder=$(cd "$folder" && pwd)
     export TACIT_GEMMA_WRITTEN=$folder/written
 fi
-# One after the other: each has the whole model in memory.
-TACIT_GEMMA=$file cargo test --quiet --locked --features text --test gemma -- --test-threads=1 --nocapture
+# Two at a time: each has the whole model in memory, and unoptimized code keeps one processor busy for as long as the kernels keep all.
+TACIT_GEMMA=$file cargo test --quiet --locked --features text --test gemma -- --test-threads=2 --nocapture
 if [[ -z ${TACIT_LLAMA_CPP:-} ]]; then
     echo "gemma: llama.cpp does not run the file that was written: TACIT_LLAMA_CPP names no Python with llama-cpp-python and gguf"
     exit
