@@ -105,10 +105,13 @@ const SECTIONS: [Section; 5] = [
         axis: "tokens in a second",
         place: |line| {
             let (kind, weights) = line.case.split_once('/')?;
-            let prompt = kind.strip_prefix("prompt");
-            let heading = prompt.map_or("Decoding".to_owned(), |tokens| format!("Reading a prompt of {tokens}"));
+            let (order, heading) = match kind.strip_prefix("prompt") {
+                Some(tokens) => (1, format!("Reading a prompt of {tokens}")),
+                None if kind == "lookup" => (2, "Decoding what the text has had before".to_owned()),
+                None => (0, "Decoding".to_owned()),
+            };
             let is = line.bench == "generate" && line.is_rate();
-            is.then(|| Place::of_value(line, u32::from(prompt.is_some()), &heading, weights))
+            is.then(|| Place::of_value(line, order, &heading, weights))
         },
     },
     Section {
