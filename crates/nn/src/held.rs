@@ -55,11 +55,6 @@ impl Held {
         fits
     }
 
-    /// Whether it is an implicit array, and no array that is held as it is.
-    pub(crate) fn is_implicit(&self) -> bool {
-        self.form.skeleton.is_implicit()
-    }
-
     /// Whether it is trained as its codes, or something in it is.
     pub(crate) fn is_coded(&self) -> bool {
         self.leaves.iter().any(|leaf| leaf.role == Role::Coded)

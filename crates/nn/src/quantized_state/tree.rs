@@ -32,7 +32,9 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
             ("seed", &self.seed),
             ("forms", &forms),
         ]));
-        leaves.into_iter().for_each(|leaf| visitor.frozen(&leaf.array));
+        for leaf in leaves {
+            visitor.frozen(&leaf.array);
+        }
         Ok(())
     }
 }
