@@ -2,8 +2,8 @@
 
 use std::ffi::c_void;
 
-use mlx_rs::Array;
-use mlx_sys::mlx_array;
+use mlx_rs::{Array, Stream, thread_local_default_stream};
+use mlx_sys::{mlx_array, mlx_stream};
 
 use crate::Aval;
 use crate::error::{BridgeError, check};
@@ -69,17 +69,11 @@ pub(crate) unsafe fn positions(numbers: Integers) -> Vec<usize> {
     unsafe { numbers.get() }.iter().map(|&position| position as usize).collect()
 }
 
-/// Collects what the C++ side pushes.
-#[derive(Default)]
-pub(crate) struct Collector {
-    pub(crate) arrays: Vec<Array>,
-}
-
-impl Collector {
-    /// A sink into this collector, valid while it is borrowed.
-    pub(crate) fn sink(&mut self) -> Sink {
-        sink_into(&mut self.arrays)
-    }
+/// Runs a call that pushes array handles.
+pub(crate) fn collected(call: impl FnOnce(Sink) -> i32) -> Result<Vec<Array>, BridgeError> {
+    let mut arrays = Vec::new();
+    check(call(sink_into(&mut arrays)))?;
+    Ok(arrays)
 }
 
 /// A sink that appends to `arrays`, valid while these are borrowed.
@@ -100,6 +94,13 @@ pub(crate) fn pour(arrays: &[Array], sink: &Sink) -> Result<(), BridgeError> {
         (sink.push)(sink.ctx, handle);
     }
     Ok(())
+}
+
+/// Calls `f` with the stream that mlx-rs's own ops go to on this thread; an empty one where that is MLX's default.
+pub(crate) fn with_stream<R>(f: impl FnOnce(mlx_stream) -> R) -> R {
+    // It is the stream's own object, which must live until it was used.
+    let stream = thread_local_default_stream();
+    f(stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr))
 }
 
 /// An array of this aval without data: shape rules work on it, an eval does not.

@@ -1,7 +1,7 @@
 //! What every callback from C++ needs: neither an error nor a panic of Rust's may cross.
 
 use std::any::Any;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{self, BoxError};
@@ -15,6 +15,12 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
     };
     error::raise(failure);
     1
+}
+
+/// Frees a box of `T`, which a call into C++ gave away, when C++ lets go of it.
+pub(crate) extern "C" fn release<T>(held: *mut c_void) {
+    // SAFETY: this is that box, and it is freed once. A destructor that panics must not unwind into C++.
+    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(held.cast::<T>()) }));
 }
 
 /// A callback panicked.

@@ -1,18 +1,16 @@
 //! Functions with transforms of their own.
 
 use std::ffi::{c_int, c_void};
-use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
 use mlx_rs::Array;
 
-use crate::Aval;
-use crate::arrays::{self, Collector};
-use crate::callback::{guarded, guarded_rule};
-use crate::error::{BoxError, BridgeError, check};
+use crate::callback::{guarded, guarded_rule, release};
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Arrays, AxisSink, FunctionTable, Integers, Sink, Span};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
+use crate::{Aval, arrays};
 
 /// A function together with the transforms that it has of its own.
 ///
@@ -162,10 +160,8 @@ pub(crate) fn apply(
 ) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(args);
     let held = Box::new(Held { function: Box::new(function), results: OnceLock::new() });
-    let table = FunctionTable { release, forward, vjp, jvp, vmap };
-    let mut results = Collector::default();
-    check(enter(table, Box::into_raw(held).cast(), Span::of(&handles), results.sink()))?;
-    Ok(results.arrays)
+    let table = FunctionTable { release: release::<Held>, forward, vjp, jvp, vmap };
+    arrays::collected(|results| enter(table, Box::into_raw(held).cast(), Span::of(&handles), results))
 }
 
 /// # Safety
@@ -174,12 +170,6 @@ pub(crate) fn apply(
 unsafe fn held<'a>(held: *mut c_void) -> &'a Held {
     // SAFETY: as the caller promises.
     unsafe { &*held.cast::<Held>() }
-}
-
-extern "C" fn release(held: *mut c_void) {
-    // SAFETY: this is the box that `apply` gave away, and it is freed once. A destructor that panics must not unwind
-    // into C++.
-    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) }));
 }
 
 extern "C" fn forward(function: *mut c_void, args: Arrays, results: Sink) -> c_int {

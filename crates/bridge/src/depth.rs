@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 
 use crate::arrays;
-use crate::error::{BridgeError, check};
+use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, Span};
 
 /// Bytes of the stack that MLX takes for each op of a chain, with room to spare.
@@ -29,6 +29,17 @@ pub fn check_depth(outputs: &[Array], inputs: &[Array]) -> Result<(), BridgeErro
     }
     let room = stack_left().saturating_sub(RESERVE) / FRAME;
     if depth > room { Err(BridgeError::Deep { depth, room }) } else { Ok(()) }
+}
+
+/// `function`, which fails where [`check_depth`] does.
+pub(crate) fn checked(
+    function: &mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>,
+) -> impl FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> {
+    |args: Vec<Array>| {
+        let outputs = function(args.clone())?;
+        check_depth(&outputs, &args)?;
+        Ok(outputs)
+    }
 }
 
 /// The number of ops in the longest chain that a walk from `outputs` goes down before it ends at `inputs`, or at what was there

@@ -2,9 +2,9 @@
 
 use mlx_rs::Array;
 
-use crate::arrays::{self, Collector};
-use crate::depth::check_depth;
-use crate::error::{BoxError, BridgeError, check};
+use crate::arrays;
+use crate::depth::checked;
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Span};
 use crate::function::Borrowed;
 
@@ -24,10 +24,10 @@ pub fn vjp(
     let (primals, cotangents) = (arrays::handles(primals), arrays::handles(cotangents));
     let mut checked = checked(function);
     let mut function = Borrowed::new(&mut checked);
-    let mut gradients = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_vjp(Span::of(&primals), Span::of(&cotangents), function.table(), gradients.sink()) })?;
-    Ok(gradients.arrays)
+    arrays::collected(|gradients| unsafe {
+        ffi::tacit_vjp(Span::of(&primals), Span::of(&cotangents), function.table(), gradients)
+    })
 }
 
 /// The tangents of the results of `function`, where `primals`, which are inexact, have these `tangents`.
@@ -47,19 +47,8 @@ pub fn jvp(
     let (primals, tangents) = (arrays::handles(&primals[..count]), arrays::handles(&tangents[..count]));
     let mut checked = checked(function);
     let mut function = Borrowed::new(&mut checked);
-    let mut changes = Collector::default();
     // SAFETY: everything is live for the call, and there is a tangent for each primal.
-    check(unsafe { ffi::tacit_jvp(Span::of(&primals), Span::of(&tangents), function.table(), changes.sink()) })?;
-    Ok(changes.arrays)
-}
-
-/// `function`, whose graph MLX can go through.
-fn checked(
-    function: &mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>,
-) -> impl FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> {
-    |args: Vec<Array>| {
-        let outputs = function(args.clone())?;
-        check_depth(&outputs, &args)?;
-        Ok(outputs)
-    }
+    arrays::collected(|changes| unsafe {
+        ffi::tacit_jvp(Span::of(&primals), Span::of(&tangents), function.table(), changes)
+    })
 }

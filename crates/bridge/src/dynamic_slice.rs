@@ -1,9 +1,8 @@
 //! Slices that begin where an array says, which mlx-rs does not bind.
 
-use mlx_rs::{Array, Stream, ops, thread_local_default_stream};
-use mlx_sys::mlx_stream;
+use mlx_rs::{Array, ops};
 
-use crate::arrays;
+use crate::arrays::{self, with_stream};
 use crate::error::BridgeError;
 use crate::ffi::{self, Span};
 
@@ -16,7 +15,7 @@ use crate::ffi::{self, Span};
 /// The size does not fit `a`, or MLX refuses the shapes.
 pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Result<Array, BridgeError> {
     let start = within(a, start, axes, size)?;
-    on_default_stream(|stream| {
+    with_stream(|stream| {
         // SAFETY: handles, slices and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
             ffi::tacit_dynamic_slice(a.as_ptr(), start.as_ptr(), Span::of(axes), Span::of(size), stream, out)
@@ -33,18 +32,12 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
 /// The update does not fit `a`, or MLX refuses the shapes.
 pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i32]) -> Result<Array, BridgeError> {
     let start = within(a, start, axes, update.shape())?;
-    on_default_stream(|stream| {
+    with_stream(|stream| {
         // SAFETY: handles, slice and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
             ffi::tacit_dynamic_slice_update(a.as_ptr(), update.as_ptr(), start.as_ptr(), Span::of(axes), stream, out)
         })
     })
-}
-
-/// Calls `f` with the stream of this thread, or an empty handle where it has none of its own.
-fn on_default_stream<R>(f: impl FnOnce(mlx_stream) -> R) -> R {
-    let stream = thread_local_default_stream();
-    f(stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr))
 }
 
 /// Where a slice of this size begins that lies within `a`: MLX reads and writes wherever it is told to.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use mlx_rs::Array;
 
-use crate::arrays::{self, Collector};
+use crate::arrays;
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, Arrays, Sink, Span};
 
@@ -107,8 +107,6 @@ type Question = unsafe extern "C" fn(Arrays, Arrays, Sink) -> c_int;
 
 fn found(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
-    let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { question(Span::of(&outputs), Span::of(&inputs), found.sink()) })?;
-    Ok(found.arrays)
+    arrays::collected(|found| unsafe { question(Span::of(&outputs), Span::of(&inputs), found) })
 }

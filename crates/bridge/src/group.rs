@@ -5,7 +5,6 @@
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::fmt;
-use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use mlx_rs::Array;
 use crate::Aval;
 use crate::arrays;
 use crate::aval::dtype_of;
-use crate::callback::guarded;
+use crate::callback::{guarded, release};
 use crate::environment::{Lent, settled};
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, WatcherTable};
@@ -354,7 +353,7 @@ impl Group {
     }
 }
 
-const WATCHER: WatcherTable = WatcherTable { release, poll, failed };
+const WATCHER: WatcherTable = WatcherTable { release: release::<Box<dyn Watcher>>, poll, failed };
 
 /// # Safety
 ///
@@ -362,12 +361,6 @@ const WATCHER: WatcherTable = WatcherTable { release, poll, failed };
 unsafe fn watcher_of<'a>(watcher: *mut c_void) -> &'a dyn Watcher {
     // SAFETY: as the caller promises.
     unsafe { &**watcher.cast::<Box<dyn Watcher>>() }
-}
-
-extern "C" fn release(watcher: *mut c_void) {
-    // SAFETY: this is the box that the group was made with, and it is freed once. A destructor that panics must not unwind
-    // into C++.
-    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(watcher.cast::<Box<dyn Watcher>>()) }));
 }
 
 extern "C" fn poll(watcher: *mut c_void, waiting: ffi::InFlight) -> c_int {

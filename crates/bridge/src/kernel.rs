@@ -9,17 +9,15 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mlx_rs::{Array, Stream, thread_local_default_stream};
-use mlx_sys::mlx_stream;
+use mlx_rs::Array;
 
-use crate::arrays::{self, Collector};
-use crate::callback::{guarded, guarded_rule};
+use crate::callback::{guarded, guarded_rule, release};
 use crate::custom_function::check_tangents;
 use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
 use crate::ffi::{self, Arrays, AxisSink, Buffer, FallbackReason, Integers, KernelTable, LaunchSink, Sink, Span};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
-use crate::{Aval, Param};
+use crate::{Aval, Param, arrays};
 
 pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
@@ -133,35 +131,27 @@ pub fn place(
 ) -> Result<(Vec<Array>, Placed), BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
-    let mut results = Collector::default();
     let mut placed = 0;
-    check(with_stream(|stream| {
-        let Placement { host, traced_for } = placement;
-        let traced_for = traced_for.map_or(-1, Backend::code);
+    let Placement { host, traced_for } = placement;
+    let traced_for = traced_for.map_or(-1, Backend::code);
+    let results = arrays::collected(|results| {
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
-        unsafe {
-            let (name, kernel) = (name.as_ptr(), boxed(kernel));
-            let (inputs, sink, placed) = (Span::of(&handles), results.sink(), &raw mut placed);
-            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, traced_for, inputs, sink, placed)
-        }
-    }))?;
-    Ok((results.arrays, Placed::of(placed)))
+        arrays::with_stream(|stream| unsafe {
+            let (name, kernel, inputs) = (name.as_ptr(), boxed(kernel), Span::of(&handles));
+            let placed = &raw mut placed;
+            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, traced_for, inputs, results, placed)
+        })
+    })?;
+    Ok((results, Placed::of(placed)))
 }
 
 /// What C++ calls of a kernel.
 pub(crate) const TABLE: KernelTable =
-    KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, launch, failed };
+    KernelTable { release: release::<Arc<dyn Kernel>>, eval, fallback, vjp, jvp, avals, equal, vmap, launch, failed };
 
 /// A kernel as C++ holds it, until it calls `release`.
 pub(crate) fn boxed(kernel: Arc<dyn Kernel>) -> *mut c_void {
     Box::into_raw(Box::new(kernel)).cast()
-}
-
-/// Calls `f` with the stream that mlx-rs's own ops go to on this thread; an empty one where that is MLX's default.
-pub(crate) fn with_stream<R>(f: impl FnOnce(mlx_stream) -> R) -> R {
-    // It is the stream's own object, which must live until it was used.
-    let stream = thread_local_default_stream();
-    f(stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr))
 }
 
 /// Fails if `array` is computed from the results of a kernel that failed, as every read and eval of it does. A kernel that
@@ -189,12 +179,6 @@ pub fn evals_noted() -> usize {
 pub(crate) unsafe fn kernel_of<'a>(kernel: *mut c_void) -> &'a dyn Kernel {
     // SAFETY: as the caller promises.
     unsafe { &**kernel.cast::<Arc<dyn Kernel>>() }
-}
-
-extern "C" fn release(kernel: *mut c_void) {
-    // SAFETY: this is the box that `apply` gave away, and it is freed once. A destructor that panics must not unwind
-    // into C++.
-    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(kernel.cast::<Arc<dyn Kernel>>()) }));
 }
 
 extern "C" fn eval(kernel: *mut c_void, inputs: Span<Buffer>, outputs: Span<Buffer>) -> c_int {
@@ -347,28 +331,12 @@ extern "C" fn equal(a: *mut c_void, b: *mut c_void) -> c_int {
     c_int::from(catch_unwind(AssertUnwindSafe(equal)).unwrap_or(false))
 }
 
-/// The kernel behind a recorded primitive, if that is one, to be kept.
-///
-/// # Safety
-///
-/// `recorded` must be a live object of `tacit_primitive_of`.
-pub(crate) unsafe fn shared_of_recorded(recorded: *const c_void) -> Option<Arc<dyn Kernel>> {
-    // SAFETY: as the caller promises; it is the box that `apply` gave away.
-    unsafe {
-        let kernel = ffi::tacit_primitive_kernel(recorded);
-        if kernel.is_null() { None } else { Some(Arc::clone(&*kernel.cast::<Arc<dyn Kernel>>())) }
-    }
-}
-
 /// The kernel behind a recorded primitive, if that is one.
 ///
 /// # Safety
 ///
 /// `recorded` must be an object of `tacit_primitive_of` that lives for `'a`.
-pub(crate) unsafe fn of_recorded<'a>(recorded: *const c_void) -> Option<&'a dyn Kernel> {
-    // SAFETY: as the caller promises; the kernel lives as long as the object.
-    unsafe {
-        let kernel = ffi::tacit_primitive_kernel(recorded);
-        if kernel.is_null() { None } else { Some(kernel_of(kernel)) }
-    }
+pub(crate) unsafe fn of_recorded<'a>(recorded: *const c_void) -> Option<&'a Arc<dyn Kernel>> {
+    // SAFETY: as the caller promises; it is the box that `apply` gave away, which lives as long as the object.
+    unsafe { ffi::tacit_primitive_kernel(recorded).cast::<Arc<dyn Kernel>>().as_ref() }
 }

@@ -10,6 +10,7 @@ use mlx_rs::Array;
 use mlx_sys::mlx_array;
 
 use crate::arrays::{filled, owned};
+use crate::callback::release;
 use crate::error::check;
 use crate::kernel::check_intact;
 use crate::{Aval, BridgeError, ffi};
@@ -49,6 +50,7 @@ impl MappedFile {
         drop(known);
         let mut base = mlx_array { ctx: ptr::null_mut() };
         let payload = Box::into_raw(Box::new(Arc::clone(&region))).cast();
+        let release = release::<Arc<Region>>;
         // SAFETY: the region has whole pages from the file's start on and more than a word before them, all of which may
         // be written; the payload is given away, and `release` takes back what it is.
         check(unsafe { ffi::tacit_mapped_new(region.start().cast(), region.pages(), payload, release, &raw mut base) })
@@ -132,11 +134,6 @@ pub fn forget_bytes(bytes: &[u8]) {
 
 /// The mapped files by where they begin.
 static REGIONS: Mutex<BTreeMap<usize, Weak<Region>>> = Mutex::new(BTreeMap::new());
-
-extern "C" fn release(payload: *mut c_void) {
-    // SAFETY: the payload is the box that `MappedFile::new` gave away, and C++ releases it once.
-    drop(unsafe { Box::from_raw(payload.cast::<Arc<Region>>()) });
-}
 
 /// A page of nothing, and the pages of a file behind it.
 ///

@@ -15,12 +15,11 @@ use std::time::Instant;
 
 use mlx_rs::Array;
 
-use crate::arrays::{self, Collector};
 use crate::callback::guarded;
-use crate::error::{BoxError, BridgeError, check};
+use crate::error::{BoxError, BridgeError};
 use crate::ffi::{self, Buffer, KernelTable, Span};
 use crate::kernel::{self, Input, Kernel, KernelError, Output};
-use crate::{Aval, aval};
+use crate::{Aval, arrays, aval};
 
 use arena::Arena;
 pub use places::PlanBuilder;
@@ -111,17 +110,14 @@ impl Plan {
     pub fn apply(self, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let donated: Vec<usize> = self.donated.iter().flat_map(|&(output, input)| [output, input]).collect();
         let handles = arrays::handles(inputs);
-        let mut results = Collector::default();
-        check(kernel::with_stream(|stream| {
-            let table = KernelTable { eval, failed, ..kernel::TABLE };
+        let table = KernelTable { eval, failed, ..kernel::TABLE };
+        arrays::collected(|results| {
             // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
-            unsafe {
-                let plan = kernel::boxed(Arc::new(self));
-                let (name, results) = (c"Plan".as_ptr(), results.sink());
+            arrays::with_stream(|stream| unsafe {
+                let (name, plan) = (c"Plan".as_ptr(), kernel::boxed(Arc::new(self)));
                 ffi::tacit_plan_apply(table, plan, name, stream, Span::of(&handles), Span::of(&donated), results)
-            }
-        }))?;
-        Ok(results.arrays)
+            })
+        })
     }
 
     /// The kernels in the order in which they run, each with the aval of its first result.

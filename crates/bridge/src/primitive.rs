@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 
-use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, Span};
 use crate::kernel::Kernel;
 use crate::typed::Class;
-use crate::{NameId, Param, kernel, param, typed};
+use crate::{NameId, Param, arrays, kernel, param, typed};
 
 /// One MLX primitive with its static parameters.
 ///
@@ -96,15 +95,18 @@ impl Primitive {
     /// The kernel that the primitive is, if it is one.
     #[must_use]
     pub fn kernel(&self) -> Option<&dyn Kernel> {
-        // SAFETY: the object lives as long as `self`.
-        unsafe { kernel::of_recorded(self.raw.0) }
+        self.held_kernel().map(|kernel| &**kernel)
     }
 
     /// The kernel that the primitive is, if it is one, for another node to run.
     #[must_use]
     pub fn shared_kernel(&self) -> Option<Arc<dyn Kernel>> {
+        self.held_kernel().cloned()
+    }
+
+    fn held_kernel(&self) -> Option<&Arc<dyn Kernel>> {
         // SAFETY: the object lives as long as `self`.
-        unsafe { kernel::shared_of_recorded(self.raw.0) }
+        unsafe { kernel::of_recorded(self.raw.0) }
     }
 
     fn kernel_params(&self) -> Option<Vec<(&'static str, Param)>> {
@@ -126,10 +128,8 @@ impl Primitive {
     /// The function fails; the primitive is no checkpoint of so many arguments.
     pub fn call_checkpointed(&self, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let handles = arrays::handles(args);
-        let mut results = Collector::default();
-        // SAFETY: the object, the handles and the collector are live for the call.
-        check(unsafe { ffi::tacit_primitive_call_again(self.raw.0, Span::of(&handles), results.sink()) })?;
-        Ok(results.arrays)
+        // SAFETY: the object, the handles and the sink are live for the call.
+        arrays::collected(|results| unsafe { ffi::tacit_primitive_call_again(self.raw.0, Span::of(&handles), results) })
     }
 
     /// Emits the primitive again with other operands.
@@ -142,12 +142,12 @@ impl Primitive {
     /// and the shapes do not go together or the primitive cannot work out its result shapes.
     pub fn emit(&self, operands: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let handles = arrays::handles(operands);
-        let mut results = Collector::default();
         let class = self.name.description().map(|description| description.class);
         let moves = matches!(class, Some(Class::Moving | Class::Reshaping));
-        // SAFETY: the object, the handles and the collector are live for the call.
-        check(unsafe { ffi::tacit_primitive_emit(self.raw.0, Span::of(&handles), moves, results.sink()) })?;
-        Ok(results.arrays)
+        // SAFETY: the object, the handles and the sink are live for the call.
+        arrays::collected(|results| unsafe {
+            ffi::tacit_primitive_emit(self.raw.0, Span::of(&handles), moves, results)
+        })
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::ffi::CStr;
 
-use mlx_rs::{Array, Stream, thread_local_default_stream};
-use mlx_sys::{mlx_array, mlx_stream};
+use mlx_rs::Array;
+use mlx_sys::mlx_array;
 
-use crate::arrays;
+use crate::arrays::{self, with_stream};
 use crate::error::BridgeError;
 use crate::ffi;
 
@@ -59,22 +59,14 @@ impl Mode {
 /// MLX refuses the shapes or the dtypes.
 pub fn quantized_matmul(x: &Array, matrix: Quantized<'_>, transpose: bool) -> Result<Array, BridgeError> {
     let none = mlx_array { ctx: std::ptr::null_mut() };
-    let stream = thread_local_default_stream();
-    let stream_handle = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
     let Quantized { codes, scales, biases, group, bits, mode } = matrix;
-    // SAFETY: every handle, the text and the stream are live for the call, which stores a new array.
-    arrays::filled(|out| unsafe {
-        ffi::tacit_quantized_matmul(
-            x.as_ptr(),
-            codes.as_ptr(),
-            scales.as_ptr(),
-            biases.map_or(none, Array::as_ptr),
-            transpose,
-            group as i32,
-            bits as i32,
-            mode.text().as_ptr(),
-            stream_handle,
-            out,
-        )
+    let [x, codes, scales] = [x, codes, scales].map(Array::as_ptr);
+    let biases = biases.map_or(none, Array::as_ptr);
+    let (group, bits, mode) = (group as i32, bits as i32, mode.text().as_ptr());
+    with_stream(|stream| {
+        // SAFETY: every handle, the text and the stream are live for the call, which stores a new array.
+        arrays::filled(|out| unsafe {
+            ffi::tacit_quantized_matmul(x, codes, scales, biases, transpose, group, bits, mode, stream, out)
+        })
     })
 }

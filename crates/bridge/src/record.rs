@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_sys::mlx_array;
 
-use crate::arrays::{self, Collector};
+use crate::arrays::{self, sink_into};
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, Span};
 use crate::function::Borrowed;
@@ -66,10 +66,10 @@ type Recording = (Vec<Array>, Vec<Array>);
 fn recording(inputs: &[&Array], shapeless: bool, function: &mut Recordable<'_>) -> Result<Recording, BridgeError> {
     let handles = arrays::handles(inputs.iter().copied());
     let mut function = Borrowed::new(function);
-    let (mut tracers, mut outputs) = (Collector::default(), Collector::default());
+    let mut tracers = Vec::new();
     // SAFETY: everything is live for the call.
-    check(unsafe {
-        ffi::tacit_record(Span::of(&handles), shapeless, function.table(), tracers.sink(), outputs.sink())
+    let outputs = arrays::collected(|outputs| unsafe {
+        ffi::tacit_record(Span::of(&handles), shapeless, function.table(), sink_into(&mut tracers), outputs)
     })?;
-    Ok((tracers.arrays, outputs.arrays))
+    Ok((tracers, outputs))
 }

@@ -1,9 +1,8 @@
 //! What rewriting a recorded graph asks of it.
 
-use mlx_rs::{Array, Stream, thread_local_default_stream};
-use mlx_sys::mlx_stream;
+use mlx_rs::Array;
 
-use crate::arrays::{self, Collector};
+use crate::arrays;
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, Span};
 
@@ -17,11 +16,12 @@ use crate::ffi::{self, Span};
 /// MLX has no memory left.
 pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
-    let mut found = Collector::default();
     let mut united = 0;
     // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_unite(Span::of(&outputs), Span::of(&inputs), found.sink(), &raw mut united) })?;
-    Ok((found.arrays, united))
+    let found = arrays::collected(|found| unsafe {
+        ffi::tacit_unite(Span::of(&outputs), Span::of(&inputs), found, &raw mut united)
+    })?;
+    Ok((found, united))
 }
 
 /// Whether a collective is among what `array` is computed from.
@@ -56,10 +56,8 @@ pub fn scalar_value(array: &Array) -> Result<Option<f64>, BridgeError> {
 ///
 /// There is no such stream on this thread.
 pub fn runs_here(array: &Array) -> Result<bool, BridgeError> {
-    let stream = thread_local_default_stream();
-    let chosen = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
     let mut runs = false;
     // SAFETY: both handles and the flag are live for the call.
-    check(unsafe { ffi::tacit_runs_on(array.as_ptr(), chosen, &raw mut runs) })?;
+    check(arrays::with_stream(|chosen| unsafe { ffi::tacit_runs_on(array.as_ptr(), chosen, &raw mut runs) }))?;
     Ok(runs)
 }

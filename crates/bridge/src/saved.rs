@@ -2,12 +2,11 @@
 
 use mlx_rs::Array;
 
-use crate::NameId;
-use crate::arrays::{self, Collector};
 use crate::custom_function::{CalledAgain, apply};
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, EndsView, Span};
 use crate::typed::{Class, Derivative};
+use crate::{NameId, arrays};
 
 /// The ends of a part of a graph.
 #[derive(Default)]
@@ -81,10 +80,8 @@ pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
 /// MLX has no memory left.
 pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(values);
-    let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_apart(Span::of(&handles), found.sink()) })?;
-    Ok(found.arrays)
+    arrays::collected(|found| unsafe { ffi::tacit_apart(Span::of(&handles), found) })
 }
 
 /// The same values, from which no eval computes before `before` is computed.
@@ -94,8 +91,6 @@ pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
 /// MLX has no memory left.
 pub fn after(values: &[Array], before: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (values, before) = (arrays::handles(values), arrays::handles(before));
-    let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe { ffi::tacit_after(Span::of(&values), Span::of(&before), found.sink()) })?;
-    Ok(found.arrays)
+    arrays::collected(|found| unsafe { ffi::tacit_after(Span::of(&values), Span::of(&before), found) })
 }

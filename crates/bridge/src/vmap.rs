@@ -4,13 +4,11 @@ use std::ffi::{c_int, c_void};
 
 use mlx_rs::Array;
 
-use crate::Aval;
-use crate::arrays::{self, Collector};
 use crate::callback::guarded;
-use crate::depth::check_depth;
-use crate::error::{BoxError, BridgeError, VmapError, check};
+use crate::error::{BoxError, BridgeError, VmapError};
 use crate::ffi::{self, Arrays, AxisSink, Integers, Placement, Sink, Span};
 use crate::function::Borrowed;
+use crate::{Aval, arrays, depth};
 
 /// Results of a mapped function, and the mapped axis of each.
 pub type Mapped = (Vec<Array>, Vec<usize>);
@@ -31,19 +29,17 @@ pub fn vmap(
 ) -> Result<Vec<Array>, BridgeError> {
     let axes = checked(inputs, in_axes)?;
     let handles = arrays::handles(inputs);
-    let mut function = |args: Vec<Array>| {
-        let outputs = function(args.clone())?;
-        check_depth(&outputs, &args)?;
-        Ok(outputs)
-    };
+    let mut function = depth::checked(function);
     let mut function = Borrowed::new(&mut function);
     let mut chooser = Chooser { out_axes: Some(out_axes) };
     let placement = Placement { ctx: (&raw mut chooser).cast(), call: Chooser::<_>::call_of(&chooser) };
-    let (mut results, mut captured) = (Collector::default(), false);
-    let (from, axes, sink) = (Span::of(&handles), Span::of(&axes), results.sink());
+    let mut captured = false;
     // SAFETY: everything is live for the call, and there is an axis for each input.
-    check(unsafe { ffi::tacit_vmap(from, axes, function.table(), placement, &raw mut captured, sink) })?;
-    if captured { Err(VmapError::Captured.into()) } else { Ok(results.arrays) }
+    let results = arrays::collected(|results| unsafe {
+        let (from, axes) = (Span::of(&handles), Span::of(&axes));
+        ffi::tacit_vmap(from, axes, function.table(), placement, &raw mut captured, results)
+    })?;
+    if captured { Err(VmapError::Captured.into()) } else { Ok(results) }
 }
 
 /// The axes as C++ takes them: not negative, but -1 for none.
