@@ -59,6 +59,28 @@ struct Span {
 using Arrays = Span<Handle>;
 using Integers = Span<int32_t>;
 
+Dtype dtype_of(int code);
+int code_of(Dtype dtype);
+
+// A shape and a dtype, while the shape lives.
+struct AvalView {
+  const int32_t* extents;
+  size_t ndim;
+  int code;
+
+  static AvalView of(const Shape& shape, Dtype dtype) {
+    return {shape.data(), shape.size(), code_of(dtype)};
+  }
+
+  Shape shape() const {
+    return Shape(extents, extents + ndim);
+  }
+
+  Dtype dtype() const {
+    return dtype_of(code);
+  }
+};
+
 std::vector<array> gather(Arrays handles);
 
 // Receives result arrays one by one; `push` takes ownership of the handle.
@@ -198,8 +220,5 @@ array row_major(const array& input, mlx::core::Stream stream);
 // Writes what a failure leaves in an array, since what follows runs all the same: NaN in every float type, and 0 in every other,
 // which is an index of anything.
 void poison(array& value);
-
-Dtype dtype_of(int code);
-int code_of(Dtype dtype);
 
 }  // namespace tacit

@@ -169,9 +169,7 @@ InFlight Group::view(const Current& current) {
                   current.number,
                   current.overtaken,
                   std::chrono::duration<double>(waited).count(),
-                  current.shape.data(),
-                  current.shape.size(),
-                  code_of(current.dtype)};
+                  AvalView::of(current.shape, current.dtype)};
 }
 
 void Group::poll(const Current& current) const {
@@ -409,8 +407,7 @@ int tacit_group_collective(
   });
 }
 
-int tacit_group_receive(
-    const std::shared_ptr<Group>* group, int peer, const int32_t* shape, size_t ndim, int dtype, Handle* result) {
-  return guarded([&] { *result = own(Collective::receive(*group, peer, Shape(shape, shape + ndim), dtype_of(dtype))); });
+int tacit_group_receive(const std::shared_ptr<Group>* group, int peer, AvalView aval, Handle* result) {
+  return guarded([&] { *result = own(Collective::receive(*group, peer, aval.shape(), aval.dtype())); });
 }
 }

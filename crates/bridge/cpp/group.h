@@ -27,9 +27,7 @@ struct InFlight {
   uint64_t number;
   uint64_t overtaken;
   double seconds;
-  const int32_t* shape;
-  size_t ndim;
-  int dtype;
+  AvalView aval;
 };
 
 // The Rust side of a group. A callback returns 0, or 1 after tacit_set_callback_error.

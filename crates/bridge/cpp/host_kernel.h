@@ -22,9 +22,7 @@ namespace {
 struct Buffer {
   void* data;
   size_t bytes;
-  const int32_t* shape;
-  size_t ndim;
-  int dtype;
+  AvalView aval;
 };
 
 // Why plain ops stand for a kernel; `examples` are those of a vmap.
@@ -263,7 +261,7 @@ class HostKernel : public Primitive {
  private:
   static Buffer view(const array& value) {
     auto* data = const_cast<char*>(value.data<char>());
-    return Buffer{data, value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
+    return Buffer{data, value.nbytes(), AvalView::of(value.shape(), value.dtype())};
   }
 
   static void evaluate(
@@ -274,7 +272,7 @@ class HostKernel : public Primitive {
       count += some->size();
     }
     // A buffer without a shape is one that is not filled yet: that of a scalar points somewhere too.
-    std::vector<Buffer> from(count, Buffer{nullptr, 0, nullptr, 0, 0}), to;
+    std::vector<Buffer> from(count, Buffer{nullptr, 0, {nullptr, 0, 0}}), to;
     for (const auto& some : residents) {
       for (const auto& resident : *some) {
         from.at(resident.place) = view(resident.value);
@@ -282,7 +280,7 @@ class HostKernel : public Primitive {
     }
     auto read = reads.begin();
     for (auto& buffer : from) {
-      if (buffer.shape == nullptr) {
+      if (buffer.aval.extents == nullptr) {
         buffer = view(*read++);
       }
     }

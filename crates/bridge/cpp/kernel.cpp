@@ -7,15 +7,6 @@
 
 namespace tacit {
 
-namespace {
-
-// An array that only carries a shape and a dtype back from Rust.
-array prototype(const int32_t* shape, size_t ndim, int dtype) {
-  return array(Shape(shape, shape + ndim), dtype_of(dtype), nullptr, {});
-}
-
-}  // namespace
-
 // How an array lies is known only now: a node for the copy in the graph would be there for every input that is not
 // computed yet.
 array row_major(const array& input, mlx::core::Stream stream) {
@@ -64,8 +55,9 @@ using namespace tacit;
 
 extern "C" {
 
-int tacit_prototype(const int32_t* shape, size_t ndim, int dtype, Handle* value) {
-  return guarded([&] { *value = own(prototype(shape, ndim, dtype)); });
+// An array that only carries a shape and a dtype back from Rust.
+int tacit_prototype(AvalView aval, Handle* value) {
+  return guarded([&] { *value = own(array(aval.shape(), aval.dtype(), nullptr, {})); });
 }
 
 // Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a GPU for which it has no

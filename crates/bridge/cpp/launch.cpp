@@ -18,8 +18,8 @@ namespace {
 [[maybe_unused]] const bool unchecked =
     has_cuda_compiler() && setenv("MLX_ENABLE_CACHE_THRASHING_CHECK", "0", 0) == 0;
 
-std::vector<std::string> strings(const char* const* texts, size_t count) {
-  return {texts, texts + count};
+std::vector<std::string> strings(Span<const char*> texts) {
+  return {texts.begin(), texts.end()};
 }
 
 // Elements of the inputs that MLX is shown when it writes the head of the function: it declares an input of fewer in another
@@ -74,8 +74,7 @@ const char* cuda_type(Dtype dtype) {
 }
 
 // The text of a whole CUDA source: the parameters are inputs, results and sizes.
-std::string cuda_text(
-    const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs, size_t sizes) {
+std::string cuda_text(const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs) {
   std::string text = std::string(launch.header) + "\nextern \"C\" __global__ void " + launch.name + "(";
   const char* comma = "";
   auto add = [&](const std::string& type, const std::string& name) {
@@ -83,19 +82,19 @@ std::string cuda_text(
     comma = ", ";
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
-    add(std::string("const ") + cuda_type(inputs[i].dtype()) + "*", launch.inputs[i]);
+    add(std::string("const ") + cuda_type(inputs[i].dtype()) + "*", launch.inputs.data[i]);
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    add(std::string(cuda_type(outputs[i].dtype())) + "*", launch.outputs[i]);
+    add(std::string(cuda_type(outputs[i].dtype())) + "*", launch.outputs.data[i]);
   }
   std::string list;
-  for (size_t i = 0; i < sizes; ++i) {
+  for (size_t i = 0; i < launch.sizes.count; ++i) {
     auto name = "tacit_size_" + std::to_string(i);
     add("int", name);
     list += (i == 0 ? "" : ", ") + name;
   }
   text += ") {\n";
-  if (sizes > 0) {
+  if (!list.empty()) {
     text += "const int sizes_shape[] = {" + list + "};\n";
   }
   return text + launch.body + "\n}\n";
@@ -109,7 +108,7 @@ Backend gpu_backend() {
 
 Launched::Launched(
     const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs, mlx::core::Stream stream) {
-  if (launch.input_count != inputs.size() || launch.output_count != outputs.size()) {
+  if (launch.inputs.count != inputs.size() || launch.outputs.count != outputs.size()) {
     throw std::invalid_argument(
         std::string("the GPU source ") + launch.name + " does not name each input and each result of its kernel");
   }
@@ -131,8 +130,8 @@ std::vector<array> Launched::for_cuda(
     const Launch& launch, const std::vector<array>& inputs, const std::vector<array>& outputs,
     const std::vector<Shape>& shapes, const std::vector<Dtype>& dtypes, mlx::core::Stream stream) {
   const auto& code = compiled_for(
-      stream.device, launch.name, [&] { return cuda_text(launch, inputs, outputs, launch.size_count); });
-  std::vector<mlx::core::fast::ScalarArg> sizes(launch.sizes, launch.sizes + launch.size_count);
+      stream.device, launch.name, [&] { return cuda_text(launch, inputs, outputs); });
+  std::vector<mlx::core::fast::ScalarArg> sizes(launch.sizes.begin(), launch.sizes.end());
   return mlx::core::fast::precompiled_cuda_kernel(
       launch.name, code, inputs, shapes, dtypes, sizes, triple(launch.grid), triple(launch.group), launch.memory,
       std::nullopt, true, stream);
@@ -141,9 +140,9 @@ std::vector<array> Launched::for_cuda(
 std::vector<array> Launched::for_metal(
     const Launch& launch, const std::vector<array>& inputs, const std::vector<Shape>& shapes,
     const std::vector<Dtype>& dtypes, mlx::core::Stream stream) {
-  auto names = strings(launch.inputs, launch.input_count);
+  auto names = strings(launch.inputs);
   std::vector<array> given;
-  sizes_ = Shape(launch.sizes, launch.sizes + launch.size_count);
+  sizes_ = Shape(launch.sizes.begin(), launch.sizes.end());
   if (!sizes_.empty()) {
     names.insert(names.begin(), "sizes");
     given.emplace_back(Shape(sizes_.size(), kLong), mlx::core::uint8, nullptr, std::vector<array>{});
@@ -152,7 +151,7 @@ std::vector<array> Launched::for_metal(
     given.emplace_back(Shape{kLong}, input.dtype(), nullptr, std::vector<array>{});
   }
   auto function = mlx::core::fast::metal_kernel(
-      launch.name, names, strings(launch.outputs, launch.output_count), launch.body, launch.header);
+      launch.name, names, strings(launch.outputs), launch.body, launch.header);
   return function(given, shapes, dtypes, triple(launch.grid), triple(launch.group), {}, std::nullopt, false, stream);
 }
 

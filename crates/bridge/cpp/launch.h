@@ -22,12 +22,9 @@ struct Launch {
   const char* name;
   const char* header;
   const char* body;
-  const char* const* inputs;
-  size_t input_count;
-  const char* const* outputs;
-  size_t output_count;
-  const int32_t* sizes;
-  size_t size_count;
+  Span<const char*> inputs;
+  Span<const char*> outputs;
+  Integers sizes;
   int32_t grid[3];
   int32_t group[3];
   int32_t memory;

@@ -62,11 +62,10 @@ int tacit_mapped_new(void* data, size_t bytes, void* payload, void (*release)(vo
 
 // The array whose elements are at `data`, which is `offset` bytes into the memory of `base`: a part of it where there is a
 // base and the elements are aligned, otherwise a copy.
-int tacit_mapped_array(
-    Handle base, const void* data, size_t offset, const int32_t* shape, size_t ndim, int dtype, Handle* made) {
+int tacit_mapped_array(Handle base, const void* data, size_t offset, AvalView aval, Handle* made) {
   return guarded([&] {
-    auto type = dtype_of(dtype);
-    array value(Shape(shape, shape + ndim), type, nullptr, {});
+    auto type = aval.dtype();
+    array value(aval.shape(), type, nullptr, {});
     if (base.ctx != nullptr && offset % size_of(type) == 0) {
       auto start = static_cast<int64_t>(offset / size_of(type));
       value.copy_shared_buffer(get(base), value.strides(), rows_of(value), value.size(), start);

@@ -367,8 +367,8 @@ int64_t tacit_scope_live(const Scope* scope) {
   return scope->live->load();
 }
 
-int tacit_scope_placeholder(const Scope* scope, const int32_t* shape, size_t ndim, int dtype, Handle* placeholder) {
-  return guarded([&] { *placeholder = own(make_placeholder(*scope, Shape(shape, shape + ndim), dtype_of(dtype))); });
+int tacit_scope_placeholder(const Scope* scope, AvalView aval, Handle* placeholder) {
+  return guarded([&] { *placeholder = own(make_placeholder(*scope, aval.shape(), aval.dtype())); });
 }
 
 // `scope` is that of the placeholders, or null.
@@ -401,12 +401,10 @@ int tacit_tape_result(Tape* tape, uint32_t node, uint32_t result, Handle* value)
 }
 
 // The aval of a result; its shape lives as long as the tape does.
-int tacit_tape_aval(Tape* tape, uint32_t node, uint32_t result, const int32_t** shape, size_t* ndim, int* dtype) {
+int tacit_tape_aval(Tape* tape, uint32_t node, uint32_t result, AvalView* aval) {
   return guarded([&] {
     const auto& value = result_at(tape->arrays.at(node), result);
-    *shape = value.shape().data();
-    *ndim = value.ndim();
-    *dtype = code_of(value.dtype());
+    *aval = AvalView::of(value.shape(), value.dtype());
   });
 }
 

@@ -1,13 +1,13 @@
 //! Array handles across the border.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use mlx_rs::{Array, Stream, thread_local_default_stream};
 use mlx_sys::{mlx_array, mlx_stream};
 
-use crate::Aval;
+use crate::aval::{Aval, dtype_of};
 use crate::error::{BridgeError, check};
-use crate::ffi::{self, Arrays, Integers, Sink, Span};
+use crate::ffi::{self, Arrays, AvalView, Integers, Sink, Span};
 
 /// The handles of `arrays`, valid while they are borrowed.
 pub(crate) fn handles<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Vec<mlx_array> {
@@ -49,14 +49,28 @@ pub(crate) unsafe fn copies(arrays: Arrays) -> Result<Vec<Array>, BridgeError> {
         .collect()
 }
 
-/// The integers of a callback.
+/// An aval as C++ takes it, valid while it is borrowed.
+///
+/// # Errors
+///
+/// An extent is negative.
+pub(crate) fn viewed(aval: &Aval) -> Result<AvalView, BridgeError> {
+    if aval.shape.iter().any(|&extent| extent < 0) {
+        return Err(BridgeError::NegativeExtent(aval.shape.clone()));
+    }
+    Ok(AvalView { shape: aval.shape.as_ptr(), ndim: aval.shape.len(), dtype: aval.dtype as c_int })
+}
+
+/// The aval that the C++ side shows.
 ///
 /// # Safety
 ///
-/// `data` must point to `count` integers that live for `'a`.
-pub(crate) unsafe fn integers<'a>(data: *const i32, count: usize) -> &'a [i32] {
+/// The shape must be live.
+pub(crate) unsafe fn aval_of(AvalView { shape, ndim, dtype }: AvalView) -> Result<Aval, BridgeError> {
+    // The codes are those of `Dtype` itself.
+    let dtype = dtype_of(dtype).ok_or_else(|| BridgeError::Mlx(format!("{dtype} is the code of no dtype")))?;
     // SAFETY: as the caller promises.
-    unsafe { Span { data, count }.get() }
+    Ok(Aval::new(unsafe { Span { data: shape, count: ndim }.get() }, dtype))
 }
 
 /// The operands that the C++ side means by these numbers.
@@ -109,11 +123,9 @@ pub(crate) fn with_stream<R>(f: impl FnOnce(mlx_stream) -> R) -> R {
 ///
 /// An extent is negative.
 pub fn prototype(aval: &Aval) -> Result<Array, BridgeError> {
-    if aval.shape.iter().any(|&extent| extent < 0) {
-        return Err(BridgeError::NegativeExtent(aval.shape.clone()));
-    }
+    let aval = viewed(aval)?;
     // SAFETY: the shape is a live slice.
-    filled(|out| unsafe { ffi::tacit_prototype(aval.shape.as_ptr(), aval.shape.len(), aval.dtype as i32, out) })
+    filled(|out| unsafe { ffi::tacit_prototype(aval, out) })
 }
 
 /// What tells two arrays apart: equal for two handles of one array, as long as either is alive.

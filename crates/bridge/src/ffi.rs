@@ -33,6 +33,15 @@ impl<T> Span<T> {
     }
 }
 
+/// A shape and a dtype, while the shape lives.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AvalView {
+    pub(crate) shape: *const i32,
+    pub(crate) ndim: usize,
+    pub(crate) dtype: c_int,
+}
+
 /// Receives result arrays one by one; the callee gives each handle away.
 #[repr(C)]
 pub(crate) struct Sink {
@@ -85,9 +94,7 @@ pub(crate) struct EndsView {
 pub(crate) struct Buffer {
     pub(crate) data: *mut c_void,
     pub(crate) bytes: usize,
-    pub(crate) shape: *const i32,
-    pub(crate) ndim: usize,
-    pub(crate) dtype: c_int,
+    pub(crate) aval: AvalView,
 }
 
 /// Why a kernel is replaced: off the CPU 0, for a vjp 1, a jvp 2 or a vmap 3, over so many examples.
@@ -118,12 +125,9 @@ pub(crate) struct Launch {
     pub(crate) name: *const c_char,
     pub(crate) header: *const c_char,
     pub(crate) body: *const c_char,
-    pub(crate) inputs: *const *const c_char,
-    pub(crate) input_count: usize,
-    pub(crate) outputs: *const *const c_char,
-    pub(crate) output_count: usize,
-    pub(crate) sizes: *const i32,
-    pub(crate) size_count: usize,
+    pub(crate) inputs: Span<*const c_char>,
+    pub(crate) outputs: Span<*const c_char>,
+    pub(crate) sizes: Integers,
     pub(crate) grid: [i32; 3],
     pub(crate) group: [i32; 3],
     pub(crate) memory: i32,
@@ -167,9 +171,7 @@ pub(crate) struct InFlight {
     pub(crate) number: u64,
     pub(crate) overtaken: u64,
     pub(crate) seconds: f64,
-    pub(crate) shape: *const i32,
-    pub(crate) ndim: usize,
-    pub(crate) dtype: c_int,
+    pub(crate) aval: AvalView,
 }
 
 #[repr(C)]
@@ -193,13 +195,7 @@ unsafe extern "C" {
     pub(crate) fn tacit_scope_new(scope: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_scope_free(scope: *mut c_void);
     pub(crate) fn tacit_scope_live(scope: *const c_void) -> i64;
-    pub(crate) fn tacit_scope_placeholder(
-        scope: *const c_void,
-        shape: *const i32,
-        ndim: usize,
-        dtype: c_int,
-        placeholder: *mut mlx_array,
-    ) -> c_int;
+    pub(crate) fn tacit_scope_placeholder(scope: *const c_void, aval: AvalView, placeholder: *mut mlx_array) -> c_int;
 
     pub(crate) fn tacit_tape_new(
         scope: *const c_void,
@@ -212,14 +208,7 @@ unsafe extern "C" {
     pub(crate) fn tacit_tape_free(tape: *mut c_void);
     pub(crate) fn tacit_tape_operand(tape: *const c_void, node: u32, operand: u32, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_tape_result(tape: *mut c_void, node: u32, result: u32, value: *mut mlx_array) -> c_int;
-    pub(crate) fn tacit_tape_aval(
-        tape: *mut c_void,
-        node: u32,
-        result: u32,
-        shape: *mut *const i32,
-        ndim: *mut usize,
-        dtype: *mut c_int,
-    ) -> c_int;
+    pub(crate) fn tacit_tape_aval(tape: *mut c_void, node: u32, result: u32, aval: *mut AvalView) -> c_int;
     pub(crate) fn tacit_tape_primitive(tape: *const c_void, node: u32, recorded: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_tape_rewire(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
     pub(crate) fn tacit_tape_supersede(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
@@ -274,9 +263,7 @@ unsafe extern "C" {
     pub(crate) fn tacit_group_receive(
         group: *const c_void,
         peer: c_int,
-        shape: *const i32,
-        ndim: usize,
-        dtype: c_int,
+        aval: AvalView,
         result: *mut mlx_array,
     ) -> c_int;
 
@@ -359,14 +346,12 @@ unsafe extern "C" {
         base: mlx_array,
         data: *const c_void,
         offset: usize,
-        shape: *const i32,
-        ndim: usize,
-        dtype: c_int,
+        aval: AvalView,
         made: *mut mlx_array,
     ) -> c_int;
     pub(crate) fn tacit_array_rows(evaluated: mlx_array, rows: *mut mlx_array, data: *mut *const c_void) -> c_int;
 
-    pub(crate) fn tacit_prototype(shape: *const i32, ndim: usize, dtype: c_int, value: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_prototype(aval: AvalView, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_quantized_matmul(
         x: mlx_array,
         codes: mlx_array,

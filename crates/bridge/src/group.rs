@@ -13,7 +13,6 @@ use mlx_rs::Array;
 
 use crate::Aval;
 use crate::arrays;
-use crate::aval::dtype_of;
 use crate::callback::{guarded, release};
 use crate::environment::{Lent, settled};
 use crate::error::{BoxError, BridgeError, check};
@@ -132,13 +131,12 @@ impl InFlight {
     /// The shape must be live.
     unsafe fn of(raw: &ffi::InFlight) -> Result<Self, BoxError> {
         let op = usize::try_from(raw.op).ok().and_then(|op| Op::ALL.get(op)).ok_or("an unknown collective")?;
-        let dtype = dtype_of(raw.dtype).ok_or("the code of no dtype")?;
         // SAFETY: as the caller promises.
-        let shape = unsafe { arrays::integers(raw.shape, raw.ndim) };
+        let aval = unsafe { arrays::aval_of(raw.aval)? };
         let peer = matches!(op, Op::Send | Op::Recv).then_some(raw.peer as usize);
         let waited = Duration::try_from_secs_f64(raw.seconds.max(0.0)).unwrap_or_default();
         let (number, overtaken) = (raw.number, raw.overtaken);
-        Ok(Self { op: *op, peer, number, overtaken, aval: Aval::new(shape, dtype), waited })
+        Ok(Self { op: *op, peer, number, overtaken, aval, waited })
     }
 }
 
@@ -335,14 +333,9 @@ impl Group {
     ///
     /// An extent is negative.
     pub fn recv(&self, aval: &Aval, from: usize) -> Result<Array, BridgeError> {
-        if aval.shape.iter().any(|&extent| extent < 0) {
-            return Err(BridgeError::NegativeExtent(aval.shape.clone()));
-        }
+        let aval = arrays::viewed(aval)?;
         // SAFETY: the group and the shape are live for the call, which stores a new array.
-        arrays::filled(|out| unsafe {
-            let (shape, ndim) = (aval.shape.as_ptr(), aval.shape.len());
-            ffi::tacit_group_receive(self.shared.0, from as c_int, shape, ndim, aval.dtype as c_int, out)
-        })
+        arrays::filled(|out| unsafe { ffi::tacit_group_receive(self.shared.0, from as c_int, aval, out) })
     }
 
     fn emit(&self, op: Op, peer: usize, x: &Array) -> Result<Array, BridgeError> {

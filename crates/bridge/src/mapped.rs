@@ -9,7 +9,7 @@ use std::{io, ptr, slice};
 use mlx_rs::Array;
 use mlx_sys::mlx_array;
 
-use crate::arrays::{filled, owned};
+use crate::arrays::{filled, owned, viewed};
 use crate::callback::release;
 use crate::error::check;
 use crate::kernel::check_intact;
@@ -77,9 +77,7 @@ impl MappedFile {
     ///
     /// An extent is negative, or the elements are not all within the file.
     pub fn array(&self, offset: usize, aval: &Aval) -> Result<Array, BridgeError> {
-        if aval.shape.iter().any(|&extent| extent < 0) {
-            return Err(BridgeError::NegativeExtent(aval.shape.clone()));
-        }
+        let view = viewed(aval)?;
         let within = aval.checked_nbytes().and_then(|bytes| offset.checked_add(bytes));
         if within.is_none_or(|end| end > self.region.length) {
             let length = self.region.length;
@@ -88,10 +86,7 @@ impl MappedFile {
         let base = self.base.as_ref().map_or(mlx_array { ctx: ptr::null_mut() }, Array::as_ptr);
         let data = self.bytes()[offset..].as_ptr();
         // SAFETY: the elements are within the file, as checked, and the shape is a live slice.
-        filled(|made| unsafe {
-            let (shape, ndim) = (aval.shape.as_ptr(), aval.shape.len());
-            ffi::tacit_mapped_array(base, data.cast(), offset, shape, ndim, aval.dtype as i32, made)
-        })
+        filled(|made| unsafe { ffi::tacit_mapped_array(base, data.cast(), offset, view, made) })
     }
 }
 

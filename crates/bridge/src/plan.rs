@@ -145,7 +145,7 @@ impl Plan {
         let fit = |avals: &[Aval], buffers: &[Buffer]| {
             avals.len() == buffers.len()
                 && avals.iter().zip(buffers).all(|(aval, buffer)| {
-                    aval.nbytes() == buffer.bytes && aval::dtype_of(buffer.dtype) == Some(aval.dtype)
+                    aval.nbytes() == buffer.bytes && aval::dtype_of(buffer.aval.dtype) == Some(aval.dtype)
                 })
         };
         if !fit(&self.inputs, inputs) || !fit(&self.outputs, outputs) {

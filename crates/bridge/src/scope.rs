@@ -38,13 +38,9 @@ impl Scope {
     ///
     /// An extent is negative.
     pub fn placeholder(&self, aval: &Aval) -> Result<Array, BridgeError> {
-        if aval.shape.iter().any(|&extent| extent < 0) {
-            return Err(BridgeError::NegativeExtent(aval.shape.clone()));
-        }
+        let aval = arrays::viewed(aval)?;
         // SAFETY: the scope and the shape are live.
-        arrays::filled(|out| unsafe {
-            ffi::tacit_scope_placeholder(self.raw, aval.shape.as_ptr(), aval.shape.len(), aval.dtype as i32, out)
-        })
+        arrays::filled(|out| unsafe { ffi::tacit_scope_placeholder(self.raw, aval, out) })
     }
 
     /// How many placeholders of this scope still exist.

@@ -6,9 +6,8 @@ use std::ffi::c_void;
 use mlx_rs::Array;
 use mlx_sys::mlx_array;
 
-use crate::aval::dtype_of;
 use crate::error::{BridgeError, check};
-use crate::ffi::{self, Edit, Node, Span, TapeView};
+use crate::ffi::{self, AvalView, Edit, Node, Span, TapeView};
 use crate::{Aval, NameId, Primitive, Scope, arrays};
 
 /// Where a value of a trace lives: placeholders first, then the results of each node.
@@ -213,16 +212,11 @@ impl Tape {
     ///
     /// The node has no such result.
     pub fn aval(&self, node: usize, result: usize) -> Result<Aval, BridgeError> {
-        let (mut shape, mut ndim, mut dtype) = (std::ptr::null(), 0, 0);
-        // SAFETY: the tape is live, the callee checks both indices, and the out-pointers are live for the call.
-        check(unsafe {
-            ffi::tacit_tape_aval(self.raw, node as u32, result as u32, &raw mut shape, &raw mut ndim, &raw mut dtype)
-        })?;
-        // SAFETY: the call succeeded, so it described the shape of an array that the tape holds.
-        let shape = unsafe { arrays::integers(shape, ndim) };
-        // The codes are those of `Dtype` itself.
-        let dtype = dtype_of(dtype).ok_or_else(|| BridgeError::Mlx(format!("{dtype} is the code of no dtype")))?;
-        Ok(Aval::new(shape, dtype))
+        let mut aval = AvalView { shape: std::ptr::null(), ndim: 0, dtype: 0 };
+        // SAFETY: the tape is live, the callee checks both indices, and the out-pointer is live for the call.
+        check(unsafe { ffi::tacit_tape_aval(self.raw, node as u32, result as u32, &raw mut aval) })?;
+        // SAFETY: the call succeeded, so it described an array that the tape holds.
+        unsafe { arrays::aval_of(aval) }
     }
 
     /// The primitive of a node.

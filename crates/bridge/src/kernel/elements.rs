@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use mlx_rs::Dtype;
 
 use crate::error::BoxError;
-use crate::ffi::Buffer;
-use crate::{Aval, aval};
+use crate::ffi::{Buffer, Span};
+use crate::{Aval, arrays, aval};
 
 /// An element type that a kernel can read and write.
 pub trait Element: Copy + sealed::Sealed + 'static {
@@ -151,12 +151,8 @@ impl<'a> Output<'a> {
 /// The buffer must be live and unaliased by a writer for `'a`.
 pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
     let aval = aval_of(buffer)?;
-    let data: &[u8] = if buffer.bytes == 0 {
-        &[]
-    } else {
-        // SAFETY: as the caller promises.
-        unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.bytes) }
-    };
+    // SAFETY: as the caller promises.
+    let data = unsafe { Span { data: buffer.data.cast_const().cast(), count: buffer.bytes }.get() };
     Ok(Input::of(data, Cow::Owned(aval)))
 }
 
@@ -177,14 +173,8 @@ pub(super) unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError>
 }
 
 fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {
-    let shape = if buffer.ndim == 0 {
-        &[][..]
-    } else {
-        // SAFETY: the shape belongs to the array behind the buffer, which is live.
-        unsafe { std::slice::from_raw_parts(buffer.shape, buffer.ndim) }
-    };
-    let dtype = aval::dtype_of(buffer.dtype).ok_or("MLX gave a dtype that this build does not know")?;
-    let aval = Aval::new(shape, dtype);
+    // SAFETY: the shape belongs to the array behind the buffer, which is live.
+    let aval = unsafe { arrays::aval_of(buffer.aval)? };
     if aval.nbytes() != buffer.bytes {
         return Err(format!("the buffer of {aval} has {} bytes", buffer.bytes).into());
     }

@@ -3,7 +3,7 @@
 use std::ffi::{CString, NulError, c_char, c_int};
 
 use crate::error::{BoxError, BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Span};
 
 /// The language of a kernel's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,12 +123,9 @@ impl Launch {
             name: name.as_ptr(),
             header: header.as_ptr(),
             body: body.as_ptr(),
-            inputs: inputs.pointers.as_ptr(),
-            input_count: inputs.pointers.len(),
-            outputs: outputs.pointers.as_ptr(),
-            output_count: outputs.pointers.len(),
-            sizes: self.sizes.as_ptr(),
-            size_count: self.sizes.len(),
+            inputs: Span::of(&inputs.pointers),
+            outputs: Span::of(&outputs.pointers),
+            sizes: Span::of(&self.sizes),
             grid: threads(self.grid)?,
             group: threads(self.group)?,
             memory: i32::try_from(self.memory)?,
