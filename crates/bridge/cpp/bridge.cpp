@@ -49,9 +49,27 @@ std::vector<Handle> borrow(const std::vector<array>& arrays) {
   return handles;
 }
 
-std::vector<array> apply_function(const Function& function, const std::vector<array>& args) {
+std::vector<array> apart(const std::vector<array>& values) {
+  std::vector<array> others;
+  others.reserve(values.size());
+  for (const auto& value : values) {
+    others.push_back(mlx::core::copy(value, mlx::core::default_stream(mlx::core::default_device())));
+  }
+  return others;
+}
+
+std::pair<std::vector<Shape>, std::vector<Dtype>> avals_of(const std::vector<array>& arrays) {
+  std::pair<std::vector<Shape>, std::vector<Dtype>> avals;
+  for (const auto& value : arrays) {
+    avals.first.push_back(value.shape());
+    avals.second.push_back(value.dtype());
+  }
+  return avals;
+}
+
+std::vector<array> Function::operator()(const std::vector<array>& args) const {
   Collector results;
-  check(function.call(function.ctx, borrow(args), results.sink()));
+  check(call(ctx, borrow(args), results.sink()));
   return std::move(results.arrays);
 }
 

@@ -119,6 +119,15 @@ inline AxisSink axis_sink(std::vector<int>& axes) {
 
 using ArrayFunction = std::function<std::vector<array>(const std::vector<array>&)>;
 
+// What a rule of vmap gives: results, and the mapped axis of each.
+using Batched = std::pair<std::vector<array>, std::vector<int>>;
+
+// The same values as nodes of their own.
+std::vector<array> apart(const std::vector<array>& values);
+
+// The shapes and the dtypes of arrays.
+std::pair<std::vector<Shape>, std::vector<Dtype>> avals_of(const std::vector<array>& arrays);
+
 // Whether an array may have a derivative.
 inline bool is_inexact(const array& value) {
   return mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
@@ -163,9 +172,9 @@ std::vector<array> vmap_to_front(
 struct Function {
   void* ctx;
   int (*call)(void* ctx, Arrays args, Sink results);
-};
 
-std::vector<array> apply_function(const Function& function, const std::vector<array>& args);
+  std::vector<array> operator()(const std::vector<array>& args) const;
+};
 
 void set_error(const char* text) noexcept;
 

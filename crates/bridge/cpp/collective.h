@@ -134,8 +134,7 @@ class Collective : public Primitive {
     return {again(op_, along)};
   }
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     if (op_ == Op::recv) {
       throw std::invalid_argument("what is received cannot be mapped");
     }

@@ -124,16 +124,10 @@ using namespace tacit;
 extern "C" {
 
 int tacit_vjp(Arrays primals, Arrays cotangents, Function function, Sink gradients) {
-  return guarded([&] {
-    auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
-    pour(tacit::vjp(body, gather(primals), gather(cotangents)), gradients);
-  });
+  return guarded([&] { pour(tacit::vjp(function, gather(primals), gather(cotangents)), gradients); });
 }
 
 int tacit_jvp(Arrays primals, Arrays tangents, Function function, Sink changes) {
-  return guarded([&] {
-    auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
-    pour(tacit::jvp(body, gather(primals), gather(tangents)), changes);
-  });
+  return guarded([&] { pour(tacit::jvp(function, gather(primals), gather(tangents)), changes); });
 }
 }

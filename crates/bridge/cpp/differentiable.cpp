@@ -402,10 +402,7 @@ void replace(std::vector<std::pair<array, array>> rewritten) {
 
 void make_differentiable(const std::vector<array>& inputs, const std::vector<array>& outputs) {
   // What has a derivative by the inputs.
-  std::unordered_set<uintptr_t> reached;
-  for (const auto& input : inputs) {
-    reached.insert(input.id());
-  }
+  auto reached = ids_of(inputs);
   std::vector<std::pair<array, array>> rewritten;
   each_dependent(inputs, outputs, [&](const array& node) {
     const auto& from = node.inputs();

@@ -42,10 +42,6 @@ class Forward : public StandingAgain {
     }
   }
 
-  const std::shared_ptr<Primitive>& inner() const {
-    return inner_;
-  }
-
  private:
   std::vector<array> transposed(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {

@@ -94,10 +94,7 @@ std::vector<array> constants(const std::vector<array>& outputs, const std::vecto
 
 // The arrays that do not depend on `inputs` and that something which does takes, or that are outputs themselves.
 std::vector<array> frontier(const std::vector<array>& outputs, const std::vector<array>& inputs) {
-  std::unordered_set<uintptr_t> seen;
-  for (const auto& input : inputs) {
-    seen.insert(input.id());
-  }
+  auto seen = ids_of(inputs);
   auto reached = outputs;
   each_dependent(inputs, outputs, [&](const array& node) {
     seen.insert(node.id());
@@ -146,10 +143,7 @@ std::vector<array> held_elsewhere(const std::vector<array>& outputs, const std::
 
 // Those of `inputs` that `outputs` are or depend on, each once; what lies behind an input is not looked at.
 std::vector<array> reached(const std::vector<array>& outputs, const std::vector<array>& inputs) {
-  std::unordered_set<uintptr_t> sought;
-  for (const auto& input : inputs) {
-    sought.insert(input.id());
-  }
+  auto sought = ids_of(inputs);
   std::vector<array> found;
   auto meet = [&](const array& value) {
     if (sought.erase(value.id()) > 0) {
@@ -166,10 +160,7 @@ std::vector<array> reached(const std::vector<array>& outputs, const std::vector<
 
 // How deep MLX goes into itself where it walks the graph between the inputs and the outputs, one operand after the other.
 size_t depth(const std::vector<array>& outputs, const std::vector<array>& inputs) {
-  std::unordered_set<uintptr_t> seen;
-  for (const auto& input : inputs) {
-    seen.insert(input.id());
-  }
+  auto seen = ids_of(inputs);
   std::vector<std::pair<const array*, size_t>> stack;
   size_t deepest = 0;
   for (const auto& output : outputs) {

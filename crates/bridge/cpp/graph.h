@@ -13,14 +13,20 @@ inline bool has_data(const array& value) {
   return value.data_shared_ptr() != nullptr;
 }
 
+// What tells each of these arrays from every other.
+inline std::unordered_set<uintptr_t> ids_of(const std::vector<array>& arrays) {
+  std::unordered_set<uintptr_t> ids;
+  for (const auto& value : arrays) {
+    ids.insert(value.id());
+  }
+  return ids;
+}
+
 // Visits every array that `roots` depend on once, until `visit` returns false. Behind an array with data nothing
 // is visited.
 template <class Visit>
 void each_reached(const std::vector<array>& roots, const std::vector<array>& boundaries, Visit visit) {
-  std::unordered_set<uintptr_t> seen;
-  for (const auto& boundary : boundaries) {
-    seen.insert(boundary.id());
-  }
+  auto seen = ids_of(boundaries);
   std::vector<const array*> stack;
   auto enter = [&](const array& value) {
     if (seen.insert(value.id()).second) {

@@ -159,8 +159,7 @@ class HostKernel : public Primitive {
     return tangents_of(fallback({FallbackReason::kJvp, 0}), primals, tangents, argnums);
   }
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     Collector results;
     std::vector<int> result_axes;
     auto status = rust_->table.vmap(rust_->kernel, borrow(inputs), axes, results.sink(), axis_sink(result_axes));

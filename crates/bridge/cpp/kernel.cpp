@@ -91,12 +91,7 @@ int tacit_kernel_apply(
         stream = mlx::core::default_stream(mlx::core::Device::cpu);
       }
     }
-    std::vector<Shape> shapes;
-    std::vector<Dtype> dtypes;
-    for (const auto& value : prototypes) {
-      shapes.push_back(value.shape());
-      dtypes.push_back(value.dtype());
-    }
+    auto [shapes, dtypes] = avals_of(prototypes);
     auto primitive = std::make_shared<HostKernel>(stream, rust, shapes.size(), std::move(launched));
     if (shapes.size() == 1) {
       pour({array(std::move(shapes[0]), dtypes[0], std::move(primitive), std::move(arrays))}, results);

@@ -115,12 +115,7 @@ Launched::Launched(
   for (const auto& input : inputs) {
     inputs_.emplace_back(input.shape(), input.dtype());
   }
-  std::vector<Shape> shapes;
-  std::vector<Dtype> dtypes;
-  for (const auto& output : outputs) {
-    shapes.push_back(output.shape());
-    dtypes.push_back(output.dtype());
-  }
+  auto [shapes, dtypes] = avals_of(outputs);
   auto made = gpu_backend() == Backend::kCuda ? for_cuda(launch, inputs, outputs, shapes, dtypes, stream)
                                               : for_metal(launch, inputs, shapes, dtypes, stream);
   primitive_ = made.at(0).primitive_ptr();

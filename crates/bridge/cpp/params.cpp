@@ -112,13 +112,20 @@ struct Skip {
   static void write(ParamWriter&, const V&) {}
 };
 
-struct Bool {
+// One type alone, and what writes it.
+template <class T, auto Put>
+struct Exactly {
   template <class V>
-  static constexpr bool allows = std::same_as<V, bool>;
-  static void write(ParamWriter& out, bool value) {
-    out.boolean(value);
+  static constexpr bool allows = std::same_as<V, T>;
+  static void write(ParamWriter& out, T value) {
+    (out.*Put)(value);
   }
 };
+
+using Bool = Exactly<bool, &ParamWriter::boolean>;
+using Float = Exactly<float, &ParamWriter::real>;
+using Double = Exactly<double, &ParamWriter::real>;
+using ElementType = Exactly<Dtype, &ParamWriter::dtype>;
 
 struct Int {
   template <class V>
@@ -143,30 +150,6 @@ struct Ints {
         out.integer_element(static_cast<int64_t>(value));
       }
     }
-  }
-};
-
-struct Float {
-  template <class V>
-  static constexpr bool allows = std::same_as<V, float>;
-  static void write(ParamWriter& out, float value) {
-    out.real(value);
-  }
-};
-
-struct Double {
-  template <class V>
-  static constexpr bool allows = std::same_as<V, double>;
-  static void write(ParamWriter& out, double value) {
-    out.real(value);
-  }
-};
-
-struct ElementType {
-  template <class V>
-  static constexpr bool allows = std::same_as<V, Dtype>;
-  static void write(ParamWriter& out, Dtype value) {
-    out.dtype(value);
   }
 };
 

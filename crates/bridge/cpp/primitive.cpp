@@ -3,6 +3,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 
 #include "function.h"
 #include "graph.h"
@@ -12,32 +13,21 @@
 namespace tacit {
 
 struct Recorded {
-  struct Described {
+  struct Operand {
     Shape shape;
     Dtype dtype;
   };
 
   std::shared_ptr<Primitive> primitive;
-  std::vector<Described> arrays;  // the operands, then the results
-  size_t operands;
+  std::vector<Operand> operands;
+  // Those of the results.
+  std::vector<Shape> shapes;
+  std::vector<Dtype> dtypes;
 
-  const Described& operand(size_t i) const {
-    return arrays[i];
-  }
-  std::vector<Shape> result_shapes() const {
-    std::vector<Shape> shapes;
-    std::transform(arrays.begin() + static_cast<std::ptrdiff_t>(operands), arrays.end(), std::back_inserter(shapes),
-                   [](const Described& result) { return result.shape; });
-    return shapes;
-  }
-  std::vector<Dtype> result_dtypes() const {
-    std::vector<Dtype> dtypes;
-    std::transform(arrays.begin() + static_cast<std::ptrdiff_t>(operands), arrays.end(), std::back_inserter(dtypes),
-                   [](const Described& result) { return result.dtype; });
-    return dtypes;
-  }
   bool all_have(const Shape& shape) const {
-    return std::all_of(arrays.begin(), arrays.end(), [&](const Described& one) { return one.shape == shape; });
+    auto has_it = [&](const Operand& operand) { return operand.shape == shape; };
+    return std::all_of(operands.begin(), operands.end(), has_it) &&
+        std::all_of(shapes.begin(), shapes.end(), [&](const Shape& of_result) { return of_result == shape; });
   }
 };
 
@@ -51,19 +41,16 @@ Recorded* record(const array& node) {
   if (!node.has_primitive()) {
     throw std::invalid_argument("the array has no primitive");
   }
-  const auto& inputs = node.inputs();
-  auto recorded = std::make_unique<Recorded>(Recorded{node.primitive_ptr(), {}, inputs.size()});
-  recorded->arrays.reserve(inputs.size() + node.siblings().size() + 1);
-  auto describe = [&](const array& one) { recorded->arrays.push_back({one.shape(), one.dtype()}); };
-  for (const auto& input : inputs) {
-    describe(input);
+  auto recorded = std::make_unique<Recorded>(Recorded{node.primitive_ptr(), {}, {}, {}});
+  recorded->operands.reserve(node.inputs().size());
+  for (const auto& input : node.inputs()) {
+    recorded->operands.push_back({input.shape(), input.dtype()});
   }
   if (node.siblings().empty()) {
-    describe(node);
+    recorded->shapes.push_back(node.shape());
+    recorded->dtypes.push_back(node.dtype());
   } else {
-    for (const auto& output : node.outputs()) {
-      describe(output);
-    }
+    std::tie(recorded->shapes, recorded->dtypes) = avals_of(node.outputs());
   }
   return recorded.release();
 }
@@ -75,17 +62,17 @@ bool are_indices(const Recorded& recorded, size_t operand, const array& given) {
   auto& primitive = *recorded.primitive;
   auto reads = as<mlx::core::Gather>(primitive) || as<mlx::core::GatherAxis>(primitive);
   auto writes = as<mlx::core::Scatter>(primitive) || as<mlx::core::ScatterAxis>(primitive);
-  auto last = writes ? recorded.operands - 1 : recorded.operands;
+  auto last = writes ? recorded.operands.size() - 1 : recorded.operands.size();
   auto whole = [](mlx::core::Dtype dtype) { return mlx::core::issubdtype(dtype, mlx::core::integer); };
   return (reads || writes) && operand > 0 && operand < last && whole(given.dtype()) &&
-         whole(recorded.operand(operand).dtype);
+         whole(recorded.operands[operand].dtype);
 }
 
 // A primitive reads its operands as the recorded dtypes without a look, so these must be the same; one that only moves the
 // elements of its first operand reads that as it is.
 void check_operands(const Recorded& recorded, const std::vector<array>& inputs, bool moves) {
   std::string name = recorded.primitive->name();
-  auto count = recorded.operands;
+  auto count = recorded.operands.size();
   if (inputs.size() != count) {
     throw std::invalid_argument(
         name + " was recorded with " + std::to_string(count) + " operands and was given " +
@@ -93,7 +80,7 @@ void check_operands(const Recorded& recorded, const std::vector<array>& inputs, 
   }
   for (size_t i = 0; i < count; ++i) {
     auto free = (moves && i == 0) || are_indices(recorded, i, inputs[i]);
-    if (inputs[i].dtype() != recorded.operand(i).dtype && !free) {
+    if (inputs[i].dtype() != recorded.operands[i].dtype && !free) {
       throw std::invalid_argument(
           "operand " + std::to_string(i) + " of " + name + " has another dtype than the recorded one");
     }
@@ -120,14 +107,14 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
     }
     return;
   }
-  if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operand(0).shape.size()) {
+  if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operands[0].shape.size()) {
     return;
   }
   if (as<mlx::core::Compiled>(primitive)) {
     // Fused ops element by element, whose operands are as large as the results or single numbers.
-    const auto& whole = recorded.arrays[recorded.operands].shape;
+    const auto& whole = recorded.shapes[0];
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const auto& shape = recorded.operand(i).shape;
+      const auto& shape = recorded.operands[i].shape;
       auto single = inputs[i].size() == 1 && inputs[i].shape() == shape;
       if (!single && (shape != whole || inputs[i].shape() != results[0] || results[0].size() != whole.size())) {
         throw std::invalid_argument(name + " cannot be emitted on operands of other shapes than it was recorded with");
@@ -135,7 +122,7 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
     }
     return;
   }
-  const auto& first = recorded.operand(0).shape;
+  const auto& first = recorded.operands[0].shape;
   auto elementwise = recorded.all_have(first);
   // The rank stays, because an axis may be among the parameters.
   if (!elementwise || inputs[0].ndim() != first.size()) {
@@ -175,9 +162,9 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, boo
   check_operands(recorded, inputs, moves);
   auto same = true;
   for (size_t i = 0; same && i < inputs.size(); ++i) {
-    same = inputs[i].shape() == recorded.operand(i).shape;
+    same = inputs[i].shape() == recorded.operands[i].shape;
   }
-  auto shapes = same ? recorded.result_shapes() : shapes_of(*recorded.primitive, inputs);
+  auto shapes = same ? recorded.shapes : shapes_of(*recorded.primitive, inputs);
   if (!same) {
     check_shapes(recorded, inputs, shapes);
   }
@@ -185,10 +172,10 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, boo
     return {std::move(*made)};
   }
   if (shapes.size() == 1) {
-    auto dtype = moves ? inputs[0].dtype() : recorded.arrays[recorded.operands].dtype;
+    auto dtype = moves ? inputs[0].dtype() : recorded.dtypes[0];
     return {array(std::move(shapes[0]), dtype, of_another_call(recorded.primitive), std::move(inputs))};
   }
-  auto dtypes = recorded.result_dtypes();
+  auto dtypes = recorded.dtypes;
   if (moves) {
     std::fill(dtypes.begin(), dtypes.end(), inputs[0].dtype());
   }

@@ -37,17 +37,6 @@ bool any_tracer(const std::vector<array>& arrays) {
   return std::any_of(arrays.begin(), arrays.end(), [](const array& value) { return value.is_tracer(); });
 }
 
-// The same values as other arrays. MLX refuses to trace a function that holds one of the inputs themselves, as it may when
-// a state has become an array that the function captured.
-std::vector<array> apart(const std::vector<array>& inputs) {
-  std::vector<array> others;
-  others.reserve(inputs.size());
-  for (const auto& input : inputs) {
-    others.push_back(mlx::core::copy(input, mlx::core::default_stream(mlx::core::default_device())));
-  }
-  return others;
-}
-
 class Program {
  public:
   // `replays` tells what to do if MLX refuses to compile: replay the recorded graph, or call the function each time.
@@ -159,7 +148,7 @@ class Program {
       if (program->shapeless_ && !any_tracer(program->inputs_)) {
         recording.emplace();
       }
-      auto outputs = apply_function(*program->function_, tracers);
+      auto outputs = (*program->function_)(tracers);
       if (recording) {
         free_addmm(tracers, outputs);
       }
@@ -201,6 +190,8 @@ class Program {
         }
         forget();
       }
+      // MLX refuses to trace a function that holds one of the inputs themselves, as it may when a state has become an array that
+      // the function captured.
       auto inputs = ready_ || inside ? inputs_ : apart(inputs_);
       // From 0.32.3 on MLX finds a trace by the stream that the thread has already, and a trace gives it one.
       mlx::core::default_stream(mlx::core::default_device());
@@ -215,7 +206,7 @@ class Program {
     }
     if (any_tracer(inputs_)) {
       traced_ = true;
-      return apply_function(*function_, inputs_);
+      return (*function_)(inputs_);
     }
     if (!matches(borrow(inputs_))) {
       traced_ = true;

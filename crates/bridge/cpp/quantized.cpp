@@ -14,8 +14,6 @@ namespace {
 
 namespace mx = mlx::core;
 
-using Batched = std::pair<std::vector<array>, std::vector<int>>;
-
 bool any_mapped(const std::vector<int>& axes, size_t begin, size_t end) {
   return std::any_of(axes.begin() + begin, axes.begin() + end, [](int axis) { return axis >= 0; });
 }

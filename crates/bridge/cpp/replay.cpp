@@ -195,7 +195,7 @@ Traced trace(const Function& function, const std::vector<array>& inputs) {
     traced.tracers.push_back(std::move(tracer));
   }
   // MLX exports no way to say that a trace is going on, but a vmap over nothing is one.
-  auto body = [&](const std::vector<array>&) { return apply_function(function, traced.tracers); };
+  auto body = [&](const std::vector<array>&) { return function(traced.tracers); };
   traced.outputs = mlx::core::detail::vmap_trace(body, {}, {}).second;
   return traced;
 }

@@ -69,10 +69,6 @@ class Saving : public Standing {
     return gradients;
   }
 
-  const std::shared_ptr<Primitive>& inner() const {
-    return inner_;
-  }
-
   // The descriptions of its results' gates. A gate holds its operand, so that this must not hold the gate.
   std::vector<std::weak_ptr<void>> gates_;
 
@@ -96,12 +92,9 @@ struct Ends {
 using Gates = std::unordered_map<uintptr_t, array>;
 
 void save(const std::shared_ptr<const Form>& form, const Ends& ends, Gates& gates) {
-  std::unordered_set<uintptr_t> inside;
+  auto inside = ids_of(ends.inputs);
   // What has no gate.
   std::unordered_set<uintptr_t> plain;
-  for (const auto& input : ends.inputs) {
-    inside.insert(input.id());
-  }
   auto through = [&](const array& value) {
     if (!inside.contains(value.id()) || plain.contains(value.id()) || !is_float(value) || gate_of(value) != nullptr) {
       return value;
@@ -226,15 +219,8 @@ int tacit_settle(Arrays outputs) {
   return guarded([&] { settle(gather(outputs)); });
 }
 
-// The same arrays as other ones.
 int tacit_apart(Arrays values, Sink results) {
-  return guarded([&] {
-    std::vector<array> apart;
-    for (const auto& value : gather(values)) {
-      apart.push_back(mlx::core::copy(value, mlx::core::default_stream(mlx::core::default_device())));
-    }
-    pour(apart, results);
-  });
+  return guarded([&] { pour(apart(gather(values)), results); });
 }
 
 int tacit_after(Arrays values, Arrays before, Sink results) {

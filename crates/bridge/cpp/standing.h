@@ -1,6 +1,8 @@
 // A primitive that stands in for another one and does as it does, but for what its own class says.
 #pragma once
 
+#include <tuple>
+
 #include "bridge.h"
 
 namespace tacit {
@@ -28,8 +30,7 @@ class Standing : public Primitive {
     return inner_->vjp(primals, cotangents, argnums, outputs);
   }
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     return inner_->vmap(inputs, axes);
   }
 
@@ -41,6 +42,10 @@ class Standing : public Primitive {
     return inner_->output_shapes(inputs);
   }
 
+  const std::shared_ptr<Primitive>& inner() const {
+    return inner_;
+  }
+
  protected:
   std::shared_ptr<Primitive> inner_;
 };
@@ -49,10 +54,7 @@ class Standing : public Primitive {
 class StandingAgain : public Standing {
  protected:
   explicit StandingAgain(const array& node) : Standing(node.primitive_ptr()) {
-    for (const auto& result : node.outputs()) {
-      shapes_.push_back(result.shape());
-      dtypes_.push_back(result.dtype());
-    }
+    std::tie(shapes_, dtypes_) = avals_of(node.outputs());
   }
 
   // The results of other operands of the same avals.

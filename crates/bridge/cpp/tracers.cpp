@@ -11,10 +11,8 @@ namespace {
 
 // The tracers that `outputs` reach and that depend on no other, but for `inputs`.
 std::vector<array> tracers_of(const std::vector<array>& inputs, const std::vector<array>& outputs) {
-  std::unordered_set<uintptr_t> own, seen;
-  for (const auto& input : inputs) {
-    own.insert(input.id());
-  }
+  auto own = ids_of(inputs);
+  std::unordered_set<uintptr_t> seen;
   std::vector<const array*> stack;
   auto enter = [&](const array& value) {
     auto marked = value.is_tracer();

@@ -26,8 +26,7 @@ class Elementwise : public StandingAgain {
  public:
   explicit Elementwise(const array& node) : StandingAgain(node) {}
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto size = batch_size(inputs, axes);
     std::vector<array> operands;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -45,8 +44,7 @@ class ByRanges : public Standing {
  public:
   explicit ByRanges(const array& node) : Standing(node.primitive_ptr()), shape_(node.shape()) {}
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto x = mlx::core::moveaxis(inputs[0], axes[0], 0, stream());
     auto [start, end, strides] = static_cast<mlx::core::Slice&>(*inner_).state();
     auto [from, to, by] = Ranges::of(start, strides, Shape(x.shape().begin() + 1, x.shape().end()), shape_);
@@ -68,8 +66,7 @@ class Mapped : public StandingAgain {
  public:
   Mapped(const array& node, Adjust adjust) : StandingAgain(node), adjust_(adjust) {}
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto count = batch_size(inputs, axes);
     // MLX ends the process on some operands without elements.
     if (count == 0) {
@@ -107,8 +104,7 @@ class Mapped : public StandingAgain {
     return true;
   }
 
-  std::pair<std::vector<array>, std::vector<int>> one_by_one(
-      const std::vector<array>& inputs, const std::vector<int>& axes) {
+  Batched one_by_one(const std::vector<array>& inputs, const std::vector<int>& axes) {
     auto count = batch_size(inputs, axes);
     std::vector<std::vector<array>> examples(shapes_.size());
     for (int example = 0; example < count; ++example) {
@@ -149,8 +145,7 @@ class ByStrides : public Standing {
  public:
   using Standing::Standing;
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     auto x = mlx::core::moveaxis(inputs[0], axes[0], 0, stream());
     auto [shape, strides, offset] = static_cast<mlx::core::AsStrided&>(*inner_).state();
     int64_t elements = x.shape(0) > 0 ? x.size() / x.shape(0) : 0;
@@ -251,10 +246,7 @@ bool give_own_rules(const std::vector<array>& inputs, const std::vector<array>& 
 // is mapped over has what it captured as that was.
 bool has_captured(
     const std::vector<array>& tracers, const std::vector<array>& inputs, const std::vector<array>& results) {
-  std::unordered_set<uintptr_t> own;
-  for (const auto& tracer : tracers) {
-    own.insert(tracer.id());
-  }
+  auto own = ids_of(tracers);
   auto found = false;
   each_reached(results, inputs, [&](const array& node) {
     found = own.contains(node.id());
@@ -307,13 +299,12 @@ extern "C" {
 int tacit_vmap(
     Arrays inputs, Integers axes, Function function, Placement placement, bool* captured, Sink results) {
   return guarded([&] {
-    auto body = [&](const std::vector<array>& args) { return apply_function(function, args); };
     auto place = [&](const std::vector<array>& outputs) {
       std::vector<int> out_axes;
       check(placement.call(placement.ctx, borrow(outputs), axis_sink(out_axes)));
       return out_axes;
     };
-    pour(tacit::vmap(body, gather(inputs), axes.copy(), place, captured), results);
+    pour(tacit::vmap(function, gather(inputs), axes.copy(), place, captured), results);
   });
 }
 }

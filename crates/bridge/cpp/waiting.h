@@ -38,8 +38,7 @@ class Waiting : public Standing {
     return all;
   }
 
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     // A result that is not mapped has an axis all the same: MLX maps what depends on it, some of which demands one.
     auto size = batch_size(inputs, axes);
     std::vector<array> values;
