@@ -28,6 +28,7 @@ mod shapeless;
 mod stats;
 mod steady;
 mod switch;
+mod tracing;
 
 pub use crate::phases::Phases;
 pub(crate) use captured::holds_tracer;

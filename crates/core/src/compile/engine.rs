@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mlx_rs::{Array, random};
-use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth, record};
+use tacit_bridge::{BoxError, Outcome, Program, any_tracer, record};
 
 use super::captured::{self, Around, Seen};
 use super::drawn::{Drawn, drawing, may_draw};
@@ -14,17 +14,12 @@ use super::given_back::{GivenBack, Made, Opened};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::steady::{Known, Steady};
+use super::tracing::{Asked, Body, Tracing, dense};
 use super::{CompileOptions, CompileStats, kept, switch};
-use crate::pass::{self, Left, Passes};
+use crate::pass::{Left, Passes};
 use crate::phases::Phases;
 use crate::tree::{Matched, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
-
-/// Sees what was recorded.
-pub(super) type Inspect<'i> = dyn FnMut(&Seen<'_>) -> Result<()> + 'i;
-
-/// Runs the function on values, its own structure closed, and opens what it gives.
-pub(super) type Body<'b> = dyn FnMut(Vec<Value>, &mut Inspect<'_>) -> Result<Opened<Value>> + 'b;
 
 pub(super) struct Engine {
     options: CompileOptions,
@@ -176,10 +171,10 @@ impl Engine {
         if any_tracer(&inputs) {
             return self.inlined(leaves, body);
         }
-        let key = Key::new(def, &inputs, Scope::current());
         let around = Around::now();
-        let checked = self.checked(&key, &inputs, &around, body);
-        let traced = || self.traced(key, &inputs, &around, body).map(Made::new);
+        let asked = Asked { key: Key::new(def, &inputs, Scope::current()), inputs: &inputs, around: &around };
+        let checked = self.checked(&asked, body);
+        let traced = || self.traced(asked, body).map(Made::new);
         let made = checked.and_then(|found| found.map_or_else(traced, Ok));
         if around.is_held() { self.inlined(leaves, body) } else { made }
     }
@@ -191,14 +186,14 @@ impl Engine {
     }
 
     /// A trace that serves other shapes too; nothing where there can be none for these.
-    fn shapeless(&self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Option<Trace>> {
+    fn shapeless(&self, asked: &Asked<'_>, body: &mut Body<'_>) -> Result<Option<Trace>> {
         let program = Program::new(true)?;
         if !program.is_shapeless() {
             return Ok(None);
         }
         let mut suspects = Vec::new();
-        let recorded = Recorded::new(inputs, &mut |tracers| {
-            let (results, _) = recorded_results(&key.def, tracers, around, body, &mut |seen| {
+        let recorded = Recorded::new(asked.inputs, &mut |tracers| {
+            let (results, _) = asked.recorded(tracers, &[], body, &mut |seen| {
                 suspects = captured::suspects(&self.options, seen)?;
                 Ok(())
             })?;
@@ -208,7 +203,7 @@ impl Engine {
             return Ok(None);
         }
         // A pass looks at shapes.
-        let trace = self.run(program, &Passes::Off, key, inputs, around, &mut |tracing, tracers| {
+        let trace = self.run(program, &Passes::Off, asked, asked.inputs, &mut |tracing, tracers| {
             let inspect = &mut |seen: &Seen<'_>| captured::inspect(&self.options, &suspects, seen, true);
             tracing.results(tracers, tracers, body, inspect)
         })?;
@@ -217,10 +212,10 @@ impl Engine {
         Ok(same.then_some(Trace { recorded: Some(recorded), ..trace }))
     }
 
-    fn shaped(&self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Trace> {
+    fn shaped(&self, asked: &Asked<'_>, body: &mut Body<'_>) -> Result<Trace> {
         let passes = &self.options.passes;
         let (mut draws, mut suspects) = (false, Vec::new());
-        let trace = self.run(Program::new(false)?, passes, key, inputs, around, &mut |tracing, tracers| {
+        let trace = self.run(Program::new(false)?, passes, asked, asked.inputs, &mut |tracing, tracers| {
             tracing.results(tracers, tracers, body, &mut |seen| {
                 draws = may_draw(seen.inputs, seen.outputs)?;
                 if draws {
@@ -232,14 +227,14 @@ impl Engine {
         });
         if !draws {
             let trace = trace?;
-            self.confirmed(&suspects, key, inputs, around, body)?;
+            self.confirmed(&suspects, asked, body)?;
             return Ok(trace);
         }
         // Where it draws from the random state of the thread, the trace is made anew with a key for an input.
         let mut drawn = Drawn::new()?;
         let first = drawn.first().clone();
-        let with_key: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
-        let trace = self.run(Program::new(false)?, passes, key, &with_key, around, &mut |tracing, tracers| {
+        let with_key: Vec<&Array> = asked.inputs.iter().copied().chain([&first]).collect();
+        let trace = self.run(Program::new(false)?, passes, asked, &with_key, &mut |tracing, tracers| {
             let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
             let suspect = &mut |seen: &Seen<'_>| {
                 suspects = captured::suspects(&self.options, seen)?;
@@ -249,49 +244,39 @@ impl Engine {
             drawn.see(random, &results)?;
             Ok(results)
         })?;
-        self.confirmed(&suspects, key, inputs, around, body)?;
+        self.confirmed(&suspects, asked, body)?;
         Ok(Trace { drawn: Some(drawn), ..trace })
     }
 
     /// Records the function once more, to tell which of the suspects of its trace it holds, and does as the options say.
-    fn confirmed(
-        &self,
-        suspects: &[Array],
-        key: &Key,
-        inputs: &[&Array],
-        around: &Around,
-        body: &mut Body<'_>,
-    ) -> Result<()> {
+    fn confirmed(&self, suspects: &[Array], asked: &Asked<'_>, body: &mut Body<'_>) -> Result<()> {
         if suspects.is_empty() {
             return Ok(());
         }
         let inspect = &mut |seen: &Seen<'_>| captured::inspect(&self.options, suspects, seen, false);
         // The random state of the thread is left alone.
         let function = &mut |tracers| {
-            let results = || recorded_results(&key.def, tracers, around, body, inspect);
+            let results = || asked.recorded(tracers, &[], body, inspect);
             Ok(drawing(&random::key(0)?, results)?.0)
         };
-        record(inputs, function)?;
+        record(asked.inputs, function)?;
         Ok(())
     }
 
-    /// Calls a new program, which traces the function by `results` of its tracers.
+    /// Calls a new program on `inputs`, which traces the function by `results` of its tracers.
     fn run(
         &self,
         mut program: Program,
         passes: &Passes,
-        key: &Key,
+        asked: &Asked<'_>,
         inputs: &[&Array],
-        around: &Around,
         results: &mut Results<'_>,
     ) -> Result<Trace> {
-        let options = &self.options;
-        let mut tracing =
-            Tracing { passes, key, around, made: None, given_back: GivenBack::default(), left: Left::default() };
+        let mut tracing = Tracing::new(passes, asked);
         let mut outputs = Vec::new();
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
-            .map_err(|error| shapeless::named(&options.name, error.into()))?;
+            .map_err(|error| shapeless::named(&self.options.name, error.into()))?;
         let Tracing { made, given_back, left, .. } = tracing;
         let made = made.ok_or_else(crate::values::never_called)?;
         let outputs = given_back.filled(inputs, outputs);
@@ -299,8 +284,9 @@ impl Engine {
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
-    fn checked(&mut self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Option<Made>> {
+    fn checked(&mut self, asked: &Asked<'_>, body: &mut Body<'_>) -> Result<Option<Made>> {
         let Self { options, entries, stats, latest, .. } = self;
+        let (key, inputs) = (&asked.key, asked.inputs);
         let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
             let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.recorded.is_some();
             let same = same && entry.program.matches(inputs);
@@ -308,10 +294,9 @@ impl Engine {
         });
         let Some((i, mut recorded)) = found else { return Ok(None) };
         let entry = &mut entries[i];
-        let def = entry.key.def.clone();
         let mut found_def = None;
         let function = &mut |tracers| {
-            let (results, def) = recorded_results(&def, tracers, around, body, &mut |_| Ok(()))?;
+            let (results, def) = asked.recorded(tracers, &[], body, &mut |_| Ok(()))?;
             found_def = Some(def);
             Ok(results)
         };
@@ -347,18 +332,13 @@ impl Engine {
         Ok(result?.map(|outputs| Made { unchanged, ..Made::new((outputs, entry.made.clone())) }))
     }
 
-    fn traced(
-        &mut self,
-        mut key: Key,
-        inputs: &[&Array],
-        around: &Around,
-        body: &mut Body<'_>,
-    ) -> Result<Opened<Array>> {
-        let shapeless = self.options.shapeless.then(|| self.shapeless(&key, inputs, around, body));
+    fn traced(&mut self, asked: Asked<'_>, body: &mut Body<'_>) -> Result<Opened<Array>> {
+        let shapeless = self.options.shapeless.then(|| self.shapeless(&asked, body));
         let trace = match shapeless.transpose()?.flatten() {
             Some(trace) => trace,
-            None => self.shaped(&key, inputs, around, body)?,
+            None => self.shaped(&asked, body)?,
         };
+        let mut key = asked.key;
         let Self { options, entries, stats, latest, .. } = self;
         let Trace { program, outcome, made, given_back, outputs, left, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
@@ -394,64 +374,6 @@ impl Drop for Engine {
             kept::dropped_after_one_call(&self.options.name, self.place);
         }
     }
-}
-
-/// A trace while it is made.
-struct Tracing<'t> {
-    passes: &'t Passes,
-    key: &'t Key,
-    around: &'t Around,
-    /// The opened structure of what it gives.
-    made: Option<TreeDef>,
-    given_back: GivenBack,
-    left: Left,
-}
-
-impl Tracing<'_> {
-    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program.
-    fn results(
-        &mut self,
-        given: &[Array],
-        all: &[Array],
-        body: &mut Body<'_>,
-        inspect: &mut Inspect<'_>,
-    ) -> Result<Vec<Array>, BoxError> {
-        let values = self.key.def.closed(given.to_vec())?;
-        let beside = &all[given.len()..];
-        let (results, def) = body(values, &mut |seen| {
-            let inputs = [seen.inputs, beside].concat();
-            self.around.check(&inputs, seen.outputs)?;
-            inspect(&Seen { inputs: &inputs, ..*seen })
-        })?;
-        self.made = Some(def);
-        let results = dense(&results)?;
-        tacit_bridge::settle(&results)?;
-        let (results, left) = pass::rewrite(self.passes, all, results)?;
-        check_depth(&results, all)?;
-        self.left = left;
-        let (given_back, computed) = GivenBack::of(results, given);
-        self.given_back = given_back;
-        Ok(computed)
-    }
-}
-
-/// What the function gives on tracers in the structure `def`.
-fn recorded_results(
-    def: &TreeDef,
-    tracers: Vec<Array>,
-    around: &Around,
-    body: &mut Body<'_>,
-    inspect: &mut Inspect<'_>,
-) -> Result<Opened<Array>, BoxError> {
-    let (made, def) = body(def.closed(tracers)?, &mut |seen| {
-        around.check(seen.inputs, seen.outputs)?;
-        inspect(seen)
-    })?;
-    Ok((dense(&made)?, def))
-}
-
-fn dense(values: &[Value]) -> Result<Vec<Array>> {
-    values.iter().map(Value::dense).collect()
 }
 
 fn listed(avals: &[Aval]) -> String {

@@ -1,0 +1,81 @@
+//! A call that is traced, and the making of its trace.
+
+use mlx_rs::Array;
+use tacit_bridge::{BoxError, check_depth};
+
+use super::captured::{Around, Seen};
+use super::given_back::{GivenBack, Opened};
+use super::key::Key;
+use crate::pass::{self, Left, Passes};
+use crate::tree::TreeDef;
+use crate::{Result, Value};
+
+/// Sees what was recorded.
+pub(super) type Inspect<'i> = dyn FnMut(&Seen<'_>) -> Result<()> + 'i;
+
+/// Runs the function on values, its own structure closed, and opens what it gives.
+pub(super) type Body<'b> = dyn FnMut(Vec<Value>, &mut Inspect<'_>) -> Result<Opened<Value>> + 'b;
+
+/// A call that no trace serves.
+pub(super) struct Asked<'a> {
+    pub(super) key: Key,
+    pub(super) inputs: &'a [&'a Array],
+    pub(super) around: &'a Around,
+}
+
+impl Asked<'_> {
+    /// What the function gives on tracers of the inputs; `beside` are the tracers that it is not given.
+    pub(super) fn recorded(
+        &self,
+        tracers: Vec<Array>,
+        beside: &[Array],
+        body: &mut Body<'_>,
+        inspect: &mut Inspect<'_>,
+    ) -> Result<Opened<Array>, BoxError> {
+        let (made, def) = body(self.key.def.closed(tracers)?, &mut |seen| {
+            let inputs = [seen.inputs, beside].concat();
+            self.around.check(&inputs, seen.outputs)?;
+            inspect(&Seen { inputs: &inputs, ..*seen })
+        })?;
+        Ok((dense(&made)?, def))
+    }
+}
+
+/// A trace while it is made.
+pub(super) struct Tracing<'t> {
+    passes: &'t Passes,
+    asked: &'t Asked<'t>,
+    /// The opened structure of what it gives.
+    pub(super) made: Option<TreeDef>,
+    pub(super) given_back: GivenBack,
+    pub(super) left: Left,
+}
+
+impl<'t> Tracing<'t> {
+    pub(super) fn new(passes: &'t Passes, asked: &'t Asked<'t>) -> Self {
+        Self { passes, asked, made: None, given_back: GivenBack::default(), left: Left::default() }
+    }
+
+    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program.
+    pub(super) fn results(
+        &mut self,
+        given: &[Array],
+        all: &[Array],
+        body: &mut Body<'_>,
+        inspect: &mut Inspect<'_>,
+    ) -> Result<Vec<Array>, BoxError> {
+        let (results, def) = self.asked.recorded(given.to_vec(), &all[given.len()..], body, inspect)?;
+        self.made = Some(def);
+        tacit_bridge::settle(&results)?;
+        let (results, left) = pass::rewrite(self.passes, all, results)?;
+        check_depth(&results, all)?;
+        self.left = left;
+        let (given_back, computed) = GivenBack::of(results, given);
+        self.given_back = given_back;
+        Ok(computed)
+    }
+}
+
+pub(super) fn dense(values: &[Value]) -> Result<Vec<Array>> {
+    values.iter().map(Value::dense).collect()
+}
