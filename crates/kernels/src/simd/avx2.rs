@@ -147,6 +147,58 @@ impl Simd for Avx2 {
             _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff)));
         fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
         fn prefetch_second(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(from.cast());
+        fn scale(self, value: F, exponents: I) -> F = {
+            let bits = _mm256_castps_si256(value);
+            _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_slli_epi32::<23>(exponents)))
+        };
+        fn max_lane(self, a: F) -> f32 = {
+            let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        };
+        fn sum(self, a: F) -> f32 = {
+            let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        };
+        fn max_word(self, words: I) -> u32 = {
+            let four = _mm_max_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+            _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<1>(two))) as u32
+        };
+        fn raise(self, words: I, by: I, a: F, b: F) -> I = {
+            let greater = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b));
+            _mm256_add_epi32(words, _mm256_and_si256(greater, by))
+        };
+        fn e4m3(self, words: I) -> F = {
+            let magnitude = _mm256_and_si256(words, _mm256_set1_epi32(0x7f));
+            let bits = _mm256_add_epi32(_mm256_slli_epi32::<20>(magnitude), _mm256_set1_epi32(120 << 23));
+            // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
+            let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), magnitude);
+            let bits = _mm256_add_epi32(bits, _mm256_and_si256(small, _mm256_set1_epi32(1 << 23)));
+            let less = _mm256_and_ps(_mm256_castsi256_ps(small), self.splat(SMALLEST_NORMAL));
+            let value = _mm256_sub_ps(_mm256_castsi256_ps(bits), less);
+            let nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+            let value = _mm256_blendv_ps(value, self.splat(f32::NAN), _mm256_castsi256_ps(nan));
+            let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(words, _mm256_set1_epi32(0x80)));
+            _mm256_or_ps(value, _mm256_castsi256_ps(sign))
+        };
+        fn f16(self, words: I) -> F = {
+            // The halves of each lane's words to its lower half, then those of both lanes together.
+            let halves = _mm256_set1_epi64x(0x0d0c_0908_0504_0100);
+            let halves = _mm256_permute4x64_epi64::<0b1000>(_mm256_shuffle_epi8(words, halves));
+            _mm256_cvtph_ps(_mm256_castsi256_si128(halves))
+        };
+        fn rank(self, [first, second, third, fourth]: [F; 4], x: F) -> I = {
+            // All ones, which is -1, where greater.
+            let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, first);
+            let mut rank = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_castps_si256(above));
+            for step in [second, third, fourth] {
+                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_permutevar8x32_ps(step, rank));
+                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), _mm256_castps_si256(above));
+            }
+            rank
+        };
     }
     methods! { by promise;
         unsafe fn load(self, from: *const f32) -> F = _mm256_loadu_ps(from);
@@ -162,78 +214,28 @@ impl Simd for Avx2 {
         unsafe fn load_bf16(self, from: *const u8) -> F = self.bf16(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
         unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F =
             _mm256_permutevar8x32_ps(self.load_some(from, count), index);
+        unsafe fn store_bytes(self, to: *mut u8, words: I) -> () = {
+            // Those of each lane's words to its lowest word.
+            let lanes = _mm256_shuffle_epi8(words, _mm256_set1_epi32(0x0c08_0400));
+            let both = _mm_unpacklo_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
+            _mm_storel_epi64(to.cast(), both);
+        };
+        unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [I; 4]) -> () = {
+            let byte = _mm256_set1_epi32(0xff);
+            let ab = _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
+            let cd = _mm256_packus_epi32(_mm256_and_si256(c, byte), _mm256_and_si256(d, byte));
+            // Each lane holds four bytes of each vector.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(ab, cd), order);
+            _mm256_storeu_si256(to.cast(), bytes);
+        };
+        unsafe fn spread_words(self, from: *const u8, bits: usize) -> I = _mm256_set1_epi32(match bits {
+            1 => i32::from(*from),
+            2 => i32::from(from.cast::<u16>().read_unaligned()),
+            _ => from.cast::<i32>().read_unaligned(),
+        });
     }
 
-    #[inline(always)]
-    fn scale(self, value: F, exponents: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let bits = _mm256_castps_si256(value);
-            _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_slli_epi32::<23>(exponents)))
-        }
-    }
-    #[inline(always)]
-    fn max_lane(self, a: F) -> f32 {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
-            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
-        }
-    }
-    #[inline(always)]
-    fn sum(self, a: F) -> f32 {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-        }
-    }
-    #[inline(always)]
-    fn max_word(self, words: I) -> u32 {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let four = _mm_max_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-            let two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
-            _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<1>(two))) as u32
-        }
-    }
-    #[inline(always)]
-    fn raise(self, words: I, by: I, a: F, b: F) -> I {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let greater = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b));
-            _mm256_add_epi32(words, _mm256_and_si256(greater, by))
-        }
-    }
-    #[inline(always)]
-    fn e4m3(self, words: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let magnitude = _mm256_and_si256(words, _mm256_set1_epi32(0x7f));
-            let bits = _mm256_add_epi32(_mm256_slli_epi32::<20>(magnitude), _mm256_set1_epi32(120 << 23));
-            // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
-            let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), magnitude);
-            let bits = _mm256_add_epi32(bits, _mm256_and_si256(small, _mm256_set1_epi32(1 << 23)));
-            let less = _mm256_and_ps(_mm256_castsi256_ps(small), self.splat(SMALLEST_NORMAL));
-            let value = _mm256_sub_ps(_mm256_castsi256_ps(bits), less);
-            let nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
-            let value = _mm256_blendv_ps(value, self.splat(f32::NAN), _mm256_castsi256_ps(nan));
-            let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(words, _mm256_set1_epi32(0x80)));
-            _mm256_or_ps(value, _mm256_castsi256_ps(sign))
-        }
-    }
-    #[inline(always)]
-    fn f16(self, words: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            // The halves of each lane's words to its lower half, then those of both lanes together.
-            let halves = _mm256_set1_epi64x(0x0d0c_0908_0504_0100);
-            let halves = _mm256_permute4x64_epi64::<0b1000>(_mm256_shuffle_epi8(words, halves));
-            _mm256_cvtph_ps(_mm256_castsi256_si128(halves))
-        }
-    }
     #[inline(always)]
     fn table(self, values: &[f32; 16]) -> Table {
         // Bytes of floats, each place in a row of its own.
@@ -288,54 +290,6 @@ impl Simd for Avx2 {
         unsafe {
             let [second, third, fourth] = steps.map(|step| _mm256_loadu_ps(step.as_ptr()));
             [self.splat(t[7]), second, third, fourth]
-        }
-    }
-    #[inline(always)]
-    fn rank(self, [first, second, third, fourth]: [F; 4], x: F) -> I {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            // All ones, which is -1, where greater.
-            let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, first);
-            let mut rank = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_castps_si256(above));
-            for step in [second, third, fourth] {
-                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_permutevar8x32_ps(step, rank));
-                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), _mm256_castps_si256(above));
-            }
-            rank
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_bytes(self, to: *mut u8, words: I) {
-        // SAFETY: the caller promises 8 bytes; and the token.
-        unsafe {
-            // Those of each lane's words to its lowest word.
-            let lanes = _mm256_shuffle_epi8(words, _mm256_set1_epi32(0x0c08_0400));
-            let both = _mm_unpacklo_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
-            _mm_storel_epi64(to.cast(), both);
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [I; 4]) {
-        // SAFETY: the caller promises 32 bytes; and the token.
-        unsafe {
-            let byte = _mm256_set1_epi32(0xff);
-            let ab = _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
-            let cd = _mm256_packus_epi32(_mm256_and_si256(c, byte), _mm256_and_si256(d, byte));
-            // Each lane holds four bytes of each vector.
-            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-            let bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(ab, cd), order);
-            _mm256_storeu_si256(to.cast(), bytes);
-        }
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
-        // SAFETY: the caller promises `bits` bytes; and the token.
-        unsafe {
-            _mm256_set1_epi32(match bits {
-                1 => i32::from(*from),
-                2 => i32::from(from.cast::<u16>().read_unaligned()),
-                _ => from.cast::<i32>().read_unaligned(),
-            })
         }
     }
     #[inline(always)]

@@ -127,6 +127,38 @@ impl Simd for Avx512 {
             _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr());
         fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
         fn prefetch_second(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(from.cast());
+        fn scale(self, value: F, exponents: I) -> F = {
+            let bits = _mm512_castps_si512(value);
+            _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_slli_epi32::<23>(exponents)))
+        };
+        fn e4m3(self, words: I) -> F = {
+            let magnitude = _mm512_and_si512(words, _mm512_set1_epi32(0x7f));
+            let bits = _mm512_add_epi32(_mm512_slli_epi32::<20>(magnitude), _mm512_set1_epi32(120 << 23));
+            // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
+            let small = _mm512_testn_epi32_mask(words, _mm512_set1_epi32(0x78));
+            let bits = _mm512_mask_add_epi32(bits, small, bits, _mm512_set1_epi32(1 << 23));
+            let value = _mm512_castsi512_ps(bits);
+            let value = _mm512_mask_sub_ps(value, small, value, self.splat(SMALLEST_NORMAL));
+            let nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+            let value = _mm512_mask_mov_ps(value, nan, self.splat(f32::NAN));
+            let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(words, _mm512_set1_epi32(0x80)));
+            _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign))
+        };
+        fn sum_four(self, all: [F; 4]) -> [f32; 4] = {
+            // As one by one: upper halves are added to lower ones, down to four lanes, and then lanes two apart.
+            let mut quarters = [_mm_setzero_ps(); 4];
+            for (quarter, all) in quarters.iter_mut().zip(all) {
+                let half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
+                *quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            }
+            let [a, b, c, d] = quarters;
+            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+            let sums = _mm_add_ps(_mm_shuffle_ps::<0x88>(ab, cd), _mm_shuffle_ps::<0xdd>(ab, cd));
+            let mut four = [0.0; 4];
+            _mm_storeu_ps(four.as_mut_ptr(), sums);
+            four
+        };
     }
     methods! { by promise;
         unsafe fn load(self, from: *const f32) -> F = _mm512_loadu_ps(from);
@@ -142,52 +174,28 @@ impl Simd for Avx512 {
         unsafe fn load_bf16(self, from: *const u8) -> F = self.bf16(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())));
         unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F =
             _mm512_permutexvar_ps(index, self.load_some(from, count));
+        unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [I; 4]) -> () = {
+            const ODD_BYTES: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+            const ODD_PAIRS: u32 = 0xaaaa_aaaa;
+            // Word i of the four, in its four bytes; then the first bytes of a lane's four words together, and so on.
+            let ab = _mm512_mask_mov_epi8(a, ODD_BYTES, _mm512_slli_epi32::<8>(b));
+            let cd = _mm512_mask_mov_epi8(c, ODD_BYTES, _mm512_slli_epi32::<8>(d));
+            let all = _mm512_mask_mov_epi16(ab, ODD_PAIRS, _mm512_slli_epi32::<16>(cd));
+            let turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let lanes = _mm512_shuffle_epi8(all, _mm512_broadcast_i32x4(turn));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi32(order, lanes));
+        };
+        unsafe fn spread_words(self, from: *const u8, bits: usize) -> I = match bits {
+            1 => _mm512_set1_epi32(i32::from(from.cast::<u16>().read_unaligned())),
+            2 => _mm512_set1_epi32(from.cast::<i32>().read_unaligned()),
+            _ => {
+                let low = _mm512_broadcastd_epi32(_mm_loadu_si32(from));
+                _mm512_mask_broadcastd_epi32(low, 0xff00, _mm_loadu_si32(from.add(4)))
+            }
+        };
     }
 
-    #[inline(always)]
-    fn scale(self, value: F, exponents: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let bits = _mm512_castps_si512(value);
-            _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_slli_epi32::<23>(exponents)))
-        }
-    }
-    #[inline(always)]
-    fn e4m3(self, words: I) -> F {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let magnitude = _mm512_and_si512(words, _mm512_set1_epi32(0x7f));
-            let bits = _mm512_add_epi32(_mm512_slli_epi32::<20>(magnitude), _mm512_set1_epi32(120 << 23));
-            // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
-            let small = _mm512_testn_epi32_mask(words, _mm512_set1_epi32(0x78));
-            let bits = _mm512_mask_add_epi32(bits, small, bits, _mm512_set1_epi32(1 << 23));
-            let value = _mm512_castsi512_ps(bits);
-            let value = _mm512_mask_sub_ps(value, small, value, self.splat(SMALLEST_NORMAL));
-            let nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
-            let value = _mm512_mask_mov_ps(value, nan, self.splat(f32::NAN));
-            let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(words, _mm512_set1_epi32(0x80)));
-            _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign))
-        }
-    }
-    #[inline(always)]
-    fn sum_four(self, all: [F; 4]) -> [f32; 4] {
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            // As one by one: upper halves are added to lower ones, down to four lanes, and then lanes two apart.
-            let mut quarters = [_mm_setzero_ps(); 4];
-            for (quarter, all) in quarters.iter_mut().zip(all) {
-                let half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps::<1>(all));
-                *quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
-            }
-            let [a, b, c, d] = quarters;
-            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-            let sums = _mm_add_ps(_mm_shuffle_ps::<0x88>(ab, cd), _mm_shuffle_ps::<0xdd>(ab, cd));
-            let mut four = [0.0; 4];
-            _mm_storeu_ps(four.as_mut_ptr(), sums);
-            four
-        }
-    }
     #[inline(always)]
     unsafe fn load_e4m3<const SECOND: bool>(self, from: *const u8) -> F {
         // SAFETY: the caller promises 32 bytes; and the token.
@@ -239,36 +247,6 @@ impl Simd for Avx512 {
                 }
             }
             Ranks::Steps(first, later) => rank_by_steps(self, first, later, x),
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [I; 4]) {
-        // SAFETY: the caller promises 64 bytes; and the token.
-        unsafe {
-            const ODD_BYTES: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-            const ODD_PAIRS: u32 = 0xaaaa_aaaa;
-            // Word i of the four, in its four bytes; then the first bytes of a lane's four words together, and so on.
-            let ab = _mm512_mask_mov_epi8(a, ODD_BYTES, _mm512_slli_epi32::<8>(b));
-            let cd = _mm512_mask_mov_epi8(c, ODD_BYTES, _mm512_slli_epi32::<8>(d));
-            let all = _mm512_mask_mov_epi16(ab, ODD_PAIRS, _mm512_slli_epi32::<16>(cd));
-            let turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-            let lanes = _mm512_shuffle_epi8(all, _mm512_broadcast_i32x4(turn));
-            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi32(order, lanes));
-        }
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
-        // SAFETY: the caller promises 2 * bits bytes; and the token.
-        unsafe {
-            match bits {
-                1 => _mm512_set1_epi32(i32::from(from.cast::<u16>().read_unaligned())),
-                2 => _mm512_set1_epi32(from.cast::<i32>().read_unaligned()),
-                _ => {
-                    let low = _mm512_broadcastd_epi32(_mm_loadu_si32(from));
-                    _mm512_mask_broadcastd_epi32(low, 0xff00, _mm_loadu_si32(from.add(4)))
-                }
-            }
         }
     }
     #[inline(always)]

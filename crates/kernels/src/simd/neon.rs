@@ -104,6 +104,40 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
         fn to_float(self, words: I) -> F = words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words)));
         fn bf16(self, words: I) -> F = words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)));
         fn table(self, values: &[f32; 16]) -> T = vld1q_u8_x4(values.as_ptr().cast());
+        fn e4m3(self, words: I) -> F = {
+            words.map(|words| {
+                let magnitude = vandq_u32(words, vdupq_n_u32(0x7f));
+                let bits = vaddq_u32(vshlq_n_u32::<20>(magnitude), vdupq_n_u32(120 << 23));
+                // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
+                let small = vcltq_u32(magnitude, vdupq_n_u32(8));
+                let bits = vaddq_u32(bits, vandq_u32(small, vdupq_n_u32(1 << 23)));
+                let less = vandq_u32(small, vdupq_n_u32(SMALLEST_NORMAL.to_bits()));
+                let value = vsubq_f32(vreinterpretq_f32_u32(bits), vreinterpretq_f32_u32(less));
+                let nan = vceqq_u32(magnitude, vdupq_n_u32(0x7f));
+                let value = vbslq_u32(nan, vdupq_n_u32(f32::NAN.to_bits()), vreinterpretq_u32_f32(value));
+                let sign = vshlq_n_u32::<24>(vandq_u32(words, vdupq_n_u32(0x80)));
+                vreinterpretq_f32_u32(vorrq_u32(value, sign))
+            })
+        };
+        fn f16(self, words: I) -> F = {
+            words.map(|words| {
+                let magnitude = vandq_u32(words, vdupq_n_u32(0x7fff));
+                // The exponent's bias goes from 15 to 127 by a product, which subnormal numbers take part in.
+                let bits = vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude));
+                let value = vreinterpretq_u32_f32(vmulq_n_f32(bits, F16_UNIT));
+                let beyond = vandq_u32(vcgtq_u32(magnitude, vdupq_n_u32(0x7bff)), vdupq_n_u32(0x7f80_0000));
+                let sign = vshlq_n_u32::<16>(vandq_u32(words, vdupq_n_u32(0x8000)));
+                vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(value, beyond), sign))
+            })
+        };
+        fn lookup(self, table: T, words: I) -> F = {
+            words.map(|words| {
+                // The four bytes of float i are bytes 4 i to 4 i + 3.
+                let index = vandq_u32(words, vdupq_n_u32(15));
+                let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), index, vdupq_n_u32(0x0404_0404));
+                vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
+            })
+        };
     }
     methods! { safe;
         fn ranks(self, thresholds: &Thresholds) -> (F, [T; 3]) =
@@ -122,54 +156,17 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
             [from, from.add(16)].map(|from| vreinterpretq_u32_u8(vld1q_u8(from)));
         unsafe fn load_f16(self, from: *const u8) -> F = self.f16(load_halves(from));
         unsafe fn load_bf16(self, from: *const u8) -> F = self.bf16(load_halves(from));
+        unsafe fn load_bytes(self, from: *const u8) -> I = {
+            let pairs = vmovl_u8(vld1_u8(from));
+            [vmovl_u16(vget_low_u16(pairs)), vmovl_u16(vget_high_u16(pairs))]
+        };
+        unsafe fn load_signed(self, from: *const u8) -> I = {
+            let pairs = vmovl_s8(vld1_s8(from.cast()));
+            let words = [vmovl_s16(vget_low_s16(pairs)), vmovl_s16(vget_high_s16(pairs))];
+            words.map(|words| vreinterpretq_u32_s32(words))
+        };
     }
 
-    #[inline(always)]
-    fn e4m3(self, words: I) -> F {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe {
-            words.map(|words| {
-                let magnitude = vandq_u32(words, vdupq_n_u32(0x7f));
-                let bits = vaddq_u32(vshlq_n_u32::<20>(magnitude), vdupq_n_u32(120 << 23));
-                // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
-                let small = vcltq_u32(magnitude, vdupq_n_u32(8));
-                let bits = vaddq_u32(bits, vandq_u32(small, vdupq_n_u32(1 << 23)));
-                let less = vandq_u32(small, vdupq_n_u32(SMALLEST_NORMAL.to_bits()));
-                let value = vsubq_f32(vreinterpretq_f32_u32(bits), vreinterpretq_f32_u32(less));
-                let nan = vceqq_u32(magnitude, vdupq_n_u32(0x7f));
-                let value = vbslq_u32(nan, vdupq_n_u32(f32::NAN.to_bits()), vreinterpretq_u32_f32(value));
-                let sign = vshlq_n_u32::<24>(vandq_u32(words, vdupq_n_u32(0x80)));
-                vreinterpretq_f32_u32(vorrq_u32(value, sign))
-            })
-        }
-    }
-    #[inline(always)]
-    fn f16(self, words: I) -> F {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe {
-            words.map(|words| {
-                let magnitude = vandq_u32(words, vdupq_n_u32(0x7fff));
-                // The exponent's bias goes from 15 to 127 by a product, which subnormal numbers take part in.
-                let bits = vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude));
-                let value = vreinterpretq_u32_f32(vmulq_n_f32(bits, F16_UNIT));
-                let beyond = vandq_u32(vcgtq_u32(magnitude, vdupq_n_u32(0x7bff)), vdupq_n_u32(0x7f80_0000));
-                let sign = vshlq_n_u32::<16>(vandq_u32(words, vdupq_n_u32(0x8000)));
-                vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(value, beyond), sign))
-            })
-        }
-    }
-    #[inline(always)]
-    fn lookup(self, table: T, words: I) -> F {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe {
-            words.map(|words| {
-                // The four bytes of float i are bytes 4 i to 4 i + 3.
-                let index = vandq_u32(words, vdupq_n_u32(15));
-                let bytes = vmlaq_u32(vdupq_n_u32(0x0302_0100), index, vdupq_n_u32(0x0404_0404));
-                vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)))
-            })
-        }
-    }
     #[inline(always)]
     fn lookup_far(self, table: &[f32; 256], words: I) -> F {
         let mut lanes = [0_u32; 8];
@@ -197,23 +194,6 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
         unsafe {
             self.store(values.as_mut_ptr(), value);
             std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_bytes(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 8 bytes.
-        unsafe {
-            let pairs = vmovl_u8(vld1_u8(from));
-            [vmovl_u16(vget_low_u16(pairs)), vmovl_u16(vget_high_u16(pairs))]
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_signed(self, from: *const u8) -> I {
-        // SAFETY: the caller promises 8 bytes.
-        unsafe {
-            let pairs = vmovl_s8(vld1_s8(from.cast()));
-            let words = [vmovl_s16(vget_low_s16(pairs)), vmovl_s16(vget_high_s16(pairs))];
-            words.map(|words| vreinterpretq_u32_s32(words))
         }
     }
     #[inline(always)]

@@ -61,39 +61,17 @@ impl Dot for Avx512 {
     const ABOVE: i32 = 128;
     type B = __m512i;
 
-    #[inline(always)]
-    fn weights_table(self, values: [i8; 16]) -> __m512i {
-        let values = values.map(|value| value.cast_unsigned() ^ 0x80);
-        // SAFETY: the token proves the instructions, and there are 16 bytes.
-        unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(values.as_ptr().cast())) }
-    }
-    #[inline(always)]
-    fn lookup_weights(self, table: __m512i, words: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_shuffle_epi8(table, _mm512_and_si512(words, _mm512_set1_epi8(15))) }
-    }
-    #[inline(always)]
-    fn turned(self, bytes: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
-    }
-    #[inline(always)]
-    fn dot(self, sum: __m512i, weights: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: the token, and `run`, prove the instructions.
-        unsafe { _mm512_dpbusd_epi32(sum, weights, x) }
-    }
-    #[inline(always)]
-    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller's promise; and the token.
-        unsafe {
-            let (low, high) = (unpacked::<BITS>(from), unpacked::<BITS>(from.add(4 * BITS)));
-            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-        }
-    }
-    #[inline(always)]
-    fn add_across(self, words: &[__m512i; 16]) -> [__m512i; 4] {
-        // SAFETY: the token proves the instructions.
-        unsafe {
+    methods! { by token;
+        fn weights_table(self, values: [i8; 16]) -> __m512i = {
+            let values = values.map(|value| value.cast_unsigned() ^ 0x80);
+            _mm512_broadcast_i32x4(_mm_loadu_si128(values.as_ptr().cast()))
+        };
+        fn lookup_weights(self, table: __m512i, words: __m512i) -> __m512i =
+            _mm512_shuffle_epi8(table, _mm512_and_si512(words, _mm512_set1_epi8(15)));
+        fn turned(self, bytes: __m512i) -> __m512i = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+        // `run` proves this one.
+        fn dot(self, sum: __m512i, weights: __m512i, x: __m512i) -> __m512i = _mm512_dpbusd_epi32(sum, weights, x);
+        fn add_across(self, words: &[__m512i; 16]) -> [__m512i; 4] = {
             let a = fours_of_512([words[0], words[1], words[2], words[3]]);
             let b = fours_of_512([words[4], words[5], words[6], words[7]]);
             let c = fours_of_512([words[8], words[9], words[10], words[11]]);
@@ -106,6 +84,15 @@ impl Dot for Avx512 {
                 _mm512_shuffle_i32x4::<0xdd>(first, second),
                 _mm512_shuffle_i32x4::<0xdd>(third, fourth),
             ]
+        };
+    }
+
+    #[inline(always)]
+    unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller's promise; and the token.
+        unsafe {
+            let (low, high) = (unpacked::<BITS>(from), unpacked::<BITS>(from.add(4 * BITS)));
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
         }
     }
 }
@@ -116,64 +103,40 @@ impl Dot for Avx2 {
     const ABOVE: i32 = 0;
     type B = __m256i;
 
-    #[inline(always)]
-    fn weights_table(self, values: [i8; 16]) -> __m256i {
-        // SAFETY: the token proves the instructions, and there are 16 bytes.
-        unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast())) }
-    }
-    #[inline(always)]
-    fn lookup_weights(self, table: __m256i, words: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_shuffle_epi8(table, _mm256_and_si256(words, _mm256_set1_epi8(15))) }
-    }
-    #[inline(always)]
-    fn turned(self, bytes: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)) }
-    }
-    #[inline(always)]
-    fn dot(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe {
+    methods! { by token;
+        fn weights_table(self, values: [i8; 16]) -> __m256i =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast()));
+        fn lookup_weights(self, table: __m256i, words: __m256i) -> __m256i =
+            _mm256_shuffle_epi8(table, _mm256_and_si256(words, _mm256_set1_epi8(15)));
+        fn turned(self, bytes: __m256i) -> __m256i = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
+        fn dot(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i = {
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
             _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
-    }
-    /// Such weights need no magnitude, and sums of four products are in reach of 16 bits: half the steps.
-    #[inline(always)]
-    fn dot_codes(self, sums: [__m256i; 2], codes: [__m256i; 2], x: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the token proves the instructions.
-        unsafe {
+        };
+        // Such weights need no magnitude, and sums of four products are in reach of 16 bits: half the steps.
+        fn dot_codes(self, sums: [__m256i; 2], codes: [__m256i; 2], x: [__m256i; 2]) -> [__m256i; 2] = {
             let fours = _mm256_add_epi16(_mm256_maddubs_epi16(codes[0], x[0]), _mm256_maddubs_epi16(codes[1], x[1]));
             [_mm256_add_epi32(sums[0], _mm256_madd_epi16(fours, _mm256_set1_epi16(1))), sums[1]]
-        }
+        };
+        // Two products of 127 are in reach of 16 bits.
+        fn dot_small(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i =
+            _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(weights, x), _mm256_set1_epi16(1)));
+        fn add_across(self, words: &[__m256i; 16]) -> [__m256i; 4] = {
+            let [a, b, c, d, e, f, g, h, ..] = *words;
+            let (first, last) = (fours_of_256([a, b, c, d]), fours_of_256([e, f, g, h]));
+            let low = _mm256_permute2x128_si256::<0x20>(first, last);
+            let high = _mm256_permute2x128_si256::<0x31>(first, last);
+            [low, high, low, high]
+        };
     }
+
     #[inline(always)]
     fn dot_all_codes(self, sum: __m256i, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i {
         self.dot_codes([sum; 2], codes, x)[0]
     }
     #[inline(always)]
-    fn dot_small(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions; two products of 127 are in reach of 16 bits.
-        unsafe {
-            let pairs = _mm256_maddubs_epi16(weights, x);
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
-    }
-    #[inline(always)]
     unsafe fn load_unpacked<const BITS: usize>(self, from: *const u8) -> __m256i {
         // SAFETY: the caller's promise; and the token.
         unsafe { unpacked::<BITS>(from) }
-    }
-    #[inline(always)]
-    fn add_across(self, words: &[__m256i; 16]) -> [__m256i; 4] {
-        let [a, b, c, d, e, f, g, h, ..] = *words;
-        // SAFETY: the token proves the instructions.
-        unsafe {
-            let (first, last) = (fours_of_256([a, b, c, d]), fours_of_256([e, f, g, h]));
-            let low = _mm256_permute2x128_si256::<0x20>(first, last);
-            let high = _mm256_permute2x128_si256::<0x31>(first, last);
-            [low, high, low, high]
-        }
     }
 }
