@@ -1,5 +1,7 @@
 //! How each format's codes become floats, on every instruction set.
 
+mod byte;
+
 use std::marker::PhantomData;
 
 use crate::{
@@ -7,6 +9,8 @@ use crate::{
     simd::Simd,
     unit::{Decoded, Source, Units},
 };
+
+pub(crate) use byte::{Bf16, Byte, E4m3, F16, Offset, Signed, Unsigned};
 
 /// The codes of a matrix of one format.
 pub(crate) trait Codec: Copy + Sync {
@@ -149,7 +153,6 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
 impl<const BITS: usize> Units for Table<'_, BITS> {
     const SPAN: usize = 32 / BITS;
     const BITS: usize = BITS;
-    const DECODED: bool = false;
     type Ready<S: Simd> = S::T;
 
     #[inline(always)]
@@ -182,132 +185,11 @@ impl<const BITS: usize> Units for Table<'_, BITS> {
     }
 }
 
-/// What a byte, or two, stand for.
-pub(crate) trait Byte: Copy + Sync {
-    /// Bytes of a code.
-    const BYTES: usize = 1;
-    /// Elements of a [span](Units::SPAN).
-    const SPAN: usize = 1;
-
-    /// The values of `LANES` codes.
-    ///
-    /// # Safety
-    /// They are readable at `from`.
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F;
-    /// The value of the lowest code of each word.
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F;
-    /// The values of a unit at one step.
-    ///
-    /// # Safety
-    /// It is readable at `from`.
-    #[inline(always)]
-    unsafe fn step<S: Simd>(simd: S, from: *const u8, _: usize) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { Self::load(simd, from) }
-    }
-}
-
 /// Codes of whole bytes each.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a, B> {
     pub(crate) bytes: &'a [u8],
     pub(crate) of: PhantomData<B>,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Unsigned;
-#[derive(Clone, Copy)]
-pub(crate) struct Offset;
-#[derive(Clone, Copy)]
-pub(crate) struct Signed;
-#[derive(Clone, Copy)]
-pub(crate) struct E4m3;
-#[derive(Clone, Copy)]
-pub(crate) struct F16;
-#[derive(Clone, Copy)]
-pub(crate) struct Bf16;
-
-impl Byte for Unsigned {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.to_float(unsafe { simd.load_bytes(from) })
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.to_float(simd.and(words, simd.splat_words(255)))
-    }
-}
-
-impl Byte for Offset {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.sub(simd.to_float(unsafe { simd.load_bytes(from) }), simd.splat(offset(8)))
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.sub(Unsigned::value(simd, words), simd.splat(offset(8)))
-    }
-}
-
-impl Byte for Signed {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.to_float(unsafe { simd.load_signed(from) })
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.signed(words)
-    }
-}
-
-impl Byte for E4m3 {
-    const SPAN: usize = 2;
-
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        simd.e4m3(unsafe { simd.load_bytes(from) })
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.e4m3(simd.and(words, simd.splat_words(255)))
-    }
-    #[inline(always)]
-    unsafe fn step<S: Simd>(simd: S, from: *const u8, step: usize) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { if step == 0 { simd.load_e4m3::<false>(from) } else { simd.load_e4m3::<true>(from) } }
-    }
-}
-
-impl Byte for F16 {
-    const BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { simd.load_f16(from) }
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.f16(words)
-    }
-}
-
-impl Byte for Bf16 {
-    const BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { simd.load_bf16(from) }
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.bf16(words)
-    }
 }
 
 impl<B: Byte> Codec for Bytes<'_, B> {
@@ -342,17 +224,12 @@ impl<B: Byte> Codec for Bytes<'_, B> {
 impl<B: Byte> Units for Bytes<'_, B> {
     const SPAN: usize = B::SPAN;
     const BITS: usize = 8 * B::BYTES;
-    const DECODED: bool = false;
     type Ready<S: Simd> = ();
 
     #[inline(always)]
     fn ready<S: Simd>(self, _: S) {}
     fn source(&self) -> Source<'_> {
         Source::Stored(self.bytes)
-    }
-    #[inline(always)]
-    fn step(self, at: usize) -> usize {
-        at
     }
     #[inline(always)]
     unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, step: usize) -> S::F {
@@ -444,7 +321,6 @@ impl<const BITS: usize, const OFFSET: bool> Codec for Stream<'_, BITS, OFFSET> {
 impl<const BITS: usize, const OFFSET: bool> Units for Stream<'_, BITS, OFFSET> {
     const SPAN: usize = if BITS <= 4 { 8 } else { 4 };
     const BITS: usize = BITS;
-    const DECODED: bool = false;
     /// The table, or a mask of a code's bits.
     type Ready<S: Simd> = (S::T, S::I);
 
@@ -454,10 +330,6 @@ impl<const BITS: usize, const OFFSET: bool> Units for Stream<'_, BITS, OFFSET> {
     }
     fn source(&self) -> Source<'_> {
         Source::Stored(self.bytes)
-    }
-    #[inline(always)]
-    fn step(self, at: usize) -> usize {
-        at
     }
     #[inline(always)]
     unsafe fn values<S: Simd>((table, mask): Self::Ready<S>, simd: S, from: *const u8, step: usize) -> S::F {

@@ -216,37 +216,30 @@ impl<'a> Weights<'a> {
     }
 
     pub(crate) fn new(matrix: &Matrix<'a>) -> Result<Self, KernelError> {
-        match matrix.codes {
-            // A sum of activations would have to be in units of the table.
+        let low_first = |bytes, values| Integers::Table { bytes, order: Order::LowFirst, values };
+        let refused = |what| Err(KernelError::Int8 { what });
+        let codes = match matrix.codes {
             Codes::Table { values, .. } if !values.iter().all(|value| value.is_finite()) => {
-                Err(KernelError::Int8 { what: "tables with values that are not finite" })
+                return refused("tables with values that are not finite");
             }
-            Codes::Table { .. } if matrix.biases.is_some() => Err(KernelError::Int8 { what: "biases of a table" }),
+            // A sum of activations would have to be in units of the table.
+            Codes::Table { .. } if matrix.biases.is_some() => return refused("biases of a table"),
             Codes::Table { bytes, bits: 4, order, values } => {
                 let (values, unit) = rounded_table(values);
-                Ok(Self { codes: Integers::Table { bytes, order, values }, unit })
+                return Ok(Self { codes: Integers::Table { bytes, order, values }, unit });
             }
-            Codes::Unsigned { bytes, bits: 4 } => {
-                let codes = Integers::Table { bytes, order: Order::LowFirst, values: THEMSELVES };
-                Ok(Self { codes, unit: 1.0 })
-            }
-            Codes::Offset { bytes, bits: 4 } => {
-                let values = THEMSELVES.map(|code| code - 8);
-                Ok(Self { codes: Integers::Table { bytes, order: Order::LowFirst, values }, unit: 1.0 })
-            }
-            Codes::Unsigned { bytes, bits: 8 } => {
-                Ok(Self { codes: Integers::Bytes { bytes, kind: Kind::Unsigned }, unit: 1.0 })
-            }
-            Codes::Offset { bytes, bits: 8 } => {
-                Ok(Self { codes: Integers::Bytes { bytes, kind: Kind::Offset }, unit: 1.0 })
-            }
-            Codes::Signed { codes } => Ok(Self::signed(codes)),
-            Codes::Table { .. } => Err(KernelError::Int8 { what: "tables of fewer than 4 bits" }),
-            Codes::Unsigned { .. } | Codes::Offset { .. } => Err(KernelError::Int8 { what: "integers of one bit" }),
-            Codes::E4m3 { .. } => Err(KernelError::Int8 { what: "E4M3 codes" }),
-            Codes::F16 { .. } | Codes::Bf16 { .. } => Err(KernelError::Int8 { what: "half floats" }),
-            Codes::Bytes { .. } => Err(KernelError::Int8 { what: "tables of 256 values" }),
-        }
+            Codes::Unsigned { bytes, bits: 4 } => low_first(bytes, THEMSELVES),
+            Codes::Offset { bytes, bits: 4 } => low_first(bytes, THEMSELVES.map(|code| code - 8)),
+            Codes::Unsigned { bytes, bits: 8 } => Integers::Bytes { bytes, kind: Kind::Unsigned },
+            Codes::Offset { bytes, bits: 8 } => Integers::Bytes { bytes, kind: Kind::Offset },
+            Codes::Signed { codes } => return Ok(Self::signed(codes)),
+            Codes::Table { .. } => return refused("tables of fewer than 4 bits"),
+            Codes::Unsigned { .. } | Codes::Offset { .. } => return refused("integers of one bit"),
+            Codes::E4m3 { .. } => return refused("E4M3 codes"),
+            Codes::F16 { .. } | Codes::Bf16 { .. } => return refused("half floats"),
+            Codes::Bytes { .. } => return refused("tables of 256 values"),
+        };
+        Ok(Self { codes, unit: 1.0 })
     }
 }
 

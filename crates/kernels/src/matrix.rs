@@ -4,7 +4,11 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::{KernelError, simd::LINE};
+use crate::{
+    KernelError,
+    minifloat::{e4m3, e8m0},
+    simd::LINE,
+};
 
 /// A stored matrix of `n` rows of `k` elements.
 ///
@@ -173,31 +177,6 @@ pub(crate) const fn offset(bits: u32) -> f32 {
     (1_u32 << (bits - 1)) as f32
 }
 
-/// OCP's E2M1 values, by code; the fourth bit is the sign.
-pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-
-/// The value of an OCP E4M3 byte; 0x7f and 0xff are NaN.
-#[must_use]
-pub const fn e4m3(byte: u8) -> f32 {
-    let (exponent, mantissa) = ((byte >> 3 & 15) as u32, (byte & 7) as u32);
-    let magnitude = match (exponent, mantissa) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa as f32 / 512.0,
-        _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20),
-    };
-    if byte & 0x80 == 0 { magnitude } else { -magnitude }
-}
-
-/// The value of an E8M0 byte.
-#[must_use]
-pub const fn e8m0(byte: u8) -> f32 {
-    match byte {
-        0 => f32::from_bits(1 << 22),
-        255 => f32::NAN,
-        _ => f32::from_bits((byte as u32) << 23),
-    }
-}
-
 impl Matrix<'_> {
     /// Calls `each` with the cache lines of the scales and biases of some rows, to prefetch them: they are too few at a time
     /// for the hardware to learn their stream.
@@ -211,21 +190,17 @@ impl Matrix<'_> {
 
     /// The matrix of these rows, if the first of them begins with a byte and with a block, or no block ends among them.
     pub(crate) fn rows(&self, rows: Range<usize>) -> Option<Self> {
-        let (start, end) = (rows.start * self.k, rows.end * self.k);
-        let (first, last) = (start / self.block, end.saturating_sub(1).max(start) / self.block);
-        let begins = start.is_multiple_of(self.block) || first == last;
-        let bit = start.checked_mul(self.codes.bits() as usize)?;
-        if !begins || !bit.is_multiple_of(8) {
-            return None;
-        }
-        let blocks = first..first + (end - start).div_ceil(self.block);
+        let elements = rows.start * self.k..rows.end * self.k;
+        let blocks = whole_blocks(&elements, self.block)?;
+        let bits = self.codes.bits();
+        let bit = elements.start.checked_mul(bits as usize).filter(|bit| bit.is_multiple_of(8))?;
         let biases = match self.biases {
             Some(biases) => Some(biases.of_blocks(blocks.clone())?),
             None => None,
         };
         Some(Self {
             n: rows.len(),
-            codes: self.codes.part(bit / 8..bit / 8 + code_bytes(end - start, self.codes.bits())),
+            codes: self.codes.part(bit / 8..bit / 8 + code_bytes(elements.len(), bits)),
             scales: self.scales.of_blocks(blocks)?,
             biases,
             ..*self
@@ -238,20 +213,17 @@ impl Matrix<'_> {
         if self.block == 0 {
             return Err(KernelError::EmptyBlock);
         }
-        let (name, held, needed) = match self.codes {
+        let (held, needed) = match self.codes {
             Codes::Table { bits: 3, order: Order::HighFirst, .. } => return Err(KernelError::Order),
             Codes::Table { bytes, bits: bits @ 1..=4, .. }
             | Codes::Unsigned { bytes, bits: bits @ 1..=8 }
-            | Codes::Offset { bytes, bits: bits @ 1..=8 } => ("codes", bytes.len(), code_bytes(elements, bits)),
+            | Codes::Offset { bytes, bits: bits @ 1..=8 } => (bytes.len(), code_bytes(elements, bits)),
             Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } | Codes::Offset { bits, .. } => {
                 return Err(KernelError::Bits { bits });
             }
-            Codes::Signed { codes } => ("codes", codes.len(), elements),
-            Codes::E4m3 { bytes } | Codes::Bytes { bytes, .. } => ("codes", bytes.len(), elements),
-            Codes::F16 { codes } => ("codes", codes.len(), elements),
-            Codes::Bf16 { codes } => ("codes", codes.len(), elements),
+            _ => (self.codes.bytes().len() / (self.codes.bits() / 8) as usize, elements),
         };
-        check_length(name, held, needed, "as many as the matrix has elements, in whole bytes")?;
+        check_length("codes", held, needed, "as many as the matrix has elements, in whole bytes")?;
         let blocks = elements.div_ceil(self.block);
         self.scales.check("scales", blocks)?;
         self.biases.map_or(Ok(()), |biases| biases.check("biases", blocks))?;

@@ -1,6 +1,31 @@
-//! Floats to OCP's 4- and 8-bit floats, rounded to nearest even and saturated.
+//! OCP's 4- and 8-bit floats: their values, and floats rounded to them, to nearest even and saturated.
 
 use crate::{search::Search, simd::Simd};
+
+/// OCP's E2M1 values, by code; the fourth bit is the sign.
+pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// The value of an OCP E4M3 byte; 0x7f and 0xff are NaN.
+#[must_use]
+pub const fn e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = ((byte >> 3 & 15) as u32, (byte & 7) as u32);
+    let magnitude = match (exponent, mantissa) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa as f32 / 512.0,
+        _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20),
+    };
+    if byte & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+/// The value of an E8M0 byte.
+#[must_use]
+pub const fn e8m0(byte: u8) -> f32 {
+    match byte {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits((byte as u32) << 23),
+    }
+}
 
 /// The codes in E2M1; what rounds to zero takes the positive one.
 pub(crate) const TO_E2M1: Search = {

@@ -6,8 +6,7 @@ use crate::{
     Encoder, ScaleRule,
     encode::Format,
     encoder::Rule,
-    matrix::e8m0,
-    minifloat::{TO_E2M1, to_e4m3},
+    minifloat::{TO_E2M1, e8m0, to_e4m3},
     search,
     simd::Simd,
 };

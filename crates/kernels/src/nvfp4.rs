@@ -7,8 +7,7 @@ use crate::{
     Encoder, KernelError,
     encode::Format,
     encoder::Rule,
-    matrix::e4m3,
-    minifloat::{TO_E2M1, to_e4m3},
+    minifloat::{TO_E2M1, e4m3, to_e4m3},
     search,
     simd::Simd,
 };

@@ -14,7 +14,7 @@ pub(crate) trait Units: Copy + Sync {
     /// Bits of an element. Rows begin with a byte.
     const BITS: usize;
     /// Whether scales and biases are in the values already.
-    const DECODED: bool;
+    const DECODED: bool = false;
     /// What reading needs in registers.
     type Ready<S: Simd>: Copy;
 
@@ -22,7 +22,10 @@ pub(crate) trait Units: Copy + Sync {
     /// Where the elements lie, or how they are decoded.
     fn source(&self) -> Source<'_>;
     /// The step at which element `at` of a span is read.
-    fn step(self, at: usize) -> usize;
+    #[inline(always)]
+    fn step(self, at: usize) -> usize {
+        at
+    }
     /// The values of a unit at one step.
     ///
     /// # Safety
@@ -101,10 +104,6 @@ impl Units for Decoded<'_> {
     fn ready<S: Simd>(self, _: S) {}
     fn source(&self) -> Source<'_> {
         Source::Decode(self.0)
-    }
-    #[inline(always)]
-    fn step(self, _: usize) -> usize {
-        0
     }
     #[inline(always)]
     unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use crate::{
     Isa, Scales,
-    matrix::{bytes, e8m0},
+    matrix::bytes,
+    minifloat::e8m0,
     output::Output,
     simd::{Kernel, Simd, run},
 };

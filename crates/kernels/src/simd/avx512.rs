@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use crate::matrix::e4m3;
+use crate::minifloat::e4m3;
 
 use super::{
     ranks::rank_by_steps,

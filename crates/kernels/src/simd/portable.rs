@@ -6,7 +6,7 @@ use super::{
     thresholds::Thresholds,
     vector::{Simd, stream_byte},
 };
-use crate::matrix::e4m3;
+use crate::minifloat::e4m3;
 
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
