@@ -31,48 +31,25 @@ pub(super) struct Arguments<T> {
 
 /// The numbers that BLAS has functions for.
 pub(super) trait Number: Copy + 'static {
-    fn multiply(
-        a: Side<'_, Self>,
-        b: Side<'_, Self>,
-        out: Dense<&mut [Self]>,
-        factors: Factors<Self>,
-    ) -> Result<(), KernelError>;
+    const MULTIPLY: Multiply<Self>;
 }
 
 /// An operand, and whether its numbers are conjugated.
 pub(super) type Side<'a, T> = (Operand<'a, T>, bool);
 
+/// A product of such numbers.
+pub(super) type Multiply<T> = fn(Side<'_, T>, Side<'_, T>, Dense<&mut [T]>, Factors<T>) -> Result<(), KernelError>;
+
 impl Number for f32 {
-    fn multiply(
-        (a, _): Side<Self>,
-        (b, _): Side<Self>,
-        out: Dense<&mut [Self]>,
-        factors: Factors,
-    ) -> Result<(), KernelError> {
-        dense_matmul(a, b, out, factors)
-    }
+    const MULTIPLY: Multiply<Self> = |(a, _), (b, _), out, factors| dense_matmul(a, b, out, factors);
 }
 
 impl Number for f64 {
-    fn multiply(
-        (a, _): Side<Self>,
-        (b, _): Side<Self>,
-        out: Dense<&mut [Self]>,
-        factors: Factors<Self>,
-    ) -> Result<(), KernelError> {
-        double_matmul(a, b, out, factors)
-    }
+    const MULTIPLY: Multiply<Self> = |(a, _), (b, _), out, factors| double_matmul(a, b, out, factors);
 }
 
 impl Number for Complex {
-    fn multiply(
-        a: Side<Self>,
-        b: Side<Self>,
-        out: Dense<&mut [Self]>,
-        factors: Factors<Self>,
-    ) -> Result<(), KernelError> {
-        complex_matmul(a, b, out, factors)
-    }
+    const MULTIPLY: Multiply<Self> = complex_matmul;
 }
 
 /// Reports the illegal argument at this position, counted from 1.
@@ -108,7 +85,7 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
         copy.insert(unsafe { copied(c, size) }).as_mut_slice()
     };
     let out = Dense { values, rows: m, columns: n, stride: ldc };
-    if let Err(error) = T::multiply(a, b, out, Factors { alpha, beta }) {
+    if let Err(error) = (T::MULTIPLY)(a, b, out, Factors { alpha, beta }) {
         eprintln!("{function}: {error}");
     }
     if let Some(copy) = copy {

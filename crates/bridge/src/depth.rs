@@ -44,10 +44,6 @@ pub(crate) fn checked(
 
 /// The number of ops in the longest chain that a walk from `outputs` goes down before it ends at `inputs`, or at what was there
 /// before.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn depth(outputs: &[Array], inputs: &[Array]) -> Result<usize, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut depth = 0;

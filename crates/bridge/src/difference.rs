@@ -27,10 +27,6 @@ pub struct Difference {
 /// The graphs are the same program if corresponding nodes have the same primitive with the same static parameters, as many
 /// operands, and equal constants. Extents may differ: this tells whether a function recorded on other shapes is still
 /// the program that was compiled. A node whose parameters are unknown, such as a custom vjp, counts as different.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn difference(
     a_outputs: &[Array],
     a_inputs: &[Array],

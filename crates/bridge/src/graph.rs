@@ -22,10 +22,6 @@ pub fn is_traced(array: &Array) -> bool {
 ///
 /// MLX broadcasts the operands of an op before it records the op, so this is how a handler finds the scalar that its
 /// caller wrote.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn broadcast_source(array: &Array) -> Result<Array, BridgeError> {
     // SAFETY: the handle is live for the call, which stores a new reference.
     arrays::filled(|out| unsafe { ffi::tacit_broadcast_source(array.as_ptr(), out) })
@@ -34,10 +30,6 @@ pub fn broadcast_source(array: &Array) -> Result<Array, BridgeError> {
 /// What `array` is a reshape of: the operand of the reshapes that made it, and itself where none did.
 ///
 /// MLX flattens the rows of a product before it records the product, so this is how two products are known to read one array.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn reshape_source(array: &Array) -> Result<Array, BridgeError> {
     // SAFETY: the handle is live for the call, which stores a new reference.
     arrays::filled(|out| unsafe { ffi::tacit_reshape_source(array.as_ptr(), out) })
@@ -54,48 +46,28 @@ pub fn reshaped_again(array: &Array, source: &Array) -> Result<Array, BridgeErro
 }
 
 /// The arrays with data and more than one element that `outputs` depend on and that are not among `inputs`, each once.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn constants(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     found(ffi::tacit_constants, outputs, inputs)
 }
 
 /// The arrays that do not depend on `inputs` and go into something that does, or are outputs: what a function that was
 /// recorded on `inputs` holds without having got it, each once.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn frontier(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     found(ffi::tacit_frontier, outputs, inputs)
 }
 
 /// The arrays that do not depend on `inputs`, go into the graph of `outputs` and are held by somebody besides its nodes, each
 /// once: those that a function which was recorded captured, and not what it made on its way and let go.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn held_elsewhere(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     found(ffi::tacit_held_elsewhere, outputs, inputs)
 }
 
 /// Those of `inputs` that `outputs` are or depend on, each once; what an input itself depends on is not looked at.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn reached(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     found(ffi::tacit_reached, outputs, inputs)
 }
 
 /// How many handles there are on `array`: this one, others that share it, and those of the nodes that take it.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn holders(array: &Array) -> Result<usize, BridgeError> {
     let mut count = 0;
     // SAFETY: the handle and the number are live for the call.

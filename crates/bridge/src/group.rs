@@ -319,10 +319,6 @@ impl Group {
     }
 
     /// Puts a message to the rank `to` into the graph; the result is `x`, and whoever evaluates it sends.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn send(&self, x: &Array, to: usize) -> Result<Array, BridgeError> {
         self.emit(Op::Send, to, x)
     }

@@ -8,7 +8,8 @@
 //! them ([`MappedFile`]). It knows nothing of implicit arrays.
 //!
 //! No Rust panic and no C++ exception crosses the border: a failing callback becomes an exception with its text, and
-//! [`recover`] finds the error itself again.
+//! [`recover`] finds the error itself again. Whatever asks MLX for an array fails where MLX has no memory left; a function's
+//! own docs say what else its errors are.
 
 mod arrays;
 mod aval;

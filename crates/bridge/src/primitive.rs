@@ -55,10 +55,6 @@ impl Primitive {
     }
 
     /// The primitive that makes `array`; `None` for an array that no primitive makes, or that is evaluated.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn making(array: &Array) -> Result<Option<Self>, BridgeError> {
         let mut id = u32::MAX;
         // SAFETY: the handle and the pointer are live for the call.

@@ -41,10 +41,6 @@ impl Program {
     ///
     /// Where no compiler is installed MLX does not compile for the CPU. The program then replays the graph as it was
     /// recorded, for one set of shapes: [`is_shapeless`](Self::is_shapeless) is false.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn new(shapeless: bool) -> Result<Self, BridgeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is live for the call.
@@ -106,10 +102,6 @@ impl Program {
     /// What calls need not be given again: `inputs`, which follow each other from number `first` on, as long as they stay the
     /// same. `None` where a call must be given them: before the first trace, where MLX runs what it compiled, where an array is
     /// not computed yet, and where collectives are told apart by their inputs.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn know(&self, first: usize, inputs: &[&Array]) -> Result<Option<KnownInputs>, BridgeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the program, the handles and the pointer are live for the call.

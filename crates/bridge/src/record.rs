@@ -46,10 +46,6 @@ pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
 
 /// Whether every node that makes `made` of `from` has a rule for the shapes of its results, as a graph without shapes needs
 /// it; where MLX records shapes, nobody asks for one.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn has_shape_rules(made: &Array, from: &Array) -> Result<bool, BridgeError> {
     let mut has = true;
     // SAFETY: the handles and the flag are live for the call.

@@ -10,10 +10,6 @@ use crate::ffi::{self, Span};
 /// the outputs and the number of nodes that are no longer needed.
 ///
 /// Nobody else may hold what depends on `inputs`. What does not is compared as well, but stays as it is.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut united = 0;
@@ -25,10 +21,6 @@ pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize),
 }
 
 /// Whether a collective is among what `array` is computed from.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn comes_of_collective(array: &Array) -> Result<bool, BridgeError> {
     let mut comes = false;
     // SAFETY: the handle and the flag are live for the call.
@@ -38,10 +30,6 @@ pub fn comes_of_collective(array: &Array) -> Result<bool, BridgeError> {
 
 /// The number in a constant of one element: no primitive makes it, and its data is there. `None` for every other array, and
 /// for one of another dtype than `bool`, 32-bit integers and floats of up to 32 bits.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn scalar_value(array: &Array) -> Result<Option<f64>, BridgeError> {
     let (mut value, mut known) = (0.0, false);
     // SAFETY: the handle and both pointers are live for the call.

@@ -26,10 +26,6 @@ pub struct Ends {
 /// which it computes [`after`] the cotangents, and what this is computed from: that is computed as soon as the array is, and
 /// held in its place. Masks and other whole numbers that a vjp computes are computed in the forward pass from the arrays
 /// themselves.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn saved(
     hold: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
     parts: &[Ends],
@@ -63,10 +59,6 @@ extern "C" fn kind(name: u32) -> u8 {
 
 /// Takes out of the graph of `outputs`, which nothing differentiates any more, what [`saved`] put there for vjps that were not
 /// taken.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
     let handles = arrays::handles(outputs);
     // SAFETY: the handles are live for the call.
@@ -74,10 +66,6 @@ pub fn settle(outputs: &[Array]) -> Result<(), BridgeError> {
 }
 
 /// The same arrays as nodes of their own.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(values);
     // SAFETY: everything is live for the call.
@@ -85,10 +73,6 @@ pub fn apart(values: &[Array]) -> Result<Vec<Array>, BridgeError> {
 }
 
 /// The same values, from which no eval computes before `before` is computed.
-///
-/// # Errors
-///
-/// MLX has no memory left.
 pub fn after(values: &[Array], before: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (values, before) = (arrays::handles(values), arrays::handles(before));
     // SAFETY: everything is live for the call.

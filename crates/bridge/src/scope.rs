@@ -17,10 +17,6 @@ pub struct Scope {
 
 impl Scope {
     /// A scope without placeholders.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn new() -> Result<Self, BridgeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is live for the call.

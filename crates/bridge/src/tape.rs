@@ -64,20 +64,12 @@ thread_local! {
 impl Tape {
     /// Walks from `outputs` to `placeholders`, but not beyond `boundaries`: arrays that cannot depend on a placeholder,
     /// because they were there before it.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn walk(outputs: &[Array], placeholders: &[Array], boundaries: &[Array]) -> Result<Self, BridgeError> {
         Self::walk_from(std::ptr::null(), outputs, placeholders, boundaries)
     }
 
     /// Walks as [`walk`](Self::walk) does, to placeholders of `scope`. What an earlier walk met before the scope was made is
     /// a boundary as well, so that the history of what a function captures is walked once, and not each time.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn walk_in(
         scope: &Scope,
         outputs: &[Array],
@@ -220,10 +212,6 @@ impl Tape {
     }
 
     /// The primitive of a node.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn primitive(&self, node: usize) -> Result<Primitive, BridgeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the tape and the pointer are live for the call; the callee checks the index.

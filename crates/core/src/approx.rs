@@ -7,6 +7,7 @@
 use approx::{AbsDiffEq, RelativeEq, UlpsEq};
 use mlx_rs::{Array, Dtype, ops};
 
+use crate::materialize::built;
 use crate::tree::Gradient;
 use crate::{Aval, Result, Value};
 
@@ -188,7 +189,7 @@ fn elements(array: &Array) -> Result<Elements> {
 
 /// Whether both stand for arrays of one aval, whose elements are equal in the sense of `equal`, or as they are if exact.
 fn agree(a: &Value, b: &Value, equal: impl Fn(f64, f64, Dtype) -> bool) -> bool {
-    let (Ok(a), Ok(b)) = (built(a), built(b)) else { return false };
+    let (Ok(a), Ok(b)) = (built(a.clone()), built(b.clone())) else { return false };
     if Aval::from(&a) != Aval::from(&b) {
         return false;
     }
@@ -198,17 +199,6 @@ fn agree(a: &Value, b: &Value, equal: impl Fn(f64, f64, Dtype) -> bool) -> bool 
         }
         (Ok(Elements::Exact(xs)), Ok(Elements::Exact(ys))) => xs == ys,
         _ => false,
-    }
-}
-
-/// The dense array behind a value, without policy or counting: nothing of it outlives the comparison.
-fn built(value: &Value) -> Result<Array> {
-    let mut value = value.clone();
-    loop {
-        match value {
-            Value::Dense(array) => return Ok(array),
-            Value::Implicit(array) => value = crate::materialize::open(&*array)?,
-        }
     }
 }
 

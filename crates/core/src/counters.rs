@@ -63,15 +63,23 @@ impl Counters {
     }
 }
 
+impl Counters {
+    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            seen: of(self.seen, other.seen),
+            handled: of(self.handled, other.handled),
+            declined: of(self.declined, other.declined),
+            materialized: of(self.materialized, other.materialized),
+            materialized_bytes: of(self.materialized_bytes, other.materialized_bytes),
+            decomposed: of(self.decomposed, other.decomposed),
+            offloaded: of(self.offloaded, other.offloaded),
+        }
+    }
+}
+
 impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
-        self.seen += other.seen;
-        self.handled += other.handled;
-        self.declined += other.declined;
-        self.materialized += other.materialized;
-        self.materialized_bytes += other.materialized_bytes;
-        self.decomposed += other.decomposed;
-        self.offloaded += other.offloaded;
+        *self = self.each(other, |a, b| a + b);
     }
 }
 
@@ -79,14 +87,6 @@ impl Sub for Counters {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
-        Self {
-            seen: self.seen - before.seen,
-            handled: self.handled - before.handled,
-            declined: self.declined - before.declined,
-            materialized: self.materialized - before.materialized,
-            materialized_bytes: self.materialized_bytes - before.materialized_bytes,
-            decomposed: self.decomposed - before.decomposed,
-            offloaded: self.offloaded - before.offloaded,
-        }
+        self.each(before, |a, b| a - b)
     }
 }

@@ -132,6 +132,16 @@ pub(crate) fn open(array: &dyn ImplicitArray) -> Result<Value> {
     array.build(Permit(()))
 }
 
+/// The dense array that a value stands for; nothing is asked or counted.
+pub(crate) fn built(mut value: Value) -> Result<Array> {
+    loop {
+        match value {
+            Value::Dense(array) => return Ok(array),
+            Value::Implicit(array) => value = open(&*array)?,
+        }
+    }
+}
+
 /// The layer behind a view that is built; otherwise as [`materialize`].
 pub(crate) fn opened(array: &dyn ImplicitArray) -> Result<Value> {
     if PERMITTED.get() { open(array) } else { materialize(array) }

@@ -1,4 +1,4 @@
-//! A graph while it is rewritten.
+//! A graph while it is rewritten. Its questions fail where MLX has no memory left.
 
 use std::collections::HashMap;
 
@@ -42,10 +42,6 @@ impl Graph {
     }
 
     /// Leaves one of several nodes of the same primitive, state and inputs, at any depth, and gives the number of others.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn unite(&mut self) -> Result<usize> {
         let (outputs, united) = unite(&self.outputs, &self.inputs)?;
         self.outputs = outputs;
@@ -53,10 +49,6 @@ impl Graph {
     }
 
     /// The nodes that depend on an input, in topological order.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn nodes(&self) -> Result<Nodes> {
         let tape = Tape::walk(&self.outputs, &self.inputs, &[])?;
         let mut makers = vec![None; tape.slots()];
@@ -71,10 +63,6 @@ impl Graph {
     }
 
     /// Puts what was noted with [`Nodes::replace`] into the graph.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn rewire(&mut self, nodes: Nodes) -> Result<()> {
         let Nodes { mut tape, instead, .. } = nodes;
         if instead.is_empty() {
@@ -141,10 +129,6 @@ impl Nodes {
     }
 
     /// The primitive of a node.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn primitive(&self, node: usize) -> Result<Primitive> {
         Ok(Primitive::new(self.tape.primitive(node)?))
     }
@@ -156,10 +140,6 @@ impl Nodes {
     }
 
     /// Whether an operand that does not depend on an input comes of what another process sends.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn is_received(&self, node: usize, operand: usize) -> Result<bool> {
         Ok(comes_of_collective(&self.tape.operand(node, operand)?)?)
     }
@@ -186,10 +166,6 @@ impl Nodes {
     }
 
     /// The first result of a node as it was recorded.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn result(&self, node: usize) -> Result<Array> {
         Ok(self.tape.result(node, 0)?)
     }
@@ -213,10 +189,6 @@ impl Nodes {
     }
 
     /// What stands for a value now: what replaced it, or what was recorded.
-    ///
-    /// # Errors
-    ///
-    /// MLX has no memory left.
     pub fn current(&self, slot: Slot) -> Result<Array> {
         if let Some(array) = self.instead.get(&slot.index()) {
             return Ok(array.clone());

@@ -4,9 +4,9 @@ use mlx_rs::{Array, ops};
 use tacit_bridge::{BoxError, BridgeError, TangentError};
 
 use super::Transformed;
-use super::custom_vjp::built;
 use super::opened::{Opened, is_differentiable};
 use super::rule::{InGraph, Rule, fitting, with_rule};
+use crate::materialize::built;
 use crate::tree;
 use crate::values::Values;
 use crate::{Aval, Error, Result, Tree, Value, trace};

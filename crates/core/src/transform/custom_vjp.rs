@@ -4,11 +4,12 @@ use mlx_rs::{Array, ops};
 use tacit_bridge::BoxError;
 
 use super::Transformed;
-use super::opened::{Opened, is_differentiable};
+use super::opened::{Opened, is_differentiable, with_zeros};
 use super::rule::{InGraph, Rule, fitting, with_rule};
+use crate::materialize::built;
 use crate::tree::{self, Open};
 use crate::values::Values;
-use crate::{Aval, Error, Result, Tree, Value, materialize, trace};
+use crate::{Aval, Error, Result, Tree, Value, trace};
 
 /// Gives `f` a vjp of its own: `backward` takes the arguments, the results and the cotangents of the results, and
 /// returns one gradient for each argument, of its shape and dtype. Those of arguments that are not float are ignored.
@@ -121,26 +122,9 @@ fn differentiable(value: &Value) -> bool {
 fn through_children(value: &Value, gradient: Array) -> Result<Vec<Array>> {
     let opened = Opened::of(&Values::of(value)?)?;
     let chosen: Vec<usize> = (0..opened.leaves.len()).filter(|&i| is_differentiable(&opened.leaves[i])).collect();
+    // The policy is not asked, since the gradient is as large.
     let found = opened.vjp(&chosen, &[gradient], |value: Value| Ok(vec![built(value)?]))?;
-    let mut found = found.into_iter();
-    opened
-        .leaves
-        .iter()
-        .map(|leaf| match is_differentiable(leaf).then(|| found.next()).flatten() {
-            Some(gradient) => Ok(gradient),
-            None => Ok(ops::zeros_like(leaf)?),
-        })
-        .collect()
-}
-
-/// The dense array that a value stands for; the policy is not asked, since the gradient is as large.
-pub(super) fn built(mut value: Value) -> Result<Array> {
-    loop {
-        match value {
-            Value::Dense(array) => return Ok(array),
-            Value::Implicit(array) => value = materialize::open(&*array)?,
-        }
-    }
+    with_zeros(&opened.leaves, found)
 }
 
 impl<A, O, E, B, F, G> tacit_bridge::Differentiable for InGraph<F, G, fn(A, E, B) -> O>

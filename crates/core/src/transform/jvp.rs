@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, ops};
 
-use super::opened::{Opened, is_differentiable};
+use super::opened::{Opened, is_differentiable, with_zeros};
 use crate::tree::{self, Arguments, beside};
 use crate::values::{Values, never_called};
 use crate::{Error, Result, Tree, Value};
@@ -52,14 +52,7 @@ where
         Ok(dense.into_iter().filter(is_differentiable).collect())
     })?;
     let (results, dense) = made.ok_or_else(never_called)?;
-    let mut changes = changes.into_iter();
-    let changes = dense
-        .iter()
-        .map(|result| match is_differentiable(result).then(|| changes.next()).flatten() {
-            Some(change) => Ok(change.into()),
-            None => Ok(ops::zeros_like(result)?.into()),
-        })
-        .collect::<Result<_>>()?;
+    let changes = with_zeros(&dense, changes)?.into_iter().map(Value::from).collect();
     let changes = tree::unflatten(&results.def, changes)?;
     Ok((results.into_tree()?, changes))
 }

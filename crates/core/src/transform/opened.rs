@@ -1,6 +1,6 @@
 //! The arguments of a transform: dense arrays, and the tree that they make.
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 
 use crate::tree::{self, Item, Reader, TreeDef};
 use crate::values::Values;
@@ -62,6 +62,16 @@ impl Opened {
         }
         T::unflatten(&mut Reader::new(&self.def, items)?)
     }
+}
+
+/// What was found of those arrays that may have a derivative, in their order, and zeros for the others.
+pub(super) fn with_zeros(arrays: &[Array], found: Vec<Array>) -> Result<Vec<Array>> {
+    let mut found = found.into_iter();
+    let next = |array| match is_differentiable(array).then(|| found.next()).flatten() {
+        Some(own) => Ok(own),
+        None => Ok(ops::zeros_like(array)?),
+    };
+    arrays.iter().map(next).collect()
 }
 
 /// Whether an array can have a gradient.

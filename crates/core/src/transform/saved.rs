@@ -6,10 +6,10 @@ use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
 use tacit_bridge::{BoxError, Ends};
 
-use super::custom_vjp::built;
 use super::opened::Opened;
 use super::resident::Resident;
 use super::{Differentiable, Transformed, apply};
+use crate::materialize::built;
 use crate::tree;
 use crate::values::Values;
 use crate::{Aval, Error, Result, Tree, Value, trace};
