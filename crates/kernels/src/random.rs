@@ -30,9 +30,10 @@ pub fn uniform(key: [u32; 2], count: usize, first: usize, to: &mut [f32]) {
 
 const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
 
-/// Threefry-2x32 of 20 rounds.
+/// The two words of a counter: Threefry-2x32 of 20 rounds.
+#[must_use]
 #[inline(always)]
-fn hash(key: [u32; 2], [mut a, mut b]: [u32; 2]) -> [u32; 2] {
+pub fn hash(key: [u32; 2], [mut a, mut b]: [u32; 2]) -> [u32; 2] {
     let keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1bd1_1bda];
     (a, b) = (a.wrapping_add(keys[0]), b.wrapping_add(keys[1]));
     for four in 0..5 {

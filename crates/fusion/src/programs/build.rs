@@ -92,7 +92,7 @@ enum Number {
     Step(usize),
 }
 
-#[derive(Clone)]
+#[derive(Default)]
 struct Builder {
     domain: Domain,
     sources: Vec<Source>,
@@ -104,21 +104,6 @@ struct Builder {
     known: HashMap<((bool, usize), Map), usize>,
     /// The value of each member's result.
     made: HashMap<usize, Number>,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self {
-            domain: Domain { elements: 0, columns: None },
-            sources: Vec::new(),
-            inputs: Vec::new(),
-            constants: Vec::new(),
-            steps: Vec::new(),
-            wide: Vec::new(),
-            known: HashMap::new(),
-            made: HashMap::new(),
-        }
-    }
 }
 
 impl Builder {

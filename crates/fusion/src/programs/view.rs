@@ -21,7 +21,7 @@ pub(super) enum Role {
 }
 
 /// A domain: the elements, and how many make a row, if that matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Domain {
     pub(super) elements: usize,
     pub(super) columns: Option<usize>,
