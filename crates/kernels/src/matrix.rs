@@ -233,7 +233,7 @@ impl Matrix<'_> {
 
 impl Codes<'_> {
     /// Those in these bytes.
-    fn part(&self, range: Range<usize>) -> Self {
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
         match *self {
             Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[range], bits, order, values },
             Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[range], bits },

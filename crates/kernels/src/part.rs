@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Codes, Isa, KernelError, Matrix, Scales};
+use crate::{Isa, KernelError, Matrix, Scales};
 
 /// Memory for the numbers of a part's blocks, one list for the scales and one for the biases.
 pub(crate) type Numbers = [Vec<f32>; 2];
@@ -31,7 +31,7 @@ impl Matrix<'_> {
         Matrix {
             n: rows.len(),
             k: self.k,
-            codes: self.codes.behind(elements.start * self.codes.bits() as usize / 8),
+            codes: self.codes.part(elements.start * self.codes.bits() as usize / 8..self.codes.bytes().len()),
             scales: self.scales.part(isa, &blocks, scales),
             biases: self.biases.as_ref().map(|given| given.part(isa, &blocks, biases)),
             block,
@@ -48,22 +48,6 @@ impl Matrix<'_> {
             return Ok(());
         }
         Err(KernelError::Groups { n: self.n, rows, seam: self.seam() })
-    }
-}
-
-impl<'a> Codes<'a> {
-    /// Those behind so many bytes.
-    fn behind(&self, byte: usize) -> Codes<'a> {
-        match *self {
-            Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[byte..], bits, order, values },
-            Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[byte..], bits },
-            Self::Offset { bytes, bits } => Self::Offset { bytes: &bytes[byte..], bits },
-            Self::Signed { codes } => Self::Signed { codes: &codes[byte..] },
-            Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[byte..] },
-            Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[byte..], values },
-            Self::F16 { codes } => Self::F16 { codes: &codes[byte / 2..] },
-            Self::Bf16 { codes } => Self::Bf16 { codes: &codes[byte / 2..] },
-        }
     }
 }
 
@@ -95,7 +79,7 @@ pub(crate) fn gcd(mut a: usize, mut b: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scales::Spread;
+    use crate::{Codes, scales::Spread};
 
     /// Otherwise each vector would have its scale copied out, and an attention over half floats took twice as long.
     #[test]

@@ -5,8 +5,6 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use half::slice::HalfFloatSliceExt;
-
 use crate::{
     Floats, Isa, KernelError, Matrix,
     decode::decoder,
@@ -167,15 +165,7 @@ impl Sum<'_> {
             Base::Stored(matrix) => decoder(isa, &matrix, &mut |decoder: &dyn Decode| {
                 then(&|start, out| decoder.decode(isa, start, out, AHEAD));
             }),
-            Base::Dense(Floats::F32(floats)) => {
-                then(&|start, out| out.copy_from_slice(&floats[start..start + out.len()]));
-            }
-            Base::Dense(Floats::F16(floats)) => {
-                then(&|start, out| floats[start..start + out.len()].convert_to_f32_slice(out));
-            }
-            Base::Dense(Floats::Bf16(floats)) => {
-                then(&|start, out| floats[start..start + out.len()].convert_to_f32_slice(out));
-            }
+            Base::Dense(floats) => then(&|start, out| floats.part(start..start + out.len()).widen_into(out)),
         }
     }
 }
