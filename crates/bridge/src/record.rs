@@ -53,7 +53,6 @@ pub fn has_shape_rules(made: &Array, from: &Array) -> Result<bool, BridgeError> 
     Ok(has)
 }
 
-/// A function that is recorded.
 type Recordable<'f> = dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> + 'f;
 
 /// Tracers, and what a function returned for them.

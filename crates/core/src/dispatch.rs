@@ -53,13 +53,11 @@ pub enum Taker {
 
 /// A primitive on operands that change while it is dispatched.
 pub(crate) trait Node {
-    /// The primitive's name.
     fn name(&self) -> NameId;
 
     /// Adds the types of the operands as they are now.
     fn types(&self, types: &mut Vec<OperandType>);
 
-    /// The primitive.
     fn primitive(&self) -> Result<Primitive>;
 
     /// The avals that the primitive makes.

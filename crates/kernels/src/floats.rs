@@ -69,7 +69,6 @@ impl Floats<'_> {
         }
     }
 
-    /// Those of a range.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[range]),
@@ -115,7 +114,6 @@ impl FloatsMut<'_> {
         }
     }
 
-    /// Those of a range.
     pub(crate) fn part(&mut self, range: Range<usize>) -> FloatsMut<'_> {
         match self {
             Self::F32(out) => FloatsMut::F32(&mut out[range]),

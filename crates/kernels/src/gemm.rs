@@ -67,7 +67,6 @@ pub(crate) struct PackedWork {
     pub(crate) panel: f64,
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &PackedWork, machine: &Machine) -> f64 {
     let Cycles { fma, load, latency, rows: height_max, lanes, tile, .. } = *machine.cycles;
     let Shape { rows, columns, depth } = work.shape;
@@ -80,7 +79,6 @@ pub(crate) fn cost(work: &PackedWork, machine: &Machine) -> f64 {
     panels + tiles as f64 * steps * tile * step + rows as f64 * depth as f64 / lanes * load
 }
 
-/// Computes all rows of the product.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
     let (threads, x, m) = (product.threads, product.x, product.x.rows());
     let cache = Machine::of(isa).cache;

@@ -13,7 +13,6 @@ use crate::{
     widened::widened,
 };
 
-/// Computes all of the product.
 pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     struct Multiply<'a> {
         range: Range<'a, ()>,

@@ -40,7 +40,6 @@ pub(crate) fn takes(product: &StoredProduct) -> bool {
         && biases.is_none_or(|biases| biases.floats().is_some() && x.iter().all(|x| x.is_finite()))
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Cycles { fma, load, lanes, .. } = *machine.cycles;
     // Words are transposed, activations repeated in all lanes, and the scales of a vector's rows gathered one by one.
@@ -51,7 +50,6 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     })
 }
 
-/// Computes all of the product.
 pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     dispatch(isa, product.matrix.codes, Multiply { product, isa, out });
     product.m

@@ -34,7 +34,6 @@ pub(crate) fn takes(product: &IntegerProduct) -> bool {
     product.is_whole(HALF)
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, .. } = *machine.cycles;

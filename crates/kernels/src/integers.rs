@@ -56,7 +56,6 @@ impl Work {
     }
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, .. } = work.shape;
     let (rows, vectors) = (rows as f64, work.shape.vectors(machine));

@@ -80,7 +80,6 @@ impl Work {
     }
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Cycles { fma, load, store, sum, lanes, tile, .. } = *machine.cycles;
     let vectors = work.shape.vectors(machine);
@@ -114,7 +113,6 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     }
 }
 
-/// Computes all of the product.
 pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     dispatch(isa, product.matrix.codes, Multiply { product, isa, out });
     product.m

@@ -112,7 +112,6 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Hands it to C++.
     pub(super) fn give(&self, sink: &ffi::LaunchSink) -> Result<(), BoxError> {
         if self.sizes.len() > 8 {
             return Err(format!("a GPU source takes at most 8 sizes, and {} are given", self.sizes.len()).into());

@@ -7,7 +7,6 @@ use crate::tree::Arguments;
 use crate::values::Values;
 use crate::{Error, Result, Value};
 
-/// The carry of a loop.
 pub(super) struct Carry {
     pub(super) now: Values,
     first: Structure,

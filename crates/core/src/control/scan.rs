@@ -104,7 +104,6 @@ where
     Ok((Values { values, def: carried }, Values { values: y, def: made }))
 }
 
-/// The number of steps.
 fn steps(xs: &Values, length: Option<i32>) -> Result<i32> {
     let mut known = length.map(|length| (length, "`length`".to_owned()));
     if let Some((length @ ..0, _)) = &known {

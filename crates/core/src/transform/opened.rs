@@ -27,7 +27,6 @@ impl Opened {
         tree::unflatten(&self.def, leaves)
     }
 
-    /// The chosen leaves.
     fn chosen(&self, chosen: &[usize]) -> Vec<Array> {
         chosen.iter().map(|&position| self.leaves[position].clone()).collect()
     }

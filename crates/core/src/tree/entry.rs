@@ -39,7 +39,6 @@ pub(super) enum OwnLabels {
 }
 
 impl Entry {
-    /// The number of children.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Leaf { .. } => 0,
@@ -77,7 +76,6 @@ impl Entry {
         }
     }
 
-    /// The path of a child.
     pub(super) fn child(&self, parent: &Path, child: usize) -> Path {
         self.label(child).map_or_else(|| parent.clone(), |label| parent.join(&label))
     }

@@ -46,7 +46,6 @@ pub(crate) fn takes(product: &StoredProduct) -> bool {
     product.orientation == Orientation::Transposed && uniform && k.is_multiple_of(RUN) && Coding::new(codes).is_some()
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, _: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     if rows <= FEW {

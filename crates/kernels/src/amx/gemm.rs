@@ -25,7 +25,6 @@ const TASK_ROWS: usize = 512;
 /// Output columns of one task.
 const TASK_COLUMNS: usize = 128;
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &PackedWork, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     // Fewer columns or steps than tiles have are not worth filling them up.
@@ -51,7 +50,6 @@ static NONE: Line = Line([0.0; WIDTH]);
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; WIDTH]);
 
-/// Computes the product.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
     let (m, threads) = (product.x.rows(), product.threads);
     let shallow = product.x.columns() <= DEPTH;

@@ -122,7 +122,6 @@ impl<'a> DataMut<'a> {
         }
     }
 
-    /// The first `count`, and the rest.
     pub(super) fn split(self, count: usize) -> (DataMut<'a>, DataMut<'a>) {
         match self {
             Self::F32(values) => {

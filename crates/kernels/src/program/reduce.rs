@@ -5,7 +5,6 @@ use super::Op;
 /// Numbers that are reduced side by side, whatever a vector holds: the order of a sum is the same on every machine.
 const LANES: usize = 64;
 
-/// The reduction of a row.
 #[inline(always)]
 pub(super) fn reduce(op: Op, row: &[f32]) -> f32 {
     match op {

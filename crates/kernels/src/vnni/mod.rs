@@ -54,7 +54,6 @@ pub(crate) fn multiply_tiles(product: &IntegerProduct, _: Isa, out: &mut Output<
     multiply_by(product, true, out)
 }
 
-/// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, dot, latency, .. } = *machine.cycles;
@@ -66,7 +65,6 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     panels_cost(work) + 1.6 * parts * pairs * (depth as f64 / 4.0 * step + work.runs as f64 * run)
 }
 
-/// The cycles of [`multiply_tiles`].
 pub(crate) fn tiles_cost(work: &Work, _: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let squares = rows.div_ceil(amx::bytes::ROWS) as f64 * columns.div_ceil(WIDTH) as f64;

@@ -5,7 +5,6 @@ use quote::quote;
 use syn::parse::{Parse, ParseStream};
 use syn::{Error, Ident, LitInt, Result, Token};
 
-/// The arguments.
 #[derive(Default)]
 pub(crate) struct Args {
     precedence: Option<Integer>,

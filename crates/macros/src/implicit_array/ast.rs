@@ -19,7 +19,6 @@ pub(crate) struct Input<'a> {
     pub(crate) fields: Vec<Field<'a>>,
 }
 
-/// A named field.
 pub(crate) struct Field<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,

@@ -27,7 +27,6 @@ pub(crate) struct Variant<'a> {
     pub(crate) fields: Vec<Field<'a>>,
 }
 
-/// A field.
 pub(crate) struct Field<'a> {
     pub(crate) member: Member,
     pub(crate) ty: &'a Type,

@@ -3,7 +3,6 @@
 use syn::meta::ParseNestedMeta;
 use syn::{Attribute, Result};
 
-/// Whether a field is static.
 pub(crate) fn is_static(attributes: &[Attribute]) -> Result<bool> {
     let mut fixed = false;
     each(attributes, |meta| {
