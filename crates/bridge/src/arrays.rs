@@ -49,11 +49,7 @@ pub(crate) unsafe fn copies(arrays: Arrays) -> Result<Vec<Array>, BridgeError> {
         .collect()
 }
 
-/// An aval as C++ takes it, valid while it is borrowed.
-///
-/// # Errors
-///
-/// An extent is negative.
+/// An aval as C++ takes it, valid while it is borrowed; an error if an extent is negative.
 pub(crate) fn viewed(aval: &Aval) -> Result<AvalView, BridgeError> {
     if aval.shape.iter().any(|&extent| extent < 0) {
         return Err(BridgeError::NegativeExtent(aval.shape.clone()));

@@ -12,7 +12,7 @@ use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, arrays};
 
-/// A function together with the transforms that it has of its own.
+/// A function together with the transforms that it has of its own, which fail with whatever it refuses.
 ///
 /// A rule that gives `None` is not there: the transform is then that of [`forward`](Self::forward). A mapped function keeps
 /// its vjp and its jvp, which are mapped with it.
@@ -21,10 +21,6 @@ pub trait CustomFunction: Send + Sync + 'static {
     fn name(&self) -> &str;
 
     /// The function itself; at least one result.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError>;
 
     /// One gradient for each argument, of the argument's aval.

@@ -5,23 +5,15 @@ use mlx_rs::Array;
 use crate::custom_function::{CustomFunction, custom_function};
 use crate::error::{BoxError, BridgeError};
 
-/// A function together with its vjp.
+/// A function together with its vjp; both fail with whatever it refuses.
 pub trait Differentiable: Send + Sync + 'static {
     /// What messages call the function.
     fn name(&self) -> &str;
 
     /// The function itself; at least one result.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError>;
 
     /// One gradient for each argument, of the argument's aval.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>, BoxError>;
 }
 

@@ -20,11 +20,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Gives these variables, which are all set, other values.
-    ///
-    /// # Errors
-    ///
-    /// One is not set.
+    /// Gives these variables other values; an error if one is not set.
     pub(crate) fn new(values: &[(&'static str, &OsStr)]) -> Result<Self, BridgeError> {
         let settled = settled();
         let before = |name| env::var_os(name).map(|value| (name, value)).ok_or(BridgeError::Unset(name));

@@ -183,7 +183,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     {
         if let Some(made) = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))? {
             let Made { leaves, def, unchanged, passed } = made;
-            let mut reader = Reader::made(&def, leaves, unchanged.as_deref())?;
+            let mut reader = Reader::new(&def, leaves)?.made(unchanged.as_deref());
             let results = Self::results(&mut reader)?;
             let keeps_form = unchanged.as_ref().is_some_and(|unchanged| unchanged.first() == Some(&true));
             // Most states take whatever has their form, and need no copy of what they were.
@@ -238,7 +238,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                 let inputs = arrays.clone();
                 let _step = Step::enter();
                 let lent = Lent::new(&mut *state, own.clone());
-                let mut reader = Reader::traced(&closed, arrays)?;
+                let mut reader = Reader::new(&closed, arrays)?.traced();
                 reader.enter(CALL)?;
                 lent.state.assign(&mut reader)?;
                 let results = f(&mut *lent.state, A::unflatten(&mut reader)?)?;
@@ -250,13 +250,13 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             let (leaves, def) = made.ok_or_else(never_called)?.opened(results)?;
             // A trace whose results the types outside cannot take is not kept.
             let lent = Lent::new(&mut *state, own.clone());
-            Self::taken(&mut *lent.state, Reader::made(&def, leaves.clone(), None)?)?;
+            Self::taken(&mut *lent.state, Reader::new(&def, leaves.clone())?.made(None))?;
             drop(lent);
             Ok((leaves, def))
         });
         let lent = Lent::new(state, own);
         let taken = made.and_then(|Made { leaves, def, unchanged, .. }| {
-            let reader = Reader::made(&def, leaves, unchanged.as_deref())?;
+            let reader = Reader::new(&def, leaves)?.made(unchanged.as_deref());
             Self::taken(&mut *lent.state, reader)
         });
         match taken {

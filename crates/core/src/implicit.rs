@@ -98,7 +98,7 @@ where
         Err(error) => return Err(Lent::new(state, own).failed(named(error))),
     };
     let made = made.ok_or_else(never_called)?;
-    let mut reader = Reader::made(&made, results, None)?;
+    let mut reader = Reader::new(&made, results)?.made(None);
     reader.enter(CALL)?;
     let results = O::With::<Value>::unflatten(&mut reader)?;
     let lent = Lent::new(state, own);

@@ -37,11 +37,7 @@ impl Drop for Block {
 }
 
 impl Arena {
-    /// At least so many bytes. They hold what an earlier run left, or zeros.
-    ///
-    /// # Errors
-    ///
-    /// There are not so many bytes.
+    /// At least so many bytes, if there are. They hold what an earlier run left, or zeros.
     pub(super) fn take(bytes: usize) -> Result<Self, BoxError> {
         if bytes == 0 {
             return Ok(Self(None));

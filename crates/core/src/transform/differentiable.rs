@@ -9,23 +9,16 @@ use crate::{Error, Result};
 
 /// A function together with its vjp, and its jvp if that is another than the function's own.
 ///
-/// It lives in a graph, which any thread may let go of or transform; one call at a time is made.
+/// It lives in a graph, which any thread may let go of or transform; one call at a time is made. A call fails with whatever the
+/// function refuses.
 pub trait Differentiable: Send + 'static {
     /// What messages call the function.
     fn name(&self) -> &str;
 
     /// The function itself; at least one result.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>>;
 
     /// One gradient for each argument, of the argument's own shape and dtype.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>>;
 
     /// One tangent for each result, of the result's own shape and dtype, given those of the primals that `argnums` names;

@@ -59,11 +59,7 @@ pub(super) const PASSED: NodeKind = NodeKind::Type("what stays as it is");
 pub struct Entered<'d>(&'d OwnNode);
 
 impl<'d> Reader<'d> {
-    /// A reader of these leaves in the structure of `def`.
-    ///
-    /// # Errors
-    ///
-    /// Their number does not fit.
+    /// A reader of these leaves in the structure of `def`; an error if their number does not fit.
     pub(crate) fn new<I>(def: &'d TreeDef, leaves: I) -> Result<Self>
     where
         I: IntoIterator<Item: Into<Item> + 'd>,
@@ -85,31 +81,15 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// A reader of what a compiled function is given where it is traced, as [`is_traced`](Self::is_traced) then says.
-    ///
-    /// # Errors
-    ///
-    /// As for [`new`](Self::new).
-    pub(crate) fn traced<I>(def: &'d TreeDef, leaves: I) -> Result<Self>
-    where
-        I: IntoIterator<Item: Into<Item> + 'd>,
-        I::IntoIter: ExactSizeIterator + 'd,
-    {
-        Ok(Self { traced: true, ..Self::new(def, leaves)? })
+    /// It is what a compiled function is given where it is traced, as [`is_traced`](Self::is_traced) then says.
+    pub(crate) fn traced(self) -> Self {
+        Self { traced: true, ..self }
     }
 
-    /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says. Where the call
+    /// It is what a call made of a state, as [`is_made`](Self::is_made) then says. Where the call
     /// [replayed](Self::is_replayed) a trace, `unchanged` tells of each entry whether it is what the state had there before.
-    ///
-    /// # Errors
-    ///
-    /// As for [`new`](Self::new).
-    pub(crate) fn made<I>(def: &'d TreeDef, leaves: I, unchanged: Option<&'d [bool]>) -> Result<Self>
-    where
-        I: IntoIterator<Item: Into<Item> + 'd>,
-        I::IntoIter: ExactSizeIterator + 'd,
-    {
-        Ok(Self { made: true, unchanged, ..Self::new(def, leaves)? })
+    pub(crate) fn made(self, unchanged: Option<&'d [bool]>) -> Self {
+        Self { made: true, unchanged, ..self }
     }
 
     /// Whether a call made this of the state that it was given, and not the state itself, which is lent to a call or given

@@ -20,10 +20,6 @@ impl Along {
     }
 
     /// Calls `f` with each line, and with where what it makes of that goes.
-    ///
-    /// # Errors
-    ///
-    /// `f` fails.
     pub(super) fn map<T: Copy, U: Copy + Default, E>(
         self,
         from: &[T],
