@@ -38,13 +38,13 @@ use crate::views::rotated::Rotated;
 pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
     check_key("key to round by", key)?;
     let made = format.stochastic().unwrap_or(format).quantize(x)?;
-    drawn(&made, x, key)
+    drawn(&made, x, key, false)
 }
 
-/// The same scales as those of `made`, which its format made of `x`, with codes that are drawn.
-fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Value> {
+/// The same scales as those of `made`, which its format made of `x`, or such that all of `x` is reached, with codes that are drawn.
+fn drawn(made: &Value, x: &Array, key: &Array, reaches: bool) -> Result<Value> {
     if let Some(inner) = behind(made) {
-        return Rotated::of(drawn(inner, &rotated(x)?, key)?, x.ndim() - 1);
+        return Rotated::of(drawn(inner, &rotated(x)?, key, reaches)?, x.ndim() - 1);
     }
     let Some(array) = made.family::<dyn Packed>() else {
         let help = "name a format of codes, such as int8 or dynamic:8:256";
@@ -54,17 +54,22 @@ fn drawn(made: &Value, x: &Array, key: &Array) -> Result<Value> {
     if stored.scheme.half() == Some(x.dtype()) {
         return Ok(made.clone());
     }
-    let x = if stored.transposed { x.swap_axes(-1, -2)? } else { x.clone() };
+    let x = if stored.transposed { x.swap_axes(-1, -2)? } else { x.clone() }.as_dtype(Dtype::Float32)?;
+    if reaches && let Some(Value::Dense(scales)) = &stored.scales {
+        let scales = kernel::reaching(&stored.scheme, stored.block, &x, scales, stored.biases.as_ref())?;
+        stored.scales = Some(scales.into());
+    }
     let (layout, children) = stored.kernel(x.shape().first().copied().unwrap_or(1))?;
-    stored.codes = kernel::draw(&layout, &x.as_dtype(Dtype::Float32)?, key, &children[1..])?;
+    stored.codes = kernel::draw(&layout, &x, key, &children[1..])?;
     Ok(array.restored(stored).into())
 }
 
 /// Codes of `x: f32` in the place of `codes`, which are in `format`: drawn, and read as `codes` are, in their type and with products
-/// that round activations where theirs do.
+/// that round activations where theirs do. Their scales reach all of `x`: what is beyond the codes of its block would stay where it
+/// is in each step outward, and each step inward would move it.
 pub(crate) fn redrawn(codes: &Value, format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
     // Of floats that were rounded to a half type the largest of a block, which is its scale, would not grow by small steps.
-    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key)
+    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key, true)
 }
 
 /// The codes and scales of `other`, as those of `codes` are held and read, which are in the same format.

@@ -108,7 +108,7 @@ impl ScaleGradients {
 }
 
 /// The least and the greatest finite value of the codes.
-fn range(scheme: &Scheme) -> (f32, f32) {
+pub(super) fn range(scheme: &Scheme) -> (f32, f32) {
     let finite = |values: &[f32]| {
         let finite = values.iter().filter(|value| value.is_finite());
         finite.fold((f32::MAX, f32::MIN), |(low, high), &value| (low.min(value), high.max(value)))
