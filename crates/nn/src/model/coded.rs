@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_arrays::TrainedCodes;
-use tacit_core::{Policy, Result, array_id};
+use tacit_core::{Error, Policy, Result, array_id};
 
 use super::Model;
 use crate::held::Held;
@@ -15,9 +15,18 @@ impl<M: ModuleParameters> Model<M> {
         self.parts.held.values().any(Held::is_coded)
     }
 
-    /// Gives each of these parameters a leaf that a gradient is taken of.
-    pub(super) fn lend_for_gradient(&mut self) -> Result<()> {
-        self.each_coded(&mut TrainedCodes::for_gradient)
+    /// Gives each of these parameters a leaf that a gradient is taken of, and tells whether it did: inside another gradient each has one,
+    /// which is that gradient's.
+    pub(super) fn lend_for_gradient(&mut self) -> Result<bool> {
+        let mut lends = false;
+        self.each_coded(&mut |codes| {
+            if codes.value().is_some() {
+                return Ok(codes.clone());
+            }
+            lends = true;
+            codes.for_gradient()
+        })?;
+        Ok(lends)
     }
 
     /// Gives each of these parameters a leaf that an optimizer may move: its floats, which are not computed unless one does.
@@ -26,6 +35,12 @@ impl<M: ModuleParameters> Model<M> {
         let _allow = Policy::Allow.scope();
         let mut lent = Vec::new();
         self.each_coded(&mut |codes| {
+            if codes.value().is_some() {
+                return Err(Error::invalid(
+                    "a step is made inside a gradient, and codes that are drawn have none",
+                    "make the step of what is trained as its codes behind `Model::value_and_grad`",
+                ));
+            }
             let codes = codes.for_step()?;
             lent.extend(codes.value().cloned());
             Ok(codes)

@@ -63,7 +63,7 @@ impl<M: ModuleParameters> Model<M> {
         self.check_halves()?;
         self.check_dropout()?;
         let mut state = Restored::of(self);
-        state.model.lend_for_gradient()?;
+        let lends = state.model.lend_for_gradient()?;
         let (paths, arrays): (Vec<String>, Vec<Array>) =
             state.model.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
         if paths.is_empty() {
@@ -85,7 +85,9 @@ impl<M: ModuleParameters> Model<M> {
         // Assigned parameters, such as running statistics, stay; what was lent goes.
         state.model.note_halves(paths.iter().zip(&arrays));
         state.model.take_back(paths.iter().zip(lent).zip(arrays));
-        state.model.take_values()?;
+        if lends {
+            state.model.take_values()?;
+        }
         state.keep();
         let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
             Gradient::Dense(array) => Some((Rc::from(path), array)),

@@ -45,8 +45,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// There is a gradient of what is no leaf, of codes, which no step moves, or of another shape than its leaf; or the
-    /// optimizer fails. The leaves are then what they were.
+    /// There is a gradient of what is no leaf, of codes, which no step moves, or of another shape than its leaf; the optimizer
+    /// fails; or a parameter is trained as its codes, and the step is inside a gradient. The leaves are then what they were.
     pub fn update<O: Optimizer>(
         &mut self,
         optimizer: &mut O,

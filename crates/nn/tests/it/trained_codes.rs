@@ -174,6 +174,34 @@ fn a_run_goes_on_to_the_same_bits() {
     assert!(values(&first) == values(&second));
 }
 
+fn loss(model: &mut Layers, x: &Array) -> Result<Array> {
+    Ok(model.forward(x)?.square()?.mean(None)?)
+}
+
+/// As a penalty of gradients takes one, and a loss of what a step would make.
+#[test]
+fn a_gradient_inside_a_loss_leaves_the_outer_one_its_leaves() {
+    let (mut model, x) = (model(5), normal(1, &[16, 64]));
+    let trained = ParameterFilter::default;
+    let (_, plain) = model.value_and_grad(trained(), &x, loss).expect("differentiates");
+    let nested = model.value_and_grad(trained(), &x, |model, x| {
+        let (_, inner) = model.value_and_grad(trained(), x, loss)?;
+        check(
+            model.update(&mut Sgd::new(0.5), &inner),
+            expect![[r#"
+                a step is made inside a gradient, and codes that are drawn have none
+                help: make the step of what is trained as its codes behind `Model::value_and_grad`"#]],
+        );
+        loss(model, x)
+    });
+    let (_, nested) = nested.expect("differentiates");
+    assert_eq!(nested.len(), plain.len());
+    for (path, gradient) in &plain {
+        assert_eq!(numbers(&nested[path]), numbers(gradient), "{path}");
+    }
+    assert!(model.parameters().flatten().keys().all(|path| !path.ends_with("value")));
+}
+
 #[test]
 fn what_fails_changes_nothing() {
     let mut model = model(3);
