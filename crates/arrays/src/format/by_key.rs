@@ -14,7 +14,8 @@ use crate::views::rotated::Rotated;
 ///
 /// An element takes one of the two values around it, so that its mean over all keys is the element itself, as far as the codes of
 /// its block reach; what has a code keeps it. Scales are those that the format chooses, which may say `+stochastic` or not: see
-/// [`Stochastic`](super::Stochastic). Equal keys, `u32[2]`, give equal bits, whatever the number of threads; the random numbers
+/// [`Stochastic`](super::Stochastic). Floats among them are made greater where codes would not reach an element, unless they are fitted,
+/// as by `+search`. Equal keys, `u32[2]`, give equal bits, whatever the number of threads; the random numbers
 /// are those of MLX's `uniform` by the key.
 ///
 /// ```
@@ -37,8 +38,9 @@ use crate::views::rotated::Rotated;
 /// As for [`Quantizer::quantize`]; the key is not `u32[2]`, or the format makes no codes.
 pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
     check_key("key to round by", key)?;
-    let made = format.stochastic().unwrap_or(format).quantize(x)?;
-    drawn(&made, x, key, false)
+    let format = format.stochastic().unwrap_or(format);
+    // What a fit chose stays.
+    drawn(&format.quantize(x)?, x, key, format.fits())
 }
 
 /// The same scales as those of `made`, which its format made of `x`, or such that all of `x` is reached, with codes that are drawn.

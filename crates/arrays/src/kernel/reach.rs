@@ -24,18 +24,21 @@ pub(crate) fn reaching(
     }
     let of_blocks = |numbers: &Array| numbers.as_dtype(Dtype::Float32)?.reshape(&[-1, 1]);
     let scale = of_blocks(scales)?;
-    let mut units = blocks(x, block)?;
-    if let Some(biases) = biases {
-        units = units.subtract(of_blocks(biases)?)?;
-    }
-    let units = units.divide(ops::select(scale.eq(number(0.0))?, number(1.0), &scale)?)?;
+    let divisor = ops::select(scale.eq(number(0.0))?, number(1.0), &scale)?;
+    let bias = biases.map_or_else(|| Ok(number(0.0)), of_blocks)?;
+    let in_units = |end: Array| end.subtract(&bias)?.divide(&divisor);
+    let x = blocks(x, block)?;
+    let ends = [in_units(x.min_axis(-1, true)?)?, in_units(x.max_axis(-1, true)?)?];
     let (least, greatest) = range(scheme);
     let mut factor = number(1.0);
-    if least < 0.0 {
-        factor = ops::maximum(factor, units.min_axis(-1, true)?.divide(number(least))?)?;
+    for level in [least.min(0.0), greatest.max(0.0)].into_iter().filter(|level| *level != 0.0) {
+        // Either end may be on its side: a scale may be negative.
+        for end in &ends {
+            factor = ops::maximum(factor, end.divide(number(level))?)?;
+        }
     }
-    if greatest > 0.0 {
-        factor = ops::maximum(factor, units.max_axis(-1, true)?.divide(number(greatest))?)?;
-    }
+    // What has a code may be beyond it by rounding.
+    let is_beyond = factor.gt(number(1.0 + 4.0 * f32::EPSILON))?;
+    let factor = ops::select(is_beyond, factor, number(1.0))?;
     scale.multiply(factor)?.reshape(scales.shape())?.as_dtype(scales.dtype())
 }

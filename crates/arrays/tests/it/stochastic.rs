@@ -2,6 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit_arrays::Packed;
 use tacit_arrays::format::{self, AnyFormat, Fitted, Int8, Nf4, Rotation, Stochastic, quantize_by_key};
 use tacit_core::compile::compile;
 use tacit_core::transform::vmap;
@@ -50,6 +51,31 @@ fn the_mean_is_the_number_itself_in_every_format() {
         assert!(drawn > 500, "{text}: {drawn} are drawn");
         assert!(sum.abs() < 5.0 * variance.sqrt(), "{text}: {sum} where {} is usual", variance.sqrt());
     }
+}
+
+/// A table may end nearer to zero on one side, a mean magnitude is less than the largest, and a bias puts a code at zero.
+#[test]
+fn the_ends_of_a_block_are_reached() {
+    for (text, ends, at) in [
+        ("dynamic:8:64", [-1.0f32, 0.7], 0),
+        ("dynamic:4:64", [-1.0, 0.7], 0),
+        ("symmetric:4:64", [-1.0, 0.999], 1),
+        ("affine:4:64", [-1.0, 0.7045], 1),
+        ("affine:8:64", [-1.0, 0.7045], 1),
+        ("ternary:64", [-1.0, 0.7], 0),
+        ("nf4:64", [-1.0, 0.7], 0),
+    ] {
+        let row: Vec<f32> = ends.into_iter().chain([0.25; 62]).collect();
+        let x = Array::from_slice(&row, &[1, 64]);
+        for x in [&x, &x.negative().expect("negates")] {
+            let (found, expected) = (floats(&drawn(text, x, 1))[at], x.as_slice::<f32>()[at]);
+            assert!((found - expected).abs() < 1e-5, "{text}: {found} in place of {expected}");
+        }
+    }
+    // What a fit cuts off stays cut off.
+    let (x, text) = (normal(8, &[8, 128]), "affine:3:64+search:4");
+    let scales = |value: Value| value.family::<dyn Packed>().expect("is packed").stored().scales;
+    assert!(scales(drawn(text, &x, 1)) == scales(format(text).quantize(&x).expect("quantizes")));
 }
 
 /// Where a row is rotated the mean of the whole row is drawn, which each element has a part of.

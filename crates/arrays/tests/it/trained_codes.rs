@@ -30,7 +30,7 @@ fn moved(w: &TrainedCodes, by: f32) -> Result<TrainedCodes> {
 fn a_step_rounds_by_one_half_of_the_key_and_keeps_the_other() {
     let _allow = Policy::Allow.scope();
     let x = normal(1, &[64, 128]);
-    for text in ["int8", "int8:columns", "nf4:64", "bf16", "rotated:int8"] {
+    for text in ["int8", "int8:columns", "affine:8:64", "nf4:64", "bf16", "rotated:int8"] {
         let drawn = format!("{text}+stochastic");
         let w = trained(&x, &drawn);
         assert!(

@@ -77,6 +77,24 @@ fn a_mean_follows_changes_that_are_smaller_than_a_step() {
     assert!((drawn - exact).abs() < 0.005, "{drawn} and {exact}");
 }
 
+/// The table ends nearer to zero below it.
+#[test]
+fn a_mean_that_is_the_largest_of_its_block_may_be_negative() {
+    let _allow = Policy::Allow.scope();
+    let gradient = Array::from_slice(&[-1.0f32, 0.5].repeat(2048), &[64, 64]);
+    let lion = LionBuilder::new(1e-6).betas((0.9, 0.99)).build().expect("builds");
+    let mut lion = QuantizedState::new(lion, "dynamic:8:256+stochastic").expect("a format");
+    let mut weight = gradient.clone();
+    for _ in 0..60 {
+        lion.update_single(&"weight".into(), &gradient, &mut weight).expect("steps");
+    }
+    let made = lion.values().expect("values")["weight"].dense().expect("is dense");
+    let means = made.reshape(&[-1, 2]).and_then(|made| made.mean_axis(0, None)).expect("means");
+    let exact = 0.99f32.powi(60) - 1.0;
+    let found = numbers(&means)[0];
+    assert!((found - exact).abs() < 1e-3, "{found} and {exact}");
+}
+
 type State = (Model<nn::Linear>, QuantizedState<Adam>);
 
 #[test]
