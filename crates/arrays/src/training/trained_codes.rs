@@ -17,7 +17,7 @@ use crate::training::ste::with_gradient_of;
 ///
 /// Scales are made anew in a step, and reach every element of their blocks, also where the format's own would not. Those that are
 /// rounded reach as far as that lets them: to half floats, as `affine` has them of a weight of these, to bytes or to codes of their own.
-/// What is at an end of its block then moves inward alone by small steps, so hold scales in `f32`.
+/// What is at an end of its block then moves inward alone by small steps: hold scales of half floats in `f32`, by `Model::cast_scales`.
 ///
 /// `Model::prepare` puts it in the place of a weight, and `Model::update` makes its steps. By hand they are three: what
 /// [`for_gradient`](Self::for_gradient) gives has a gradient, an optimizer moves the floats of [`for_step`](Self::for_step), and
