@@ -9,6 +9,7 @@ use tacit_core::{Aval, Error, Result, Value, tree};
 use super::Model;
 use super::surgery::relative_error;
 use crate::held::Held;
+use crate::lora::seed_of;
 use crate::matrices::no_matrix;
 use crate::parameters::{in_parameter, listed};
 use crate::report::{Outcome, Row};
@@ -61,14 +62,15 @@ impl QatConfig {
         Self { activations: Some(granularity), ..self }
     }
 
-    /// The same with another seed of the keys by which formats such as `int8+stochastic` round; 0 if it is not said.
+    /// The same with another seed of the keys by which formats such as `int8+stochastic` round; 0 if it is not said. A key also depends
+    /// on the path.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// The value that is trained in place of `value`; one of codes takes one half of `key`, and leaves the other.
-    fn prepared(&self, value: &Value, format: &AnyFormat, key: &mut Array) -> Result<Value> {
+    /// What is trained in place of the value of the parameter at `path`.
+    fn prepared(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Value> {
         let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
         let prepared: Value = if format.stochastic().is_none() {
             let prepared = Prepared::of(inner, format)?;
@@ -79,9 +81,7 @@ impl QatConfig {
                 "train scales with a format that rounds to the nearest, or leave `trained_scales` out",
             ));
         } else {
-            let (kept, own) = random::split(&*key, 2)?;
-            *key = kept;
-            TrainedCodes::of(inner, format, &own)?.into()
+            TrainedCodes::of(inner, format, &random::key(seed_of(self.seed, path))?)?.into()
         };
         Ok(match self.activations {
             Some(per) => Int8Inputs::new(prepared, per)?.into(),
@@ -171,11 +171,6 @@ impl<M: ModuleParameters> Model<M> {
         let rules = aware.rules.within(pattern)?;
         rules.supported()?;
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
-        let mut key = random::key(aware.seed)?;
-        // What calls before prepared has the first keys.
-        for _ in self.parts.held.values().filter(|held| held.is_coded()) {
-            key = random::split(&key, 2)?.0;
-        }
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);
@@ -184,7 +179,7 @@ impl<M: ModuleParameters> Model<M> {
             let outcome = if let Some(reason) = left(&path, &value, pattern.is_exact(), format) {
                 Outcome::left(reason)
             } else {
-                let prepared = aware.prepared(&value, format, &mut key);
+                let prepared = aware.prepared(&path, &value, format);
                 let prepared = prepared.map_err(|error| in_parameter(&path, &error))?;
                 if format.stochastic().is_some() {
                     // The floats that the codes were made of are nobody's any more.
