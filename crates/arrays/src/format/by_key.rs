@@ -7,7 +7,7 @@ use super::declaration::Quantizer;
 use super::rotation::{behind, rotated};
 use crate::avals::checks::check_key;
 use crate::families::packed::{Packed, Stored, read_in};
-use crate::kernel;
+use crate::kernel::{self, Scheme};
 use crate::views::rotated::Rotated;
 
 /// The array that stands for `x` in a format, with each element rounded at random.
@@ -40,13 +40,14 @@ pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result
     check_key("key to round by", key)?;
     let format = format.stochastic().unwrap_or(format);
     // What a fit chose stays.
-    drawn(&format.quantize(x)?, x, key, format.fits())
+    drawn(&format.quantize(x)?, x, key, &|scheme| format.fits() && !scheme.reaches())
 }
 
-/// The same scales as those of `made`, which its format made of `x`, or such that all of `x` is reached, with codes that are drawn.
-fn drawn(made: &Value, x: &Array, key: &Array, reaches: bool) -> Result<Value> {
+/// The same scales as those of `made`, which its format made of `x`, with codes that are drawn. Where scales of a scheme `grow`, they
+/// become such that all of `x` is reached.
+fn drawn(made: &Value, x: &Array, key: &Array, grow: &dyn Fn(&Scheme) -> bool) -> Result<Value> {
     if let Some(inner) = behind(made) {
-        return Rotated::of(drawn(inner, &rotated(x)?, key, reaches)?, x.ndim() - 1);
+        return Rotated::of(drawn(inner, &rotated(x)?, key, grow)?, x.ndim() - 1);
     }
     let Some(array) = made.family::<dyn Packed>() else {
         let help = "name a format of codes, such as int8 or dynamic:8:256";
@@ -57,7 +58,7 @@ fn drawn(made: &Value, x: &Array, key: &Array, reaches: bool) -> Result<Value> {
         return Ok(made.clone());
     }
     let x = if stored.transposed { x.swap_axes(-1, -2)? } else { x.clone() }.as_dtype(Dtype::Float32)?;
-    if reaches && let Some(Value::Dense(scales)) = &stored.scales {
+    if let Some(Value::Dense(scales)) = stored.scales.as_ref().filter(|_| grow(&stored.scheme)) {
         let scales = kernel::reaching(&stored.scheme, stored.block, &x, scales, stored.biases.as_ref())?;
         stored.scales = Some(scales.into());
     }
@@ -71,7 +72,7 @@ fn drawn(made: &Value, x: &Array, key: &Array, reaches: bool) -> Result<Value> {
 /// is in each step outward, and each step inward would move it.
 pub(crate) fn redrawn(codes: &Value, format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
     // Of floats that were rounded to a half type the largest of a block, which is its scale, would not grow by small steps.
-    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key, true)
+    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key, &|scheme| !format.fits() || !scheme.reaches())
 }
 
 /// The codes and scales of `other`, as those of `codes` are held and read, which are in the same format.

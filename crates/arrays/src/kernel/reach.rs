@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use super::encode::{blocks, number};
 use super::scale_gradients::range;
-use super::{Encoding, Scaling, Scheme};
+use super::{Coding, Scaling, Scheme};
 
 /// The scales of the blocks of `x: f32`, greater where an element is beyond the outermost codes of its block.
 ///
@@ -18,13 +18,13 @@ pub(crate) fn reaching(
     scales: &Array,
     biases: Option<&Array>,
 ) -> Result<Array, Exception> {
-    let reaches = matches!(scheme.encoding, Encoding::Int8 | Encoding::Nf4 | Encoding::Fp4);
-    if reaches || scheme.scaling != Scaling::Float || scheme.nested.is_some() {
+    if scheme.scaling != Scaling::Float || scheme.nested.is_some() {
         return Ok(scales.clone());
     }
     let of_blocks = |numbers: &Array| numbers.as_dtype(Dtype::Float32)?.reshape(&[-1, 1]);
     let scale = of_blocks(scales)?;
-    let divisor = ops::select(scale.eq(number(0.0))?, number(1.0), &scale)?;
+    let unit = if matches!(scheme.coding, Coding::Signed) { scale.divide(number(127.0))? } else { scale.clone() };
+    let divisor = ops::select(unit.eq(number(0.0))?, number(1.0), unit)?;
     let bias = biases.map_or_else(|| Ok(number(0.0)), of_blocks)?;
     let in_units = |end: Array| end.subtract(&bias)?.divide(&divisor);
     let x = blocks(x, block)?;

@@ -157,6 +157,11 @@ impl Scheme {
         matches!(self.encoding, Encoding::Nvfp4 { global: true })
     }
 
+    /// Whether the codes of a block reach all of its elements by the scale that is made of them.
+    pub(crate) const fn reaches(&self) -> bool {
+        matches!(self.encoding, Encoding::Int8 | Encoding::Nf4 | Encoding::Fp4)
+    }
+
     /// The same with scales that a factor of the whole array multiplies, where there may be one.
     pub(crate) fn relative(self) -> Self {
         match self.encoding {

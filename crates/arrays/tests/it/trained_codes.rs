@@ -131,6 +131,21 @@ fn what_is_at_an_end_of_its_block_moves_outward() {
     }
 }
 
+/// The half-quadratic method leaves outliers to themselves.
+#[test]
+fn what_a_fit_cuts_off_is_reached_by_a_step() {
+    let _allow = Policy::Allow.scope();
+    let rest = normal(10, &[63]);
+    let row: Vec<f32> = std::iter::once(-1.0).chain(rest.as_slice::<f32>().iter().map(|x| 0.05 * x)).collect();
+    let x = Array::from_slice(&row, &[1, 64]);
+    for text in ["nf4:64+hqq", "int8:64+hqq"] {
+        let w = trained(&x, &format!("{text}+stochastic"));
+        let stepped = w.with_value(x.clone()).stepped().expect("steps");
+        let found = dense(stepped.codes().clone()).as_slice::<f32>()[0];
+        assert!((found + 1.0).abs() < 1e-2, "{text}: {found}");
+    }
+}
+
 /// Nor do tables that end nearer to zero on one side shrink, or scales that are a mean magnitude.
 #[test]
 fn codes_that_nothing_moves_stay() {
