@@ -43,6 +43,7 @@ void simdgroup_barrier(mem_flags);
 namespace metal {
 namespace precise {
 float exp(float);
+float pow(float, float);
 float divide(float, float);
 float sqrt(float);
 }

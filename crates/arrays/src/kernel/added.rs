@@ -1,11 +1,11 @@
 //! A stored matrix times a number, added to a dense array.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply, permit_dense};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply, permit_dense};
 use tacit_core::{Aval, Param, Result};
 
-use super::Layout;
 use super::host::{Fallible, floats, floats_mut, single};
+use super::{Layout, gpu};
 
 /// `factor * matrix + x` in the type of `x: [n, k]`, of which the product is not built; `factor: f32[]`.
 ///
@@ -49,6 +49,10 @@ impl Kernel for AddDense {
         let factor = if self.scaled { inputs[1].elements::<f32>()?[0] } else { 1.0 };
         let matrix = self.layout.matrix(&inputs[self.own()..])?;
         Ok(tacit_kernels::add_dense(&matrix, factor, floats(&inputs[0])?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::add_dense(&self.layout, self.scaled, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

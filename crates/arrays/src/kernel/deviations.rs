@@ -1,13 +1,13 @@
 //! How far a stored matrix is from the floats that were quantized, and which scales and biases would bring it nearer.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
-use super::Layout;
 use super::encode::{blocks, number};
 use super::host::Fallible;
 use super::quantize::one_by_one;
+use super::{Layout, gpu};
 
 /// Sums over each block, as [`tacit_kernels::deviations`] has them: `f32[blocks]` each.
 pub(crate) struct Sums {
@@ -86,6 +86,10 @@ impl Kernel for Deviations {
             (Some(_), []) => return Err("weights are expected".into()),
         };
         Ok(tacit_kernels::deviations(&self.layout.matrix(children)?, x.elements()?, norm, sums)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        gpu::deviations(&self.layout, self.power, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

@@ -8,6 +8,7 @@ mod attention;
 #[cfg(test)]
 mod checks;
 mod dequantize;
+mod deviations;
 #[cfg(test)]
 mod emulator;
 mod encode;
@@ -28,9 +29,10 @@ mod tests;
 mod weight;
 
 pub(super) use attention::attention;
-pub(super) use dequantize::{dequantize, gather_rows};
+pub(super) use dequantize::{add_dense, dequantize, gather_rows};
+pub(super) use deviations::deviations;
 pub(super) use encode::{draw, encode_by, quantize, quantize_sum};
-pub(super) use matmul::{gather_matmul, grouped_matmul, matmul};
+pub(super) use matmul::{gather_matmul, grouped_matmul, int8_matmul, matmul};
 pub(super) use product_scale_gradients::product_scale_gradients;
 pub(super) use round_columns::round_columns;
 pub(super) use scale_gradients::scale_gradients;

@@ -2,13 +2,13 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
-use super::Layout;
 use super::host::{Fallible, floats, floats_mut, rows_of, single};
 use super::matmul::{Matmul, mapped};
+use super::{Coding, Layout, Scheme, gpu};
 
 /// `x W^T` for a stored `W: [n, k]` and `x: [.., k]`, with each row of `x` as integers, in the float type of `x`.
 ///
@@ -51,9 +51,14 @@ impl Kernel for Int8Matmul {
         Ok(tacit_kernels::int8_matmul(floats(&inputs[0])?, m, &matrix, Orientation::Transposed, out)?)
     }
 
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        self.parts(inputs, backend.into()).map(gpu::Parts::launch)
+    }
+
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let dense = self.exact.layout.decoded_by(&inputs[1..], rounded_table)?;
-        let x = rounded_rows(&inputs[0].as_dtype(Dtype::Float32)?)?;
+        let (layout, unit) = of_integers(self.exact.layout);
+        let dense = layout.decoded(&inputs[1..])?;
+        let x = rounded_rows(&inputs[0].as_dtype(Dtype::Float32)?)?.multiply(Array::from_f32(unit))?;
         Ok(vec![x.matmul(dense.t())?.as_dtype(inputs[0].dtype())?])
     }
 
@@ -75,6 +80,26 @@ impl Kernel for Int8Matmul {
     }
 }
 
+impl Int8Matmul {
+    /// None for codes that the kernel of a CPU refuses.
+    pub(super) fn parts(&self, inputs: &[Aval], target: gpu::Target) -> Option<gpu::Parts> {
+        let layout = self.exact.layout;
+        if !layout.scheme.has_integers() {
+            return None;
+        }
+        let (layout, unit) = of_integers(layout);
+        gpu::int8_matmul(&layout, unit, inputs, target)
+    }
+}
+
+/// The same with integers in the place of a table's values, and what each is worth in units of its scale.
+fn of_integers(layout: Layout) -> (Layout, f32) {
+    let Coding::Table { bits: 4, order, values } = layout.scheme.coding else { return (layout, 1.0) };
+    let (values, unit) = rounded_table(&values);
+    let scheme = Scheme { coding: Coding::Table { bits: 4, order, values }, ..layout.scheme };
+    (Layout { scheme, ..layout }, unit)
+}
+
 /// Each row as integers from -127 to 127 in units of its largest magnitude over 127; its change is straight through.
 fn rounded_rows(x: &Array) -> std::result::Result<Array, Exception> {
     let rounded = rounded_to_int8(x, &x.abs()?.max_axis(-1, true)?)?;
@@ -94,13 +119,14 @@ pub(crate) fn rounded_to_int8(x: &Array, absmax: &Array) -> std::result::Result<
 }
 
 /// A table's values as integers, in units of the largest over whichever of 64 to 127 makes the squares of the errors
-/// least.
-fn rounded_table(values: &[f32; 16]) -> [f32; 16] {
+/// least, and that unit.
+fn rounded_table(values: &[f32; 16]) -> ([f32; 16], f32) {
     let top = values.iter().fold(0.0, |most, value| f64::max(most, f64::from(value.abs())));
     let integer = |value: f32, steps: f64| (f64::from(value) * (steps / top)).round_ties_even();
     let error = |steps: f64| -> f64 {
         values.iter().map(|&value| (f64::from(value) / top - integer(value, steps) / steps).powi(2)).sum()
     };
     let steps = (64..=127).map(f64::from).min_by(|&a, &b| error(a).total_cmp(&error(b))).unwrap_or(127.0);
-    values.map(|value| (integer(value, steps) * (top / steps)) as f32)
+    // A table of zeros has NaN in units of its largest value, which are zeros as well.
+    (values.map(|value| f32::from(integer(value, steps) as i8)), (top / steps) as f32)
 }

@@ -91,18 +91,9 @@ impl Layout {
 
     /// The values in plain ops: `f32[n, k]`.
     pub(super) fn decoded(&self, children: &[Array]) -> Result<Array, Exception> {
-        self.decoded_by(children, |values| *values)
-    }
-
-    /// The same with other values in the place of a table's.
-    pub(super) fn decoded_by(
-        &self,
-        children: &[Array],
-        table: fn(&[f32; 16]) -> [f32; 16],
-    ) -> Result<Array, Exception> {
         let [codes, numbers @ ..] = children else { return Err(Exception::custom("codes are expected")) };
         let size = self.n * self.k;
-        let mut values = first("codes", &self.units(codes, table)?, size)?;
+        let mut values = first("codes", &self.units(codes)?, size)?;
         if !numbers.is_empty() || self.scheme.is_scaled() {
             let numbers = self.numbers(numbers)?;
             values = values.multiply(repeated(&numbers[0], self.block, size)?)?;
@@ -135,17 +126,17 @@ impl Layout {
     }
 
     /// What all codes stand for, those that pad included.
-    fn units(&self, codes: &Array, table: fn(&[f32; 16]) -> [f32; 16]) -> Result<Array, Exception> {
+    fn units(&self, codes: &Array) -> Result<Array, Exception> {
         let flat = codes.reshape(&[-1])?;
         match self.scheme.coding {
-            Coding::Table { bits: 3, values, .. } => looked_up(&table(&values)[..8], &stream(&flat, 3)?),
+            Coding::Table { bits: 3, values, .. } => looked_up(&values[..8], &stream(&flat, 3)?),
             Coding::Table { bits, order, values } => {
                 let mut shifts: Vec<u32> = (0..8).step_by(bits as usize).collect();
                 if order == Order::HighFirst {
                     shifts.reverse();
                 }
                 let codes = digits(&flat.view_dtype(Dtype::Uint8)?, &shifts, 1 << bits)?;
-                looked_up(&table(&values)[..1 << bits], &codes)
+                looked_up(&values[..1 << bits], &codes)
             }
             Coding::Bytes { values } => looked_up(values, &flat),
             Coding::Unsigned { bits } => stream(&flat, bits)?.as_dtype(Dtype::Float32),

@@ -227,12 +227,16 @@ impl Scheme {
     /// Whether its codes are multiplied with activations in 8 bits: integers of 2 to 8 bits, with biases too, or a table of sixteen
     /// finite values that is rounded to such.
     pub(crate) const fn takes_int8_activations(&self) -> bool {
-        let codes = match self.coding {
+        self.has_integers() && matches!(self.scaling, Scaling::Float)
+    }
+
+    /// The same whatever the codes are scaled by.
+    pub(super) const fn has_integers(&self) -> bool {
+        match self.coding {
             Coding::Signed | Coding::Unsigned { bits: 2..=8 } | Coding::Offset { bits: 2..=8 } => true,
             Coding::Table { bits: 4, ref values, .. } => !self.biased && are_finite(values),
             _ => false,
-        };
-        codes && matches!(self.scaling, Scaling::Float)
+        }
     }
 
     /// Bits of one code.

@@ -218,7 +218,11 @@ impl Way {
             let rows = 1 << wanted.ilog2();
             let warps = if rows == 1 && columns <= MANY_COLUMNS { 16 } else { 8 };
             return Self {
-                text: vec![include_str!("source/few_rows.h"), include_str!("source/few_queries.h")],
+                text: vec![
+                    include_str!("source/rows.h"),
+                    include_str!("source/few_rows.h"),
+                    include_str!("source/few_queries.h"),
+                ],
                 name: "FewQueries",
                 label: format!("few{rows}"),
                 sizes: format!("{rows}, {warps}, "),
@@ -227,7 +231,12 @@ impl Way {
             };
         }
         Self {
-            text: vec![target.matrix(), include_str!("source/tiles.h"), include_str!("source/exact_queries.h")],
+            text: vec![
+                target.matrix(),
+                include_str!("source/rows.h"),
+                include_str!("source/tiles.h"),
+                include_str!("source/exact_queries.h"),
+            ],
             name: "ExactQueries",
             label: "exact".to_owned(),
             sizes: String::new(),

@@ -1,4 +1,4 @@
-//! Elements of a stored matrix as floats, on a GPU.
+//! Elements of a stored matrix as floats, or in a sum with others, on a GPU.
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
@@ -45,6 +45,30 @@ pub(crate) fn gather_rows(layout: &Layout, inputs: &[Aval], dtype: Dtype, target
     let label = format!("gather_rows_{}_{}", weight.label, short(dtype));
     weight.inputs.insert(0, "rows".to_owned());
     parts(weight, label, body, [layout.n, layout.k, rows.size()], groups, target)
+}
+
+/// The launch of the kernel that `add_dense` runs, of `x`, the factor of the matrix if it is `scaled`, and the children: bit for bit
+/// the CPU's. None for a matrix without elements, or where the decomposition says what is wrong.
+pub(crate) fn add_dense(layout: &Layout, scaled: bool, inputs: &[Aval], target: Target) -> Option<Parts> {
+    let names = &["x", "factor"][..=usize::from(scaled)];
+    let (own, children) = inputs.split_at_checked(names.len())?;
+    let mut weight = Weight::new(layout, children)?;
+    let elements = layout.n * layout.k;
+    let is_number = |factor: &Aval| factor.dtype == Dtype::Float32 && factor.size() > 0;
+    if own[0].size() != elements || !own[1..].iter().all(is_number) {
+        return None;
+    }
+    let kind = float(own[0].dtype)?;
+    let factor = if scaled { "factor[0]" } else { "1.0f" };
+    let body = format!(
+        "  enum {{ THREADS = {THREADS} }};\n{}  tacit::add_dense<Weight, {kind}>(w, (const TACIT_DEVICE {kind}*)x, {factor}, \
+         (TACIT_DEVICE {kind}*)out, (tacit::u64)sizes_shape[0] * (tacit::u64)sizes_shape[1], at, THREADS);\n",
+        weight.bind
+    );
+    let groups = [elements.div_ceil(8 * THREADS), 1, 1];
+    let label = format!("{}_{}_{}", if scaled { "add_scaled" } else { "add" }, weight.label, short(own[0].dtype));
+    weight.inputs = names.iter().map(|&name| name.to_owned()).chain(weight.inputs).collect();
+    parts(weight, label, body, [layout.n, layout.k, 0], groups, target)
 }
 
 fn parts(

@@ -42,6 +42,8 @@ pub(super) struct Product<'a> {
     pub x: &'a Aval,
     pub children: &'a [Aval],
     pub chosen: Chosen<'a>,
+    /// What a number that a code stands for is worth in units of its scale, where rows of activations are rounded to integers.
+    pub unit: Option<f32>,
 }
 
 /// Which matrix and which rows of activations an entry multiplies.
@@ -88,6 +90,8 @@ impl Product<'_> {
         if way.groups.contains(&0) || entries == 0 || self.depth() == 0 {
             return None;
         }
+        let mut texts = vec![include_str!("source/no_product.h"), include_str!("source/rows.h")];
+        texts.extend(self.unit.map(|_| include_str!("source/int8_rows.h")));
         let (mut header, mut names) = (weight.text.clone(), vec!["x".to_owned()]);
         let mut body = format!("  enum {{ THREADS = {} }};\n{}{}", way.threads, way.memory, weight.bind);
         body += "  const tacit::u32 n = sizes_shape[0], k = sizes_shape[1], m = sizes_shape[2];\n";
@@ -138,7 +142,7 @@ impl Product<'_> {
         let sizes = [self.n, self.layout.k, self.m, self.entries, groups, count, 0, weight.block];
         Some(Parts {
             label: format!("{what}_{}_{}_{}", weight.label, short(self.x.dtype), way.label),
-            common: [vec![include_str!("source/no_product.h")], way.text].concat(),
+            common: [texts, way.text].concat(),
             description: header,
             body,
             inputs: names,
@@ -174,10 +178,34 @@ impl Product<'_> {
         if self.orientation == Orientation::Transposed { self.n } else { self.layout.k }
     }
 
+    /// Whether half floats may be multiplied. Products of integers are exact.
+    fn is_in_halves(&self, kind: &str) -> bool {
+        kind != "float" && self.unit.is_none()
+    }
+
+    /// The rows of activations from one on, of which a group multiplies so many: as they are, or rounded.
+    fn rows(&self, first: &str, count: usize) -> String {
+        self.unit.map_or_else(
+            || "rows".to_owned(),
+            |unit| {
+                let unit = unit.to_bits();
+                format!(
+                    "tacit::rounded_rows<{count}>(rows, {first}, m, k, tacit::from_bits(0x{unit:08x}u), at, THREADS, tacit_rounded)"
+                )
+            },
+        )
+    }
+
+    /// The memory that so many rows take.
+    fn room(&self, count: usize) -> String {
+        self.unit.map_or_else(String::new, |_| format!("  TACIT_GROUP_ARRAY(float, tacit_rounded, {});\n", 3 * count))
+    }
+
     /// The matrix units multiply what each lane decodes, where rows are long; for a single row that is no gain.
     fn few_halves(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
         let k = self.layout.k;
-        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= 512 && k.is_multiple_of(128);
+        let fits =
+            self.is_in_halves(kind) && self.orientation == Orientation::Transposed && k >= 512 && k.is_multiple_of(128);
         if !fits || !(2..=16).contains(&self.m) || weight.span < 8 {
             return None;
         }
@@ -211,16 +239,17 @@ impl Product<'_> {
                 let steps = if k.is_multiple_of(32) && k >= 512 { 4 } else { usize::from(k.is_multiple_of(8)) };
                 // Rows of the matrix that share what is read of x. Where codes are looked up, the GPU's memory is not what limits it.
                 let each = if rows == 1 && weight.table > 0 && self.n >= MANY_ROWS { 4 } else { 2 };
+                let x = self.rows("0", rows);
                 let multiply = |aligned: &str| {
                     format!(
-                        "tacit::Transposed<Weight, {kind}, {steps}, {each}, {rows}>::multiply(w, rows, result, start, n, k, m, \
+                        "tacit::Transposed<Weight, {kind}, {steps}, {each}, {rows}>::multiply(w, {x}, result, start, n, k, m, \
                          (at.x * (THREADS / 32) + at.warp) * {each}, at.lane, {aligned});"
                     )
                 };
                 Way {
                     text: vec![include_str!("source/few_rows.h")],
                     label: format!("t{rows}_s{steps}"),
-                    memory: String::new(),
+                    memory: self.room(rows),
                     launched: 0,
                     call: format!("    if (aligned) {}\n    else {}\n", multiply("true"), multiply("false")),
                     threads: 256,
@@ -250,7 +279,8 @@ impl Product<'_> {
     /// Wide tiles are decoded while the matrix units multiply those before, where rows are long.
     fn wide(&self, kind: &str, weight: &Weight, target: Target) -> Option<Way> {
         let k = self.layout.k;
-        let fits = kind != "float" && self.orientation == Orientation::Transposed && k >= LONG && k.is_multiple_of(64);
+        let fits =
+            self.is_in_halves(kind) && self.orientation == Orientation::Transposed && k >= LONG && k.is_multiple_of(64);
         if !fits || self.m <= 16 || weight.span < 8 {
             return None;
         }
@@ -300,7 +330,7 @@ impl Product<'_> {
         let steps = usize::from(self.layout.k.is_multiple_of(8));
         let transposed = usize::from(self.orientation == Orientation::Transposed);
         // The matrix units take weights in the type of x, as of a dense matrix. That is lost in a long sum and not in a short one.
-        let tile = if kind == "float" || self.depth() < LONG { "ExactTile" } else { "MatrixTile" };
+        let tile = if self.is_in_halves(kind) && self.depth() >= LONG { "MatrixTile" } else { "ExactTile" };
         let tile_type = format!("tacit::{tile}<Weight, {kind}, {steps}, {transposed}>");
         let bands = self.m.div_ceil(64);
         // Where a grid is long enough there is no loop, which takes registers.
@@ -309,13 +339,17 @@ impl Product<'_> {
         } else {
             (format!("    for (tacit::u32 row = at.y * 64; row < m; row += {})\n", 64 * MOST_BANDS), "row")
         };
+        let x = self.rows(row, 64);
         Way {
             text: vec![target.matrix(), include_str!("source/tiles.h")],
             label: format!("{}{transposed}_s{steps}", if tile == "ExactTile" { "exact" } else { "tile" }),
-            memory: format!("  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n"),
+            memory: format!(
+                "  typedef {tile_type} Tile;\n  TACIT_GROUP_ARRAY(float, tacit_memory, Tile::MEMORY);\n{}",
+                self.room(64)
+            ),
             launched: 0,
             call: format!(
-                "{turns}      Tile::multiply(w, rows, result, start, n, k, m, {row}, at.x * 64, at.id, tacit_memory, aligned);\n"
+                "{turns}      Tile::multiply(w, {x}, result, start, n, k, m, {row}, at.x * 64, at.id, tacit_memory, aligned);\n"
             ),
             threads: 128,
             groups: [self.columns().div_ceil(64), bands.min(MOST_BANDS)],

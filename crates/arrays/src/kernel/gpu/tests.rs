@@ -1,8 +1,11 @@
 //! The kernels' text on a CPU that plays a GPU, in every format, against the CPU's kernels; and as compilers for GPUs take it.
 
+mod added;
 mod attention;
+mod deviations;
 mod draw;
 mod emulator;
+mod int8_matmul;
 mod product_scale_gradients;
 mod refused;
 mod round_columns;
@@ -282,7 +285,10 @@ fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dt
         .chain(attention::large_samples(backend.into()))
         .map(|sample| (sample.parts.launch(), avals(&sample.inputs), vec![sample.dtype]))
         .chain(encode_tests::launches(backend))
+        .chain(added::launches(backend))
+        .chain(deviations::launches(backend))
         .chain(draw::launches(backend))
+        .chain(int8_matmul::launches(backend))
         .chain(round_columns::launches(backend))
         .chain(scale_gradients::launches(backend))
         .chain(product_scale_gradients::launches(backend))

@@ -47,6 +47,7 @@ TACIT_FN float nearest_even(float value) { return rintf(value); }
 TACIT_FN float from_bits(u32 bits) { return __uint_as_float(bits); }
 TACIT_FN u32 to_bits(float value) { return __float_as_uint(value); }
 TACIT_FN float exp_of(float value) { return expf(value); }
+TACIT_FN float power_of(float value, float power) { return powf(value, power); }
 TACIT_FN float to_float(float value) { return value; }
 TACIT_FN float half_from_bits(u32 bits) {
   float value;

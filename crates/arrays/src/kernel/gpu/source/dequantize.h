@@ -1,4 +1,4 @@
-// Elements of a stored matrix as floats: all of them, or those of some rows.
+// Elements of a stored matrix as floats: all of them, those of some rows, or in a sum.
 
 namespace tacit {
 
@@ -12,6 +12,25 @@ TACIT_FN void dequantize(W w, TACIT_DEVICE T* out, u64 elements, Place at, u32 t
     for (int i = 0; i < 8; ++i) out[first + i] = Round<T>::from(values.at[i]);
   } else {
     for (u64 i = first; i < elements; ++i) out[i] = Round<T>::from(element(w, i));
+  }
+}
+
+// The product and the sum are each rounded, as they are where they are made one after the other.
+template <class T> TACIT_FN T scaled_sum(float value, float factor, float x) {
+  return Round<T>::from(exact_add(to_float(Round<T>::from(exact_mul(value, factor))), x));
+}
+
+// The matrix times a number, added to x, as `dequantize` takes elements.
+template <class W, class T, class X>
+TACIT_FN void add_dense(W w, X x, float factor, TACIT_DEVICE T* out, u64 elements, Place at, u32 threads) {
+  const u64 first = ((u64)at.x * threads + at.id) * 8;
+  if (first + 8 <= elements) {
+    const Eight added = eight_floats(x + first, is_aligned(x));
+    Eight values = values_of(w, units_in<W, 1>(w, load_codes<W, 1>(w, first, is_aligned(w.codes)), 0), first);
+    TACIT_UNROLL
+    for (int i = 0; i < 8; ++i) out[first + i] = scaled_sum<T>(values.at[i], factor, added.at[i]);
+  } else {
+    for (u64 i = first; i < elements; ++i) out[i] = scaled_sum<T>(element(w, i), factor, to_float(x[i]));
   }
 }
 

@@ -92,7 +92,7 @@ template <class W, class T, int STEPS, int ROWS, int M> struct Transposed {
         const bool begins = step == 0 || W::SPAN < 8 * STEPS, ends = step == STEPS - 1 || W::SPAN < 8 * STEPS;
         TACIT_UNROLL
         for (int i = 0; i < M; ++i) {
-          Eight read = eight_floats(x + (u64)((u32)i < m ? i : m - 1) * k + at + 8 * step, aligned);
+          Eight read = eight_at(x, (u32)i < m ? (u32)i : m - 1, k, at + 8 * step, aligned);
           TACIT_UNROLL
           for (int r = 0; r < ROWS; ++r) {
             if (is_scaled_late<W>()) {
@@ -108,16 +108,17 @@ template <class W, class T, int STEPS, int ROWS, int M> struct Transposed {
         }
       }
     }
-    write(sum, out, n, m, row, lane);
+    write(sum, x, out, n, m, row, lane);
   }
 
-  static TACIT_FN void write(TACIT_THREAD float (&sum)[ROWS][M], TACIT_DEVICE T* out, u32 n, u32 m, u32 row, u32 lane) {
+  template <class X>
+  static TACIT_FN void write(TACIT_THREAD float (&sum)[ROWS][M], X x, TACIT_DEVICE T* out, u32 n, u32 m, u32 row, u32 lane) {
     TACIT_UNROLL
     for (int r = 0; r < ROWS; ++r) {
       TACIT_UNROLL
       for (int i = 0; i < M; ++i) {
         float total = sum_of_lanes(sum[r][i]);
-        if (lane == 0 && row + r < n && (u32)i < m) out[(u64)i * n + row + r] = Round<T>::from(total);
+        if (lane == 0 && row + r < n && (u32)i < m) out[(u64)i * n + row + r] = Round<T>::from(sum_of_row(x, i, total));
       }
     }
   }
@@ -131,10 +132,10 @@ template <class W, class T, int ROWS, int M> struct Transposed<W, T, 0, ROWS, M>
     for (u32 at = lane; at < k; at += 32) {
       for (int r = 0; r < ROWS; ++r) {
         float value = element(w, start + (u64)(row + r < n ? row + r : n - 1) * k + at);
-        for (int i = 0; i < M; ++i) sum[r][i] += value * to_float(x[(u64)((u32)i < m ? i : m - 1) * k + at]);
+        for (int i = 0; i < M; ++i) sum[r][i] += value * number_at(x, (u32)i < m ? (u32)i : m - 1, k, at);
       }
     }
-    Transposed<W, T, 1, ROWS, M>::write(sum, out, n, m, row, lane);
+    Transposed<W, T, 1, ROWS, M>::write(sum, x, out, n, m, row, lane);
   }
 };
 

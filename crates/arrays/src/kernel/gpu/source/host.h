@@ -57,6 +57,7 @@ inline u32 to_bits(float value) {
   return bits;
 }
 inline float exp_of(float value) { return std::exp(value); }
+inline float power_of(float value, float power) { return std::pow(value, power); }
 inline float exact_mul(float a, float b) { return a * b; }
 inline float exact_add(float a, float b) { return a + b; }
 inline float exact_fma(float a, float b, float c) { return fmaf(a, b, c); }

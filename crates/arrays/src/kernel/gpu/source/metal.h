@@ -41,6 +41,7 @@ inline float nearest_even(float value) { return metal::rint(value); }
 inline u32 to_bits(float value) { return as_type<uint>(value); }
 inline float from_bits(u32 bits) { return as_type<float>(bits); }
 inline float exp_of(float value) { return metal::precise::exp(value); }
+inline float power_of(float value, float power) { return metal::precise::pow(value, power); }
 inline float to_float(float value) { return value; }
 inline float to_float(f16 value) { return (float)value; }
 inline float to_float(bf16 value) { return (float)value; }

@@ -11,7 +11,7 @@ TACIT_FN void stage_x(X x, TACIT_GROUP E* tile, u32 row, u32 rows, u32 depth, u3
   for (u32 i = id; i < (u32)(TILE_M * DEPTH); i += TILE_THREADS) {
     u32 r = i / DEPTH, c = i % DEPTH;
     bool there = row + r < rows && depth + c < k;
-    tile[r * ROW + c] = Round<E>::from(there ? to_float(x[(u64)(row + r) * k + depth + c]) : 0.0f);
+    tile[r * ROW + c] = Round<E>::from(there ? number_at(x, row + r, k, depth + c) : 0.0f);
   }
 }
 
@@ -110,7 +110,7 @@ template <class W, class T, int STEPS, int TRANSPOSED> struct ExactTile {
       TACIT_UNROLL
       for (int j = 0; j < 4; ++j) {
         u32 r = row + r0 + i, c = column + c0 + 16 * j;
-        if (r < rows && c < columns) out[(u64)r * columns + c] = Round<T>::from(sum[i][j]);
+        if (r < rows && c < columns) out[(u64)r * columns + c] = Round<T>::from(sum_of_row(x, r, sum[i][j]));
       }
     }
   }
