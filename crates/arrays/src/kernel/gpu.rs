@@ -14,6 +14,7 @@ mod emulator;
 mod encode;
 #[cfg(test)]
 mod encode_tests;
+mod hadamard;
 mod matmul;
 mod product;
 mod product_scale_gradients;
@@ -32,6 +33,7 @@ pub(super) use attention::attention;
 pub(super) use dequantize::{add_dense, dequantize, gather_rows};
 pub(super) use deviations::deviations;
 pub(super) use encode::{draw, encode_by, quantize, quantize_sum};
+pub(super) use hadamard::hadamard;
 pub(super) use matmul::{gather_matmul, grouped_matmul, int8_matmul, matmul};
 pub(super) use product_scale_gradients::product_scale_gradients;
 pub(super) use round_columns::round_columns;

@@ -1,10 +1,11 @@
 //! The Hadamard transform of rows.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{hadamard_matrix, hadamard_order};
 
+use super::gpu;
 use super::host::{Fallible, floats, floats_mut, single};
 
 /// `x H` for `x: [.., n]`, in the dtype of `x` with sums in `f32`; `H` is that of [`tacit_kernels::hadamard`], and its own
@@ -24,7 +25,7 @@ pub(super) struct Hadamard;
 
 impl Hadamard {
     /// The extent of a row, and the order of the small matrix.
-    fn orders(aval: &Aval) -> Fallible<(i32, i32)> {
+    pub(super) fn orders(aval: &Aval) -> Fallible<(i32, i32)> {
         let n = aval.shape.last().copied().unwrap_or(0);
         let order = usize::try_from(n).ok().and_then(hadamard_order);
         let order = order.ok_or_else(|| format!("{aval} has no fast Hadamard transform along its last axis"))?;
@@ -53,6 +54,12 @@ impl Kernel for Hadamard {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let (n, _) = Self::orders(inputs[0].aval())?;
         Ok(tacit_kernels::hadamard(floats(&inputs[0])?, n as usize, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        let x = inputs.first()?;
+        let (n, order) = Self::orders(x).ok()?;
+        gpu::hadamard([n as usize, order as usize], x, backend.into()).map(gpu::Parts::launch)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

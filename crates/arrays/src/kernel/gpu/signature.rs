@@ -18,13 +18,16 @@ pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outpu
             parameters.extend(results.map(|(name, &dtype)| format!("{}* {name}", cuda(dtype))));
             let sizes: Vec<String> = (0..launch.sizes.len()).map(|at| format!("tacit_size_{at}")).collect();
             parameters.extend(sizes.iter().map(|size| format!("int {size}")));
+            let shape = match &sizes[..] {
+                [] => String::new(),
+                sizes => format!("const int sizes_shape[] = {{{}}};\n", sizes.join(", ")),
+            };
             let _ = write!(
                 text,
-                "{}\nextern \"C\" __global__ void {}({}) {{\nconst int sizes_shape[] = {{{}}};\n{}\n}}\n",
+                "{}\nextern \"C\" __global__ void {}({}) {{\n{shape}{}\n}}\n",
                 launch.header,
                 launch.name,
                 parameters.join(", "),
-                sizes.join(", "),
                 launch.body
             );
         }

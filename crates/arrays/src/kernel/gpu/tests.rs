@@ -5,6 +5,7 @@ mod attention;
 mod deviations;
 mod draw;
 mod emulator;
+mod hadamard;
 mod int8_matmul;
 mod product_scale_gradients;
 mod refused;
@@ -288,6 +289,7 @@ fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dt
         .chain(added::launches(backend))
         .chain(deviations::launches(backend))
         .chain(draw::launches(backend))
+        .chain(hadamard::launches(backend))
         .chain(int8_matmul::launches(backend))
         .chain(round_columns::launches(backend))
         .chain(scale_gradients::launches(backend))
