@@ -138,8 +138,9 @@ impl<F: Format> PackedArray<F> {
 
     /// The same array, whose products `x W^T` quantize each row of `x` to 8 bits first.
     ///
-    /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
-    /// and by 1e-2 at worst. The backward pass, products `x W` and those of a stack of matrices stay in floats.
+    /// That is faster for many rows on a CPU; a GPU multiplies the integers as `f32`. The result differs from the float product by
+    /// about 3e-3 of its largest magnitude, and by 1e-2 at worst. The backward pass, products `x W` and those of a stack of matrices
+    /// stay in floats.
     ///
     /// [`Affine`](crate::format::Affine), [`Symmetric`](crate::format::Symmetric) and [`KQuant`](crate::format::KQuant) have such
     /// products with any bits, and so `Q4_0` to `Q8_0` and `Q2_K` to `Q6_K` of a GGUF file.

@@ -6,7 +6,7 @@ use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, fast, nn, random};
 use tacit_arrays::format::{AnyFormat, quantize_by_key};
 use tacit_core::kernel::{Backend, trace_for};
-use tacit_core::{Counters, Policy, Result};
+use tacit_core::{Counters, Policy, Result, implicit};
 use tacit_nn::{KvCache, LoraConfig, Method, Model, ParameterFilter};
 
 use crate::cache::{WINDOWS, cache};
@@ -44,13 +44,48 @@ fn loss(model: &mut Model<nn::Sequential>, x: &Array) -> Result<Array, Exception
 
 #[test]
 fn quantized_layers_are_called_and_differentiated() {
-    for format in FORMATS {
+    for format in FORMATS.into_iter().chain(["rotated:affine:4:64"]) {
         let mut model = layers(format);
         for rows in [1, 9, 200] {
             let x = normal(1, &[rows, 64]);
             on_gpus(format, || Ok(model.forward(&x)?));
             on_gpus(format, || model.value_and_grad(ParameterFilter::Dense, &x, loss));
         }
+    }
+}
+
+#[test]
+fn activations_are_rounded_to_8_bits() {
+    for format in ["nf4:64", "nf4:64:double", "affine:4:64", "symmetric:4:32", "int8:64"] {
+        let mut model = layers(format);
+        model.int8_activations("*").expect("have such products");
+        for rows in [1, 9, 200] {
+            let x = normal(1, &[rows, 64]);
+            on_gpus(format, || Ok(model.forward(&x)?));
+            on_gpus(format, || model.value_and_grad(ParameterFilter::Dense, &x, loss));
+        }
+    }
+}
+
+#[test]
+fn packed_arrays_are_added_to_dense_ones() {
+    let (x, dense) = (normal(1, &[32, 64]), normal(2, &[32, 64]));
+    for text in FORMATS {
+        let format: AnyFormat = text.parse().expect("a format");
+        let packed = format.quantize(&x).expect("quantizes");
+        on_gpus(text, || implicit((&packed, &dense), |(packed, dense)| packed.add(dense)));
+        on_gpus(text, || {
+            implicit((&packed, &dense), |(packed, dense)| packed.multiply(Array::from_f32(0.5))?.add(dense))
+        });
+    }
+}
+
+#[test]
+fn scales_are_fitted() {
+    let x = normal(1, &[32, 64]);
+    for text in ["nf4:64+search", "affine:4:64+hqq", "symmetric:4:32+search"] {
+        let format: AnyFormat = text.parse().expect("a format");
+        on_gpus(text, || format.quantize(&x));
     }
 }
 
