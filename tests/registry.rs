@@ -19,7 +19,6 @@ fn every_handler_is_registered() {
     lines.sort();
     expect![[r#"
         batched_broadcast: broadcast of Batched, ..
-        batched_broadcast_axes: broadcast_axes of Batched, ..
         batched_gather_mm: gather_mm of dense, Batched, dense, dense
         batched_reshape: any reshaping primitive of Batched
         batched_slice: slice of Batched
@@ -65,7 +64,6 @@ fn every_handler_is_registered() {
         observed_gather_mm: gather_mm of any, Observed, dense, dense
         packed_add: add of any Packed, dense
         packed_broadcast: broadcast of any Packed, ..
-        packed_broadcast_axes: broadcast_axes of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..
         packed_dynamic_slice: dynamic_slice of any Packed, dense
         packed_dynamic_slice_update: dynamic_slice_update of any Packed, any, dense

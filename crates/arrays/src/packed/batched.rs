@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{Broadcast, BroadcastAxes, GatherMM, Reshaping, Slice};
+use tacit_core::primitives::{Broadcast, GatherMM, Reshaping, Slice};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
@@ -321,28 +321,8 @@ pub(crate) fn batched_broadcast(_op: &Broadcast, w: &Batched, _shape: &[&Value],
     broadcast(w, &made[0].shape)
 }
 
-/// Matrices several times, as often as the other side of a product says in a function without shapes.
-// A single one is a `Repeated`.
-#[handler(precedence = 3)]
-pub(crate) fn packed_broadcast_axes(
-    _op: &BroadcastAxes,
-    w: &dyn Packed,
-    _x: &[&Value],
-    made: &[Aval],
-) -> Result<Value> {
-    if w.stored().aval.shape.len() == 2 {
-        return Err(Error::decline("it is a single matrix"));
-    }
-    broadcast(&Batched::whole(w)?, &made[0].shape)
-}
-
-/// Matrices several times, as often as the other side of a product says in a function without shapes.
-#[handler]
-pub(crate) fn batched_broadcast_axes(_op: &BroadcastAxes, w: &Batched, _x: &[&Value], made: &[Aval]) -> Result<Value> {
-    broadcast(w, &made[0].shape)
-}
-
-fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
+/// Each matrix as often as a batch of this shape has it.
+pub(crate) fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
     let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
     let Some((batch, _)) = shape.split_last_chunk::<2>().filter(|(_, last)| *last == matrix) else {
         return Err(Error::decline("rows or columns of the matrices are repeated"));

@@ -9,6 +9,7 @@ use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Factor, Linear};
 use crate::families::packed::Packed;
 use crate::families::structural::itself;
+use crate::packed::batched::{Batched, broadcast};
 use crate::views::cast::Cast;
 use crate::views::concat::Concat;
 use crate::views::repeated::Repeated;
@@ -103,7 +104,8 @@ pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<V
     Concat::of(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
 }
 
-/// The matrix for each entry of the other side of a product, as a [`Repeated`]: MLX repeats it in a function without shapes.
+/// The matrices for each entry of the other side of a product, by which MLX repeats them in a function without shapes: stored ones
+/// as a [`Batched`], a single one as a [`Repeated`].
 // A view has products of its own, which are not those of what is behind it.
 #[handler(precedence = 2)]
 pub(crate) fn linear_broadcast_axes(
@@ -112,8 +114,11 @@ pub(crate) fn linear_broadcast_axes(
     _beside: &[&Value],
     made: &[Aval],
 ) -> Result<Value> {
-    if op.ignore_axes != [-2, -1] || array.aval()?.shape.len() != 2 {
-        return Err(Error::decline("it is no matrix that is repeated whole"));
+    if array.aval()?.shape.len() != 2 {
+        return broadcast(&Batched::seen(array)?, &made[0].shape);
+    }
+    if op.ignore_axes != [-2, -1] {
+        return Err(Error::decline("the matrix is not repeated whole"));
     }
     Repeated::of(itself(array), &made[0].shape)
 }

@@ -111,11 +111,11 @@ const SUM: f64 = 4e-5;
 /// Products with parts, in `tests/it/concat.rs`.
 const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
 
-/// Products with chosen experts, in `tests/it/experts.rs`, and with repeated ones, in `tests/it/shapeless.rs`.
-const EXPERTS: [&str; 2] = ["packed_broadcast_axes", "packed_gather_mm"];
+/// Products with chosen experts, in `tests/it/experts.rs`.
+const EXPERTS: [&str; 1] = ["packed_gather_mm"];
 
 /// Products of three axes, in `tests/it/attention.rs`, `tests/it/experts.rs` and `tests/it/shapeless.rs`.
-const BATCHED: [&str; 4] = ["batched_broadcast", "batched_broadcast_axes", "batched_gather_mm", "scores_of"];
+const BATCHED: [&str; 3] = ["batched_broadcast", "batched_gather_mm", "scores_of"];
 
 /// The values of GGUF's `IQ4_NL`.
 const IQ4_NL: [f32; 16] =
