@@ -7,6 +7,7 @@ mod added;
 mod attention;
 mod coded;
 mod dequantize;
+pub(crate) mod derivatives;
 mod deviations;
 mod draw;
 mod dynamic8;

@@ -1,5 +1,6 @@
 //! Weights that are quantized in the forward pass and trained, in floats or as their codes, and what is known of their inputs.
 
+pub(crate) mod calibration;
 pub(crate) mod int8_inputs;
 pub(crate) mod observation;
 pub(crate) mod observed;

@@ -10,11 +10,11 @@ use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, checked, stored_shape};
 use crate::avals::dtypes::wide;
-use crate::derivatives::gradients;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product, dense_operand};
 use crate::kernel::Summands;
+use crate::kernel::derivatives::gradients;
 
 /// The sum of a base and one of several adapters, which an index chooses: the same graph for all of them.
 ///

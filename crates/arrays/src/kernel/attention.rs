@@ -10,7 +10,7 @@ use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
 use super::{Layout, gpu};
-use crate::derivatives;
+use crate::kernel::derivatives;
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///

@@ -4,11 +4,10 @@ use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Result, Value};
 
-use crate::derivatives;
 use crate::families::packed::Packed;
 use crate::format::declaration::Format;
 use crate::format::trained_scales::{FloatScales, TrainedScales};
-use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
+use crate::kernel::{self, Coding, Layout, Scaling, Scheme, derivatives};
 use crate::packed::array::{PackedArray, Parts, checked};
 
 impl FloatScales {

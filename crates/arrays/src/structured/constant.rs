@@ -14,9 +14,9 @@ use tacit_core::{
 use crate::avals::axes::forward;
 use crate::avals::checks::check_made;
 use crate::avals::dtypes::wide;
-use crate::derivatives::{gradients, of_chosen};
 use crate::families::cut::Cut;
 use crate::families::linear::{Gain, Linear, Product};
+use crate::kernel::derivatives::{gradients, of_chosen};
 use crate::training::ste::dense_with_gradient_of;
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.

@@ -11,8 +11,8 @@ use tacit_core::{Arguments, Aval, Error, ImplicitArray, Materialize, Primitive, 
 
 use crate::avals::axes::said;
 use crate::avals::checks::check_children;
-use crate::derivatives;
 use crate::families::cut::{Cut, cut};
+use crate::kernel::derivatives;
 
 /// What `f` makes of float masters, such as quantized arrays, with the gradient passed straight through to the masters.
 ///

@@ -3,11 +3,11 @@
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Aval, Error, Result, Value, tree};
 
-use crate::calibration::calibrate::{Calibrate, errors, matrices};
-use crate::calibration::coder::{Coder, Scaled, dense};
-use crate::calibration::hessian::Hessian;
-use crate::calibration::refit::{Refitted, refitted};
 use crate::format::{FloatScales, Quantizer};
+use crate::training::calibration::calibrate::{Calibrate, errors, matrices};
+use crate::training::calibration::coder::{Coder, Scaled, dense};
+use crate::training::calibration::hessian::Hessian;
+use crate::training::calibration::refit::{Refitted, refitted};
 use crate::training::observation::Observation;
 
 /// Inputs whose errors are spread over the others together: only the order of sums depends on it.

@@ -4,9 +4,9 @@ use mlx_rs::{Array, Dtype, Stream, linalg, ops, random, transforms, with_stream}
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use crate::adapters::lora::Lora;
-use crate::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
-use crate::calibration::coder::dense;
 use crate::format::Quantizer;
+use crate::training::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
+use crate::training::calibration::coder::dense;
 use crate::training::observation::Observation;
 
 /// Codes by another method, and beside them the product of two thin matrices that makes up for what they lose: a [`Lora`].

@@ -3,10 +3,10 @@
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Error, Result, Value, tree};
 
-use crate::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
-use crate::calibration::coder::dense;
 use crate::families::packed::Packed;
 use crate::format::Quantizer;
+use crate::training::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
+use crate::training::calibration::coder::dense;
 use crate::training::observation::Observation;
 use crate::views::scaled_channels::ScaledChannels;
 
