@@ -50,7 +50,6 @@ enum Target {
     Floats,
 }
 
-/// What was written.
 #[derive(Serialize)]
 pub(crate) struct Written {
     read_by: String,
@@ -146,7 +145,6 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     Ok(written)
 }
 
-/// The bytes of a file.
 fn length(file: &Path) -> usize {
     fs::metadata(file).map_or(0, |file| file.len() as usize)
 }

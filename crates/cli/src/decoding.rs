@@ -175,7 +175,6 @@ pub(crate) struct Decoding<'o> {
     bytes: usize,
 }
 
-/// What drafts tokens.
 enum Drafts {
     /// A smaller model, with its caches.
     Model(Step, Vec<Cache>),

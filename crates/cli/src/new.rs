@@ -22,7 +22,6 @@ pub(crate) struct Options {
     rev: Option<String>,
 }
 
-/// What was made.
 #[derive(Serialize)]
 pub(crate) struct Made {
     /// With U+FFFD for what is no UTF-8: serde refuses such a path.
@@ -69,7 +68,6 @@ impl Source<'_> {
     }
 }
 
-/// A string of TOML.
 fn quoted(text: &str) -> String {
     // Every string of JSON is one of TOML.
     serde_json::Value::from(text).to_string()
@@ -242,7 +240,6 @@ mod tests {
             Self(path)
         }
 
-        /// What is in it.
         fn names(&self) -> Vec<String> {
             let entries = fs::read_dir(&self.0).expect("reads");
             entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()

@@ -184,7 +184,6 @@ fn tokens(options: &Options) -> Result<(Vec<u32>, Option<u32>)> {
     Ok((tokens, if begins { text::begin(&tokenizer)? } else { None }))
 }
 
-/// The numbers in a file of tokens.
 fn numbers(file: &Path) -> Result<Vec<u32>> {
     let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
     // A list as JSON has it is one as well.

@@ -20,7 +20,6 @@ use crate::{interruption, resident};
 
 pub(crate) use options::Options;
 
-/// What was trained.
 #[derive(Serialize)]
 pub(crate) struct Trained {
     steps: u64,

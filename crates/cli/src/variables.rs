@@ -2,7 +2,6 @@
 
 use tacit_core::pass::Passes;
 
-/// One of them.
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     /// What it may be, for a reader.

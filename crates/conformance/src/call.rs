@@ -14,7 +14,6 @@ use crate::subject::Subject;
 /// Plain mlx-rs code.
 pub(crate) type Run = Rc<dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>>;
 
-/// A call on values.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) name: String,
@@ -73,7 +72,6 @@ impl Call {
         Self::several(name, operands, move |arrays| Ok(vec![run(arrays)?]))
     }
 
-    /// A call with several results.
     pub(crate) fn several(
         name: impl Into<String>,
         operands: Vec<Value>,
@@ -199,7 +197,6 @@ impl Call {
 /// each, of which many come to the root of their number, on either side, as a kernel adds them in another order.
 const CANCELLED: f64 = 1.0 / 32.0;
 
-/// The arrays, evaluated.
 fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {
     transforms::eval(&arrays).map_err(|error| text(error.into()))?;
     Ok(arrays)

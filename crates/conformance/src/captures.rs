@@ -32,10 +32,8 @@ pub fn captures(subject: &Subject) -> Report {
     report
 }
 
-/// A function of one array.
 type Function = Rc<dyn Fn(&Array) -> Result<Array>>;
 
-/// The transform of a function, applied.
 type Transform = fn(Function, &Array) -> Result<Array>;
 
 /// With its name, and whether the transformed function is the same function.

@@ -84,7 +84,6 @@ fn failed_array() -> Result<Array, String> {
     kernel::apply(Failing, &[Array::from_slice(&[1f32, 2.0], &[2])]).map(|mut made| made.swap_remove(0)).map_err(text)
 }
 
-/// The product and a failing kernel in one eval.
 fn kernel_fails(product: &Call) -> Result<(), String> {
     let _allow = Policy::Allow.scope();
     let run = product.run.clone();

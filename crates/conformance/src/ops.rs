@@ -92,7 +92,6 @@ pub fn all() -> Vec<Op> {
     families().concat()
 }
 
-/// The op of a name.
 pub(crate) fn named(name: &str) -> Option<&'static Op> {
     families().into_iter().flatten().find(|op| op.name == name)
 }

@@ -304,7 +304,6 @@ impl Structure {
         self.operands.iter().map(|operand| rebuilt(operand, &mut leaves)).collect()
     }
 
-    /// The function on the leaves.
     pub(crate) fn side(&self, f: &Function, side: Side) -> OnLeaves {
         let (structure, f) = (Self { leaves: Vec::new(), operands: self.operands.clone() }, f.clone());
         Rc::new(move |leaves| {

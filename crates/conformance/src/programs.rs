@@ -84,7 +84,6 @@ pub fn program(program: &Program, subjects: &[Subject]) -> Result<(), String> {
     guarded(|| Scene { program, subjects }.check())
 }
 
-/// What is run.
 enum Chosen {
     Seeds(Range<u64>),
     Listings(Vec<Program>),

@@ -212,12 +212,10 @@ impl Subject {
     }
 }
 
-/// The type of an implicit value.
 pub(crate) fn type_of(value: &Value) -> Option<&'static ArrayType> {
     implicit(value).map(ImplicitArray::array_type)
 }
 
-/// The implicit array in a value.
 pub(crate) fn implicit(value: &Value) -> Option<&dyn ImplicitArray> {
     match value {
         Value::Implicit(array) => Some(&**array),

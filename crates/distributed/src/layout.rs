@@ -93,7 +93,6 @@ pub(crate) struct StoredSplit {
     pub(crate) shape: Vec<i32>,
 }
 
-/// A leaf of a model.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     /// The path in the model.

@@ -88,7 +88,6 @@ pub fn compare(before: &[Line], after: &[Line]) -> Comparison {
     made
 }
 
-/// The runs of a case.
 struct Case<'a> {
     name: String,
     line: &'a Line,

@@ -32,7 +32,6 @@ impl Current {
         }
     }
 
-    /// As a record of the folder says.
     fn by(record: Record, folder: &Path) -> Result<Self> {
         let whole = record.is_whole(folder);
         let waits = |moved: &Moved| moved.identity.is_like_at(folder, &moved.from);

@@ -74,7 +74,6 @@ pub(crate) fn ended() -> bool {
     PLAN.with_borrow(|plan| plan.as_ref().is_some_and(|plan| plan.ended))
 }
 
-/// Notes a file that is made.
 pub(crate) fn made(file: &File) {
     PLAN.with_borrow_mut(|plan| {
         if let Some(plan) = plan {

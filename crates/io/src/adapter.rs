@@ -57,7 +57,6 @@ impl Change {
         }
     }
 
-    /// `r`.
     pub(crate) fn rank(&self) -> i32 {
         self.a.dim(0)
     }

@@ -92,7 +92,6 @@ pub fn load(path: impl AsRef<Path>) -> Result<Parameters> {
     Ok(values)
 }
 
-/// The metadata of a file with this structure.
 pub(crate) fn metadata(structure: &Structure) -> Metadata {
     let structure = serde_json::Value::Object(structure.clone().into_iter().collect());
     let entries = [

@@ -24,7 +24,6 @@ pub(crate) fn words(stream: &[u8], bits: u32, aval: &Aval) -> Result<Array> {
     Ok(bytes_of(stream).view_dtype(Dtype::Uint32)?.reshape(&shape)?)
 }
 
-/// A stream as it is.
 pub(crate) fn bytes_of(stream: &[u8]) -> Array {
     Array::from_slice(stream, &[stream.len() as i32])
 }

@@ -16,7 +16,6 @@ pub(crate) const INDEX: &str = ".safetensors.index.json";
 /// How the name of a file of tensors ends.
 pub(crate) const TENSORS: &str = ".safetensors";
 
-/// The files of a checkpoint.
 pub(crate) struct Files {
     /// The file or the index that was opened.
     pub(crate) path: PathBuf,

@@ -22,7 +22,6 @@ pub(crate) trait Method {
     /// The tensors of a layer beside `qweight`, `qzeros` and `scales`.
     const MORE: &'static [&'static str];
 
-    /// Reads a layer.
     fn layer(layer: &Layer) -> Result<Integers>;
 }
 
@@ -86,7 +85,6 @@ fn config<M: Method>(tensors: &Tensors) -> Result<Config> {
     }
 }
 
-/// A layer in its file.
 pub(crate) struct Layer<'a> {
     tensors: &'a Tensors,
     /// The path of the module.

@@ -101,7 +101,6 @@ pub(crate) enum Windows {
     States,
 }
 
-/// A mixture of experts.
 pub(crate) struct Mixture {
     /// The keys of how many there are.
     pub(crate) count: [&'static str; 2],

@@ -98,7 +98,6 @@ impl<'j> Keys<'j> {
         Ok(self.positive(key)?.unwrap_or(default))
     }
 
-    /// The object of a key.
     pub(crate) fn section(&self, key: &str) -> Result<Option<Self>> {
         let object = self.get(key, "an object", |value| matches!(value, Json::Object(_)).then_some(value))?;
         Ok(object.map(|json| Self { file: self.file, under: format!("{}{key}.", self.under), json }))

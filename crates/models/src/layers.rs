@@ -91,7 +91,6 @@ pub struct ExpertsConfig {
 /// Some ten times those of the deepest models: what a file says is not built before it is believed.
 const MOST_LAYERS: i32 = 2000;
 
-/// The kinds of attention, and the layers.
 pub(crate) fn layers(keys: &Keys, family: &Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<LayerConfig>)> {
     let count = keys.size("num_hidden_layers")?;
     if count > MOST_LAYERS {

@@ -111,7 +111,6 @@ impl Default for ParameterFilter {
     }
 }
 
-/// A leaf of a model.
 pub(crate) struct Leaf<'a> {
     pub(crate) path: &'a str,
     /// The path of the parameter that it is part of.

@@ -203,7 +203,6 @@ fn with_dropout(sum: &Value, p: f32, key: &Array) -> Result<Value> {
     }
 }
 
-/// What is around a value.
 #[derive(Clone, Copy, Default)]
 struct Around<'a> {
     /// What lies on several ranks.

@@ -323,7 +323,6 @@ pub(crate) fn some_of<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
     if left == 0 { paths.join(", ") } else { format!("{} and {left} more", paths.join(", ")) }
 }
 
-/// An error that names the parameter that it is of.
 pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
     of_one(&format!("the parameter {path}"), error)
 }

@@ -96,7 +96,6 @@ impl AsStored {
     }
 }
 
-/// The adapter that a value is.
 fn adapter(sum: &Value) -> Result<&dyn Adapter> {
     sum.family::<dyn Adapter>().ok_or_else(|| {
         Error::invalid(format!("{sum} is no adapter"), "give a `Lora`, or another of the family `Adapter`")

@@ -13,7 +13,6 @@ use crate::kernel::Summands;
 use crate::training::int8_inputs::Int8Inputs;
 use crate::training::ste::Ste;
 
-/// A matrix transposed, and its aval.
 pub(crate) fn transposed(matrix: &Value) -> Result<(Value, Aval)> {
     let matrix = implicit(matrix, |matrix| Ok::<_, Error>(matrix.t()))?;
     let aval = matrix.aval()?;

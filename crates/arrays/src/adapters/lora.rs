@@ -256,7 +256,6 @@ impl Adapter for Lora {
     }
 }
 
-/// A finite `alpha`.
 pub(crate) fn check_alpha(alpha: u32) -> Result<()> {
     let alpha = f32::from_bits(alpha);
     if alpha.is_finite() {

@@ -49,7 +49,6 @@ pub(crate) fn check_block_size(label: &str, block_size: usize) -> Result<()> {
     ))
 }
 
-/// A block of any size.
 pub(crate) fn check_block(label: &str, block_size: usize) -> Result<()> {
     if (1..=i32::MAX as usize).contains(&block_size) {
         return Ok(());

@@ -63,7 +63,6 @@ impl Hiding {
         (entries, matrix[0], matrix[1])
     }
 
-    /// The scores with the mask.
     fn on(&self, scores: &Array, mask: &[Array]) -> Result<Array, Exception> {
         let scores = scores.reshape(&self.scores)?;
         let numbers = mask[0].reshape(&self.shape)?;

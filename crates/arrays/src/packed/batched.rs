@@ -120,7 +120,6 @@ impl Batched {
         Self::whole(packed)
     }
 
-    /// The shape of the batch.
     pub(crate) fn batch(&self) -> &[i32] {
         &self.aval.shape[..self.aval.shape.len() - 2]
     }

@@ -47,7 +47,6 @@ impl Stored {
     }
 }
 
-/// The dense array.
 pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     let stored = array.stored();
     let shape = stored.shape();

@@ -117,7 +117,6 @@ impl Scores {
         }
     }
 
-    /// The weighted values.
     fn attend(&self, values: &Batched) -> Result<Array> {
         let keys = self.keys()?;
         let (key_layout, key_children, groups) = keys.kernel()?;

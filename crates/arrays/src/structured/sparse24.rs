@@ -124,7 +124,6 @@ fn with_last(shape: &[i32], last: &[i32]) -> Vec<i32> {
     [&shape[..shape.len().saturating_sub(1)], last].concat()
 }
 
-/// The places in a group.
 fn places() -> Array {
     Array::from_slice(&[0i32, 1, 2, 3], &[4])
 }

@@ -227,7 +227,6 @@ impl Linear for Concat {
         self.mapped(axis, |part| Ok(part.transpose_axes(axes)?))
     }
 
-    /// The cast parts.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         self.mapped(self.axis, |part| Ok(part.as_dtype(dtype)?))
     }

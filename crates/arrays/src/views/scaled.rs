@@ -123,7 +123,6 @@ impl Linear for Scaled {
         implicit(result, |result| result.as_dtype(self.aval.dtype))
     }
 
-    /// The cast of the product.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         check_castable(dtype)?;
         let own = self.aval.dtype;

@@ -148,7 +148,6 @@ impl Linear for Sliced {
         Self::of(inner, &permuted(&self.start), &permuted(&self.stop))
     }
 
-    /// The slice of the cast.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         Self::of(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.start, &self.stop)
     }

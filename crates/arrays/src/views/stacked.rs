@@ -127,7 +127,6 @@ impl Linear for Stacked {
         self.mapped(|expert| Ok(expert.transpose_axes(&axes)?))
     }
 
-    /// The cast experts.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         self.mapped(|expert| Ok(expert.as_dtype(dtype)?))
     }

@@ -32,7 +32,6 @@ impl Source {
         Ok(Self::Folder(folder.to_owned()))
     }
 
-    /// What has the tokenizer.
     fn tokenizer_file(&self) -> PathBuf {
         match self {
             Self::File(file) => file.path().to_owned(),

@@ -115,7 +115,6 @@ impl Places {
         self.ranks.len() == 1
     }
 
-    /// All ranks.
     pub(super) fn all(&self) -> Vec<usize> {
         (0..self.ranks.len()).collect()
     }

@@ -22,7 +22,6 @@ const ROUND: Duration = Duration::from_millis(10);
 /// How long lines may still come once all processes have ended.
 const LINES: Duration = Duration::from_secs(1);
 
-/// A process to be run.
 pub(super) struct Process {
     /// The number before its lines; it writes them itself where it has none.
     rank: Option<usize>,
@@ -116,7 +115,6 @@ impl Running {
     }
 }
 
-/// How all processes ended.
 pub(super) struct Ended {
     code: i32,
     /// Whether they were to end: by a signal to this program, or because nobody reads what they write.

@@ -254,7 +254,6 @@ impl Options {
         Ok(())
     }
 
-    /// The model with what is to be trained.
     pub(super) fn prepared(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
         if let Some(format) = &self.qat {
             return formats::prepared(model, &self.layers, format);

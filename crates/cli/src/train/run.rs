@@ -16,7 +16,6 @@ use super::options::{MomentBits, Plan};
 use super::saved::Saved;
 use crate::output::{Failure, Output};
 
-/// What is trained on what.
 pub(super) struct Run<'r> {
     pub(super) config: &'r Config,
     pub(super) rows: &'r Rows,
@@ -25,7 +24,6 @@ pub(super) struct Run<'r> {
     pub(super) plan: &'r Plan,
 }
 
-/// What came of it.
 pub(super) struct Ended {
     pub(super) resumed: u64,
     pub(super) loss: Option<f64>,
@@ -33,7 +31,6 @@ pub(super) struct Ended {
     pub(super) allocator_peak_bytes: usize,
 }
 
-/// What a step says.
 struct Step {
     loss: f64,
     norm: f64,

@@ -130,7 +130,6 @@ words! {
     }
 }
 
-/// An input of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Input {
     pub(crate) role: Role,
@@ -162,7 +161,6 @@ pub(crate) enum Operand {
 }
 
 impl Operand {
-    /// The value that it is made of.
     pub(crate) fn value(&self) -> Option<usize> {
         match self {
             Self::Value(value) | Self::Positive(value) | Self::Fitted(value, _) => Some(*value),
@@ -203,7 +201,6 @@ impl Program {
         branch.is_some_and(|at| self.around[at..].iter().any(|around| matches!(around, Around::Grad | Around::Jvp)))
     }
 
-    /// The inputs of a role, by number.
     pub(crate) fn inputs_as(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
         (0..self.inputs.len()).filter(move |&input| self.inputs[input].role == role)
     }

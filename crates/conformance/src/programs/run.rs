@@ -16,7 +16,6 @@ use crate::ops::{Op, named, weighted_sum};
 /// A function of the arguments of a program.
 pub(crate) type Function = Rc<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
 
-/// Calls an op on values.
 pub(crate) fn step(op: &Op, operands: &[Operand], values: &[Array]) -> Result<Vec<Array>> {
     let own = if operands.iter().any(|operand| operand.value().is_none()) { (op.operands)()? } else { Vec::new() };
     let operands = operands

@@ -26,7 +26,6 @@ pub(super) const MOMENTS: &str = "moments";
 /// The arrays by state and key.
 pub(super) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
 
-/// What the index says.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Index {
     pub(super) version: u32,
@@ -161,7 +160,6 @@ pub(super) fn tensor(state: &str, key: &str) -> String {
     format!("{state}.{key}")
 }
 
-/// The file of a rank.
 pub(super) fn file_of(folder: &Path, save: u64, Place { rank, size }: Place) -> PathBuf {
     folder.join(format!("run.{save}-{:05}-of-{size:05}.safetensors", rank + 1))
 }

@@ -88,7 +88,6 @@ impl History {
         })
     }
 
-    /// The one of this number, from 1.
     fn at(&self, number: u64) -> Option<&(u64, String)> {
         let before = self.begun - self.last.len() as u64 + 1;
         self.last.get(usize::try_from(number.checked_sub(before)?).ok()?)

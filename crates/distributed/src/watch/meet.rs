@@ -103,7 +103,6 @@ pub(super) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
     place.to_socket_addrs().map(Iterator::collect)
 }
 
-/// The bytes of an announcement.
 pub(crate) const ANNOUNCEMENT: usize = 64;
 
 /// What rank 0 tells the others where nothing names a place: its addresses, and a number that tells this group from others.

@@ -60,7 +60,6 @@ pub(super) enum Closing {
     Panic,
 }
 
-/// The end of the group.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
     verdict: Verdict,

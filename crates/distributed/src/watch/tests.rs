@@ -18,7 +18,6 @@ fn place() -> String {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
 }
 
-/// The number of a job.
 const JOB: u64 = 4711;
 
 /// What becomes of each rank that comes to a group of `size`.

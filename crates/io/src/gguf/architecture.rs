@@ -323,7 +323,6 @@ impl Architecture {
         own.find(|_| has_experts).or(first)
     }
 
-    /// The one that runs the models of this `model_type`.
     pub(super) fn of_model(model_type: &str) -> Option<&'static Self> {
         const ALL: &[Architecture] = &ARCHITECTURES;
         let model_type = if model_type == "mistral" { "llama" } else { model_type };
@@ -335,7 +334,6 @@ impl Architecture {
         self.implied.iter().chain(IMPLIED).find(|(own, _)| *own == key).map(|(_, value)| value)
     }
 
-    /// The names of all, for a message.
     pub(super) fn names() -> String {
         listed(|architecture| architecture.name)
     }

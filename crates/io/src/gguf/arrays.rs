@@ -38,7 +38,6 @@ pub(super) fn dense(aval: Aval, rows: Rows) -> Result<Value> {
     Ok(array.into())
 }
 
-/// All blocks of a tensor.
 struct Blocks {
     kind: GgufType,
     layout: Layout,
@@ -59,7 +58,6 @@ impl Blocks {
         self.aval.shape.last().map_or(1, |&last| last as usize)
     }
 
-    /// The rows of each task.
     fn tasks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let width = self.width();
         let rows = self.aval.size().checked_div(width).unwrap_or_default();

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use half::f16;
 
-/// What one block says.
 pub(super) struct Block {
     /// The codes, as many as the block has elements.
     pub(super) codes: [u8; 256],

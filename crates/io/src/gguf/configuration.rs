@@ -224,7 +224,6 @@ impl Gguf {
         self.value(&self.own(key)?)
     }
 
-    /// The value of a key, if it is there.
     pub(super) fn value(&self, key: &str) -> Result<Option<Json>> {
         Ok(if self.has(key) { Some(json(self.metadata(key)?)) } else { None })
     }
@@ -233,7 +232,6 @@ impl Gguf {
         self.header.metadata.contains_key(key)
     }
 
-    /// A key of the architecture.
     pub(super) fn own(&self, key: &str) -> Result<String> {
         Ok(format!("{}.{key}", self.architecture()?.name))
     }

@@ -22,7 +22,6 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Bytes that are left.
     pub(super) fn left(&self) -> usize {
         self.bytes.len() - self.at
     }

@@ -10,7 +10,6 @@ use super::cursor::{Cursor, Reason};
 use super::kind::GgufType;
 use super::metadata::{self, GgufValue};
 
-/// What a header says.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) version: u32,

@@ -45,7 +45,6 @@ impl GgufType {
         TYPES.into_iter().find(|kind| kind.dtype == Some(dtype))
     }
 
-    /// The type of this number.
     pub(super) fn of(number: u32) -> Option<Self> {
         TYPES.into_iter().find(|kind| kind.number == number)
     }

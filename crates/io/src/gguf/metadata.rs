@@ -93,7 +93,6 @@ fn bools(kind: u32, bytes: &[u8]) -> Result<(), Reason> {
     }
 }
 
-/// Reads a value.
 pub(super) fn value(cursor: &mut Cursor, kind: u32) -> Result<GgufValue, Reason> {
     value_within(cursor, kind, DEPTH)
 }

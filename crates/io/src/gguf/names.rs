@@ -18,7 +18,6 @@ const ARCHITECTURE: &str = "general.architecture";
 /// The beginning of the names in a layer, in the file and in Hugging Face's models.
 pub(super) const LAYERS: [&str; 2] = ["blk.", "model.layers."];
 
-/// The number of a layer and the name in it.
 pub(super) fn in_layer<'n>(name: &'n str, layers: &str) -> Option<(&'n str, &'n str)> {
     name.strip_prefix(layers)?.split_once('.').filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
 }

@@ -114,7 +114,6 @@ impl<'n> Name<'n> {
         (number < count).then_some(Self { stem, number, count })
     }
 
-    /// The name of the part of this number.
     fn part(&self, number: usize) -> String {
         format!("{}-{:05}-of-{:05}{ENDING}", self.stem, number + 1, self.count)
     }

@@ -58,7 +58,6 @@ const ALL: &[PreTokenizer] = &[
 ];
 
 impl PreTokenizer {
-    /// The one of this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.names.contains(&name))
     }
@@ -73,7 +72,6 @@ impl PreTokenizer {
         known.and_then(|known| known.names.first().copied())
     }
 
-    /// All names, for a message.
     pub(super) fn names() -> String {
         ALL.iter().flat_map(|known| known.names).copied().collect::<Vec<_>>().join(", ")
     }

@@ -13,7 +13,6 @@ use super::tokenizer::{
 };
 use crate::json::Json;
 
-/// The files of a tokenizer.
 pub(crate) struct Tokenizer {
     /// `tokenizer.json`.
     pub(crate) json: Json,

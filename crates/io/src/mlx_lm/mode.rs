@@ -97,7 +97,6 @@ impl Mode {
         }
     }
 
-    /// The format as rules have it.
     pub(super) fn format(self) -> AnyFormat {
         match self {
             Self::Affine(format) => format.into(),

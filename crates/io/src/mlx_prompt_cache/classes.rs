@@ -9,7 +9,6 @@ use super::state::{Fault, Found, Leaf, Node, of};
 use super::{StoredBuffers, StoredCache};
 
 impl StoredCache {
-    /// The name of its class.
     pub(super) fn class(&self) -> &'static str {
         match self {
             Self::Kv { .. } => "KVCache",
@@ -99,7 +98,6 @@ impl StoredCache {
         })
     }
 
-    /// Its state.
     pub(super) fn state(&self) -> Result<Node> {
         let count = Node::integer;
         Ok(match self {
@@ -242,7 +240,6 @@ fn per_sequence(held: Option<&StoredBuffers>, arrays: [Node; 2]) -> Found<[Array
     Ok([offset, left_padding])
 }
 
-/// Checks that an array has a number for each sequence.
 fn check_numbers(place: &str, array: &Array, batch: i32) -> Found<()> {
     let (found, expected) = (Aval::from(array), Aval::new(&[batch], Dtype::Int32));
     if found == expected {

@@ -116,7 +116,6 @@ impl Node {
         self.into_option()?.ok_or_else(|| Fault::new("it is nothing, and its class has an array"))
     }
 
-    /// An array, or nothing.
     pub(super) fn into_option(self) -> Found<Option<Array>> {
         match self.leaf()? {
             Leaf::Array(array) => Ok(Some(array)),
@@ -148,7 +147,6 @@ impl Node {
         }
     }
 
-    /// Whether it is nothing.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Self::Leaf(Leaf::Nothing))
     }

@@ -62,7 +62,6 @@ pub(super) trait Engine {
     fn fail(&mut self);
 }
 
-/// How far a sequence is.
 #[derive(Default)]
 struct Sequence {
     /// As many of its last tokens as the longest stop has.

@@ -191,7 +191,6 @@ pub(super) fn bytes(array: &Array) -> Vec<u8> {
     }
 }
 
-/// Numbers by their bytes.
 pub(super) fn numbers(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     match dtype {
         Dtype::Float16 => bytes.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f32()).collect(),

@@ -28,7 +28,6 @@ const MOST_BANDS: usize = 65535;
 /// Groups along the last axis of a grid: CUDA has not many more there.
 const MOST_ENTRIES: usize = 32768;
 
-/// What is multiplied.
 pub(super) struct Product<'a> {
     /// All matrices as one.
     pub layout: &'a Layout,

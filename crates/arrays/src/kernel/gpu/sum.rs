@@ -93,7 +93,6 @@ impl<'a> Sum<'a> {
         self.base.as_ref().map_or("", |base| &base.bind)
     }
 
-    /// The names of all inputs.
     pub(super) fn inputs(&self) -> Vec<String> {
         let base = self.base.iter().flat_map(|base| base.inputs.iter().cloned());
         self.names.iter().map(|&name| name.to_owned()).chain(base).collect()

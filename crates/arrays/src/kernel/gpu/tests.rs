@@ -49,7 +49,6 @@ struct Sample {
     expected: Expected,
 }
 
-/// What the CPU gives.
 fn on_cpu(kernel: impl Kernel, inputs: &[Array]) -> Array {
     apply(kernel, inputs).expect("runs").remove(0)
 }

@@ -54,7 +54,6 @@ impl Saved {
         Ok((path, quantized.unwrap_or_else(|| part.into())))
     }
 
-    /// The moment of a rank.
     fn moment_of(&self, moment: &Taken, rank: usize) -> Result<Value> {
         moment.value(|name| {
             let entry = self.moment_entry(name)?;
