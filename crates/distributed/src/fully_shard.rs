@@ -39,9 +39,7 @@ pub trait FullyShard: Sized {
     /// # Errors
     ///
     /// The pattern names no parameter, or one is split already or trained as its codes; the model is dropped then.
-    fn fully_shard<P>(self, pattern: P, group: &Group) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>;
+    fn fully_shard(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, group: &Group) -> Result<Self>;
 
     /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
     /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds. Those of
@@ -57,10 +55,7 @@ pub trait FullyShard: Sized {
 }
 
 impl<M: ModuleParameters> FullyShard for Model<M> {
-    fn fully_shard<P>(mut self, pattern: P, group: &Group) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    fn fully_shard(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, group: &Group) -> Result<Self> {
         self.replace(pattern, |_, value| Ok(Some(FullySharded::new(value, group)?.into())))?;
         Ok(self)
     }

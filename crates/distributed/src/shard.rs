@@ -64,9 +64,7 @@ pub trait Shard: Sized {
     /// # Errors
     ///
     /// The pattern names no parameter, or one cannot be cut there; the model is dropped then.
-    fn shard<P>(self, pattern: P, split: Split<'_>) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>;
+    fn shard(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, split: Split<'_>) -> Result<Self>;
 }
 
 /// A cache of keys and values, or a tree of them, with its buffers `[batch, heads, tokens, width]` split by heads.
@@ -103,10 +101,7 @@ pub fn split_heads<T: Tree>(caches: &T, group: &Group) -> Result<T> {
 }
 
 impl<M: ModuleParameters> Shard for Model<M> {
-    fn shard<P>(mut self, pattern: P, split: Split<'_>) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    fn shard(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, split: Split<'_>) -> Result<Self> {
         self.replace(pattern, |_, value| {
             let axis = split.axis(value.aval()?.shape.len());
             axis.map(|axis| Ok(Sharded::split(value, axis, split.group())?.into())).transpose()

@@ -109,10 +109,10 @@ impl Rules {
     /// # Errors
     ///
     /// The text is no format, or the format has no such options; or a parameter has no aval.
-    pub fn for_decoder<F>(format: F, parameters: &Parameters) -> Result<DecoderRules>
-    where
-        F: TryInto<AnyFormat, Error: Into<Error>>,
-    {
+    pub fn for_decoder(
+        format: impl TryInto<AnyFormat, Error: Into<Error>>,
+        parameters: &Parameters,
+    ) -> Result<DecoderRules> {
         let format = format.try_into().map_err(Into::into)?;
         let is_decoder = parameters.keys().any(|path| ends(path, &EMBEDDINGS));
         let mut rules = Self::new();

@@ -91,10 +91,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The pattern names no matrix, or one that is adapted already or does not fit the method. The model is dropped then.
     #[expect(clippy::needless_pass_by_value, reason = "it is written in the call")]
-    pub fn lora<P>(mut self, pattern: P, config: LoraConfig) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn lora(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, config: LoraConfig) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let mut made = Parameters::new();
         for (path, value) in self.values()? {

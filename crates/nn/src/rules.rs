@@ -107,17 +107,11 @@ impl Rules {
     /// # Errors
     ///
     /// The text is no pattern.
-    pub fn skip<P>(self, pattern: P) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn skip(self, pattern: impl TryInto<Pattern, Error: Into<Error>>) -> Result<Self> {
         self.with(pattern, Action::Skip)
     }
 
-    fn with<P>(mut self, pattern: P, action: Action) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    fn with(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, action: Action) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         self.rules.push(Rule { pattern, action });
         Ok(self)
@@ -291,10 +285,7 @@ impl Rules {
     }
 
     /// These rules for what a pattern names, and none for the others.
-    pub(crate) fn within<P>(&self, pattern: P) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub(crate) fn within(&self, pattern: impl TryInto<Pattern, Error: Into<Error>>) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let within = |rule: &Rule| Rule { pattern: rule.pattern.and(&pattern), action: rule.action.clone() };
         Ok(Self { rules: self.rules.iter().map(within).collect() })

@@ -48,10 +48,10 @@ impl<M: ModuleParameters> Model<M> {
     /// The pattern names no parameter, or none that it names has such products. The model is then what it was.
     ///
     /// [`PackedArray::with_int8_activations`]: tacit_arrays::PackedArray::with_int8_activations
-    pub fn int8_activations<P>(&mut self, pattern: P) -> Result<RoundedActivations>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn int8_activations(
+        &mut self,
+        pattern: impl TryInto<Pattern, Error: Into<Error>>,
+    ) -> Result<RoundedActivations> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let mut rounded = RoundedActivations::default();
         let made = self.replacing(&pattern, |path, value| {

@@ -101,16 +101,13 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`quantize`](Self::quantize); a weight that the rules name has no observations, or such that `method` refuses.
     /// The model is dropped then.
-    pub fn quantize_observed<P>(
+    pub fn quantize_observed(
         self,
-        pattern: P,
+        pattern: impl TryInto<Pattern, Error: Into<Error>>,
         formats: impl IntoRules,
         observations: &Observations,
         method: &dyn Calibrate,
-    ) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    ) -> Result<Self> {
         self.quantize_by(pattern, formats, &|path: &str, format: &AnyFormat, value: &Value| {
             let seen = observations.get(path)?;
             let weight = value.dense()?;

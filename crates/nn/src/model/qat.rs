@@ -163,10 +163,11 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The text is no format, nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
     /// quantized parameter. The model is dropped then.
-    pub fn prepare<P>(mut self, pattern: P, aware: impl IntoQatConfig) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn prepare(
+        mut self,
+        pattern: impl TryInto<Pattern, Error: Into<Error>>,
+        aware: impl IntoQatConfig,
+    ) -> Result<Self> {
         let aware = aware.into_config()?;
         let rules = aware.rules.within(pattern)?;
         rules.supported()?;

@@ -40,10 +40,11 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// The text is no format, or the rules name no float parameter that the pattern names. The model is then what it was.
-    pub fn saved_activations<P>(&mut self, pattern: P, formats: impl IntoRules) -> Result<&mut Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn saved_activations(
+        &mut self,
+        pattern: impl TryInto<Pattern, Error: Into<Error>>,
+        formats: impl IntoRules,
+    ) -> Result<&mut Self> {
         let rules = formats.into_rules()?.within(pattern)?;
         rules.supported()?;
         let (mut saved, mut named) = (self.parts.saved.clone(), false);

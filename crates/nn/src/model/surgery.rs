@@ -44,18 +44,17 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// Nothing is quantized, or a parameter has an element that is not finite. The model is dropped then.
-    pub fn quantize<P>(self, pattern: P, formats: impl IntoRules) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
         self.quantize_by(pattern, formats, &|_, format, value| Ok(quantize_in_pieces(&**format, value)))
     }
 
     /// Quantizes as [`quantize`](Self::quantize) does, by `quantizer`.
-    pub(super) fn quantize_by<P>(mut self, pattern: P, formats: impl IntoRules, quantizer: &ByPath<'_>) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub(super) fn quantize_by(
+        mut self,
+        pattern: impl TryInto<Pattern, Error: Into<Error>>,
+        formats: impl IntoRules,
+        quantizer: &ByPath<'_>,
+    ) -> Result<Self> {
         let rules = formats.into_rules()?.within(pattern)?;
         let mut report = self.report.clone();
         let (mut made, mut left) = (Parameters::new(), Vec::new());
@@ -110,10 +109,11 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// The pattern names no parameter, `f` fails, or a value has another shape. The model is then what it was.
-    pub fn replace<P>(&mut self, pattern: P, f: impl FnMut(&str, Value) -> Result<Option<Value>>) -> Result<&mut Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn replace(
+        &mut self,
+        pattern: impl TryInto<Pattern, Error: Into<Error>>,
+        f: impl FnMut(&str, Value) -> Result<Option<Value>>,
+    ) -> Result<&mut Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let made = self.replacing(&pattern, f)?;
         self.put_noted(made)?;
