@@ -46,10 +46,6 @@ pub(crate) struct Compared {
 }
 
 /// The elements of two arrays, pair by pair.
-///
-/// # Errors
-///
-/// The arrays have different sizes, or cannot be evaluated.
 pub(crate) fn compared(found: &Array, expected: &Array) -> Result<Vec<Compared>> {
     let (a, b) = (numbers(found)?, numbers(expected)?);
     if a.len() != b.len() {

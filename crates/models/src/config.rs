@@ -236,10 +236,6 @@ impl Config {
 }
 
 /// The folder that a path is, or in which the file is.
-///
-/// # Errors
-///
-/// Nothing is there.
 pub(crate) fn folder_of(path: &Path) -> Result<&Path> {
     if path.is_dir() {
         return Ok(path);

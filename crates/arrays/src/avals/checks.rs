@@ -118,11 +118,7 @@ fn no_matrix(aval: &Aval) -> Error {
     Error::invalid(format!("{aval} is transposed, and is not a matrix"), "transpose matrices alone")
 }
 
-/// A float array that has elements.
-///
-/// # Errors
-///
-/// It is of another type or empty; `what` names it.
+/// Checks that what `what` names is a float array that has elements.
 pub(crate) fn check_float(what: &str, aval: &Aval) -> Result<()> {
     if !aval.dtype.is_float() {
         return Err(Error::invalid(format!("{what} is {aval}, which is not float"), "give an f32, f16 or bf16 array"));

@@ -1,17 +1,13 @@
 //! A stored matrix times a number, added to a dense array.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply, permit_dense};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats, floats_mut, single};
 use super::{Layout, gpu};
 
 /// `factor * matrix + x` in the type of `x: [n, k]`, of which the product is not built; `factor: f32[]`.
-///
-/// # Errors
-///
-/// When it runs: the lengths of the children do not fit.
 pub(crate) fn add_dense(layout: Layout, children: &[Array], factor: Option<&Array>, x: &Array) -> Result<Array> {
     let inputs: Vec<Array> = std::iter::once(x).chain(factor).chain(children).cloned().collect();
     single(apply(AddDense { layout, scaled: factor.is_some() }, &inputs)?)
@@ -36,9 +32,7 @@ impl Kernel for AddDense {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let mut params = self.layout.params();
-        params.push(("scaled", Param::Bool(self.scaled)));
-        Some(params)
+        Some(self.layout.params().into_iter().chain([("scaled", Param::Bool(self.scaled))]).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -64,8 +58,7 @@ impl Kernel for AddDense {
     }
 
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
-        let shape = [self.layout.n as i32, self.layout.k as i32];
-        permit_dense(self.name(), &Aval::new(&shape, Dtype::Float32), reason)?;
+        self.layout.permit(self.name(), reason)?;
         self.decompose(inputs)
     }
 

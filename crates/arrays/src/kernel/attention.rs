@@ -83,9 +83,6 @@ struct Parts<'a, T> {
 }
 
 impl Attend {
-    /// # Errors
-    ///
-    /// When it runs: the inputs do not fit each other.
     pub(crate) fn apply(self, q: &Array, mask: &[Array], keys: &[Array], values: &[Array]) -> Result<Array> {
         single(apply(self, &[std::slice::from_ref(q), mask, keys, values].concat())?)
     }

@@ -27,9 +27,7 @@ impl Kernel for Dequantize {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let mut params = self.layout.params();
-        params.push(("dtype", Param::Dtype(self.dtype)));
-        Some(params)
+        Some(self.layout.params().into_iter().chain([("dtype", Param::Dtype(self.dtype))]).collect())
     }
 
     fn output_avals(&self, _: &[Aval]) -> Fallible<Vec<Aval>> {

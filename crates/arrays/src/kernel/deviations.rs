@@ -31,10 +31,6 @@ pub(crate) enum Norm<'a> {
 }
 
 /// Measures `children`, which `x: f32` was quantized to, block by block, without a gradient.
-///
-/// # Errors
-///
-/// When it runs: the lengths do not fit.
 pub(crate) fn deviations(layout: Layout, norm: Norm<'_>, x: &Array, children: &[Array]) -> Result<Sums> {
     let (power, weights) = match norm {
         Norm::Squares => (None, None),

@@ -29,9 +29,7 @@ impl Kernel for GatherRows {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let mut params = self.layout.params();
-        params.push(("dtype", Param::Dtype(self.dtype)));
-        Some(params)
+        Some(self.layout.params().into_iter().chain([("dtype", Param::Dtype(self.dtype))]).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {

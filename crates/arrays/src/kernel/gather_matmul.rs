@@ -7,7 +7,7 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Indices, KernelError, Orientation, Stack};
 
 use super::host::{Fallible, floats, floats_mut, int, number, single, within};
-use super::parts::{gradients_of, tangents_of};
+use super::parts::{gradients_of, product_tangent};
 use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu};
 
@@ -43,10 +43,9 @@ impl Kernel for GatherMatmul {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let mut params = self.stack.rows.params();
-        params.push(("count", int(self.stack.count)));
-        params.push(("transpose", Param::Bool(self.stack.orientation == Orientation::Transposed)));
-        Some(params)
+        let transpose = Param::Bool(self.stack.orientation == Orientation::Transposed);
+        let own = [("count", int(self.stack.count)), ("transpose", transpose)];
+        Some(self.stack.rows.params().into_iter().chain(own).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -112,16 +111,8 @@ impl Kernel for GatherMatmul {
     /// The product is linear in `x` and in the float children together.
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let product = |x: &Array, rest: &[Array]| gather_matmul([x, &rest[0], &rest[1]], self.stack, &rest[2..]);
-        let tangent = || -> Fallible<Array> {
-            let (x, rest) = (&primals[0], &primals[1..]);
-            Ok(match tangents_of(primals, tangents, argnums)? {
-                (Some(dx), None) => product(&dx, rest)?,
-                (None, Some(moved)) => product(x, &moved)?,
-                (Some(dx), Some(moved)) => product(&dx, rest)?.add(product(x, &moved)?)?,
-                (None, None) => ops::zeros_dtype(&[rest[0].dim(0), x.dim(1), self.stack.columns()], x.dtype())?,
-            })
-        };
-        Some(tangent().map(|tangent| vec![tangent]))
+        let shape = [primals[1].dim(0), primals[0].dim(1), self.stack.columns()];
+        Some(product_tangent(primals, tangents, argnums, &shape, product))
     }
 
     /// One product of all examples, if they share the matrices.

@@ -1,13 +1,13 @@
 //! Products with a stored matrix.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{KernelError, Orientation};
 
 use super::host::{Fallible, floats, floats_mut, int, rows_of, single, with_columns};
-use super::parts::{gradients_of, tangents_of};
+use super::parts::{gradients_of, product_tangent};
 use super::product_scale_gradients::product_scale_gradients;
 use super::{Layout, gpu, mlx_matmul};
 
@@ -169,17 +169,8 @@ impl Kernel for Matmul {
     /// The product is linear in `x` and in the float children together.
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let product = |x: &Array, children: &[Array]| apply_to(self.clone(), x, children);
-        let tangent = || -> Fallible<Array> {
-            Ok(match tangents_of(primals, tangents, argnums)? {
-                (Some(x), None) => product(&x, &primals[1..])?,
-                (None, Some(children)) => product(&primals[0], &children)?,
-                (Some(x), Some(children)) => product(&x, &primals[1..])?.add(product(&primals[0], &children)?)?,
-                (None, None) => {
-                    ops::zeros_dtype(&with_columns(primals[0].shape(), self.columns()), primals[0].dtype())?
-                }
-            })
-        };
-        Some(tangent().map(|tangent| vec![tangent]))
+        let shape = with_columns(primals[0].shape(), self.columns());
+        Some(product_tangent(primals, tangents, argnums, &shape, product))
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {

@@ -72,6 +72,23 @@ pub(super) fn tangents_of(
     Ok((tangent(0)?, Some(moved.collect::<Result<_, _>>()?)))
 }
 
+/// The tangent, of this shape where nothing moves, of a `product` of the first operand with the others.
+pub(super) fn product_tangent(
+    primals: &[Array],
+    tangents: &[Array],
+    argnums: &[usize],
+    shape: &[i32],
+    product: impl Fn(&Array, &[Array]) -> Result<Array>,
+) -> Fallible<Vec<Array>> {
+    let (x, rest) = (&primals[0], &primals[1..]);
+    Ok(vec![match tangents_of(primals, tangents, argnums)? {
+        (Some(dx), None) => product(&dx, rest)?,
+        (None, Some(moved)) => product(x, &moved)?,
+        (Some(dx), Some(moved)) => product(&dx, rest)?.add(product(x, &moved)?)?,
+        (None, None) => ops::zeros_dtype(shape, x.dtype())?,
+    }])
+}
+
 /// The gradients of a product with a stored matrix: of its first operand what `of_x` says; of the children, which begin behind
 /// `before` operands, what follows from the gradients of the scale and of the bias of each block, which `of_numbers` gives. Integers
 /// have none.

@@ -15,10 +15,6 @@ use super::{Layout, gpu};
 /// The gradients of the scale and of the bias of each block, `f32[blocks]`, where `x: [e, m, depth]` are multiplied with the matrices
 /// of these numbers, `u32[e]`, and the products have this `cotangent: [e, m, columns]`. `codes` are those of a stack of `count`
 /// matrices.
-///
-/// # Errors
-///
-/// When it runs: a matrix is not there, or the lengths do not fit.
 pub(super) fn product_scale_gradients(
     [x, cotangent, matrices]: [&Array; 3],
     orientation: Orientation,

@@ -17,10 +17,6 @@ use super::{Coding, Layout, Scheme, gpu};
 ///
 /// The rule is that of [`tacit_kernels::scale_gradients`]. The gradient of a scale is that of the number that the elements are
 /// multiplied by.
-///
-/// # Errors
-///
-/// When it runs: the lengths do not fit.
 pub(crate) fn scale_gradients(layout: Layout, x: &Array, cotangent: &Array, children: &[Array]) -> Result<Vec<Array>> {
     let wide = |array: &Array| array.as_dtype(Dtype::Float32);
     let inputs: Vec<Array> = [wide(x)?, wide(cotangent)?].into_iter().chain(children.iter().cloned()).collect();
