@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, transforms};
 use tacit_core::{Aval, Error, Explanation, Policy, Result, Site, Taker, Value, explain, implicit};
 
-use crate::elements::{relative_error, worst};
+use crate::elements::{self, relative_error, worst};
 use crate::exact::Exact;
 use crate::oracle::{Function, Oracle, Side, Structure};
 use crate::subject::Subject;
@@ -176,12 +176,12 @@ impl Call {
         let side =
             structure.side(&(Rc::new(move |arrays: Vec<Array>| Ok(run(&arrays)?)) as Function), Side::Intercepted);
         let mut compiled = transforms::compile::compile(move |leaves: &[Array]| side(leaves), None);
-        evaluated(compiled(&structure.leaves).map_err(|error| text(error.into()))?)
+        evaluated(compiled(&structure.leaves).map_err(text)?)
     }
 
     /// The results on materialized operands, evaluated.
     pub(crate) fn on_dense(&self, operands: &[Array]) -> Result<Vec<Array>, String> {
-        evaluated((self.run)(operands).map_err(|error| text(error.into()))?)
+        evaluated((self.run)(operands).map_err(text)?)
     }
 
     /// The results of the intercepted call, evaluated.
@@ -197,14 +197,13 @@ impl Call {
 /// each, of which many come to the root of their number, on either side, as a kernel adds them in another order.
 const CANCELLED: f64 = 1.0 / 32.0;
 
-fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {
-    transforms::eval(&arrays).map_err(|error| text(error.into()))?;
+pub(crate) fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {
+    transforms::eval(&arrays).map_err(text)?;
     Ok(arrays)
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
-pub(crate) fn text(error: Error) -> String {
-    error.to_string()
+pub(crate) fn text(error: impl Into<Error>) -> String {
+    error.into().to_string()
 }
 
 /// The dense array behind a value, evaluated.
@@ -229,10 +228,10 @@ pub(crate) fn bits_equal(found: &Array, expected: &Array) -> Result<(), String> 
 
 /// The bytes of an array in row-major order.
 pub(crate) fn bytes(array: &Array) -> Result<Vec<u8>, String> {
-    if array.size() == 0 {
-        return Ok(Vec::new());
-    }
-    let flat = ops::flatten(array, None, None).and_then(|flat| flat.contiguous()?.view_dtype(Dtype::Uint8));
-    let flat = flat.map_err(|error| text(error.into()))?;
-    flat.try_as_slice::<u8>().map(<[u8]>::to_vec).map_err(|error| error.to_string())
+    elements::bytes(array, array.dtype()).map_err(text)
+}
+
+/// A matrix transposed; a vector is one either way.
+pub(crate) fn turned(array: &Array) -> Result<Array, Exception> {
+    if array.ndim() < 2 { Ok(array.clone()) } else { array.swap_axes(-1, -2) }
 }

@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops, transforms};
 use tacit_core::transform::{Wrt, checkpoint, grad_wrt, intercept, vmap};
 use tacit_core::{Policy, Result, Value, compile};
 
-use crate::call::{dense, text};
+use crate::call::{dense, text, turned};
 use crate::case::Case;
 use crate::oracle::Structure;
 use crate::report::Report;
@@ -75,11 +75,7 @@ impl<'a> Scene<'a> {
     /// The product with a dense array, by whoever takes it.
     fn with(w: Value) -> Function {
         Rc::new(move |x| {
-            let product = |arrays: Vec<Array>| {
-                let w = &arrays[1];
-                let w = if w.ndim() < 2 { w.clone() } else { w.swap_axes(-1, -2)? };
-                Ok(vec![arrays[0].matmul(&w)?])
-            };
+            let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(turned(&arrays[1])?)?]);
             intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
         })
     }
@@ -106,13 +102,13 @@ impl<'a> Scene<'a> {
             let both = transforms::value_and_grad_with_argnums(loss, argnums.as_slice())(&structure.leaves);
             both.and_then(|(_, gradients)| transforms::eval(&gradients).map(|()| gradients))
         };
-        let expected = gradients(&|w| Ok(w.dense()?.into()), reference).map_err(|error| text(error.into()))?;
+        let expected = gradients(&|w| Ok(w.dense()?.into()), reference).map_err(text)?;
         match gradients(&|w| Ok(w), transform) {
             Ok(found) => found
                 .iter()
                 .zip(expected)
                 .try_for_each(|(found, expected)| self.subject.near_transformed(found, &expected)),
-            Err(error) => helpful(&text(error.into())),
+            Err(error) => helpful(&text(error)),
         }
     }
 

@@ -135,7 +135,7 @@ fn long_integers(array: &Array) -> Result<Option<Vec<i128>>> {
 }
 
 /// The bytes of the elements in a dtype, row-major.
-fn bytes(array: &Array, dtype: Dtype) -> Result<Vec<u8>> {
+pub(crate) fn bytes(array: &Array, dtype: Dtype) -> Result<Vec<u8>> {
     if array.size() == 0 {
         return Ok(Vec::new());
     }
@@ -158,4 +158,13 @@ pub(crate) fn index(mut at: usize, shape: &[i32]) -> Vec<usize> {
         .collect();
     index.reverse();
     index
+}
+
+/// The unit in the last place of 1.
+pub(crate) fn unit(dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Bfloat16 => 2f32.powi(-7),
+        Dtype::Float16 => 2f32.powi(-10),
+        _ => 2f32.powi(-23),
+    }
 }

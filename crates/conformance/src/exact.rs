@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, dtype_name};
 
 use crate::device::on_the_cpu;
-use crate::elements::doubles;
+use crate::elements::{doubles, unit};
 
 /// The results of a function in a wide type, and how far others may be from them.
 pub(crate) struct Exact {
@@ -76,7 +76,7 @@ impl Exact {
             if elements.len() != expected.len() {
                 return Err(format!("result {i} is {}, expected {} elements", Aval::from(array), expected.len()));
             }
-            let relative = ROUNDINGS * rounding(array.dtype()) + ACCUMULATED;
+            let relative = ROUNDINGS * f64::from(unit(array.dtype())) / 2.0 + ACCUMULATED;
             let bound = |at: usize| (relative * terms[at].abs()).max(self.granted[i]);
             let error = |at: usize| (elements[at] - expected[at]).abs();
             let far = (0..elements.len())
@@ -94,14 +94,5 @@ impl Exact {
             }
         }
         Ok(())
-    }
-}
-
-/// The largest relative error of one rounding to a dtype.
-fn rounding(dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::Bfloat16 => 2f64.powi(-8),
-        Dtype::Float16 => 2f64.powi(-11),
-        _ => 2f64.powi(-24),
     }
 }

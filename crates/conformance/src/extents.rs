@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Value};
 
-use crate::call::{Call, dense, text};
+use crate::call::{Call, dense, text, turned};
 use crate::elements::floats;
 use crate::exact::Exact;
 use crate::report::Report;
@@ -82,11 +82,6 @@ fn products(w: &Value, last: bool) -> Result<Vec<Call>, String> {
     Ok(calls)
 }
 
-/// The last two axes the other way round, of a matrix or more.
-fn turned(array: &Array) -> Result<Array, mlx_rs::error::Exception> {
-    if array.ndim() < 2 { Ok(array.clone()) } else { array.swap_axes(-1, -2) }
-}
-
 fn reductions(w: &Value, axis: i32) -> Vec<Call> {
     let of = |name: &str, run: fn(&Array, i32) -> Result<Array, mlx_rs::error::Exception>| {
         Call::new(name, vec![w.clone()], move |arrays| run(&arrays[0], axis))
@@ -111,7 +106,7 @@ impl Signs {
         let w = dense(w)?;
         let (shape, dtype) = (w.shape().to_vec(), w.dtype());
         let rows = if last { Ok(w) } else { turned(&w) };
-        let rows = rows.and_then(|rows| rows.contiguous()).map_err(|error| text(error.into()))?;
+        let rows = rows.and_then(|rows| rows.contiguous()).map_err(text)?;
         let terms = rows.shape().last().copied().unwrap_or(1) as usize;
         let elements = floats(&rows).map_err(text)?;
         let rows = elements.chunks(terms).map(|row| row.iter().map(|w| *w < 0.0).collect()).collect();

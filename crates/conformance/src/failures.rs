@@ -1,17 +1,20 @@
 //! What an error in the middle leaves behind.
 
+use std::slice;
+
 use mlx_rs::{Array, Dtype, transforms};
 use tacit_core::kernel::{self, Input, Kernel, Output};
 use tacit_core::transform::intercept;
 use tacit_core::{Aval, DeviceFallback, Error, Policy, Value};
 
-use crate::call::{Call, bits_equal, bytes, dense, text};
+use crate::call::{Call, bits_equal, bytes, dense, text, turned};
 use crate::case::Case;
 use crate::device::is_gpu;
 use crate::elements::floats;
+use crate::oracle::Structure;
 use crate::report::Report;
 use crate::shape::Shapes;
-use crate::subject::{Subject, implicit, leaves_of, normal};
+use crate::subject::{Subject, normal};
 
 /// Lets something fail beside the subject: a kernel in the same eval, the function that is traced, an op under
 /// [`Policy::Deny`].
@@ -25,10 +28,7 @@ pub fn failures(subject: &Subject) -> Report {
     let case = Case::plain(&shapes);
     let Some(w) = subject.normal(&case.aval, case.seed) else { return report };
     let x = case.array(&[3, case.aval.shape.last().copied().unwrap_or(1)], 1);
-    let product = Call::new("product", vec![x.into(), w.clone()], |arrays| {
-        let w = &arrays[1];
-        arrays[0].matmul(if w.ndim() < 2 { w.clone() } else { w.swap_axes(-1, -2)? })
-    });
+    let product = Call::new("product", vec![x.into(), w.clone()], |arrays| arrays[0].matmul(turned(&arrays[1])?));
     let checks: [(&str, Failure); 3] =
         [("a kernel", kernel_fails), ("the function", function_fails), ("an op that is denied", op_is_denied)];
     for (name, fails) in checks {
@@ -44,11 +44,8 @@ type Failure = fn(&Call) -> Result<(), String>;
 
 /// The subject and its product before and after something fails.
 fn unchanged(w: &Value, product: &Call, fails: Failure) -> Result<(), String> {
-    let state = || {
-        let mut leaves = Vec::new();
-        leaves_of(implicit(w).ok_or("it is dense")?, &mut leaves);
-        leaves.iter().map(bytes).collect::<Result<Vec<_>, String>>()
-    };
+    let leaves = Structure::of(slice::from_ref(w)).leaves;
+    let state = || leaves.iter().map(bytes).collect::<Result<Vec<_>, String>>();
     let (before, expected) = (state()?, product.intercepted()?);
     fails(product)?;
     if state()? != before {
@@ -141,7 +138,7 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
     }
     let x = normal(1, &shapes.plain(), Dtype::Float32);
     let nan = Array::from_f32(f32::NAN);
-    let x = mlx_rs::ops::select(x.eq(x.max(None).map_err(mlx)?).map_err(mlx)?, nan, &x).map_err(mlx)?;
+    let x = mlx_rs::ops::select(x.eq(x.max(None).map_err(text)?).map_err(text)?, nan, &x).map_err(text)?;
     let Ok(value) = subject.make(&x) else { return Ok(()) };
     let _allow = Policy::Allow.scope();
     let made = value.dense().map_err(text)?;
@@ -150,8 +147,9 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
     }
     // The same array, and one that is made of the same children.
     for (which, again) in [("the same array", Ok(made)), ("a second one", value.dense())] {
-        let read =
-            again.map_err(text).and_then(|again| again.eval().map_err(mlx).and_then(|()| floats(&again).map_err(text)));
+        let read = again
+            .map_err(text)
+            .and_then(|again| again.eval().map_err(text).and_then(|()| floats(&again).map_err(text)));
         if let Ok(read) = read
             && !read.iter().all(|element| element.is_nan())
         {
@@ -163,8 +161,4 @@ fn read_twice(subject: &Subject, shapes: &Shapes) -> Result<(), String> {
         return Err("after its eval failed it is finite".to_owned());
     }
     Ok(())
-}
-
-fn mlx(error: mlx_rs::error::Exception) -> String {
-    text(error.into())
 }

@@ -132,7 +132,7 @@ impl<'a> Scene<'a> {
         let rows = [3, shape.get(shape.len().wrapping_sub(function.tail.along)).copied().unwrap_or(1)];
         let second = case.array(&(function.form.second)(&self.aval.shape), 2);
         let second = second.abs().and_then(|second| second.add(Array::from_f32(0.5).as_dtype(self.aval.dtype)?));
-        Ok([second.map_err(|error| text(error.into()))?, case.array(&rows, 3)])
+        Ok([second.map_err(text)?, case.array(&rows, 3)])
     }
 
     /// The gradients for the operands beside the subject.
@@ -169,11 +169,11 @@ impl<'a> Scene<'a> {
         let _allow = Policy::Allow.scope();
         let arguments = self.arguments(function)?;
         let plain = |arrays: &[Array]| gradient(&|arrays| Ok(function.run(arrays)?), argnums, arrays);
-        let own = plain(&arguments).map_err(|error| text(error.into()))?;
+        let own = plain(&arguments).map_err(text)?;
         let exact = Exact::of(plain, &arguments)?.granting(&own)?;
         let mut given = arguments;
         given[0] = self.master.clone();
-        exact.near(&gradient(found, argnums, &given).map_err(|error| text(error.into()))?)
+        exact.near(&gradient(found, argnums, &given).map_err(text)?)
     }
 }
 
@@ -230,10 +230,10 @@ fn along(
     let _allow = Policy::Allow.scope();
     let mut arguments = scene.arguments(function)?;
     let plain = |arrays: &[Array]| Ok(function.run(arrays)?);
-    let expected = transformed(&plain, &arguments).map_err(|error| text(error.into()))?;
+    let expected = transformed(&plain, &arguments).map_err(text)?;
     arguments[0] = scene.master.clone();
     let passed = |arrays: &[Array]| scene.passed(function, arrays);
-    let found = transformed(&passed, &arguments).map_err(|error| text(error.into()))?;
+    let found = transformed(&passed, &arguments).map_err(text)?;
     scene.subject.near_transformed(&found, &expected)
 }
 
@@ -244,7 +244,7 @@ fn mapped(scene: &Scene, function: &Function) -> Result<(), String> {
     let masters = [scene.master.clone(), normal(2, &scene.aval.shape, scene.aval.dtype)];
     let one = |master: &Array| scene.passed(function, &with_first(master, &arguments));
     let alone = masters.iter().map(one).collect::<Result<Vec<_>>>().map_err(text)?;
-    let stacked = |arrays: &[Array]| ops::stack(arrays, 0).map_err(|error| text(error.into()));
+    let stacked = |arrays: &[Array]| ops::stack(arrays, 0).map_err(text);
     let together = vmap(0, 0, |master: Array| one(&master)).call(stacked(&masters)?);
     match together.and_then(|found| found.dense()) {
         Ok(found) => scene.subject.near_transformed(&found, &stacked(&alone)?),

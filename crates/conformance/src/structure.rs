@@ -1,6 +1,7 @@
 //! What the trait of implicit arrays promises: children, static fields, clones, storage.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::slice;
 
 use dyn_clone::clone_box;
 use mlx_rs::{Array, transforms};
@@ -8,8 +9,9 @@ use tacit_core::store;
 use tacit_core::{Aval, ImplicitArray, Value, short_name};
 
 use crate::call::{bits_equal, dense, text};
+use crate::oracle::Structure;
 use crate::report::Report;
-use crate::subject::{Subject, implicit, leaves_of};
+use crate::subject::{Subject, implicit};
 
 /// Takes the subject apart and puts it together again: children, clone, storage, another thread.
 ///
@@ -138,15 +140,14 @@ fn text_of(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
 
 /// Evaluated, it goes to another thread and is the same there.
 fn on_another_thread(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
-    let mut leaves = Vec::new();
-    leaves_of(array, &mut leaves);
-    transforms::eval(&leaves).map_err(|error| text(error.into()))?;
-    let expected = dense(&clone_box(array).into())?;
+    let value = Value::from(clone_box(array));
+    transforms::eval(&Structure::of(slice::from_ref(&value)).leaves).map_err(text)?;
+    let expected = dense(&value)?;
     let sent = clone_box(array);
     let made = std::thread::spawn(move || {
         let made = dense(&sent.into())?;
         // What the thread made stays on it, but for what is evaluated.
-        made.eval().map_err(|error| text(error.into()))?;
+        made.eval().map_err(text)?;
         Ok::<_, String>(made)
     });
     let made = made.join().map_err(|_| "panicked on another thread".to_owned())??;

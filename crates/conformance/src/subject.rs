@@ -1,9 +1,12 @@
 //! An array type as the suite sees it.
 
+use std::slice;
+
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_core::{ArrayType, Aval, ImplicitArray, Result, Value};
 
 use crate::elements::near;
+use crate::oracle::Structure;
 
 type Make = Box<dyn Fn(&Array) -> Result<Value> + Send + Sync>;
 type Through = Box<dyn Fn(&dyn Fn(&Array) -> Result<Value>, &Array) -> Result<Value> + Send + Sync>;
@@ -191,9 +194,8 @@ impl Subject {
     /// A child that cannot be evaluated says so once: MLX then takes it for evaluated, whatever it holds.
     pub(crate) fn stand_in(&self, x: &Array) -> Option<Value> {
         let value = self.make(x).ok()?;
-        let mut leaves = Vec::new();
-        leaves_of(implicit(&value)?, &mut leaves);
-        transforms::eval(&leaves).ok().map(|()| value)
+        implicit(&value)?;
+        transforms::eval(&Structure::of(slice::from_ref(&value)).leaves).ok().map(|()| value)
     }
 
     /// Whether the type can stand for arrays of this shape and dtype.
@@ -220,16 +222,6 @@ pub(crate) fn implicit(value: &Value) -> Option<&dyn ImplicitArray> {
     match value {
         Value::Implicit(array) => Some(&**array),
         Value::Dense(_) => None,
-    }
-}
-
-/// The dense arrays at the bottom of an implicit one.
-pub(crate) fn leaves_of(array: &dyn ImplicitArray, leaves: &mut Vec<Array>) {
-    for (_, child) in array.children() {
-        match child {
-            Value::Dense(child) => leaves.push(child),
-            Value::Implicit(child) => leaves_of(&*child, leaves),
-        }
     }
 }
 

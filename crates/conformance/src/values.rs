@@ -149,7 +149,7 @@ fn as_its_copy(subject: &Subject, view: &Array) -> Result<(), String> {
 
 /// An error, or an array of the same aval.
 fn refused_or_kept(subject: &Subject, shape: &[i32], dtype: Dtype) -> Result<(), String> {
-    let x = ops::ones_dtype(shape, dtype).map_err(|error| text(error.into()))?;
+    let x = ops::ones_dtype(shape, dtype).map_err(text)?;
     let Ok(value) = subject.make(&x) else { return Ok(()) };
     let (aval, expected) = (Aval::from(&dense(&value)?), Aval::from(&x));
     if aval == expected { Ok(()) } else { Err(format!("it is {aval}, expected {expected}")) }

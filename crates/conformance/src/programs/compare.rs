@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mlx_rs::{Array, transforms};
+use mlx_rs::Array;
 use tacit_core::compile::{CompileOptions, Constants, compile_with, compile_with_state};
 use tacit_core::kernel;
 use tacit_core::pass::{Pass, Passes};
@@ -16,7 +16,7 @@ use super::perturbed::Class;
 use super::program::{Around, Program, Role};
 use super::run::{Failing, Function, dense, fitted};
 use super::tripwire::Tripwire;
-use crate::call::{bytes, text};
+use crate::call::{self, bytes, text};
 use crate::subject::Subject;
 
 /// What a run gave: evaluated arrays, or the error of the graph or of its eval.
@@ -176,7 +176,7 @@ impl Scene<'_> {
             return Ok(());
         }
         let dense_ones = |values: Vec<Value>| -> Result<Vec<Value>, String> {
-            values.iter().map(|value| Ok(crate::call::dense(value)?.into())).collect()
+            values.iter().map(|value| Ok(call::dense(value)?.into())).collect()
         };
         let body = self.program.body(dense_ones(self.inputs(true, 0)?)?, Failing::default());
         let f = self.program.function(body, false);
@@ -332,9 +332,7 @@ fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
 }
 
 fn evaluated(results: Result<Vec<Array>>) -> Outcome {
-    let results = results.map_err(text)?;
-    transforms::eval(&results).map_err(|error| text(error.into()))?;
-    Ok(results)
+    call::evaluated(results.map_err(text)?)
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.

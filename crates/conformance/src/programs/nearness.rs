@@ -3,9 +3,9 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 
-use super::perturbed::{Class, unit};
+use super::perturbed::Class;
 use crate::call::{bytes, text};
-use crate::elements::floats;
+use crate::elements::{floats, unit};
 
 /// What another run is compared with: the results, how near each must come, and the same with errors.
 pub(super) struct Expected<'a> {

@@ -14,6 +14,7 @@ use tacit_core::primitives::{Errors, TypedPrimitive, View, describe};
 use tacit_core::{Result, array_id};
 
 use super::draw::Rng;
+use crate::elements::unit;
 
 /// How near a result is to what another pass makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,15 +108,6 @@ fn own_class(name: &str, operands: Class, result: Dtype) -> Class {
         return Class::Any;
     }
     if errors == Errors::Rounded && result.is_inexact() { Class::Near } else { Class::Exact }
-}
-
-/// The unit in the last place of 1.
-pub(crate) fn unit(dtype: Dtype) -> f32 {
-    match dtype {
-        Dtype::Bfloat16 => 2f32.powi(-7),
-        Dtype::Float16 => 2f32.powi(-10),
-        _ => 2f32.powi(-23),
-    }
 }
 
 /// Sums of `n` terms in two orders are `n` units of the sum of their magnitudes apart, at most; of this an eighth is put in,

@@ -52,22 +52,14 @@ macro_rules! words {
 
                 fn named(word: &str) -> Result<Self, String> {
                     let found = Self::ALL.iter().find(|known| known.word() == word);
-                    found.copied().ok_or_else(|| format!("`{word}` is none of {:?}", Self::ALL.map_words()))
-                }
-            }
-
-            impl Words for [$name] {
-                fn map_words(&self) -> Vec<&'static str> {
-                    self.iter().map(|known| known.word()).collect()
+                    found.copied().ok_or_else(|| {
+                        let words: Vec<&str> = Self::ALL.iter().map(|known| known.word()).collect();
+                        format!("`{word}` is none of {words:?}")
+                    })
                 }
             }
         )+
     };
-}
-
-/// The words of a list of variants, for messages.
-trait Words {
-    fn map_words(&self) -> Vec<&'static str>;
 }
 
 words! {
