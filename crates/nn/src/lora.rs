@@ -107,9 +107,7 @@ impl<M: ModuleParameters> Model<M> {
             made.insert(path, adapted);
         }
         if made.is_empty() {
-            let avals = self.avals();
-            let paths: Vec<std::rc::Rc<str>> = avals.keys().map(|path| path.as_str().into()).collect();
-            return Err(Error::invalid(format!("{pattern} names no matrix of the model"), listed(paths.iter())));
+            return Err(Error::invalid(format!("{pattern} names no matrix of the model"), listed(self.avals().keys())));
         }
         self.assign(made, crate::Missing::Keep)?;
         Ok(self)

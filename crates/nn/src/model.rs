@@ -32,7 +32,7 @@ use self::saving::{can_save, saving, unsaved};
 use self::ties::{Ties, is_of, shared};
 use crate::filter::Role;
 use crate::held::Held;
-use crate::parameters::{Replacements, explained, kept, missing, run, sorted};
+use crate::parameters::{Replacements, explained, kept, listed, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;
 use crate::within::undropped;
@@ -342,6 +342,11 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         Ok(())
+    }
+
+    /// The parameters of the module, for a message.
+    fn listed(&self) -> String {
+        listed(self.parts.module.parameters().flatten().into_keys())
     }
 
     fn no(&self, path: &str) -> Error {

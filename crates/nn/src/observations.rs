@@ -55,7 +55,7 @@ impl Observations {
                 format!("the parameter {path} was not observed"),
                 format!(
                     "observe it, or quantize it without observations first; observed are {}",
-                    some_of(self.0.keys().map(|path| path.as_str().into()).collect::<Vec<std::rc::Rc<str>>>().iter())
+                    some_of(self.0.keys())
                 ),
             )),
         }

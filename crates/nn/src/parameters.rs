@@ -299,13 +299,13 @@ pub(crate) fn sorted(module: &impl ModuleParameters) -> Vec<(Rc<str>, &Array)> {
 }
 
 /// The error of a path that a module does not have.
-pub(crate) fn missing<'p>(path: &str, known: impl Iterator<Item = &'p Rc<str>>) -> Error {
+pub(crate) fn missing(path: &str, known: impl IntoIterator<Item = impl AsRef<str>>) -> Error {
     Error::invalid(format!("the module has no parameter {path}"), listed(known))
 }
 
 /// What the parameters of a module are, in words.
-pub(crate) fn listed<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
-    let mut paths = paths.peekable();
+pub(crate) fn listed(paths: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let mut paths = paths.into_iter().peekable();
     if paths.peek().is_none() {
         "it has none at all".to_owned()
     } else {
@@ -314,9 +314,10 @@ pub(crate) fn listed<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
 }
 
 /// The first of some paths, and how many more there are.
-pub(crate) fn some_of<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
+pub(crate) fn some_of(paths: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     const SHOWN: usize = 16;
-    let mut paths: Vec<&str> = paths.map(|path| &**path).collect();
+    let paths: Vec<_> = paths.into_iter().collect();
+    let mut paths: Vec<&str> = paths.iter().map(AsRef::as_ref).collect();
     paths.sort_unstable();
     let left = paths.len().saturating_sub(SHOWN);
     paths.truncate(SHOWN);

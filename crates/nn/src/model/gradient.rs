@@ -110,9 +110,8 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     fn nothing_to_train(&self, only: &ParameterFilter) -> Error {
-        let paths: Vec<Rc<str>> =
-            self.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path.into()).collect();
-        Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths.iter()))
+        let paths = self.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path);
+        Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths))
     }
 
     /// Puts leaves back where the arrays with these ids, which were lent, still are.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
@@ -238,10 +237,10 @@ fn kinds(path: &str, value: &Value, around: &[&dyn ImplicitArray], all: &mut BTr
 
 /// An error that names these paths, if there are any.
 fn refuse<'p>(what: &str, paths: impl Iterator<Item = &'p &'p str>) -> Result<()> {
-    let paths: Vec<Rc<str>> = paths.map(|path| Rc::from(*path)).collect();
+    let paths: Vec<&&str> = paths.collect();
     if paths.is_empty() {
         return Ok(());
     }
     let help = "give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves";
-    Err(Error::invalid(format!("{what}: {}", some_of(paths.iter())), help))
+    Err(Error::invalid(format!("{what}: {}", some_of(paths)), help))
 }

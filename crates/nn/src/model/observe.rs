@@ -10,7 +10,7 @@ use tacit_core::{Error, Result, Value};
 
 use super::Model;
 use crate::observations::Observations;
-use crate::parameters::{in_parameter, listed};
+use crate::parameters::in_parameter;
 use crate::{IntoRules, Parameters, Pattern};
 
 impl<M: ModuleParameters> Model<M> {
@@ -65,9 +65,8 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if observed.is_empty() {
-            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
             let message = format!("the pattern {pattern} names no weight of the model that can be observed");
-            return Err(Error::invalid(message, listed(paths.iter())));
+            return Err(Error::invalid(message, self.listed()));
         }
         let mut watched = Watched { own, frozen: self.parts.frozen.clone(), halves: self.halves.clone(), model: self };
         let weights = observed.iter().map(|(path, weight)| (path.clone(), Value::from(weight.clone())));

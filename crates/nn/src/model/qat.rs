@@ -11,7 +11,7 @@ use super::surgery::relative_error;
 use crate::held::Held;
 use crate::lora::seed_of;
 use crate::matrices::no_matrix;
-use crate::parameters::{in_parameter, listed};
+use crate::parameters::in_parameter;
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern, Rules, within};
@@ -193,8 +193,7 @@ impl<M: ModuleParameters> Model<M> {
             report.note(path, Row { aval, before, after, outcome });
         }
         if made.is_empty() {
-            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
-            return Err(Error::invalid("no parameter of the model is prepared", listed(paths.iter())));
+            return Err(Error::invalid("no parameter of the model is prepared", self.listed()));
         }
         report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;

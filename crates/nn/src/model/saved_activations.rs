@@ -5,7 +5,6 @@ use tacit_core::{Error, Result};
 
 use super::Model;
 use super::saving::can_save;
-use crate::parameters::listed;
 use crate::rules::Action;
 use crate::{IntoRules, Pattern};
 
@@ -58,8 +57,7 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if !named {
-            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
-            return Err(Error::invalid("no float parameter of the model is named by the rules", listed(paths.iter())));
+            return Err(Error::invalid("no float parameter of the model is named by the rules", self.listed()));
         }
         self.parts.saved = saved;
         Ok(self)

@@ -11,7 +11,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value};
 use super::Model;
 use super::ties::same;
 use crate::matrices::{ONE_AXIS, no_matrix};
-use crate::parameters::{in_parameter, listed, some_of};
+use crate::parameters::{in_parameter, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern};
@@ -81,8 +81,7 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if !quantizes {
-            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
-            return Err(nothing_quantized(&left, listed(paths.iter())));
+            return Err(nothing_quantized(&left, self.listed()));
         }
         report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;
@@ -142,9 +141,8 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if !named {
-            let paths: Vec<_> = self.parts.module.parameters().flatten().into_keys().collect();
             let message = format!("the pattern {pattern} names no parameter of the model");
-            return Err(Error::invalid(message, listed(paths.iter())));
+            return Err(Error::invalid(message, self.listed()));
         }
         Ok(made)
     }
@@ -169,16 +167,15 @@ impl<M: ModuleParameters> Model<M> {
         if missing == Missing::Refuse {
             let own = self.avals();
             let given = |path: &String| self.parts.ties.all(path).iter().any(|path| parameters.contains_key(*path));
-            let lacking: Vec<std::rc::Rc<str>> =
-                own.keys().filter(|path| !given(path)).map(|path| (**path).into()).collect();
+            let lacking: Vec<&String> = own.keys().filter(|path| !given(path)).collect();
             let unknown = parameters.keys().filter(|path| !own.contains_key(self.parts.ties.own(path)));
-            let unknown: Vec<std::rc::Rc<str>> = unknown.map(|path| (**path).into()).collect();
+            let unknown: Vec<&String> = unknown.collect();
             if !lacking.is_empty() {
-                let message = format!("parameters of the model are not given: {}", some_of(lacking.iter()));
+                let message = format!("parameters of the model are not given: {}", some_of(lacking));
                 let given = if unknown.is_empty() {
                     String::new()
                 } else {
-                    format!("; what is given, and the model does not have: {}", some_of(unknown.iter()))
+                    format!("; what is given, and the model does not have: {}", some_of(unknown))
                 };
                 return Err(Error::invalid(
                     message + &given,

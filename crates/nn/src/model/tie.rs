@@ -1,7 +1,6 @@
 //! Declaring that parameters are one, and telling of those that were one array.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 
 use mlx_rs::module::ModuleParameters;
 use tacit_core::{Error, Result, Value, array_id};
@@ -82,12 +81,11 @@ impl<M: ModuleParameters> Model<M> {
         let trained = |path: &&String| leaves.iter().any(|leaf| is_of(leaf, path));
         let groups = self.report.shared.iter().map(|group| group.iter().filter(trained).collect::<Vec<_>>());
         if let Some(group) = groups.into_iter().find(|group| group.len() > 1) {
-            let paths: Vec<Rc<str>> = group.into_iter().map(|path| path.as_str().into()).collect();
             tracing::warn!(
                 target: "tacit",
                 "parameters that were one array in the module are trained each by itself: {}; where they are to be one, \
                  declare it by `Model::tie`",
-                some_of(paths.iter())
+                some_of(&group)
             );
             self.told = true;
         }
