@@ -41,16 +41,11 @@ pub(crate) type Assigned<T> = Vec<(String, T)>;
 ///
 /// The module has no parameter of a given path, or one of another shape or dtype; otherwise as for
 /// [`implicit`](tacit_core::implicit()).
-pub fn with_parameters<M, O, E>(
+pub fn with_parameters<M: ModuleParameters, O: Tree, E: Into<Error>>(
     module: &mut M,
     parameters: &Parameters,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-) -> Result<O::With<Value>>
-where
-    M: ModuleParameters,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<O::With<Value>> {
     check_parameters(module, parameters)?;
     let places = Places::of(module);
     let replacements = Replacements::of(&places, parameters);
@@ -71,31 +66,21 @@ where
 /// # Errors
 ///
 /// As for [`with_parameters`].
-pub fn explain_with_parameters<M, O, E>(
+pub fn explain_with_parameters<M: ModuleParameters, O: Tree, E: Into<Error>>(
     module: &mut M,
     parameters: &Parameters,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-) -> Result<Explanation>
-where
-    M: ModuleParameters,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<Explanation> {
     check_parameters(module, parameters)?;
     explained(module, &Replacements::of(&Places::of(module), parameters), f)
 }
 
 /// Tells what happened while `f` ran on a module with other parameters.
-pub(crate) fn explained<M, O, E>(
+pub(crate) fn explained<M: ModuleParameters, O: Tree, E: Into<Error>>(
     module: &mut M,
     replacements: &Replacements<'_>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-) -> Result<Explanation>
-where
-    M: ModuleParameters,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<Explanation> {
     let args: Vec<&Value> = replacements.values.iter().map(|(_, value)| value).collect();
     let told = explain(args, |arrays| Ok::<_, Error>(lend(module, replacements, arrays, f)?.0));
     let paths = replacements.values.iter().map(|(number, _)| replacements.places.paths[*number].clone());
@@ -148,19 +133,13 @@ impl<'p> Replacements<'p> {
 
 /// Runs `f` as [`with_parameters`] does, on a state that it changes; `inputs` are what it takes. The second result is what it
 /// assigned to the module, by path.
-pub(crate) fn run<M, S, O, E>(
+pub(crate) fn run<M: ModuleParameters, S: Tree, O: Tree, E: Into<Error>>(
     module: &mut M,
     replacements: &Replacements<'_>,
     inputs: Vec<Array>,
     state: &mut S,
     f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
-) -> Result<(O::With<Value>, Assigned<Value>)>
-where
-    M: ModuleParameters,
-    S: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
+) -> Result<(O::With<Value>, Assigned<Value>)> {
     // An argument is where the walk of the graph ends, however long the graph before it is. What stands in a replaced
     // parameter's place meanwhile does no harm.
     let own = replacements.places.sorted(module.parameters()).unwrap_or_default().into_iter().map(Value::from);
@@ -210,16 +189,12 @@ fn given_back(module: &impl ModuleParameters, places: &Places, error: Error) -> 
 }
 
 /// Calls `f` on the module with these arrays in place of parameters: the results, and what it assigned.
-fn lend<M, O, E>(
+fn lend<M: ModuleParameters, O, E: Into<Error>>(
     module: &mut M,
     replacements: &Replacements<'_>,
     arrays: Vec<Array>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-) -> Result<(O, Assigned<Array>)>
-where
-    M: ModuleParameters,
-    E: Into<Error>,
-{
+) -> Result<(O, Assigned<Array>)> {
     let mut lent = Lent::new(module, replacements, arrays)?;
     let results = f(&mut *lent.module).map_err(Into::into)?;
     Ok((results, lent.give_back()))

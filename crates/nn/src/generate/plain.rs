@@ -43,16 +43,12 @@ use super::{GenerateOptions, GenerateStats, Generation, Sampled, Sampler, Sample
 /// that the prompts do not fill; the step fails on a prompt, and the state has then seen the pieces before, or is what it was if
 /// there is padding. The iterator fails where the step does, and where logits of a sequence that goes on are no distribution,
 /// because one is NaN: what the state has seen of that is in it.
-pub fn generate<'a, S, E>(
+pub fn generate<'a, S: Sequences, E: Into<Error>>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,
     prompts: &[impl AsRef<[u32]>],
     options: &GenerateOptions,
-) -> Result<Generation<'a>>
-where
-    S: Sequences,
-    E: Into<Error>,
-{
+) -> Result<Generation<'a>> {
     let clock = Clock::start();
     options.check(prompts)?;
     let sampler = options.bounded_sampler(prompts);

@@ -65,17 +65,13 @@ use super::{Draft, Drawing, GenerateOptions, GenerateStats, Generation, Proposal
 ///
 /// As [`generate`](super::generate()); the draft proposes no tokens or too many; a state cannot forget. Where a step fails, a state
 /// that went back is given the accepted tokens by one more step: if that fails as well, it lacks those.
-pub fn speculate<'a, S, E>(
+pub fn speculate<'a, S: Tree + Clone + Trim, E: Into<Error>>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,
     draft: impl Draft + 'a,
     prompt: &[u32],
     options: &GenerateOptions,
-) -> Result<Generation<'a>>
-where
-    S: Tree + Clone + Trim,
-    E: Into<Error>,
-{
+) -> Result<Generation<'a>> {
     let clock = Clock::start();
     options.check(&[prompt])?;
     let most = draft.most();

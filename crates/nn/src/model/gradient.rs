@@ -50,16 +50,12 @@ impl<M: ModuleParameters> Model<M> {
     /// `f` fails, the loss is not one float element, the part has no float leaf, or an adapter with dropout has no key by
     /// [`drop_features`](Self::drop_features) in training. The model is then what it was.
     #[expect(clippy::needless_pass_by_value, reason = "a filter is written where the call is")]
-    pub fn value_and_grad<A, O, E>(
+    pub fn value_and_grad<A, O: Tree, E: Into<Error>>(
         &mut self,
         filter: ParameterFilter,
         args: A,
         f: impl FnOnce(&mut Self, A) -> Result<O, E>,
-    ) -> Result<(O, FlattenedModuleParam)>
-    where
-        O: Tree,
-        E: Into<Error>,
-    {
+    ) -> Result<(O, FlattenedModuleParam)> {
         self.check_halves()?;
         self.check_dropout()?;
         let mut state = Restored::of(self);

@@ -45,17 +45,13 @@ const CHUNK: usize = 16 << 20;
 ///
 /// The targets are no integers of the shape of `x` less its last axis; `logits` fails, or makes something else than a row of
 /// float logits for each row; as for [`map_chunks`]. Where a target is no class, the eval of the losses is an error.
-pub fn chunked_cross_entropy<H, E>(
+pub fn chunked_cross_entropy<H: Arguments<Arrays: 'static>, E: Into<Error> + 'static>(
     x: impl Into<Value>,
     head: H,
     targets: &Array,
     rows: Option<i32>,
     logits: impl Fn(Array, H::Arrays) -> Result<Array, E> + 'static,
-) -> Result<Array>
-where
-    H: Arguments<Arrays: 'static>,
-    E: Into<Error> + 'static,
-{
+) -> Result<Array> {
     let x = x.into().dense()?;
     let Some((&width, before)) = x.shape().split_last() else { return Err(unfit(&x, targets)) };
     if before != targets.shape() {
