@@ -44,12 +44,14 @@ use crate::placed::check_whole;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.FullySharded", default = on_gathered, family(Linear, Placed))]
 pub struct FullySharded {
-    /// The value with the own part of each array, a vector, in the place of the array.
+    /// The value with this rank's part of each array, a vector, in the place of the array.
+    #[implicit(get)]
     local: Value,
-    /// The arrays as they are in the whole, in order.
-    #[implicit(aux)]
+    /// The shapes and dtypes of the whole value's arrays, in order.
+    #[implicit(aux, get)]
     arrays: Vec<Aval>,
-    #[implicit(aux)]
+    /// The ranks that hold the parts.
+    #[implicit(aux, get)]
     group: Group,
     #[implicit(aux)]
     aval: Aval,
@@ -78,24 +80,6 @@ impl FullySharded {
             Ok(own_part(&leaf, group.rank(), group.size())?.into())
         })?;
         Ok(Self { local, arrays, group: group.clone(), aval })
-    }
-
-    /// The value with this rank's part of each array, a vector, in the place of the array.
-    #[must_use]
-    pub fn local(&self) -> &Value {
-        &self.local
-    }
-
-    /// The shapes and dtypes of the whole value's arrays, in order.
-    #[must_use]
-    pub fn arrays(&self) -> &[Aval] {
-        &self.arrays
-    }
-
-    /// The ranks that hold the parts.
-    #[must_use]
-    pub fn group(&self) -> &Group {
-        &self.group
     }
 
     /// The whole value, as it was: lazy, and a collective where it is evaluated, which every rank must then do.

@@ -317,9 +317,7 @@ impl Group {
             help: "send to and receive from the ranks below `Group::size`, but this one",
         })
     }
-}
 
-impl Group {
     /// Whether an axis of MLX is long enough for `extent` of every rank.
     fn check_joined(&self, x: &Array, extent: i32) -> Result<()> {
         if i32::try_from(extent as usize * self.size()).is_ok() {

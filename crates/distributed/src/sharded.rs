@@ -47,14 +47,17 @@ pub(crate) use part::own_part;
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Sharded", family(Placed))]
 pub struct Sharded {
-    /// The own part.
+    /// The part of this rank.
+    #[implicit(get)]
     part: Value,
-    #[implicit(aux)]
+    /// The axis along which the array is split.
+    #[implicit(aux, get)]
     axis: usize,
     /// Which leaves of the part every rank has, such as the factor of a low-rank sum that is not cut.
     #[implicit(aux)]
     shared: Vec<usize>,
-    #[implicit(aux)]
+    /// The ranks that hold the parts.
+    #[implicit(aux, get)]
     group: Group,
     /// That of the whole.
     #[implicit(aux)]
@@ -119,24 +122,6 @@ impl Sharded {
             )
         })?;
         Ok(Self { part, axis, shared: Vec::new(), group: group.clone(), aval })
-    }
-
-    /// The part of this rank.
-    #[must_use]
-    pub fn part(&self) -> &Value {
-        &self.part
-    }
-
-    /// The axis along which the array is split.
-    #[must_use]
-    pub fn axis(&self) -> usize {
-        self.axis
-    }
-
-    /// The ranks that hold the parts.
-    #[must_use]
-    pub fn group(&self) -> &Group {
-        &self.group
     }
 
     /// Whether every rank has the same leaf of this number.

@@ -127,6 +127,13 @@ impl Outcome {
     pub(crate) fn unmatched() -> Self {
         Self::left("no rule names it")
     }
+
+    fn format(&self) -> &str {
+        match self {
+            Self::Quantized { format, .. } | Self::Prepared { format } => format,
+            Self::Implicit { .. } | Self::Left { .. } => "-",
+        }
+    }
 }
 
 impl fmt::Display for Report {
@@ -146,9 +153,7 @@ impl fmt::Display for Report {
             write!(f, "{own_path:<path$}  {own:<aval$}  {:<format$}  ", outcome.format())?;
             match outcome {
                 Outcome::Quantized { bits, error, .. } => write!(f, "{bits:>6.3}  {error:>8.5}")?,
-                Outcome::Prepared { .. } | Outcome::Implicit { .. } | Outcome::Left { .. } => {
-                    write!(f, "{:>6}  {:>8}", "", "")?;
-                }
+                _ => write!(f, "{:>6}  {:>8}", "", "")?,
             }
             write!(f, "  {before:>12}  {after:>12}")?;
             match outcome {
@@ -164,14 +169,5 @@ impl fmt::Display for Report {
             write!(f, "\nrules for no parameter: {}", self.unused.join(", "))?;
         }
         self.shared.iter().try_for_each(|group| write!(f, "\none array, and no tie: {}", group.join(", ")))
-    }
-}
-
-impl Outcome {
-    fn format(&self) -> &str {
-        match self {
-            Self::Quantized { format, .. } | Self::Prepared { format } => format,
-            Self::Implicit { .. } | Self::Left { .. } => "-",
-        }
     }
 }

@@ -44,24 +44,16 @@ pub(crate) fn entries(file: &Path, bytes: &[u8]) -> Result<Vec<(Entry, usize)>> 
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n').enumerate();
     let parsed = lines.map(|(at, line)| {
-        let entry: Entry = serde_json::from_slice(line).map_err(|error| {
-            let reason = format!("line {} is not an entry of a record: {error}", at + 1);
+        let wrong = |reason: String| {
+            let reason = format!("line {}{reason}", at + 1);
             Error::checkpoint(file, None, reason, "give the path of a file that a `Recorder` wrote")
-        })?;
-        entry.recorded.check().map_err(|reason| {
-            let reason = format!("line {}: {reason}", at + 1);
-            Error::checkpoint(file, None, reason, "give the path of a file that a `Recorder` wrote")
-        })?;
+        };
+        let entry: Entry =
+            serde_json::from_slice(line).map_err(|error| wrong(format!(" is not an entry of a record: {error}")))?;
+        if let Recorded::Histogram(histogram) = &entry.recorded {
+            histogram.check().map_err(|reason| wrong(format!(": {reason}")))?;
+        }
         Ok((entry, line.len()))
     });
     parsed.collect()
-}
-
-impl Recorded {
-    fn check(&self) -> Result<(), String> {
-        match self {
-            Self::Value(_) => Ok(()),
-            Self::Histogram(histogram) => histogram.check(),
-        }
-    }
 }

@@ -37,14 +37,19 @@ use crate::packed::units::integers;
 #[implicit(name = F::SAVED_AS, family(Packed, Linear, Cut))]
 pub struct PackedArray<F: Format> {
     /// The codes, in the dtype and shape that the format gives them.
+    #[implicit(get)]
     codes: Array,
-    /// One for each block; none where the codes are the values.
+    /// The scales, one for each block; none where the codes are the values.
+    #[implicit(get)]
     scales: Option<Value>,
-    /// One for each block, as the scales, where the format has them.
+    /// The biases, one for each block, where the format has them.
+    #[implicit(get)]
     biases: Option<Array>,
     /// What NVFP4's scales are relative to: `f32[]`.
+    #[implicit(get)]
     global_scale: Option<Array>,
-    #[implicit(aux)]
+    /// The format, in which a row or a column is a block of so many elements.
+    #[implicit(aux, get)]
     pub(super) format: F,
     /// Whether products with the transpose quantize the activations.
     #[implicit(aux)]
@@ -106,36 +111,6 @@ impl<F: Format> PackedArray<F> {
         Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed: false, aval }
     }
 
-    /// The codes.
-    #[must_use]
-    pub fn codes(&self) -> &Array {
-        &self.codes
-    }
-
-    /// The scales, one a block, unless the codes are the values.
-    #[must_use]
-    pub fn scales(&self) -> Option<&Value> {
-        self.scales.as_ref()
-    }
-
-    /// The biases, one a block, if the format has them.
-    #[must_use]
-    pub fn biases(&self) -> Option<&Array> {
-        self.biases.as_ref()
-    }
-
-    /// What the scales are relative to, if anything.
-    #[must_use]
-    pub fn global_scale(&self) -> Option<&Array> {
-        self.global_scale.as_ref()
-    }
-
-    /// The format, in which a row or a column is a block of so many elements.
-    #[must_use]
-    pub fn format(&self) -> &F {
-        &self.format
-    }
-
     /// The same array, whose products `x W^T` quantize each row of `x` to 8 bits first.
     ///
     /// That is faster for many rows on a CPU; a GPU multiplies the integers as `f32`. The result differs from the float product by
@@ -168,9 +143,7 @@ impl<F: Format> PackedArray<F> {
     {
         self.rounding()
     }
-}
 
-impl<F: Format> PackedArray<F> {
     /// The same array with activations that are rounded, where the format has such products.
     fn rounding(self) -> Result<Self> {
         let array = Self { int8_activations: true, ..self };
@@ -238,24 +211,18 @@ impl<F: Format> Materialize for PackedArray<F> {
         let scalar = Aval::new(&[], Dtype::Float32);
         children.extend(self.global_scale.as_ref().map(|global| ("global_scale", scalar, Aval::from(global))));
         check_children(&label, &aval, &children)?;
-        for (name, has, given) in [
-            ("scales", scheme.is_scaled(), self.scales.is_some()),
-            ("biases", scheme.biased, self.biases.is_some()),
-            ("global_scale", scheme.scaling == Scaling::E4m3, self.global_scale.is_some()),
+        let (scaled, biased, relative) = (scheme.is_scaled(), scheme.biased, scheme.scaling == Scaling::E4m3);
+        for (name, has, needed, given) in [
+            ("scales", scaled, scaled, self.scales.is_some()),
+            ("biases", biased, biased, self.biases.is_some()),
+            ("global_scale", relative, false, self.global_scale.is_some()),
         ] {
-            if given && !has {
-                return Err(Error::invalid(format!("{label} has no {name}"), "leave them out"));
-            }
-        }
-        for (name, has, given) in
-            [("scales", scheme.is_scaled(), self.scales.is_some()), ("biases", scheme.biased, self.biases.is_some())]
-        {
-            if has && !given {
-                return Err(Error::invalid(
-                    format!("{label} has {name}, and none are given"),
-                    "give one for each block",
-                ));
-            }
+            let (message, help) = match given {
+                true if !has => (format!("{label} has no {name}"), "leave them out"),
+                false if needed => (format!("{label} has {name}, and none are given"), "give one for each block"),
+                _ => continue,
+            };
+            return Err(Error::invalid(message, help));
         }
         if self.int8_activations && !scheme.takes_int8_activations() {
             return Err(Error::invalid(

@@ -39,7 +39,8 @@ pub struct Dynamic8Array {
     absmax: Array,
     /// What is added to each element: `f32[]`.
     offset: Array,
-    #[implicit(aux)]
+    /// Elements in a block.
+    #[implicit(aux, get)]
     block_size: usize,
     #[implicit(aux)]
     aval: Aval,
@@ -79,12 +80,6 @@ impl Dynamic8Array {
     #[must_use]
     pub fn map() -> &'static [f32; 256] {
         tacit_kernels::dynamic8::map()
-    }
-
-    /// Elements in a block.
-    #[must_use]
-    pub fn block_size(&self) -> usize {
-        self.block_size
     }
 
     /// The codes, the scale of each block, and the offset.

@@ -28,11 +28,8 @@ impl<F: Format> PackedArray<F> {
     /// it as MLX's ops would.
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
-        let global = if format.scheme().is_relative() {
-            Some(kernel::global_scale(&x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)?)
-        } else {
-            None
-        };
+        let global = || kernel::global_scale(&x.as_dtype(Dtype::Float32)?.abs()?.max(None)?);
+        let global = format.scheme().is_relative().then(global).transpose()?;
         if !format.by_columns() {
             return Self::coded(x, &format, global);
         }
@@ -70,11 +67,8 @@ impl<F: Format> PackedArray<F> {
         let format = format.on(&shape);
         let aval = checked(Aval::new(&shape, dtype), &format)?;
         let scheme = format.scheme();
-        let global = if scheme.is_relative() {
-            Some(kernel::global_scale(&sum.measure(Measure::Absmax)?.max(None)?)?)
-        } else {
-            None
-        };
+        let global = || kernel::global_scale(&sum.measure(Measure::Absmax)?.max(None)?);
+        let global = scheme.is_relative().then(global).transpose()?;
         let made = sum.quantize(scheme, format.block(), global.as_ref())?;
         let mut array = Self::of_codes(made, format, global, aval)?;
         if by_columns {

@@ -112,6 +112,22 @@ impl Constant {
         };
         Ok(Self { value, aval: aval.clone() }.into())
     }
+
+    /// One row or column, of which the product is made: the sum of `x` along `axis` times the value.
+    fn times_sum(&self, x: &Value, axis: i32, shape: &[i32]) -> Result<Value> {
+        let (dtype, wide) = (self.aval.dtype, wide(self.aval.dtype));
+        let value = self.value.as_dtype(wide)?;
+        // Repeated before it is rounded, so that the gradient is summed in the wide type, too.
+        let repeat = |thin: Array| ops::broadcast_to(thin.as_dtype(wide)?, shape)?.as_dtype(dtype);
+        if let Value::Dense(x) = x {
+            return Ok(repeat(x.as_dtype(wide)?.sum_axes(&[axis], true)?.multiply(value)?)?.into());
+        }
+        // An implicit `x` has a product of its own, for which it need not be built.
+        let depth = x.aval()?.shape.iter().nth_back(usize::from(axis != -1)).copied().unwrap_or(1);
+        let thin = if axis == -1 { [depth, 1] } else { [1, depth] };
+        let thin = ops::broadcast_to(value, &thin)?.as_dtype(dtype)?.contiguous()?;
+        implicit((x, thin), |(x, thin)| repeat(if axis == -1 { x.matmul(thin)? } else { thin.matmul(x)? }))
+    }
 }
 
 /// The array in this type if it is a half type; in another one it is already.
@@ -155,24 +171,6 @@ impl Linear for Constant {
 
     fn gain(&self) -> Gain {
         Gain::Reduce
-    }
-}
-
-impl Constant {
-    /// One row or column, of which the product is made: the sum of `x` along `axis` times the value.
-    fn times_sum(&self, x: &Value, axis: i32, shape: &[i32]) -> Result<Value> {
-        let (dtype, wide) = (self.aval.dtype, wide(self.aval.dtype));
-        let value = self.value.as_dtype(wide)?;
-        // Repeated before it is rounded, so that the gradient is summed in the wide type, too.
-        let repeat = |thin: Array| ops::broadcast_to(thin.as_dtype(wide)?, shape)?.as_dtype(dtype);
-        if let Value::Dense(x) = x {
-            return Ok(repeat(x.as_dtype(wide)?.sum_axes(&[axis], true)?.multiply(value)?)?.into());
-        }
-        // An implicit `x` has a product of its own, for which it need not be built.
-        let depth = x.aval()?.shape.iter().nth_back(usize::from(axis != -1)).copied().unwrap_or(1);
-        let thin = if axis == -1 { [depth, 1] } else { [1, depth] };
-        let thin = ops::broadcast_to(value, &thin)?.as_dtype(dtype)?.contiguous()?;
-        implicit((x, thin), |(x, thin)| repeat(if axis == -1 { x.matmul(thin)? } else { thin.matmul(x)? }))
     }
 }
 

@@ -46,9 +46,11 @@ pub struct Prepared {
     /// The floats that are trained.
     #[implicit(get)]
     master: Array,
-    /// One for each block, where they are trained.
+    /// The scales, one for each block, where they are trained.
+    #[implicit(get)]
     scales: Option<Array>,
-    /// As the scales, where the format has them.
+    /// The biases, as the scales, where the format has them.
+    #[implicit(get)]
     biases: Option<Array>,
     /// What NVFP4's scales are relative to: `f32[]`.
     global_scale: Option<Array>,
@@ -140,18 +142,6 @@ impl Prepared {
             None => self.format.quantize(&self.master),
             Some(scales) => Ok(self.trained()?.quantize_by(&self.master, &scales)?.0),
         }
-    }
-
-    /// The scales, where they are trained.
-    #[must_use]
-    pub fn scales(&self) -> Option<&Array> {
-        self.scales.as_ref()
-    }
-
-    /// The biases, where they are trained.
-    #[must_use]
-    pub fn biases(&self) -> Option<&Array> {
-        self.biases.as_ref()
     }
 
     /// Whether the master is quantized where it is used.

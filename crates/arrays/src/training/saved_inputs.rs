@@ -42,8 +42,8 @@ pub struct SavedInputs {
     /// The weight.
     #[implicit(get)]
     inner: Value,
-    /// That of the activations; none where they stay as they are.
-    #[implicit(aux)]
+    /// The format of the activations; none where they stay as they are.
+    #[implicit(aux, get)]
     format: Option<AnyFormat>,
     #[implicit(aux)]
     aval: Aval,
@@ -66,12 +66,6 @@ impl SavedInputs {
     /// `inner` is not float.
     pub fn exact(inner: impl Into<Value>) -> Result<Self> {
         Self::of(inner.into(), None)
-    }
-
-    /// The format of the activations; none where they stay as they are.
-    #[must_use]
-    pub fn format(&self) -> Option<&AnyFormat> {
-        self.format.as_ref()
     }
 
     fn of(inner: Value, format: Option<AnyFormat>) -> Result<Self> {

@@ -47,6 +47,7 @@ pub struct TrainedCodes {
     #[implicit(get)]
     key: Array,
     /// What has the gradient, or is moved, while a step is made.
+    #[implicit(get)]
     value: Option<Array>,
     /// The format, such as `int8+stochastic`.
     #[implicit(aux, get)]
@@ -76,12 +77,6 @@ impl TrainedCodes {
         };
         let codes = if inner.stores(&value) { value } else { inner.quantize(&value.dense()?)? };
         checked(Self { key: key.clone(), value: None, aval: codes.aval()?, codes, format })
-    }
-
-    /// What has the gradient, or is moved, while a step is made.
-    #[must_use]
-    pub fn value(&self) -> Option<&Array> {
-        self.value.as_ref()
     }
 
     /// The same with another value.

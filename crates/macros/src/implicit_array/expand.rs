@@ -162,7 +162,8 @@ fn getters(input: &Input) -> Option<TokenStream> {
 const COPIED: [&str; 13] =
     ["bool", "f32", "f64", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize"];
 
-/// The method that gives a field: a number or a flag as it is, a list as a slice, and anything else by reference.
+/// The method that gives a field: a number or a flag as it is, a list as a slice, what may be missing as an option of a
+/// reference, and anything else by reference.
 fn getter(field: &Field<'_>) -> TokenStream {
     let Field { ident, ty, docs, .. } = field;
     let last = if let Type::Path(of) = ty { of.path.segments.last() } else { None };
@@ -170,6 +171,10 @@ fn getter(field: &Field<'_>) -> TokenStream {
         Some(PathSegment { ident: name, arguments: PathArguments::AngleBracketed(of) }) if name == "Vec" => {
             let items = &of.args;
             (quote!(&[#items]), quote!(&self.#ident))
+        }
+        Some(PathSegment { ident: name, arguments: PathArguments::AngleBracketed(of) }) if name == "Option" => {
+            let item = &of.args;
+            (quote!(::core::option::Option<&#item>), quote!(self.#ident.as_ref()))
         }
         Some(of) if COPIED.iter().any(|copied| of.ident == copied) => (quote!(#ty), quote!(self.#ident)),
         _ => (quote!(&#ty), quote!(&self.#ident)),
