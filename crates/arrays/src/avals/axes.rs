@@ -9,6 +9,16 @@ pub(crate) fn from_zero(axis: i32, rank: usize) -> Option<usize> {
     usize::try_from(counted).ok().filter(|&axis| axis < rank)
 }
 
+/// An axis counted from zero; the error of an axis that there is not says what it would be there for.
+pub(crate) fn axis_of(aval: &Aval, axis: i32, what_for: &str) -> Result<usize> {
+    from_zero(axis, aval.shape.len()).ok_or_else(|| {
+        Error::invalid(
+            format!("{aval} has no axis {axis} {what_for}"),
+            format!("it has {} axes, counted from zero, or from -1 backwards", aval.shape.len()),
+        )
+    })
+}
+
 /// Declines a primitive that is a slice which runs backwards along an axis, or one that [`said`] declines.
 pub(crate) fn forward(op: &Moving, shape: &[i32], made: &[Aval]) -> Result<()> {
     if op.name() != Slice::NAME {

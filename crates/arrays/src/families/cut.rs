@@ -8,7 +8,7 @@ use tacit_core::primitives::Slice;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, array_id, handler};
 
-use crate::avals::axes::{divisors, from_zero, ranges};
+use crate::avals::axes::{axis_of, divisors, ranges};
 use crate::families::packed::Packed;
 use crate::families::structural::itself;
 
@@ -87,7 +87,7 @@ pub trait Cut: ImplicitArray {
 /// multiples at which it is cut.
 pub fn cut(value: &Value, axis: i32, range: Range<i32>) -> Result<Value> {
     let aval = value.aval()?;
-    let counted = axis_of(&aval, axis)?;
+    let counted = axis_of(&aval, axis, "to be cut along")?;
     let extent = aval.shape[counted];
     if !(0 <= range.start && range.start < range.end && range.end <= extent) {
         return Err(Error::invalid(
@@ -158,7 +158,7 @@ pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Va
 /// there are are named.
 pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Value> {
     let aval = value.aval()?;
-    let extent = aval.shape[axis_of(&aval, axis)?].max(0) as usize;
+    let extent = aval.shape[axis_of(&aval, axis, "to be cut along")?].max(0) as usize;
     if index >= count {
         return Err(Error::invalid(
             format!("there is no part {index} of {count}"),
@@ -203,16 +203,6 @@ fn apart(part: &Value, whole: &Value) -> Result<Value> {
             Ok(ops::select(Array::from_bool(true), &array, &array)?.into())
         }
         leaf => Ok(leaf),
-    })
-}
-
-/// The axis, counted from zero.
-fn axis_of(aval: &Aval, axis: i32) -> Result<usize> {
-    from_zero(axis, aval.shape.len()).ok_or_else(|| {
-        Error::invalid(
-            format!("{aval} has no axis {axis} to be cut along"),
-            format!("it has {} axes, counted from zero, or from -1 backwards", aval.shape.len()),
-        )
     })
 }
 

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Broadcast, Reshaping, Split, reshaped_axis};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::avals::axes::from_zero;
+use crate::avals::axes::{axis_of, from_zero};
 use crate::avals::checks::check_made;
 use crate::avals::dtypes::{in_room, wide};
 use crate::families::cut::{Cut, cut};
@@ -61,12 +61,7 @@ impl Concat {
         let Some(first) = avals.first() else {
             return Err(Error::invalid("there are no parts to join", "give at least one array"));
         };
-        let Some(counted) = from_zero(axis, first.shape.len()) else {
-            return Err(Error::invalid(
-                format!("{first} has no axis {axis} to be joined along"),
-                format!("it has {} axes, counted from zero, or from -1 backwards", first.shape.len()),
-            ));
-        };
+        let counted = axis_of(first, axis, "to be joined along")?;
         let mut bounds = vec![0];
         let mut end = 0;
         for aval in &avals {

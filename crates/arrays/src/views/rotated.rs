@@ -9,7 +9,7 @@ use tacit_core::primitives::{
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 use tacit_kernels::hadamard_order;
 
-use crate::avals::axes::from_zero;
+use crate::avals::axes::axis_of;
 use crate::avals::checks::check_made;
 use crate::avals::dtypes::{castable, check_castable, holds, roomy, wide};
 use crate::families::cut::{Cut, cut};
@@ -81,11 +81,7 @@ impl Rotated {
     pub fn new(inner: impl Into<Value>, axis: i32) -> Result<Self> {
         let inner = inner.into();
         let aval = inner.aval()?;
-        let found = from_zero(axis, aval.shape.len());
-        let axis = found.ok_or_else(|| {
-            let message = format!("{aval} has no axis {axis} to rotate");
-            Error::invalid(message, format!("it has {} axes, the first of which is 0", aval.shape.len()))
-        })?;
+        let axis = axis_of(&aval, axis, "to rotate")?;
         check(&aval, axis)?;
         Ok(Self { inner, axis, aval })
     }

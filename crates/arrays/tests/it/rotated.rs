@@ -446,7 +446,7 @@ fn what_has_no_rotation() {
         Rotated::new(nf4(&normal(1, &[4, 32]), 32), 2),
         expect![[r#"
         f32[4,32] has no axis 2 to rotate
-        help: it has 2 axes, the first of which is 0"#]],
+        help: it has 2 axes, counted from zero, or from -1 backwards"#]],
     );
     check(
         Rotated::new(Array::from_slice(&[1i32, 2], &[2]), 0),
