@@ -333,21 +333,16 @@ fn flatten(value: &Value, leaves: &mut Vec<Array>) {
     }
 }
 
-fn rebuilt<'a>(value: &Value, leaves: &mut impl Iterator<Item = &'a Array>) -> Result<Value> {
+fn rebuilt(value: &Value, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
     match value {
         Value::Dense(array) => Ok(leaves.next().unwrap_or(array).into()),
         Value::Implicit(array) => {
             let children = array.children();
-            let children = children.iter().map(|(_, child)| rebuilt_dyn(child, leaves)).collect::<Result<Vec<_>>>()?;
+            let children = children.iter().map(|(_, child)| rebuilt(child, leaves)).collect::<Result<Vec<_>>>()?;
             let array: Box<dyn ImplicitArray> = array.with_children(children)?;
             Ok(array.into())
         }
     }
-}
-
-/// Ends the recursion over iterator types.
-fn rebuilt_dyn(value: &Value, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
-    rebuilt(value, &mut { leaves })
 }
 
 /// The gradients of the weighted sum of the float outputs; the weights tell the elements apart.

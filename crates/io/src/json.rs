@@ -289,15 +289,11 @@ fn write_items<T>(
 
 /// Python's text of a float: the shortest digits that are read as this number, with an exponent of two digits or more.
 fn python_float(float: f64) -> String {
-    if !float.is_finite() {
-        let word = if float.is_nan() {
-            "NaN"
-        } else if float > 0.0 {
-            "Infinity"
-        } else {
-            "-Infinity"
-        };
-        return word.to_owned();
+    match float {
+        f64::INFINITY => return "Infinity".to_owned(),
+        f64::NEG_INFINITY => return "-Infinity".to_owned(),
+        _ if float.is_nan() => return "NaN".to_owned(),
+        _ => {}
     }
     let text = format!("{float:?}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -364,10 +360,6 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_str<E>(self, value: &str) -> Result<Json, E> {
         Ok(Json::Text(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Json, E> {
-        Ok(Json::Text(value))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {

@@ -82,11 +82,6 @@ impl LowRank {
         Ok(())
     }
 
-    /// Plain code on both factors.
-    fn on_factors(&self, mut f: impl FnMut(Array, Array) -> Result<Array>) -> Result<Value> {
-        implicit((&self.left, &self.right), |(left, right)| f(left, right))
-    }
-
     /// Plain code on each factor, which makes the new ones.
     fn mapped(
         &self,
@@ -191,5 +186,7 @@ pub(crate) fn low_rank_sum(op: &Sum, w: &LowRank) -> Result<Value> {
         let factor = factor.as_dtype(wide)?;
         if op.axes.contains(&axis) { Ok(factor.sum_axes(&[axis], true)?) } else { Ok::<_, Error>(factor) }
     };
-    w.on_factors(|left, right| Ok(summed(left, 0)?.matmul(summed(right, 1)?)?.as_dtype(w.aval.dtype)?))
+    implicit((&w.left, &w.right), |(left, right)| {
+        Ok::<_, Error>(summed(left, 0)?.matmul(summed(right, 1)?)?.as_dtype(w.aval.dtype)?)
+    })
 }

@@ -171,11 +171,6 @@ fn rotated(array: &Array, axis: usize) -> Result<Array> {
     Ok(hadamard(&array.swap_axes(axis, last)?)?.swap_axes(axis, last)?.contiguous()?)
 }
 
-/// `value H` along an axis counted from the last one.
-fn rotated_from_last(value: Value, axis: usize) -> Result<Value> {
-    implicit(value, |array| rotated(&array, array.ndim() - 1 - axis))
-}
-
 /// A float array with a rotation along the axis.
 pub(crate) fn check(aval: &Aval, axis: usize) -> Result<()> {
     if !castable(aval.dtype) {
@@ -236,7 +231,8 @@ impl Linear for Rotated {
             implicit((rotated(&x, axis)?, inner), |(x, w)| product.of(&x, &w))
         } else {
             // An implicit `x`, such as the weights of an attention, is the product's own matter.
-            rotated_from_last(implicit((x, inner), |(x, w)| product.of(&x.as_dtype(dtype)?, &w))?, behind)
+            let made = implicit((x, inner), |(x, w)| product.of(&x.as_dtype(dtype)?, &w))?;
+            implicit(made, |made| rotated(&made, made.ndim() - 1 - behind))
         };
         self.rounded(result?)
     }
