@@ -94,15 +94,10 @@ impl Bench {
             case: case.to_owned(),
             unit: unit.to_owned(),
             value,
-            least: None,
             baseline: baseline.to_owned(),
             baseline_value: Some(baseline_value),
-            baseline_least: None,
             ratio: value / baseline_value,
-            spread: None,
-            rounds: None,
-            peer: None,
-            run: None,
+            ..Line::default()
         });
     }
 

@@ -52,8 +52,7 @@ impl Comparison {
 ///
 /// ```
 /// let line = |value| tacit_figures::Line {
-///     bench: "sums".into(), case: "long".into(), unit: "ms".into(), value, least: None, baseline: String::new(),
-///     baseline_value: None, baseline_least: None, ratio: 1.0, spread: None, rounds: None, peer: None, run: None,
+///     bench: "sums".into(), case: "long".into(), unit: "ms".into(), value, ratio: 1.0, ..Default::default()
 /// };
 /// let compared = tacit_figures::compare::compare(&[line(2.0), line(4.0)], &[line(1.0), line(2.0)]);
 /// assert_eq!(compared.changes[0].slower.median, 0.5);

@@ -101,15 +101,11 @@ mod tests {
             case: case.into(),
             unit: "ms".into(),
             value,
-            least: None,
             baseline: "the limit of reading or multiplying".into(),
             baseline_value: Some(limit),
-            baseline_least: None,
             ratio: value / limit,
-            spread: None,
-            rounds: None,
-            peer: None,
             run: Some(Run { machine, commit: String::new(), date: String::new(), limits: Some(limits) }),
+            ..Line::default()
         }
     }
 

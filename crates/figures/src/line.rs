@@ -11,7 +11,7 @@ use crate::machine::Run;
 /// A figure and what it is compared with, both from one run, and that run.
 ///
 /// What an older program did not write is none.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Line {
     /// The benchmark.
     pub bench: String,

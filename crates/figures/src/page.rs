@@ -312,15 +312,12 @@ mod tests {
             case: case.into(),
             unit: unit.into(),
             value: 0.5,
-            least: None,
             baseline: "the limit".into(),
-            baseline_value: None,
-            baseline_least: None,
             ratio: 1.25,
             spread: Some([1.0, 1.5]),
-            rounds: None,
             peer: peer.map(Into::into),
             run: Some(Run { machine, commit: String::new(), date: "2026-11-22T10:00:00Z".into(), limits: None }),
+            ..Line::default()
         }
     }
 

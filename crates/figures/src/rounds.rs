@@ -280,8 +280,7 @@ impl Rounds<'_> {
             ratio: spread.median,
             spread: Some([spread.low, spread.high]),
             rounds: Some(self.pairs(name, baseline).count()),
-            peer: None,
-            run: None,
+            ..Line::default()
         }
     }
 }
