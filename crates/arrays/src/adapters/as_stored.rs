@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 use crate::adapters::as_merged;
 use crate::adapters::factors;
 use crate::adapters::merge::rounding_as;
-use crate::avals::checks::{check_children, check_transposed, checked, stored_shape};
+use crate::avals::checks::{check_children, check_transposed, checked, decline_if, stored_shape};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
@@ -138,13 +138,9 @@ impl Linear for AsStored {
     }
 
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
-        if axes != [1, 0] {
-            return Err(Error::decline("only matrices are quantized the other way round"));
-        }
+        decline_if(axes != [1, 0], "only matrices are quantized the other way round")?;
         let (sum, aval) = factors::transposed(&self.sum)?;
-        if sum.family::<dyn Adapter>().is_none() {
-            return Err(Error::decline("the transposed sum is no adapter"));
-        }
+        decline_if(sum.family::<dyn Adapter>().is_none(), "the transposed sum is no adapter")?;
         Ok(Self { sum, aval, transposed: !self.transposed, ..self.clone() }.into())
     }
 }

@@ -1,9 +1,14 @@
-//! What every quantized type asks of its constructors' arguments.
+//! What types ask of their constructors' arguments, and handlers of what they are given.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, short_name};
 
 use crate::avals::axes::swapped;
+
+/// Declines a call where this holds, for this reason.
+pub(crate) fn decline_if(holds: bool, reason: &str) -> Result<()> {
+    if holds { Err(Error::decline(reason)) } else { Ok(()) }
+}
 
 /// An array whose parts go together.
 pub(crate) fn checked<A: Materialize>(array: A) -> Result<A> {

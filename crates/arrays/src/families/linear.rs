@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::primitives::{AddMM, Gather, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
 
+use crate::avals::checks::decline_if;
 use crate::avals::dtypes::{roomy, wide};
 use crate::families::structural::itself;
 
@@ -142,9 +143,7 @@ impl Product {
     ///
     /// It declines an implicit operand, and rows.
     pub fn operand(self, x: &Value) -> Result<&Array> {
-        if self == Self::Rows {
-            return Err(Error::decline("rows are not taken of its parts"));
-        }
+        decline_if(self == Self::Rows, "rows are not taken of its parts")?;
         dense_operand(x)
     }
 
@@ -207,9 +206,7 @@ impl Factor {
     ///
     /// It declines an `array` of several numbers, and what is not float.
     pub(crate) fn new(aval: &Aval, array: &Array, divides: bool) -> Result<Self> {
-        if !aval.dtype.is_float() {
-            return Err(Error::decline("only float arrays are scaled"));
-        }
+        decline_if(!aval.dtype.is_float(), "only float arrays are scaled")?;
         if array.ndim() > 0 && array.shape() != aval.shape {
             return Err(Error::decline(format!("{} changes the shape of {aval}", Aval::from(array))));
         }

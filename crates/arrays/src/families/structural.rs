@@ -89,10 +89,7 @@ fn beside(array: &Value, others: &[&Value], ignored: &[i32], made: &Aval) -> Res
 
 /// Declines the result of an op that has not run yet: it would run for what is made here alone, and again for others.
 fn has_run(array: &dyn ImplicitArray) -> Result<()> {
-    if array.array_type().deferred {
-        return Err(Error::decline("it is computed once for all"));
-    }
-    Ok(())
+    decline_if(array.array_type().deferred, "it is computed once for all")
 }
 
 /// A checkpoint of implicit arguments: their arrays are what it keeps, and its function is intercepted in both passes.

@@ -7,6 +7,7 @@ use mlx_rs::Array;
 use tacit_core::primitives::Add;
 use tacit_core::{Error, Result, Value, handler};
 
+use crate::avals::checks::decline_if;
 use crate::families::packed::Packed;
 use crate::kernel;
 use crate::views::scaled::Scaled;
@@ -20,18 +21,14 @@ pub(crate) fn packed_add(_op: &Add, array: &dyn Packed, x: &Array) -> Result<Val
 /// The sum, from the codes and the number that the view multiplies them by.
 #[handler]
 pub(crate) fn scaled_add(_op: &Add, view: &Scaled, x: &Array) -> Result<Value> {
-    if view.divides() {
-        return Err(Error::decline("a sum with a quotient is not made from the codes"));
-    }
+    decline_if(view.divides(), "a sum with a quotient is not made from the codes")?;
     let array = view.inner().family::<dyn Packed>().ok_or_else(|| Error::decline("what is scaled has no codes"))?;
     added(array, Some(view.scale()), x)
 }
 
 fn added(array: &dyn Packed, factor: Option<&Array>, x: &Array) -> Result<Value> {
     let stored = array.stored();
-    if !stored.aval.dtype.is_float() || x.dtype() != stored.aval.dtype {
-        return Err(Error::decline("the dense array is of another type"));
-    }
+    decline_if(!stored.aval.dtype.is_float() || x.dtype() != stored.aval.dtype, "the dense array is of another type")?;
     // Both the way round in which the codes lie.
     let turned = |x: &Array| if stored.transposed { x.swap_axes(-1, -2) } else { Ok(x.clone()) };
     let shape = stored.shape();

@@ -5,18 +5,15 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::ScaledDotProductAttention;
 use tacit_core::{Error, Result, Value, broadcast_source, handler, implicit};
 
+use crate::avals::checks::decline_if;
 use crate::families::linear::Linear;
 
 /// By the ops that a CPU has for it, which become one kernel again where both are stored.
 #[handler]
 pub(crate) fn stored_attention(op: &ScaledDotProductAttention, q: &Array, rest: &[&Value]) -> Result<Value> {
     let [k, v, ..] = rest else { return Err(Error::decline("there are no keys and values")) };
-    if op.output_logsumexp {
-        return Err(Error::decline("the sums of the weights are wanted as well"));
-    }
-    if [k, v].iter().all(|side| side.family::<dyn Linear>().is_none()) {
-        return Err(Error::decline("neither keys nor values are stored"));
-    }
+    decline_if(op.output_logsumexp, "the sums of the weights are wanted as well")?;
+    decline_if([k, v].iter().all(|side| side.family::<dyn Linear>().is_none()), "neither keys nor values are stored")?;
     let heads = k.aval()?.shape.get(1).copied().filter(|&heads| heads > 0 && q.ndim() == 4 && q.dim(1) % heads == 0);
     let heads = heads.ok_or_else(|| Error::decline("the heads of the queries are no groups of those of the keys"))?;
     let operands: Vec<Value> = rest.iter().map(|&operand| operand.clone()).collect();

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 use tacit_kernels::Orientation;
 
 use crate::avals::axes::{ranges, swapped};
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::check_castable;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
@@ -288,9 +288,7 @@ impl Linear for Batched {
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         check_castable(dtype)?;
         let inner = implicit(&self.inner, |inner| inner.as_dtype(dtype))?;
-        if inner.family::<dyn Packed>().is_none() {
-            return Err(Error::decline("a rounding must show"));
-        }
+        decline_if(inner.family::<dyn Packed>().is_none(), "a rounding must show")?;
         let mut cast = Self { inner, ..self.clone() };
         cast.aval.dtype = dtype;
         Ok(cast.into())
@@ -358,9 +356,7 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Va
     ranges(op, &made[0])?;
     let rank = w.aval.shape.len();
     let (rows, columns) = if w.transposed { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
-    if made[0].shape[columns] != w.aval.shape[columns] {
-        return Err(Error::decline("the rows of the stored matrices would be cut"));
-    }
+    decline_if(made[0].shape[columns] != w.aval.shape[columns], "the rows of the stored matrices would be cut")?;
     let all = strides(w.batch());
     let first = op.start_indices.iter().zip(&all).map(|(&start, stride)| start as usize * stride).sum();
     let batch = &made[0].shape[..rank - 2];

@@ -5,6 +5,7 @@ use tacit_core::primitives::Concatenate;
 use tacit_core::{Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, swapped};
+use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::shape::{flat, packed, reshaped};
 use crate::packed::units::Supers;
@@ -45,9 +46,7 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
         }
         parts.push(part.stored());
     }
-    if parts.iter().any(|part| part.global_scale.is_some()) {
-        return Err(Error::decline("each part has a global scale of its own"));
-    }
+    decline_if(parts.iter().any(|part| part.global_scale.is_some()), "each part has a global scale of its own")?;
     let shape = stored.shape();
     let (outer, unit) = (extent(&shape[..axis]), stored.unit());
     let extents: Vec<usize> = parts.iter().map(|part| extent(&part.shape()[axis..])).collect();
@@ -57,9 +56,7 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
     let (_, heads) = extents.split_last().unwrap_or((&0, &[]));
     let aligned = extents.iter().all(|extent| extent % unit == 0);
     let flat = outer == 1 && !stored.scheme.is_grouped() && heads.iter().all(|extent| extent % unit == 0);
-    if !aligned && !flat {
-        return Err(Error::decline("a part does not end with a block"));
-    }
+    decline_if(!aligned && !flat, "a part does not end with a block")?;
     let join = |child: &dyn Fn(&Stored) -> Option<Array>| -> Result<Array> {
         let children = parts.iter().map(|part| {
             let child = child(part).ok_or_else(|| Error::decline("the scales are packed themselves"))?;

@@ -1,9 +1,10 @@
 //! Packed arrays as the family [`Linear`].
 
 use mlx_rs::Dtype;
-use tacit_core::{Error, Result, Value};
+use tacit_core::{Result, Value};
 
 use crate::avals::axes::swapped;
+use crate::avals::checks::decline_if;
 use crate::avals::dtypes::{check_castable, holds};
 use crate::families::linear::{Factor, Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
@@ -30,9 +31,7 @@ impl<T: Packed> Linear for T {
         if kind == Product::Right {
             return Ok(product(x, self, false)?.into());
         }
-        if x.ndim() < 2 {
-            return Err(Error::decline("the right side is a vector"));
-        }
+        decline_if(x.ndim() < 2, "the right side is a vector")?;
         // As the transpose of `x^T M^T`.
         Ok(product(&x.swap_axes(-1, -2)?, self, true)?.swap_axes(-1, -2)?.into())
     }
@@ -44,9 +43,7 @@ impl<T: Packed> Linear for T {
         {
             return batched::transposed(&batch, axes);
         }
-        if !swapped(axes).is_sorted() {
-            return Err(Error::decline("only the last two axes are transposed as a view"));
-        }
+        decline_if(!swapped(axes).is_sorted(), "only the last two axes are transposed as a view")?;
         let mut stored = self.stored();
         stored.transposed = !stored.transposed;
         stored.aval.shape = swapped(&stored.aval.shape);

@@ -5,6 +5,7 @@ use tacit_core::primitives::GatherMM;
 use tacit_core::{Error, Result, handler};
 use tacit_kernels::Orientation;
 
+use crate::avals::checks::decline_if;
 use crate::families::packed::Packed;
 use crate::kernel::{self, StackLayout};
 
@@ -56,9 +57,7 @@ pub(crate) fn products_by_index(
 pub(crate) fn gathered(array: &dyn Packed, rows: &Array) -> Result<Array> {
     let stored = array.stored();
     let shape = stored.shape();
-    if stored.transposed || shape.len() < 2 {
-        return Err(Error::decline("only whole rows are gathered from packed codes"));
-    }
+    decline_if(stored.transposed || shape.len() < 2, "only whole rows are gathered from packed codes")?;
     let (layout, children) = stored.kernel(shape[0])?;
     let taken = kernel::gather_rows(layout, &rows.as_dtype(Dtype::Uint32)?, &children, stored.aval.dtype)?;
     // The extents of `rows` are not written down, which a function without shapes would refuse.

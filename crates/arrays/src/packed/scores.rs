@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Add, AsType, Divide, Matmul, Multiply, Select, Softmax};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler};
 
+use crate::avals::checks::decline_if;
 use crate::avals::dtypes::castable;
 use crate::families::linear::{Linear, scalar};
 use crate::kernel::{Attend, Hiding, StoredTokens};
@@ -63,12 +64,8 @@ impl Scores {
     /// It declines queries that are not floats of a batch like that of the keys, and keys that are not transposed.
     pub fn new(q: &Array, keys: Batched) -> Result<Self> {
         keys.fits(q)?;
-        if !keys.is_transposed() {
-            return Err(Error::decline("the keys are not transposed"));
-        }
-        if !castable(q.dtype()) {
-            return Err(Error::decline("only f32, bf16 and f16 are multiplied"));
-        }
+        decline_if(!keys.is_transposed(), "the keys are not transposed")?;
+        decline_if(!castable(q.dtype()), "only f32, bf16 and f16 are multiplied")?;
         let [.., columns] = keys.aval()?.shape[..] else { return Err(Error::decline("there are no matrices")) };
         let mut aval = Aval::from(q);
         if let Some(last) = aval.shape.last_mut() {
@@ -121,9 +118,7 @@ impl Scores {
         let keys = self.keys()?;
         let (key_layout, key_children, groups) = keys.kernel()?;
         let (value_layout, value_children, own) = values.kernel()?;
-        if groups != own || keys.batch() != values.batch() {
-            return Err(Error::decline("the values are of another batch than the keys"));
-        }
+        decline_if(groups != own || keys.batch() != values.batch(), "the values are of another batch than the keys")?;
         let (hiding, mask) = self.hiding();
         let attend = Attend {
             keys: StoredTokens { layout: key_layout, children: key_children.len() },
@@ -230,9 +225,7 @@ pub(crate) fn scores_select(_op: &Select, visible: &Array, scores: &Scores, hidd
 /// Another float type, in which only the result is rounded.
 #[handler]
 pub(crate) fn scores_astype(op: &AsType, scores: &Scores) -> Result<Value> {
-    if !castable(op.dtype) {
-        return Err(Error::decline("only f32, bf16 and f16 are computed"));
-    }
+    decline_if(!castable(op.dtype), "only f32, bf16 and f16 are computed")?;
     let aval = Aval::new(&scores.aval.shape, op.dtype);
     Ok(Scores { aval, ..scores.clone() }.into())
 }
@@ -240,21 +233,15 @@ pub(crate) fn scores_astype(op: &AsType, scores: &Scores) -> Result<Value> {
 /// The weights.
 #[handler]
 pub(crate) fn scores_softmax(_op: &Softmax, scores: &Scores) -> Result<Value> {
-    if scores.softmax {
-        return Err(Error::decline("they are weights already"));
-    }
+    decline_if(scores.softmax, "they are weights already")?;
     Ok(Scores { softmax: true, ..scores.clone() }.into())
 }
 
 /// The values of stored matrices, weighted: one kernel for all that was noted.
 #[handler]
 pub(crate) fn scores_matmul(_op: &Matmul, weights: &Scores, values: &dyn Linear) -> Result<Value> {
-    if !weights.softmax {
-        return Err(Error::decline("the scores are no weights"));
-    }
+    decline_if(!weights.softmax, "the scores are no weights")?;
     let values = Batched::seen(values)?;
-    if values.is_transposed() {
-        return Err(Error::decline("the values are transposed"));
-    }
+    decline_if(values.is_transposed(), "the values are transposed")?;
     Ok(weights.attend(&values)?.into())
 }

@@ -6,6 +6,7 @@ use tacit_core::primitives::Slice;
 use tacit_core::{Aval, Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, ranges, swapped};
+use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::shape::{flat, in_shape, packed, reshaped};
@@ -37,9 +38,7 @@ pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result
     let [from, to, whole] = [start[axis], stop[axis], old[axis]].map(|at| at as usize * inner);
     let aligned = [from, to, whole].iter().all(|at| at % unit == 0);
     let flat = extent(&old[..axis]) == 1 && !stored.scheme.is_grouped() && from % unit == 0;
-    if !aligned && !flat {
-        return Err(Error::decline("the slice does not begin and end with a block"));
-    }
+    decline_if(!aligned && !flat, "the slice does not begin and end with a block")?;
     let cut = |child: &Array, elements: &dyn Fn(usize) -> usize| -> Result<Array> {
         let [from, to, whole] = [from, to, whole].map(|at| elements(at) as i32);
         let child = child.reshape(&[&old[..axis], &[whole]].concat())?;

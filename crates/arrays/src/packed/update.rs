@@ -6,6 +6,7 @@ use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::primitives::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
+use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
 use crate::packed::shape::reshaped;
 
@@ -14,9 +15,7 @@ use crate::packed::shape::reshaped;
 pub(crate) fn packed_dynamic_slice(op: &DynamicSlice, array: &dyn Packed, start: &Array) -> Result<Value> {
     let rows = WholeRows::new(array)?;
     let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
-    if op.slice_size.last() != shape.last() {
-        return Err(Error::decline("a row would be cut"));
-    }
+    decline_if(op.slice_size.last() != shape.last(), "a row would be cut")?;
     rows.each(&mut stored, |child| {
         let mut size = op.slice_size.clone();
         last(&mut size, child.dim(-1));
@@ -41,9 +40,7 @@ pub(crate) fn packed_dynamic_slice_update(
 pub(crate) fn packed_slice_update(op: &SliceUpdate, array: &dyn Packed, update: &Value) -> Result<Value> {
     let shape = update.aval()?.shape;
     let ranges = op.strides.iter().zip(&shape).all(|(&stride, &extent)| stride == 1 || extent == 1);
-    if !ranges || op.start_indices.last() != Some(&0) {
-        return Err(Error::decline("only ranges of whole rows are written"));
-    }
+    decline_if(!ranges || op.start_indices.last() != Some(&0), "only ranges of whole rows are written")?;
     let whole = array.aval()?.shape;
     let mut axes: Vec<i32> =
         (0..shape.len() as i32).filter(|&axis| whole[axis as usize] != shape[axis as usize]).collect();
@@ -111,9 +108,7 @@ fn encoded(array: &dyn Packed, update: &Value) -> Result<Stored> {
     let Value::Implicit(_) = update else { return array.encoded(&update.dense()?) };
     let update = update.family::<dyn Packed>().ok_or_else(|| Error::decline("what is written has no codes"))?;
     let stored = update.stored();
-    if stored.transposed {
-        return Err(Error::decline("what is written is the transpose of what is stored"));
-    }
+    decline_if(stored.transposed, "what is written is the transpose of what is stored")?;
     if stored.global_scale.is_some() || array.stored().global_scale.is_some() {
         return Err(Error::decline("scales are relative to one of the whole array"));
     }
@@ -139,15 +134,9 @@ impl WholeRows {
         if stored.transposed || shape.len() < 2 {
             return Err(Error::decline(format!("{} has no rows", Aval::new(&shape, stored.aval.dtype))));
         }
-        if !whole {
-            return Err(Error::decline("a row is no whole number of blocks"));
-        }
-        if stored.scales.as_ref().is_some_and(Value::is_implicit) {
-            return Err(Error::decline("the scales are packed themselves"));
-        }
-        if stored.global_scale.is_some() {
-            return Err(Error::decline("the scales are relative to a magnitude of the whole array"));
-        }
+        decline_if(!whole, "a row is no whole number of blocks")?;
+        decline_if(stored.scales.as_ref().is_some_and(Value::is_implicit), "the scales are packed themselves")?;
+        decline_if(stored.global_scale.is_some(), "the scales are relative to a magnitude of the whole array")?;
         Ok(Self { shape, stored })
     }
 

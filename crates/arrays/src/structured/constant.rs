@@ -12,7 +12,7 @@ use tacit_core::{
 };
 
 use crate::avals::axes::forward;
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::wide;
 use crate::families::cut::Cut;
 use crate::families::linear::{Gain, Linear, Product};
@@ -158,9 +158,7 @@ impl Cut for Constant {
 
 impl Linear for Constant {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        if product == Product::Rows {
-            return Err(Error::decline("rows are moved elements"));
-        }
+        decline_if(product == Product::Rows, "rows are moved elements")?;
         let axis = product.axis();
         let (mut shape, place) = (x.aval()?.shape, (-1 - axis) as usize);
         if let (Some(extent), Some(&own)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place)) {
@@ -269,9 +267,7 @@ pub(crate) fn constant_reduction(op: &Reduction, c: &Constant, made: &[Aval]) ->
 
 /// The sum or the product of `count` times `value`, in the wide type.
 fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Array> {
-    if count == 0 || count > 1 << 24 {
-        return Err(Error::decline("there are no elements to reduce, or more than a float counts"));
-    }
+    decline_if(count == 0 || count > 1 << 24, "there are no elements to reduce, or more than a float counts")?;
     // A count is beyond the integers that a half type has.
     let wide = wide(dtype);
     let value = value.as_dtype(wide)?;

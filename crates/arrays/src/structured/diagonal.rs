@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Binary, Matmul, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::avals::checks::{check_float, check_made};
+use crate::avals::checks::{check_float, check_made, decline_if};
 use crate::avals::dtypes::{wide, widely};
 use crate::families::linear::{Factor, Gain, Linear, Product};
 
@@ -99,9 +99,7 @@ impl Linear for Diagonal {
     }
 
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        if !dtype.is_float() {
-            return Err(Error::decline("only float arrays are diagonal"));
-        }
+        decline_if(!dtype.is_float(), "only float arrays are diagonal")?;
         Ok(self.with(self.diagonal.as_dtype(dtype)?))
     }
 

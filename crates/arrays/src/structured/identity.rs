@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::Multiply;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::families::linear::{Gain, Linear, Product};
 use crate::structured::diagonal::Diagonal;
 
@@ -61,9 +61,7 @@ impl Materialize for Identity {
 
 impl Linear for Identity {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        if product == Product::Rows {
-            return Err(Error::decline("rows are built of zeros"));
-        }
+        decline_if(product == Product::Rows, "rows are built of zeros")?;
         Ok(x.clone())
     }
 

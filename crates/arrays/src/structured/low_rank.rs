@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Add, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
-use crate::avals::checks::{check_float, check_made};
+use crate::avals::checks::{check_float, check_made, decline_if};
 use crate::avals::dtypes::{narrowing, roomy, wide};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
@@ -166,9 +166,7 @@ pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Resul
 #[handler]
 pub(crate) fn low_rank_add(_op: &Add, a: &LowRank, b: &LowRank) -> Result<Value> {
     let [n, k, rank] = a.extents();
-    if (rank + b.extents()[2]) * (n + k) > n * k {
-        return Err(Error::decline("the factors together are larger than the sum"));
-    }
+    decline_if((rank + b.extents()[2]) * (n + k) > n * k, "the factors together are larger than the sum")?;
     let [Value::Dense(a_left), Value::Dense(a_right), Value::Dense(b_left), Value::Dense(b_right)] =
         [&a.left, &a.right, &b.left, &b.right]
     else {

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
-use crate::avals::checks::{check_float, check_made, check_transposed, stored_shape};
+use crate::avals::checks::{check_float, check_made, check_transposed, decline_if, stored_shape};
 use crate::avals::dtypes::widely;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{scalar, whole_rows};
@@ -207,9 +207,7 @@ pub(crate) fn sparse24_transpose(op: &Transpose, w: &Sparse24) -> Result<Value> 
 /// The kept elements in another float type.
 #[handler]
 pub(crate) fn sparse24_astype(op: &AsType, w: &Sparse24) -> Result<Value> {
-    if !op.dtype.is_float() {
-        return Err(Error::decline("only float arrays are sparse"));
-    }
+    decline_if(!op.dtype.is_float(), "only float arrays are sparse")?;
     Ok(w.with(w.values.as_dtype(op.dtype)?))
 }
 
@@ -222,9 +220,7 @@ pub(crate) fn sparse24_multiply(_op: &Multiply, w: &Sparse24, x: &Array) -> Resu
 /// Rows, which are built, as an embedding takes them.
 #[handler]
 pub(crate) fn sparse24_gather(op: &Gather, w: &Sparse24, rows: &Array) -> Result<Array> {
-    if w.transposed || w.aval.shape.len() < 2 {
-        return Err(Error::decline("elements of groups are not gathered from the parts"));
-    }
+    decline_if(w.transposed || w.aval.shape.len() < 2, "elements of groups are not gathered from the parts")?;
     whole_rows(op, &w.aval)?;
     let (values, indices) = (w.values.take_axis(rows, 0)?, w.indices.take_axis(rows, 0)?);
     let aval = Aval::new(&[rows.shape(), &w.aval.shape[1..]].concat(), w.aval.dtype);
@@ -236,9 +232,7 @@ pub(crate) fn sparse24_gather(op: &Gather, w: &Sparse24, rows: &Array) -> Result
 #[handler]
 pub(crate) fn sparse24_squeeze(op: &Squeeze, w: &Sparse24) -> Result<Value> {
     // An axis of size 1 holds no group, so that only a transposed matrix has one in the place of another.
-    if w.transposed {
-        return Err(Error::decline("the matrix is transposed"));
-    }
+    decline_if(w.transposed, "the matrix is transposed")?;
     let (values, indices) = (w.values.squeeze_axes(&op.axes)?, w.indices.squeeze_axes(&op.axes)?);
     let kept = w.aval.shape.iter().zip(0..).filter(|(_, axis)| !op.axes.contains(axis));
     let shape: Vec<i32> = kept.map(|(&extent, _)| extent).collect();
@@ -249,9 +243,7 @@ pub(crate) fn sparse24_squeeze(op: &Squeeze, w: &Sparse24) -> Result<Value> {
 #[handler]
 pub(crate) fn sparse24_sum(op: &Sum, w: &Sparse24) -> Result<Array> {
     let own = if w.transposed { 0 } else { w.aval.shape.len() as i32 - 1 };
-    if !op.axes.contains(&own) {
-        return Err(Error::decline("a group is not summed as a whole"));
-    }
+    decline_if(!op.axes.contains(&own), "a group is not summed as a whole")?;
     let values = if w.transposed { w.values.t() } else { w.values.clone() };
     widely(&values, |values| Ok(values.sum_axes(&op.axes, true)?))
 }

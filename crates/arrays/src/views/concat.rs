@@ -7,7 +7,7 @@ use tacit_core::primitives::{Broadcast, Reshaping, Split, reshaped_axis};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::{axis_of, from_zero};
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::{in_room, wide};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
@@ -125,9 +125,7 @@ impl Concat {
     fn multiplied(&self, product: Product, x: &Array) -> Result<Value> {
         let (axis, rank) = (product.axis(), self.aval.shape.len() as i32);
         let joined = self.axis as i32 - rank == axis;
-        if self.axis as i32 + 2 < rank {
-            return Err(Error::decline("the parts are not joined along an axis of the matrices"));
-        }
+        decline_if(self.axis as i32 + 2 < rank, "the parts are not joined along an axis of the matrices")?;
         let inner = &self.bounds[1..self.bounds.len() - 1];
         implicit((x, &self.parts), |(x, parts)| {
             if joined {
@@ -250,9 +248,7 @@ pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, _shape: &[&Value], m
 /// Whole parts, one or several for each result.
 #[handler]
 pub(crate) fn concat_split(op: &Split, w: &Concat) -> Result<Vec<Value>> {
-    if from_zero(op.axis, w.aval.shape.len()) != Some(w.axis) {
-        return Err(Error::decline("the parts themselves would be split"));
-    }
+    decline_if(from_zero(op.axis, w.aval.shape.len()) != Some(w.axis), "the parts themselves would be split")?;
     let starts = std::iter::once(0).chain(op.indices.iter().copied());
     let stops = op.indices.iter().copied().chain([w.aval.shape[w.axis]]);
     starts.zip(stops).map(|(start, stop)| w.between(start, stop)).collect()

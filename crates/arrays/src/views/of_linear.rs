@@ -5,6 +5,7 @@ use tacit_core::primitives::{AsType, BroadcastAxes, Concatenate, Divide, Multipl
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;
+use crate::avals::checks::decline_if;
 use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Factor, Linear};
 use crate::families::packed::Packed;
@@ -98,9 +99,7 @@ fn scaled(array: &dyn ImplicitArray, by: &Factor) -> Result<Value> {
 /// Arrays of any types one after the other, in any order, as a [`Concat`].
 #[handler]
 pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<Value> {
-    if !parts.iter().any(|part| part.family::<dyn Linear>().is_some()) {
-        return Err(Error::decline("no part has a product"));
-    }
+    decline_if(!parts.iter().any(|part| part.family::<dyn Linear>().is_some()), "no part has a product")?;
     Concat::of(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
 }
 
@@ -117,8 +116,6 @@ pub(crate) fn linear_broadcast_axes(
     if array.aval()?.shape.len() != 2 {
         return broadcast(&Batched::seen(array)?, &made[0].shape);
     }
-    if op.ignore_axes != [-2, -1] {
-        return Err(Error::decline("the matrix is not repeated whole"));
-    }
+    decline_if(op.ignore_axes != [-2, -1], "the matrix is not repeated whole")?;
     Repeated::of(itself(array), &made[0].shape)
 }

@@ -5,7 +5,7 @@ use tacit_core::primitives::{Gather, Moving, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, has_shape_rules, implicit};
 
 use crate::avals::axes::forward;
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::families::linear::{Gain, Linear, Product};
 
 /// One matrix for all entries of a batch, which is held once: a product with the batch is one with the matrix.
@@ -76,9 +76,7 @@ impl Materialize for Repeated {
 
 impl Linear for Repeated {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        if product == Product::Rows {
-            return Err(Error::decline("rows are moved elements"));
-        }
+        decline_if(product == Product::Rows, "rows are moved elements")?;
         let own = match self.inner.family::<dyn Linear>() {
             Some(linear) => linear.product(product, x),
             None => Err(Error::decline("it has no products")),
@@ -103,9 +101,7 @@ impl Linear for Repeated {
 pub(crate) fn repeated_moving(op: &Moving, w: &Repeated, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     let shape = &w.aval.shape;
     forward(op, shape, made)?;
-    if op.name() == Gather::NAME {
-        return Err(Error::decline("an index may be outside"));
-    }
+    decline_if(op.name() == Gather::NAME, "an index may be outside")?;
     let rank = shape.len();
     let [rows, columns] = [rank - 2, rank - 1].map(|axis| op.axis_after(axis, shape, rest, made));
     let places = (rows?, columns?);

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadca
 use tacit_kernels::hadamard_order;
 
 use crate::avals::axes::axis_of;
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::{castable, check_castable, holds, roomy, wide};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
@@ -213,12 +213,8 @@ impl Cut for Rotated {
 impl Linear for Rotated {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let behind = self.behind();
-        if product == Product::Rows {
-            return Err(Error::decline("rows are moved elements"));
-        }
-        if behind > 1 {
-            return Err(Error::decline("whole matrices are rotated"));
-        }
+        decline_if(product == Product::Rows, "rows are moved elements")?;
+        decline_if(behind > 1, "whole matrices are rotated")?;
         let inner = self.widely()?;
         // Either `x` is rotated, too, or the result is rotated back: both may be beyond the range of `f16`.
         let dtype = roomy(inner.aval()?.dtype);
@@ -267,9 +263,7 @@ impl View for Rotated {
 pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Result<Vec<Value>> {
     let axis = w.axis;
     let sums = matches!(op.name(), SliceUpdateSum::NAME | ScatterAxisSum::NAME);
-    if sums && w.aval.dtype == Dtype::Float16 {
-        return Err(Error::decline("rotated sums may be beyond the range of f16"));
-    }
+    decline_if(sums && w.aval.dtype == Dtype::Float16, "rotated sums may be beyond the range of f16")?;
     let whole = |whole: bool| if whole { Ok(()) } else { Err(Error::decline("parts of rotated rows are replaced")) };
     // The place of the update among the other operands.
     let place = match (op.name(), rest) {
@@ -305,9 +299,7 @@ pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Resul
     let results = op.apply(&operands)?;
     // Codes that were not replaced as they are were built.
     let built = (w.inner.is_implicit() || update.is_implicit()) && !results.iter().all(Value::is_implicit);
-    if built && w.aval.dtype == Dtype::Float16 {
-        return Err(Error::decline("what is built rotated may be beyond the range of f16"));
-    }
+    decline_if(built && w.aval.dtype == Dtype::Float16, "what is built rotated may be beyond the range of f16")?;
     results.into_iter().map(|result| Rotated::of(result, axis)).collect()
 }
 
@@ -315,9 +307,7 @@ pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Resul
 #[handler]
 pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Value]) -> Result<Value> {
     let axis = op.axis;
-    if axis as usize == first.axis {
-        return Err(Error::decline("the parts are joined along the rotated axis"));
-    }
+    decline_if(axis as usize == first.axis, "the parts are joined along the rotated axis")?;
     // Codes of several formats are built where the joined array is used, and rotated back after that.
     let dtype = roomy(first.aval.dtype);
     let mut parts = vec![first.inner_in(dtype)?];

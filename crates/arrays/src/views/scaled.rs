@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::primitives::Sum;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::{check_castable, holds, in_room, wide, widely};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
@@ -138,8 +138,6 @@ impl Linear for Scaled {
 /// The scalar multiplies the sum.
 #[handler]
 pub(crate) fn scaled_sum(op: &Sum, w: &Scaled) -> Result<Value> {
-    if w.aval.dtype == Dtype::Float16 {
-        return Err(Error::decline("the sum may be beyond the range of f16 before it is scaled"));
-    }
+    decline_if(w.aval.dtype == Dtype::Float16, "the sum may be beyond the range of f16 before it is scaled")?;
     w.with(implicit(&w.inner, |w| w.sum_axes(&op.axes, true))?)
 }

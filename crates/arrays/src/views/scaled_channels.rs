@@ -7,7 +7,7 @@ use tacit_core::primitives::GatherMM;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::from_zero;
-use crate::avals::checks::{check_float, check_made};
+use crate::avals::checks::{check_float, check_made, decline_if};
 use crate::avals::dtypes::{in_room, wide, widely};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
@@ -110,15 +110,11 @@ impl Cut for ScaledChannels {
 
 impl Linear for ScaledChannels {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        if product == Product::Rows {
-            return Err(Error::decline("rows are moved elements"));
-        }
+        decline_if(product == Product::Rows, "rows are moved elements")?;
         let dtype = self.aval.dtype;
         let behind = self.aval.shape.len() - 1 - self.axis;
         let shared = usize::from(product != Product::Left);
-        if behind > 1 {
-            return Err(Error::decline("whole matrices are scaled"));
-        }
+        decline_if(behind > 1, "whole matrices are scaled")?;
         if behind == shared {
             // The axis is summed over: the other side is scaled in its place.
             let x = &in_room(product.operand(x)?)?;

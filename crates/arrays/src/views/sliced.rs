@@ -7,7 +7,7 @@ use tacit_core::primitives::Slice;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::ranges;
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::families::cut::{self, Cut, slice};
 use crate::families::linear::{Linear, Product, dense_operand};
 
@@ -101,9 +101,7 @@ impl Sliced {
         let taken = implicit((&self.inner, counted), |(w, rows)| w.take_axis(rows, 0))?;
         let start = [&vec![0; rows.ndim()], &self.start[1..]].concat();
         let stop = [rows.shape(), &self.stop[1..]].concat();
-        if stop.iter().zip(&start).any(|(stop, start)| stop <= start) {
-            return Err(Error::decline("nothing is gathered"));
-        }
+        decline_if(stop.iter().zip(&start).any(|(stop, start)| stop <= start), "nothing is gathered")?;
         implicit(taken, |taken| slice(&taken, &start, &stop))
     }
 }

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{GatherMM, Squeeze};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::views::concat::dense;
@@ -108,9 +108,7 @@ impl Linear for Stacked {
     /// The product of each matrix of `x` and its expert.
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let x = product.operand(x)?;
-        if self.aval.shape.len() < 3 {
-            return Err(Error::decline("vectors are stacked"));
-        }
+        decline_if(self.aval.shape.len() < 3, "vectors are stacked")?;
         implicit((x, &self.experts), |(x, experts)| {
             let pieces = x.split_equal(experts.len() as i32, 0)?;
             let products = pieces.iter().zip(&experts).map(|(x, expert)| product.of(&x.squeeze_axes(&[0])?, expert));

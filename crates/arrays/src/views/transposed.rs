@@ -6,7 +6,7 @@ use mlx_rs::Dtype;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::avals::axes::from_zero;
-use crate::avals::checks::check_made;
+use crate::avals::checks::{check_made, decline_if};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 
@@ -82,10 +82,7 @@ impl Transposed {
     fn matrices(&self) -> Result<()> {
         let rank = self.axes.len() as i32;
         let swapped = (0..rank - 2).chain([rank - 1, rank - 2]);
-        if rank < 2 || !swapped.eq(self.axes.iter().copied()) {
-            return Err(Error::decline("more than the last two axes are permuted"));
-        }
-        Ok(())
+        decline_if(rank < 2 || !swapped.eq(self.axes.iter().copied()), "more than the last two axes are permuted")
     }
 }
 
