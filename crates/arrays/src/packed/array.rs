@@ -217,9 +217,9 @@ impl<F: Format> Materialize for PackedArray<F> {
             ("biases", biased, biased, self.biases.is_some()),
             ("global_scale", relative, false, self.global_scale.is_some()),
         ] {
-            let (message, help) = match given {
-                true if !has => (format!("{label} has no {name}"), "leave them out"),
-                false if needed => (format!("{label} has {name}, and none are given"), "give one for each block"),
+            let (message, help) = match (has, needed, given) {
+                (false, _, true) => (format!("{label} has no {name}"), "leave them out"),
+                (_, true, false) => (format!("{label} has {name}, and none are given"), "give one for each block"),
                 _ => continue,
             };
             return Err(Error::invalid(message, help));

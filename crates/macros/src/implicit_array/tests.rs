@@ -53,6 +53,8 @@ fn a_getter_has_the_documentation_of_its_field() {
             /// The codes.
             #[implicit(get)]
             packed: Array,
+            #[implicit(get)]
+            biases: Option<Array>,
             #[implicit(aux, get)]
             places: Vec<i64>,
             #[implicit(aux, get)]
@@ -62,10 +64,15 @@ fn a_getter_has_the_documentation_of_its_field() {
         }
     });
     let output = output.expect("an implicit array");
-    for method in ["packed(&self) -> &Array {", "places(&self) -> &[i64] {", "bits(&self) -> u8 {"] {
+    for method in [
+        "packed(&self) -> &Array {",
+        "biases(&self) -> ::core::option::Option<&Array> {",
+        "places(&self) -> &[i64] {",
+        "bits(&self) -> u8 {",
+    ] {
         assert!(output.contains(&format!("    #[must_use]\n    pub fn {method}")), "{output}");
     }
-    assert_eq!((output.matches("The codes.").count(), output.matches("pub fn").count()), (1, 3), "{output}");
+    assert_eq!((output.matches("The codes.").count(), output.matches("pub fn").count()), (1, 4), "{output}");
 }
 
 #[test]
