@@ -7,6 +7,8 @@ use tacit_core::primitives::{Broadcast, BroadcastAxes, Copy, Graph, StopGradient
 use tacit_core::transform::checkpoint;
 use tacit_core::{Aval, Error, ImplicitArray, Primitive, Result, Value, handler};
 
+use crate::avals::checks::decline_if;
+
 /// Stops the gradient at the float children, which is where gradients of an implicit array go.
 #[handler]
 pub(crate) fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Result<Value> {

@@ -1,6 +1,6 @@
 //! A stored matrix times a number, added to a dense array.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Array;
 use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
