@@ -50,7 +50,7 @@ pub(crate) fn gather_rows(layout: &Layout, inputs: &[Aval], dtype: Dtype, target
 /// The launch of the kernel that `add_dense` runs, of `x`, the factor of the matrix if it is `scaled`, and the children: bit for bit
 /// the CPU's. None for a matrix without elements, or where the decomposition says what is wrong.
 pub(crate) fn add_dense(layout: &Layout, scaled: bool, inputs: &[Aval], target: Target) -> Option<Parts> {
-    let names = &["x", "factor"][..=usize::from(scaled)];
+    let names = &["x", "multiplier"][..=usize::from(scaled)];
     let (own, children) = inputs.split_at_checked(names.len())?;
     let mut weight = Weight::new(layout, children)?;
     let elements = layout.n * layout.k;
@@ -59,7 +59,7 @@ pub(crate) fn add_dense(layout: &Layout, scaled: bool, inputs: &[Aval], target: 
         return None;
     }
     let kind = float(own[0].dtype)?;
-    let factor = if scaled { "factor[0]" } else { "1.0f" };
+    let factor = if scaled { "multiplier[0]" } else { "1.0f" };
     let body = format!(
         "  enum {{ THREADS = {THREADS} }};\n{}  tacit::add_dense<Weight, {kind}>(w, (const TACIT_DEVICE {kind}*)x, {factor}, \
          (TACIT_DEVICE {kind}*)out, (tacit::u64)sizes_shape[0] * (tacit::u64)sizes_shape[1], at, THREADS);\n",
