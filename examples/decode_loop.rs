@@ -1,5 +1,6 @@
 //! A decoder's step as an executable whose cache stays on the device, checked against the whole prefix each time.
 
+// ANCHOR: use
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use tacit::prelude::*;
 const WORDS: i32 = 512;
 const WIDTH: i32 = 256;
 const CAPACITY: i32 = 64;
+// ANCHOR_END: use
 const STEPS: usize = 48;
 
 /// The matrices by name, held in four bits; each is applied as `x W^T`.
