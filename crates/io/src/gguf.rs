@@ -31,6 +31,7 @@ mod rows;
 mod tensor;
 mod tokenizer;
 mod vocabulary;
+mod windows;
 mod writing;
 
 use cursor::Cursor;

@@ -35,6 +35,12 @@ pub(super) struct Architecture {
     pub(super) head: Head,
     /// Whether llama.cpp reads what rotary frequencies are divided by.
     pub(super) divides: bool,
+    /// Whether llama.cpp turns all of a head: it ends where a file says less.
+    pub(super) turns_all: bool,
+    /// Whether the heads together are as wide as the model: llama.cpp asks for tensors of this shape.
+    pub(super) heads_fill: bool,
+    /// The file's modules whose biases llama.cpp adds. It loads no file with another one, or leaves that out.
+    pub(super) biases: &'static [&'static str],
     /// How scores are scaled, where it is not by the width of a head alone.
     pub(super) scale: Option<Scale>,
 }
@@ -136,6 +142,9 @@ pub(super) const ROPE_SCALING: &[Key] = &[
 /// What queries and keys are multiplied by, beside all that changes their positions.
 pub(super) const SCALED_HEADS: &str = "rope.scaling.attn_factor";
 
+/// llama.cpp loads no file with a head of its own.
+const TIED: &[(&str, Json)] = &[("tie_word_embeddings", Json::Bool(true))];
+
 const EACH_WITH_EXPERTS: &[(&str, Json)] = &[
     ("norm_topk_prob", Json::Bool(true)),
     ("decoder_sparse_step", Json::Integer(1)),
@@ -157,6 +166,9 @@ const PLAIN: Architecture = Architecture {
     gains_plus_one: false,
     head: Head::Own,
     divides: false,
+    turns_all: false,
+    heads_fill: false,
+    biases: &[],
     scale: None,
 };
 
@@ -167,6 +179,8 @@ const LLAMA: Architecture = Architecture {
     tensors: &[NORMS_BEFORE, MIXED_HEADS, GATED],
     implied: &[("partial_rotary_factor", Json::Float(1.0))],
     divides: true,
+    turns_all: true,
+    biases: &["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"],
     ..PLAIN
 };
 
@@ -200,6 +214,9 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         model_type: "qwen2",
         class: "Qwen2ForCausalLM",
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, GATED],
+        turns_all: true,
+        heads_fill: true,
+        biases: &["attn_q", "attn_k", "attn_v", "output"],
         ..PLAIN
     },
     Architecture {
@@ -207,6 +224,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, HEAD_NORMS, GATED],
+        turns_all: true,
         ..PLAIN
     },
     Architecture {
@@ -216,6 +234,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, HEAD_NORMS, EXPERTS],
         keys: &[SIZES, EXPERT_SIZES],
         always: EACH_WITH_EXPERTS,
+        turns_all: true,
         ..PLAIN
     },
     // The gains are plus 1 there, which is how mlx-lm has them.
@@ -234,6 +253,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         model_type: "gemma",
         class: "GemmaForCausalLM",
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, GATED],
+        always: TIED,
         ..GEMMA
     },
     Architecture {
@@ -250,6 +270,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
             ("attn_logit_softcapping", Json::Float(50.0)),
             ("final_logit_softcapping", Json::Float(30.0)),
         ],
+        always: TIED,
         window: Some(2),
         scale: Some(Scale { wide: 46 }),
         ..GEMMA
@@ -278,6 +299,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         tensors: &[NORMS_BEFORE, FUSED_HEADS, FUSED_GATED],
         keys: &[SIZES, PHI_SIZES],
         implied: &[("partial_rotary_factor", Json::Float(1.0)), ("rms_norm_eps", Json::Float(1e-5))],
+        heads_fill: true,
         ..PLAIN
     },
     Architecture {
@@ -289,6 +311,8 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         // Those of an Olmo 3 have windows.
         only: &[("attention.sliding_window", Json::Integer(0))],
         head: Head::Always,
+        turns_all: true,
+        heads_fill: true,
         ..PLAIN
     },
     Architecture {
@@ -310,6 +334,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         always: &[("no_rope_layer_interval", Json::Integer(4))],
         head: Head::Embedding,
         divides: false,
+        biases: &[],
         ..LLAMA
     },
 ];

@@ -8,14 +8,13 @@ use tacit_core::{Error, Result};
 use super::architecture::{Architecture, Head, Kind, ROPE_SCALING, SCALED_HEADS};
 use super::configuration::{set_scale, yarn_gain};
 use super::container::Entries;
-use super::tensor::Change;
 use super::tokenizer::{BEGIN, END};
 use crate::json::Json;
 
 /// A configuration, and the architecture that llama.cpp runs it as.
 pub(super) struct Description<'c> {
-    file: PathBuf,
-    config: &'c Json,
+    pub(super) file: PathBuf,
+    pub(super) config: &'c Json,
     pub(super) architecture: &'static Architecture,
 }
 
@@ -27,9 +26,9 @@ const WIDEST: u32 = 1 << 16;
 const ALWAYS: &[(&str, Json)] = &[("rope_traditional", Json::Bool(false))];
 
 /// The kind of layers that see a window.
-const LOCAL: &str = "sliding_attention";
+pub(super) const LOCAL: &str = "sliding_attention";
 
-const ANOTHER: &str = "llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`";
+pub(super) const ANOTHER: &str = "llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`";
 
 impl<'c> Description<'c> {
     pub(super) fn new(folder: &Path, config: &'c Json) -> Result<Self> {
@@ -186,11 +185,23 @@ impl<'c> Description<'c> {
                 return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {value}")));
             }
         }
-        let activations: &[&str] = if of.gains_plus_one { &["gelu", "gelu_pytorch_tanh"] } else { &["silu", "swish"] };
+        let known: &[&str] = if of.gains_plus_one { &["gelu_pytorch_tanh", "gelu_new"] } else { &["silu", "swish"] };
         for key in ["hidden_act", "hidden_activation"] {
-            if let Some(other) = self.config.get(key).and_then(Json::text).filter(|name| !activations.contains(name)) {
-                return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {}", activations[0])));
+            // The `hidden_act` of the first Gemma's files is `gelu`, and no library reads it.
+            let is_unread = |name: &str| of.gains_plus_one && key == "hidden_act" && name == "gelu";
+            let said = self.config.get(key).and_then(Json::text);
+            if let Some(other) = said.filter(|&name| !known.contains(&name) && !is_unread(name)) {
+                return Err(self.wrong(key, format!("it is {other}, and with llama.cpp {}", known[0])));
             }
+        }
+        if of.heads_fill
+            && let (Some(own), Some(model), Some(heads)) =
+                (self.head_dim()?, self.count("hidden_size")?, self.count("num_attention_heads")?)
+            && own.checked_mul(heads) != Some(model)
+        {
+            let name = of.name;
+            let reason = format!("it is {own}, and {heads} heads are {model} wide in llama.cpp's architecture {name}");
+            return Err(self.wrong("head_dim", reason));
         }
         // llama.cpp knows them by their numbers.
         let is_turned = |(layer, turned): (i32, &Json)| turned.integer() == Some(i32::from(layer % 4 != 0));
@@ -225,8 +236,7 @@ impl<'c> Description<'c> {
             self.damaged(PART, format!("it is {part}, which is no part of the {width} numbers of a head"))
         })?;
         let dims = dims as u32;
-        let queries = self.architecture.parameter(true, "self_attn.q_proj");
-        if queries.is_some_and(|(tensor, _)| tensor.2 == Change::Queries) && dims != width {
+        if self.architecture.turns_all && dims != width {
             let name = self.architecture.name;
             let reason = format!("it is {part}, and llama.cpp turns all of a head in the architecture {name}");
             return Err(self.wrong(PART, reason));
@@ -260,6 +270,8 @@ impl<'c> Description<'c> {
             match key {
                 _ if *value == Json::Null
                     || ["type", "rope_type", "rope_theta", "partial_rotary_factor"].contains(&&**theirs) => {}
+                // The configuration of Rnj-1 has them: 1 changes nothing.
+                _ if ["attn_factor", "extrapolation_factor"].contains(&&**theirs) && value.number() == Some(1.0) => {}
                 _ if theirs == "attention_factor" => {
                     // Transformers has none of a linear scaling. llama.cpp computes that of YaRN, and multiplies it by this.
                     let factor = own.get("factor").and_then(Json::number).filter(|_| kind == "yarn");
@@ -363,68 +375,11 @@ impl<'c> Description<'c> {
         Ok((0..width).step_by(2).map(stretched).collect())
     }
 
-    /// Which layers have a window, where these are not those that llama.cpp takes.
-    fn window(&self, entries: &mut Entries) -> Result<()> {
-        const KEY: &str = "layer_types";
-        let layers = self.count("num_hidden_layers")?.unwrap_or_default();
-        let types: Option<Vec<&str>> = match self.config.get(KEY) {
-            Some(Json::List(types)) => types.iter().map(Json::text).collect(),
-            _ => None,
-        };
-        let slides = |period: u32, layer: u32| period == 0 || layer % period < period - 1;
-        let is_period = |types: &[&str], name: &str, period: u32| {
-            types.len() == layers as usize
-                && (0..layers).zip(types).all(|(layer, own)| (*own == name) == slides(period, layer))
-        };
-        let Some(usual) = self.architecture.window else {
-            let flag = self.config.get("use_sliding_window").and_then(Json::flag) == Some(true);
-            let model = self.config.get("model_type").and_then(Json::text);
-            let mistral = matches!(model, Some("mistral" | "mixtral"));
-            let listed = types.as_ref().is_some_and(|types| types.contains(&LOCAL));
-            let length = self.count("max_position_embeddings")?;
-            let window = self.config.get("sliding_window").and_then(Json::integer::<u32>);
-            if let Some(window) = window.filter(|&window| (flag || mistral || listed) && Some(window) < length) {
-                let reason = format!(
-                    "it is {window}, and llama.cpp has no windows in the architecture {}",
-                    self.architecture.name
-                );
-                return Err(self.wrong("sliding_window", reason));
-            }
-            let interval = self.count("full_attention_interval")?.unwrap_or(4);
-            if let Some(types) = types.filter(|types| types.contains(&"linear_attention"))
-                && !is_period(&types, "linear_attention", interval)
-            {
-                return Err(self.wrong(KEY, format!("not each {interval}th alone is full_attention")));
-            }
-            return Ok(());
-        };
-        let said =
-            ["sliding_window_pattern", "_sliding_window_pattern"].into_iter().find_map(|key| self.config.get(key));
-        let period = match (types, said) {
-            (Some(types), _) => {
-                // The first layer that sees everything ends the first period.
-                let first = types.iter().position(|own| *own != LOCAL).map_or(0, |layer| layer as u32 + 1);
-                let period = [usual, first].into_iter().find(|&period| is_period(&types, LOCAL, period));
-                period.ok_or_else(|| self.wrong(KEY, "not each of so many alone is full_attention".to_owned()))?
-            }
-            (None, Some(said)) => {
-                let wrong =
-                    || self.damaged("sliding_window_pattern", format!("it is {said}, and should be a whole number"));
-                said.integer().ok_or_else(wrong)?
-            }
-            (None, None) => usual,
-        };
-        if period != usual {
-            entries.count(&self.own("attention.sliding_window_pattern"), period);
-        }
-        Ok(())
-    }
-
-    fn damaged(&self, key: &str, reason: String) -> Error {
+    pub(super) fn damaged(&self, key: &str, reason: String) -> Error {
         Error::checkpoint(&self.file, Some(key), reason, "fetch the configuration again, with the tensors")
     }
 
-    fn wrong(&self, key: &str, reason: String) -> Error {
+    pub(super) fn wrong(&self, key: &str, reason: String) -> Error {
         Error::checkpoint(&self.file, Some(key), reason, ANOTHER)
     }
 }

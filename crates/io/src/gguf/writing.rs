@@ -12,7 +12,7 @@ use tacit_nn::Parameters;
 use super::architecture::Head;
 use super::container::{Described, Entries, write};
 use super::cursor::Cursor;
-use super::description::Description;
+use super::description::{ANOTHER, Description};
 use super::encoded::Encoded;
 use super::header::MOST_DIMENSIONS;
 use super::kind::GgufType;
@@ -204,6 +204,10 @@ impl Plan<'_> {
             let reason = format!("llama.cpp's architecture {} has no such tensor", of.architecture.name);
             return Err(self.wrong(path, reason, "leave the parameter out, if the model does not need it"));
         };
+        if rest == ".bias" && !of.architecture.biases.contains(&tensor.0) {
+            let reason = format!("llama.cpp adds no such bias in the architecture {}", of.architecture.name);
+            return Err(self.wrong(path, reason, ANOTHER));
+        }
         let named = |module: &str| match layer {
             Some((number, _)) => format!("{}{number}.{module}{rest}", LAYERS[0]),
             None => format!("{module}{rest}"),

@@ -1,6 +1,7 @@
 //! Models that share the name of an architecture, and what llama.cpp knows of one by its name alone.
 
 use expect_test::expect;
+use mlx_rs::ops;
 use tacit_io::json::Json;
 use tacit_io::{Gguf, ModelFolder, read};
 
@@ -91,6 +92,17 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
         of("smollm3", r#""no_rope_layer_interval": 2"#),
         of("mixtral", r#""sliding_window": 64, "max_position_embeddings": 512"#),
         of("granite", r#""partial_rotary_factor": 0.5"#),
+        of("qwen2", r#""partial_rotary_factor": 0.5"#),
+        of("qwen3", r#""partial_rotary_factor": 0.5"#),
+        of("qwen3_moe", r#""partial_rotary_factor": 0.5"#),
+        of("olmo2", r#""partial_rotary_factor": 0.5"#),
+        of("gemma", r#""tie_word_embeddings": false"#),
+        of("gemma2", r#""tie_word_embeddings": false"#),
+        of("qwen2", r#""head_dim": 16"#),
+        of("phi3", r#""head_dim": 16"#),
+        of("olmo2", r#""head_dim": 4"#),
+        of("mistral", r#""sliding_window": 4096"#),
+        of("gemma", r#""hidden_activation": "gelu""#),
         of("olmo2", divided),
         of("smollm3", divided),
         of(
@@ -111,6 +123,28 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
             FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture granite
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3moe
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture olmo2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: head_dim: it is 16, and 4 heads are 32 wide in llama.cpp's architecture qwen2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: head_dim: it is 16, and 4 heads are 32 wide in llama.cpp's architecture phi3
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: head_dim: it is 4, and 4 heads are 32 wide in llama.cpp's architecture olmo2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: sliding_window: it is 4096, and llama.cpp has no windows in the architecture llama
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/config.json: hidden_activation: it is gelu, and with llama.cpp gelu_pytorch_tanh
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
             FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture olmo2
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
             FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture smollm3
@@ -119,6 +153,76 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
             help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         "#]],
     );
+}
+
+/// What other architectures, or other values of a key, have is written.
+#[test]
+fn what_llama_cpp_runs_is_not_refused_beside_it() {
+    let of = |model: &str, keys: &str| llama(keys).replacen("llama", model, 1);
+    let cases = [
+        of("phi3", r#""partial_rotary_factor": 0.5"#),
+        of("gemma3_text", r#""tie_word_embeddings": false"#),
+        of("qwen3", r#""head_dim": 16"#),
+        of("gemma", r#""hidden_act": "gelu", "hidden_activation": null"#),
+        of("mistral", r#""sliding_window": null"#),
+        of("mistral", r#""max_position_embeddings": 4096"#),
+    ];
+    for config in cases {
+        written(&folder(&config), &embedding(), None).expect(&config);
+    }
+}
+
+/// It has a window in transformers.
+#[test]
+fn a_mistral_that_does_not_say_its_window_is_refused() {
+    let cases = ["8192", "null"]
+        .map(|length| llama(&format!(r#""max_position_embeddings": {length}"#)).replacen("llama", "mistral", 1));
+    refused(
+        cases.iter().map(|config| (&**config, embedding())),
+        &expect![[r#"
+            FOLDER/config.json: sliding_window: it is not there, which means 4096, and llama.cpp has no windows in the architecture llama
+            help: write `"sliding_window": null` into config.json if the model has none
+            FOLDER/config.json: sliding_window: it is not there, which means 4096, and llama.cpp has no windows in the architecture llama
+            help: write `"sliding_window": null` into config.json if the model has none
+        "#]],
+    );
+}
+
+/// llama.cpp loads no file with a tensor that it does not ask for.
+#[test]
+fn biases_that_llama_cpp_does_not_add_are_refused() {
+    let with = |module: &str| {
+        let mut all = embedding();
+        all.insert(format!("model.layers.0.{module}.bias"), ops::zeros::<f32>(&[32]).expect("zeros").into());
+        all
+    };
+    let of = |model: &str| llama(r#""attention_bias": true"#).replacen("llama", model, 1);
+    let cases = [
+        ("qwen3", "self_attn.o_proj"),
+        ("olmo2", "self_attn.q_proj"),
+        ("gemma", "self_attn.k_proj"),
+        ("smollm3", "self_attn.v_proj"),
+        ("qwen2", "self_attn.o_proj"),
+    ];
+    let cases = cases.map(|(model, module)| (of(model), with(module)));
+    refused(
+        cases.iter().map(|(config, given)| (&**config, given.clone())),
+        &expect![[r#"
+            FOLDER/made.gguf: model.layers.0.self_attn.o_proj.bias: llama.cpp adds no such bias in the architecture qwen3
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/made.gguf: model.layers.0.self_attn.q_proj.bias: llama.cpp adds no such bias in the architecture olmo2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/made.gguf: model.layers.0.self_attn.k_proj.bias: llama.cpp adds no such bias in the architecture gemma
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/made.gguf: model.layers.0.self_attn.v_proj.bias: llama.cpp adds no such bias in the architecture smollm3
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+            FOLDER/made.gguf: model.layers.0.self_attn.o_proj.bias: llama.cpp adds no such bias in the architecture qwen2
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        "#]],
+    );
+    for (model, module) in [("llama", "mlp.up_proj"), ("granite", "self_attn.o_proj"), ("qwen2", "self_attn.v_proj")] {
+        written(&folder(&of(model)), &with(module), None).expect(model);
+    }
 }
 
 /// In the architecture `olmo2` llama.cpp takes no embedding in the place of a head.

@@ -168,6 +168,31 @@ fn the_scale_of_yarn_that_llama_cpp_does_not_read_is_left_out() {
     assert_eq!((scaling.get("factor"), scaling.get("attention_factor")), (Some(&Json::Float(4.0)), None));
 }
 
+/// The configuration of Rnj-1, whose layers see everything.
+#[test]
+fn keys_of_yarn_that_change_nothing_are_passed_over() {
+    let of = |factor: &str| {
+        format!(
+            r#"{{"model_type": "gemma3_text", "num_hidden_layers": 2, "head_dim": 256, "sliding_window": 32768, "layer_types": ["full_attention", "full_attention"], "rope_scaling": {{"rope_type": "yarn", "factor": 4.0, "attn_factor": {factor}, "extrapolation_factor": 1.0, "original_max_position_embeddings": 8192}}}}"#
+        )
+    };
+    let made = written(&folder(&of("1.0")), &embedding(), None).expect("writes");
+    assert_eq!(made.metadata("gemma3.rope.scaling.factor").ok(), Some(GgufValue::Float(4.0)));
+    for key in ["rope.scaling.attn_factor", "attention.sliding_window", "attention.sliding_window_pattern"] {
+        assert!(made.metadata(&format!("gemma3.{key}")).is_err(), "{key}");
+    }
+    let config = made.configuration().expect("reads");
+    assert_eq!(config.get("sliding_window_pattern"), Some(&Json::Integer(1)));
+    let other = of("0.5");
+    refused(
+        [(&*other, embedding())],
+        &expect![[r#"
+            FOLDER/config.json: rope_scaling.attn_factor: it is 0.5, and llama.cpp has no key for it
+            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        "#]],
+    );
+}
+
 /// A file of llama.cpp with factors of four frequencies.
 fn with_factors() -> Maker {
     let count = |count: u32| count.to_le_bytes();
