@@ -180,6 +180,17 @@ impl ModelFolder {
         gguf::planned(file, parameters, &beside, others)
     }
 
+    /// Checks that transformers turns heads as the model does: it passes over the key that says otherwise.
+    fn check_positions(&self) -> Result<()> {
+        const KEY: &str = "rope_traditional";
+        if self.config.as_ref().and_then(|config| config.get(KEY)?.flag()) != Some(true) {
+            return Ok(());
+        }
+        let reason = "it is true, and transformers turns the halves of heads whatever it says";
+        let help = "write the model with `--as mlx-lm` or `--as tacit`";
+        Err(Error::checkpoint(&self.folder.join(CONFIG), Some(KEY), reason, help))
+    }
+
     /// The tokenizer of the files beside the tensors.
     fn tokenizer(&self) -> Result<Option<gguf::Tokenizer>> {
         let text = |name: &str| {
@@ -239,6 +250,7 @@ impl ModelFolder {
                     let help = "name a GGUF file, or the folder of a model with its config.json";
                     return Err(Error::checkpoint(&path, None, "nothing says what model these tensors are of", help));
                 }
+                self.check_positions()?;
                 let config = config().describing(parameters.borrow())?;
                 beside.push((CONFIG, config.json().indented(2).into_bytes()));
                 let tensors = hugging_face::tensors(&path, parameters.borrow())?;

@@ -145,6 +145,26 @@ fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
     assert!(!scratch.join("out").exists());
 }
 
+/// Transformers passes over the key, and would turn what belongs to other positions.
+#[test]
+fn heads_whose_neighbors_are_turned_together_are_none_of_transformers() {
+    let scratch = Scratch::new();
+    let parameters = Parameters::from([("w.weight".to_owned(), ops::ones::<f32>(&[2, 2]).expect("ones").into())]);
+    for (said, refused) in [("true", true), ("false", false)] {
+        scratch.file("config.json", format!(r#"{{"model_type": "llama", "rope_traditional": {said}}}"#));
+        let model = ModelFolder::of(&*scratch).expect("a folder");
+        for library in ALL {
+            let written = model.write(scratch.join("out"), &parameters, library);
+            let error = written.err().map(|error| scratch.message(&error));
+            let expected = (refused && library == Library::HuggingFace).then_some(
+                "FOLDER/config.json: rope_traditional: it is true, and transformers turns the halves of heads whatever it says\n\
+                 help: write the model with `--as mlx-lm` or `--as tacit`",
+            );
+            assert_eq!(error.as_deref(), expected, "{library:?}");
+        }
+    }
+}
+
 /// Of experts and of a hybrid decoder, whose arrangements differ.
 #[test]
 fn the_layouts_of_libraries_are_turned_into_each_other() {
