@@ -42,8 +42,8 @@ use crate::format::AnyFormat;
 ///
 /// # Errors
 ///
-/// There is no such format. A call fails where `f` fails. A gradient fails as [`saved_as`] says, and its eval where an
-/// activation that is read is NaN or infinite, which no code can hold.
+/// There is no such format, or it rounds by a random key. A call fails where `f` fails. A gradient fails as [`saved_as`] says, and its
+/// eval where an activation that is read is NaN or infinite, which no code can hold.
 pub fn saved<'f, A, O, E, F>(
     format: impl TryInto<AnyFormat, Error: Into<Error>>,
     f: F,
@@ -55,8 +55,19 @@ where
     F: FnMut(A) -> Result<O, E> + 'f,
 {
     let format = format.try_into().map_err(Into::into)?;
-    format.supported()?;
+    check_saving(&format)?;
     Ok(saved_as(move |activation: &Array| encoded(&format, activation), f))
+}
+
+/// Checks that a format can be that of activations: it has its options, and needs no random key, which a gradient has not.
+pub(crate) fn check_saving(format: &AnyFormat) -> Result<()> {
+    format.supported()?;
+    format.stochastic().map_or(Ok(()), |nearest| {
+        Err(Error::invalid(
+            format!("activations are not saved in the format {format}, which rounds by a random key"),
+            format!("write {nearest}"),
+        ))
+    })
 }
 
 /// The form of activations in a format, or of those that stay as they are: one for equal formats.

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Val
 
 use crate::avals::checks::{check_children, check_float, checked};
 use crate::format::AnyFormat;
-use crate::training::saved::form_of;
+use crate::training::saved::{check_saving, form_of};
 
 /// A weight whose ops have gradients read their activations from codes of a format: [`saved`](crate::saved()) by parameters in
 /// place of functions.
@@ -54,7 +54,7 @@ impl SavedInputs {
     ///
     /// # Errors
     ///
-    /// `inner` is not float, or the format has no such options.
+    /// `inner` is not float, or the format has no such options or rounds by a random key.
     pub fn new(inner: impl Into<Value>, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         Self::of(inner.into(), Some(format.try_into().map_err(Into::into)?))
     }
@@ -91,7 +91,7 @@ impl Materialize for SavedInputs {
     }
 
     fn check(&self) -> Result<()> {
-        self.format.as_ref().map_or(Ok(()), |format| format.supported())?;
+        self.format.as_ref().map_or(Ok(()), check_saving)?;
         let inner = self.inner.aval()?;
         check_float("the weight", &inner)?;
         check_children("a weight that saves activations", &self.aval, &[("its weight", self.aval.clone(), inner)])

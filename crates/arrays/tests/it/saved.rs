@@ -266,7 +266,7 @@ fn a_checkpoint_within_a_gradient_builds_no_argument() {
 }
 
 #[test]
-fn a_format_that_is_none_is_named_at_once() {
+fn a_format_that_saves_nothing_is_named_at_once() {
     let message = |format: &str| match saved(format, |x: Array| x.square()) {
         Ok(_) => panic!("there is no {format}"),
         Err(error) => error.to_string(),
@@ -278,6 +278,10 @@ fn a_format_that_is_none_is_named_at_once() {
         MLX has no affine format of 8 bits in groups of 63
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]]
     .assert_eq(&message("affine:8:63"));
+    expect![[r#"
+        activations are not saved in the format nf4:64+search+stochastic, which rounds by a random key
+        help: write nf4:64+search"#]]
+    .assert_eq(&message("nf4:64+search+stochastic"));
     assert!("affine:8:64".parse::<AnyFormat>().is_ok_and(|format| format.supported().is_ok()));
 }
 

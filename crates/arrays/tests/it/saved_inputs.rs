@@ -195,7 +195,7 @@ fn a_prepared_weight_a_checkpoint_and_a_compiled_step_save_too() {
 }
 
 #[test]
-fn what_is_not_float_is_refused() {
+fn what_saves_no_activations_is_refused() {
     let integers = Array::from_slice(&[1i32, 2], &[2]);
     check(
         SavedInputs::new(integers, "int8"),
@@ -208,5 +208,11 @@ fn what_is_not_float_is_refused() {
         expect![[r#"
         MLX has no affine format of 8 bits in groups of 63
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+    check(
+        SavedInputs::new(normal(1, &[2]), "int8+stochastic"),
+        expect![[r#"
+        activations are not saved in the format int8+stochastic, which rounds by a random key
+        help: write int8"#]],
     );
 }

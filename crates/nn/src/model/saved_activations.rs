@@ -1,10 +1,13 @@
 //! Activations that gradients read from codes, by the paths of parameters.
 
 use mlx_rs::module::ModuleParameters;
+use mlx_rs::ops;
+use tacit_arrays::SavedInputs;
 use tacit_core::{Error, Result};
 
 use super::Model;
 use super::saving::can_save;
+use crate::parameters::in_parameter;
 use crate::rules::Action;
 use crate::{IntoRules, Pattern};
 
@@ -12,7 +15,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Lets gradients read the activations of the parameters that a pattern names from codes, in one format or by rules.
     ///
     /// Those of a parameter are what its ops read beside it, and what is made of their results up to the ops of the next
-    /// parameters: see [`SavedInputs`](tacit_arrays::SavedInputs). So a rule for `layers.*` is one for all that the layers hold for the backward pass, and
+    /// parameters: see [`SavedInputs`]. So a rule for `layers.*` is one for all that the layers hold for the backward pass, and
     /// what it does not name, such as the last norm and the head, is exact. The forward pass is the same to the bit. A rule
     /// that skips a parameter takes its format away.
     ///
@@ -38,7 +41,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The text is no format, or the rules name no float parameter that the pattern names. The model is then what it was.
+    /// The text is no format, a format rounds by a random key, or the rules name no float parameter that the pattern names. The model is
+    /// then what it was.
     pub fn saved_activations(
         &mut self,
         pattern: impl TryInto<Pattern, Error: Into<Error>>,
@@ -53,7 +57,12 @@ impl<M: ModuleParameters> Model<M> {
             named = true;
             match &rule.action {
                 Action::Skip => drop(saved.remove(&path)),
-                Action::Quantize(format) => drop(saved.insert(path, format.clone())),
+                Action::Quantize(format) => {
+                    // A format that saves nothing is refused here, and not in the first gradient.
+                    let zeros = ops::zeros_dtype(&aval.shape, aval.dtype)?;
+                    SavedInputs::new(zeros, format).map_err(|error| in_parameter(&path, &error))?;
+                    saved.insert(path, format.clone());
+                }
             }
         }
         if !named {

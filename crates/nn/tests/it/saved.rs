@@ -205,3 +205,15 @@ fn rules_that_name_nothing_are_an_error() {
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight, layers.4.bias, layers.4.weight"#]]
     .assert_eq(&error.to_string());
 }
+
+/// When it is asked for, and not with the first gradient.
+#[test]
+fn a_format_that_rounds_at_random_is_refused() {
+    let mut model = model();
+    let Err(error) = model.saved_activations("layers.0.*", "int8+stochastic") else { panic!("there is no key") };
+    expect![[r#"
+        the parameter layers.0.bias: activations are not saved in the format int8+stochastic, which rounds by a random key
+        help: write int8"#]]
+    .assert_eq(&error.to_string());
+    step(&mut model, ParameterFilter::default(), None).expect("it is what it was");
+}
