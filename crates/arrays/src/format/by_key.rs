@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 
 use super::declaration::Quantizer;
+use super::mx::ScaleRule;
 use super::rotation::{behind, rotated};
 use crate::avals::checks::check_key;
 use crate::families::packed::{Packed, Stored, read_in};
@@ -100,4 +101,15 @@ pub(crate) fn decoded(value: &Value) -> Result<Array> {
         None => wide(value),
     };
     Ok(read.as_ref().unwrap_or(value).dense()?.as_dtype(Dtype::Float32)?)
+}
+
+/// Whether scales that are made anew for each step reach the ends of their blocks: they are floats, or powers of two that are rounded up.
+/// Scales that are rounded to the nearest of some codes fall short of a half of all blocks.
+pub(crate) fn scales_reach(codes: &Value) -> bool {
+    let Some(array) = behind(codes).unwrap_or(codes).family::<dyn Packed>() else { return true };
+    let scheme = array.stored().scheme;
+    let is_float = matches!(scheme.scaling, kernel::Scaling::One | kernel::Scaling::Float);
+    let is_up =
+        matches!(scheme.encoding, kernel::Encoding::Mxfp4(ScaleRule::Ceil) | kernel::Encoding::Mxfp8(ScaleRule::Ceil));
+    scheme.nested.is_none() && (is_float || is_up)
 }

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::avals::checks::{check_children, checked};
-use crate::format::by_key::{decoded, redrawn};
+use crate::format::by_key::{decoded, redrawn, scales_reach};
 use crate::format::{AnyFormat, Quantizer};
 use crate::training::prepared::Prepared;
 use crate::training::ste::with_gradient_of;
@@ -63,8 +63,8 @@ impl TrainedCodes {
     ///
     /// # Errors
     ///
-    /// The format rounds to the nearest, or has no such options, or the value does not fit it; the key is another array; or the policy
-    /// forbids to build the floats of an implicit value.
+    /// The format rounds to the nearest, or rounds its scales so, as double quantization and K-quants do, or has no such options, or the
+    /// value does not fit it; the key is another array; or the policy forbids to build the floats of an implicit value.
     pub fn of(value: &Value, format: impl TryInto<AnyFormat, Error: Into<Error>>, key: &Array) -> Result<Self> {
         let format = format.try_into().map_err(Into::into)?;
         let inner = rounding_to(&format)?;
@@ -76,6 +76,14 @@ impl TrainedCodes {
             None => value.downcast::<Self>().map_or(value, Self::codes).clone(),
         };
         let codes = if inner.stores(&value) { value } else { inner.quantize(&value.dense()?)? };
+        if !scales_reach(&codes) {
+            return Err(Error::invalid(
+                format!(
+                    "codes are not trained in the format {format}, whose scales are rounded too: a step would cut off ends of blocks"
+                ),
+                "take a format whose scales are floats, such as int8+stochastic or nf4:64+stochastic, or mxfp4+stochastic",
+            ));
+        }
         checked(Self { key: key.clone(), value: None, aval: codes.aval()?, codes, format })
     }
 

@@ -193,6 +193,29 @@ fn it_is_saved_with_its_key() {
     assert!(other.is_err_and(|error| error.contains("is not in the format nf4:64+stochastic")), "{json}");
 }
 
+/// What is at an end of its block would move inward in a half of all steps.
+#[test]
+fn formats_whose_scales_are_rounded_are_refused() {
+    let x = normal(6, &[8, 256]);
+    let of = |text: &str| TrainedCodes::of(&(&x).into(), format!("{text}+stochastic").as_str(), &key(1));
+    for text in ["fp4:64:double", "k:4", "nvfp4", "mxfp4:floor", "mxfp8:round", "rotated:nf4:64:double"] {
+        let message = of(text).map(drop).expect_err(text).to_string();
+        assert!(
+            message.contains(&format!("in the format {text}+stochastic, whose scales are rounded too")),
+            "{message}"
+        );
+    }
+    for text in ["fp4:64", "affine:4:64", "mxfp4", "mxfp8", "f16", "rotated:nf4:64", "nf4:64+search"] {
+        of(text).expect(text);
+    }
+    check(
+        of("nf4:64:double"),
+        expect![[r#"
+            codes are not trained in the format nf4:64:double+stochastic, whose scales are rounded too: a step would cut off ends of blocks
+            help: take a format whose scales are floats, such as int8+stochastic or nf4:64+stochastic, or mxfp4+stochastic"#]],
+    );
+}
+
 #[test]
 fn bad_input() {
     let x = normal(6, &[8, 64]);
