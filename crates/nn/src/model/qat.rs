@@ -246,7 +246,7 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     /// Switches the quantization of prepared parameters on or off, for a run that begins in floats: paths and the state of
-    /// an optimizer stay the same.
+    /// an optimizer stay the same. What is trained as its codes is always on.
     ///
     /// # Errors
     ///
@@ -265,7 +265,7 @@ impl<M: ModuleParameters> Model<M> {
                 made.insert(path, switched);
             }
         }
-        if made.is_empty() {
+        if made.is_empty() && !self.is_coded() {
             return Err(nothing_prepared());
         }
         self.put_all(made)?;

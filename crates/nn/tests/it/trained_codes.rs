@@ -231,6 +231,8 @@ fn what_fails_changes_nothing() {
             the parameter layers.0.weight is trained as its codes, and has no floats to be trained in
             help: prepare it in a format that rounds to the nearest for a run that begins in floats"#]],
     );
+    model.switch_quantization(true).expect("it is on");
+    assert!(values(&model)["layers.0.weight"] == before["layers.0.weight"]);
     let config = QatConfig::new(tacit_arrays::format::Stochastic::new(Int8::default()).expect("draws"));
     check(
         float().prepare("*.weight", config.trained_scales()),
