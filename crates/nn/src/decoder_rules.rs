@@ -1,5 +1,7 @@
 //! What the weights of a decoder become where one format is said for all.
 
+use std::collections::HashSet;
+
 use mlx_rs::{Dtype, ops};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result, Value};
@@ -68,9 +70,13 @@ impl DecoderRules {
             aval.is_some_and(|aval| rules.format(rule, &aval) == found.format(path, &aval))
         };
         unused.retain(|rule| !others(rule).into_iter().any(|path| agrees(rule, &path)));
-        let (shown, more) = unused.split_at(unused.len().min(SHOWN));
-        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        let note = (!shown.is_empty()).then(|| format!("these rules name no parameter: {}{more}", shown.join(", ")));
+        let naming = if unused.is_empty() { HashSet::new() } else { rules.naming(parameters, &others)? };
+        let (shadowed, unnamed): (Vec<_>, Vec<_>) = unused.into_iter().partition(|rule| naming.contains(rule));
+        let groups =
+            [("these rules name no parameter", unnamed), ("earlier rules decide all that these name", shadowed)];
+        let notes = groups.iter().filter(|(_, rules)| !rules.is_empty());
+        let notes: Vec<String> = notes.map(|(what, rules)| format!("{what}: {}", shown(rules))).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         if let Some(note) = &note {
             tracing::info!(target: "tacit", "{note}");
         }
@@ -147,6 +153,13 @@ impl Rules {
         }
         Ok(DecoderRules { rules: rules.quantize("*", format)?, note })
     }
+}
+
+/// The first rules of a list, and how many more there are.
+fn shown(rules: &[String]) -> String {
+    let (first, more) = rules.split_at(rules.len().min(SHOWN));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    format!("{}{more}", first.join(", "))
 }
 
 /// The bits of a weight in a format, whose scales are half floats where they have the dtype of the weight; nothing where it does
@@ -227,6 +240,22 @@ mod tests {
         };
         assert_eq!(note("int8"), None);
         assert_eq!(note("nf4:64").as_deref(), Some("these rules name no parameter: l.1.weight"));
+    }
+
+    /// A rule that is right and stands behind another one is not misspelt.
+    #[test]
+    fn a_rule_behind_another_one_is_told_as_such() {
+        let value = ops::zeros::<f32>(&[8, 64]).expect("zeros").into();
+        let parameters = Parameters::from([("l.up.weight".to_owned(), value)]);
+        let rules = [("l.*", "int8"), ("l.up.weight", "nf4:64"), ("blk.0.*", "nf4:64"), ("haed.weight", "int8")];
+        let rules = rules.into_iter().try_fold(Rules::new(), |rules, (path, format)| rules.quantize(path, format));
+        let found = DecoderRules::of(&rules.expect("rules"), &parameters, |_| Some("blk.0.ffn_up.weight".to_owned()));
+        assert_eq!(
+            found.expect("avals").note.as_deref(),
+            Some(
+                "these rules name no parameter: haed.weight; earlier rules decide all that these name: l.up.weight, blk.0.*"
+            )
+        );
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl fmt::Display for Report {
         let (before, after) = self.bytes();
         write!(f, "{:<path$}  {:<aval$}  {:<format$}  {:>6}  {:>8}  {before:>12}  {after:>12}", "", "", "", "", "")?;
         if !self.unused.is_empty() {
-            write!(f, "\nrules for no parameter: {}", self.unused.join(", "))?;
+            write!(f, "\nrules that decide no parameter: {}", self.unused.join(", "))?;
         }
         self.shared.iter().try_for_each(|group| write!(f, "\none array, and no tie: {}", group.join(", ")))
     }

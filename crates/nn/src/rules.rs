@@ -1,5 +1,6 @@
 //! Which parameters of a model take which format.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
@@ -282,6 +283,24 @@ impl Rules {
             own.into_iter().chain(more)
         });
         Ok(Self { rules: rules.collect() })
+    }
+
+    /// The patterns of the rules that name one of these parameters as [`by_names`](Self::by_names) knows it, whichever rule decides it.
+    pub(crate) fn naming<I>(&self, parameters: &Parameters, others: impl Fn(&str) -> I) -> Result<HashSet<String>>
+    where
+        I: IntoIterator<Item = String>,
+    {
+        let mut naming = HashSet::new();
+        for (path, value) in parameters {
+            let (aval, others): (_, Vec<String>) = (value.aval()?, others(path).into_iter().collect());
+            let names = |pattern: &Pattern| {
+                let is_open = Self::is_matrix(path, &aval) || pattern.is_exact();
+                pattern.matches(path, &aval) || (is_open && others.iter().any(|other| pattern.matches(other, &aval)))
+            };
+            let named = self.rules.iter().filter(|rule| names(&rule.pattern));
+            naming.extend(named.map(|rule| rule.pattern.to_string()));
+        }
+        Ok(naming)
     }
 
     /// These rules for what a pattern names, and none for the others.

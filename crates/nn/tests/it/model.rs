@@ -283,7 +283,7 @@ fn the_report_tells_of_every_parameter() {
         layers.2.bias    f32[10]     -                                          40            40  no rule names it
         layers.2.weight  f32[10,64]  -                                        2560          2560  the last axis of f32[10,64] is not whole groups of 128, as affine has them
                                                                              19240          4976
-        rules for no parameter: layer.9.*"#]].assert_eq(&model.report().to_string());
+        rules that decide no parameter: layer.9.*"#]].assert_eq(&model.report().to_string());
     assert_eq!(model.report().unmatched().collect::<Vec<_>>(), ["layers.2.bias"]);
     let Outcome::Quantized { error, bits, .. } = model.report().rows["layers.0.weight"].outcome else {
         panic!("it is quantized")
