@@ -146,12 +146,21 @@ fn kept() -> [Finding; 2] {
             Err(error) => Finding::with(what, State::Slow, format!("{}: {error}", folder.display()), help),
         },
     };
-    [
-        keeps(
+    let cache = match folders::relative_cache() {
+        None => keeps(
             "cache folder",
             folders::cache(),
             "set TACIT_CACHE_DIR to a folder that can be written: a build unpacks MLX there",
         ),
+        Some(own) => Finding::with(
+            "cache folder",
+            State::Slow,
+            format!("TACIT_CACHE_DIR={} is a relative path", own.display()),
+            "set TACIT_CACHE_DIR to an absolute path: a build refuses this one",
+        ),
+    };
+    [
+        cache,
         keeps(
             "loop folder",
             folders::loops(),

@@ -14,6 +14,12 @@ pub(crate) fn cache() -> Option<PathBuf> {
     Some(absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?.join("tacit"))
 }
 
+/// What `TACIT_CACHE_DIR` names where that is a relative path: builds refuse it, and programs pass over it.
+pub(crate) fn relative_cache() -> Option<PathBuf> {
+    let own = env::var_os("TACIT_CACHE_DIR").filter(|value| !value.is_empty());
+    own.map(PathBuf::from).filter(|path| path.is_relative())
+}
+
 /// Where MLX keeps the loops that it compiles, for the programs to come; nothing where each makes its own.
 pub(crate) fn loops() -> Option<PathBuf> {
     if cfg!(target_vendor = "apple") || env::var_os("TACIT_MLX_TMPDIR").is_some_and(|value| value == "keep") {

@@ -92,6 +92,8 @@ fn with_folders_that_cannot_be_written() {
     check(&[(variable, &inside)], 0, &format!("slow loop folder {inside}/jit: "), "set TACIT_MLX_TMPDIR to a folder");
     let without = [("TACIT_CACHE_DIR", ""), ("XDG_CACHE_HOME", ""), ("HOME", "")];
     check(&without, 0, "slow cache folder no variable names a place", "set TACIT_CACHE_DIR");
+    let relative = "slow cache folder TACIT_CACHE_DIR=cache is a relative path";
+    check(&[(variable, "cache")], 0, relative, "set TACIT_CACHE_DIR to an absolute path");
     let inside = format!("{}/tmp", blocked.path());
     check(&[("TMPDIR", &inside)], 1, &format!("broken scratch folder {inside}: "), "set TMPDIR to a folder");
 }
