@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value as Json;
 use tacit_core::{Error, Result};
 use tacit_files::current;
 use tacit_io::Gguf;
+use tacit_io::json::Json;
 use tokenizers::Tokenizer;
 
 /// The tokenizer of a model, and what is written beside it.
@@ -64,21 +64,14 @@ impl Source {
 
     /// What `tokenizer_config.json` says, if there is one, and the file that says it.
     pub(crate) fn config(&self) -> Result<(PathBuf, Json)> {
-        let (path, text) = match self {
-            Self::File(file) => (file.path().to_owned(), file.tokenizer_config()?.line().into_bytes()),
+        match self {
+            Self::File(file) => Ok((file.path().to_owned(), file.tokenizer_config()?)),
             Self::Folder(folder) => {
                 let path = folder.join("tokenizer_config.json");
-                if !path.is_file() {
-                    return Ok((path, Json::Null));
-                }
-                let text = fs::read(&path).map_err(Error::file("read", &path))?;
-                (path, text)
+                let json = if path.is_file() { Json::open(&path)? } else { Json::Null };
+                Ok((path, json))
             }
-        };
-        let json = serde_json::from_slice(&text).map_err(|error| {
-            Error::checkpoint(&path, None, error.to_string(), "fetch the tokenizer of this model again")
-        })?;
-        Ok((path, json))
+        }
     }
 
     /// A file of the folder, if it is there.
@@ -86,4 +79,10 @@ impl Source {
         let Self::Folder(folder) = self else { return None };
         Some(folder.join(name)).filter(|file| file.is_file())
     }
+}
+
+/// A token that a `tokenizer_config.json` names, such as `eos_token`: a text, or an object that has one.
+pub(crate) fn token_of<'j>(config: &'j Json, key: &str) -> Option<&'j str> {
+    let token = config.get(key)?;
+    token.text().or_else(|| token.get("content")?.text())
 }

@@ -11,11 +11,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, State, Value, context};
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use tacit_core::{Error, Result};
+use tacit_io::json::Json;
 
-use super::source::Source;
+use super::source::{Source, token_of};
 
 /// The template of a model, and the tokens that it writes.
 #[derive(Debug)]
@@ -65,16 +65,13 @@ impl Template {
             let source = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
             (file, source)
         } else {
-            let source = template(&json["chat_template"]).ok_or_else(|| {
+            let source = json.get("chat_template").and_then(template).ok_or_else(|| {
                 let help = "use `tacit generate`: the model continues texts";
                 Error::checkpoint(&config, Some("chat_template"), "there is no template", help)
             })?;
             (config, source.to_owned())
         };
-        let token = |key: &str| {
-            let token = &json[key];
-            token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
-        };
+        let token = |key: &str| token_of(&json, key).map(str::to_owned);
         Ok(Self { file, source, bos_token: token("bos_token"), eos_token: token("eos_token"), now: None })
     }
 
@@ -193,8 +190,9 @@ fn without_generation(source: &str) -> String {
 
 /// The template, or the one that is called the default.
 fn template(json: &Json) -> Option<&str> {
-    let default = |named: &&Json| named["name"] == "default";
-    json.as_str().or_else(|| json.as_array()?.iter().find(default)?["template"].as_str())
+    let Json::List(named) = json else { return json.text() };
+    let is_default = |one: &&Json| one.get("name").and_then(Json::text) == Some("default");
+    named.iter().find(is_default)?.get("template")?.text()
 }
 
 /// JSON as Python's `json.dumps` writes it, which transformers puts in the place of Jinja's own filter: no character is escaped

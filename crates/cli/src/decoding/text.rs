@@ -5,7 +5,7 @@ use tacit_models::{Config, EndsBy};
 use tacit_nn::generate::Detokenizer;
 use tokenizers::Tokenizer;
 
-use super::source::Source;
+use super::source::{Source, token_of};
 
 /// The tokens that end a text: those of the model and, where no `generation_config.json` says which these are in the end, the
 /// tokenizer's own as well, which for a model that was trained on conversations is the one behind an answer.
@@ -13,8 +13,7 @@ pub(crate) fn end_tokens(source: &Source, config: &Config, tokenizer: &Tokenizer
     let mut tokens = config.end_tokens.clone();
     if config.ends_by == EndsBy::Model {
         let (_, of_tokenizer) = source.config()?;
-        let own = &of_tokenizer["eos_token"];
-        let own = own.as_str().or_else(|| own["content"].as_str());
+        let own = token_of(&of_tokenizer, "eos_token");
         let own = own.and_then(|text| tokenizer.token_to_id(text));
         tokens.extend(own.filter(|token| !config.end_tokens.contains(token)));
     }

@@ -13,7 +13,7 @@ use tacit_core::{Error, Result, printable};
 use tacit_models::Sample;
 use tokenizers::Tokenizer;
 
-use crate::decoding::source::Source;
+use crate::decoding::source::{Source, token_of};
 use crate::decoding::template::{Message, Template};
 
 /// What makes tokens of texts.
@@ -54,8 +54,7 @@ impl Reader {
         let source = Source::of(model)?;
         let tokenizer = source.tokenizer()?;
         let (_, config) = source.config()?;
-        let own = &config["eos_token"];
-        let own = own.as_str().or_else(|| own["content"].as_str()).and_then(|text| tokenizer.token_to_id(text));
+        let own = token_of(&config, "eos_token").and_then(|text| tokenizer.token_to_id(text));
         Ok(Self { source, tokenizer, template: None, changed: None, end: own.or(end), words })
     }
 
