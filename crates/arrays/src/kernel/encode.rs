@@ -7,7 +7,7 @@ use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
 
-use super::layout::{E8M0, digits, looked_up};
+use super::layout::{E8M0, looked_up, regrouped};
 use super::scheme::E4M3;
 use super::{Coding, Encoding, Scaling, Scheme};
 
@@ -134,14 +134,13 @@ pub(crate) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> 
     // Whole bytes of all widths.
     let missing = size.next_multiple_of(8) - size;
     let codes = ops::pad(&codes, &[(0, missing as i32)][..], Array::from_slice(&[padding], &[]), None)?;
-    let (mut shifts, mut places) =
-        ((0..bits as u32).collect::<Vec<_>>(), (0..8).map(|bit| 1u8 << bit).collect::<Vec<_>>());
-    if scheme.order() == Order::HighFirst {
-        shifts.reverse();
-        places.reverse();
-    }
-    let ones = digits(&codes, &shifts, 2)?.reshape(&[-1, 8])?;
-    let bytes = ones.multiply(Array::from_slice(&places, &[8]))?.sum_axis(-1, None)?.as_dtype(Dtype::Uint8)?;
+    let place = |code: usize| match scheme.order() {
+        Order::LowFirst => code * bits,
+        // The first of a byte's codes, of 1, 2 or 4 bits, is in its highest ones.
+        Order::HighFirst => (code * bits) ^ (8 - bits),
+    };
+    let places: Vec<usize> = (0..8).map(place).collect();
+    let bytes = regrouped(&codes.reshape(&[-1, 8])?, &places, [bits, 8])?.reshape(&[-1])?;
     bytes.try_index(..(size * bits).div_ceil(8) as i32)?.view_dtype(scheme.storage)
 }
 

@@ -170,14 +170,29 @@ fn stream(codes: &Array, bits: u32) -> Result<Array, Exception> {
     match bits {
         8 => return Ok(bytes),
         1 | 2 | 4 => return digits(&bytes, &(0..8).step_by(bits as usize).collect::<Vec<_>>(), 1 << bits),
-        // Codes that lie across two bytes are put together bit by bit.
+        // Codes that lie across two bytes are read eight at a time.
         _ => {}
     }
-    let ones = digits(&bytes, &[0, 1, 2, 3, 4, 5, 6, 7], 2)?;
-    let (bits, whole) = (bits as i32, ones.size() as i32 / bits as i32);
-    let places: Vec<u8> = (0..bits).map(|bit| 1 << bit).collect();
-    let ones = ones.try_index(..whole * bits)?.reshape(&[-1, bits])?;
-    ones.multiply(Array::from_slice(&places, &[bits]))?.sum_axis(-1, None)?.as_dtype(Dtype::Uint8)
+    let (bits, size) = (bits as usize, bytes.size());
+    let missing = size.next_multiple_of(bits) - size;
+    let bytes = ops::pad(&bytes, &[(0, missing as i32)][..], Array::from_slice(&[0_u8], &[]), None)?;
+    let places: Vec<usize> = (0..bits).map(|byte| 8 * byte).collect();
+    let codes = regrouped(&bytes.reshape(&[-1, bits as i32])?, &places, [8, bits])?.reshape(&[-1])?;
+    codes.try_index(..(8 * size / bits) as i32)
+}
+
+/// Rows of digits, each of which begins at one of these bits, as `count` digits of `bits` bits, the lowest first: `u8[rows, count]`.
+/// A row has at most 64 bits.
+///
+/// There is no array of the bits themselves: of a large matrix it would have more than MLX counts.
+pub(super) fn regrouped(digits: &Array, places: &[usize], [count, bits]: [usize; 2]) -> Result<Array, Exception> {
+    let powers = |places: &[usize]| {
+        let powers: Vec<u64> = places.iter().map(|place| 1 << place).collect();
+        Array::from_slice(&powers, &[powers.len() as i32])
+    };
+    let numbers = digits.as_dtype(Dtype::Uint64)?.multiply(powers(places))?.sum_axis(-1, true)?;
+    let moved = numbers.floor_divide(powers(&(0..count).map(|digit| digit * bits).collect::<Vec<_>>()))?;
+    moved.remainder(Array::from_slice(&[1_u64 << bits], &[]))?.as_dtype(Dtype::Uint8)
 }
 
 /// The values of bitsandbytes' nested scales: `f32[n]`.
@@ -191,7 +206,7 @@ pub(super) fn integers(codes: &Array, factors: &Array, block: usize) -> Result<A
 }
 
 /// The digits of bytes, `byte / 2^shift % base` for each shift, flat.
-pub(super) fn digits(bytes: &Array, shifts: &[u32], base: u32) -> Result<Array, Exception> {
+fn digits(bytes: &Array, shifts: &[u32], base: u32) -> Result<Array, Exception> {
     let divisors: Vec<u8> = shifts.iter().map(|shift| 1 << shift).collect();
     let moved = bytes.expand_dims(-1)?.floor_divide(Array::from_slice(&divisors, &[divisors.len() as i32]))?;
     moved.remainder(Array::from_slice(&[base as u8], &[]))?.reshape(&[-1])

@@ -433,12 +433,21 @@ fn a_block_far_longer_than_the_array_takes_no_more_than_it() {
     check(|| Quantize { scheme, block }, &[x], &[], 0.0);
 }
 
+/// What is lazy, and never evaluated: 2^29 elements, whose bits are more than an axis counts.
 #[test]
 fn an_array_of_many_codes_has_a_decomposition() {
     let (n, k) = (1 << 17, 1 << 12);
-    let format = Affine { bits: 4, group: 64 };
     let zeros = |last: i32, dtype| ops::zeros_dtype(&[n, last], dtype).expect("zeros");
-    let children = [zeros(k / 8, Dtype::Uint32), zeros(k / 64, Dtype::Float32), zeros(k / 64, Dtype::Float32)];
-    let layout = Layout { scheme: format.scheme(), n: n as usize, k: k as usize, block: 64 };
-    assert_eq!(layout.decoded(&children).expect("ops").shape(), [n, k]);
+    for bits in [4, 6] {
+        let format = Affine { bits, group: 64 };
+        let codes = k / 32 * bits as i32;
+        let children = [zeros(codes, Dtype::Uint32), zeros(k / 64, Dtype::Float32), zeros(k / 64, Dtype::Float32)];
+        let layout = Layout { scheme: format.scheme(), n: n as usize, k: k as usize, block: 64 };
+        assert_eq!(layout.decoded(&children).expect("ops").shape(), [n, k]);
+        let made = Quantize { scheme: format.scheme(), block: 64 }.decompose(&[zeros(k, Dtype::Float32)]);
+        assert_eq!(made.expect("ops")[0].shape(), [n, codes]);
+        // On CPUs, too, these are made by ops.
+        let array = KQuantArray::quantize(&zeros(k, Dtype::Float32), KQuant { bits }).expect("ops");
+        assert_eq!(array.codes().shape(), [(n / 8) * k * bits as i32]);
+    }
 }
