@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::tree::{self, Arguments, Labels, Node, Visitor};
+use crate::tree::{Arguments, Labels, Node, Reader, Visitor};
 use crate::values::Values;
 use crate::{Error, Result, Tree};
 
@@ -74,7 +74,7 @@ impl<'s, S: Tree> Lent<'s, S> {
 
     fn give_back(&mut self) -> Result<()> {
         match self.own.take() {
-            Some(Values { values, def }) => tree::assign(self.state, &def, values),
+            Some(Values { values, def }) => self.state.assign(&mut Reader::new(&def, values)?.given_back()),
             None => Ok(()),
         }
     }

@@ -91,6 +91,7 @@ impl<M: ModuleParameters> Model<M> {
             frozen: BTreeSet::new(),
             saved: BTreeMap::new(),
             training: true,
+            switch: None,
         };
         Ok(Self { parts: Own::new(parts), told: false, halves: BTreeMap::new(), report })
     }
@@ -419,7 +420,7 @@ where
 
     /// In evaluation no adapter drops features, whatever [`drop_features`](Model::drop_features) said last.
     fn training_mode(&mut self, mode: bool) {
-        self.parts.module.training_mode(mode);
-        self.parts.training = mode;
+        self.parts.switch = Some(<M as Module<I>>::training_mode);
+        self.parts.switch_to(mode);
     }
 }

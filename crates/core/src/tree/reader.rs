@@ -14,6 +14,7 @@ pub struct Reader<'d> {
     leaves: Box<dyn Iterator<Item = Item> + 'd>,
     made: bool,
     traced: bool,
+    given_back: bool,
     /// Of each entry, whether it is what the state had there before the call. It is known of replays alone.
     unchanged: Option<&'d [bool]>,
 }
@@ -77,6 +78,7 @@ impl<'d> Reader<'d> {
             leaves: Box::new(Items(leaves)),
             made: false,
             traced: false,
+            given_back: false,
             unchanged: None,
         })
     }
@@ -84,6 +86,11 @@ impl<'d> Reader<'d> {
     /// It is what a compiled function is given where it is traced, as [`is_traced`](Self::is_traced) then says.
     pub(crate) fn traced(self) -> Self {
         Self { traced: true, ..self }
+    }
+
+    /// It is what a state was before a call, as [`is_given_back`](Self::is_given_back) then says.
+    pub(crate) fn given_back(self) -> Self {
+        Self { given_back: true, ..self }
     }
 
     /// It is what a call made of a state, as [`is_made`](Self::is_made) then says. Where the call
@@ -106,6 +113,13 @@ impl<'d> Reader<'d> {
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.traced
+    }
+
+    /// Whether this is what a state was before a call that failed, or before it was recorded once: it is given back for the next
+    /// one. What a type has beside its arrays is then again what its structure says.
+    #[must_use]
+    pub fn is_given_back(&self) -> bool {
+        self.given_back
     }
 
     /// Whether a call made this by the trace of an earlier call, so that each [template](Node::with_template) is of that call.

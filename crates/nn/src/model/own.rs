@@ -32,6 +32,18 @@ pub(super) struct Parts<M> {
     pub(super) saved: BTreeMap<String, AnyFormat>,
     /// Whether adapters with dropout drop what their keys say.
     pub(super) training: bool,
+    /// How the module is put in a mode, once somebody has put it in one.
+    pub(super) switch: Option<fn(&mut M, bool)>,
+}
+
+impl<M> Parts<M> {
+    /// Puts the module in a mode, and tells whether it is known how.
+    pub(super) fn switch_to(&mut self, training: bool) -> bool {
+        let Some(switch) = self.switch else { return false };
+        switch(&mut self.module, training);
+        self.training = training;
+        true
+    }
 }
 
 /// Parts of a model that list their parameters once, and have one stamp, until somebody may change them.

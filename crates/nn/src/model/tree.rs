@@ -74,10 +74,12 @@ impl<M: ModuleParameters> Tree for Model<M> {
         if reader.skip_unchanged() {
             return Ok(());
         }
-        let made = reader.is_made();
+        let (made, given_back) = (reader.is_made(), reader.is_given_back());
         let entered = reader.enter(MODEL)?;
-        if made && entered.static_field::<bool>(TRAINING)? != self.parts.training {
-            // The module has a mode of its own, which is no parameter: the function itself has to change it.
+        let training = entered.static_field::<bool>(TRAINING)?;
+        let switches = (made || given_back) && training != self.parts.training;
+        if switches && !self.parts.switch_to(training) && made {
+            // The module has a mode of its own, which is no parameter: the function itself has to change it at first.
             return Err(Error::decline("the call leaves the model in another mode"));
         }
         if made && entered.static_field::<Ties>(TIES)? != self.parts.ties {

@@ -180,6 +180,52 @@ fn a_step_that_ends_training_does_so_in_each_model() -> Result<()> {
     Ok(())
 }
 
+fn dropping() -> Result<Model<nn::Sequential>> {
+    let dropout = nn::DropoutBuilder::new().p(0.5).build().expect("a probability");
+    Model::new(nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(dropout))
+}
+
+fn drops(y: &Array) -> bool {
+    numbers(y).contains(&0.0)
+}
+
+/// It stayed in evaluation, so that later steps dropped nothing.
+#[test]
+fn a_step_that_ends_training_and_fails_leaves_it_going() -> Result<()> {
+    for how in WAYS {
+        let mut step = compile_with_state(denied(), |model: &mut Model<nn::Sequential>, x: Array| -> Result<Array> {
+            model.training_mode(false);
+            let y = model.forward(&x)?;
+            fail(how, &y)?;
+            Ok(y)
+        });
+        let (mut model, x) = (dropping()?, ones(&[1, 64]));
+        assert!(step.call(&mut model, &x).is_err());
+        assert!(drops(&model.forward(&x)?), "{how:?}");
+    }
+    Ok(())
+}
+
+/// It is recorded twice, and the second recording began in evaluation, where the first one had ended.
+#[test]
+fn a_step_that_draws_and_ends_training_drops_in_each_call() -> Result<()> {
+    let mut step =
+        compile_with_state(denied(), |model: &mut Model<nn::Sequential>, x: Array| -> Result<(Array, Array)> {
+            let dropped = model.forward(&x)?;
+            model.training_mode(false);
+            Ok((dropped, model.forward(&x)?))
+        });
+    let (mut model, x) = (dropping()?, ones(&[1, 64]));
+    for _ in 0..3 {
+        model.training_mode(true);
+        let (dropped, whole) = step.call(&mut model, &x)?;
+        assert!(drops(&dropped.dense()?) && !drops(&whole.dense()?));
+        assert!(!drops(&model.forward(&x)?));
+    }
+    assert_eq!(step.stats().traces, 1);
+    Ok(())
+}
+
 /// It is recorded twice, and in the second recording the module has another form than in the first.
 #[test]
 fn a_step_that_moves_a_parameter_and_draws_is_refused() -> Result<()> {
