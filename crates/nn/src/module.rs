@@ -123,12 +123,19 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         let made = reader.is_made();
+        let as_left = reader.is_given_back() || made && !reader.is_replayed();
         let (template, mut leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
+        let copied = || template.and_then(|hollow| hollow.as_ref()?.copied());
+        // Its other fields, too, are what they were before the call, or what the function left there.
+        if as_left && let Some(copy) = copied() {
+            *self = copy;
+            return self.fill(leaves);
+        }
         let own: Vec<Rc<str>> = sorted(&self.module).into_iter().map(|(path, _)| path).collect();
         let paths: Vec<String> = leaves.iter().map(|(path, _)| (*path).to_owned()).collect();
         let Some(moved) = Moved::of(own.iter().map(|path| &**path), &paths) else { return self.fill(leaves) };
         // A parameter that came or went, such as a bias, is in a copy that has it.
-        if let Some(copy) = template.and_then(|hollow| hollow.as_ref()?.copied()) {
+        if let Some(copy) = copied() {
             *self = copy;
             return self.fill(leaves);
         }

@@ -226,6 +226,31 @@ fn a_step_that_draws_and_ends_training_drops_in_each_call() -> Result<()> {
     Ok(())
 }
 
+/// A step of a module that can be copied, which drops and then ends training.
+fn ending(how: Fails) -> impl Fn(&mut Module<nn::Dropout>, Array) -> Result<(Array, Array)> {
+    move |module, x| {
+        let dropped = module.forward(&x)?;
+        module.training_mode(false);
+        fail(how, &dropped)?;
+        Ok((dropped, module.forward(&x)?))
+    }
+}
+
+#[test]
+fn a_module_that_can_be_copied_has_its_other_fields_again() -> Result<()> {
+    let (module, x) = (Module::new(nn::Dropout::new()), ones(&[1, 64]));
+    for how in WAYS {
+        let mut module = module.clone();
+        assert!(compile_with_state(denied(), ending(how)).call(&mut module, &x).is_err());
+        assert!(drops(&module.forward(&x)?), "{how:?}");
+    }
+    let mut module = module;
+    let (dropped, whole) = compile_with_state(denied(), ending(Fails::No)).call(&mut module, &x)?;
+    assert!(drops(&dropped.dense()?) && !drops(&whole.dense()?));
+    assert!(!drops(&module.forward(&x)?));
+    Ok(())
+}
+
 /// It is recorded twice, and in the second recording the module has another form than in the first.
 #[test]
 fn a_step_that_moves_a_parameter_and_draws_is_refused() -> Result<()> {
