@@ -2,7 +2,7 @@
 //! one thread and of two, and each collective by its size, over the ring and over MPI.
 //!
 //! The ranks are processes of this program that wait for their turns: contenders take them one after the other, all ranks
-//! of one at a time. MPI is measured where `TACIT_MPI` or the `PATH` has an `mpirun`. More ranks than cores share them, so
+//! of one at a time. MPI is measured where `TACIT_MPI` names an `mpirun`. More ranks than cores share them, so
 //! that four ranks show what waiting costs there, and nothing else.
 //!
 //! `cargo bench --bench distributed -- [--quick] [filter]`.

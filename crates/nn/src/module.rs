@@ -52,7 +52,7 @@ impl<M> Module<M> {
     /// The tree of a module that cannot be copied, such as a `Sequential`.
     ///
     /// It is assigned in place, as the state of a compiled function is; since it cannot be made of its leaves, it is no
-    /// argument or result of a traced function.
+    /// argument or result of a traced function. Where a call fails, its fields beside the parameters stay as the call left them.
     #[must_use]
     pub fn in_place(module: M) -> Self {
         Self { module, copy: None }

@@ -3,7 +3,7 @@
 //!
 //! The program starts itself once for each kind of group, and runs all cases there; only a case that ends its processes has
 //! processes of its own. A rank that fails or hangs ends its group within the limit of the case, and the rest of the cases
-//! goes on in a new one. MPI is tried where `TACIT_MPI` or the `PATH` has an Open MPI's `mpirun`.
+//! goes on in a new one. MPI is tried where `TACIT_MPI` names an Open MPI's `mpirun`.
 //!
 //! A subject is a file with a `pub(crate) const CASES: &[Case]`, and a line in the table below.
 
