@@ -10,7 +10,7 @@ use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
 use tacit_distributed::{FullyShard, FullySharded, Group, Shard, Split};
 use tacit_nn::training::clip_by_norm;
-use tacit_nn::{LoraConfig, Model, ParameterFilter};
+use tacit_nn::{LoraConfig, Model, Outcome, ParameterFilter};
 
 use crate::case::Case;
 
@@ -266,12 +266,19 @@ fn norms_of_parts(group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Prepared weights become codes of whole rows, wherever the parts of their masters end.
+/// Prepared weights become codes of whole rows, wherever the parts of their masters end, and an element has as many bits.
 fn what_is_converted(group: &Group) -> Result<()> {
-    let prepared = || model(33)?.prepare("layers.*.weight", "int8");
-    let (mut whole, mut split) = (prepared()?, prepared()?.fully_shard("layers.*.weight", group)?);
+    let bits = |model: &Model<nn::Sequential>| match model.report().rows["layers.0.weight"].outcome {
+        Outcome::Quantized { bits, .. } => format!("{bits:.3}"),
+        ref other => panic!("{other:?}"),
+    };
+    let prepared = |hidden| model(hidden)?.prepare("layers.*.weight", "int8");
+    let (mut whole, mut split) = (prepared(33)?, prepared(33)?.fully_shard("layers.*.weight", group)?);
+    let mut columns = prepared(32)?.shard("layers.0.weight", Split::Columns(group))?;
     whole.convert()?;
     split.convert()?;
+    columns.convert()?;
+    assert_eq!([bits(&split), bits(&columns)], [bits(&whole), bits(&whole)]);
     let x = normal(20, &[8, 16]);
     close(&split.forward(&x)?, &whole.forward(&x)?, 1e-5);
     Ok(())

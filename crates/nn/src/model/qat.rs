@@ -216,21 +216,28 @@ impl<M: ModuleParameters> Model<M> {
         }
         for (path, value) in values {
             let (mut of, mut format) = (None, String::new());
+            // Those of this process, where others have other parts, and none of an adapter's.
+            let (mut bytes, mut elements) = (0, 0);
             let stored = within::mapped(&value, &mut |value| {
-                if let Some(trained) = value.downcast::<TrainedCodes>() {
+                let stored = if let Some(trained) = value.downcast::<TrainedCodes>() {
                     format = trained.format().stochastic().map_or_else(String::new, ToString::to_string);
-                    return Ok(Some(trained.codes().clone()));
-                }
-                let Some(prepared) = value.downcast::<Prepared>() else { return Ok(None) };
-                (of, format) = (Some(prepared.clone()), prepared.format().to_string());
-                prepared.convert().map(Some)
+                    trained.codes().clone()
+                } else if let Some(prepared) = value.downcast::<Prepared>() {
+                    (of, format) = (Some(prepared.clone()), prepared.format().to_string());
+                    prepared.convert()?
+                } else {
+                    return Ok(None);
+                };
+                bytes += stored.nbytes();
+                elements += stored.aval()?.size();
+                Ok(Some(stored))
             })?;
             let Some(stored) = stored else { continue };
             let leaves = Held::new(&path, &stored)?.leaves;
             transforms::eval(leaves.iter().map(|leaf| &leaf.array))
                 .map_err(|error| in_parameter(&path, &error.into()))?;
             let (aval, before, after) = (value.aval()?, value.nbytes(), stored.nbytes());
-            let bits = 8.0 * after as f64 / aval.size().max(1) as f64;
+            let bits = 8.0 * bytes as f64 / elements.max(1) as f64;
             // What was trained as codes is what it was.
             let error = of.map_or(Ok(0.0), |of| relative_error(of.master(), &of.convert()?))?;
             let outcome = Outcome::Quantized { format, bits, error };
