@@ -1,6 +1,7 @@
 //! Gradients of a bounded norm, where ranks hold parts of them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
@@ -9,7 +10,7 @@ use tacit_nn::Model;
 use tacit_nn::training::{HeldTogether, clip_by_norm_over};
 
 use crate::Group;
-use crate::layout::{check_over, leaves};
+use crate::layout::leaves_in;
 
 impl Group {
     /// As [`clip_by_norm`](tacit_nn::training::clip_by_norm) of a model's gradients, by the norm of what all ranks hold of them
@@ -17,8 +18,9 @@ impl Group {
     /// what every rank has counts once. So all ranks have one norm and scale alike.
     ///
     /// The gradients are those of the step: where each rank has a batch of its own, their
-    /// [means](crate::FullyShard::mean_gradients). The group is that over which the parameters are split; where others have the
-    /// same parts, their ranks find the same.
+    /// [means](crate::FullyShard::mean_gradients). The group has all ranks over which the parameters are split. It may be the one
+    /// that several groups were split off, with parameters split over each: every parameter counts once, by what the ranks of its
+    /// own group have of it. Where other groups have the same parts, their ranks find the same.
     ///
     /// ```
     /// use mlx_rs::module::Module;
@@ -41,35 +43,42 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// `max` is not above 0; a parameter is split over other ranks; or MLX fails.
+    /// `max` is not above 0; a parameter is split over ranks that are not in the group; or MLX fails.
     pub fn clip_by_norm<M: ModuleParameters>(
         &self,
         model: &Model<M>,
         gradients: FlattenedModuleParam,
         max: f32,
     ) -> Result<(FlattenedModuleParam, Array)> {
-        let mut leaves = leaves(model)?;
+        let parts = leaves_in(model, self)?.into_iter().filter(|leaf| !leaf.alike);
         // Of one rank it is whole, and the same on all.
-        leaves.retain(|leaf| leaf.over.as_ref().is_some_and(|over| over == self || over.size() > 1));
-        check_over(&leaves, self)?;
-        let parts = leaves.into_iter().filter(|leaf| !leaf.alike).map(|leaf| leaf.path).collect();
+        let parts = parts.filter_map(|leaf| Some((leaf.path, leaf.over.filter(|over| over.size() > 1)?))).collect();
         clip_by_norm_over(gradients, max, &OverRanks { group: self, parts })
     }
 }
 
 struct OverRanks<'g> {
     group: &'g Group,
-    /// The paths of what each rank has of its own.
-    parts: BTreeSet<String>,
+    /// The paths of what each rank has of its own, with the ranks that have the rest.
+    parts: BTreeMap<String, Group>,
 }
 
 impl HeldTogether for OverRanks<'_> {
     fn is_part(&self, path: &str) -> bool {
-        self.parts.contains(path)
+        self.parts.contains_key(path)
     }
 
-    fn sum(&self, own: &Array) -> Result<Array> {
-        self.group.all_sum(own)
+    fn sum(&self, own: &[(Rc<str>, Array)]) -> Result<Array> {
+        // In the order of the paths, which is one order on all ranks.
+        let mut sums: Vec<(&Group, Array)> = Vec::new();
+        for (path, own) in own {
+            let Some(group) = self.parts.get(&**path) else { continue };
+            match sums.iter_mut().find(|(other, _)| *other == group) {
+                Some((_, sum)) => *sum = sum.add(own)?,
+                None => sums.push((group, own.clone())),
+            }
+        }
+        sums.iter().try_fold(Array::from_f32(0.0), |all, (group, sum)| Ok(all.add(group.all_sum(sum)?)?))
     }
 
     fn greatest(&self, own: &Array) -> Result<Array> {

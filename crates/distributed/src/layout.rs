@@ -106,10 +106,21 @@ pub(crate) struct Leaf {
     pub(crate) split: Option<StoredSplit>,
     /// The ranks that it is split over, if it is.
     pub(crate) over: Option<Group>,
+    /// The numbers of these in a group that has others too, or has them in another order; nothing where they are all of it.
+    pub(crate) ranks: Option<Vec<usize>>,
     /// The path that the stored array has however it is split.
     pub(crate) stored: Option<String>,
     /// Whether every rank has the same of it, as it also has of a factor that is not cut with its sum.
     pub(crate) alike: bool,
+}
+
+impl Leaf {
+    /// A rank of a group as one of those that have the parts.
+    pub(crate) fn place(&self, of_group: Place) -> Place {
+        let Some(ranks) = &self.ranks else { return of_group };
+        let rank = ranks.iter().position(|&rank| rank == of_group.rank).unwrap_or(0);
+        Place { rank, size: ranks.len() }
+    }
 }
 
 /// The leaves of a model that last, in order: not what adapters drop in a step.
@@ -124,23 +135,47 @@ pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>>
     Ok(leaves)
 }
 
+/// The leaves of a model that last, with the ranks of the group that have their parts.
+///
+/// # Errors
+///
+/// One is split over ranks that are not in the group.
+pub(crate) fn leaves_in<M: ModuleParameters>(model: &Model<M>, group: &Group) -> Result<Vec<Leaf>> {
+    let mut leaves = leaves(model)?;
+    for leaf in &mut leaves {
+        let Some(over) = &leaf.over else { continue };
+        let ranks = match (over.members(), group.members()) {
+            (None, _) => Some(vec![group.rank()]),
+            (Some(over), Some(all)) => all.numbers_of(over),
+            (Some(_), None) => None,
+        };
+        let help = "give the group that has all of these ranks, such as the one that was split";
+        let ranks = ranks.ok_or_else(|| split_over_others(&leaf.path, over, group, help))?;
+        leaf.ranks = Some(ranks).filter(|ranks| !ranks.iter().copied().eq(0..group.size()));
+    }
+    Ok(leaves)
+}
+
 /// An error where one of these is split over other ranks than those of the group.
 pub(crate) fn check_over<'l>(leaves: impl IntoIterator<Item = &'l Leaf>, group: &Group) -> Result<()> {
     for Leaf { path, over, .. } in leaves {
         if let Some(over) = over.as_ref().filter(|over| *over != group) {
-            let (over, ranks) = (over.named(), group.named());
-            let message = format!("{path} is split over {over}, and the group has {ranks}");
-            return Err(Error::invalid(message, "give the group that the parameter is split over"));
+            let help = "give the group whose ranks each have a batch: a parameter is split over that one, or they have the same part of it";
+            return Err(split_over_others(path, over, group, help));
         }
     }
     Ok(())
+}
+
+fn split_over_others(path: &str, over: &Group, group: &Group, help: &str) -> Error {
+    Error::invalid(format!("{path} is split over {}, and the group has {}", over.named(), group.named()), help)
 }
 
 /// Adds the leaves of a value, which may be split itself or have inside what is: an adapter is often beside a split base.
 fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<()> {
     let add = |leaves: &mut Vec<Leaf>, path: String, key: String, layout, shape: &[i32], over: Option<&Group>| {
         let (shape, over, alike) = (shape.to_vec(), over.cloned(), layout == Layout::Whole);
-        leaves.push(Leaf { path, key, layout, shape, split: None, over, stored: None, alike });
+        leaves.push(Leaf { path, key, layout, shape, split: None, over, ranks: None, stored: None, alike });
     };
     let array = match value {
         Value::Dense(array) => {
@@ -168,7 +203,8 @@ fn list(path: &str, key: &str, value: &Value, leaves: &mut Vec<Leaf>) -> Result<
                 let (shape, alike) = (array.shape().to_vec(), split.is_shared(number));
                 let (stored, over) = (Some(key.to_owned()), Some(split.group().clone()));
                 let split = Some(of.clone());
-                leaves.push(Leaf { path, key: leaf, layout: Layout::Own, shape, split, over, stored, alike });
+                let (layout, ranks) = (Layout::Own, None);
+                leaves.push(Leaf { path, key: leaf, layout, shape, split, over, ranks, stored, alike });
             }
             number += 1;
         });

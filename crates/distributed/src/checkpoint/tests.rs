@@ -35,6 +35,7 @@ fn wholes() -> Vec<(Leaf, Array)> {
                 shape: shape.to_vec(),
                 split: None,
                 over: None,
+                ranks: None,
                 stored: None,
                 alike: layout == Layout::Whole,
             },

@@ -135,11 +135,15 @@ fn data_and_tensor_parallel(group: &Group) -> Result<()> {
     // Ranks of one batch share no gradient.
     let error = own.mean_gradients(gradients.clone(), group).expect_err("is split over others").to_string();
     let pair = if group.rank() < 2 { "ranks 0 and 1" } else { "ranks 2 and 3" };
-    let words = format!(" is split over {pair}, and the group has ranks 0, 1, 2 and 3\nhelp: give the group that ");
+    let words =
+        format!(" is split over {pair}, and the group has ranks 0, 1, 2 and 3\nhelp: give the group whose ranks each ");
     assert!(error.contains(&words), "{error}");
     let gradients = own.mean_gradients(gradients, &data)?;
-    let (gradients, found) = model.clip_by_norm(&own, gradients, 0.5)?;
-    close(&found, &norm, 1e-5).unwrap_or_else(|error| panic!("the norm: {error}"));
+    for part in [group, &model] {
+        let (_, found) = part.clip_by_norm(&own, gradients.clone(), 0.5)?;
+        close(&found, &norm, 1e-5).unwrap_or_else(|error| panic!("the norm over {part:?}: {error}"));
+    }
+    let (gradients, _) = model.clip_by_norm(&own, gradients, 0.5)?;
     own.update(&mut Sgd::new(0.5), &gradients)?;
     assert_same(&own, &whole)?;
 
@@ -158,16 +162,28 @@ fn data_and_tensor_parallel(group: &Group) -> Result<()> {
     group.seed(1)
 }
 
-/// One layer lies in parts on the ranks of each batch, and the other is split over the ranks that compute one.
+/// One layer lies in parts on the ranks of each batch, and the other is split over the ranks that compute one: each parameter
+/// counts once in the norm.
 fn everything_in_parts(group: &Group) -> Result<()> {
-    let (model, data) = grid(group)?;
+    let ((model, data), rank) = (grid(group)?, group.rank());
     let mut whole = layers()?;
     let (_, gradients) = whole.value_and_grad(ParameterFilter::default(), rows(0, 1)?, loss)?;
+    let (gradients, norm) = clip_by_norm(gradients, 0.5)?;
     whole.update(&mut Sgd::new(0.5), &gradients)?;
     let mut own = layers()?.fully_shard("layers.0.*", &data)?.shard("layers.2.*", Split::Columns(&model))?;
     let batch = rows(data.rank(), data.size())?;
     let (_, gradients) = own.value_and_grad(ParameterFilter::default(), batch, loss)?;
     let gradients = own.mean_gradients(gradients, &data)?;
+    let [pair, across] =
+        [[rank / 2 * 2, rank / 2 * 2 + 1], [rank % 2, rank % 2 + 2]].map(|[a, b]| format!("ranks {a} and {b}"));
+    for (part, own_ranks, others) in [(&model, &pair, &across), (&data, &across, &pair)] {
+        let error = part.clip_by_norm(&own, gradients.clone(), 0.5).expect_err("has not all ranks").to_string();
+        let help = "help: give the group that has all of these ranks, such as the one that was split";
+        let words = format!(" is split over {others}, and the group has {own_ranks}\n{help}");
+        assert!(error.ends_with(&words), "{error}");
+    }
+    let (gradients, found) = group.clip_by_norm(&own, gradients, 0.5)?;
+    close(&found, &norm, 1e-5).unwrap_or_else(|error| panic!("the norm: {error}"));
     own.update(&mut Sgd::new(0.5), &gradients)?;
     assert_same(&own, &whole)?;
     group.seed(1)

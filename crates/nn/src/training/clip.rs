@@ -39,12 +39,12 @@ pub trait HeldTogether {
     /// Whether the gradient of a path is a part that no other process has. Every process has the same of all others.
     fn is_part(&self, path: &str) -> bool;
 
-    /// The sum over the processes of a number that each has.
+    /// The sum of the numbers that all processes have for their parts. This one gives its own, each with the path of the part.
     ///
     /// # Errors
     ///
     /// MLX fails.
-    fn sum(&self, own: &Array) -> Result<Array>;
+    fn sum(&self, own: &[(Rc<str>, Array)]) -> Result<Array>;
 
     /// The greatest of the numbers of the processes.
     ///
@@ -61,8 +61,8 @@ impl HeldTogether for OneProcess {
         false
     }
 
-    fn sum(&self, own: &Array) -> Result<Array> {
-        Ok(own.clone())
+    fn sum(&self, own: &[(Rc<str>, Array)]) -> Result<Array> {
+        own.iter().try_fold(Array::from_f32(0.0), |sum, (_, own)| Ok(sum.add(own)?))
     }
 
     fn greatest(&self, own: &Array) -> Result<Array> {
@@ -101,14 +101,13 @@ pub fn clip_by_norm_over(
         greatest = processes.greatest(&greatest)?;
     }
     let unit = ops::select(greatest.gt(&zero)?, &greatest, &one)?;
-    let sum_of_squares = |paths: &[Rc<str>]| -> Result<Array> {
-        paths.iter().try_fold(zero.clone(), |sum, path| {
-            Ok(sum.add(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)?)
-        })
+    let squared = |path: &Rc<str>| -> Result<Array> {
+        Ok(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)
     };
-    let mut squares = sum_of_squares(&alike)?;
+    let mut squares = alike.iter().try_fold(zero, |sum, path| Ok::<_, Error>(sum.add(squared(path)?)?))?;
     if !parts.is_empty() {
-        squares = squares.add(processes.sum(&sum_of_squares(&parts)?)?)?;
+        let own = parts.iter().map(|path| Ok((Rc::clone(path), squared(path)?))).collect::<Result<Vec<_>>>()?;
+        squares = squares.add(processes.sum(&own)?)?;
     }
     let relative = squares.sqrt()?;
     let norm = relative.multiply(&unit)?;
