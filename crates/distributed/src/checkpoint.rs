@@ -5,6 +5,7 @@
 //! how the arrays lie in them. Until then the folder holds the save before. Any number of ranks reads it.
 
 mod folder;
+mod groups;
 mod index;
 mod moments;
 mod pieces;
@@ -25,7 +26,7 @@ use tacit_io::Training;
 use tacit_nn::{Model, ParameterFilter};
 
 use crate::Group;
-use crate::layout::{Leaf, Place, check_over, leaves};
+use crate::layout::{Place, leaves_in};
 use folder::Save;
 use index::Index;
 
@@ -38,8 +39,9 @@ use index::Index;
 /// new one is whole, at whatever moment a rank is killed; of what is in it, only files of earlier saves are ever removed. It is
 /// read by [`load_run`] on any number of ranks.
 ///
-/// A model that is split over a group of [`Group::split`], and that several such groups have, is saved by one of these, once all
-/// ranks have evaluated it, and loaded by each.
+/// Parameters may be split over groups of [`Group::split`], also each over another one: `group` is then the one that was split. Of
+/// parts that several such groups have alike, one group writes its own. A model that is split over one such group alone may also
+/// be saved by one of these, once all ranks have evaluated it, and loaded by each.
 ///
 /// ```
 /// use mlx_rs::nn;
@@ -69,9 +71,9 @@ use index::Index;
 ///
 /// # Errors
 ///
-/// The ranks do not see one folder, or save different things, also in the step or the notes; a parameter is split over other
-/// ranks; a rank cannot write its file; another program saves into the folder. All ranks then fail, each with its own error or one
-/// that names the rank, and the old save is untouched.
+/// The ranks do not see one folder, or save different things, also in the step or the notes; a parameter is split over ranks
+/// that are not in the group; a rank cannot write its file; another program saves into the folder. All ranks then fail, each with
+/// its own error or one that names the rank, and the old save is untouched.
 pub fn save_run<M: ModuleParameters>(
     folder: impl AsRef<Path>,
     run: &Training,
@@ -79,7 +81,7 @@ pub fn save_run<M: ModuleParameters>(
     group: &Group,
 ) -> Result<()> {
     let (folder, place) = (folder.as_ref(), Place::from(group));
-    let taken_apart = leaves_over(model, group).and_then(|known| {
+    let taken_apart = leaves_in(model, group).and_then(|known| {
         let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
         let kinds = model.leaf_kinds(&ParameterFilter::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
         let (moments, of_moments) = moments::taken_apart(run, &known)?;
@@ -97,7 +99,8 @@ pub fn save_run<M: ModuleParameters>(
         .map_err(Into::into)
         .and_then(|()| pieces::digests(&pieces, place.size));
     let digests = ranks::all_went(group, digests, "compute what it saves")?;
-    let entries = pieces::entries(&pieces, &ranks::alike(group, &digests)?, place.size);
+    let (alike, groups) = (ranks::alike(group, &digests)?, ranks::groups(group, &pieces, &digests)?);
+    let entries = pieces::entries(&pieces, &alike, groups, place.size);
 
     let own = if place.rank == 0 { Save::begin(folder, place.size).map(Some) } else { Ok(None) };
     let save = ranks::all_went(group, own, "begin a save in the folder")?;
@@ -113,11 +116,6 @@ pub fn save_run<M: ModuleParameters>(
     ranks::all_went(group, committed, "put the index of the checkpoint in its place")
 }
 
-/// The leaves of a model that is split over no other ranks.
-fn leaves_over<M: ModuleParameters>(model: &Model<M>, group: &Group) -> Result<Vec<Leaf>> {
-    leaves(model).and_then(|leaves| check_over(&leaves, group).map(|()| leaves))
-}
-
 /// Loads what of a run this rank needs for the model, which was saved by [`save_run`] on any number of ranks. Every rank calls it.
 ///
 /// The arrays are those of the whole run, bit for bit, in the parts that the model has here: it may be split otherwise than the
@@ -131,14 +129,14 @@ fn leaves_over<M: ModuleParameters>(model: &Model<M>, group: &Group) -> Result<V
 /// # Errors
 ///
 /// There is no such run, or a file of it is not as it was written; the model has leaves that were not saved, or of other
-/// shapes, or is split over other ranks; the ranks find different saves. A parameter is split otherwise, and its parts are not joined
+/// shapes, or is split over ranks that are not in the group; the ranks find different saves. A parameter is split otherwise, and its parts are not joined
 /// bit for bit: those of a format whose scales are codes themselves, of one with a global scale, and of what is computed of several
 /// arrays, such as an adapter that was split with its base. An optimizer's state was another on each rank, and the number of ranks is
 /// another one: the rows and columns of Adafactor for parts of a weight, or what was kept of parts of a stored array. Adafactor has rows
 /// and columns of a matrix that is whole or split along an axis, and none of one that is fully sharded: its state does not go from
 /// the one to the other.
 pub fn load_run<M: ModuleParameters>(folder: impl AsRef<Path>, model: &Model<M>, group: &Group) -> Result<Training> {
-    let run = leaves_over(model, group).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
+    let run = leaves_in(model, group).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
     let (run, id) = ranks::all_went(group, run, "load its part of the checkpoint")?;
     ranks::found_one(group, folder.as_ref(), id)?;
     Ok(run)

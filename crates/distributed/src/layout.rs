@@ -121,6 +121,11 @@ impl Leaf {
         let rank = ranks.iter().position(|&rank| rank == of_group.rank).unwrap_or(0);
         Place { rank, size: ranks.len() }
     }
+
+    /// How many ranks have its parts, of a group of so many.
+    pub(crate) fn parts(&self, size: usize) -> usize {
+        self.ranks.as_ref().map_or(size, Vec::len)
+    }
 }
 
 /// The leaves of a model that last, in order: not what adapters drop in a step.

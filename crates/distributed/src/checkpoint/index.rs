@@ -8,12 +8,15 @@ use tacit_core::{Error, Result};
 use tacit_io::{Metadata, Tensors, Training, write};
 use tacit_nn::LeafKinds;
 
+use super::groups::Groups;
 use super::taken::AllTaken;
 use crate::layout::{Layout, Place, StoredSplit};
 
 /// What the metadata of the index have it under.
 const RANKS: &str = "tacit.ranks";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// That of saves whose arrays are split over all ranks, if at all, so that earlier versions read them.
+const OF_ALL_RANKS: u32 = 3;
 
 pub(super) const INDEX: &str = "run.safetensors";
 pub(super) const LEAVES: &str = "leaves";
@@ -65,6 +68,9 @@ pub(super) struct Entry {
     /// Whether it is a leaf, or was kept of one and goes with its parts; in files of earlier versions names alone say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) of_leaf: Option<bool>,
+    /// The ranks that have its parts, where these are not all ranks in their order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) groups: Option<Groups>,
 }
 
 impl Index {
@@ -75,7 +81,9 @@ impl Index {
         }
         let (step, notes, optimizer) = (run.step, run.notes.clone(), run.optimizer.clone());
         let (stored, moments) = (AllTaken::new(), AllTaken::new());
-        Self { version: VERSION, save, id, size, step, notes, optimizer, states, kinds: None, stored, moments }
+        let has_groups = states.values().flat_map(BTreeMap::values).any(|entry| entry.groups.is_some());
+        let version = if has_groups { VERSION } else { OF_ALL_RANKS };
+        Self { version, save, id, size, step, notes, optimizer, states, kinds: None, stored, moments }
     }
 
     /// The index of a folder, checked.
@@ -122,7 +130,7 @@ impl Index {
             for (state, entries) in &self.states {
                 for (key, entry) in entries.iter().filter(|(_, entry)| entry.is_held_by(rank)) {
                     let name = tensor(state, key);
-                    let (found, expected) = (&tensors.aval(&name)?.shape, entry.layout.shape(&entry.shape, self.size));
+                    let (found, expected) = (&tensors.aval(&name)?.shape, entry.shape_of_part(self.size));
                     if *found != expected {
                         let reason = format!("it has the shape {found:?}, and the index {expected:?}");
                         return Err(tensors.wrong(Some(&name), reason, "save the same model on every rank"));
@@ -141,17 +149,33 @@ impl Entry {
             .shape
             .iter()
             .try_fold(1_usize, |elements, &extent| elements.checked_mul(usize::try_from(extent).ok()?.max(1)));
+        let parts = self.parts(size);
         let lies = |elements: usize| match self.layout {
             Layout::Whole | Layout::Own => true,
-            Layout::Flat => i32::try_from(elements.div_ceil(size)).is_ok(),
-            Layout::Axis(axis) => self.shape.get(axis).is_some_and(|&extent| (extent as usize).is_multiple_of(size)),
+            Layout::Flat => i32::try_from(elements.div_ceil(parts)).is_ok(),
+            Layout::Axis(axis) => self.shape.get(axis).is_some_and(|&extent| (extent as usize).is_multiple_of(parts)),
         };
-        self.holder < size && elements.is_some_and(lies)
+        let is_among = self.groups.as_ref().is_none_or(|groups| groups.is_possible(size));
+        is_among && self.holder < size && elements.is_some_and(lies)
+    }
+
+    /// How many parts make the whole, or how many ranks have one of their own.
+    pub(super) fn parts(&self, size: usize) -> usize {
+        self.groups.as_ref().map_or(size, Groups::parts)
+    }
+
+    /// The shape of what a file has of it.
+    fn shape_of_part(&self, size: usize) -> Vec<i32> {
+        self.layout.shape(&self.shape, self.parts(size))
     }
 
     /// Whether the file of a rank has it, or its part.
     pub(super) fn is_held_by(&self, rank: usize) -> bool {
-        self.layout != Layout::Whole || self.holder == rank
+        match &self.groups {
+            _ if self.layout == Layout::Whole => self.holder == rank,
+            Some(groups) => groups.is_held_by(rank),
+            None => true,
+        }
     }
 }
 

@@ -22,7 +22,8 @@ pub(super) fn taken_apart(run: &Training, known: &[Leaf]) -> Result<(AllTaken, V
         let (taken, arrays) = Taken::of(&key, moment)?;
         pieces.extend(arrays.into_iter().map(|(name, array)| {
             let (state, shape) = (MOMENTS.to_owned(), array.shape().to_vec());
-            Piece { state, key: name, layout, shape, split: None, of_leaf: leaf.is_some(), array }
+            let ranks = leaf.and_then(|(leaf, _)| leaf.ranks.clone());
+            Piece { state, key: name, layout, shape, split: None, ranks, of_leaf: leaf.is_some(), array }
         }));
         all.insert(key, taken);
     }

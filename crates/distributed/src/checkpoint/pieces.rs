@@ -10,6 +10,7 @@ use tacit_core::{Aval, Error, Result};
 use tacit_io::{Metadata, Training, write as write_tensors};
 use tacit_nn::LeafKinds;
 
+use super::groups::Groups;
 use super::index::{Entries, Entry, Index, LEAVES, RANDOM, file_of, tensor};
 use super::taken::AllTaken;
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
@@ -24,6 +25,8 @@ pub(super) struct Piece {
     /// That of the whole.
     pub(super) shape: Vec<i32>,
     pub(super) split: Option<StoredSplit>,
+    /// The ranks that have the parts, where these are not all ranks in their order.
+    pub(super) ranks: Option<Vec<usize>>,
     /// Whether it is a leaf, or was kept of one.
     pub(super) of_leaf: bool,
     pub(super) array: Array,
@@ -43,6 +46,7 @@ pub(super) fn of(
         })?;
         pieces.push(Piece {
             split: leaf.split.clone(),
+            ranks: leaf.ranks.clone(),
             ..piece(LEAVES, leaf.key.clone(), leaf.layout, &leaf.shape, array)
         });
     }
@@ -55,9 +59,12 @@ pub(super) fn of(
                 continue;
             };
             // What an optimizer keeps of a part, element by element, is split as the part is.
-            let follows = array.shape() == leaf.layout.shape(&leaf.shape, ranks);
-            let (layout, shape) = if follows { (leaf.layout, &leaf.shape[..]) } else { (Layout::Whole, array.shape()) };
-            pieces.push(piece(state, format!("{}{slot}", leaf.key), layout, shape, array));
+            let key = format!("{}{slot}", leaf.key);
+            pieces.push(if array.shape() == leaf.layout.shape(&leaf.shape, leaf.parts(ranks)) {
+                Piece { ranks: leaf.ranks.clone(), ..piece(state, key, leaf.layout, &leaf.shape, array) }
+            } else {
+                piece(state, key, Layout::Whole, array.shape(), array)
+            });
         }
     }
     Ok(pieces)
@@ -66,7 +73,7 @@ pub(super) fn of(
 fn piece(state: &str, key: String, layout: Layout, shape: &[i32], array: &Array) -> Piece {
     let layout = Some(layout).filter(|layout| *layout != Layout::Whole);
     let (state, shape) = (state.to_owned(), shape.to_vec());
-    Piece { state, key, layout, shape, split: None, of_leaf: true, array: array.clone() }
+    Piece { state, key, layout, shape, split: None, ranks: None, of_leaf: true, array: array.clone() }
 }
 
 /// The leaf that a state's array belongs to, and what is behind its name: nothing for a momentum, `.0` for the first of two.
@@ -118,16 +125,17 @@ fn hash(value: &impl Hash) -> u64 {
 
 fn of_arrays(pieces: &[Piece]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for Piece { state, key, layout, shape, split, of_leaf, array } in pieces {
-        (state, key, layout, shape, split, of_leaf, Aval::from(array)).hash(&mut hasher);
+    for Piece { state, key, layout, shape, split, ranks, of_leaf, array } in pieces {
+        let parts = ranks.as_ref().map(Vec::len);
+        (state, key, layout, shape, split, parts, of_leaf, Aval::from(array)).hash(&mut hasher);
     }
     hasher.finish()
 }
 
-/// For each piece a number that says whether another rank has the same, bit for bit. What is split is not compared, and nothing
-/// is where there is one rank.
+/// For each piece a number that says whether another rank has the same, bit for bit. What is split over all ranks is not compared,
+/// and nothing is where there is one rank.
 pub(super) fn digests(pieces: &[Piece], ranks: usize) -> Result<Vec<u64>> {
-    let is_compared = |piece: &Piece| ranks > 1 && piece.layout.is_none();
+    let is_compared = |piece: &Piece| ranks > 1 && (piece.layout.is_none() || piece.ranks.is_some());
     let digest = |piece: &Piece| if is_compared(piece) { Ok(with_bytes(&piece.array, digest)?) } else { Ok(0) };
     pieces.iter().map(digest).collect()
 }
@@ -155,16 +163,18 @@ fn digest(bytes: &[u8]) -> u64 {
     chains.into_iter().fold(SECRETS[1], |digest, chain| mix(digest, chain.into()))
 }
 
-/// How the pieces lie in the files of so many ranks. Those that are `alike` on all ranks are shared out among them.
-pub(super) fn entries(pieces: &[Piece], alike: &[bool], size: usize) -> Entries {
+/// How the pieces lie in the files of so many ranks. Those that are `alike` on all ranks are shared out among them. `groups` are of
+/// the pieces, in order, that some ranks have the parts of.
+pub(super) fn entries(pieces: &[Piece], alike: &[bool], groups: Vec<Groups>, size: usize) -> Entries {
     let mut entries = Entries::new();
-    let mut count = 0;
+    let (mut count, mut groups) = (0, groups.into_iter());
     for (piece, &alike) in pieces.iter().zip(alike) {
         let layout = piece.layout.unwrap_or(if alike { Layout::Whole } else { Layout::Own });
         let holder = if layout == Layout::Whole { count % size } else { 0 };
         count += usize::from(layout == Layout::Whole);
         let (shape, split, of_leaf) = (piece.shape.clone(), piece.split.clone(), Some(piece.of_leaf));
-        let entry = Entry { layout, shape, holder, split, of_leaf };
+        let groups = if piece.ranks.is_some() { groups.next() } else { None };
+        let entry = Entry { layout, shape, holder, split, of_leaf, groups };
         entries.entry(piece.state.clone()).or_default().insert(piece.key.clone(), entry);
     }
     entries
@@ -202,15 +212,16 @@ mod tests {
 
     #[test]
     fn only_what_several_ranks_may_have_alike_is_read() -> Result<()> {
-        let piece = |layout| {
+        let piece = |layout, ranks| {
             let array = Array::from_slice(&[1.0_f32, 2.0], &[2]);
             let (state, key, shape) = (String::new(), String::new(), vec![2]);
-            Piece { state, key, layout, shape, split: None, of_leaf: false, array }
+            Piece { state, key, layout, shape, split: None, ranks, of_leaf: false, array }
         };
-        let pieces = [piece(None), piece(Some(Layout::Flat))];
-        assert_eq!(digests(&pieces, 1)?, [0, 0]);
+        let flat = Some(Layout::Flat);
+        let pieces = [piece(None, None), piece(flat, None), piece(flat, Some(vec![1]))];
+        assert_eq!(digests(&pieces, 1)?, [0; 3]);
         let found = digests(&pieces, 2)?;
-        assert!(found[0] != 0 && found[1] == 0, "{found:?}");
+        assert!(found[0] != 0 && found[1] == 0 && found[2] == found[0], "{found:?}");
         Ok(())
     }
 }

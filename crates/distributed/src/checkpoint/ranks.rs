@@ -5,7 +5,8 @@ use std::path::Path;
 use mlx_rs::Array;
 use tacit_core::{Error, Result};
 
-use super::pieces::Alike;
+use super::groups::{Groups, Held};
+use super::pieces::{Alike, Piece};
 use crate::Group;
 use crate::named::named;
 use crate::said::said;
@@ -109,6 +110,32 @@ pub(super) fn alike(group: &Group, digests: &[u64]) -> Result<Vec<bool>> {
     let alike = most.eq(&least)?.all_axis(1, false)?;
     alike.eval()?;
     Ok(alike.as_slice::<bool>().to_vec())
+}
+
+/// For each array that is not split over all ranks, in order, the ranks that have its parts.
+pub(super) fn groups(group: &Group, pieces: &[Piece], digests: &[u64]) -> Result<Vec<Groups>> {
+    let split = pieces.iter().zip(digests).filter_map(|(piece, &digest)| Some((piece, piece.ranks.as_ref()?, digest)));
+    let split: Vec<(&Piece, &Vec<usize>, u64)> = split.collect();
+    if split.is_empty() {
+        return Ok(Vec::new());
+    }
+    let own = split.iter().flat_map(|&(_, ranks, digest)| {
+        let Held { first, part, digest } = Held::of(ranks, group.rank(), digest);
+        let [high, low] = halves(digest);
+        [first as u32, part as u32, high, low]
+    });
+    let said = said(group, &own.collect::<Vec<_>>())?;
+    let groups = split.iter().enumerate().map(|(at, (piece, ranks, _))| {
+        let held = said.iter().map(|said| {
+            let said = &said[4 * at..4 * at + 4];
+            Held { first: said[0] as usize, part: said[1] as usize, digest: joined(&said[2..]) }
+        });
+        Groups::of(&held.collect::<Vec<_>>(), ranks.len(), at).ok_or_else(|| Error::Group {
+            message: format!("{} is split over other groups on some ranks than on others", piece.key),
+            help: "split a parameter over one group on every rank",
+        })
+    });
+    groups.collect()
 }
 
 fn numbers(said: &[Vec<u32>], is_meant: impl Fn(&Vec<u32>) -> bool) -> Vec<usize> {

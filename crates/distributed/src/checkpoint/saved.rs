@@ -72,6 +72,13 @@ impl Saved {
     fn leaf(&self, leaf: &Leaf, place: Place) -> Result<Array> {
         let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
         let entry = self.entry(leaf).ok_or_else(|| wrong("the leaf was not saved".to_owned()))?;
+        let own = leaf.ranks.as_deref();
+        if entry.groups.as_ref().is_some_and(|groups| groups.is_foreign(own)) {
+            tracing::warn!(
+                "{} was another in each group of ranks; every group has that of the first one now",
+                leaf.key
+            );
+        }
         if let Some(array) = self.of_stored(leaf, entry, place)? {
             return Ok(array);
         }
@@ -94,7 +101,7 @@ impl Saved {
             };
             return self.get(file, &name, &entry.shape);
         }
-        self.part(&name, entry, leaf.layout, place)
+        self.part(&name, entry, leaf.layout, Some(leaf), place)
     }
 
     /// The error of a leaf of a stored array that is not split as in the model, and why that is not changed.
@@ -133,7 +140,7 @@ impl Saved {
                 return Ok((key.to_owned(), self.random(&name, entry, place)?));
             }
             let layout = if entry.layout == Layout::Own { Layout::Own } else { Layout::Whole };
-            return Ok((key.to_owned(), self.part(&name, entry, layout, place)?));
+            return Ok((key.to_owned(), self.part(&name, entry, layout, None, place)?));
         };
         if state == OPTIMIZER && self.is_factored(leaf) {
             let reason = format!("Adafactor keeps rows and columns of {}, but none of a flat part", leaf.key);
@@ -143,16 +150,15 @@ impl Saved {
                 "split it as it was split then, or begin with a new state",
             ));
         }
+        let part = |layout| self.part(&name, entry, layout, Some(leaf), place);
         let array = match entry.layout {
-            Layout::Flat | Layout::Axis(_) => self.part(&name, entry, leaf.layout, place)?,
+            Layout::Flat | Layout::Axis(_) => part(leaf.layout)?,
             // As large as the leaf, and so split with it; what is stored on parts has no whole.
-            Layout::Whole if self.follows(&name, entry, leaf) && leaf.layout != Layout::Own => {
-                self.part(&name, entry, leaf.layout, place)?
-            }
+            Layout::Whole if self.follows(&name, entry, leaf) && leaf.layout != Layout::Own => part(leaf.layout)?,
             Layout::Whole if self.lies_alike(leaf, place) || entry.shape.iter().all(|&extent| extent == 1) => {
-                self.part(&name, entry, Layout::Whole, place)?
+                part(Layout::Whole)?
             }
-            Layout::Own if self.lies_alike(leaf, place) => self.part(&name, entry, Layout::Own, place)?,
+            Layout::Own if self.lies_alike(leaf, place) => part(Layout::Own)?,
             Layout::Whole | Layout::Own => {
                 let reason = format!("it was kept of {} as that lay on {} ranks", leaf.key, self.index.size);
                 return Err(self.tensors.wrong(Some(key), reason, SAME_RANKS));
@@ -168,10 +174,12 @@ impl Saved {
         entry.shape == leaf.shape && !is_count()
     }
 
-    /// Whether this rank has of a leaf what the rank of its number had.
+    /// Whether this rank has of a leaf what one rank had.
     fn lies_alike(&self, leaf: &Leaf, place: Place) -> bool {
-        let Some(Entry { layout, split, .. }) = self.entry(leaf) else { return false };
-        let of_one = place.size == self.index.size && (split.is_none() || *split == leaf.split);
+        let Some(entry) = self.entry(leaf) else { return false };
+        let Entry { layout, split, .. } = entry;
+        let parts = entry.parts(self.index.size);
+        let of_one = leaf.place(place).size == parts && (split.is_none() || *split == leaf.split);
         match leaf.layout {
             Layout::Whole => *layout == Layout::Whole || *layout == Layout::Own && of_one,
             own => *layout == own && of_one,
@@ -204,22 +212,50 @@ impl Saved {
         Ok(random::key(of_rank(hasher.finish(), place.rank))?)
     }
 
-    /// What a rank has of an array in a layout of its own.
-    fn part(&self, tensor: &str, entry: &Entry, layout: Layout, place: Place) -> Result<Array> {
-        let size = self.index.size;
-        let Entry { layout: saved, ref shape, holder, .. } = *entry;
-        if layout == saved && (place.size == size || saved == Layout::Whole) {
-            let file = if saved == Layout::Whole { holder } else { place.rank };
-            return self.get(file, tensor, &saved.shape(shape, size));
+    /// What a rank has of an array in a layout of its own, with a leaf where it is one or was kept of one.
+    fn part(&self, tensor: &str, entry: &Entry, layout: Layout, leaf: Option<&Leaf>, place: Place) -> Result<Array> {
+        let Entry { layout: saved, ref shape, .. } = *entry;
+        let (holders, own) = (self.holders(entry, leaf), leaf.map_or(place, |leaf| leaf.place(place)));
+        let of_part = saved.shape(shape, holders.len());
+        let get = |&rank: &usize| self.get(rank, tensor, &of_part);
+        let number = if saved == Layout::Whole { 0 } else { own.rank };
+        let is_there = layout == saved && (saved == Layout::Whole || own.size == holders.len());
+        if let Some(rank) = holders.get(number).filter(|_| is_there) {
+            return get(rank);
         }
         if saved == Layout::Own {
-            return Err(Error::invalid(format!("{tensor} was another on each of {size} ranks"), SAME_RANKS));
+            return Err(Error::invalid(format!("{tensor} was another on each of {} ranks", holders.len()), SAME_RANKS));
         }
-        let holders = if saved == Layout::Whole { holder..holder + 1 } else { 0..size };
-        let part = saved.shape(shape, size);
-        let parts = holders.map(|rank| self.get(rank, tensor, &part)).collect::<Result<Vec<_>>>()?;
+        let parts = holders.iter().map(get).collect::<Result<Vec<_>>>()?;
         let dtype = parts.first().map_or(mlx_rs::Dtype::Float32, Array::dtype);
-        layout.part(&saved.whole(&parts, &Aval::new(shape, dtype))?, place)
+        layout.part(&saved.whole(&parts, &Aval::new(shape, dtype))?, own)
+    }
+
+    /// The ranks whose files have an array, in the order of its parts.
+    fn holders(&self, entry: &Entry, leaf: Option<&Leaf>) -> Vec<usize> {
+        let own = leaf.and_then(|leaf| leaf.ranks.as_deref());
+        let all = || (0..self.index.size).collect();
+        match (&entry.groups, entry.layout) {
+            (_, Layout::Whole) => vec![entry.holder],
+            (Some(groups), _) => groups.holders(own).to_vec(),
+            (None, Layout::Own) => {
+                // What was kept of a part, and was another on each rank, is that of the rank that had the part.
+                let groups = leaf.and_then(|leaf| self.entry(leaf)?.groups.as_ref());
+                groups.map_or_else(all, |groups| groups.nearest(own).to_vec())
+            }
+            (None, _) => all(),
+        }
+    }
+
+    /// The array of this number among those of all ranks that have one of their own, or the one that all have.
+    fn one_of(&self, tensor: &str, entry: &Entry, leaf: Option<&Leaf>, number: usize) -> Result<Array> {
+        let holders = self.holders(entry, leaf);
+        let number = if entry.layout == Layout::Whole { 0 } else { number };
+        let rank = holders.get(number).ok_or_else(|| {
+            let reason = format!("it was another on each of {} ranks, and rank {number} has none", holders.len());
+            self.tensors.wrong(Some(tensor), reason, SAME_RANKS)
+        })?;
+        self.get(*rank, tensor, &entry.shape)
     }
 
     fn get(&self, rank: usize, tensor: &str, shape: &[i32]) -> Result<Array> {

@@ -1,5 +1,6 @@
 //! Saves of ranks that this process plays one after the other.
 
+mod of_some_ranks;
 mod refused;
 
 use std::fs;
@@ -13,6 +14,7 @@ use tacit_core::{Aval, Error, Result};
 use tacit_io::Training;
 
 use super::folder::{Save, is_seen};
+use super::groups::{Groups, Held};
 use super::index::{INDEX, Index, LEAVES, file_of};
 use super::moments::taken_apart;
 use super::pieces::{self, Piece};
@@ -52,11 +54,21 @@ fn wholes() -> Vec<(Leaf, Array)> {
     ]
 }
 
+/// The ranks that have the parts of a leaf, as one of the ranks knows them; nothing where these are all.
+type Over = fn(&str, Place) -> Option<Vec<usize>>;
+
+const ALL: Over = |_, _| None;
+
 /// What a rank holds, and what its optimizers do: one with two slots a leaf and a count, and one with none.
 fn held(place: Place) -> Result<(Vec<Leaf>, Arrays, Training)> {
+    held_over(place, ALL)
+}
+
+fn held_over(place: Place, over: Over) -> Result<(Vec<Leaf>, Arrays, Training)> {
     let (mut arrays, mut known, mut state, mut momentum) = (Arrays::new(), Vec::new(), Arrays::new(), Arrays::new());
-    for (leaf, whole) in wholes() {
-        let part = leaf.layout.part(&whole, place)?;
+    for (mut leaf, whole) in wholes() {
+        leaf.ranks = over(&leaf.key, place);
+        let part = leaf.layout.part(&whole, leaf.place(place))?;
         state.insert(format!("{}.0", leaf.path), part.add(&part)?);
         state.insert(format!("{}.1", leaf.path), part.square()?);
         state.insert(format!("{}.step", leaf.path), Array::from_int(3));
@@ -74,13 +86,33 @@ fn held(place: Place) -> Result<(Vec<Leaf>, Arrays, Training)> {
 
 /// What each of `size` ranks saves, with what else it has.
 fn all_pieces(size: usize, more: impl Fn(Place, &mut Training) -> Result<()>) -> Result<Vec<Vec<Piece>>> {
+    all_pieces_over(size, ALL, more)
+}
+
+fn all_pieces_over(
+    size: usize,
+    over: Over,
+    more: impl Fn(Place, &mut Training) -> Result<()>,
+) -> Result<Vec<Vec<Piece>>> {
     let of_rank = |rank| {
         let place = Place { rank, size };
-        let (known, arrays, mut run) = held(place)?;
+        let (known, arrays, mut run) = held_over(place, over)?;
         more(place, &mut run)?;
         pieces::of(&run, &known, &arrays.iter().map(|(path, array)| (path.clone(), array)).collect(), size)
     };
     (0..size).map(of_rank).collect()
+}
+
+/// What ranks learn of the groups that have the parts of their arrays.
+fn groups(all: &[Vec<Piece>], digests: &[Vec<u64>]) -> Vec<Groups> {
+    let split = all[0].iter().enumerate().filter_map(|(at, piece)| Some((at, piece.ranks.as_ref()?.len())));
+    let groups = split.enumerate().map(|(number, (at, parts))| {
+        let held = all.iter().zip(digests).enumerate().map(|(rank, (own, digests))| {
+            Held::of(own[at].ranks.as_deref().expect("is split on every rank"), rank, digests[at])
+        });
+        Groups::of(&held.collect::<Vec<_>>(), parts, number).expect("ranks agree")
+    });
+    groups.collect()
 }
 
 /// The index of a save, of whose `size` ranks the first `ranks` have written.
@@ -90,7 +122,13 @@ fn written(folder: &Path, save: &Save, all: Vec<Vec<Piece>>, ranks: usize) -> Re
     let alike: Vec<bool> =
         (0..digests[0].len()).map(|at| digests.iter().all(|own| own[at] == digests[0][at])).collect();
     let (_, _, run) = held(Place { rank: 0, size })?;
-    let index = Index::new(save.number(), save.id(), size, &run, pieces::entries(&all[0], &alike, size));
+    let index = Index::new(
+        save.number(),
+        save.id(),
+        size,
+        &run,
+        pieces::entries(&all[0], &alike, groups(&all, &digests), size),
+    );
     for (rank, pieces) in all.into_iter().enumerate().take(ranks) {
         assert!(is_seen(folder, save.id()));
         pieces::write(folder, &index, pieces, Place { rank, size })?;
@@ -118,9 +156,13 @@ fn bits(array: &Array) -> Vec<u8> {
 
 /// Checks that each of `size` ranks reads what it would hold.
 fn check(folder: &Path, size: usize) -> Result<()> {
+    check_over(folder, size, ALL)
+}
+
+fn check_over(folder: &Path, size: usize, over: Over) -> Result<()> {
     for rank in 0..size {
         let place = Place { rank, size };
-        let (known, arrays, expected) = held(place)?;
+        let (known, arrays, expected) = held_over(place, over)?;
         let (run, _) = read(folder, &known, place)?;
         assert_eq!((run.step, &run.notes, &run.optimizer), (4, &expected.notes, &expected.optimizer));
         let states = expected.states.iter().map(|(state, arrays)| (state.as_str(), arrays));

@@ -113,7 +113,7 @@ pub(crate) fn bits(array: &Array) -> Result<Vec<u8>> {
 }
 
 /// Every array of a run by name: the model's leaves, and the optimizer's state.
-fn arrays<O, V>(model: &Layers, optimizer: &O) -> Result<Vec<(String, Array)>>
+pub(crate) fn arrays<O, V>(model: &Layers, optimizer: &O) -> Result<Vec<(String, Array)>>
 where
     O: Optimizer<State = State<V>>,
     State<V>: OptimizerState,
@@ -129,7 +129,7 @@ where
     Ok(arrays)
 }
 
-fn assert_same(found: &[(String, Array)], expected: &[(String, Array)], what: &str) -> Result<()> {
+pub(crate) fn assert_same(found: &[(String, Array)], expected: &[(String, Array)], what: &str) -> Result<()> {
     assert_eq!(found.len(), expected.len(), "{what}");
     for ((path, found), (other, expected)) in found.iter().zip(expected) {
         assert_eq!((path, found.shape(), found.dtype()), (other, expected.shape(), expected.dtype()), "{what}");

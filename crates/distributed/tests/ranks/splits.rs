@@ -1,18 +1,20 @@
 //! Groups that were split off another: each by itself, and several at once, as data and tensor parallelism have them.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use mlx_rs::optimizers::Sgd;
+use mlx_rs::optimizers::{AdamW, Sgd};
 use mlx_rs::{Array, Dtype, nn, ops, transforms};
+use tacit_arrays::format::Nf4;
 use tacit_conformance::close;
-use tacit_core::{Policy, Result, compile};
+use tacit_core::{Error, Policy, Result, compile};
 use tacit_distributed::{FullyShard, Group, Shard, Split, load_run, save_run};
 use tacit_io::Training;
 use tacit_nn::training::clip_by_norm;
 use tacit_nn::{Model, ParameterFilter};
 
 use crate::case::Case;
-use crate::checkpoints::{Layers, filled, folder, loss, normal};
+use crate::checkpoints::{Layers, arrays, assert_same as assert_same_bits, filled, folder, loss, normal};
 use crate::collectives::{assert_equal, folded, numbers};
 
 const FOUR: &[usize] = &[4];
@@ -22,6 +24,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("in_different_orders", in_different_orders).sizes(FOUR),
     Case::new("data_and_tensor_parallel", data_and_tensor_parallel).sizes(FOUR),
     Case::new("everything_in_parts", everything_in_parts).sizes(FOUR),
+    Case::new("saved_in_parts", saved_in_parts).sizes(FOUR).within(Duration::from_mins(2)),
+    Case::new("groups_of_one", groups_of_one),
     Case::new("keys_and_splits_of_splits", keys_and_splits_of_splits),
     Case::new("colors_that_are_none", colors_that_are_none),
 ];
@@ -119,8 +123,8 @@ fn assert_same(found: &Layers, expected: &Layers) -> Result<()> {
     Ok(())
 }
 
-/// The same step as one process that has the whole model and the whole batch; it is saved by one pair of ranks, and loaded by
-/// both.
+/// The same step as one process that has the whole model and the whole batch; it is saved by one pair of ranks or by all, and
+/// loaded by both.
 fn data_and_tensor_parallel(group: &Group) -> Result<()> {
     let (model, data) = grid(group)?;
     let mut whole = layers()?;
@@ -148,16 +152,20 @@ fn data_and_tensor_parallel(group: &Group) -> Result<()> {
     assert_same(&own, &whole)?;
 
     let folder = folder("by_one_pair");
-    let error = save_run(&folder, &Training::new(1), &own, group).expect_err("is split over others").to_string();
-    assert!(error.contains(&words), "{error}");
     transforms::eval(own.leaves(&ParameterFilter::All).into_iter().map(|(_, array)| array))?;
     if data.rank() == 0 {
         save_run(&folder, &Training::new(1), &own, &model)?;
     }
     group.barrier()?;
-    let mut loaded = split()?;
-    load_run(&folder, &loaded, &model)?.restore_model(&mut loaded)?;
-    assert_same(&loaded, &whole)?;
+    for (saved_by, loaded_by) in [(&model, &model), (&model, group), (group, &model), (group, group)] {
+        if saved_by == group {
+            save_run(&folder, &Training::new(1), &own, group)?;
+        }
+        let mut loaded = split()?;
+        load_run(&folder, &loaded, loaded_by)?.restore_model(&mut loaded)?;
+        assert_same(&loaded, &whole)?;
+        group.barrier()?;
+    }
     // Other cases expect that ranks draw differently.
     group.seed(1)
 }
@@ -186,6 +194,72 @@ fn everything_in_parts(group: &Group) -> Result<()> {
     close(&found, &norm, 1e-5).unwrap_or_else(|error| panic!("the norm: {error}"));
     own.update(&mut Sgd::new(0.5), &gradients)?;
     assert_same(&own, &whole)?;
+    group.seed(1)
+}
+
+/// All parameters whole.
+fn whole_of(model: &Layers) -> Result<Vec<(&'static str, Array)>> {
+    let _allow = Policy::Allow.scope();
+    PATHS.into_iter().map(|path| Ok((path, model.get(path)?.dense()?))).collect()
+}
+
+fn assert_exact(found: &Layers, expected: &[(&str, Array)], what: &str) -> Result<()> {
+    for ((path, found), (_, expected)) in whole_of(found)?.iter().zip(expected) {
+        assert!(found.eq_exact(expected)?, "{path}, {what}");
+    }
+    Ok(())
+}
+
+/// Leaves and what an optimizer keeps of them are saved by all ranks together, whichever of these have their parts.
+fn saved_in_parts(group: &Group) -> Result<()> {
+    let ((model, data), alone) = (grid(group)?, group.split(group.rank())?);
+    let folder = folder("in_parts");
+    let divided = |a: &Group, b: &Group| -> Result<Layers> {
+        let layers = layers()?.quantize("layers.2.weight", Nf4 { block: 32, double: false })?;
+        layers.fully_shard("layers.0.*", a)?.shard("layers.2.weight", Split::Columns(b))
+    };
+    let ways = [(&data, &model), (&model, &data), (group, &model), (&alone, &data), (&data, &alone), (group, group)];
+    for (number, (a, b)) in ways.into_iter().enumerate() {
+        let (mut own, mut adamw) = (divided(a, b)?, AdamW::new(1e-2));
+        // All have one batch, and so the same parts.
+        let (_, gradients) = own.value_and_grad(ParameterFilter::default(), rows(0, 1)?, loss)?;
+        own.update(&mut adamw, &gradients)?;
+        save_run(&folder, &Training::new(1).with_optimizer(&adamw)?, &own, group)?;
+        let expected = whole_of(&own)?;
+        for (other, (a, b)) in ways.into_iter().enumerate() {
+            let what = format!("saved as {number} and loaded as {other}");
+            let (mut loaded, mut resumed) = (divided(a, b)?, AdamW::new(1e-2));
+            let run = load_run(&folder, &loaded, group)?;
+            run.restore_model(&mut loaded)?;
+            run.restore_optimizer(&mut resumed)?;
+            assert_exact(&loaded, &expected, &what)?;
+            if number == other {
+                assert_same_bits(&arrays(&loaded, &resumed)?, &arrays(&own, &adamw)?, &what)?;
+            }
+        }
+        group.barrier()?;
+    }
+    let files = std::fs::read_dir(&folder).map_err(Error::file("read", &folder))?;
+    assert_eq!(files.count(), group.size() + 1, "the files of earlier saves are gone");
+    group.seed(1)
+}
+
+/// What is split over one rank is whole on it, and the same on all: it counts once, and is saved once.
+fn groups_of_one(group: &Group) -> Result<()> {
+    let (folder, alone) = (folder("of_one"), group.split(group.rank())?);
+    let split = || layers()?.fully_shard("layers.0.*", &alone)?.shard("layers.2.*", Split::Columns(&alone));
+    let mut own = split()?;
+    let (_, gradients) = own.value_and_grad(ParameterFilter::default(), rows(0, 1)?, loss)?;
+    let (_, norm) = clip_by_norm(gradients.clone(), 0.5)?;
+    let (gradients, found) = group.clip_by_norm(&own, gradients, 0.5)?;
+    close(&found, &norm, 1e-5).unwrap_or_else(|error| panic!("the norm: {error}"));
+    own.update(&mut Sgd::new(0.5), &gradients)?;
+    save_run(&folder, &Training::new(1), &own, group)?;
+    let expected = whole_of(&own)?;
+    for mut loaded in [split()?, layers()?, layers()?.fully_shard("*", group)?] {
+        load_run(&folder, &loaded, group)?.restore_model(&mut loaded)?;
+        assert_exact(&loaded, &expected, "loaded")?;
+    }
     group.seed(1)
 }
 

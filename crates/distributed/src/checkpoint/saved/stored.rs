@@ -21,9 +21,9 @@ impl Saved {
         }
         let Some(key) = self.stored_array(leaf) else { return Ok(None) };
         let otherwise = |error: Error| self.split_otherwise(leaf, entry, Some(&error));
-        let whole = self.whole(key, place).map_err(otherwise)?;
+        let (whole, own) = (self.whole(key, leaf, place).map_err(otherwise)?, leaf.place(place));
         let value = match &leaf.split {
-            Some(split) => shard(&whole, split.axis as i32, place.rank, place.size).map_err(otherwise)?,
+            Some(split) => shard(&whole, split.axis as i32, own.rank, own.size).map_err(otherwise)?,
             None => whole,
         };
         let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
@@ -34,7 +34,7 @@ impl Saved {
             return Err(wrong(format!("the leaf has the shape {found:?} there, and that of the model {own:?}")));
         }
         let layout = if leaf.split.is_some() { Layout::Whole } else { leaf.layout };
-        let part = layout.part(&array, place)?;
+        let part = layout.part(&array, own)?;
         // Until then it holds the parts of all ranks.
         part.eval()?;
         Ok(Some(part))
@@ -54,8 +54,8 @@ impl Saved {
         key.map(String::as_str).filter(|key| self.index.stored.contains_key(*key))
     }
 
-    /// A stored array as it was before it was split.
-    fn whole(&self, key: &str, place: Place) -> Result<Value> {
+    /// A stored array, of which a leaf is, as it was before it was split.
+    fn whole(&self, key: &str, leaf: &Leaf, place: Place) -> Result<Value> {
         if let Some((of, whole)) = &*self.whole.borrow()
             && of == key
         {
@@ -66,10 +66,17 @@ impl Saved {
             entries.get(name).ok_or_else(|| Error::invalid(format!("{name} was not saved"), "save the run again"))
         };
         let whole = match &taken.split {
-            None => taken.value(|name| self.part(&tensor(LEAVES, name), entry(name)?, Layout::Whole, place))?,
+            None => {
+                taken.value(|name| self.part(&tensor(LEAVES, name), entry(name)?, Layout::Whole, Some(leaf), place))?
+            }
             Some(split) => {
-                let part = |rank| taken.value(|name| self.get(rank, &tensor(LEAVES, name), &entry(name)?.shape));
-                joined(&(0..self.index.size).map(part).collect::<Result<Vec<_>>>()?, split.axis)?
+                let size = match taken.arrays.first() {
+                    Some(name) => entry(name)?.parts(self.index.size),
+                    None => self.index.size,
+                };
+                let part =
+                    |number| taken.value(|name| self.one_of(&tensor(LEAVES, name), entry(name)?, Some(leaf), number));
+                joined(&(0..size).map(part).collect::<Result<Vec<_>>>()?, split.axis)?
             }
         };
         *self.whole.borrow_mut() = Some((key.to_owned(), whole.clone()));
