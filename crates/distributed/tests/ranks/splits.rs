@@ -14,7 +14,7 @@ use tacit_nn::training::clip_by_norm;
 use tacit_nn::{Model, ParameterFilter};
 
 use crate::case::Case;
-use crate::checkpoints::{Layers, arrays, assert_same as assert_same_bits, filled, folder, loss, normal};
+use crate::checkpoints::{Layers, arrays, assert_same as assert_same_bits, filled, folder, loss, normal, refused};
 use crate::collectives::{assert_equal, folded, numbers};
 
 const FOUR: &[usize] = &[4];
@@ -241,6 +241,10 @@ fn saved_in_parts(group: &Group) -> Result<()> {
     }
     let files = std::fs::read_dir(&folder).map_err(Error::file("read", &folder))?;
     assert_eq!(files.count(), group.size() + 1, "the files of earlier saves are gone");
+    let own = layers()?.fully_shard("layers.0.*", if group.rank() < 2 { &model } else { &data })?;
+    let found = refused(save_run(&folder, &Training::new(2), &own, group), &folder);
+    let help = "help: split a parameter over one group on every rank";
+    assert!(found.ends_with(&format!(" is split over other groups on some ranks than on others\n{help}")), "{found}");
     group.seed(1)
 }
 
