@@ -93,6 +93,7 @@ fn every_handler_is_registered() {
         sharded_arg_reduce: arg_reduce of Sharded
         sharded_attention: scaled_dot_product_attention of Sharded, ..
         sharded_broadcast: broadcast of Sharded, ..
+        sharded_broadcast_axes: broadcast_axes of Sharded, ..
         sharded_broadcast_shape: broadcast of dense, Sharded, ..
         sharded_compiled: any graph primitive of Sharded, ..
         sharded_compiled_second: any graph primitive of any, Sharded, ..

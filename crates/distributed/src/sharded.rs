@@ -10,7 +10,7 @@ mod part;
 pub mod products;
 
 use mlx_rs::Array;
-use tacit_arrays::{Placed, shard};
+use tacit_arrays::{Placed, Repeated, shard};
 use tacit_core::extra_ops::checked_indices;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, array_id, implicit};
@@ -207,6 +207,14 @@ impl Sharded {
         self.group.enter(array)
     }
 
+    /// The matrix that is split, where there is one for all entries of a batch.
+    fn matrix(&self) -> Result<Option<Value>> {
+        let Some(repeated) = self.part.downcast::<Repeated>() else { return Ok(None) };
+        let Some(axis) = self.axis.checked_sub(self.aval.shape.len() - 2) else { return Ok(None) };
+        let matrix = Self::made(repeated.inner().clone(), axis as i32, &self.group)?;
+        Ok(Some(Self { shared: self.shared.clone(), ..matrix }.into()))
+    }
+
     /// The axes from the one that is split on: it is counted from the end, as the products of matrices count.
     fn behind(&self) -> usize {
         self.aval.shape.len() - self.axis
@@ -232,6 +240,10 @@ impl Placed for Sharded {
 
 impl Materialize for Sharded {
     fn materialize(&self) -> Result<Value> {
+        if let Some(matrix) = self.matrix()? {
+            // It is gathered once, and not for each entry.
+            return Ok(Repeated::new(matrix, &self.aval.shape[..self.aval.shape.len() - 2])?.into());
+        }
         let part = self.own()?.opened()?;
         let Value::Dense(part) = &part else { return self.with(part, self.axis) };
         Ok(self.group.all_gather(part, self.axis as i32)?.into())

@@ -5,6 +5,7 @@ use tacit_core::primitives::{And, Elementwise, Graph, Max, Min, Or, Prod, Reduct
 use tacit_core::{Error, Param, Primitive, Result, Value, handler, implicit};
 
 use super::Sharded;
+use super::part::own_beside;
 
 /// Element by element of each part.
 #[handler(precedence = 3)]
@@ -56,7 +57,12 @@ fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a 
         match operand.aval()?.shape.len() {
             0 if !x.aval.shape.is_empty() => Ok(x.entered(operand)?.into()),
             rank if rank != x.aval.shape.len() => Err(Error::decline(format!("{operand} is broadcast within"))),
-            _ => x.operand(operand, x.axis),
+            _ => match (operand, x.part.as_dense()) {
+                (Value::Dense(array), Some(part)) if array.shape() == x.aval.shape => {
+                    Ok(own_beside(array, part, x.axis, &x.group)?.into())
+                }
+                _ => x.operand(operand, x.axis),
+            },
         }
     };
     let parts = operands.map(part).collect::<Result<Vec<_>>>()?;

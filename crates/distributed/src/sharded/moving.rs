@@ -1,11 +1,14 @@
 //! Ops that move elements or give arrays other shapes.
 
+use std::slice::from_ref;
+
 use mlx_rs::Array;
 use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
+use tacit_arrays::Repeated;
 use tacit_core::primitives::{
-    Broadcast, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis, Slice,
-    SliceUpdate, Split, Transpose, reshaped_axis,
+    Broadcast, BroadcastAxes, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis,
+    Slice, SliceUpdate, Split, Transpose, reshaped_axis,
 };
 use tacit_core::{Aval, Error, Result, Value, handler, implicit};
 
@@ -34,11 +37,36 @@ pub fn sharded_reshape(_op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Va
 
 /// The broadcast part. Where a graph is recorded for any shape, other operands say which.
 #[handler(precedence = 2)]
-pub fn sharded_broadcast(op: &Broadcast, x: &Sharded, _shapes: &[&Value]) -> Result<Value> {
+pub fn sharded_broadcast(op: &Broadcast, x: &Sharded, shapes: &[&Value]) -> Result<Value> {
     let axis = op.shape.len() - x.behind();
     let mut shape = op.shape.clone();
     shape[axis] /= x.group.size() as i32;
+    // Those that are split alike say it by their parts.
+    let part = |value: &&Value| {
+        let alike = |other: &&Sharded| other.group == x.group && other.behind() == x.behind();
+        value.downcast::<Sharded>().filter(alike)?.part.as_dense().cloned()
+    };
+    let parts: Option<Vec<Array>> = shapes.iter().map(part).collect();
+    if let (Value::Dense(own), Some(others)) = (&x.part, parts)
+        && !others.is_empty()
+        && own.shape() != shape
+    {
+        let all = [from_ref(own), &others[..]].concat();
+        return x.with(ops::broadcast_arrays(&all)?.swap_remove(0).into(), axis);
+    }
     x.mapped(axis, |part| Ok(ops::broadcast_to(&part, &shape)?))
+}
+
+/// The part of a matrix for each entry of the other side of a product: MLX repeats it in a function without shapes.
+#[handler]
+pub fn sharded_broadcast_axes(op: &BroadcastAxes, x: &Sharded, _beside: &[&Value], made: &[Aval]) -> Result<Value> {
+    let shape = &made[0].shape;
+    if op.ignore_axes != [-2, -1] || x.aval.shape.len() != 2 || shape.len() < 3 {
+        return Err(Error::decline("it is no matrix that is repeated whole"));
+    }
+    let part = Repeated::new(x.part.clone(), &shape[..shape.len() - 2])?;
+    let whole = Sharded::made(part.into(), (shape.len() - x.behind()) as i32, &x.group)?;
+    Ok(Sharded { shared: x.shared.clone(), ..whole }.into())
 }
 
 /// A dense array that is broadcast to the shape of one that is split: nothing of that is needed.

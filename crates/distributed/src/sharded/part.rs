@@ -42,6 +42,17 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     cut(&group.enter(array)?.into(), axis as i32, own)?.dense()
 }
 
+/// As [`own_part`], beside another part of a whole of this shape: what is broadcast is broadcast to that part, of whichever extents
+/// it is.
+pub(super) fn own_beside(array: &Array, part: &Array, axis: usize, group: &Group) -> Result<Array> {
+    let (source, behind) = (broadcast_source(array)?, array.ndim() - axis);
+    let is_repeated = source.ndim() < behind || source.shape()[source.ndim() - behind] == 1;
+    if !is_repeated || array.shape()[axis] == 0 {
+        return own_part(array, axis, group);
+    }
+    Ok(ops::broadcast_arrays(&[&group.enter(&source)?, part])?.swap_remove(0))
+}
+
 /// The identity of a sum over ranks, which a rank that has nothing adds: 0, and of floats -0, as -0 + 0 is 0.
 pub(super) fn sum_identity(dtype: Dtype) -> Result<Array> {
     let zero = if dtype.is_float() { Array::from_f32(-0.0) } else { Array::from_int(0) };

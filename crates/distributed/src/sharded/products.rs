@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use mlx_rs::{Array, Dtype};
-use tacit_arrays::scaled_sum;
+use tacit_arrays::{Repeated, scaled_sum};
 use tacit_core::primitives::{AddMM, Matmul};
 use tacit_core::{Error, Result, Value, handler, implicit};
 
@@ -48,13 +48,27 @@ fn factor_of_sum(op: &AddMM, a: &Value, b: &Value, narrow: impl FnOnce() -> Resu
 }
 
 fn product(a: impl Into<Value>, b: impl Into<Value>) -> Result<Value> {
-    implicit((a.into(), b.into()), |(a, b)| a.matmul(b))
+    let (a, b) = (a.into(), b.into());
+    implicit((unrepeated(&a, &b)?, unrepeated(&b, &a)?), |(a, b)| a.matmul(b))
+}
+
+/// The matrix of one for each entry of a batch, where the other side has these entries itself.
+fn unrepeated(value: &Value, other: &Value) -> Result<Value> {
+    let Some(repeated) = value.downcast::<Repeated>().filter(|_| other.downcast::<Repeated>().is_none()) else {
+        return Ok(value.clone());
+    };
+    let (own, other) = (value.aval()?.shape, other.aval()?.shape);
+    let of_one_batch = own.len() == other.len() && own[..own.len() - 2] == other[..own.len() - 2];
+    Ok(if of_one_batch { repeated.inner() } else { value }.clone())
 }
 
 fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
     match a.behind() {
         // Each rank has a part of what is summed over.
-        1 => summed(a, a.own()?, a.operand(b, b.aval()?.shape.len() - 2)?),
+        1 => match a.gathered_beside(b)? {
+            Some(whole) => product(whole, b.clone()),
+            None => summed(a, a.own()?, a.operand(b, b.aval()?.shape.len() - 2)?),
+        },
         2 => a.with(product(a.own()?, a.entered_or_split(b)?)?, a.axis),
         _ => a.with(product(a.own()?, a.operand(b, a.axis)?)?, a.axis),
     }
@@ -63,7 +77,10 @@ fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
 fn right_split(a: &Value, b: &Sharded) -> Result<Value> {
     match b.behind() {
         1 => b.with(product(b.entered_or_split(a)?, b.own()?)?, b.axis),
-        2 => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.own()?),
+        2 => match b.gathered_beside(a)? {
+            Some(whole) => product(a.clone(), whole),
+            None => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.own()?),
+        },
         _ => b.with(product(b.operand(a, b.axis)?, b.own()?)?, b.axis),
     }
 }
@@ -74,6 +91,15 @@ fn summed(x: &Sharded, a: Value, b: Value) -> Result<Value> {
 }
 
 impl Sharded {
+    /// The whole of a matrix that is repeated for a batch, where the other side would be cut for its parts: a function without
+    /// shapes has no extents to cut by.
+    fn gathered_beside(&self, other: &Value) -> Result<Option<Array>> {
+        if other.is_implicit() {
+            return Ok(None);
+        }
+        self.matrix()?.map(|matrix| matrix.dense()).transpose()
+    }
+
     /// The other side of a product that every rank needs as a whole: dense and replicated.
     fn entered_or_split(&self, value: &Value) -> Result<Array> {
         if value.is_implicit() {

@@ -24,6 +24,7 @@ mod plan;
 mod processes;
 mod rows;
 mod saved;
+mod shapeless;
 mod sharded;
 mod shared;
 mod splits;
@@ -40,6 +41,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("means", means::CASES),
     ("sharded", sharded::CASES),
     ("shared", shared::CASES),
+    ("shapeless", shapeless::CASES),
     ("rows", rows::CASES),
     ("chance", chance::CASES),
     ("saved", saved::CASES),
