@@ -18,12 +18,12 @@ pub(crate) fn hadamard([n, order]: [usize; 2], x: &Aval, target: Target) -> Opti
     size(rows * threads)?;
     let bytes = 4 * n;
     let (array, memory) = if bytes <= target.memory() {
-        ("TACIT_GROUP_ARRAY", 0)
+        ("GROUP", 0)
     } else {
         // Where the array begins is not known.
         let memory = bytes + 1024;
         target.group().filter(|(_, granted)| memory <= *granted)?;
-        ("TACIT_LAUNCH_ARRAY", memory)
+        ("LAUNCH", memory)
     };
     let signs = if order > 1 { signs(order) } else { String::new() };
     let is_negative = if order > 1 { "(tacit_signs[at / 32] >> (at % 32) & 1) != 0" } else { "false" };
@@ -35,7 +35,7 @@ pub(crate) fn hadamard([n, order]: [usize; 2], x: &Aval, target: Target) -> Opti
             "{signs}struct Signs {{\n  TACIT_FN bool is_negative(tacit::u32 at) const {{ return {is_negative}; }}\n}};\n"
         ),
         body: format!(
-            "  enum {{ THREADS = {threads} }};\n  {array}(float, tacit_row, {n});\n  tacit::hadamard<{order}, {n}>(Signs(), (const \
+            "  enum {{ THREADS = {threads} }};\n  TACIT_{array}_ARRAY(float, tacit_row, {n});\n  tacit::hadamard<{order}, {n}>(Signs(), (const \
              TACIT_DEVICE {kind}*)x, (TACIT_DEVICE {kind}*)out, tacit::from_bits(0x{factor:08x}u), at, THREADS, tacit_row);\n"
         ),
         inputs: vec!["x".to_owned()],
