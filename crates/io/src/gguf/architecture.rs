@@ -9,6 +9,7 @@ use super::tensor::{
 use crate::json::Json;
 
 /// An architecture of llama.cpp, and how its files differ from those of Hugging Face.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Architecture {
     /// `general.architecture`.
     pub(super) name: &'static str,
