@@ -107,8 +107,8 @@ impl Run {
         for text in FORMATS.iter().copied().filter(wanted).step_by(if self.quick { 8 } else { 1 }) {
             let format: AnyFormat = text.parse()?;
             formats.push(format.clone());
-            if format.fits() {
-                for fit in [Fit::search(), Fit::half_quadratic()] {
+            for fit in [Fit::search(), Fit::half_quadratic()] {
+                if format.fits(fit) {
                     formats.push(Fitted::new(&format, fit)?.into());
                 }
             }

@@ -80,7 +80,7 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
 
 /// The format with the fit, if it has none of its own and scales to choose.
 fn fitted(format: AnyFormat, fit: Fit) -> Result<AnyFormat> {
-    Ok(if fit != Fit::Absmax && format.fits() { Fitted::new(format, fit)?.into() } else { format })
+    Ok(if fit != Fit::Absmax && format.fits(fit) { Fitted::new(format, fit)?.into() } else { format })
 }
 
 impl fmt::Display for Advised {

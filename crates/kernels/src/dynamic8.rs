@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::{
     Encoder,
-    encoder::{BlockRule, Rule},
+    encoder::{BlockRule, Rule, Top},
     search::FarSearch,
 };
 
@@ -41,7 +41,7 @@ pub fn unsigned_map() -> &'static [f32; 256] {
 /// ```
 #[must_use]
 pub fn encoder(block: usize) -> Encoder {
-    let rule = Rule::NearestByte { search: Arc::clone(&TABLES.search), top: 1.0 };
+    let rule = Rule::NearestByte { search: Arc::clone(&TABLES.search), top: Top::Absmax(1.0) };
     Encoder { blocks: BlockRule::PowerOfTwo, ..Encoder::new(block, rule) }
 }
 

@@ -46,10 +46,10 @@ pub(crate) enum BlockRule {
 /// What the scale of a block is, and what an element's code is by it.
 #[derive(Clone, Debug)]
 pub(crate) enum Rule {
-    /// The absmax over the largest of up to sixteen values, and the nearest of these.
-    Nearest { search: Box<Search>, top: f32, bits: u32 },
+    /// The scale by the top of up to sixteen values, and the nearest of these.
+    Nearest { search: Box<Search>, top: Top, bits: u32 },
     /// The same of 256 values.
-    NearestByte { search: Arc<FarSearch>, top: f32 },
+    NearestByte { search: Arc<FarSearch>, top: Top },
     /// A power of two, and E2M1.
     Mxfp4(ScaleRule),
     /// A power of two, and E4M3.
@@ -66,6 +66,15 @@ pub(crate) enum Rule {
     Ternary,
     /// The mean magnitude, and the sign.
     Binary,
+}
+
+/// The values of a table that the outermost elements of a block take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Top {
+    /// The largest magnitude: the scale is the absmax over it.
+    Absmax(f32),
+    /// The least value, below zero, and the greatest, above it: the scale is the least by which they reach both ends of the block.
+    Reach([f32; 2]),
 }
 
 /// The scales of blocks, one a block: written, of `&mut` slices, or given.

@@ -1,15 +1,16 @@
 //! Codes of the nearest value of any table, in units of a scale for each block.
 //!
-//! The scale is the block's largest magnitude over that of the table, so that it takes the table's outermost value. A value
-//! that is not finite is never chosen. The formats of bitsandbytes have tables of their own and the same rule, with
-//! thresholds to the bit: [`nf4`](crate::nf4) and [`fp4`](crate::fp4).
+//! The scale is the block's largest magnitude over that of the table, so that it takes the table's outermost value; on the side on
+//! which a table ends nearer to zero it cuts elements off, unless [its scales reach](Table::reaching) both ends. A value that is not
+//! finite is never chosen. The formats of bitsandbytes have tables of their own and the same rule, with thresholds to the bit:
+//! [`nf4`](crate::nf4) and [`fp4`](crate::fp4).
 
 use std::sync::Arc;
 
 use crate::{
     Encoder, KernelError, Order,
-    encode::Format,
-    encoder::{BlockRule, Rule},
+    encode::{Format, range},
+    encoder::{BlockRule, Rule, Top},
     search::{self, FarSearch, Search},
     simd::Simd,
 };
@@ -21,6 +22,7 @@ pub struct Table<'a> {
     thresholds: Vec<f32>,
     by_rank: Vec<u8>,
     top: f32,
+    reaches: bool,
 }
 
 impl<'a> Table<'a> {
@@ -37,7 +39,27 @@ impl<'a> Table<'a> {
         if !matches!(values.len(), 2 | 4 | 8 | 16 | 256) || top == 0.0 {
             return Err(KernelError::Table { values: values.len() });
         }
-        Ok(Self { values, thresholds, by_rank, top })
+        Ok(Self { values, thresholds, by_rank, top, reaches: false })
+    }
+
+    /// The same with scales that reach both ends of a block, the least such: the greater of its greatest element over the greatest
+    /// value and its least element over the least value.
+    ///
+    /// The end that decides is coded as itself, and nothing is cut off. A table without values on both sides of zero is coded as it is
+    /// otherwise; so is each block of which otherwise nothing is cut off.
+    ///
+    /// ```
+    /// use tacit_kernels::{BlockScales, nearest::Table};
+    ///
+    /// let (mut codes, mut scales) = ([0; 1], [0.0]);
+    /// let encoder = Table::new(&[-0.5, -0.25, 0.25, 1.0])?.reaching().encoder(4);
+    /// encoder.quantize(&[-4.0, 1.5, -1.5, 7.0], &mut codes, BlockScales::Floats(&mut scales))?;
+    /// assert_eq!((codes, scales), ([0b11_01_10_00], [8.0]));
+    /// # Ok::<(), tacit_kernels::KernelError>(())
+    /// ```
+    #[must_use]
+    pub fn reaching(self) -> Self {
+        Self { reaches: true, ..self }
     }
 
     /// The scaled value above which the code of rank `i + 1` is chosen over that of rank `i`.
@@ -52,10 +74,15 @@ impl<'a> Table<'a> {
         &self.by_rank
     }
 
-    /// The largest finite magnitude.
+    /// What the least and the greatest element of a block are divided by, of which the scale is the greater quotient: the largest
+    /// finite magnitude with either sign, or the outermost finite values of a table that [reaches](Self::reaching) both ends.
     #[must_use]
-    pub fn top(&self) -> f32 {
-        self.top
+    pub fn ends(&self) -> [f32; 2] {
+        let codes = [self.by_rank.first(), self.by_rank.last()];
+        match codes.map(|code| code.map_or(0.0, |&code| self.values[usize::from(code)])) {
+            ends @ [least, greatest] if self.reaches && least < 0.0 && greatest > 0.0 => ends,
+            _ => [-self.top, self.top],
+        }
     }
 
     /// The encoder of blocks of `block` elements into a stream of codes, the first in the lowest bits, with a float for each
@@ -74,7 +101,8 @@ impl<'a> Table<'a> {
     /// ```
     #[must_use]
     pub fn encoder(&self, block: usize) -> Encoder {
-        let (bits, top) = (self.values.len().ilog2(), self.top);
+        let (bits, ends) = (self.values.len().ilog2(), self.ends());
+        let top = if ends[0] + ends[1] == 0.0 { Top::Absmax(ends[1]) } else { Top::Reach(ends) };
         if bits == 8 {
             let search = Arc::new(FarSearch::new(&self.thresholds, &self.by_rank));
             return Encoder::new(block, Rule::NearestByte { search, top });
@@ -89,7 +117,7 @@ impl<'a> Table<'a> {
 
 /// A blockwise format of bitsandbytes: 4 bits, the first in the high nibble, in units of the absmax.
 pub(crate) fn bitsandbytes(block: usize, search: &Search, padding: u8) -> Encoder {
-    let rule = Rule::Nearest { search: Box::new(*search), top: 1.0, bits: 4 };
+    let rule = Rule::Nearest { search: Box::new(*search), top: Top::Absmax(1.0), bits: 4 };
     let encoder = Encoder::new(block, rule);
     Encoder { blocks: BlockRule::PowerOfTwo, order: Order::HighFirst, padding, ..encoder }
 }
@@ -100,12 +128,29 @@ pub(crate) fn reciprocal(scale: f32) -> f32 {
     1.0 / scale.abs().max(1e-38).copysign(scale)
 }
 
+impl Top {
+    /// The scale of a block whose largest magnitude is `absmax`.
+    #[inline(always)]
+    #[allow(clippy::float_cmp, reason = "a quotient by exactly one is not waited for")]
+    fn scale<S: Simd>(self, simd: S, block: &[f32], absmax: f32) -> f32 {
+        match self {
+            Self::Absmax(top) if top == 1.0 => absmax,
+            Self::Absmax(top) => absmax / top,
+            Self::Reach([least, greatest]) => {
+                let (low, high) = range(simd, block);
+                // The scale of zeros is not negative.
+                (high / greatest).max(low / least) + 0.0
+            }
+        }
+    }
+}
+
 /// One of at most sixteen values, whose codes may have four bits, and may be their ranks: known in advance, as packing is slower
 /// where it is not, and ranks need not be looked up.
 #[derive(Clone, Copy)]
 pub(crate) struct Nearest<'a, const FOUR: bool, const IN_ORDER: bool> {
     pub(crate) search: &'a Search,
-    pub(crate) top: f32,
+    pub(crate) top: Top,
     pub(crate) bits: u32,
 }
 
@@ -120,9 +165,8 @@ impl<const FOUR: bool, const IN_ORDER: bool> Format for Nearest<'_, FOUR, IN_ORD
         if FOUR { 4 } else { self.bits }
     }
     #[inline(always)]
-    #[allow(clippy::float_cmp, reason = "a quotient by exactly one is not waited for")]
-    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
-        if self.top == 1.0 { absmax } else { absmax / self.top }
+    fn scale<S: Simd>(self, simd: S, block: &[f32], absmax: f32) -> f32 {
+        self.top.scale(simd, block, absmax)
     }
     #[inline(always)]
     fn unit(self, scale: f32) -> f32 {
@@ -143,7 +187,7 @@ impl<const FOUR: bool, const IN_ORDER: bool> Format for Nearest<'_, FOUR, IN_ORD
 #[derive(Clone, Copy)]
 pub(crate) struct NearestByte<'a> {
     pub(crate) search: &'a FarSearch,
-    pub(crate) top: f32,
+    pub(crate) top: Top,
 }
 
 impl<'a> Format for NearestByte<'a> {
@@ -157,8 +201,8 @@ impl<'a> Format for NearestByte<'a> {
         8
     }
     #[inline(always)]
-    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
-        absmax / self.top
+    fn scale<S: Simd>(self, simd: S, block: &[f32], absmax: f32) -> f32 {
+        self.top.scale(simd, block, absmax)
     }
     #[inline(always)]
     fn unit(self, scale: f32) -> f32 {

@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 
 use super::declaration::Quantizer;
+use super::fit::Fit;
 use super::mx::ScaleRule;
 use super::rotation::{behind, rotated};
 use crate::avals::checks::check_key;
@@ -41,7 +42,7 @@ pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result
     check_key("key to round by", key)?;
     let format = format.stochastic().unwrap_or(format);
     // What a fit chose stays.
-    drawn(&format.quantize(x)?, x, key, &|scheme| format.fits() && !scheme.reaches())
+    drawn(&format.quantize(x)?, x, key, &|scheme| format.fits(Fit::search()) && !scheme.reaches())
 }
 
 /// The same scales as those of `made`, which its format made of `x`, with codes that are drawn. Where scales of a scheme `grow`, they
@@ -73,7 +74,7 @@ fn drawn(made: &Value, x: &Array, key: &Array, grow: &dyn Fn(&Scheme) -> bool) -
 /// is in each step outward, and each step inward would move it.
 pub(crate) fn redrawn(codes: &Value, format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
     // Of floats that were rounded to a half type the largest of a block, which is its scale, would not grow by small steps.
-    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key, &|scheme| !format.fits() || !scheme.reaches())
+    drawn(&read_alike(codes, &format.quantize(x)?)?, x, key, &|scheme| !format.fits(Fit::search()) || !scheme.reaches())
 }
 
 /// The codes and scales of `other`, as those of `codes` are held and read, which are in the same format.

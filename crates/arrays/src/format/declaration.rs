@@ -73,8 +73,10 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
         if fit == Fit::Absmax { self.quantize(x) } else { Err(fit::unfit(&self.to_string(), fit)) }
     }
 
-    /// Whether the format has scales that a [`Fit`] chooses, as every [`Format`] with scales has.
-    fn fits(&self) -> bool {
+    /// Whether the format has scales that `fit` chooses, as every [`Format`] with scales has, but by [`Fit::Reach`] only one whose
+    /// scales are the largest magnitude of a block over that of a table.
+    fn fits(&self, fit: Fit) -> bool {
+        let _ = fit;
         false
     }
 

@@ -27,10 +27,10 @@ use crate::register_format;
 /// ```
 ///
 /// The codes are `u8[ceil(size * bits / 8)]`, the first in the lowest bits; the scales `f32[ceil(size/block)]`, counted
-/// row-major. The signed tables are those of bitsandbytes' `create_dynamic_map` with 7 and with 3 bits of exponent at most. The
-/// unsigned table of 8 bits is that of the same function, but for its lowest value, which is 1e-7 and not zero; that of 4 bits has
-/// the cubes of the sixteenths from 1/16 to 1. "Memory Efficient Optimizers with 4-bit States" (Li et al., 2023) says why a mean of
-/// squares has no zero.
+/// row-major. The signed tables are those of bitsandbytes' `create_dynamic_map` with 7 and with 3 bits of exponent at most. Below
+/// zero they end at -0.993 and -0.8875, which [`Fit::Reach`](crate::format::Fit::Reach) makes up for. The unsigned table of 8 bits is
+/// that of the same function, but for its lowest value, which is 1e-7 and not zero; that of 4 bits has the cubes of the sixteenths
+/// from 1/16 to 1. "Memory Efficient Optimizers with 4-bit States" (Li et al., 2023) says why a mean of squares has no zero.
 pub type DynamicArray = PackedArray<Dynamic>;
 
 /// Codes of a table that is dense near zero, in blocks counted row-major.

@@ -13,6 +13,12 @@ pub enum Fit {
     /// As the format is defined: by the largest magnitude of a block, its range, or its mean magnitude.
     #[default]
     Absmax,
+    /// By the least scale with which the outermost values of a table reach both ends of a block: one end is as it was, and nothing is
+    /// cut off. By absmax elements are cut off on the side on which a table ends nearer to zero, as those of
+    /// [`Dynamic`](super::Dynamic) do below it, and what is coded again and again loses that much each time. Blocks of which
+    /// absmax cuts nothing off are the same, and so are all of a table that ends as far from zero on both sides, or has values on
+    /// one alone. What is [rounded at random](super::quantize_by_key) reaches both ends by itself. As text `reach`.
+    Reach,
     /// By the least sum of squared errors of each block: among the format's own scale and so many multiples of it, then by
     /// two steps of least squares from the best of them. As text `search` or `search:STEPS`.
     Search {
@@ -75,6 +81,7 @@ impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, count) = match *self {
             Self::Absmax => ("absmax", USUAL),
+            Self::Reach => ("reach", USUAL),
             Self::Search { steps } => ("search", steps),
             Self::HalfQuadratic { rounds } => ("hqq", rounds),
         };
@@ -87,18 +94,23 @@ impl FromStr for Fit {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let read = if text.trim() == "absmax" { Some(Self::Absmax) } else { Self::read(text) };
+        let read = match text.trim() {
+            "absmax" => Some(Self::Absmax),
+            "reach" => Some(Self::Reach),
+            text => Self::read(text),
+        };
         read.ok_or_else(|| Error::invalid(format!("scales are not fitted by {text}"), FITS))
     }
 }
 
-const FITS: &str = "write absmax, search, search:STEPS, hqq or hqq:ROUNDS, with a number from 1 to 1000";
+const FITS: &str = "write absmax, reach, search, search:STEPS, hqq or hqq:ROUNDS, with a number from 1 to 1000";
 
-/// What is wrong with a fit of a format without scales.
+/// What is wrong with a fit of a format that has no scales for it.
 pub(super) fn unfit(format: &str, fit: Fit) -> Error {
+    let other = if fit == Fit::Reach { "of a table, such as dynamic:8:256" } else { "with scales, such as nf4:64" };
     Error::invalid(
         format!("the format {format} has no scales to choose by {fit}"),
-        "leave the fit out, or take a format with scales, such as nf4:64",
+        format!("leave the fit out, or take a format {other}"),
     )
 }
 

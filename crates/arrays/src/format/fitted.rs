@@ -11,12 +11,12 @@ use super::fit::{Fit, unfit};
 use super::stochastic::refuse_within;
 use super::trained_scales::TrainedScales;
 
-/// A format whose scales are chosen by a [`Fit`]: `nf4:64+search`, `rotated:affine:4:64+hqq`.
+/// A format whose scales are chosen by a [`Fit`]: `nf4:64+search`, `rotated:affine:4:64+hqq`, `dynamic:8:256+reach`.
 ///
 /// What it makes is an array of the format itself, which is read, multiplied and saved as ever; only quantizing takes longer,
-/// by some seconds for an `f32[4096,4096]`. Scales that are quantized themselves are rounded after they were fitted, and codes
-/// chosen for what they became; scales that are powers of two have few neighbors, and the half-quadratic method seldom moves
-/// them. No gradient reaches the scales.
+/// by some seconds for an `f32[4096,4096]`, but for `+reach`. Scales that are quantized themselves are rounded after they were fitted,
+/// and codes chosen for what they became; scales that are powers of two have few neighbors, and the half-quadratic method seldom
+/// moves them. No gradient reaches scales that are fitted by errors.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -53,7 +53,7 @@ impl Fitted {
     pub fn new(inner: impl TryInto<AnyFormat, Error: Into<Error>>, fit: Fit) -> Result<Self> {
         let inner = inner.try_into().map_err(Into::into)?;
         refuse_within(&inner)?;
-        if fit != Fit::Absmax && !inner.fits() {
+        if fit != Fit::Absmax && !inner.fits(fit) {
             return Err(unfit(&inner.to_string(), fit));
         }
         fit.check()?;

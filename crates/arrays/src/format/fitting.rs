@@ -19,13 +19,17 @@ use crate::packed::super_blocks;
 impl<F: Format> PackedArray<F> {
     /// Quantizes `x` with scales by `fit`.
     ///
-    /// It is lazy, and works inside `grad` and `compile`; no gradient reaches the scales.
+    /// It is lazy, and works inside `grad` and `compile`; no gradient reaches scales that are fitted by errors.
     ///
     /// # Errors
     ///
-    /// As for [`quantize`](Self::quantize), or the format has no scales.
+    /// As for [`quantize`](Self::quantize), or the format has no such scales.
     pub fn fitted(x: &Array, format: impl Into<F>, fit: Fit) -> Result<Self> {
         let format = format.into();
+        if fit == Fit::Reach {
+            let reaching = format.scheme().reaching().ok_or_else(|| fit::unfit(&format.to_string(), fit))?;
+            return Self::quantize_as(x, &format, reaching.encoding);
+        }
         // What checks the format and `x`; its codes are not computed unless they are used.
         let own = Self::quantize(x, format.clone())?;
         if fit == Fit::Absmax {
@@ -138,7 +142,7 @@ impl Fitting {
     /// The scales that `fit` chooses instead of `own`, as floats.
     fn fitted(&self, own: &FloatScales, fit: Fit) -> Result<FloatScales> {
         match fit {
-            Fit::Absmax => Ok(own.clone()),
+            Fit::Absmax | Fit::Reach => Ok(own.clone()),
             Fit::Search { steps } => self.searched(own, steps),
             Fit::HalfQuadratic { rounds } => self.half_quadratic(own, rounds),
         }

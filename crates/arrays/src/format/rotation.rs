@@ -86,8 +86,8 @@ impl Quantizer for Rotation {
         read(self.inner.quantize_by_fit(&rotated(x)?, fit)?, &x.into())
     }
 
-    fn fits(&self) -> bool {
-        self.inner.fits()
+    fn fits(&self, fit: Fit) -> bool {
+        self.inner.fits(fit)
     }
 
     fn stores(&self, value: &Value) -> bool {

@@ -5,7 +5,7 @@ use std::f64::consts::SQRT_2;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
+use tacit_kernels::{Order, ScaleRule, nearest::Table, nf4};
 
 use super::layout::{E8M0, looked_up, regrouped};
 use super::scheme::E4M3;
@@ -40,8 +40,11 @@ fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> 
 fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
     let absmax = || x.abs()?.max_axis(-1, true);
     Ok(match scheme.encoding {
-        Encoding::Nearest => {
-            vec![absmax()?.divide(number(table(scheme.table().unwrap_or_default())?.top()))?]
+        Encoding::Nearest => vec![absmax()?.divide(number(nearest(scheme)?.ends()[1]))?],
+        // The scale of zeros is not negative.
+        Encoding::Reaching => {
+            let ends = [x.min_axis(-1, true)?, x.max_axis(-1, true)?];
+            vec![reach(&ends, nearest(scheme)?.ends(), 0.0)?.add(number(0.0))?]
         }
         Encoding::Nf4 | Encoding::Fp4 | Encoding::Int8 => vec![absmax()?],
         Encoding::Affine => affine(x, top(scheme))?,
@@ -60,13 +63,13 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
 pub(crate) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option<&Array>) -> Ops<Array> {
     let [scale, more @ ..] = stored else { return Err(Exception::custom("a block stores a scale")) };
     Ok(match scheme.encoding {
-        Encoding::Nearest => {
-            let table = table(scheme.table().unwrap_or_default())?;
+        Encoding::Nearest | Encoding::Reaching => {
+            let table = nearest(scheme)?;
             by_rank(&table, rank(&x.multiply(&reciprocal(scale)?)?, table.thresholds())?)?
         }
         Encoding::Nf4 => rank(&unit(x, scale)?, &nf4::THRESHOLDS)?,
         Encoding::Fp4 => {
-            let table = table(&fp4::CODEBOOK)?;
+            let table = nearest(scheme)?;
             by_rank(&table, rank(&unit(x, scale)?, table.thresholds())?)?
         }
         Encoding::Affine => {
@@ -180,13 +183,25 @@ pub(super) fn rank(x: &Array, thresholds: &[f32]) -> Ops<Array> {
     above.as_dtype(Dtype::Int32)?.sum_axis(-1, None)?.as_dtype(Dtype::Uint8)
 }
 
-fn table(values: &[f32]) -> Ops<Table<'_>> {
-    Table::new(values).map_err(|error| Exception::custom(error.to_string()))
+fn nearest(scheme: &Scheme) -> Ops<Table<'_>> {
+    scheme.nearest().map_err(|error| Exception::custom(error.to_string()))
 }
 
 /// The codes of these ranks.
 fn by_rank(table: &Table, ranks: Array) -> Ops<Array> {
     Array::from_slice(table.by_rank(), &[table.by_rank().len() as i32]).take_axis(ranks, 0)
+}
+
+/// The least factors, from `least` on, by which the outermost levels reach both ends of each block.
+pub(super) fn reach(ends: &[Array; 2], levels: [f32; 2], least: f32) -> Ops<Array> {
+    let mut factor = number(least);
+    for level in levels.into_iter().filter(|level| *level != 0.0) {
+        // Ends that are given in units of a negative scale are on the other sides.
+        for end in ends {
+            factor = ops::maximum(factor, end.divide(number(level))?)?;
+        }
+    }
+    Ok(factor)
 }
 
 /// The scales and biases of groups whose greatest code is `top`.

@@ -3,9 +3,17 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
-use super::encode::{blocks, number};
+use super::encode::{blocks, number, reach};
 use super::scale_gradients::range;
-use super::{Coding, Scaling, Scheme};
+use super::{Coding, Encoding, Scaling, Scheme};
+
+impl Scheme {
+    /// The same with scales that reach both ends of blocks, where they are largest magnitudes over that of a table.
+    pub(crate) fn reaching(self) -> Option<Self> {
+        let has_table = self.encoding == Encoding::Nearest && self.nested.is_none();
+        has_table.then_some(Self { encoding: Encoding::Reaching, ..self })
+    }
+}
 
 /// The scales of the blocks of `x: f32`, greater where an element is beyond the outermost codes of its block.
 ///
@@ -30,13 +38,7 @@ pub(crate) fn reaching(
     let x = blocks(x, block)?;
     let ends = [in_units(x.min_axis(-1, true)?)?, in_units(x.max_axis(-1, true)?)?];
     let (least, greatest) = range(scheme);
-    let mut factor = number(1.0);
-    for level in [least.min(0.0), greatest.max(0.0)].into_iter().filter(|level| *level != 0.0) {
-        // Either end may be on its side: a scale may be negative.
-        for end in &ends {
-            factor = ops::maximum(factor, end.divide(number(level))?)?;
-        }
-    }
+    let factor = reach(&ends, [least.min(0.0), greatest.max(0.0)], 1.0)?;
     // What has a code may be beyond it by rounding.
     let is_beyond = factor.gt(number(1.0 + 4.0 * f32::EPSILON))?;
     let factor = ops::select(is_beyond, factor, number(1.0))?;

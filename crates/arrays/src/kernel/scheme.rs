@@ -37,6 +37,8 @@ pub struct Scheme {
 pub enum Encoding {
     /// The nearest value of the table, whose largest magnitude is the block's.
     Nearest,
+    /// The same with the least scale by which the outermost values reach both ends of the block.
+    Reaching,
     /// As bitsandbytes codes NF4.
     Nf4,
     /// As bitsandbytes codes FP4.
@@ -329,6 +331,12 @@ impl Scheme {
         }
     }
 
+    /// The table whose nearest values elements take.
+    pub(super) fn nearest(&self) -> std::result::Result<nearest::Table<'_>, KernelError> {
+        let table = nearest::Table::new(self.table().unwrap_or_default())?;
+        Ok(if self.encoding == Encoding::Reaching { table.reaching() } else { table })
+    }
+
     /// The kernels' encoder of blocks of so many elements, relative to `global_scale` if the format has that; none where codes
     /// are the values.
     pub(super) fn encoder(
@@ -337,7 +345,7 @@ impl Scheme {
         global_scale: Option<f32>,
     ) -> std::result::Result<Option<Encoder>, KernelError> {
         Ok(Some(match self.encoding {
-            Encoding::Nearest => nearest::Table::new(self.table().unwrap_or_default())?.encoder(block),
+            Encoding::Nearest | Encoding::Reaching => self.nearest()?.encoder(block),
             Encoding::Nf4 => nf4::encoder(block),
             Encoding::Fp4 => fp4::encoder(block),
             Encoding::Affine => affine::encoder(block, self.bits() as u32),
@@ -390,9 +398,10 @@ impl Scheme {
     pub(super) fn params(&self) -> [(&'static str, Param); 3] {
         let rule = match self.encoding {
             Encoding::Mxfp4(rule) | Encoding::Mxfp8(rule) => Param::Str(format!("{rule:?}")),
+            Encoding::Reaching => Param::Str("reach".to_owned()),
             _ => Param::None,
         };
-        let table = if self.encoding == Encoding::Nearest { self.table() } else { None };
+        let table = if matches!(self.encoding, Encoding::Nearest | Encoding::Reaching) { self.table() } else { None };
         let table = table
             .map_or(Param::None, |values| Param::Ints(values.iter().map(|value| i64::from(value.to_bits())).collect()));
         [("bits", Param::Int(self.bits() as i64)), ("rule", rule), ("table", table)]

@@ -25,8 +25,8 @@ use crate::families::packed::Packed;
 use crate::format::k_quant::KQuantArray;
 use crate::format::mx::ScaleRule;
 use crate::format::{
-    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Symmetric,
-    Ternary,
+    Affine, Bf16, Binary, Dynamic, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4,
+    Symmetric, Ternary,
 };
 
 type Outputs = Result<Vec<Array>, Exception>;
@@ -196,6 +196,9 @@ pub(super) fn schemes() -> Vec<(Scheme, usize, f64)> {
     }
     all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Affine { bits, group: 32 }.scheme(), 32, 0.0)));
     all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Symmetric { bits, group: 32 }.scheme(), 32, 0.0)));
+    let dynamic = [(8, false), (4, true)].map(|(bits, unsigned)| Dynamic { bits, block: 64, unsigned }.scheme());
+    let tables = TABLES.into_iter().chain(dynamic).chain([E4m3 { block: 64 }.scheme()]);
+    all.extend(tables.map(|scheme| (scheme.reaching().expect("a table"), 64, 0.0)));
     all
 }
 
@@ -417,6 +420,8 @@ fn sums_are_quantized_and_measured_as_their_decomposition_has_it() {
         };
         quantized(&|| (Nf4::from(32).scheme(), 32), false);
         quantized(&|| (Int8 { granularity: Granularity::Block(7) }.scheme(), 7), false);
+        let dynamic = Dynamic { bits: 4, block: 7, unsigned: false }.scheme();
+        quantized(&|| (dynamic.reaching().expect("a table"), 7), false);
         if read.k.is_multiple_of(32) {
             quantized(&|| (Affine { bits: 3, group: 32 }.scheme(), 32), false);
             quantized(&|| (Mxfp8 { rule: ScaleRule::Ceil }.scheme(), 32), false);

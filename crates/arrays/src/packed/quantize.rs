@@ -10,7 +10,7 @@ use crate::format::declaration::{Format, Quantizer};
 use crate::format::fit::Fit;
 use crate::format::pieces::Pieces;
 use crate::format::trained_scales::TrainedScales;
-use crate::kernel::{self, Measure, Nested, Summands};
+use crate::kernel::{self, Encoding, Measure, Nested, Scheme, Summands};
 use crate::packed::array::{PackedArray, Parts, checked};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::in_pieces::quantized;
@@ -28,25 +28,35 @@ impl<F: Format> PackedArray<F> {
     /// it as MLX's ops would.
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
+        let encoding = format.scheme().encoding;
+        Self::quantize_as(x, &format, encoding)
+    }
+
+    /// The same, coded as the format is not by itself.
+    pub(crate) fn quantize_as(x: &Array, format: &F, encoding: Encoding) -> Result<Self> {
         let global = || kernel::global_scale(&x.as_dtype(Dtype::Float32)?.abs()?.max(None)?);
         let global = format.scheme().is_relative().then(global).transpose()?;
         if !format.by_columns() {
-            return Self::coded(x, &format, global);
+            return Self::coded_as(x, format, encoding, global);
         }
         if x.ndim() != 2 {
             let message = format!("{} is not a matrix, which alone has columns", Aval::from(x));
             return Err(Error::invalid(message, "quantize rows or blocks"));
         }
-        let mut array = Self::coded(&x.t(), &format, global)?;
+        let mut array = Self::coded_as(&x.t(), format, encoding, global)?;
         (array.transposed, array.aval) = (true, Aval::from(x));
         Ok(array)
     }
 
     /// Quantizes `x` in blocks of its rows, relative to `global` where that is given.
     pub(crate) fn coded(x: &Array, format: &F, global_scale: Option<Array>) -> Result<Self> {
+        Self::coded_as(x, format, format.scheme().encoding, global_scale)
+    }
+
+    fn coded_as(x: &Array, format: &F, encoding: Encoding, global_scale: Option<Array>) -> Result<Self> {
         let format = format.on(x.shape());
         let aval = checked(Aval::from(x), &format)?;
-        let scheme = format.scheme();
+        let scheme = Scheme { encoding, ..format.scheme() };
         if scheme.half() == Some(x.dtype()) {
             let codes = stop_gradient(x)?.view_dtype(scheme.storage)?;
             return Ok(Self::of(Parts::unscaled(codes), format, aval));
@@ -123,8 +133,9 @@ impl<F: Format> Quantizer for F {
         Ok(PackedArray::<F>::fitted(x, self.clone(), fit)?.into())
     }
 
-    fn fits(&self) -> bool {
-        self.scheme().is_scaled()
+    fn fits(&self, fit: Fit) -> bool {
+        let scheme = self.scheme();
+        if fit == Fit::Reach { scheme.reaching().is_some() } else { scheme.is_scaled() }
     }
 
     fn stores(&self, value: &Value) -> bool {

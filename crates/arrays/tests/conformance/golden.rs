@@ -5,10 +5,10 @@ use std::path::Path;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Affine, Format, Fp4, Granularity, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts};
+use tacit_arrays::format::{Affine, Dynamic, Format, Fp4, Granularity, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts};
 use tacit_arrays::{
-    AffineArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, PackedArray,
-    ScaleRule,
+    AffineArray, Dynamic8Array, DynamicArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
+    PackedArray, ScaleRule,
 };
 use tacit_core::{Aval, Policy, Result, Value};
 
@@ -180,6 +180,11 @@ fn dynamic8_bytes_are_those_of_bitsandbytes() {
     let part = |name: &str| golden.get(&format!("dynamic.{name}")).clone();
     let read = Dynamic8Array::from_parts(part("codes"), part("absmax"), Array::from_f32(0.0), 256).expect("fits");
     assert_eq!(golden.has_elements_of("dynamic", &read.into()), 1);
+    let (x, format) = (golden.get("dynamic.x"), Dynamic { bits: 8, block: 256, unsigned: false });
+    golden.has_children_of("dynamic", &DynamicArray::quantize(x, format).expect("quantizes").into());
+    // Its scales are largest magnitudes, whichever sign has them.
+    let turned = DynamicArray::quantize(&x.negative().expect("negates"), format).expect("quantizes");
+    assert_same(&dense(turned.scales().expect("scales")), golden.get("dynamic.absmax"), "scales of the other sign");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Granularity, KQuant, Nf4, Symmetric};
+use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Fit, Granularity, KQuant, Nf4, Symmetric};
 use tacit_arrays::{
     ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, DynamicArray, E4m3Array,
     E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
@@ -42,6 +42,7 @@ conformance! {
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
     dynamic_8: |x| DynamicArray::quantize(x, Dynamic { bits: 8, block: 32, unsigned: false }), within(0.04), exact_zero(), refuses_non_finite(), overflows();
     dynamic_4: |x| DynamicArray::quantize(x, Dynamic { bits: 4, block: 32, unsigned: false }), within(0.2), exact_zero(), refuses_non_finite();
+    dynamic_reach: |x| DynamicArray::fitted(x, Dynamic { bits: 4, block: 32, unsigned: false }, Fit::Reach), within(0.2), exact_zero(), refuses_non_finite(), overflows();
     dynamic_unsigned: |x| squares(x), ignores_values();
     e4m3: |x| E4m3Array::quantize(x, 32), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();

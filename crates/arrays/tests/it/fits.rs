@@ -7,7 +7,7 @@ use tacit_arrays::{Int8Array, Prepared};
 use tacit_core::compile::compile;
 use tacit_core::{Policy, Result, Value, implicit};
 
-use crate::operands::normal_of;
+use crate::operands::{FLOATS, normal_of};
 use crate::prepared::{TEXTS, dense, format, same};
 
 /// The sum of the powers of all errors.
@@ -37,7 +37,7 @@ fn no_format_is_worse_than_with_its_own_scales() {
         let x = weights(dtype, 1);
         for text in TEXTS.into_iter().filter(|text| !text.contains('+')) {
             let own = format(text);
-            if !own.fits() {
+            if !own.fits(Fit::search()) {
                 assert!(text.ends_with("f16"), "{text} has scales");
                 continue;
             }
@@ -50,6 +50,49 @@ fn no_format_is_worse_than_with_its_own_scales() {
                 assert!(after <= before * (1.0 + 1e-5), "{text}+{fit} of {dtype:?}: {after} above {before}");
             }
         }
+    }
+}
+
+/// A table may end nearer to zero on one side, where absmax cuts elements off.
+#[test]
+fn by_reach_one_end_of_each_block_stays_and_none_is_cut_off() {
+    let _deny = Policy::Deny.scope();
+    let numbers = |array: &Array| array.as_dtype(Dtype::Float32).expect("casts").as_slice::<f32>().to_vec();
+    let made = |format: &dyn Quantizer, x: &Array| format.quantize(x).expect("quantizes");
+    for dtype in FLOATS {
+        let x = weights(dtype, 7);
+        for text in ["dynamic:8:64", "dynamic:4:64", "codebook:64:-2,-0.5,0.25,1.75"] {
+            let (own, reaching) = (format(text), fitted(text, Fit::Reach));
+            assert!(own.stores(&made(&reaching, &x)), "{text}");
+            let without_an_end = |format: &dyn Quantizer| {
+                let (x, found) = (numbers(&x), numbers(&dense(made(format, &x))));
+                let blocks = x.chunks(64).zip(found.chunks(64));
+                let loses = |(x, found): &(&[f32], &[f32])| {
+                    let ends = [x.iter().copied().fold(0.0, f32::min), x.iter().copied().fold(0.0, f32::max)];
+                    let mut pairs = x.iter().zip(*found);
+                    !pairs.any(|(x, found)| ends.contains(x) && (x - found).abs() <= f32::EPSILON * x.abs())
+                };
+                blocks.filter(loses).count()
+            };
+            assert_eq!(without_an_end(&reaching), 0, "{text} of {dtype:?}");
+            assert!(without_an_end(&*own) > 20, "{text} of {dtype:?}");
+            // The outermost value of the last table is below zero.
+            let x = x.abs().expect("magnitudes");
+            assert_eq!(made(&reaching, &x) == made(&*own, &x), text.starts_with("dynamic"), "{text} of {dtype:?}");
+        }
+        // As far on both sides, or of one alone.
+        for text in ["codebook:64:-1,1", "e4m3:64", "e5m2:64", "dynamic:8:64:unsigned"] {
+            assert!(made(&fitted(text, Fit::Reach), &x) == made(&*format(text), &x), "{text} of {dtype:?}");
+        }
+    }
+    let both = Array::from_slice(&[1.0_f32, -1.0].repeat(32), &[64]);
+    for text in ["dynamic:8:64", "dynamic:4:64"] {
+        let lost = |format: &dyn Quantizer| {
+            let found = numbers(&dense(made(format, &both)));
+            found.iter().map(|found| 1.0 - found.abs()).fold(0.0, f32::max)
+        };
+        assert!(lost(&fitted(text, Fit::Reach)) <= f32::EPSILON, "{text}");
+        assert!(lost(&*format(text)) > 0.005, "{text}");
     }
 }
 
@@ -162,16 +205,33 @@ fn a_fit_is_read_printed_and_refused_by_its_text() {
         Ok(format) => format.to_string(),
         Err(error) => error.to_string(),
     };
-    let texts = ["nf4:64+search", "nf4:64 + search : 20", "affine:4:64+hqq:7", "codebook:32:-1,+1", "k:4+absmax"];
-    let wrong = ["f16+search", "nf4:64+search:0", "nf4:64+search+hqq", "rotated:nf4:64+search+search", "nf5+hqq"];
+    let texts = [
+        "nf4:64+search",
+        "nf4:64 + search : 20",
+        "affine:4:64+hqq:7",
+        "codebook:32:-1,+1",
+        "k:4+absmax",
+        "dynamic:4:64 + reach",
+    ];
+    let wrong = [
+        "f16+search",
+        "nf4:64+reach",
+        "nf4:64+search:0",
+        "nf4:64+search+hqq",
+        "rotated:nf4:64+search+search",
+        "nf5+hqq",
+    ];
     expect![[r#"
         nf4:64+search
         nf4:64+search
         affine:4:64+hqq:7
         codebook:32:-1,1
         k:4
+        dynamic:4:64+reach
         the format f16 has no scales to choose by search
         help: leave the fit out, or take a format with scales, such as nf4:64
+        the format nf4:64 has no scales to choose by reach
+        help: leave the fit out, or take a format of a table, such as dynamic:8:256
         the format nf4:64+search:0 has no such options
         help: write nf4 for blocks of 64, nf4:BLOCK, or nf4:BLOCK:double for quantized scales
         the format nf4:64+search has no such options
@@ -184,11 +244,11 @@ fn a_fit_is_read_printed_and_refused_by_its_text() {
         ", bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, quarters, rotated, symmetric, ternary, thirds",
         "",
     ));
-    let fits: Result<Vec<Fit>> = ["absmax", "search:3", "hqq"].map(str::parse).into_iter().collect();
-    assert_eq!(fits.expect("are read"), [Fit::Absmax, Fit::Search { steps: 3 }, Fit::half_quadratic()]);
+    let fits: Result<Vec<Fit>> = ["absmax", "reach", "search:3", "hqq"].map(str::parse).into_iter().collect();
+    assert_eq!(fits.expect("are read"), [Fit::Absmax, Fit::Reach, Fit::Search { steps: 3 }, Fit::half_quadratic()]);
     expect![[r#"
         scales are not fitted by best
-        help: write absmax, search, search:STEPS, hqq or hqq:ROUNDS, with a number from 1 to 1000"#]]
+        help: write absmax, reach, search, search:STEPS, hqq or hqq:ROUNDS, with a number from 1 to 1000"#]]
     .assert_eq(&"best".parse::<Fit>().expect_err("is none").to_string());
     let rotation = Rotation::new(Nf4::from(64)).expect("rotates");
     assert!(Fitted::new(rotation, Fit::search()).is_ok());

@@ -13,7 +13,7 @@ use tacit_core::{Policy, Result, Value, implicit};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 39] = [
+const TEXTS: [&str; 41] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -53,6 +53,8 @@ const TEXTS: [&str; 39] = [
     "rotated:nf4:64:double",
     "nf4:64+search:5",
     "rotated:affine:4:64+hqq",
+    "dynamic:8:256+reach",
+    "rotated:dynamic:4:64+reach",
 ];
 
 #[test]
@@ -167,6 +169,7 @@ fn zeros_and_the_smallest_numbers_are_stored() {
         ("codebook:32:-1,-0.25,0.25,1", 0.38),
         ("dynamic:8:32", 0.015),
         ("dynamic:4:32", 0.13),
+        ("dynamic:4:32+reach", 0.13),
         ("e4m3:32", 0.07),
         ("e5m2:32", 0.13),
         ("k:4", 0.1),

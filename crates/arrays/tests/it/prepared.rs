@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 33] = [
+pub(crate) const TEXTS: [&str; 34] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -53,6 +53,7 @@ pub(crate) const TEXTS: [&str; 33] = [
     "rotated:nf4:64",
     "rotated:affine:4:64",
     "affine:3:64+search:4",
+    "dynamic:4:64+reach",
 ];
 
 /// Whether there are no scales to train: they are quantized themselves, or there are none.

@@ -59,6 +59,7 @@ fn the_ends_of_a_block_are_reached() {
     for (text, ends, at) in [
         ("dynamic:8:64", [-1.0f32, 0.7], 0),
         ("dynamic:4:64", [-1.0, 0.7], 0),
+        ("dynamic:4:64+reach", [-1.0, 0.7], 0),
         ("symmetric:4:64", [-1.0, 0.999], 1),
         ("affine:4:64", [-1.0, 0.7045], 1),
         ("affine:8:64", [-1.0, 0.7045], 1),
@@ -163,10 +164,10 @@ fn it_is_read_and_printed_by_its_text() {
         Ok(format) => format.to_string(),
         Err(error) => error.to_string(),
     };
-    let texts = ["dynamic:8:256+stochastic", "nf4:64 + search + stochastic", "rotated:int8+stochastic"];
+    let texts = ["dynamic:8:256+reach+stochastic", "nf4:64 + search + stochastic", "rotated:int8+stochastic"];
     let wrong = ["nf4:64+stochastic+search", "nf4:64+stochastic+stochastic", "int8:stochastic"];
     expect![[r#"
-        dynamic:8:256+stochastic
+        dynamic:8:256+reach+stochastic
         nf4:64+search+stochastic
         rotated:int8+stochastic
         the format nf4:64+stochastic has no such options

@@ -67,6 +67,9 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
         add("table", bits, &|codes, scales, _, _| {
             table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
         });
+        add("table that reaches", bits, &|codes, scales, _, _| {
+            table.clone().reaching().encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
+        });
         let given = vec![0.3; elements.div_ceil(block)];
         add("table by scales", bits, &|codes, _, _, _| {
             table.encoder(block).quantize_by(x, BlockScales::Floats(&given), codes).unwrap();

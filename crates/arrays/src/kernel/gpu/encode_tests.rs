@@ -27,6 +27,7 @@ pub(super) fn all_schemes() -> Vec<(Scheme, usize)> {
         );
         all.extend([E4m3 { block }.scheme(), THREE_BITS, FEW_BYTES].map(|scheme| (scheme, block)));
     }
+    all.push((THREE_BITS.reaching().expect("a table"), 37));
     all.push((Nvfp4 { global: true }.scheme(), 16));
     all.push((Affine { bits: 5, group: 128 }.scheme(), 128));
     all.extend([3, 5, 8].map(|bits| (Symmetric { bits, group: 32 }.scheme(), 32)));
@@ -58,9 +59,11 @@ fn finite(x: f32, dtype: Dtype) -> f32 {
 fn edges(scheme: &Scheme) -> Vec<f32> {
     let halves = |top: i32| (0..top).map(|at| at as f32 + 0.5).collect::<Vec<_>>();
     let (top, at) = match scheme.encoding {
-        Encoding::Nearest => {
-            let table = Table::new(scheme.table().expect("a table")).expect("a table");
-            (table.top(), table.thresholds().to_vec())
+        Encoding::Nearest | Encoding::Reaching => {
+            let table = scheme.nearest().expect("a table");
+            // Scales that reach both ends may be by the lower one.
+            let [bottom, top] = table.ends();
+            (if scheme.encoding == Encoding::Nearest { top } else { bottom }, table.thresholds().to_vec())
         }
         Encoding::Nf4 => (1.0, nf4::THRESHOLDS.to_vec()),
         Encoding::Fp4 => (1.0, Table::new(&fp4::CODEBOOK).expect("a table").thresholds().to_vec()),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
+use tacit_kernels::{Order, ScaleRule, nf4};
 
 use crate::kernel::{Encoding, Scheme};
 
@@ -26,6 +26,7 @@ impl Rule {
         };
         let (name, storage, powers) = match scheme.encoding {
             Encoding::Nearest | Encoding::Nf4 | Encoding::Fp4 => ("NEAREST_RULE", "FLOATS", None),
+            Encoding::Reaching => ("REACH_RULE", "FLOATS", None),
             Encoding::Affine => ("AFFINE_RULE", "LINES", None),
             Encoding::Symmetric => ("SYMMETRIC_RULE", "FLOATS", None),
             Encoding::Int8 => ("INT8_RULE", "FLOATS", None),
@@ -39,14 +40,12 @@ impl Rule {
         let mut rule = Self::new(name, storage, scheme);
         let _ = writeln!(rule.fields, "  TACIT_STATIC POWERS = tacit::{};", powers.unwrap_or("CEIL_POWERS"));
         match scheme.encoding {
-            Encoding::Nearest => {
-                let table = Table::new(scheme.table()?).ok()?;
-                rule.looks_up(table.thresholds(), table.by_rank(), table.top());
+            Encoding::Nearest | Encoding::Reaching | Encoding::Fp4 => {
+                let table = scheme.nearest().ok()?;
+                rule.looks_up(table.thresholds(), table.by_rank(), table.ends());
             }
-            Encoding::Nf4 => rule.looks_up(&nf4::THRESHOLDS, &std::array::from_fn::<u8, 16, _>(|rank| rank as u8), 1.0),
-            Encoding::Fp4 => {
-                let table = Table::new(&fp4::CODEBOOK).ok()?;
-                rule.looks_up(table.thresholds(), table.by_rank(), 1.0);
+            Encoding::Nf4 => {
+                rule.looks_up(&nf4::THRESHOLDS, &std::array::from_fn::<u8, 16, _>(|rank| rank as u8), [-1.0, 1.0]);
             }
             _ => {}
         }
@@ -111,15 +110,14 @@ impl Rule {
         Some(())
     }
 
-    /// The methods that find the code of the nearest value, and the value of the greatest magnitude.
-    fn looks_up(&mut self, thresholds: &[f32], by_rank: &[u8], top: f32) {
+    /// The methods that find the code of the nearest value, and the values of the outermost elements.
+    fn looks_up(&mut self, thresholds: &[f32], by_rank: &[u8], ends: [f32; 2]) {
         self.ranks(thresholds, by_rank);
-        let _ = writeln!(
-            self.fields,
-            "  TACIT_FN float top() const {{ return tacit::from_bits({}); }}\n  TACIT_FN tacit::u32 nearest(float x) const {{ return \
-             code_of(rank_of(x)); }}",
-            bits(top)
-        );
+        for (name, end) in ["bottom", "top"].into_iter().zip(ends) {
+            let _ =
+                writeln!(self.fields, "  TACIT_FN float {name}() const {{ return tacit::from_bits({}); }}", bits(end));
+        }
+        self.fields += "  TACIT_FN tacit::u32 nearest(float x) const { return code_of(rank_of(x)); }\n";
     }
 
     /// The methods that find how many thresholds a number is greater than, and the code of that rank. Up to fifteen are compared

@@ -6,7 +6,8 @@ namespace tacit {
 
 // The rules, by the constant RULE.
 enum {
-  NEAREST_RULE, SYMMETRIC_RULE, INT8_RULE, AFFINE_RULE, MXFP4_RULE, MXFP8_RULE, NVFP4_RULE, TERNARY_RULE, BINARY_RULE, DRAWN_RULE
+  NEAREST_RULE, REACH_RULE, SYMMETRIC_RULE, INT8_RULE, AFFINE_RULE, MXFP4_RULE, MXFP8_RULE, NVFP4_RULE, TERNARY_RULE, BINARY_RULE,
+  DRAWN_RULE
 };
 // How the exponent of a power of two is chosen, by the constant POWERS.
 enum { CEIL_POWERS, ROUND_POWERS, FLOOR_POWERS };
@@ -91,6 +92,17 @@ template <> struct Rule<NEAREST_RULE> {
   template <class E> static TACIT_FN Stored stored(E e, Found found) { return Stored{exact_div(found.high, e.top()), 0.0f, 0}; }
   template <class E> static TACIT_FN Coder coder(E, Stored stored) { return Coder{reciprocal_of_scale(stored.scale), 0.0f}; }
   template <class E> static TACIT_FN u32 code(E e, Coder coder, float x) { return e.nearest(exact_mul(x, coder.first)); }
+};
+
+template <> struct Rule<REACH_RULE> {
+  enum { FINDS = RANGE };
+  template <class E> static TACIT_FN Stored stored(E e, Found found) {
+    float above = exact_div(found.high, e.top()), below = exact_div(found.low, e.bottom());
+    // The scale of zeros is not negative.
+    return Stored{exact_add(0.0f, above > below ? above : below), 0.0f, 0};
+  }
+  template <class E> static TACIT_FN Coder coder(E e, Stored stored) { return Rule<NEAREST_RULE>::coder(e, stored); }
+  template <class E> static TACIT_FN u32 code(E e, Coder coder, float x) { return Rule<NEAREST_RULE>::code(e, coder, x); }
 };
 
 template <> struct Rule<SYMMETRIC_RULE> {

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
-use crate::format::{Affine, Binary, Format, Granularity, Int8, Mxfp8, Nf4, Nvfp4, mx::ScaleRule};
+use crate::format::{Affine, Binary, Dynamic, Format, Granularity, Int8, Mxfp8, Nf4, Nvfp4, mx::ScaleRule};
 use crate::kernel::gpu::checks::{Checks, Within, avals, bytes, numbers};
 use crate::kernel::gpu::source::{Parts, Target};
 use crate::kernel::gpu::{measure, quantize_sum};
@@ -15,8 +15,9 @@ use crate::kernel::{Measure, Scheme, Summands};
 /// One format of each rule that sums are quantized to, in blocks that these columns have.
 fn formats(k: usize) -> Vec<(Scheme, usize)> {
     let granularity = Granularity::Block(7);
-    let mut all =
-        vec![(Nf4::from(32).scheme(), 32), (Int8 { granularity }.scheme(), 7), (Binary { granularity }.scheme(), 7)];
+    let dynamic = Dynamic { bits: 4, block: 7, unsigned: false }.scheme();
+    let mut all = vec![(Nf4::from(32).scheme(), 32), (dynamic.reaching().expect("a table"), 7)];
+    all.extend([Int8 { granularity }.scheme(), Binary { granularity }.scheme()].map(|scheme| (scheme, 7)));
     if k.is_multiple_of(32) {
         all.push((Affine { bits: 3, group: 32 }.scheme(), 32));
         all.push((Mxfp8 { rule: ScaleRule::Ceil }.scheme(), 32));
