@@ -157,7 +157,9 @@ fn the_formats_with_their_texts() {
     }
     page.push_str(
         "\nBehind each but `f16` and `bf16` may stand how its scales are chosen: `+search` or `+search:STEPS` for the least squared \
-         error, `+hqq` or `+hqq:ROUNDS` for the half-quadratic method. [Accuracy](accuracy.md) says what that gains.\n\n\
+         error, `+hqq` or `+hqq:ROUNDS` for the half-quadratic method. [Accuracy](accuracy.md) says what that gains. Behind \
+         `codebook`, `dynamic`, `e4m3` and `e5m2` may stand `+reach`: scales by which a table that ends nearer to zero on one side \
+         reaches both ends of a block, so that nothing is cut off.\n\n\
          Behind all of that may stand `+stochastic`: elements are rounded at random, by a key, as [the moments of an \
          optimizer](../how_to/moments.md) are.\n",
     );

@@ -13,7 +13,7 @@ use mlx_rs::ops;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Optimizer, OptimizerState};
 use mlx_rs::utils::{StateProjection, Updatable};
-use tacit_arrays::format::{Dynamic, quantize_by_key};
+use tacit_arrays::format::{Dynamic, Fit, Fitted, quantize_by_key};
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use crate::moments::{Moments, key_of};
@@ -107,8 +107,8 @@ impl<O: Optimizer> QuantizedState<O> {
         Ok(made)
     }
 
-    /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements, without a sign for the second of
-    /// two moments, which is a mean of squares.
+    /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements, whose ends scales
+    /// [reach](Fit::Reach), and without a sign for the second of two moments, which is a mean of squares.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl<O: Optimizer> QuantizedState<O> {
         Self::new(optimizer, &dynamic(8, 256)?)
     }
 
-    /// An optimizer whose moments take 4 bits, in blocks of 128 elements: see [`Dynamic`].
+    /// An optimizer whose moments take 4 bits in the same way, in blocks of 128 elements: see [`Dynamic`].
     ///
     /// # Errors
     ///
@@ -314,7 +314,8 @@ fn unread(error: impl std::fmt::Display) -> Error {
 /// Dynamic codes, without a sign for the second of two moments.
 fn dynamic(bits: u8, block: usize) -> Result<Rules> {
     let signed = Dynamic { bits, block, unsigned: false };
-    Rules::new().quantize("*.1", Dynamic { unsigned: true, ..signed })?.quantize("*", signed)
+    // The tables end nearer to zero below it: by absmax the least of a block would lose a part of itself in each step.
+    Rules::new().quantize("*.1", Dynamic { unsigned: true, ..signed })?.quantize("*", Fitted::new(signed, Fit::Reach)?)
 }
 
 impl<O> Deref for QuantizedState<O> {

@@ -4,12 +4,13 @@ use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{
-    AdaDelta, AdaGrad, Adafactor, AdafactorBuilder, Adam, AdamW, Lion, Optimizer, OptimizerState, RmsProp, Sgd,
+    AdaDelta, AdaGrad, Adafactor, AdafactorBuilder, Adam, AdamW, Lion, LionBuilder, Optimizer, OptimizerState, RmsProp,
+    Sgd,
 };
 use mlx_rs::{Array, Dtype, builder::Builder, nn, ops, random};
 use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::{Counters, Error, Policy, Result, Tree, Value, tree};
-use tacit_nn::{Model, ParameterFilter, QuantizedState, Rules, SavedMoments, Stateful};
+use tacit_nn::{Model, ParameterFilter, Parameters, QuantizedState, Rules, SavedMoments, Stateful};
 
 use crate::types::{check, normal, numbers};
 
@@ -70,6 +71,65 @@ fn a_run_is_that_of_floats_within_a_hundredth() {
     assert!(apart(rms(), QuantizedState::new(rms(), unsigned).expect("formats")) < 0.01);
     let grad = || AdaGrad::new(1e-2);
     assert!(apart(grad(), QuantizedState::new(grad(), unsigned).expect("formats")) < 0.01);
+}
+
+fn alternating(pair: [f32; 2]) -> Array {
+    Array::from_slice(&pair.repeat(2048), &[64, 64])
+}
+
+/// What a hundred steps leave of two means in each block that are those of all gradients.
+fn kept<O: Optimizer>(mut optimizer: QuantizedState<O>, key: &str, pair: [f32; 2]) -> [f32; 2] {
+    let gradient = alternating(pair);
+    let squares = gradient.square().expect("squares");
+    let moments = [(key.to_owned(), gradient.clone().into()), ("weight.1".to_owned(), squares.into())];
+    let moments: Parameters = moments.into_iter().take(if key == "weight" { 1 } else { 2 }).collect();
+    *optimizer.state_mut() = SavedMoments::of_values(&moments).expect("lists").expect("of its kind");
+    for _ in 0..100 {
+        optimizer.update_single(&"weight".into(), &gradient, &mut alternating([0.0, 0.0])).expect("steps");
+    }
+    let means = numbers(&optimizer.values().expect("values")[key].dense().expect("builds"));
+    [means[0], means[1]]
+}
+
+/// The signed tables end nearer to zero below it, where absmax cuts off what lies beyond, in each step anew.
+#[test]
+fn constant_means_are_kept_on_both_sides_of_zero() {
+    let _allow = Policy::Allow.scope();
+    let lion = || LionBuilder::new(1e-3).betas((0.9, 0.99)).build().expect("builds");
+    let adam = || Adam::new(1e-3);
+    for pair in [[1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]] {
+        for means in [
+            kept(QuantizedState::eight_bits(lion()).expect("formats"), "weight", pair),
+            kept(QuantizedState::four_bits(lion()).expect("formats"), "weight", pair),
+            kept(QuantizedState::eight_bits(adam()).expect("formats"), "weight.0", pair),
+            kept(QuantizedState::four_bits(adam()).expect("formats"), "weight.0", pair),
+        ] {
+            assert!(means.iter().zip(pair).all(|(found, mean)| (found - mean).abs() < 0.01), "{means:?}");
+        }
+    }
+    for (text, lion_keeps, adam_keeps) in [("dynamic:8:256", 0.75, 0.95), ("dynamic:4:128", 0.2, 0.5)] {
+        let [found, _] = kept(QuantizedState::new(lion(), text).expect("a format"), "weight", [-1.0, 0.2]);
+        assert!(found > -lion_keeps, "{text}: {found}");
+        let [found, _] = kept(QuantizedState::new(adam(), text).expect("a format"), "weight.0", [-1.0, 0.2]);
+        assert!(found > -adam_keeps, "{text}: {found}");
+    }
+    let [_, found] = kept(QuantizedState::new(lion(), "dynamic:4:128").expect("a format"), "weight", [1.0, -1.0]);
+    assert!(found > -0.9, "{found}");
+}
+
+/// Codes by absmax are in the same formats.
+#[test]
+fn a_run_by_absmax_goes_on_with_scales_that_reach() {
+    let rules = Rules::new().quantize("*.1", "dynamic:8:256:unsigned").expect("a format");
+    let rules = rules.quantize("*", "dynamic:8:256").expect("a format");
+    let mut before = QuantizedState::new(Adam::new(1e-3), &rules).expect("formats");
+    losses(&mut before, 2);
+    let values = before.values().expect("values");
+    let mut after = QuantizedState::eight_bits(Adam::new(1e-3)).expect("formats");
+    *after.state_mut() = SavedMoments::of_values(&values).expect("lists").expect("of its kind");
+    assert!(after.values().expect("values") == values);
+    losses(&mut after, 1);
+    assert_eq!(after.nbytes(), before.nbytes());
 }
 
 /// A part of a weight that is put together of several: its path ends as the key of a second moment does.
