@@ -134,7 +134,7 @@ impl Top {
     #[allow(clippy::float_cmp, reason = "a quotient by exactly one is not waited for")]
     fn scale<S: Simd>(self, simd: S, block: &[f32], absmax: f32) -> f32 {
         match self {
-            Self::Absmax(top) if top == 1.0 => absmax,
+            Self::Absmax(1.0) => absmax,
             Self::Absmax(top) => absmax / top,
             Self::Reach([least, greatest]) => {
                 let (low, high) = range(simd, block);

@@ -16,7 +16,6 @@ use super::deviations::Deviations;
 use super::dynamic8::Dynamic8Quantize;
 use super::encode_by::EncodeBy;
 use super::gather::GatherRows;
-use super::matmul::Matmul;
 use super::quantize::Quantize;
 use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
@@ -362,32 +361,6 @@ pub(super) fn mapped_along<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], 
         })
         .collect();
     [mapped, ops::stack(&examples, 0).expect("stacks")]
-}
-
-#[test]
-fn mapped_over_rows_they_equal_a_loop() {
-    for Case { layout, children } in cases() {
-        let (n, k) = (layout.n as i32, layout.k as i32);
-        for (orientation, shape, axis) in [
-            (Orientation::Transposed, [3, 2, k], 0),
-            (Orientation::Transposed, [3, 2, k], 1),
-            (Orientation::Plain, [3, n, 2], 2),
-        ] {
-            let inputs = [&[normal(7, &shape)], children.as_slice()].concat();
-            let [fast, slow] = mapped(|| Matmul { layout, orientation, groups: None }, &inputs, axis);
-            assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
-        }
-        let x = [&[normal(7, &[3, 2, 4, k])], children.as_slice()].concat();
-        let [fast, slow] = mapped(|| Matmul { layout, orientation: Orientation::Transposed, groups: None }, &x, 1);
-        assert_eq!(fast.shape(), [2, 3, 4, n]);
-        assert!(relative_error(&fast, &slow).expect("compares") < 1e-5);
-        let inputs = [&[Array::from_slice(&[0_u32, 2, 2, 2, 1, 0], &[3, 2])], children.as_slice()].concat();
-        for axis in [0, 1] {
-            let [fast, slow] = mapped(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, axis);
-            assert_eq!(fast.shape(), slow.shape());
-            assert_eq!(floats(&fast).expect("evaluates"), floats(&slow).expect("evaluates"));
-        }
-    }
 }
 
 /// The inputs of a sum on this base, without and with factors of its rows, and how they are read.

@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, transforms};
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_kernels::Orientation;
 
+use super::super::gather::GatherRows;
 use super::super::gather_matmul::GatherMatmul;
 use super::super::int8_matmul::{Int8Matmul, exact};
 use super::super::matmul::Matmul;
@@ -111,5 +112,31 @@ fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
         let x = [&[normal(7, &[3, 2, layout.k as i32])], children.as_slice()].concat();
         let [fast, slow] = mapped(kernel, &x, 1);
         assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+    }
+}
+
+#[test]
+fn mapped_over_rows_they_equal_a_loop() {
+    for Case { layout, children } in cases() {
+        let (n, k) = (layout.n as i32, layout.k as i32);
+        for (orientation, shape, axis) in [
+            (Orientation::Transposed, [3, 2, k], 0),
+            (Orientation::Transposed, [3, 2, k], 1),
+            (Orientation::Plain, [3, n, 2], 2),
+        ] {
+            let inputs = [&[normal(7, &shape)], children.as_slice()].concat();
+            let [fast, slow] = mapped(|| Matmul { layout, orientation, groups: None }, &inputs, axis);
+            assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+        }
+        let x = [&[normal(7, &[3, 2, 4, k])], children.as_slice()].concat();
+        let [fast, slow] = mapped(|| Matmul { layout, orientation: Orientation::Transposed, groups: None }, &x, 1);
+        assert_eq!(fast.shape(), [2, 3, 4, n]);
+        assert!(relative_error(&fast, &slow).expect("compares") < 1e-5);
+        let inputs = [&[Array::from_slice(&[0_u32, 2, 2, 2, 1, 0], &[3, 2])], children.as_slice()].concat();
+        for axis in [0, 1] {
+            let [fast, slow] = mapped(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, axis);
+            assert_eq!(fast.shape(), slow.shape());
+            assert_eq!(floats(&fast).expect("evaluates"), floats(&slow).expect("evaluates"));
+        }
     }
 }
