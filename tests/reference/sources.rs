@@ -83,8 +83,13 @@ impl Sources {
             match item {
                 Item::Struct(of) if of.ident == name => {
                     let Fields::Named(fields) = &of.fields else { continue };
-                    for field in fields.named.iter().filter(|field| matches!(field.vis, Visibility::Public(_))) {
-                        add(format!(".{}", field.ident.as_ref().unwrap()), &field.attrs);
+                    for field in &fields.named {
+                        let name = field.ident.as_ref().unwrap();
+                        if matches!(field.vis, Visibility::Public(_)) {
+                            add(format!(".{name}"), &field.attrs);
+                        } else if field.attrs.iter().any(is_get) {
+                            add(format!(".{name}()"), &field.attrs);
+                        }
                     }
                 }
                 Item::Enum(of) if of.ident == name => {
@@ -118,6 +123,12 @@ impl Sources {
 fn self_name(of: &syn::ItemImpl) -> Option<String> {
     let syn::Type::Path(path) = &*of.self_ty else { return None };
     Some(path.path.segments.last()?.ident.to_string())
+}
+
+/// Whether the derive of implicit arrays makes a getter of the field.
+fn is_get(attribute: &Attribute) -> bool {
+    let Meta::List(list) = &attribute.meta else { return false };
+    list.path.is_ident("implicit") && list.tokens.clone().into_iter().any(|token| token.to_string() == "get")
 }
 
 pub(crate) fn is_hidden(attribute: &Attribute) -> bool {
