@@ -17,16 +17,16 @@ pub(super) struct Groups {
 /// What a rank says of its part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
-    /// The rank that has the first part.
+    /// The rank that has the first part of the same array.
     pub(super) first: usize,
-    /// The number of its own.
+    /// The number of its part.
     pub(super) part: usize,
-    /// That of its own. Parts that differ have other digests.
+    /// The digest of its part: parts that differ have different ones.
     pub(super) digest: u64,
 }
 
 impl Held {
-    /// What a rank has that is one of these, each of which has a part.
+    /// What `rank` says, one of `ranks`, which have the parts in this order.
     pub(super) fn of(ranks: &[usize], rank: usize, digest: u64) -> Self {
         let part = ranks.iter().position(|&other| other == rank).unwrap_or(0);
         Self { first: ranks.first().copied().unwrap_or(rank), part, digest }
@@ -37,8 +37,8 @@ impl Held {
 type Parts = BTreeMap<usize, (usize, u64)>;
 
 impl Groups {
-    /// Those of ranks that each say what they have, with so many parts in each group; nothing where they disagree. Of groups
-    /// that have the same, the `number` shares out which one keeps it.
+    /// The groups of all ranks, by what each says of its part, with so many parts in each group; nothing where the ranks disagree.
+    /// Of groups that have the same, one keeps it: the `number` of the array says which, so that they take turns.
     pub(super) fn of(held: &[Held], parts: usize, number: usize) -> Option<Self> {
         let mut groups: BTreeMap<usize, Parts> = BTreeMap::new();
         for (rank, held) in held.iter().enumerate() {
@@ -60,11 +60,14 @@ impl Groups {
         Some(Self { holder: alike.then_some(number % ranks.len()), ranks })
     }
 
-    /// Whether there may be such among so many ranks: a file may say anything.
+    /// Whether each of so many ranks is in one group: a file may say anything.
     pub(super) fn is_possible(&self, size: usize) -> bool {
         let parts = self.parts();
+        let mut all = self.ranks.concat();
+        all.sort_unstable();
         parts > 0
-            && self.ranks.iter().all(|group| group.len() == parts && group.iter().all(|&rank| rank < size))
+            && self.ranks.iter().all(|group| group.len() == parts)
+            && all.into_iter().eq(0..size)
             && self.holder.is_none_or(|holder| holder < self.ranks.len())
     }
 

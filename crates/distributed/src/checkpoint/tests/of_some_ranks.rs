@@ -102,7 +102,7 @@ fn what_differs_between_groups_is_each_group_s_own() -> Result<()> {
 fn groups_that_cannot_be_are_refused() -> Result<()> {
     let folder = folder("no-groups");
     save_over(&folder, 4, GRID)?;
-    for other in ["[[0,2],[1,4]]", "[[0,2],[1]]", "[[],[]]", "[]"] {
+    for other in ["[[0,2],[1,4]]", "[[0,2],[1]]", "[[],[]]", "[]", "[[0,0],[1,3]]", "[[0,2],[2,3]]", "[[0,2]]"] {
         let (_, mut index) = Index::read(&folder)?;
         let groups = serde_json::from_str(&format!(r#"{{"ranks":{other}}}"#)).expect("is read");
         let leaves = index.states.get_mut(LEAVES).expect("was saved");
