@@ -68,7 +68,7 @@ impl Source {
             Self::File(file) => Ok((file.path().to_owned(), file.tokenizer_config()?)),
             Self::Folder(folder) => {
                 let path = folder.join("tokenizer_config.json");
-                let json = if path.is_file() { Json::open(&path)? } else { Json::Null };
+                let json = Json::open_if_there(&path)?.unwrap_or(Json::Null);
                 Ok((path, json))
             }
         }
