@@ -107,7 +107,7 @@ const SECTIONS: [Section; 5] = [
             let (kind, weights) = line.case.split_once('/')?;
             let (order, heading) = match kind.strip_prefix("prompt") {
                 Some(tokens) => (1, format!("Reading a prompt of {tokens}")),
-                None if kind == "lookup" => (2, "Decoding what the text has had before".to_owned()),
+                None if kind == "lookup" => (2, "Decoding with drafts from the text, and without".to_owned()),
                 None => (0, "Decoding".to_owned()),
             };
             let is = line.bench == "generate" && line.is_rate();
