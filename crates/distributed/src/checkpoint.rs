@@ -129,12 +129,12 @@ pub fn save_run<M: ModuleParameters>(
 /// # Errors
 ///
 /// There is no such run, or a file of it is not as it was written; the model has leaves that were not saved, or of other
-/// shapes, or is split over ranks that are not in the group; the ranks find different saves. A parameter is split otherwise, and its parts are not joined
-/// bit for bit: those of a format whose scales are codes themselves, of one with a global scale, and of what is computed of several
-/// arrays, such as an adapter that was split with its base. An optimizer's state was another on each rank, and the number of ranks is
-/// another one: the rows and columns of Adafactor for parts of a weight, or what was kept of parts of a stored array. Adafactor has rows
-/// and columns of a matrix that is whole or split along an axis, and none of one that is fully sharded: its state does not go from
-/// the one to the other.
+/// shapes, or is split over ranks that are not in the group; the ranks find different saves. A parameter is split otherwise, and
+/// its parts are not joined bit for bit: those of a format whose scales are codes themselves, of one with a global scale, and of
+/// what is computed of several arrays, such as an adapter that was split with its base. An optimizer's state was another on each
+/// rank, and the number of ranks is another one: the rows and columns of Adafactor for parts of a weight, or what was kept of
+/// parts of a stored array. Adafactor has rows and columns of a matrix that is whole or split along an axis, and none of one that
+/// is fully sharded: its state does not go from the one to the other.
 pub fn load_run<M: ModuleParameters>(folder: impl AsRef<Path>, model: &Model<M>, group: &Group) -> Result<Training> {
     let run = leaves_in(model, group).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
     let (run, id) = ranks::all_went(group, run, "load its part of the checkpoint")?;
