@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{Broadcast, Reshaping, Split, reshaped_axis};
+use tacit_core::primitives::{
+    Broadcast, ExpandDims, Flatten, Reshaping, Split, Squeeze, TypedPrimitive, reshaped_axis,
+};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::{axis_of, from_zero};
@@ -227,21 +229,26 @@ impl Linear for Concat {
 
 /// The parts in another shape, in which their axis is still one.
 #[handler]
-pub(crate) fn concat_reshape(_op: &Reshaping, w: &Concat, made: &[Aval]) -> Result<Value> {
+pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, made: &[Aval]) -> Result<Value> {
     let (own, shape) = (&w.aval.shape, &made[0].shape);
     let axis = reshaped_axis(own, w.axis, shape, |extent| extent == own[w.axis]);
     let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
+    // What names no extents is done to each part itself: a function without shapes then serves parts of any.
+    if own[w.axis] > 1 && [ExpandDims::NAME, Flatten::NAME, Squeeze::NAME].contains(&op.name()) {
+        let parts = w.parts.iter().map(|part| Ok(op.apply(&[part])?.swap_remove(0))).collect::<Result<_>>()?;
+        return Concat::of(parts, axis);
+    }
     w.shaped(axis, shape, |part, shape| Ok(part.reshape(shape)?))
 }
 
 /// The parts several times, along other axes than theirs.
 #[handler]
-pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
+pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, others: &[&Value], made: &[Aval]) -> Result<Value> {
+    // In a function without shapes it would be written down how often.
+    decline_if(!others.is_empty(), "the other operands say how often")?;
     let (own, shape) = (&w.aval.shape, &made[0].shape);
     let axis = w.axis + shape.len() - own.len();
-    if shape[axis] != own[w.axis] {
-        return Err(Error::decline("the parts would be repeated along their own axis"));
-    }
+    decline_if(shape[axis] != own[w.axis], "the parts would be repeated along their own axis")?;
     w.shaped(axis, shape, |part, shape| Ok(ops::broadcast_to(part, shape)?))
 }
 

@@ -200,6 +200,22 @@ fn attention_to_stored_tokens_has_one_trace() {
     serves("attention", &w, f, &batches.map(|batch| rows(batch, 64)), |q| dense(f, q, &w));
 }
 
+/// Tokens behind stored ones may be as many as they are, and parts are repeated as often as the other side of a sum says.
+#[test]
+fn parts_of_any_extent_have_one_trace() {
+    let _allow = Policy::Allow.scope();
+    let w = nf4(&normal(1, &[2, 5, 64]), 64);
+    let scores: Function = |(x, w)| {
+        let joined = ops::concatenate(&[&w, &x], 1)?.expand_dims(1)?;
+        Ok(x.expand_dims(1)?.matmul(joined.swap_axes(-1, -2)?)?)
+    };
+    serves("scores", &w, scores, &[3, 4, 33].map(|tokens| rows(&[2, tokens], 64)), |x| dense(scores, x, &w));
+    let halves = [2, 3].map(|seed| nf4(&normal(seed, &[20, 64]), 64)).to_vec();
+    let w = Value::from(Concat::new(halves, 0).expect("fits"));
+    let sum: Function = |(x, w)| Ok(x.add(w)?);
+    serves("x + W", &w, sum, &[2, 5, 3].map(|batch| rows(&[batch, 40], 64)), |x| dense(sum, x, &w));
+}
+
 /// What must be built for a product is built, for every shape as for one.
 #[test]
 fn what_is_built_serves_every_shape_too() {
