@@ -15,9 +15,10 @@ use crate::training::ste::with_gradient_of;
 /// a hundredth of the distance of two codes so moves one code of a hundred, and the mean of the weights is that of floats; the
 /// nearest codes would all stay. Everywhere else it is the array of its codes.
 ///
-/// Scales are made anew in a step, and reach every element of their blocks, also where the format's own would not. Those that are
-/// rounded reach as far as that lets them: to half floats, as `affine` has them of a weight of these, to bytes or to codes of their own.
-/// What is at an end of its block then moves inward alone by small steps: hold scales of half floats in `f32`, by `Model::cast_scales`.
+/// Scales are made anew in a step, and reach every element of their blocks, also where the format's own would not. Formats whose scales
+/// are rounded to the nearest of some codes, as those of double quantization are, are refused. Scales of half floats, as `affine` has
+/// them of a weight of these, reach as far as their rounding lets them: what is at an end of its block moves inward alone by small
+/// steps. `Model::cast_scales` holds them in `f32`.
 ///
 /// `Model::prepare` puts it in the place of a weight, and `Model::update` makes its steps. By hand they are three: what
 /// [`for_gradient`](Self::for_gradient) gives has a gradient, an optimizer moves the floats of [`for_step`](Self::for_step), and
