@@ -115,8 +115,9 @@ impl<'d> Reader<'d> {
         self.traced
     }
 
-    /// Whether this is what a state was before a call that failed, or before it was recorded once: it is given back for the next
-    /// one. What a type has beside its arrays is then again what its structure says.
+    /// Whether a state gets back what it was before a call: the call failed, or the function was only recorded.
+    ///
+    /// What a type has beside its arrays, such as a mode, is then again what its structure says.
     #[must_use]
     pub fn is_given_back(&self) -> bool {
         self.given_back

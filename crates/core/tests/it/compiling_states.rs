@@ -3,11 +3,12 @@
 #![allow(clippy::float_cmp, reason = "the numbers are exact")]
 
 use std::any::Any;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use mlx_rs::Array;
 use tacit::tree::{Arguments, Gradient, Labels, Leaf, Node, Reader, Visitor};
-use tacit::{Error, Result, Tree, compile_with_state};
+use tacit::{Error, Result, Tree, compile_with_state, implicit_with_state};
 
 use crate::traced::denied;
 
@@ -113,5 +114,62 @@ fn a_replay_that_cannot_be_taken_leaves_the_whole_state() -> Result<()> {
     assert!(step.call(&mut state, Array::from_f32(1.0)).is_err());
     let found = [&state.0, &state.1].map(|counted| (counted.used, counted.array.item_exact::<f32>()));
     assert_eq!(found, [(3, 4.0), (3, 4.0)]);
+    Ok(())
+}
+
+/// An array with a mode, which is in its structure.
+struct Moded {
+    array: Array,
+    on: bool,
+}
+
+impl Arguments for Moded {
+    type Arrays = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        visitor.node(&Node::new("Moded", Labels::Inner).with_statics(&[("on", &self.on)]));
+        visitor.array(&self.array);
+        Ok(())
+    }
+}
+
+impl Tree for Moded {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        let on = reader.enter("Moded")?.static_field("on")?;
+        Ok(Self { array: reader.array()?, on })
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let switches = reader.is_made() || reader.is_given_back();
+        let entered = reader.enter("Moded")?;
+        if switches {
+            self.on = entered.static_field("on")?;
+        }
+        self.array = reader.array()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_state_knows_what_is_given_back_to_it() -> Result<()> {
+    let fails = Cell::new(true);
+    let run = |state: &mut Moded, x: Array| -> Result<Array> {
+        state.on = true;
+        if fails.get() { Err(Error::invalid("not now", "try again")) } else { Ok(state.array.add(&x)?) }
+    };
+    let off = || Moded { array: Array::from_f32(1.0), on: false };
+    let mut step = compile_with_state(denied(), run);
+    for failing in [true, false] {
+        fails.set(failing);
+        let (mut traced, mut eager) = (off(), off());
+        assert_eq!(step.call(&mut traced, Array::from_f32(2.0)).is_err(), failing);
+        assert_eq!(implicit_with_state(&mut eager, Array::from_f32(2.0), run).is_err(), failing);
+        assert_eq!([traced.on, eager.on], [!failing; 2]);
+    }
+    let mut replayed = off();
+    step.call(&mut replayed, Array::from_f32(2.0))?;
+    assert!(replayed.on && step.stats().traces == 1);
     Ok(())
 }
