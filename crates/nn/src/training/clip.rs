@@ -36,10 +36,12 @@ pub fn clip_by_norm(gradients: FlattenedModuleParam, max: f32) -> Result<(Flatte
 
 /// Processes that hold gradients together, as [`clip_by_norm_over`] asks them.
 pub trait HeldTogether {
-    /// Whether the gradient of a path is a part that no other process has. Every process has the same of all others.
+    /// Whether the gradient of a path is a part of one whose other parts are on other processes. All processes have the same
+    /// gradients of the other paths.
     fn is_part(&self, path: &str) -> bool;
 
-    /// The sum of the numbers that all processes have for their parts. This one gives its own, each with the path of the part.
+    /// The sum of the numbers of all parts, each part once however many processes have it. This process gives those of its own parts,
+    /// with their paths.
     ///
     /// # Errors
     ///
