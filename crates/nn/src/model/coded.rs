@@ -37,8 +37,8 @@ impl<M: ModuleParameters> Model<M> {
         self.each_coded(&mut |codes| {
             if codes.value().is_some() {
                 return Err(Error::invalid(
-                    "a step is made inside a gradient, and codes that are drawn have none",
-                    "make the step of what is trained as its codes behind `Model::value_and_grad`",
+                    "a step is made inside a gradient, which does not go through codes that are rounded at random",
+                    "make the step of what is trained as its codes after `Model::value_and_grad` has returned",
                 ));
             }
             let codes = codes.for_step()?;

@@ -190,8 +190,8 @@ fn a_gradient_inside_a_loss_leaves_the_outer_one_its_leaves() {
         check(
             model.update(&mut Sgd::new(0.5), &inner),
             expect![[r#"
-                a step is made inside a gradient, and codes that are drawn have none
-                help: make the step of what is trained as its codes behind `Model::value_and_grad`"#]],
+                a step is made inside a gradient, which does not go through codes that are rounded at random
+                help: make the step of what is trained as its codes after `Model::value_and_grad` has returned"#]],
         );
         loss(model, x)
     });
