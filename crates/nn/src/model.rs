@@ -419,6 +419,9 @@ where
     }
 
     /// In evaluation no adapter drops features, whatever [`drop_features`](Model::drop_features) said last.
+    ///
+    /// A compiled step that changes the mode leaves the whole module in it, and one that fails in the mode from before. A part that
+    /// has a mode of its own, such as a norm whose statistics are frozen, is to be put in that again.
     fn training_mode(&mut self, mode: bool) {
         self.parts.switch = Some(<M as Module<I>>::training_mode);
         self.parts.switch_to(mode);

@@ -17,8 +17,9 @@ use crate::parameters::{missing, sorted};
 /// A parameter that is frozen, and a running statistic of a `BatchNorm`, is so in the structure too: no gradient is taken
 /// of it, and [`tree::update`](tacit_core::tree::update) leaves it alone. A module's other fields cannot be compared, so
 /// they are not part of the structure: where one changes after a function was compiled, such as a training flag, give the
-/// compiled function a static argument that changes with it. The gradient of a module is one
-/// [`Gradient`](tacit_core::tree::Gradient), with a child for each parameter.
+/// compiled function a static argument that changes with it. What the function assigns to one is there after a call that traces it,
+/// and no replay assigns it again. The gradient of a module is one [`Gradient`](tacit_core::tree::Gradient), with a child for each
+/// parameter.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -37,7 +37,7 @@ pub(super) struct Parts<M> {
 }
 
 impl<M> Parts<M> {
-    /// Puts the module in a mode, and tells whether it is known how.
+    /// Puts the whole module in a mode, and tells whether it is known how that is done.
     pub(super) fn switch_to(&mut self, training: bool) -> bool {
         let Some(switch) = self.switch else { return false };
         switch(&mut self.module, training);
