@@ -61,9 +61,7 @@ impl Counters {
         total += self;
         TOTAL.set(total);
     }
-}
 
-impl Counters {
     fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             seen: of(self.seen, other.seen),

@@ -17,7 +17,8 @@ use syn::{DeriveInput, ItemFn, parse_macro_input};
 /// A child is an `Array`, a `Value`, or an `Option` or a `Vec` of these. The type of a static field is
 /// `Clone + Debug + Eq + Hash + Serialize + Deserialize`. A static field named `aval` gives the aval; without one it is
 /// inferred from `materialize`. `#[implicit(get)]`, beside `aux` or alone, writes a method that gives the field, with its
-/// documentation. On the struct, `#[implicit(..)]` takes
+/// documentation: by reference, but a number or a flag as it is, a `Vec` as a slice, and an `Option` as one of a reference.
+/// On the struct, `#[implicit(..)]` takes
 ///
 /// - `name = "yourcrate.Type"`, required: the name that the type is saved under;
 /// - `family(Packed, ..)`, the families whose handlers the type joins: object-safe traits that it implements;

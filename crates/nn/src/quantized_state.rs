@@ -168,10 +168,7 @@ impl<O: Optimizer> QuantizedState<O> {
     /// # Errors
     ///
     /// The text is no pattern, the rank or the period is 0, or the scale is no number above 0.
-    pub fn apollo<P>(mut self, pattern: P, apollo: Apollo) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+    pub fn apollo(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, apollo: Apollo) -> Result<Self> {
         apollo.check()?;
         let pattern = pattern.try_into().map_err(Into::into)?;
         self.text = format!("{}\n{:?}: {apollo:?}", self.text, pattern.identity());

@@ -16,7 +16,7 @@ pub(super) type Inspect<'i> = dyn FnMut(&Seen<'_>) -> Result<()> + 'i;
 /// Runs the function on values, its own structure closed, and opens what it gives.
 pub(super) type Body<'b> = dyn FnMut(Vec<Value>, &mut Inspect<'_>) -> Result<Opened<Value>> + 'b;
 
-/// A call that no trace serves.
+/// A call that is recorded: to be traced, or to check that a trace without shapes serves its inputs.
 pub(super) struct Asked<'a> {
     pub(super) key: Key,
     pub(super) inputs: &'a [&'a Array],

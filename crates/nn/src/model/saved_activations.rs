@@ -1,7 +1,7 @@
 //! Activations that gradients read from codes, by the paths of parameters.
 
+use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
-use mlx_rs::ops;
 use tacit_arrays::SavedInputs;
 use tacit_core::{Error, Result};
 
@@ -58,9 +58,8 @@ impl<M: ModuleParameters> Model<M> {
             match &rule.action {
                 Action::Skip => drop(saved.remove(&path)),
                 Action::Quantize(format) => {
-                    // A format that saves nothing is refused here, and not in the first gradient.
-                    let zeros = ops::zeros_dtype(&aval.shape, aval.dtype)?;
-                    SavedInputs::new(zeros, format).map_err(|error| in_parameter(&path, &error))?;
+                    // A format in which nothing can be saved is refused here, and not in the first gradient.
+                    SavedInputs::new(Array::from_f32(0.0), format).map_err(|error| in_parameter(&path, &error))?;
                     saved.insert(path, format.clone());
                 }
             }
