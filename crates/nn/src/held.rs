@@ -1,5 +1,6 @@
 //! An implicit array as the leaves that it is made of.
 
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -112,7 +113,7 @@ pub(crate) fn shown(node: &'static str, reader: &mut Reader<'_>) -> Result<(Form
 }
 
 /// An implicit array without data: equal and hash equal where the types and all static fields are.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Form {
     skeleton: Value,
     /// Which form it is a clone of: forms of one model are compared at each call, mostly with their clones.
@@ -128,6 +129,13 @@ impl Form {
     /// The array of this form with these leaves.
     pub(crate) fn filled(&self, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
         put_together(&self.skeleton, leaves)
+    }
+}
+
+/// Equal forms are printed alike: why a function is traced again is found in what is printed.
+impl fmt::Debug for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.skeleton, f)
     }
 }
 
@@ -195,4 +203,25 @@ fn put_together(skeleton: &Value, leaves: &mut dyn Iterator<Item = &Array>) -> R
     };
     let children = array.children().iter().map(|(_, child)| put_together(child, leaves)).collect::<Result<_>>()?;
     Ok(array.with_children(children)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::ops;
+    use tacit_arrays::format::AnyFormat;
+
+    use super::*;
+
+    #[test]
+    fn equal_forms_are_printed_alike() {
+        let form = |text: &str| {
+            let format: AnyFormat = text.parse().expect("a format");
+            let value = format.quantize(&ops::ones::<f32>(&[4, 128]).expect("ones")).expect("fits");
+            Held::new("weight", &value).expect("is taken apart").form
+        };
+        let [one, same, other] = ["nf4:64", "nf4:64", "nf4:128"].map(form);
+        assert!(one == same && one != other);
+        let [one, same, other] = [one, same, other].map(|form| format!("{form:?}"));
+        assert!(one == same && one != other, "{one}\n{same}\n{other}");
+    }
 }

@@ -4,7 +4,7 @@ use std::any::{Any, type_name};
 use std::rc::Rc;
 
 use mlx_rs::optimizers::Optimizer;
-use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, StaticField, Visitor};
 use tacit_core::{Result, Tree};
 
 use super::QuantizedState;
@@ -19,19 +19,18 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         let leaves: Vec<&HeldLeaf> = self.moments.held().flat_map(|held| &held.leaves).collect();
         let keys: Vec<&str> = leaves.iter().map(|leaf| leaf.path.as_str()).collect();
-        let forms: Vec<Form> = self.forms().map(|(_, form)| form.clone()).collect();
         let template = || -> Rc<dyn Any> {
             let mut hollow = self.clone();
             hollow.moments.leaves_mut().for_each(|leaf| empty(&mut leaf.array));
             Rc::new(hollow)
         };
+        let own: [(_, &dyn StaticField); 3] =
+            [("rules", &self.text), ("from_elements", &self.least), ("seed", &self.seed)];
+        // Not copied: each call of a compiled step compares them.
+        let forms = self.forms().map(|(_, form)| ("form", form as &dyn StaticField));
+        let statics: Vec<_> = own.into_iter().chain(forms).collect();
         let node = Node::new(type_name::<Self>(), Labels::Keys(&keys)).with_template(&template);
-        visitor.node(&node.with_statics(&[
-            ("rules", &self.text),
-            ("from_elements", &self.least),
-            ("seed", &self.seed),
-            ("forms", &forms),
-        ]));
+        visitor.node(&node.with_statics(&statics));
         for leaf in leaves {
             visitor.frozen(&leaf.array);
         }
