@@ -45,8 +45,9 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("activations", activations),
 ];
 
-/// Handlers of calls that the suite does not have; the cases below try them.
-const ELSEWHERE: [&str; 13] = [
+/// Handlers of calls that the suite does not have; the cases below try them, and those of functions without shapes.
+const ELSEWHERE: [&str; 14] = [
+    "sharded_broadcast_axes",
     "sharded_broadcast_shape",
     "sharded_compiled",
     "sharded_compiled_second",
