@@ -109,4 +109,20 @@ impl Encoder {
     pub fn with_block(self, block: usize) -> Self {
         Self { block, blocks: BlockRule::Any, ..self }
     }
+
+    /// The same with this end of a byte filled first; codes of other than 1, 2 and 4 bits are one stream in either order.
+    ///
+    /// ```
+    /// use tacit_kernels::{BlockScales, Order, nearest::Table};
+    ///
+    /// let (mut codes, mut scales) = ([0; 1], [0.0]);
+    /// let encoder = Table::new(&[-2.0, -0.5, 0.0, 2.0])?.encoder(4).with_order(Order::HighFirst);
+    /// encoder.quantize(&[4.0, -1.0, -3.0, 0.1], &mut codes, BlockScales::Floats(&mut scales))?;
+    /// assert_eq!((codes, scales), ([0b11_01_00_10], [2.0]));
+    /// # Ok::<(), tacit_kernels::KernelError>(())
+    /// ```
+    #[must_use]
+    pub fn with_order(self, order: Order) -> Self {
+        Self { order, ..self }
+    }
 }

@@ -6,6 +6,9 @@ use crate::Order;
 #[inline(always)]
 pub(crate) fn pack(codes: &[u8], bits: u32, order: Order, bytes: &mut [u8]) {
     match (bits, order) {
+        // The first of a byte's codes, of 1, 2 or 4 bits, becomes its last.
+        (1, Order::HighFirst) => narrow::<1>(codes, bytes, |word| even_first::<1>(word.swap_bytes())),
+        (2, Order::HighFirst) => narrow::<2>(codes, bytes, |word| even_first::<2>(word.swap_bytes().rotate_left(32))),
         (4, Order::HighFirst) => narrow::<4>(codes, bytes, |word| word << 4 & EVEN << 4 | word >> 8 & EVEN),
         (1, _) => narrow::<1>(codes, bytes, even_first::<1>),
         (2, _) => narrow::<2>(codes, bytes, even_first::<2>),
@@ -63,8 +66,18 @@ mod tests {
                 }
             }
         }
-        let mut bytes = [0; 3];
-        pack(&[1, 2, 3, 4, 5, 6, 7, 8], 4, Order::HighFirst, &mut bytes);
-        assert_eq!(bytes, [0x12, 0x34, 0x56]);
+    }
+
+    #[test]
+    fn the_first_code_of_a_byte_is_in_its_highest_bits() {
+        for (bits, expected) in
+            [(1_u32, [0b1010_1010, 0, 0]), (2, [0b01_10_11_00, 0b01_10_11_00, 0]), (4, [0x12, 0x34, 0x56])]
+        {
+            let codes = [1_u8, 2, 3, 4, 5, 6, 7, 8].map(|code| code & ((1 << bits) - 1));
+            let len = (bits as usize).min(3);
+            let mut bytes = [0; 3];
+            pack(&codes, bits, Order::HighFirst, &mut bytes[..len]);
+            assert_eq!(bytes, expected, "{bits} bits");
+        }
     }
 }

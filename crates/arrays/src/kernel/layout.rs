@@ -153,7 +153,7 @@ impl Scheme {
     /// Codes of at most a byte each as the kernels take them; none of half floats.
     pub(super) fn codes<'a>(&'a self, bytes: &'a [u8]) -> Option<Codes<'a>> {
         Some(match &self.coding {
-            &Coding::Table { bits, order, ref values } => Codes::Table { bytes, bits, order, values },
+            Coding::Table { bits, values, .. } => Codes::Table { bytes, bits: *bits, order: self.order(), values },
             Coding::Bytes { values } => Codes::Bytes { bytes, values },
             &Coding::Unsigned { bits } => Codes::Unsigned { bytes, bits },
             &Coding::Offset { bits } => Codes::Offset { bytes, bits },

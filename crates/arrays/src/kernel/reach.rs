@@ -13,6 +13,11 @@ impl Scheme {
         let has_table = self.encoding == Encoding::Nearest && self.nested.is_none();
         has_table.then_some(Self { encoding: Encoding::Reaching, ..self })
     }
+
+    /// Whether the codes of a block reach all of its elements by the scale that is made of them.
+    pub(crate) const fn reaches(&self) -> bool {
+        matches!(self.encoding, Encoding::Int8 | Encoding::Nf4 | Encoding::Fp4)
+    }
 }
 
 /// The scales of the blocks of `x: f32`, greater where an element is beyond the outermost codes of its block.

@@ -159,11 +159,6 @@ impl Scheme {
         matches!(self.encoding, Encoding::Nvfp4 { global: true })
     }
 
-    /// Whether the codes of a block reach all of its elements by the scale that is made of them.
-    pub(crate) const fn reaches(&self) -> bool {
-        matches!(self.encoding, Encoding::Int8 | Encoding::Nf4 | Encoding::Fp4)
-    }
-
     /// The same with scales that a factor of the whole array multiplies, where there may be one.
     pub(crate) fn relative(self) -> Self {
         match self.encoding {
@@ -344,7 +339,7 @@ impl Scheme {
         block: usize,
         global_scale: Option<f32>,
     ) -> std::result::Result<Option<Encoder>, KernelError> {
-        Ok(Some(match self.encoding {
+        let encoder = match self.encoding {
             Encoding::Nearest | Encoding::Reaching => self.nearest()?.encoder(block),
             Encoding::Nf4 => nf4::encoder(block),
             Encoding::Fp4 => fp4::encoder(block),
@@ -357,7 +352,8 @@ impl Scheme {
             Encoding::Ternary => ternary::encoder(block),
             Encoding::Binary => binary::encoder(block),
             Encoding::Rounded => return Ok(None),
-        }))
+        };
+        Ok(Some(encoder.with_order(self.order())))
     }
 
     /// The number that each code is, by code, and NaN for one that no element gets; none where codes are half floats.
@@ -380,9 +376,9 @@ impl Scheme {
         Levels::new(&self.values().unwrap_or_default())
     }
 
-    /// Which end of a byte is filled first.
+    /// Which end of a byte is filled first; of a stream of bits, the lowest.
     pub(super) const fn order(&self) -> Order {
-        if let Coding::Table { order, .. } = self.coding { order } else { Order::LowFirst }
+        if let Coding::Table { bits: 1 | 2 | 4, order, .. } = self.coding { order } else { Order::LowFirst }
     }
 
     /// The code that fills a last byte up.
@@ -402,8 +398,10 @@ impl Scheme {
             _ => Param::None,
         };
         let table = if matches!(self.encoding, Encoding::Nearest | Encoding::Reaching) { self.table() } else { None };
-        let table = table
-            .map_or(Param::None, |values| Param::Ints(values.iter().map(|value| i64::from(value.to_bits())).collect()));
+        // One number more tells codes that begin at the other end of a byte.
+        let order = (self.order() == Order::HighFirst).then_some(1);
+        let ints = |values: &[f32]| values.iter().map(|value| i64::from(value.to_bits())).chain(order).collect();
+        let table = table.map_or(Param::None, |values| Param::Ints(ints(values)));
         [("bits", Param::Int(self.bits() as i64)), ("rule", rule), ("table", table)]
     }
 

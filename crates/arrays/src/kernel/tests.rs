@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_blas as _;
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::kernel::{Fallback, Kernel, apply};
-use tacit_kernels::Orientation;
+use tacit_kernels::{Order, Orientation};
 
 use super::dequantize::Dequantize;
 use super::deviations::Deviations;
@@ -19,7 +19,7 @@ use super::gather::GatherRows;
 use super::quantize::Quantize;
 use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
-use super::{Layout, Measure, Scaling, Scheme, StackLayout, Summands};
+use super::{Coding, Layout, Measure, Scaling, Scheme, StackLayout, Summands};
 use crate::families::packed::Packed;
 use crate::format::k_quant::KQuantArray;
 use crate::format::mx::ScaleRule;
@@ -67,6 +67,15 @@ const TABLES: [Scheme; 4] = [
     ),
 ];
 
+/// The same tables, by codes of which the first is in the highest bits of a byte, but those of 3 bits, which are one stream.
+fn high_first() -> [Scheme; 4] {
+    TABLES.map(|scheme| {
+        let Coding::Table { bits, values, .. } = scheme.coding else { return scheme };
+        let label = ["high1", "high2", "high3", "high4"][bits as usize - 1];
+        Scheme { label, coding: Coding::Table { bits, order: Order::HighFirst, values }, ..scheme }
+    })
+}
+
 /// Shapes whose rows fit the blocks, straddle them, and leave an odd tail.
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -86,7 +95,7 @@ pub(super) fn cases() -> Vec<Case> {
         ]);
         cases.push(case(&E4m3 { block }, n, k));
         cases.push(case(&E5m2 { block }, n, k));
-        for scheme in TABLES {
+        for scheme in TABLES.into_iter().chain(high_first()) {
             let x = normal((n * k) as u64, &[n as i32, k as i32]);
             let children = apply(Quantize { scheme, block }, &[x]).expect("quantizes");
             cases.push(Case { layout: Layout { scheme, n, k, block }, children });
@@ -188,7 +197,7 @@ pub(super) fn schemes() -> Vec<(Scheme, usize, f64)> {
         all.extend(
             [Ternary { granularity }.scheme(), Binary { granularity }.scheme()].map(|scheme| (scheme, block, 1e-6)),
         );
-        all.extend(TABLES.map(|scheme| (scheme, block, 0.0)));
+        all.extend(TABLES.into_iter().chain(high_first()).map(|scheme| (scheme, block, 0.0)));
     }
     for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
         all.extend([Mxfp4 { rule }.scheme(), Mxfp8 { rule }.scheme()].map(|scheme| (scheme, 32, 0.0)));

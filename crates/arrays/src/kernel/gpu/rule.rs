@@ -63,8 +63,7 @@ impl Rule {
 
     fn new(name: &str, storage: &'static str, scheme: &Scheme) -> Self {
         let mut fields = format!("  TACIT_STATIC RULE = tacit::{name};\n  TACIT_STATIC STORAGE = tacit::{storage};\n");
-        // Codes of 3 bits are one stream in either order.
-        let is_high_first = scheme.order() == Order::HighFirst && scheme.bits() == 4;
+        let is_high_first = scheme.order() == Order::HighFirst;
         for (name, value) in
             [("BITS", scheme.bits()), ("HIGH_FIRST", usize::from(is_high_first)), ("PADDING", scheme.padding().into())]
         {

@@ -172,7 +172,7 @@ TACIT_FN void encode(E e, Place at, u32 threads, Meeting meeting, TACIT_GROUP fl
       u32 code = E::PADDING;
       u32 place = BlockOf<E::BLOCK>::of(e, E::EIGHTS ? run : run + i);
       if (i < left) code = CodeOf<E::RULE>::of(e, coder_of(coders, place), values.at[i], from + run + i);
-      codes |= (u64)(code & ((1u << E::BITS) - 1)) << ((E::HIGH_FIRST ? i ^ 1 : i) * E::BITS);
+      codes |= (u64)(code & ((1u << E::BITS) - 1)) << ((E::HIGH_FIRST ? i ^ (8 / E::BITS - 1) : i) * E::BITS);
     }
     write_codes(e, from + run, left, codes);
   }
