@@ -48,11 +48,11 @@ TACIT_FN void deviations(W w, X x, X weights, float power, Of error, Of value, O
     TACIT_UNROLL
     for (int of = 0; of < 5; ++of) sums[of] = sum_of_team<TEAM>(sums[of], at, meeting);
     if (exists && lane == 0) {
-      error[block] = exact_add(sums[0].sum, sums[0].rest);
-      value[block] = exact_add(sums[1].sum, sums[1].rest);
-      square[block] = exact_add(sums[2].sum, sums[2].rest);
-      slope[block] = exact_add(sums[3].sum, sums[3].rest);
-      shift[block] = exact_add(sums[4].sum, sums[4].rest);
+      error[block] = float_of(sums[0]);
+      value[block] = float_of(sums[1]);
+      square[block] = float_of(sums[2]);
+      slope[block] = float_of(sums[3]);
+      shift[block] = float_of(sums[4]);
     }
   }
 }

@@ -44,8 +44,8 @@ TACIT_FN void product_scale_gradients(W w, Side left, Side right, Matrices matri
   for (u32 r = 0; r < ROWS; ++r) {
     const Twofold scale = sum_of_team<TEAM>(of_scale[r], at, meeting), bias = sum_of_team<TEAM>(of_bias[r], at, meeting);
     if (exists && lane == 0) {
-      of_scales[first + (u64)r * apart] = exact_add(scale.sum, scale.rest);
-      of_biases[first + (u64)r * apart] = exact_add(bias.sum, bias.rest);
+      of_scales[first + (u64)r * apart] = float_of(scale);
+      of_biases[first + (u64)r * apart] = float_of(bias);
     }
   }
 }

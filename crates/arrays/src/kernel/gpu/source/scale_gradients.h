@@ -28,8 +28,8 @@ TACIT_FN void scale_gradients(W w, X x, X cotangent, Of of_x, Of of_scales, Of o
     of_scale = sum_of_team<TEAM>(of_scale, at, meeting);
     of_bias = sum_of_team<TEAM>(of_bias, at, meeting);
     if (exists && lane == 0) {
-      of_scales[block] = exact_add(of_scale.sum, of_scale.rest);
-      if (W::BIASED) of_biases[block] = exact_add(of_bias.sum, of_bias.rest);
+      of_scales[block] = float_of(of_scale);
+      if (W::BIASED) of_biases[block] = float_of(of_bias);
     }
   }
 }

@@ -22,6 +22,8 @@ TACIT_FN Twofold exact_product(float a, float b) {
   float product = exact_mul(a, b);
   return Twofold{product, exact_fma(a, b, -product)};
 }
+// An infinity leaves nothing.
+TACIT_FN float float_of(Twofold a) { return a.rest != a.rest ? a.sum : exact_add(a.sum, a.rest); }
 TACIT_FN Twofold of_lane(Twofold sum, u32 mask) { return Twofold{shuffle_xor(sum.sum, mask), shuffle_xor(sum.rest, mask)}; }
 
 // The sum of what TEAM threads have: those of a group, or part of a warp. Warps meet at `meeting`, which has room for two floats of

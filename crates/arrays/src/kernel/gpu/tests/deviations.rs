@@ -1,6 +1,6 @@
 //! Errors of codes on a CPU that plays a GPU, in every format.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
@@ -11,6 +11,7 @@ use crate::kernel::deviations::Deviations;
 use crate::kernel::gpu::checks::{Checks, Within, avals};
 use crate::kernel::gpu::deviations;
 use crate::kernel::gpu::source::{Parts, Target};
+use crate::kernel::quantize::Quantize;
 use crate::kernel::tests::{Case, case, cases};
 
 /// Squares and a power of errors, in every format with scales and in blocks of a whole group.
@@ -74,6 +75,25 @@ fn codes_that_equal_what_they_stand_for_have_no_error() {
             assert!(sums.eq_exact(&zeros).expect("evaluates"));
         }
         checks.add(parts, inputs, expected, Within::All(1e-5));
+    }
+    checks.finish();
+}
+
+/// All numbers are powers of two, so that no sum is rounded.
+#[test]
+fn squares_beyond_the_greatest_float_are_infinite_as_on_a_cpu() {
+    let mut checks = Checks::new("deviations_infinite");
+    let far = 2_f32.powi(100);
+    for (block, [stored, x]) in [(32, [1.0, far]), (32, [far, 1.0]), (4096, [1.0, far]), (4096, [far, 1.0])] {
+        let layout = case(&Nf4::from(block), 2, block).layout;
+        let filled = |x: f32| ops::full::<f32>(&[2, block as i32], Array::from_f32(x)).expect("fills");
+        let children = apply(Quantize { scheme: layout.scheme, block }, &[filled(stored)]).expect("quantizes");
+        let inputs = [&[filled(x)], children.as_slice()].concat();
+        let kernel = Deviations { layout, power: None };
+        let parts = parts(&kernel, &inputs, checks.target());
+        let expected = apply(kernel, &inputs).expect("measures");
+        assert!(expected[0].as_slice::<f32>().iter().all(|error| *error == f32::INFINITY));
+        checks.add(parts, inputs, expected, Within::Each(0.0));
     }
     checks.finish();
 }

@@ -1,6 +1,6 @@
 //! The gradients of scales on a CPU that plays a GPU, in every format.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch, apply};
 
@@ -9,6 +9,7 @@ use crate::format::{Affine, Granularity, Int8, Mxfp8, Nvfp4, Symmetric, mx::Scal
 use crate::kernel::Scaling;
 use crate::kernel::gpu::checks::{Checks, Within, avals};
 use crate::kernel::gpu::source::{Parts, Target};
+use crate::kernel::quantize::Quantize;
 use crate::kernel::scale_gradients::ScaleGradients;
 use crate::kernel::tests::{Case, case, cases};
 
@@ -55,6 +56,24 @@ fn gradients_of_scales_are_those_of_the_kernel_of_a_cpu() {
         let made = inputs(&case);
         let expected = apply(ScaleGradients { layout: case.layout }, &made).expect("runs");
         checks.add(parts(&case, checks.target()), made, expected, Within::Each(1e-6));
+    }
+    checks.finish();
+}
+
+#[test]
+fn products_beyond_the_greatest_float_are_infinite_as_on_a_cpu() {
+    let mut checks = Checks::new("scale_gradients_infinite");
+    for block in [32, 4096] {
+        let Case { layout, .. } = case(&Int8 { granularity: Granularity::Block(block) }, 2, block);
+        let filled = |x: f32| ops::full::<f32>(&[2, block as i32], Array::from_f32(x)).expect("fills");
+        let children = apply(Quantize { scheme: layout.scheme, block }, &[filled(1.0)]).expect("quantizes");
+        // Elements beyond the range give their scale 127 times their gradient.
+        let inputs = [&[filled(2.0), filled(2_f32.powi(125))], children.as_slice()].concat();
+        let kernel = ScaleGradients { layout };
+        let parts = kernel.parts(&avals(&inputs), checks.target());
+        let expected = apply(kernel, &inputs).expect("runs");
+        assert!(expected[1].as_slice::<f32>().iter().all(|gradient| *gradient == f32::INFINITY));
+        checks.add(parts, inputs, expected, Within::Each(0.0));
     }
     checks.finish();
 }
