@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{AsType, Multiply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::avals::checks::{check_float, check_made};
+use crate::avals::checks::{check_float, check_made, decline_if};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::scalar;
 use crate::families::view::{Move, View};
@@ -95,9 +95,10 @@ impl Cut for Masked {
     }
 }
 
-/// Another type of the array under the mask.
+/// Another float type of the array under the mask.
 #[handler]
 pub(crate) fn masked_astype(op: &AsType, w: &Masked) -> Result<Value> {
+    decline_if(!op.dtype.is_float(), "only float arrays are masked")?;
     w.with(implicit(&w.inner, |inner| inner.as_dtype(op.dtype))?)
 }
 
