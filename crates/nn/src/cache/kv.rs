@@ -355,6 +355,10 @@ impl KvCache {
                 ));
             }
         }
+        if tokens == 0 {
+            // There is no slot to begin at.
+            return Ok((self.keys.lent()?.clone(), self.values.lent()?.clone()));
+        }
         let mut written = self.written;
         written.add(tokens)?;
         let slots = written.slots.of(&self.coming(tokens)?)?;

@@ -330,6 +330,24 @@ fn tokens_that_are_written_outside_a_step_are_counted_once() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn no_tokens_are_written_as_nothing() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(5, 1, 3, Dtype::Float32);
+    for window in [Window::Everything, Window::Sliding { size: 4, sinks: 1 }] {
+        let mut cache = cache(1, Dtype::Float32, ["affine:8:64"; 2], window);
+        eager(&mut cache, &all)?;
+        let before = cache.keys().dense()?;
+        let keys = implicit_with_state(&mut cache, part(&all, 0, 0), |cache, (_, k, v)| {
+            Ok::<_, Error>(cache.update(&k, &v)?.0)
+        })?;
+        assert_close!(keys.dense()?, before, 0.0);
+        assert_close!(cache.keys().dense()?, before, 0.0);
+        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (3, &[3][..]));
+    }
+    Ok(())
+}
+
 /// A step that fails and is then repeated counts the tokens before it, too, once.
 #[test]
 fn tokens_that_are_written_outside_a_step_are_there_after_one_that_fails() -> Result<()> {
