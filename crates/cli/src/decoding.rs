@@ -380,7 +380,7 @@ fn keys_and_values(text: &str) -> Result<(AnyFormat, AnyFormat)> {
 /// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.
 fn same_tokens(tokenizer: &Tokenizer, draft: &Path) -> Result<()> {
     let draft = Source::of(draft)?;
-    if !draft.has_tokenizer() {
+    if !draft.has_tokenizer()? {
         return Ok(());
     }
     let (own, other) = (tokenizer.get_vocab_size(true), draft.tokenizer()?.get_vocab_size(true));

@@ -172,7 +172,7 @@ fn tokens(options: &Options) -> Result<(Vec<u32>, Option<u32>)> {
     let begins = options.convention == Convention::LlamaCpp;
     if let Some(file) = &options.tokens {
         // A tokenizer is read only for what begins a text.
-        let first = if begins && source.has_tokenizer() { text::begin(&source.tokenizer()?)? } else { None };
+        let first = if begins && source.has_tokenizer()? { text::begin(&source.tokenizer()?)? } else { None };
         return Ok((numbers(file)?, first));
     }
     let file = options.text.as_deref().unwrap_or(Path::new(""));

@@ -242,7 +242,7 @@ fn what_cannot_be_calibrated_is_said() {
     folder.check(
         &["--format", "nf4:64", "--calibrate", "text.txt"],
         expect![[r#"
-        error: FOLDER/tokenizer.json: No such file or directory (os error 2)
+        error: FOLDER/tokenizer.json: there is no such file
         help: fetch the tokenizer of this model again
     "#]],
     );

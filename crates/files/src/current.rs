@@ -54,6 +54,12 @@ impl Current {
         }
     }
 
+    /// Whether the save was to remove a file that is still there.
+    fn is_removed(&self, file: &Path) -> bool {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| !self.moved.contains_key(name) && self.removed.contains(name))
+    }
+
     /// The names that are there, sorted; those of hidden files are left out.
     ///
     /// # Errors
@@ -76,10 +82,29 @@ impl Current {
 ///
 /// As for [`Current::of`].
 pub fn current(file: &Path) -> Result<PathBuf> {
+    Ok(recorded(file)?.map_or_else(|| file.to_owned(), |current| current.path(file)))
+}
+
+/// As [`current`] of a file that need not be there: none where there is none, and where a save that was killed was to remove it.
+///
+/// # Errors
+///
+/// As for [`current`], or the system does not tell whether it is there.
+pub fn current_if_there(file: &Path) -> Result<Option<PathBuf>> {
+    let recorded = recorded(file)?;
+    if recorded.as_ref().is_some_and(|current| current.is_removed(file)) {
+        return Ok(None);
+    }
+    let at = recorded.map_or_else(|| file.to_owned(), |current| current.path(file));
+    Ok(at.try_exists().map_err(Error::file("read", file))?.then_some(at))
+}
+
+/// What the folder of a file holds, where a save that was killed says something of the file. One that nobody can finish says nothing
+/// of the other files of its folder.
+fn recorded(file: &Path) -> Result<Option<Current>> {
     let folder = folder_of(file);
-    // A save that nobody can finish says nothing of the other files of its folder.
     match (Record::of(folder)?, file.file_name()) {
-        (Some(record), Some(name)) if record.names(name) => Ok(Current::by(record, folder)?.path(file)),
-        _ => Ok(file.to_owned()),
+        (Some(record), Some(name)) if record.names(name) => Current::by(record, folder).map(Some),
+        _ => Ok(None),
     }
 }

@@ -35,7 +35,7 @@ mod staged;
 mod work;
 
 pub use commit::Commit;
-pub use current::{Current, current};
+pub use current::{Current, current, current_if_there};
 pub use disk::is_file_at;
 pub use folders::{NewFolders, make_folder};
 pub use lock::Steady;

@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tacit_core::Error;
-use tacit_files::current;
+use tacit_files::{current, current_if_there};
 
 /// A JSON value.
 ///
@@ -94,10 +94,10 @@ impl Json {
     ///
     /// As for [`open`](Self::open), but that there is no such file.
     pub fn open_if_there(file: impl AsRef<Path>) -> tacit_core::Result<Option<Self>> {
-        match Self::open(file) {
-            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            json => json.map(Some),
+        if current_if_there(file.as_ref())?.is_none() {
+            return Ok(None);
         }
+        Self::open(file).map(Some)
     }
 
     /// The value of a key, if this is an object that has it.

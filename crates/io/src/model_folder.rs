@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use tacit_core::{Error, Result};
-use tacit_files::{current, folder_of, make_folder};
+use tacit_files::{current, current_if_there, folder_of, make_folder};
 use tacit_nn::Parameters;
 
 use crate::checkpoint::metadata;
@@ -266,8 +266,8 @@ impl ModelFolder {
 fn copied(folder: &Path, names: &[&'static str]) -> Result<Vec<(&'static str, Vec<u8>)>> {
     let mut files = Vec::new();
     for &name in names {
-        let file = current(&folder.join(name))?;
-        if file.is_file() {
+        let file = current_if_there(&folder.join(name))?;
+        if let Some(file) = file.filter(|file| file.is_file()) {
             files.push((name, fs::read(&file).map_err(Error::file("read", &file))?));
         }
     }

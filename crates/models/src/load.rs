@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value};
-use tacit_files::{Steady, current};
+use tacit_files::{Steady, current_if_there};
 use tacit_io::json::Json;
 use tacit_io::{self as io, Gguf, layout, mlx_adapter, peft};
 use tacit_nn::{DecoderRules, Missing, Model, Parameters, Rules};
@@ -155,7 +155,8 @@ pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let own = model.values()?;
     let config = Json::open_if_there(folder.join("adapter_config.json"))?;
     let is_peft = config.is_some_and(|config| config.get("peft_type").is_some());
-    let adapted = if !is_peft && current(&folder.join("adapters.safetensors"))?.is_file() {
+    let adapters = current_if_there(&folder.join("adapters.safetensors"))?;
+    let adapted = if !is_peft && adapters.is_some_and(|file| file.is_file()) {
         mlx_adapter::read(folder, &own)?
     } else {
         peft::read(folder, &own)?

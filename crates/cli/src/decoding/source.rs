@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
-use tacit_files::current;
+use tacit_files::{current, current_if_there};
 use tacit_io::Gguf;
 use tacit_io::json::Json;
 use tokenizers::Tokenizer;
@@ -16,6 +16,8 @@ pub(crate) enum Source {
     File(Box<Gguf>),
     Folder(PathBuf),
 }
+
+const TOKENIZER: &str = "tokenizer.json";
 
 impl Source {
     /// That of a model at a path, which may be a file in its folder.
@@ -32,20 +34,16 @@ impl Source {
         Ok(Self::Folder(folder.to_owned()))
     }
 
-    fn tokenizer_file(&self) -> PathBuf {
-        match self {
-            Self::File(file) => file.path().to_owned(),
-            Self::Folder(folder) => folder.join("tokenizer.json"),
-        }
-    }
-
     /// Whether there is a tokenizer.
-    pub(crate) fn has_tokenizer(&self) -> bool {
-        self.tokenizer_file().is_file()
+    pub(crate) fn has_tokenizer(&self) -> Result<bool> {
+        Ok(matches!(self, Self::File(_)) || self.beside(TOKENIZER)?.is_some())
     }
 
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
-        let path = self.tokenizer_file();
+        let path = match self {
+            Self::File(file) => file.path().to_owned(),
+            Self::Folder(folder) => folder.join(TOKENIZER),
+        };
         let unread =
             |error| Error::checkpoint(&path, None, format!("{error}"), "fetch the tokenizer of this model again");
         let tokenizer = match self {
@@ -54,7 +52,10 @@ impl Source {
                 let line = file.tokenizer()?.line();
                 Tokenizer::from_bytes(line)
             }
-            Self::Folder(_) => Tokenizer::from_file(&path),
+            Self::Folder(_) => match self.beside(TOKENIZER)? {
+                Some(at) => Tokenizer::from_file(at),
+                None => Err("there is no such file".into()),
+            },
         };
         let mut tokenizer = tokenizer.map_err(unread)?;
         // A prompt is neither cut nor filled up, whatever the file was used for.
@@ -74,10 +75,10 @@ impl Source {
         }
     }
 
-    /// A file of the folder, if it is there.
-    pub(crate) fn beside(&self, name: &str) -> Option<PathBuf> {
-        let Self::Folder(folder) = self else { return None };
-        Some(folder.join(name)).filter(|file| file.is_file())
+    /// Where a file of the folder is, if it is there.
+    pub(crate) fn beside(&self, name: &str) -> Result<Option<PathBuf>> {
+        let Self::Folder(folder) = self else { return Ok(None) };
+        Ok(current_if_there(&folder.join(name))?.filter(|file| file.is_file()))
     }
 }
 
@@ -85,4 +86,41 @@ impl Source {
 pub(crate) fn token_of<'j>(config: &'j Json, key: &str) -> Option<&'j str> {
     let token = config.get(key)?;
     token.text().or_else(|| token.get("content")?.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use tacit_files::Commit;
+    use tacit_files::faults::{Fault, inject};
+
+    use super::*;
+
+    /// A save that has begun to give its files their names is made, whatever the old ones are.
+    #[test]
+    fn a_killed_save_leaves_its_own_tokenizer_and_no_template_of_another() {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let at = |name: &str| folder.path().join(name);
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/qwen2.gguf");
+        let made = Gguf::open(golden).expect("opens").tokenizer().expect("is there").line();
+        let save = || -> Result<()> {
+            let mut commit = Commit::begin(folder.path())?;
+            commit.place_content(TOKENIZER, made.as_bytes())?;
+            commit.remove("chat_template.jinja");
+            commit.finish()
+        };
+        let stopped = (0..).find(|&step| {
+            for name in [TOKENIZER, "chat_template.jinja"] {
+                fs::write(at(name), "of another model").expect("writes");
+            }
+            inject(step, Fault::Stops, save).0.expect_err("is stopped");
+            at(".tacit-save.json").is_file()
+        });
+        assert!(stopped.is_some());
+        assert_eq!(fs::read(at(TOKENIZER)).expect("is there"), b"of another model");
+        let source = Source::of(folder.path()).expect("is there");
+        assert!(
+            source.has_tokenizer().expect("looks") && source.tokenizer().expect("is read").get_vocab_size(true) > 0
+        );
+        assert_eq!(source.beside("chat_template.jinja").expect("looks"), None);
+    }
 }

@@ -61,7 +61,7 @@ impl Template {
     /// Reads `chat_template.jinja` or, where there is none, what `tokenizer_config.json` has or a GGUF file.
     pub(crate) fn open(from: &Source) -> Result<Self> {
         let (config, json) = from.config()?;
-        let (file, source) = if let Some(file) = from.beside("chat_template.jinja") {
+        let (file, source) = if let Some(file) = from.beside("chat_template.jinja")? {
             let source = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
             (file, source)
         } else {

@@ -207,7 +207,7 @@ impl Options {
     /// The files beside the tensors that say what tokens a text has.
     pub(super) fn of_text(&self) -> Result<Vec<PathBuf>> {
         let source = Source::of(&self.model)?;
-        Ok(OF_TEXT.iter().filter_map(|name| source.beside(name)).collect())
+        OF_TEXT.iter().filter_map(|name| source.beside(name).transpose()).collect()
     }
 
     /// What adapters are merged into, if they are.

@@ -9,7 +9,7 @@ use std::thread;
 
 use expect_test::expect;
 use tacit_files::faults::{Fault, inject};
-use tacit_files::{Commit, Current, Staged, current, replace};
+use tacit_files::{Commit, Current, Staged, current, current_if_there, replace};
 
 use crate::folder::{Folder, held};
 
@@ -90,6 +90,22 @@ fn stopped(before: &[(&str, &str)], save: impl Fn(&Folder) -> tacit_core::Result
 
 fn interrupted() -> Folder {
     stopped(&[("tensors", "old"), ("config.json", "old")], |folder| pair(folder, "new"))
+}
+
+#[test]
+fn what_a_killed_save_was_to_remove_is_not_there() {
+    let folder = stopped(&[("a", "old"), ("b", "old"), ("c", "old")], |folder| {
+        let mut commit = Commit::begin(folder)?;
+        commit.place_content("a", b"new")?;
+        commit.remove("b");
+        commit.finish()
+    });
+    let read = |name: &str| {
+        let at = current_if_there(&folder.join(name)).expect("looks");
+        at.map(|at| fs::read(at).expect("is there"))
+    };
+    assert_eq!(["a", "b", "c", "d"].map(read), [Some(b"new".to_vec()), None, Some(b"old".to_vec()), None]);
+    assert!(folder.join("b").is_file());
 }
 
 #[test]
