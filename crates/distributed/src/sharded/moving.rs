@@ -7,8 +7,8 @@ use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use tacit_arrays::Repeated;
 use tacit_core::primitives::{
-    Broadcast, BroadcastAxes, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis,
-    Slice, SliceUpdate, Split, Transpose, reshaped_axis,
+    Broadcast, BroadcastAxes, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, ExpandDims, Flatten, Pad,
+    Reshaping, ScatterAxis, Slice, SliceUpdate, Split, Squeeze, Transpose, TypedPrimitive, reshaped_axis,
 };
 use tacit_core::{Aval, Error, Result, Value, handler, implicit};
 
@@ -24,13 +24,19 @@ pub fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
 
 /// The part in another shape, where the axis that is split leads what it becomes.
 #[handler]
-pub fn sharded_reshape(_op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub fn sharded_reshape(op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
     let mut shape = made[0].shape.clone();
     let parts = x.group.size() as i32;
-    let split = |extent: i32| extent % parts == 0 && extent > 0;
-    let axis = reshaped_axis(&x.aval.shape, x.axis, &shape, split).ok_or_else(|| {
+    let split = |found: i32| found % parts == 0 && found > 0;
+    let (own, extent) = (&x.aval.shape, x.aval.shape[x.axis]);
+    let kept = reshaped_axis(own, x.axis, &shape, |found| found == extent);
+    let axis = kept.or_else(|| reshaped_axis(own, x.axis, &shape, split)).ok_or_else(|| {
         Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, made[0]))
     })?;
+    // What names no extents is done to the part itself: a function without shapes then serves parts of any.
+    if extent > 1 && [ExpandDims::NAME, Flatten::NAME, Squeeze::NAME].contains(&op.name()) {
+        return x.with(op.apply(&[&x.own()?])?.swap_remove(0), axis);
+    }
     shape[axis] /= parts;
     x.mapped(axis, |part| Ok(part.reshape(&shape)?))
 }
@@ -41,20 +47,26 @@ pub fn sharded_broadcast(op: &Broadcast, x: &Sharded, shapes: &[&Value]) -> Resu
     let axis = op.shape.len() - x.behind();
     let mut shape = op.shape.clone();
     shape[axis] /= x.group.size() as i32;
-    // Those that are split alike say it by their parts.
-    let part = |value: &&Value| {
-        let alike = |other: &&Sharded| other.group == x.group && other.behind() == x.behind();
-        value.downcast::<Sharded>().filter(alike)?.part.as_dense().cloned()
-    };
-    let parts: Option<Vec<Array>> = shapes.iter().map(part).collect();
-    if let (Value::Dense(own), Some(others)) = (&x.part, parts)
-        && !others.is_empty()
-        && own.shape() != shape
-    {
-        let all = [from_ref(own), &others[..]].concat();
-        return x.with(ops::broadcast_arrays(&all)?.swap_remove(0).into(), axis);
+    if shapes.is_empty() || x.part.aval()?.shape == shape {
+        return x.mapped(axis, |part| Ok(ops::broadcast_to(&part, &shape)?));
     }
-    x.mapped(axis, |part| Ok(ops::broadcast_to(&part, &shape)?))
+    // Those that are split alike say it by their parts, and those that are not long along that axis as they are.
+    let said = |value: &&Value| match value {
+        Value::Dense(array) => {
+            let extent = array.shape().iter().nth_back(x.behind() - 1);
+            extent.is_none_or(|&extent| extent == 1).then(|| array.clone())
+        }
+        Value::Implicit(_) => {
+            let alike = |other: &&Sharded| other.group == x.group && other.behind() == x.behind();
+            value.downcast::<Sharded>().filter(alike)?.part.as_dense().cloned()
+        }
+    };
+    let others: Option<Vec<Array>> = shapes.iter().map(said).collect();
+    let (Value::Dense(own), Some(others)) = (&x.part, others) else {
+        // Written down, it would be that of one call.
+        return Err(Error::decline("the other operands say how often"));
+    };
+    x.with(ops::broadcast_arrays(&[from_ref(own), &others[..]].concat())?.swap_remove(0).into(), axis)
 }
 
 /// The part of a matrix for each entry of the other side of a product: MLX repeats it in a function without shapes.

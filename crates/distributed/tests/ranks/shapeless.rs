@@ -12,6 +12,7 @@ use crate::sharded::normal;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("layers_of_any_batch", layers_of_any_batch),
+    Case::new("moved_parts_of_any_batch", moved_parts_of_any_batch),
     Case::new("what_is_cut_is_gathered_instead", what_is_cut_is_gathered_instead),
 ];
 
@@ -49,6 +50,27 @@ fn layers_of_any_batch(group: &Group) -> Result<()> {
         }
         assert_eq!(compiled.stats().traces, 1, "{up}");
     }
+    Ok(())
+}
+
+/// Axes that come and go, and a split bias beside an array that is not long along the axis where it is split.
+fn moved_parts_of_any_batch(group: &Group) -> Result<()> {
+    let moved = |(x, up, bias): (Array, Array, Array)| -> Result<Array> {
+        let hidden = x.matmul(up.t())?.expand_dims(1)?.flatten(0, 1)?;
+        let total = hidden.sum_axis(1, false)?;
+        Ok(x.sum_axis(-1, true)?.add(bias)?.multiply(total.expand_dims(1)?)?.sum_axis(-1, false)?)
+    };
+    let (up, bias) = (normal(1, &[128, 32])?, normal(3, &[128])?);
+    let (own_up, own_bias) = (Sharded::split(up.clone(), 0, group)?, Sharded::split(bias.clone(), 0, group)?);
+    let mut compiled = compile_with(options(), moved);
+    for shape in BATCHES {
+        let x = normal(5, &shape)?;
+        let expected = moved((x.clone(), up.clone(), bias.clone()))?;
+        let _deny = Policy::Deny.scope();
+        let found = compiled.call((&x, &own_up, &own_bias))?.dense()?;
+        close(&found, &expected, 2e-5).unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+    }
+    assert_eq!(compiled.stats().traces, 1);
     Ok(())
 }
 
