@@ -17,8 +17,9 @@ use crate::views::rotated::Rotated;
 /// An element takes one of the two values around it, so that its mean over all keys is the element itself, as far as the codes of
 /// its block reach; what has a code keeps it. Scales are those that the format chooses, which may say `+stochastic` or not: see
 /// [`Stochastic`](super::Stochastic). Floats among them are made greater where codes would not reach an element, unless they are fitted,
-/// as by `+search`. Equal keys, `u32[2]`, give equal bits, whatever the number of threads; the random numbers
-/// are those of MLX's `uniform` by the key.
+/// as by `+search`. In a block of affine codes whose scale is made greater, zero has no code of its own: its bias stays, and zeros take
+/// one of the two values around, zero in the mean. Equal keys, `u32[2]`, give equal bits, whatever the number of threads; the random
+/// numbers are those of MLX's `uniform` by the key.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
