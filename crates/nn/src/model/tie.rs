@@ -6,7 +6,8 @@ use mlx_rs::module::ModuleParameters;
 use tacit_core::{Error, Result, Value, array_id};
 
 use super::Model;
-use super::ties::is_of;
+use super::own::Parts;
+use super::ties::{Ties, is_of};
 use crate::parameters::some_of;
 
 impl<M: ModuleParameters> Model<M> {
@@ -59,18 +60,26 @@ impl<M: ModuleParameters> Model<M> {
             return Ok(self);
         }
         let value = self.get(&own)?;
-        self.parts.ties.tie(&from, &own);
-        self.parts.held.remove(&from);
-        self.parts.frozen.remove(&from);
-        self.parts.saved.remove(&from);
-        self.report.rows.remove(&from);
-        for group in &mut self.report.shared {
-            group.retain(|path| !self.parts.ties.is_tied(path));
-        }
-        self.report.shared.retain(|group| group.len() > 1);
+        let mut ties = self.parts.ties.clone();
+        ties.tie(&from, &own);
+        self.set_ties(ties);
         // What was at the path goes with this.
         self.put(vec![(own, value)])?;
         Ok(self)
+    }
+
+    /// Gives the model these ties for its own. What is tied is held, frozen and told of under the other path alone.
+    pub(super) fn set_ties(&mut self, ties: Ties) {
+        let Parts { held, frozen, saved, ties: own, .. } = &mut *self.parts;
+        *own = ties;
+        held.retain(|path, _| !own.is_tied(path));
+        frozen.retain(|path| !own.is_tied(path));
+        saved.retain(|path, _| !own.is_tied(path));
+        self.report.rows.retain(|path, _| !own.is_tied(path));
+        for group in &mut self.report.shared {
+            group.retain(|path| !own.is_tied(path));
+        }
+        self.report.shared.retain(|group| group.len() > 1);
     }
 
     /// Says once, where parameters are trained that were one array in the module, that each is trained by itself.

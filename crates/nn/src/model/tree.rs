@@ -82,14 +82,18 @@ impl<M: ModuleParameters> Tree for Model<M> {
             // The module has a mode of its own, which is no parameter: the function itself has to change it at first.
             return Err(Error::decline("the call leaves the model in another mode"));
         }
-        if made && entered.static_field::<Ties>(TIES)? != self.parts.ties {
-            return Err(Error::decline("the call leaves the model with other ties"));
+        if made || given_back {
+            let ties = entered.static_field::<Ties>(TIES)?;
+            let saved = entered.static_field::<BTreeMap<String, AnyFormat>>(SAVED)?;
+            if ties != self.parts.ties {
+                self.set_ties(ties);
+            }
+            if saved != self.parts.saved {
+                self.parts.saved = saved;
+            }
         }
         if made && entered.static_field::<String>(TRAINED)? != self.parts.trained.identity() {
             return Err(Error::decline("the call leaves the model with another part that is trained"));
-        }
-        if made && entered.static_field::<BTreeMap<String, AnyFormat>>(SAVED)? != self.parts.saved {
-            return Err(Error::decline("the call leaves the model with other formats of activations"));
         }
         let keys = entered.keys();
         self.refresh();

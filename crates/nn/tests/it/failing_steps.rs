@@ -6,11 +6,12 @@ use std::cell::Cell;
 
 use expect_test::expect;
 use mlx_rs::builder::Builder as _;
+use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module as _, ModuleParameters};
 use mlx_rs::optimizers::{Optimizer as _, Sgd};
 use mlx_rs::{Array, Dtype, nn, ops, random};
 use tacit_arrays::format::Nf4;
-use tacit_core::{Error, Result, compile_with_state};
+use tacit_core::{Error, Result, compile_with_state, tree};
 use tacit_nn::{LoraConfig, Missing, Model, Module, ParameterFilter, Stateful};
 
 use crate::traced::{denied, ones, row};
@@ -203,6 +204,56 @@ fn a_step_that_ends_training_and_fails_leaves_it_going() -> Result<()> {
         assert!(step.call(&mut model, &x).is_err());
         assert!(drops(&model.forward(&x)?), "{how:?}");
     }
+    Ok(())
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Two {
+    #[param]
+    first: nn::Linear,
+    #[param]
+    second: nn::Linear,
+}
+
+fn two() -> Result<Model<Two>> {
+    Model::new(Two { first: nn::Linear::new(64, 64)?, second: nn::Linear::new(64, 64)? })
+}
+
+/// A step that makes the second weight the first one, and saves what their products read in a format.
+fn tying(how: Fails) -> impl Fn(&mut Model<Two>, Array) -> Result<Array> {
+    move |model, x| {
+        *model = model.clone().tie("second.weight", "first.weight")?;
+        model.saved_activations("*", "affine:8:64")?;
+        let y: Array = model.run(|two| two.second.forward(&two.first.forward(&x)?))?;
+        fail(how, &y)?;
+        Ok(y)
+    }
+}
+
+/// The second weight was gone, and gradients read activations in the format that the step had asked for.
+#[test]
+fn a_step_that_ties_parameters_and_fails_leaves_them_apart() -> Result<()> {
+    for how in WAYS {
+        let mut model = two()?;
+        let (before, structure) = (held(&model), tree::structure(&model)?);
+        assert!(compile_with_state(denied(), tying(how)).call(&mut model, ones(&[1, 64])).is_err());
+        assert_eq!((held(&model), tree::structure(&model)?), (before, structure), "{how:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_ties_parameters_does_so_in_each_model() -> Result<()> {
+    let mut step = compile_with_state(denied(), tying(Fails::No));
+    for _ in 0..3 {
+        let (mut model, x) = (two()?, ones(&[1, 64]));
+        let mut eager = model.clone();
+        let found = step.call(&mut model, &x)?.dense()?;
+        assert_near(&numbers(&found), &numbers(&tying(Fails::No)(&mut eager, x)?));
+        assert_eq!((held(&model), tree::structure(&model)?), (held(&eager), tree::structure(&eager)?));
+    }
+    assert_eq!(step.stats().traces, 1);
     Ok(())
 }
 
