@@ -168,6 +168,11 @@ fn program(options: &Options) -> Command {
     command
 }
 
+/// By which ranks know another engine than the ring, before they look for that. Where this program was itself started by
+/// `mpirun`, as in the script of a batch system, each rank would take itself for the one rank of that.
+const OF_OTHER_ENGINES: [&str; 4] =
+    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR"];
+
 /// Starts these ranks, which are those of one machine, over the ring.
 fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<Ended, Failure> {
     let folder = private_folder()?;
@@ -177,6 +182,9 @@ fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Du
     let processes = here.iter().map(|&rank| {
         let mut command = program(options);
         command.env("TACIT_THREADS", &threads);
+        for name in OF_OTHER_ENGINES {
+            command.env_remove(name);
+        }
         if places.is_one() {
             for name in ["MLX_RANK", "MLX_HOSTFILE", "TACIT_WATCH", "TACIT_JOB"] {
                 command.env_remove(name);
