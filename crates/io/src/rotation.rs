@@ -51,7 +51,10 @@ impl Rotation {
         if keep == 0 {
             return Err(Error::invalid("a rotation that keeps no checkpoint", "keep at least 1"));
         }
-        Ok(Self { folder: folder.into(), keep })
+        let folder: PathBuf = folder.into();
+        // The folder of a name alone, as `Path::parent` has it: files are written there, and no such folder is listed.
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        Ok(Self { folder, keep })
     }
 
     /// Saves a run as the checkpoint of its step, and then removes the oldest ones beyond those that stay.

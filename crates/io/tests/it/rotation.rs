@@ -52,3 +52,11 @@ fn what_cannot_be_rotated_is_told() {
     .assert_eq(&folder.message(&error));
     assert_eq!(folder.names(), ["step-00000030.safetensors"]);
 }
+
+/// As `Path::new("run.jsonl").parent()` has it: nothing was found there again, and nothing removed.
+#[test]
+fn the_folder_of_a_name_alone_is_the_one_that_the_program_is_in() {
+    let rotation = Rotation::new("", 1).expect("keeps some");
+    assert_eq!(format!("{rotation:?}"), format!("{:?}", Rotation::new(".", 1).expect("keeps some")));
+    rotation.checkpoints().expect("it is listed");
+}
