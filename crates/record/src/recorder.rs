@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, memory};
+use serde::de::IgnoredAny;
 use tacit_core::{Error, Result, printable};
 use tacit_files::{folder_of, make_folder, replace};
 
@@ -92,6 +93,7 @@ impl Recorder {
             Err(error) => return Err(Error::file("open", path)(error)),
         };
         lock(&file, path)?;
+        check_first(path)?;
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let mut kept = Vec::with_capacity(bytes.len());
         let mut at = 0;
@@ -213,8 +215,16 @@ fn check_first(path: &Path) -> Result<()> {
     let mut line = Vec::new();
     BufReader::new(file.take(LONGEST)).read_until(b'\n', &mut line).map_err(Error::file("read", path))?;
     // The first line may not have been written to its end; any other text is one that ends here.
-    if !line.is_empty() && !line.starts_with(b"{\"step\":") {
+    if !is_begun(&line) {
         line.push(b'\n');
     }
     entries(path, &line).map(drop)
+}
+
+/// Whether a line may be an entry, or the beginning of one.
+fn is_begun(line: &[u8]) -> bool {
+    const BEGIN: &[u8] = b"{\"step\":";
+    // What is whole is an entry, or another program's JSON.
+    let is_whole = || serde_json::from_slice::<IgnoredAny>(line).is_ok();
+    BEGIN.starts_with(line) || line.starts_with(BEGIN) && (serde_json::from_slice::<Entry>(line).is_ok() || !is_whole())
 }

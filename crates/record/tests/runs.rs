@@ -195,6 +195,40 @@ fn what_is_no_record_is_refused_and_untouched() {
     }
 }
 
+/// A text without the end of a line is no line that a killed run left.
+#[test]
+fn what_ends_without_a_line_is_a_record_only_if_it_begins_as_one() {
+    let file = scratch("unended.json");
+    for (text, message) in [
+        (
+            "notes",
+            expect![[r#"
+                /tmp/scratch/unended.json: line 1 is not an entry of a record: expected ident at line 1 column 2
+                help: give the path of a file that a `Recorder` wrote"#]],
+        ),
+        (
+            "{\"step\": 100, \"best\": 1.5}",
+            expect![[r#"
+                /tmp/scratch/unended.json: line 1 is not an entry of a record: missing field `name` at line 1 column 26
+                help: give the path of a file that a `Recorder` wrote"#]],
+        ),
+    ] {
+        fs::write(&file, text).unwrap();
+        refused(Recorder::create(&file), &message);
+        refused(Recorder::resume(&file, 0), &message);
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    }
+    // Killed within the first line, wherever that was.
+    let whole = "{\"step\":1,\"name\":\"loss\",\"value\":1.0}";
+    for end in 0..=whole.len() {
+        fs::write(&file, &whole[..end]).unwrap();
+        drop(Recorder::resume(&file, 0).unwrap());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "");
+        fs::write(&file, &whole[..end]).unwrap();
+        Recorder::create(&file).unwrap();
+    }
+}
+
 #[test]
 fn names_and_numbers_that_are_missing_are_said() {
     let file = scratch("names.jsonl");
