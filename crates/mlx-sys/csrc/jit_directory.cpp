@@ -46,16 +46,17 @@ bool comes_from_mlx(const void* address) {
       caller.dli_fbase == mlx.dli_fbase;
 }
 
-// Makes the folder if need be; whether it belongs to this user and is closed to all others.
+// Makes the folder if need be; whether it belongs to this user and no other one may write to it. The rights of a folder that
+// is there stay: it may be root's own /tmp.
 bool make_private(const fs::path& folder) {
   std::error_code ignored;
   fs::create_directories(folder.parent_path(), ignored);
-  if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    return false;
+  if (mkdir(folder.c_str(), S_IRWXU) == 0) {
+    return true;
   }
   struct stat status {};
-  return lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid() &&
-      chmod(folder.c_str(), S_IRWXU) == 0;
+  return errno == EEXIST && lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+      status.st_uid == geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 fs::path absolute_variable(const char* name) {

@@ -29,8 +29,9 @@
 //!
 //! Linux only: MLX's `compile` has the C++ compiler make kernels in the temporary folder, and loads what it finds
 //! there. Programs with this crate give it a folder of their own instead (mode 0700, under `jit` in the cache), without
-//! touching `TMPDIR`. `TACIT_MLX_TMPDIR` names another absolute path, or is `keep` for MLX's own behavior. The
-//! replacement works in executables; in a Rust `cdylib` that another program loads, set `TMPDIR` to a private folder.
+//! touching `TMPDIR`. `TACIT_MLX_TMPDIR` names another absolute path, of a folder that nobody else may write to, or is `keep`
+//! for MLX's own behavior. The replacement works in executables; in a Rust `cdylib` that another program loads, set `TMPDIR` to
+//! a private folder.
 
 #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]

@@ -141,6 +141,22 @@ fn kernels_of_another_processor_are_left_alone() {
     fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// As `/tmp` is root's: it stays everybody's, and kernels that anybody could have put there are not loaded.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_folder_that_others_may_write_to_keeps_its_rights_and_no_kernels() {
+    use std::os::unix::fs::PermissionsExt;
+
+    const OPEN: u32 = 0o1777;
+    let folder = env::temp_dir().join(format!("tacit-open-{}", std::process::id()));
+    fs::create_dir(&folder).expect("makes");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(OPEN)).expect("sets");
+    apart("compiles", "TACIT_MLX_TMPDIR", folder.as_os_str());
+    let mode = fs::metadata(&folder).expect("is there").permissions().mode();
+    assert_eq!((mode & 0o7777, fs::read_dir(&folder).expect("reads").count()), (OPEN, 0));
+    fs::remove_dir_all(&folder).expect("removes");
+}
+
 #[test]
 #[ignore = "is run by another test, with a folder for kernels"]
 fn compiles() {
