@@ -6,7 +6,7 @@
 // `temp_directory_path`, which libmlx takes through the dynamic linker. It answers calls that come from libmlx with a
 // folder of this process alone, and hands every other call on. `TMPDIR` stays as it is.
 //
-// The folder is `<cache>/jit/<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
+// The folder is `<cache>/jit/tacit-<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
 // earlier processes are linked in at the start, new ones are linked out at exit. A home may serve machines with several
 // processors, and the loader refuses kernels of another one: they are shared in a folder of the processor. Beside the
 // kernels stands the header that each begins with, as the build has precompiled it.
@@ -21,6 +21,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "assumptions.h"
@@ -30,6 +31,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kernels = MLX_SYS_KERNELS;
+
+// How the name of a process's folder begins and ends; its number is between, and the last six characters are drawn.
+constexpr std::string_view before_owner = "tacit-";
+constexpr std::string_view behind_owner = "-XXXXXX";
 
 fs::path system_temp_directory() {
   using Function = fs::path (*)();
@@ -100,15 +105,26 @@ void share(const fs::path& from, const fs::path& to, Test test) {
   }
 }
 
-// Removes what processes left behind that did not come to their end. In containers that share a home a process may be
-// invisible but alive, hence the day of grace.
+// The process whose folder this is by its name, or 0.
+long owner_of(const std::string& name) {
+  if (name.compare(0, before_owner.size(), before_owner) != 0) {
+    return 0;
+  }
+  char* rest = nullptr;
+  const long owner = std::strtol(name.c_str() + before_owner.size(), &rest, 10);
+  return *rest == behind_owner.front() && std::string_view(rest).size() == behind_owner.size() ? owner : 0;
+}
+
+// Removes what processes left behind that did not come to their end, and nothing else: the folder may be one that its owner
+// has other things in. In containers that share a home a process may be invisible but alive, hence the day of grace.
 void sweep(const fs::path& shared) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(shared, ignored)) {
-    const long owner = std::strtol(entry.path().filename().c_str(), nullptr, 10);
+    const long owner = owner_of(entry.path().filename().string());
     const bool gone = owner > 0 && kill(static_cast<pid_t>(owner), 0) != 0 && errno == ESRCH;
+    const bool is_folder = fs::is_directory(entry.symlink_status(ignored));
     const auto age = fs::file_time_type::clock::now() - entry.last_write_time(ignored);
-    if (gone && age > std::chrono::hours(24)) {
+    if (gone && is_folder && age > std::chrono::hours(24)) {
       fs::remove_all(entry.path(), ignored);
     }
   }
@@ -132,7 +148,7 @@ class PrivateFolder {
  public:
   PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
     const fs::path parent = shared_.empty() ? system_temp_directory() : shared_;
-    std::string name = (parent / (std::to_string(owner_) + "-XXXXXX")).string();
+    std::string name = (parent / before_owner).string() + std::to_string(owner_) + std::string(behind_owner);
     if (mkdtemp(name.data()) == nullptr) {
       const std::error_code cause(errno, std::generic_category());
       throw fs::filesystem_error("no private folder for MLX's compiled kernels", parent, cause);

@@ -157,6 +157,28 @@ fn a_folder_that_others_may_write_to_keeps_its_rights_and_no_kernels() {
     fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// Whoever names a folder for kernels may have other things in it.
+#[test]
+#[cfg(target_os = "linux")]
+fn of_a_folder_of_kernels_only_what_dead_processes_left_is_removed() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, SystemTime};
+
+    let folder = env::temp_dir().join(format!("tacit-swept-{}", std::process::id()));
+    fs::create_dir(&folder).expect("makes");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("sets");
+    // No process has such a number.
+    let (left, others) = ("tacit-99999999-abcdef", ["99999999-results", "99999999", "tacit-99999999-results"]);
+    for name in others.into_iter().chain([left]) {
+        fs::create_dir(folder.join(name)).expect("makes");
+        let made = fs::File::open(folder.join(name)).expect("opens");
+        made.set_modified(SystemTime::now() - Duration::from_hours(48)).expect("sets");
+    }
+    apart("compiles", "TACIT_MLX_TMPDIR", folder.as_os_str());
+    assert!(others.into_iter().all(|name| folder.join(name).is_dir()) && !folder.join(left).exists());
+    fs::remove_dir_all(&folder).expect("removes");
+}
+
 #[test]
 #[ignore = "is run by another test, with a folder for kernels"]
 fn compiles() {
