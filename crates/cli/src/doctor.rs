@@ -1,8 +1,8 @@
 //! `tacit doctor`: what Tacit needs, and whether it is there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::{env, fmt, fs};
+use std::{env, fmt, fs, io};
 
 use mlx_rs::{Array, Device, DeviceType, ops};
 use serde::Serialize;
@@ -72,11 +72,14 @@ pub(crate) fn examine() -> Findings {
 /// Where the library of MLX that this process loaded lies.
 fn library() -> String {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let path = maps
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(5))
-        .find(|path| PathBuf::from(path).file_name().is_some_and(|name| name.to_string_lossy().starts_with("libmlx.")));
-    path.map_or_else(|| "a place that this system does not tell".to_owned(), str::to_owned)
+    library_in(&maps).map_or_else(|| "a place that this system does not tell".to_owned(), str::to_owned)
+}
+
+/// The path of MLX's library in what Linux tells of a process's memory.
+fn library_in(maps: &str) -> Option<&str> {
+    // A path comes last, and may have spaces in it.
+    let mut paths = maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5).map(str::trim_start));
+    paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libmlx.")))
 }
 
 fn device() -> Finding {
@@ -139,9 +142,9 @@ fn python() -> Finding {
 
 /// Builds keep MLX in one folder, and programs the loops that MLX compiles in another.
 fn kept() -> [Finding; 2] {
-    let keeps = |what, folder: Option<PathBuf>, help| match folder {
+    let keeps = |what, folder: Option<PathBuf>, write: fn(&Path) -> io::Result<()>, help| match folder {
         None => Finding::with(what, State::Slow, "no variable names a place for it", help),
-        Some(folder) => match folders::write_into(&folder) {
+        Some(folder) => match write(&folder) {
             Ok(()) => Finding::ok(what, folder.display().to_string()),
             Err(error) => Finding::with(what, State::Slow, format!("{}: {error}", folder.display()), help),
         },
@@ -150,6 +153,7 @@ fn kept() -> [Finding; 2] {
         None => keeps(
             "cache folder",
             folders::cache(),
+            folders::write_into,
             "set TACIT_CACHE_DIR to a folder that can be written: a build unpacks MLX there",
         ),
         Some(own) => Finding::with(
@@ -164,7 +168,8 @@ fn kept() -> [Finding; 2] {
         keeps(
             "loop folder",
             folders::loops(),
-            "set TACIT_MLX_TMPDIR to a folder that can be written: until then every process compiles loops anew",
+            folders::write_loops,
+            "set TACIT_MLX_TMPDIR to a folder that you alone can write to: until then every process compiles loops anew",
         ),
     ]
 }
@@ -197,6 +202,7 @@ fn variables() -> Vec<Finding> {
             let help = "only a program that registers such a pass has it: Tacit has none of this name";
             Finding::with(variable.name, State::Slow, value, help)
         } else {
+            let value = if value.is_empty() { "nothing" } else { &*value };
             Finding::ok(variable.name, format!("{value}: {}", variable.doc))
         }
     })
@@ -272,5 +278,19 @@ impl fmt::Display for Findings {
             }
         }
         write!(f, "{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_in_a_folder_with_spaces() {
+        let maps = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\
+                    7f1000000000-7f1000001000 r-xp 00001000 fe:00 917 /usr/lib/libm.so.6\n\
+                    7f2000000000-7f2000001000 r--p 00000000 fe:00 918                        /home/a user/mlx/lib/libmlx.so\n";
+        assert_eq!(library_in(maps), Some("/home/a user/mlx/lib/libmlx.so"));
+        assert_eq!(library_in(""), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Where Tacit keeps what outlives a program, and whether it can.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io, process};
 
@@ -22,10 +23,15 @@ pub(crate) fn relative_cache() -> Option<PathBuf> {
 
 /// Where MLX keeps the loops that it compiles, for the programs to come; nothing where each makes its own.
 pub(crate) fn loops() -> Option<PathBuf> {
-    if cfg!(target_vendor = "apple") || env::var_os("TACIT_MLX_TMPDIR").is_some_and(|value| value == "keep") {
+    if loops_as_mlx() {
         return Some(env::temp_dir());
     }
     absolute("TACIT_MLX_TMPDIR").or_else(|| Some(cache()?.join("jit")))
+}
+
+/// Whether MLX chooses the folder of loops by itself.
+fn loops_as_mlx() -> bool {
+    cfg!(target_vendor = "apple") || env::var_os("TACIT_MLX_TMPDIR").is_some_and(|value| value == "keep")
 }
 
 fn absolute(variable: &str) -> Option<PathBuf> {
@@ -38,4 +44,16 @@ pub(crate) fn write_into(folder: &Path) -> io::Result<()> {
     let probe = there.join(format!(".tacit-doctor-{}", process::id()));
     fs::write(&probe, b"probe")?;
     fs::remove_file(&probe)
+}
+
+/// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there.
+pub(crate) fn write_loops(folder: &Path) -> io::Result<()> {
+    write_into(folder)?;
+    // One that is not there is made, and closed to others.
+    match fs::symlink_metadata(folder) {
+        Ok(own) if !loops_as_mlx() && (!own.is_dir() || own.permissions().mode() & 0o022 != 0) => {
+            Err(io::Error::other("it is a link, or others may write to it"))
+        }
+        _ => Ok(()),
+    }
 }

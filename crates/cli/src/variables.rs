@@ -1,5 +1,7 @@
 //! The environment variables that every program with Tacit reads when it runs.
 
+use std::time::Duration;
+
 use tacit_core::pass::Passes;
 
 pub(crate) struct Variable {
@@ -32,7 +34,7 @@ pub(crate) const VARIABLES: [Variable; 11] = [
         name: "TACIT_COMPILE",
         values: "on or off",
         doc: "`off` runs compiled functions as they are written",
-        reads: |text| ["on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
+        reads: |text| ["", "on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
     },
     Variable {
         name: "MLX_DISABLE_COMPILE",
@@ -62,20 +64,20 @@ pub(crate) const VARIABLES: [Variable; 11] = [
         name: "TACIT_THREADS",
         values: "a number",
         doc: "how many threads a kernel may use; that of the cores where it is not set or 0",
-        reads: |text| text.trim().parse::<usize>().is_ok(),
+        reads: |text| text.is_empty() || text.trim().parse::<usize>().is_ok(),
     },
     Variable {
         name: "TACIT_MLX_TMPDIR",
         values: "an absolute path, or keep",
         doc: "where MLX keeps the loops that it compiles, a private folder where it is not set; `keep` is MLX's own choice",
-        reads: |text| text == "keep" || text.starts_with('/'),
+        reads: |text| ["", "keep"].contains(&text) || text.starts_with('/'),
     },
     Variable {
         name: "TACIT_WATCH",
         values: "a host and port of rank 0, or off",
         doc: "where the ranks of a group meet to watch each other; beside the ring where it is not set, and under MPI at a port that rank 0 chooses",
         reads: |text| {
-            text == "off"
+            ["", "off"].contains(&text)
                 || text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         },
     },
@@ -87,7 +89,9 @@ pub(crate) const VARIABLES: [Variable; 11] = [
             text.split_whitespace().all(|word| {
                 word.split_once('=').is_some_and(|(name, seconds)| {
                     ["join", "silence", "wait"].contains(&name)
-                        && seconds.parse::<f64>().is_ok_and(|seconds| seconds > 0.0)
+                        && seconds.parse::<f64>().is_ok_and(|seconds| {
+                            Duration::try_from_secs_f64(seconds).is_ok_and(|limit| !limit.is_zero())
+                        })
                 })
             })
         },

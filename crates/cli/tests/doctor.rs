@@ -98,6 +98,45 @@ fn with_folders_that_cannot_be_written() {
     check(&[("TMPDIR", &inside)], 1, &format!("broken scratch folder {inside}: "), "set TMPDIR to a folder");
 }
 
+/// Programs load no loops from where others may have put them.
+#[test]
+#[cfg(target_os = "linux")]
+fn with_a_folder_of_loops_that_is_everybodys() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = env::temp_dir().join(format!("tacit-doctor-open-{}", process::id()));
+    fs::create_dir_all(&folder).expect("makes a folder");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).expect("sets");
+    let path = folder.to_str().expect("text");
+    let wrong = format!("slow loop folder {path}: it is a link, or others may write to it");
+    check(&[("TACIT_MLX_TMPDIR", path)], 0, &wrong, "set TACIT_MLX_TMPDIR to a folder that you alone can write to");
+    drop(fs::remove_dir_all(&folder));
+}
+
+/// Scripts and containers set a variable to nothing to unset it, and so programs read it.
+#[test]
+fn with_variables_that_are_empty() {
+    for variable in
+        ["TACIT_COMPILE", "TACIT_THREADS", "TACIT_MLX_TMPDIR", "TACIT_WATCH", "TACIT_WATCH_LIMITS", "TACIT_JOB"]
+    {
+        let (code, text) = doctor(&[(variable, "")]);
+        assert_eq!(code, Some(0), "{text}");
+    }
+    check(&[("TACIT_MODE", "")], 1, "broken TACIT_MODE", "eager, lazy or compiled");
+}
+
+#[test]
+fn with_a_limit_that_is_no_time() {
+    for limit in ["join=inf", "wait=1e30", "silence=1e-30"] {
+        check(
+            &[("TACIT_WATCH_LIMITS", limit)],
+            1,
+            &format!("broken TACIT_WATCH_LIMITS {limit}"),
+            "join, silence and wait",
+        );
+    }
+}
+
 #[test]
 fn with_a_variable_that_says_nothing() {
     check(&[("TACIT_PASSES", "united,,all")], 1, "broken TACIT_PASSES united,,all", "off, or names with commas");
