@@ -102,6 +102,12 @@ touch "$scratch/file"
 expect "a cache that cannot be written" \
     "cannot create $scratch/file/cache/.unpacking-*: *" "make that path readable and writable, or set TACIT_CACHE_DIR*" \
     TACIT_CACHE_DIR="$scratch/file/cache"
+hash=$(sed -n 's/.*mlx("mlx-cpu", "manylinux_2_35_x86_64", "\(.\{12\}\).*/\1/p' crates/mlx-sys/build/wheel.rs)
+damaged=$scratch/damaged/mlx-cpu-$version-manylinux_2_35_x86_64-$hash
+mkdir -p "$damaged/mlx/lib"
+expect "a wheel in the cache that has lost a file" \
+    "the wheel of MLX in $damaged has no include/mlx/version.h any more" "remove $damaged and build again*" \
+    TACIT_CACHE_DIR="$scratch/damaged"
 expect "no python3" \
     "python3 is not on PATH, and it is needed to download mlx-cpu $version*" "install Python*MLX_DIR*" \
     TACIT_CACHE_DIR="$scratch/empty" PATH="$scratch/bin"

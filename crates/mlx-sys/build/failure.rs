@@ -52,6 +52,14 @@ impl Failure {
         )
     }
 
+    /// It was whole when it was unpacked: something has removed a part since.
+    pub(crate) fn incomplete_wheel(unpacked: &Path, missing: &str) -> Self {
+        Self::new(
+            format!("the wheel of MLX in {} has no {missing} any more", unpacked.display()),
+            format!("remove {} and build again, which unpacks it anew", unpacked.display()),
+        )
+    }
+
     pub(crate) fn incomplete_prefix(origin: &str, prefix: &Path, missing: &str) -> Self {
         Self::new(
             format!("{origin} names {}, which has no {missing}", prefix.display()),

@@ -34,17 +34,22 @@ pub(crate) fn locate() -> Result<Mlx, Failure> {
         if prefix.is_relative() {
             return Err(Failure::mlx_dir_relative(&prefix));
         }
-        return inspect("MLX_DIR", &prefix);
+        return named("MLX_DIR", &prefix);
     }
     if environment::switch("MLX_USE_PYTHON") {
-        return inspect("MLX_USE_PYTHON=1", &python_package()?);
+        return named("MLX_USE_PYTHON=1", &python_package()?);
     }
     let unpacked = pinned_wheel()?.unpacked()?;
-    inspect("the pinned wheel", &unpacked.join("mlx"))
+    inspect("the pinned wheel", &unpacked.join("mlx"), &|missing| Failure::incomplete_wheel(&unpacked, missing))
 }
 
-fn inspect(origin: &str, prefix: &Path) -> Result<Mlx, Failure> {
-    let missing = |what| Failure::incomplete_prefix(origin, prefix, what);
+/// The MLX that a variable names.
+fn named(variable: &str, prefix: &Path) -> Result<Mlx, Failure> {
+    inspect(variable, prefix, &|missing| Failure::incomplete_prefix(variable, prefix, missing))
+}
+
+/// The MLX in a prefix, which lacks something where `missing` is called.
+fn inspect(origin: &str, prefix: &Path, missing: &dyn Fn(&str) -> Failure) -> Result<Mlx, Failure> {
     let include = prefix.join("include");
     let library_name = if environment::is_apple() { "lib/libmlx.dylib" } else { "lib/libmlx.so" };
     let library = prefix.join(library_name);
