@@ -20,6 +20,7 @@ use tacit_core::Error;
 use tempfile::TempDir;
 
 use crate::output::{Failure, Output};
+use crate::shell::quoted;
 use crate::variables::VARIABLES;
 use hosts::{Host, Places};
 use supervise::{Ended, Process};
@@ -292,16 +293,6 @@ fn print(options: &Options, file: &Path, machines: &[Host]) -> Result<(), Failur
         )
     });
     Output::new(false).bytes(commands.collect::<Vec<_>>().concat().as_bytes())
-}
-
-/// A word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 /// A folder that nobody else may look into, until it is dropped.

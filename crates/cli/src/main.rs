@@ -28,6 +28,7 @@ mod perplexity;
 mod primitives;
 mod quantize;
 mod resident;
+mod shell;
 mod table;
 mod train;
 mod types;

@@ -7,6 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use tacit_core::{Error, Result};
 
+use crate::shell;
+
 #[derive(Args)]
 pub(crate) struct Options {
     /// The folder that is made; its last part names the package
@@ -219,7 +221,7 @@ impl fmt::Display for Made {
         for file in self.files {
             writeln!(f, "{folder}/{file}")?;
         }
-        write!(f, "run it: cd {folder} && cargo run")
+        write!(f, "run it: cd {} && cargo run", shell::quoted(folder))
     }
 }
 
@@ -275,6 +277,15 @@ mod tests {
         assert_eq!(manifest["package"]["name"].as_str(), Some("hello-there"));
         assert_eq!(manifest["dependencies"]["tacit-mlx"]["path"].as_str(), Some("CLONE"));
         assert_eq!(manifest["patch"]["crates-io"]["mach-sys"]["path"].as_str(), Some("CLONE/crates/mach-sys"));
+    }
+
+    #[test]
+    fn what_is_to_be_run_goes_into_a_folder_with_spaces() {
+        let folder = Folder::new("spaced");
+        fs::create_dir(folder.0.join("my work")).expect("makes");
+        let made = folder.make("my work/hello", None, Some("https://example.org/tacit")).expect("makes").to_string();
+        let command = made.lines().last().expect("a line").replace(folder.0.to_str().expect("text"), "FOLDER");
+        assert_eq!(command, "run it: cd 'FOLDER/my work/hello' && cargo run");
     }
 
     #[test]
