@@ -68,6 +68,11 @@ expect "MLX_DIR has no library" \
 expect "MLX_DIR has an older version" \
     "MLX_DIR names MLX 0.31.1 at $scratch/other, but MLX $version or newer is needed" "*MLX_BYPASS_VERSION_CHECK=1*" \
     MLX_DIR="$scratch/other"
+mkdir -p "$scratch/a:b"
+cp -r "$scratch/other/." "$scratch/a:b"
+expect "MLX_DIR has a colon in it" \
+    "the path $scratch/a:b/include has a colon in it*" "move it, or name it by a link*" \
+    MLX_DIR="$scratch/a:b" MLX_BYPASS_VERSION_CHECK=1
 # A newer one is said to be untested, and goes on to the library, which is none here.
 cp -r "$scratch/other" "$scratch/newer"
 printf '#define MLX_VERSION_%s\n' 'MAJOR 7' 'MINOR 0' 'PATCH 1' >"$scratch/newer/include/mlx/version.h"

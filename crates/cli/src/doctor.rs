@@ -202,7 +202,7 @@ fn variables() -> Vec<Finding> {
             let help = "only a program that registers such a pass has it: Tacit has none of this name";
             Finding::with(variable.name, State::Slow, value, help)
         } else {
-            let value = if value.is_empty() { "nothing" } else { &*value };
+            let value = if value.is_empty() { "nothing" } else { value.as_str() };
             Finding::ok(variable.name, format!("{value}: {}", variable.doc))
         }
     })

@@ -163,6 +163,13 @@ impl Failure {
         )
     }
 
+    pub(crate) fn no_search_path(folder: &Path) -> Self {
+        Self::new(
+            format!("the path {} has a colon in it, which separates the folders of a search path", folder.display()),
+            "move it, or name it by a link without a colon (ln -s)",
+        )
+    }
+
     pub(crate) fn no_bindings(header: &Path, declaration: &str) -> Self {
         Self::new(
             format!("no Rust is known for `{declaration}` in {}", header.display()),

@@ -28,12 +28,16 @@ pub(crate) fn emit(mlx: &Mlx) -> Result<(), Failure> {
 }
 
 /// Publishes what dependents read as `DEP_MLX_*`.
-pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) {
-    let folders = [Some(mlx.include.as_path()), Some(source), compiler.compat.as_deref()];
-    let include = env::join_paths(folders.into_iter().flatten()).unwrap_or_default();
+pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) -> Result<(), Failure> {
+    let folders = [Some(mlx.include.as_path()), Some(source), compiler.compat.as_deref()].into_iter().flatten();
+    if let Some(folder) = folders.clone().find(|folder| env::join_paths([folder]).is_err()) {
+        return Err(Failure::no_search_path(folder));
+    }
+    let include = env::join_paths(folders).unwrap_or_default();
     println!("cargo::metadata=include={}", include.display());
     publish_version(mlx.version);
     println!("cargo::metadata=lib_dir={}", directory(&mlx.library).display());
+    Ok(())
 }
 
 /// Publishes `DEP_MLX_VERSION`, and as `DEP_MLX_DEFINES` what an MLX of this version has.

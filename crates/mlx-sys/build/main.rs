@@ -45,10 +45,10 @@ fn build() -> Result<(), Failure> {
     let compiler = compiler::Compiler::check()?;
     let source = mlx_c::source()?;
     bindings::write(&source)?;
+    link::publish(&mlx, &source, &compiler)?;
     link::emit(&mlx)?;
     let preamble = kernels::precompile(&mlx);
     mlx_c::compile(&source, &mlx, &compiler)?;
     kernels::finish(preamble);
-    link::publish(&mlx, &source, &compiler);
     Ok(())
 }
