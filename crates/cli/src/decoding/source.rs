@@ -108,7 +108,7 @@ mod tests {
             commit.remove("chat_template.jinja");
             commit.finish()
         };
-        let stopped = (0..).find(|&step| {
+        let stopped = (0..64).find(|&step| {
             for name in [TOKENIZER, "chat_template.jinja"] {
                 fs::write(at(name), "of another model").expect("writes");
             }
