@@ -1,9 +1,13 @@
 //! Where the axes of an array go when a primitive moves its elements.
 
-use tacit_bridge::typed::{Broadcast, BroadcastAxes, Contiguous, Copy, DynamicSlice, Gather, Slice, Split, Transpose};
+use mlx_rs::Array;
+use tacit_bridge::typed::{
+    Broadcast, BroadcastAxes, Contiguous, Copy, DynamicSlice, ExpandDims, Flatten, Gather, Slice, Split, Squeeze,
+    Transpose,
+};
 use tacit_bridge::typed::{TypedPrimitive, describe};
 
-use crate::class::Moving;
+use crate::class::{Moving, Reshaping};
 use crate::{Aval, Result, Value};
 
 impl Moving {
@@ -45,6 +49,29 @@ impl Moving {
             }
             _ => None,
         })
+    }
+}
+
+impl Reshaping {
+    /// A part of the operand in `shape`, in which it is a part of the result.
+    ///
+    /// What names no extents, such as `squeeze`, is done to the part itself: a function without shapes then serves parts of any.
+    ///
+    /// # Errors
+    ///
+    /// The part has not as many elements as `shape`, or the parameters of the primitive cannot be read.
+    pub fn of_part(&self, part: &Array, shape: &[i32]) -> Result<Array> {
+        let made = match self.name() {
+            ExpandDims::NAME => part.expand_dims_axes(&self.view::<ExpandDims>()?.axes)?,
+            Squeeze::NAME => part.squeeze_axes(&self.view::<Squeeze>()?.axes)?,
+            Flatten::NAME => {
+                let range = self.view::<Flatten>()?;
+                part.flatten(range.start_axis, range.end_axis)?
+            }
+            _ => return Ok(part.reshape(shape)?),
+        };
+        // Of several axes of 1 another one may be meant.
+        if made.shape() == shape { Ok(made) } else { Ok(part.reshape(shape)?) }
     }
 }
 

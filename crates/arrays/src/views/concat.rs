@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{
-    Broadcast, ExpandDims, Flatten, Reshaping, Split, Squeeze, TypedPrimitive, reshaped_axis,
-};
+use tacit_core::primitives::{Broadcast, Reshaping, Split, reshaped_axis};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::{axis_of, from_zero};
@@ -233,12 +231,7 @@ pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, made: &[Aval]) -> Resul
     let (own, shape) = (&w.aval.shape, &made[0].shape);
     let axis = reshaped_axis(own, w.axis, shape, |extent| extent == own[w.axis]);
     let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
-    // What names no extents is done to each part itself: a function without shapes then serves parts of any.
-    if own[w.axis] > 1 && [ExpandDims::NAME, Flatten::NAME, Squeeze::NAME].contains(&op.name()) {
-        let parts = w.parts.iter().map(|part| Ok(op.apply(&[part])?.swap_remove(0))).collect::<Result<_>>()?;
-        return Concat::of(parts, axis);
-    }
-    w.shaped(axis, shape, |part, shape| Ok(part.reshape(shape)?))
+    w.shaped(axis, shape, |part, shape| op.of_part(&part, shape))
 }
 
 /// The parts several times, along other axes than theirs.

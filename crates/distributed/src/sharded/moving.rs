@@ -7,8 +7,8 @@ use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use tacit_arrays::Repeated;
 use tacit_core::primitives::{
-    Broadcast, BroadcastAxes, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, ExpandDims, Flatten, Pad,
-    Reshaping, ScatterAxis, Slice, SliceUpdate, Split, Squeeze, Transpose, TypedPrimitive, reshaped_axis,
+    Broadcast, BroadcastAxes, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis,
+    Slice, SliceUpdate, Split, Transpose, reshaped_axis,
 };
 use tacit_core::{Aval, Error, Result, Value, handler, implicit};
 
@@ -33,12 +33,8 @@ pub fn sharded_reshape(op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Val
     let axis = kept.or_else(|| reshaped_axis(own, x.axis, &shape, split)).ok_or_else(|| {
         Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, made[0]))
     })?;
-    // What names no extents is done to the part itself: a function without shapes then serves parts of any.
-    if extent > 1 && [ExpandDims::NAME, Flatten::NAME, Squeeze::NAME].contains(&op.name()) {
-        return x.with(op.apply(&[&x.own()?])?.swap_remove(0), axis);
-    }
     shape[axis] /= parts;
-    x.mapped(axis, |part| Ok(part.reshape(&shape)?))
+    x.mapped(axis, |part| op.of_part(&part, &shape))
 }
 
 /// The broadcast part. Where a graph is recorded for any shape, other operands say which.
