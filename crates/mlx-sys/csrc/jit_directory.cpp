@@ -147,13 +147,14 @@ void bring_preamble(const fs::path& own) {
 class PrivateFolder {
  public:
   PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
-    const fs::path parent = shared_.empty() ? system_temp_directory() : shared_;
-    std::string name = (parent / before_owner).string() + std::to_string(owner_) + std::string(behind_owner);
-    if (mkdtemp(name.data()) == nullptr) {
-      const std::error_code cause(errno, std::generic_category());
-      throw fs::filesystem_error("no private folder for MLX's compiled kernels", parent, cause);
+    // What cannot be written to, as where a system is mounted to be read alone, keeps no kernels either.
+    if (shared_.empty() || make_own(shared_)) {
+      shared_.clear();
+      const fs::path parent = system_temp_directory();
+      if (const std::error_code cause = make_own(parent)) {
+        throw fs::filesystem_error("no private folder for MLX's compiled kernels", parent, cause);
+      }
     }
-    own_ = name;
     bring_preamble(own_);
     if (!shared_.empty()) {
       sweep(shared_);
@@ -178,6 +179,16 @@ class PrivateFolder {
   }
 
  private:
+  // Makes the folder of this process; why that failed, if it did.
+  std::error_code make_own(const fs::path& parent) {
+    std::string name = (parent / before_owner).string() + std::to_string(owner_) + std::string(behind_owner);
+    if (mkdtemp(name.data()) == nullptr) {
+      return {errno, std::generic_category()};
+    }
+    own_ = name;
+    return {};
+  }
+
   fs::path shared_;
   fs::path own_;
   pid_t owner_;

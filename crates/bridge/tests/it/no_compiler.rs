@@ -157,6 +157,13 @@ fn a_folder_that_others_may_write_to_keeps_its_rights_and_no_kernels() {
     fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// As in a home that is mounted to be read alone: this folder is its owner's, and nothing can be made there.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_folder_that_cannot_be_written_to_keeps_no_kernels() {
+    apart("compiles", "TACIT_MLX_TMPDIR", OsStr::new("/proc/self/fd"));
+}
+
 /// Whoever names a folder for kernels may have other things in it.
 #[test]
 #[cfg(target_os = "linux")]
