@@ -54,9 +54,11 @@ bool comes_from_mlx(const void* address) {
 // Makes the folder if need be; whether it belongs to this user and no other one may write to it. The rights of a folder that
 // is there stay: it may be root's own /tmp.
 bool make_private(const fs::path& folder) {
+  // The parent of a path that ends with a slash is the folder itself, which would be made with the rights of any other.
+  const fs::path plain = folder.has_filename() ? folder : folder.parent_path();
   std::error_code ignored;
-  fs::create_directories(folder.parent_path(), ignored);
-  if (mkdir(folder.c_str(), S_IRWXU) == 0) {
+  fs::create_directories(plain.parent_path(), ignored);
+  if (mkdir(plain.c_str(), S_IRWXU) == 0) {
     return true;
   }
   struct stat status {};

@@ -157,6 +157,19 @@ fn a_folder_that_others_may_write_to_keeps_its_rights_and_no_kernels() {
     fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// Where groups may write to what is made, one that is made as any other would keep no kernels.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_folder_of_kernels_is_made_for_its_owner_alone_however_its_path_ends() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = env::temp_dir().join(format!("tacit-made-{}", std::process::id()));
+    apart("compiles", "TACIT_MLX_TMPDIR", folder.join("").as_os_str());
+    let mode = fs::metadata(&folder).expect("is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "{mode:o}");
+    fs::remove_dir_all(&folder).expect("removes");
+}
+
 /// As in a home that is mounted to be read alone: this folder is its owner's, and nothing can be made there.
 #[test]
 #[cfg(target_os = "linux")]
