@@ -169,7 +169,7 @@ fn kept() -> [Finding; 2] {
             "loop folder",
             folders::loops(),
             folders::write_loops,
-            "set TACIT_MLX_TMPDIR to a folder that you alone can write to: until then every process compiles loops anew",
+            "set TACIT_MLX_TMPDIR to a folder that you alone can write to (chmod go-w): until then every process compiles loops anew",
         ),
     ]
 }

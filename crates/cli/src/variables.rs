@@ -69,7 +69,7 @@ pub(crate) const VARIABLES: [Variable; 11] = [
     Variable {
         name: "TACIT_MLX_TMPDIR",
         values: "an absolute path, or keep",
-        doc: "where MLX keeps the loops that it compiles, a private folder where it is not set; `keep` is MLX's own choice",
+        doc: "where MLX keeps the loops that it compiles, a folder that nobody else may write to, and a private one where it is not set; `keep` is MLX's own choice",
         reads: |text| ["", "keep"].contains(&text) || text.starts_with('/'),
     },
     Variable {

@@ -109,7 +109,12 @@ fn with_a_folder_of_loops_that_is_everybodys() {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).expect("sets");
     let path = folder.to_str().expect("text");
     let wrong = format!("slow loop folder {path}: it is a link, or others may write to it");
-    check(&[("TACIT_MLX_TMPDIR", path)], 0, &wrong, "set TACIT_MLX_TMPDIR to a folder that you alone can write to");
+    check(
+        &[("TACIT_MLX_TMPDIR", path)],
+        0,
+        &wrong,
+        "set TACIT_MLX_TMPDIR to a folder that you alone can write to (chmod go-w)",
+    );
     drop(fs::remove_dir_all(&folder));
 }
 
