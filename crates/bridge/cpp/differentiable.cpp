@@ -93,7 +93,7 @@ std::optional<array> of_own_ends(const array& node) {
     return std::nullopt;
   }
   auto own = Ranges::of(start, strides, node.shape(), from[1].shape());
-  auto put = [&, kind = kind](auto with) { return with(from[0], from[1], own.from, own.to, own.by, update->stream()); };
+  auto put = [&](auto with) { return with(from[0], from[1], own.from, own.to, own.by, update->stream()); };
   namespace mx = mlx::core;
   using Put = array (*)(const array&, const array&, Shape, Shape, Shape, mx::StreamOrDevice);
   switch (kind) {
