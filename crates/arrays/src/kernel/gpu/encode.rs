@@ -15,7 +15,7 @@ use crate::kernel::{Encoding, Scheme};
 pub(super) const THREADS: usize = 256;
 
 /// Elements of a group, unless a block has more: eight for each thread.
-const CHUNK: usize = 8 * THREADS;
+pub(super) const CHUNK: usize = 8 * THREADS;
 
 /// Blocks of a group at most, as `encode.h` has it.
 pub(super) const MOST_BLOCKS: usize = 128;

@@ -3,13 +3,10 @@
 use mlx_rs::Dtype;
 use tacit_core::Aval;
 
-use super::encode::{LONGEST, MOST_BLOCKS, THREADS, team};
+use super::encode::{CHUNK, LONGEST, MOST_BLOCKS, THREADS, team};
 use super::source::{Parts, Target, size};
 use super::weight::Weight;
 use crate::kernel::{Layout, Scaling};
-
-/// Elements of a group, unless a block has more.
-const CHUNK: usize = 8 * THREADS;
 
 /// The launch of the kernel that `scale_gradients` runs, of `x`, its cotangent and the children; codes have values from `low` to
 /// `high`, the slack for what was rounded included.
