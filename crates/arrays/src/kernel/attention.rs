@@ -9,8 +9,7 @@ use tacit_kernels::{Attention, Mask, MaskValues, Orientation};
 use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
-use super::{Layout, gpu};
-use crate::kernel::derivatives;
+use super::{Layout, derivatives, gpu};
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///

@@ -7,8 +7,7 @@ use tacit_core::{Aval, Result};
 
 use super::host::Fallible;
 use super::layout::integers;
-use super::{Layout, Scaling, nested};
-use crate::kernel::derivatives;
+use super::{Layout, Scaling, derivatives, nested};
 
 impl Layout {
     /// Asks the policy for the dense matrix, which the decomposition of `kernel` builds.
