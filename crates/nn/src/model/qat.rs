@@ -223,8 +223,10 @@ impl<M: ModuleParameters> Model<M> {
                     format = trained.format().stochastic().map_or_else(String::new, ToString::to_string);
                     trained.codes().clone()
                 } else if let Some(prepared) = value.downcast::<Prepared>() {
-                    (of, format) = (Some(prepared.clone()), prepared.format().to_string());
-                    prepared.convert()?
+                    let stored = prepared.convert()?;
+                    of = Some((prepared.master().clone(), stored.clone()));
+                    format = prepared.format().to_string();
+                    stored
                 } else {
                     return Ok(None);
                 };
@@ -239,7 +241,7 @@ impl<M: ModuleParameters> Model<M> {
             let (aval, before, after) = (value.aval()?, value.nbytes(), stored.nbytes());
             let bits = 8.0 * bytes as f64 / elements.max(1) as f64;
             // What was trained as codes is what it was.
-            let error = of.map_or(Ok(0.0), |of| relative_error(of.master(), &of.convert()?))?;
+            let error = of.map_or(Ok(0.0), |(master, stored)| relative_error(&master, &stored))?;
             let outcome = Outcome::Quantized { format, bits, error };
             report.note(path.clone(), Row { aval, before, after, outcome });
             made.insert(path, stored);
