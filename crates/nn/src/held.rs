@@ -89,10 +89,10 @@ impl Held {
         }
     }
 
-    /// Shows it as a node of this name; `moves` says which of its leaves are trained.
-    pub(crate) fn show<'a>(&'a self, node: &'static str, moves: impl Fn(Role) -> bool, visitor: &mut dyn Visitor<'a>) {
+    /// Shows it as a node; `moves` says which of its leaves are trained.
+    pub(crate) fn show<'a>(&'a self, moves: impl Fn(Role) -> bool, visitor: &mut dyn Visitor<'a>) {
         let children: Vec<&str> = self.leaves.iter().map(|leaf| &leaf.path[self.path.len() + 1..]).collect();
-        visitor.node(&Node::new(node, Labels::Keys(&children)).with_statics(&[(FORM, &self.form)]));
+        visitor.node(&Node::new(PARAMETER, Labels::Keys(&children)).with_statics(&[(FORM, &self.form)]));
         for leaf in &self.leaves {
             if moves(leaf.role) { visitor.array(&leaf.array) } else { visitor.frozen(&leaf.array) }
         }
@@ -103,11 +103,13 @@ impl Held {
     }
 }
 
+/// The node of an implicit parameter.
+pub(crate) const PARAMETER: &str = "Parameter";
 const FORM: &str = "form";
 
-/// What a node of this name [shows](Held::show): the form of its array, and the leaves.
-pub(crate) fn shown(node: &'static str, reader: &mut Reader<'_>) -> Result<(Form, Vec<Array>)> {
-    let entered = reader.enter(node)?;
+/// What such a node [shows](Held::show): the form of its array, and the leaves.
+pub(crate) fn shown(reader: &mut Reader<'_>) -> Result<(Form, Vec<Array>)> {
+    let entered = reader.enter(PARAMETER)?;
     let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<_>>()?;
     Ok((entered.static_field(FORM)?, leaves))
 }

@@ -10,11 +10,10 @@ use tacit_core::{Error, Result, Tree};
 use super::Model;
 use super::ties::Ties;
 use crate::filter::Role;
-use crate::held::shown;
+use crate::held::{PARAMETER, shown};
 use crate::moved::Moved;
 
 const MODEL: &str = "Model";
-const PARAMETER: &str = "Parameter";
 const TRAINING: &str = "training";
 const TIES: &str = "ties";
 const TRAINED: &str = "trained";
@@ -52,7 +51,7 @@ impl<M: ModuleParameters> Arguments for Model<M> {
                 }
                 continue;
             };
-            held.show(PARAMETER, moves, visitor);
+            held.show(moves, visitor);
         }
         Ok(())
     }
@@ -108,7 +107,7 @@ impl<M: ModuleParameters> Tree for Model<M> {
         let mut values = Vec::new();
         for path in keys {
             let value = if reader.is_at(PARAMETER) {
-                let (form, leaves) = shown(PARAMETER, reader)?;
+                let (form, leaves) = shown(reader)?;
                 if self.parts.held.get_mut(path).is_some_and(|held| held.refill(&form, &leaves)) {
                     continue;
                 }
