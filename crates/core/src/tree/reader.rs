@@ -12,11 +12,19 @@ use crate::{Error, Result, Value};
 pub struct Reader<'d> {
     entries: std::slice::Iter<'d, Entry>,
     leaves: Box<dyn Iterator<Item = Item> + 'd>,
-    made: bool,
-    traced: bool,
-    given_back: bool,
-    /// Of each entry, whether it is what the state had there before the call. It is known of replays alone.
-    unchanged: Option<&'d [bool]>,
+    origin: Origin<'d>,
+}
+
+/// What is read.
+#[derive(Clone, Copy)]
+enum Origin<'d> {
+    Any,
+    /// What a compiled function is given where it is traced.
+    Traced,
+    /// What a state was before a call.
+    GivenBack,
+    /// What a call made of a state. Of each entry, whether it is what the state had there before, which is known of replays alone.
+    Made(Option<&'d [bool]>),
 }
 
 /// What stands at a leaf.
@@ -73,30 +81,23 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self {
-            entries: def.entries().iter(),
-            leaves: Box::new(Items(leaves)),
-            made: false,
-            traced: false,
-            given_back: false,
-            unchanged: None,
-        })
+        Ok(Self { entries: def.entries().iter(), leaves: Box::new(Items(leaves)), origin: Origin::Any })
     }
 
     /// It is what a compiled function is given where it is traced, as [`is_traced`](Self::is_traced) then says.
     pub(crate) fn traced(self) -> Self {
-        Self { traced: true, ..self }
+        Self { origin: Origin::Traced, ..self }
     }
 
     /// It is what a state was before a call, as [`is_given_back`](Self::is_given_back) then says.
     pub(crate) fn given_back(self) -> Self {
-        Self { given_back: true, ..self }
+        Self { origin: Origin::GivenBack, ..self }
     }
 
     /// It is what a call made of a state, as [`is_made`](Self::is_made) then says. Where the call
     /// [replayed](Self::is_replayed) a trace, `unchanged` tells of each entry whether it is what the state had there before.
     pub(crate) fn made(self, unchanged: Option<&'d [bool]>) -> Self {
-        Self { made: true, unchanged, ..self }
+        Self { origin: Origin::Made(unchanged), ..self }
     }
 
     /// Whether a call made this of the state that it was given, and not the state itself, which is lent to a call or given
@@ -106,13 +107,13 @@ impl<'d> Reader<'d> {
     /// from what it is: a [template](Node::with_template) is that of the trace.
     #[must_use]
     pub fn is_made(&self) -> bool {
-        self.made
+        matches!(self.origin, Origin::Made(_))
     }
 
     /// Whether this is what a compiled function is given in a call that traces it. Later calls replay what becomes of it.
     #[must_use]
     pub fn is_traced(&self) -> bool {
-        self.traced
+        matches!(self.origin, Origin::Traced)
     }
 
     /// Whether a state gets back what it was before a call: the call failed, or the function was only recorded.
@@ -120,13 +121,13 @@ impl<'d> Reader<'d> {
     /// What a type has beside its arrays, such as a mode, is then again what its structure says.
     #[must_use]
     pub fn is_given_back(&self) -> bool {
-        self.given_back
+        matches!(self.origin, Origin::GivenBack)
     }
 
     /// Whether a call made this by the trace of an earlier call, so that each [template](Node::with_template) is of that call.
     #[must_use]
     pub fn is_replayed(&self) -> bool {
-        self.unchanged.is_some()
+        matches!(self.origin, Origin::Made(Some(_)))
     }
 
     /// Passes the next subtree over if a call left it as it was, structure and leaves, and tells whether it did.
@@ -138,7 +139,7 @@ impl<'d> Reader<'d> {
             self.entries.next();
             return true;
         }
-        let Some(unchanged) = self.unchanged else { return false };
+        let Origin::Made(Some(unchanged)) = self.origin else { return false };
         let rest = self.entries.as_slice();
         let (entries, leaves) = Entry::extent(rest);
         let at = unchanged.len() - rest.len();
