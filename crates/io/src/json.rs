@@ -78,7 +78,12 @@ impl Json {
     /// The file cannot be read, or it is no JSON object.
     pub fn open(file: impl AsRef<Path>) -> tacit_core::Result<Self> {
         let file = file.as_ref();
-        let text = fs::read(current(file)?).map_err(Error::file("read", file))?;
+        Self::read(file, &current(file)?)
+    }
+
+    /// Reads a file whose content is at this place.
+    fn read(file: &Path, at: &Path) -> tacit_core::Result<Self> {
+        let text = fs::read(at).map_err(Error::file("read", file))?;
         let json = String::from_utf8(text).map_err(|error| error.to_string()).and_then(|text| Self::parse(&text));
         let wrong = |reason: String| Error::checkpoint(file, None, reason, "fetch it again");
         match json {
@@ -94,10 +99,8 @@ impl Json {
     ///
     /// As for [`open`](Self::open), but that there is no such file.
     pub fn open_if_there(file: impl AsRef<Path>) -> tacit_core::Result<Option<Self>> {
-        if current_if_there(file.as_ref())?.is_none() {
-            return Ok(None);
-        }
-        Self::open(file).map(Some)
+        let file = file.as_ref();
+        current_if_there(file)?.map(|at| Self::read(file, &at)).transpose()
     }
 
     /// The value of a key, if this is an object that has it.
