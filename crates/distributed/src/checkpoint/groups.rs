@@ -76,12 +76,14 @@ impl Groups {
         self.ranks.first().map_or(0, Vec::len)
     }
 
-    /// Whether the file of a rank has its part.
+    /// The group whose files have what all groups have, if there is one.
+    fn keeping(&self) -> Option<&[usize]> {
+        self.ranks.get(self.holder?).map(Vec::as_slice)
+    }
+
+    /// Whether the file of a rank has its part: every rank is in a group.
     pub(super) fn is_held_by(&self, rank: usize) -> bool {
-        match self.holder {
-            Some(holder) => self.ranks.get(holder).is_some_and(|group| group.contains(&rank)),
-            None => self.ranks.iter().any(|group| group.contains(&rank)),
-        }
+        self.keeping().is_none_or(|group| group.contains(&rank))
     }
 
     /// The group of these ranks, and otherwise the first.
@@ -92,10 +94,7 @@ impl Groups {
 
     /// The ranks whose files have what the group of these ranks had.
     pub(super) fn holders(&self, own: Option<&[usize]>) -> &[usize] {
-        match self.holder {
-            Some(holder) => self.ranks.get(holder).map_or(&[], Vec::as_slice),
-            None => self.nearest(own),
-        }
+        self.keeping().unwrap_or_else(|| self.nearest(own))
     }
 
     /// Whether others had something else, and these ranks are none of the groups.
