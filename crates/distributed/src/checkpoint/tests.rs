@@ -136,11 +136,18 @@ fn written(folder: &Path, save: &Save, all: Vec<Vec<Piece>>, ranks: usize) -> Re
     Ok(index)
 }
 
-fn save(folder: &Path, size: usize) -> Result<()> {
+/// Saves what each rank has, and gives the index of that.
+fn save_pieces(folder: &Path, all: Vec<Vec<Piece>>) -> Result<Index> {
+    let size = all.len();
     let save = Save::begin(folder, size)?;
-    let index = written(folder, &save, all_pieces(size, |_, _| Ok(()))?, size)?;
+    let index = written(folder, &save, all, size)?;
     save.commit(&index)?;
     save.finish();
+    Ok(index)
+}
+
+fn save(folder: &Path, size: usize) -> Result<()> {
+    save_pieces(folder, all_pieces(size, |_, _| Ok(()))?)?;
     Ok(())
 }
 
@@ -345,10 +352,7 @@ fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
         run.states.insert("rows".to_owned(), Arrays::from([("rows.weight.exp_avg_sq_col".to_owned(), rows)]));
         Ok(())
     };
-    let save = Save::begin(&folder, 2)?;
-    let index = written(&folder, &save, all_pieces(2, more)?, 2)?;
-    save.commit(&index)?;
-    save.finish();
+    save_pieces(&folder, all_pieces(2, more)?)?;
     for rank in 0..2 {
         let place = Place { rank, size: 2 };
         let (run, _) = read(&folder, &held(place)?.0, place)?;
@@ -368,10 +372,7 @@ fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
         run.states.remove("rows");
         Ok(())
     };
-    let save = Save::begin(&folder, 2)?;
-    let index = written(&folder, &save, all_pieces(2, only_random)?, 2)?;
-    save.commit(&index)?;
-    save.finish();
+    save_pieces(&folder, all_pieces(2, only_random)?)?;
     let keys = (0..3).map(|rank| {
         let place = Place { rank, size: 3 };
         Ok(bits(&read(&folder, &held(place)?.0, place)?.0.states["random"]["key"]))
@@ -426,10 +427,7 @@ fn a_state_that_was_kept_of_no_leaf_comes_back_under_its_name() -> Result<()> {
         run.states.insert("random".to_owned(), Arrays::from([("one".to_owned(), key.clone())]));
         Ok(())
     };
-    let save = Save::begin(&folder, 2)?;
-    let index = written(&folder, &save, all_pieces(2, more)?, 2)?;
-    save.commit(&index)?;
-    save.finish();
+    save_pieces(&folder, all_pieces(2, more)?)?;
     for place in [Place { rank: 1, size: 2 }, Place { rank: 2, size: 3 }] {
         let (run, _) = read(&folder, &held(place)?.0, place)?;
         let found = &run.states["averages"];
@@ -451,10 +449,7 @@ fn ranks_that_are_new_beside_one_draw_for_themselves() -> Result<()> {
         run.states.insert("random".to_owned(), Arrays::from([("key".to_owned(), key.clone())]));
         Ok(())
     };
-    let save = Save::begin(&folder, 1)?;
-    let index = written(&folder, &save, all_pieces(1, with_random)?, 1)?;
-    save.commit(&index)?;
-    save.finish();
+    save_pieces(&folder, all_pieces(1, with_random)?)?;
     let keys = |are_split: bool| {
         let of_rank = |rank| {
             let place = Place { rank, size: 3 };

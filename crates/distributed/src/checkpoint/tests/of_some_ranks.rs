@@ -22,10 +22,7 @@ const TURNED: Over = |key, Place { rank, .. }| match key {
 };
 
 fn save_over(folder: &Path, size: usize, over: Over) -> Result<()> {
-    let save = Save::begin(folder, size)?;
-    let index = written(folder, &save, all_pieces_over(size, over, |_, _| Ok(()))?, size)?;
-    save.commit(&index)?;
-    save.finish();
+    save_pieces(folder, all_pieces_over(size, over, |_, _| Ok(()))?)?;
     Ok(())
 }
 
@@ -77,10 +74,7 @@ fn what_differs_between_groups_is_each_group_s_own() -> Result<()> {
             piece.array = piece.array.negative()?;
         }
     }
-    let save = Save::begin(&folder, 4)?;
-    let index = written(&folder, &save, all, 4)?;
-    save.commit(&index)?;
-    save.finish();
+    save_pieces(&folder, all)?;
     let read = |place, over| -> Result<(Vec<u8>, Array)> {
         let (known, arrays, _) = held_over(place, over)?;
         let (run, _) = read(&folder, &known, place)?;

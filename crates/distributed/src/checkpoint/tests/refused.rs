@@ -9,10 +9,9 @@ use tacit_core::store::Arrays;
 use tacit_core::{Error, Result};
 use tacit_io::Training;
 
-use super::super::folder::Save;
 use super::super::index::{Entry, Index};
 use super::super::saved::read;
-use super::{all_pieces, folder, held, said, save, written};
+use super::{all_pieces, folder, held, said, save, save_pieces};
 use crate::layout::{Layout, Leaf, Place};
 
 #[test]
@@ -60,10 +59,7 @@ fn what_an_earlier_version_lost_is_refused_and_the_rest_is_read() -> Result<()> 
     };
     let place = Place { rank: 1, size: 2 };
     for (momentum, is_lost) in [("a.flat.local.velocity", true), ("norm.velocity", false)] {
-        let save = Save::begin(&folder, 2)?;
-        let mut index = written(&folder, &save, all_pieces(2, state("norm.velocity"))?, 2)?;
-        save.commit(&index)?;
-        save.finish();
+        let mut index = save_pieces(&folder, all_pieces(2, state("norm.velocity"))?)?;
         index.version = 1;
         let kept: BTreeMap<_, _> =
             index.states["kept"].values().map(|entry| (momentum.to_owned(), entry.clone())).collect();
@@ -87,15 +83,12 @@ fn what_an_earlier_version_lost_is_refused_and_the_rest_is_read() -> Result<()> 
 fn states_that_fit_no_other_split_are_refused() -> Result<()> {
     let folder = folder("forms");
     let place = Place { rank: 0, size: 2 };
-    let save = Save::begin(&folder, 2)?;
     let rows = |place: Place, run: &mut Training| {
         let rows = Array::from_slice(&[place.rank as f32, 5.0, 6.0], &[3]);
         run.states.insert("rows".to_owned(), Arrays::from([("rows.weight.exp_avg_sq_col".to_owned(), rows)]));
         Ok(())
     };
-    let mut index = written(&folder, &save, all_pieces(2, rows)?, 2)?;
-    save.commit(&index)?;
-    save.finish();
+    let mut index = save_pieces(&folder, all_pieces(2, rows)?)?;
     let with = |at: usize, layout: Layout| -> Result<Vec<Leaf>> {
         let mut known = held(place)?.0;
         known[at].layout = layout;
