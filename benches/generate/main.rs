@@ -6,7 +6,7 @@
 //! rounds, as `benches/peers/llama.py --beside` does, and compares with it, too.
 //!
 //! `TACIT_GEMMA=FILE` measures a real decoder of one file in place of the drawn one: in the file's own codes and with its layers in NF4,
-//! with floats and with activations in 8 bits (`decode/file/`, `prompt512/file`). `benches/peers/llama_file.py FILE` is what goes beside it.
+//! with floats and with activations in 8 bits (`decode/file/`, `prompt512/file`). `benches/peers/llama.py --file FILE --beside` is what goes beside it.
 //! `lookup/` is decoding with drafts from the text so far, and without them.
 
 mod lookup;

@@ -3,7 +3,7 @@
 Writes a GGUF file of Qwen3-0.6B's sizes with weights of no meaning and decodes token ids with it, without a tokenizer.
 Q4_0 blocks come from the gguf package, which quantizes normally drawn weights; it has no quantizer for Q4_K, whose blocks
 are random bits behind small scales instead. The layers have equal bytes, each its own, so that as much memory is read as
-in a trained model.
+in a trained model. With `--file` it decodes a real model's file, as `TACIT_GEMMA=FILE` has the bench do.
 """
 
 import argparse
@@ -100,6 +100,7 @@ class Decoder:
         parameters.n_batch = parameters.n_ubatch = 512
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.no_perf = True
+        self.words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         if not self.context:
             raise RuntimeError("llama.cpp made no context")
@@ -111,7 +112,7 @@ class Decoder:
         if status != 0:
             raise RuntimeError(f"llama_decode gave {status}")
         logits = llama_cpp.llama_get_logits_ith(self.context, -1)
-        return int(np.argmax(np.ctypeslib.as_array(logits, (WORDS,))))
+        return int(np.argmax(np.ctypeslib.as_array(logits, (self.words,))))
 
     def clear(self):
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
@@ -163,7 +164,8 @@ def serve(decoders):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("formats", nargs="*", default=["q4_0", "q4_k"], help=", ".join(TYPES))
+    parser.add_argument("formats", nargs="*", help=f"{', '.join(TYPES)}; q4_0 and q4_k where no file is named either")
+    parser.add_argument("--file", type=pathlib.Path, help="a GGUF file, which is the format `file`")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--decode", type=int, default=64, help="tokens of a round, one after the other")
@@ -177,14 +179,16 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or pathlib.Path(temporary)
         decoders = {}
-        for kind in given.formats:
+        if given.file:
+            decoders["file"] = Decoder(given.file, given.threads), given.file.stat().st_size
+        for kind in given.formats or ([] if given.file else ["q4_0", "q4_k"]):
             path = folder / f"qwen3-0.6b-{kind}.gguf"
             if not path.exists():
                 write(path, TYPES[kind])
             decoders[kind] = Decoder(path, given.threads), path.stat().st_size
         if given.beside:
             return serve({kind: decoder for kind, (decoder, _) in decoders.items()})
-        rates = {(kind, case): [] for kind in given.formats for case in ("decode", "prompt")}
+        rates = {(kind, case): [] for kind in decoders for case in ("decode", "prompt")}
         for round in range(given.rounds + 1):
             for kind, (decoder, _) in decoders.items():
                 measured = decoder.decode(given.decode), decoder.prompt(given.prompt)
