@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 
-use crate::commit::put;
+use crate::commit::{Commit, put};
 use crate::disk;
-use crate::place::{Place, Standard};
+use crate::place::{Place, Standard, folder_of};
 use crate::staged::Staged;
 
 /// A file that is the old one until the new one is whole and on the disk; where the place is a device or a pipe, that is
@@ -31,11 +31,15 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As for [`Place::of`], or the system refuses it.
+    /// As for [`Place::of`] and [`Commit::begin`], or the system refuses it.
     pub fn create(place: impl AsRef<Path>) -> Result<Self> {
         let place = place.as_ref();
         let to = match Place::of(place)? {
-            Place::File => To::File(Staged::beside(place)?),
+            Place::File => {
+                // What a killed save left on its way takes no room from this one.
+                drop(Commit::begin(folder_of(place))?);
+                To::File(Staged::beside(place)?)
+            }
             Place::Stream => To::Stream(stream(place).map_err(Error::file("write", place))?),
         };
         Ok(Self { place: place.to_owned(), to })

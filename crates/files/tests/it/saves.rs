@@ -9,7 +9,7 @@ use std::thread;
 
 use expect_test::expect;
 use tacit_files::faults::{Fault, inject};
-use tacit_files::{Commit, Current, Staged, current, current_if_there, replace};
+use tacit_files::{Commit, Current, Output, Staged, current, current_if_there, replace};
 
 use crate::folder::{Folder, held};
 
@@ -61,6 +61,20 @@ fn only_what_dead_saves_left_goes() {
     commit.place(alive, "a").expect("is alive");
     commit.finish().expect("saves");
     assert_eq!(fs::read(folder.join("a")).expect("reads"), b"alive");
+}
+
+/// The disk may have room for the old file and a new one, and for no third.
+#[test]
+fn what_a_killed_save_left_goes_before_the_next_is_written() {
+    let folder = Folder::with(&[("a", "old")]);
+    inject(3, Fault::Stops, || replace(folder.join("a"), b"new")).0.expect_err("is stopped");
+    let left = on_their_way(&folder);
+    assert_eq!(left.len(), 1);
+    let output = Output::create(folder.join("a")).expect("begins");
+    let now = on_their_way(&folder);
+    assert!(now.len() == 1 && now != left, "{now:?}");
+    drop(output);
+    assert_eq!(folder.raw(), held(&[("a", "old")]));
 }
 
 #[test]

@@ -10,7 +10,9 @@ use tacit_files::{Current, replace};
 use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
-use tacit_io::{Metadata, Tensors, hugging_face, load, mlx_adapter, peft, save, write_sharded};
+use tacit_io::{
+    Metadata, Progress, Tensors, Writing, hugging_face, load, mlx_adapter, peft, save, save_with, write_sharded,
+};
 use tacit_nn::Parameters;
 
 use super::situations::{MINE, copied, goldens, half_made, neighbours, saved_before, strange};
@@ -165,6 +167,24 @@ fn a_link_beside_the_tensors_is_seen_before_anything_is_written() {
     assert_eq!(folder.names(), ["config.json", "model.safetensors.index.json"]);
     // Without an index it is nobody's.
     save(&place, &parameters).expect("saves");
+}
+
+/// The disk may have room for the old file and a new one, and for no third.
+#[test]
+fn what_a_killed_save_left_goes_before_the_next_is_written() {
+    let folder = Scratch::in_memory();
+    let place = folder.join("model.safetensors");
+    let values = Parameters::from([("a".to_owned(), mlx_rs::Array::from_f32(1.0).into())]);
+    save(&place, &values).expect("saves");
+    let hidden = || folder.names().into_iter().filter(|name| name.ends_with(".partial")).collect::<Vec<_>>();
+    inject(3, Fault::Stops, || save(&place, &values)).0.expect_err("is stopped");
+    let left = hidden();
+    assert_eq!(left.len(), 1);
+    let mut seen = Vec::new();
+    let mut look = |_: Progress| seen = hidden();
+    save_with(&place, &values, Writing { progress: Some(&mut look), ..Writing::default() }).expect("saves");
+    assert!(seen.len() == 1 && seen != left, "{seen:?}");
+    assert_eq!(folder.names(), ["model.safetensors"]);
 }
 
 #[test]
