@@ -45,7 +45,7 @@ struct Note {
 }
 
 impl Save {
-    /// Begins a save, and leaves its note.
+    /// Begins a save, and leaves its note. Files of saves that were killed go at once.
     ///
     /// # Errors
     ///
@@ -101,6 +101,8 @@ impl Save {
         })?;
         let text = serde_json::to_vec(&this.note).map_err(|error| Error::file("write", &path)(error.into()))?;
         this.file.write_all(&text).and_then(|()| this.file.sync_all()).map_err(Error::file("write", &path))?;
+        // The disk may have room for two saves, and for no third.
+        this.clear(|of| Some(of) != replaces);
         Ok(this)
     }
 
@@ -127,19 +129,25 @@ impl Save {
     /// Removes the files of the saves before, now that the index names those of this one.
     pub(super) fn finish(self) {
         // What cannot be removed now goes with a later save, whose note is told of it, or stays: the save itself is whole.
-        let mut left = false;
-        for name in names(&self.folder).unwrap_or_default() {
-            let of = save_of(&name).filter(|of| self.garbage.contains(of) && of.0 != self.note.save);
-            let path = self.folder.join(&name);
-            if of.is_some() && fs::symlink_metadata(&path).is_ok_and(|file| file.is_file()) {
-                left |= fs::remove_file(&path).is_err();
-            }
-        }
-        if !left {
+        if self.clear(|_| true) {
             for note in self.notes.iter().chain([&note_of(&self.folder, self.id)]) {
                 drop(fs::remove_file(note));
             }
         }
+    }
+
+    /// Removes the files of some of the saves that are of no more use, and tells whether none is left.
+    fn clear(&self, is_meant: impl Fn((u64, usize)) -> bool) -> bool {
+        let Ok(found) = names(&self.folder) else { return false };
+        let mut is_clear = true;
+        for name in found {
+            let of = save_of(&name).filter(|of| self.garbage.contains(of) && of.0 != self.note.save && is_meant(*of));
+            let path = self.folder.join(&name);
+            if of.is_some() && fs::symlink_metadata(&path).is_ok_and(|file| file.is_file()) {
+                is_clear &= fs::remove_file(&path).is_ok();
+            }
+        }
+        is_clear
     }
 }
 
