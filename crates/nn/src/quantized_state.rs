@@ -351,7 +351,7 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
         Ok(())
     }
 
-    /// The moments are what they were where it fails.
+    /// Parameters and moments are what they were where it fails.
     fn update<M: ModuleParameters>(
         &mut self,
         model: &mut M,
@@ -362,15 +362,19 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
         // In one order, so that equal steps make equal graphs.
         let mut gradients: Vec<_> = gradients.borrow().iter().collect();
         gradients.sort_unstable_by_key(|(path, _)| *path);
-        let mut rates = None;
+        let (mut rates, mut stepped) = (None, Vec::new());
         let updated: Result<(), Exception> = gradients.into_iter().try_for_each(|(path, gradient)| {
-            let Some(parameter) = parameters.get_mut(path) else { return Ok(()) };
-            **parameter = self.step(path, gradient, parameter, &mut rates)?;
+            let Some(parameter) = parameters.get(path) else { return Ok(()) };
+            stepped.push((path, self.step(path, gradient, parameter, &mut rates)?));
             Ok(())
         });
         if updated.is_err() {
             self.moments = before;
+            return updated;
         }
-        updated
+        for (path, array) in stepped {
+            parameters.entry(Rc::clone(path)).and_modify(|parameter| **parameter = array);
+        }
+        Ok(())
     }
 }
