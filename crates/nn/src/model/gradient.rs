@@ -78,6 +78,7 @@ impl<M: ModuleParameters> Model<M> {
         });
         let (results, gradients) = step.call(&arrays)?;
         drop(step);
+        let results = dense_tree(def, &results)?;
         // Assigned parameters, such as running statistics, stay; what was lent goes.
         state.model.note_halves(paths.iter().zip(&arrays));
         state.model.take_back(paths.iter().zip(lent).zip(arrays));
@@ -89,7 +90,7 @@ impl<M: ModuleParameters> Model<M> {
             Gradient::Dense(array) => Some((Rc::from(path), array)),
             Gradient::Nothing | Gradient::Node { .. } => None,
         });
-        Ok((dense_tree(def, &results)?, gradients.collect()))
+        Ok((results, gradients.collect()))
     }
 
     /// In training a dropout without a key would drop nothing, and nobody would see it.

@@ -1,10 +1,10 @@
 //! Calls of a model that fail after the function ran through.
 
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::Param;
+use mlx_rs::module::{Module as _, Param};
 use mlx_rs::{Array, nn, ops};
 use tacit_core::{Error, Policy, Result, Value};
-use tacit_nn::Model;
+use tacit_nn::{Model, Module, ParameterFilter};
 
 use crate::types::{dense, normal, numbers};
 
@@ -50,5 +50,20 @@ fn different_arrays_for_a_tie_leave_the_state() -> Result<()> {
     assert!(made.is_err());
     assert_eq!(numbers(&model.get("a")?.dense()?), before);
     assert_eq!(dense(&count), [0.0]);
+    Ok(())
+}
+
+/// A module that cannot be copied is no result: what the function assigned goes with it.
+#[test]
+fn a_gradient_whose_results_cannot_be_made_leaves_the_model() -> Result<()> {
+    let (mut model, other) = (Model::new(nn::Linear::new(4, 4)?)?, nn::Linear::new(2, 2)?);
+    let bias = numbers(&model.get("bias")?.dense()?);
+    let made = model.value_and_grad(ParameterFilter::default(), normal(1, &[2, 4]), |model, x| {
+        model.set("bias", ops::ones::<f32>(&[4])?)?;
+        let loss = model.forward(&x)?.square()?.mean(None)?;
+        Ok::<_, Error>((loss, Module::in_place(other)))
+    });
+    assert!(made.is_err());
+    assert_eq!(numbers(&model.get("bias")?.dense()?), bias);
     Ok(())
 }
