@@ -120,14 +120,16 @@ impl<M: ModuleParameters> Model<M> {
         }
         let halves = std::mem::take(&mut self.halves);
         let slots = self.slots();
-        let widened = |path: &String| slots.get(path.as_str()).is_some_and(|slot| slot.dtype() == Dtype::Float32);
-        let widened: Vec<Rc<str>> = halves.into_keys().filter(widened).map(Rc::from).collect();
+        let is_wide = |path: &&String| slots.get(path.as_str()).is_some_and(|slot| slot.dtype() == Dtype::Float32);
+        let widened: Vec<&String> = halves.keys().filter(is_wide).collect();
         if widened.is_empty() {
             return Ok(());
         }
         let message = format!("half floats became f32 since the latest gradient: {}", some_of(widened.iter()));
         let masters = self.parts.held.values().flat_map(|held| &held.leaves).filter(|leaf| leaf.role == Role::Master);
-        if masters.into_iter().any(|leaf| widened.iter().any(|path| **path == *leaf.path)) {
+        if masters.into_iter().any(|leaf| widened.contains(&&leaf.path)) {
+            // The next call has the same to say.
+            self.halves = halves;
             let help = "step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32";
             return Err(Error::invalid(message, help));
         }

@@ -137,6 +137,9 @@ fn leaves_that_an_optimizer_widened_are_told_of() -> Result<()> {
             half floats became f32 since the latest gradient: layers.0.bias, layers.0.weight.master, layers.2.bias, layers.2.weight.master
             help: step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32"#]],
     );
+    // Whoever tries again is told again.
+    let again = gradients(&mut prepared, Dtype::Bfloat16).expect_err("they are still wide").to_string();
+    assert!(again.starts_with("half floats became f32 since the latest gradient: "), "{again}");
 
     // What somebody puts there is no doing of an optimizer.
     let [(_, mut dense), ..] = forms(Dtype::Bfloat16)?;
