@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, process};
 
-use crate::environment;
 use crate::failure::Failure;
+use crate::{environment, leftovers};
 
 /// The folder of the cache, which may not exist yet.
 pub(crate) fn folder() -> Result<PathBuf, Failure> {
@@ -35,6 +35,7 @@ pub(crate) fn entry(name: &str, fill: impl FnOnce(&Path) -> Result<PathBuf, Fail
     if entry.is_dir() {
         return Ok(entry);
     }
+    leftovers::sweep(&cache);
     let scratch = Scratch::create(&cache)?;
     let filled = fill(&scratch.0)?;
     match fs::rename(&filled, &entry) {
@@ -49,7 +50,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn create(cache: &Path) -> Result<Self, Failure> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
-        let path = cache.join(format!(".unpacking-{}-{nanos}", process::id()));
+        let path = cache.join(format!("{}{}-{nanos}", leftovers::BEGIN, process::id()));
         // What is unpacked here is loaded into programs: nobody else may write to it.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(|error| Failure::io("create", &path, &error))?;

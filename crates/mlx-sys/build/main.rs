@@ -13,6 +13,7 @@ mod environment;
 mod failure;
 mod header;
 mod kernels;
+mod leftovers;
 mod link;
 mod locate;
 mod mach_o;
