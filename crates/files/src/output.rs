@@ -31,13 +31,13 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// As for [`Place::of`] and [`Commit::begin`], or the system refuses it.
+    /// As for [`Place::of`], or the system refuses it.
     pub fn create(place: impl AsRef<Path>) -> Result<Self> {
         let place = place.as_ref();
         let to = match Place::of(place)? {
             Place::File => {
-                // What a killed save left on its way takes no room from this one.
-                drop(Commit::begin(folder_of(place))?);
+                // What a killed save left on its way takes no room from this one. Why it cannot be cleared away is told in the end.
+                drop(Commit::begin(folder_of(place)));
                 To::File(Staged::beside(place)?)
             }
             Place::Stream => To::Stream(stream(place).map_err(Error::file("write", place))?),

@@ -47,8 +47,8 @@ impl Set<'_> {
         for name in beside.iter().map(|(name, _)| *name).chain(indexed.map(Family::index).as_deref()) {
             Place::of_file(&folder_of(path).join(name))?;
         }
-        // What a killed save left on its way takes no room from this one.
-        drop(Commit::begin(folder_of(path))?);
+        // What a killed save left on its way takes no room from this one. Why it cannot be cleared away is told in the end.
+        drop(Commit::begin(folder_of(path)));
         let groups = match writing.shard {
             Some(limit) => grouped(tensors, limit),
             None => vec![tensors],
