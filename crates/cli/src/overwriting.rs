@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tacit_core::{Error, Result};
-use tacit_files::{Place, folder_of};
+use tacit_files::{Place, Staged, folder_of};
 use tacit_io::{replaced, sources};
 
 #[derive(Args)]
@@ -25,7 +25,11 @@ impl Overwriting {
     ) -> Result<()> {
         let outputs: Vec<O> = outputs.into_iter().collect();
         spare(&outputs, inputs)?;
-        outputs.iter().try_for_each(|output| self.check_free(output.as_ref()))
+        for output in &outputs {
+            self.check_free(output.as_ref())?;
+            check_makes(output.as_ref())?;
+        }
+        Ok(())
     }
 
     /// Checks that nothing is there yet, or may go.
@@ -37,6 +41,14 @@ impl Overwriting {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Checks that a file can be made at a place, by making one on its way there.
+pub(crate) fn check_makes(output: &Path) -> Result<()> {
+    match Place::of(output)? {
+        Place::File => Staged::beside(output).map(drop),
+        Place::Stream => Ok(()),
     }
 }
 
@@ -79,4 +91,21 @@ pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
 /// By which a file is the same under any name, links followed.
 fn identity(file: &Path) -> Option<(u64, u64)> {
     fs::metadata(file).ok().map(|own| (own.dev(), own.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody makes a file among the processes, whatever they may.
+    #[test]
+    fn a_place_where_nothing_can_be_made_is_refused_before_any_work() {
+        let overwriting = Overwriting { force: false };
+        let check = |place: &Path| overwriting.check([place], None::<&Path>);
+        let error = check(Path::new("/proc/far.svg")).expect_err("nobody does").to_string();
+        assert!(error.starts_with("cannot write /proc/far.svg: "), "{error}");
+        let place = std::env::temp_dir().join(format!("tacit-overwriting-{}", std::process::id()));
+        check(&place).expect("is free");
+        assert!(!place.exists());
+    }
 }

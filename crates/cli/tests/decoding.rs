@@ -361,6 +361,14 @@ fn what_cannot_be_done_is_said() {
         error: cannot write /no-such-folder/cache: No such file or directory (os error 2)
     "#]],
     );
+    // A folder in which nobody makes a file.
+    refused(
+        "generate",
+        &["--prompt", "a", "--prompt-cache", "/proc/cache"],
+        &expect![[r#"
+        error: cannot write /proc/cache: No such file or directory (os error 2)
+    "#]],
+    );
     let own = model();
     let cache = std::env::temp_dir().join("tacit-no-such-cache.safetensors");
     let both =

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use tacit_core::{Error, Policy, Result, printable};
-use tacit_files::Place;
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
 use tacit_io::{FileState, Metadata};
 use tacit_nn::{Cache, KvCache};
 
 use super::template::Conversation;
+use crate::overwriting::check_makes;
 
 /// Under which the metadata of a file have the conversation that it holds.
 const CONVERSATION: &str = "tacit.chat";
@@ -37,7 +37,7 @@ impl Stored {
     /// What a file holds, where there is one, in place of the empty `caches` of the model at a path with an adapter.
     pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path, adapter: Option<&Path>) -> Result<Self> {
         // It is written when the answer is made: that it cannot be is said before.
-        Place::of(file)?;
+        check_makes(file)?;
         let whole = |path: &Path| fs::canonicalize(path).map_err(Error::file("read", path));
         let (model, adapter) = (whole(model)?, adapter.map(whole).transpose()?);
         let adapter = adapter.unwrap_or_default().to_string_lossy().into_owned();
