@@ -81,9 +81,7 @@ pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     }
     parameters.sort_by(|x, y| y.error().total_cmp(&x.error()));
     let only_b = b.into_keys().collect();
-    let comparison = Comparison { parameters, only_a, only_b, max_error: options.max_error };
-    options.svg.as_ref().map_or(Ok(()), |file| replace(file, comparison.chart().to_svg().as_bytes()))?;
-    Ok(comparison)
+    Ok(Comparison { parameters, only_a, only_b, max_error: options.max_error })
 }
 
 /// The parameters of both, by names that are the same in files of llama.cpp, mlx-lm and Hugging Face.
@@ -177,6 +175,11 @@ impl Comparison {
                 && row.outputs.is_none_or(|distance| distance.error <= most)
         };
         self.only_a.is_empty() && self.only_b.is_empty() && self.parameters.iter().all(near)
+    }
+
+    /// Draws them into a file, if there is one.
+    pub(crate) fn draw(&self, file: Option<&Path>) -> Result<()> {
+        file.map_or(Ok(()), |file| replace(file, self.chart().to_svg().as_bytes()))
     }
 
     /// The errors of the parameters, and of what the layers give.

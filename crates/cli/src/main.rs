@@ -158,6 +158,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Compare(options) => {
             let comparison = compare::compare(&options)?;
             output.beside(&options.svg).show(&comparison)?;
+            // What was measured is not lost where it cannot be drawn.
+            comparison.draw(options.svg.as_deref())?;
             return Ok(if comparison.is_close() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Explain(options) => {

@@ -147,10 +147,12 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
         tokens: counted,
         int8: options.int8,
     };
+    // What was measured is not lost where it cannot be drawn.
+    output.show(&measured)?;
     if let Some(file) = &options.svg {
         replace(file, measured.chart().to_svg().as_bytes())?;
     }
-    output.show(&measured)
+    Ok(())
 }
 
 impl Options {

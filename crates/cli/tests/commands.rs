@@ -476,6 +476,18 @@ fn well_formed(xml: &str) {
 }
 
 #[test]
+fn what_was_compared_is_said_where_it_cannot_be_drawn() {
+    let folder = Folder::new("undrawn");
+    let dense = folder.checkpoint();
+    // A disk that is always full.
+    let output = tacit(&["compare", &dense, &dense, "--json", "--svg", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("error: cannot write /dev/full: "), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("is JSON");
+    assert_eq!(json["parameters"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
 fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
     let folder = Folder::new("extremes");
     let parameters = |numbers: [f32; 3]| {

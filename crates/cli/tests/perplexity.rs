@@ -150,6 +150,17 @@ fn the_first_token_of_a_window_is_the_one_that_begins_a_text() {
 }
 
 #[test]
+fn what_was_measured_is_said_where_it_cannot_be_drawn() {
+    let folder = Folder::new("undrawn", "0 0 1 2 3 1 0 2");
+    // A disk that is always full.
+    let output = folder.run(&["--window", "4", "--json", "--svg", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("error: cannot write /dev/full: "), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert!(number(&json["formats"][0]["perplexity"]) > 1.0, "{json}");
+}
+
+#[test]
 fn a_format_with_commas_is_one_format() {
     let folder = Folder::new("commas", "0 0 1 2 3 1 0 2");
     let json = folder.json(&["--window", "4", "--formats", "codebook:32:-1,-0.25,0.25,1"]);
