@@ -373,7 +373,9 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
             return updated;
         }
         for (path, array) in stepped {
-            parameters.entry(Rc::clone(path)).and_modify(|parameter| **parameter = array);
+            if let Some(parameter) = parameters.get_mut(path) {
+                **parameter = array;
+            }
         }
         Ok(())
     }
