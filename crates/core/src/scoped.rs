@@ -12,18 +12,26 @@ use crate::environment::Setting;
 use crate::policy::DeviceFallback;
 use crate::{Policy, Registry};
 
+/// What guards keep in force, the innermost last, each with the number of its guard.
+type Stack<T> = RefCell<Vec<(u64, T)>>;
+
 thread_local! {
-    static REGISTRY: RefCell<Vec<Arc<Registry>>> = const { RefCell::new(Vec::new()) };
-    static POLICY: RefCell<Vec<Policy>> = const { RefCell::new(Vec::new()) };
-    static TRACED_FOR: RefCell<Vec<Backend>> = const { RefCell::new(Vec::new()) };
-    static DEVICE_FALLBACK: RefCell<Vec<DeviceFallback>> = const { RefCell::new(Vec::new()) };
+    static REGISTRY: Stack<Arc<Registry>> = const { RefCell::new(Vec::new()) };
+    static POLICY: Stack<Policy> = const { RefCell::new(Vec::new()) };
+    static TRACED_FOR: Stack<Backend> = const { RefCell::new(Vec::new()) };
+    static DEVICE_FALLBACK: Stack<DeviceFallback> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the innermost guard keeps in force.
+fn innermost<T: Clone + 'static>(stack: &'static LocalKey<Stack<T>>) -> Option<T> {
+    stack.with_borrow(|stack| stack.last().map(|(_, item)| item.clone()))
 }
 
 impl Registry {
     /// The registry in force on this thread.
     #[must_use]
     pub fn current() -> Arc<Self> {
-        REGISTRY.with_borrow(|stack| stack.last().cloned()).unwrap_or_else(Self::global)
+        innermost(&REGISTRY).unwrap_or_else(Self::global)
     }
 
     /// Makes this registry current on this thread until the guard is dropped.
@@ -55,7 +63,7 @@ impl Policy {
 
     /// The policy of the innermost guard.
     pub(crate) fn guarded() -> Option<Self> {
-        POLICY.with_borrow(|stack| stack.last().copied())
+        innermost(&POLICY)
     }
 
     /// The policy of the environment.
@@ -84,7 +92,7 @@ impl DeviceFallback {
     pub fn current() -> Self {
         static DEFAULT: Setting<DeviceFallback, 2> =
             Setting::new(DEVICE_FALLBACK_VARIABLE, [("dense", DeviceFallback::Dense), ("cpu", DeviceFallback::Cpu)]);
-        DEVICE_FALLBACK.with_borrow(|stack| stack.last().copied()).unwrap_or_else(|| DEFAULT.get())
+        innermost(&DEVICE_FALLBACK).unwrap_or_else(|| DEFAULT.get())
     }
 
     /// Puts this in force on this thread until the guard is dropped.
@@ -109,35 +117,37 @@ pub fn trace_for(backend: Backend) -> TracedForGuard {
 
 /// The backend of the innermost guard.
 pub(crate) fn traced_for() -> Option<Backend> {
-    TRACED_FOR.with_borrow(|stack| stack.last().copied())
+    innermost(&TRACED_FOR)
 }
 
 /// Keeps graphs those of a GPU; see [`trace_for`].
 pub type TracedForGuard = ScopeGuard<Backend>;
 
-/// Keeps something in force on this thread; dropping it also ends whatever came into force since.
+/// Keeps something in force on this thread; dropping it ends that alone, whatever came into force since.
 #[derive(Debug)]
 pub struct ScopeGuard<T: 'static> {
-    stack: &'static LocalKey<RefCell<Vec<T>>>,
-    /// How deep the stack was before.
-    depth: usize,
+    stack: &'static LocalKey<Stack<T>>,
+    /// No other guard that is there has this number.
+    number: u64,
     /// A guard belongs to the thread whose stack it is on.
     thread: PhantomData<*const ()>,
 }
 
 impl<T> ScopeGuard<T> {
-    fn push(stack: &'static LocalKey<RefCell<Vec<T>>>, item: T) -> Self {
-        let depth = stack.with_borrow_mut(|stack| {
-            stack.push(item);
-            stack.len() - 1
+    fn push(stack: &'static LocalKey<Stack<T>>, item: T) -> Self {
+        let number = stack.with_borrow_mut(|stack| {
+            let number = stack.last().map_or(0, |(last, _)| last + 1);
+            stack.push((number, item));
+            number
         });
-        Self { stack, depth, thread: PhantomData }
+        Self { stack, number, thread: PhantomData }
     }
 }
 
 impl<T> Drop for ScopeGuard<T> {
     fn drop(&mut self) {
         let _ = self.thread;
-        self.stack.with_borrow_mut(|stack| stack.truncate(self.depth));
+        // A guard in the place of another, as in `guard = policy.scope()`, is there before that one goes.
+        self.stack.with_borrow_mut(|stack| stack.retain(|(number, _)| *number != self.number));
     }
 }

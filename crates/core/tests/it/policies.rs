@@ -107,6 +107,24 @@ fn guards_nest_and_give_back_what_was_in_force() {
 }
 
 #[test]
+fn a_guard_that_goes_ends_itself_alone() {
+    let outer = Policy::Deny.scope();
+    let mut kept = [Policy::Warn.scope()];
+    // The new guard is there before the old one goes.
+    kept[0] = Policy::Allow.scope();
+    assert_eq!(Policy::current(), Policy::Allow);
+    drop(outer);
+    assert_eq!(Policy::current(), Policy::Allow);
+    let inner = Policy::Warn.scope();
+    drop(kept);
+    assert_eq!(Policy::current(), Policy::Warn);
+    let last = Policy::Deny.scope();
+    drop(inner);
+    assert_eq!(Policy::current(), Policy::Deny);
+    drop(last);
+}
+
+#[test]
 fn registries_nest_too() {
     let (outer, inner) = (Arc::new(Registry::new()), Arc::new(Registry::new()));
     let _outer = outer.scope();
