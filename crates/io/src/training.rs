@@ -109,16 +109,32 @@ impl Training {
 
     /// Adds a whole model, or some of its leaves, such as those that are trained.
     ///
+    /// What is added later counts: a whole model takes the place of all that was added of one, and leaves are beside those that
+    /// were.
+    ///
     /// # Errors
     ///
     /// The model has no leaf of this part.
     pub fn with_model<M: ModuleParameters>(mut self, model: &Model<M>, only: &ParameterFilter) -> Result<Self> {
         if matches!(only, ParameterFilter::All) {
             self.parameters = model.values()?;
-        } else {
-            self.states.insert(LEAVES.to_owned(), leaves(model, only)?.into_iter().collect());
-            self.kinds = Some(model.leaf_kinds(only)?);
+            // They would be put over the values when these are restored.
+            self.states.remove(LEAVES);
+            self.kinds = None;
+            return Ok(self);
         }
+        let (added, kinds) = (leaves(model, only)?, model.leaf_kinds(only)?);
+        let mut all = self.states.remove(LEAVES).unwrap_or_default();
+        // Of leaves of earlier versions nobody knows what they mean.
+        self.kinds = Some(match self.kinds.take() {
+            Some(known) => known.with(kinds),
+            None => {
+                all.clear();
+                kinds
+            }
+        });
+        all.extend(added);
+        self.states.insert(LEAVES.to_owned(), all);
         Ok(self)
     }
 

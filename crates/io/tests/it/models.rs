@@ -117,3 +117,30 @@ fn a_run_of_a_model_and_leaves_restores_both() {
     let mut unlike = Model::new(nn::Linear::new(8, 8).expect("builds")).expect("a model");
     assert!(run.restore_model(&mut unlike).is_err());
 }
+
+/// A run that was read, whose leaves are of an earlier step.
+#[test]
+fn a_whole_model_takes_the_place_of_leaves_that_a_run_had() {
+    let folder = Scratch::new();
+    let path = folder.join("run.safetensors");
+    let (earlier, later, mut other) = (adapted(), adapted(), adapted());
+    Training::new(1).with_model(&earlier, &ParameterFilter::Lora).expect("has leaves").save(&path).expect("saves");
+    let run = Training::load(&path).expect("loads");
+    run.with_model(&later, &ParameterFilter::All).expect("has values").save(&path).expect("saves");
+    Training::load(&path).and_then(|run| run.restore_model(&mut other)).expect("fits");
+    assert_eq!(bytes(&other, &ParameterFilter::All), bytes(&later, &ParameterFilter::All));
+}
+
+#[test]
+fn parts_that_are_added_one_after_the_other_are_all_restored() {
+    let folder = Scratch::new();
+    let path = folder.join("run.safetensors");
+    let (model, mut other) = (adapted(), adapted());
+    let parts = [ParameterFilter::Lora, ParameterFilter::Paths("*.bias".parse().expect("a pattern"))];
+    let run = parts.iter().try_fold(Training::new(1), |run, part| run.with_model(&model, part)).expect("has leaves");
+    run.save(&path).expect("saves");
+    Training::load(&path).and_then(|run| run.restore_model(&mut other)).expect("fits");
+    for part in &parts {
+        assert_eq!(bytes(&other, part), bytes(&model, part), "{part:?}");
+    }
+}

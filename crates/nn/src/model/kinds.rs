@@ -52,6 +52,18 @@ impl LeafKinds {
         self.leaves.keys().map(String::as_str)
     }
 
+    /// The same with those of other leaves beside them. Of a leaf that both have, what the others say counts.
+    #[must_use]
+    pub fn with(mut self, others: Self) -> Self {
+        for part in others.whole {
+            if !self.whole.contains(&part) {
+                self.whole.push(part);
+            }
+        }
+        self.leaves.extend(others.leaves);
+        self
+    }
+
     /// The same of leaves that have other paths, such as those of a parameter that is split; one without a path is left out.
     #[must_use]
     pub fn renamed(self, path: impl Fn(&str) -> Option<String>) -> Self {
