@@ -187,6 +187,12 @@ class PlanResult : public Primitive {
   Shape shape_;
 };
 
+// Whether it is a result of a plan that is yet to be taken. What is there already has been, also where MLX let it keep its primitive,
+// as a gradient has it do.
+bool is_untaken(const array& value) {
+  return value.status() == array::Status::unscheduled && is_planned(value);
+}
+
 }  // namespace
 
 void make_available(array& value) {
@@ -228,8 +234,7 @@ Failure run_here(array& plan) {
 
 void take_here(std::vector<array>& outputs) {
   for (auto& output : outputs) {
-    // What is there already has been taken, also where MLX let it keep its primitive, as a gradient has it do.
-    if (output.status() == array::Status::unscheduled && is_planned(output)) {
+    if (is_untaken(output)) {
       auto all = output.inputs().front();
       static_cast<const PlanResult&>(output.primitive()).take(all, output);
       make_available(output);
@@ -237,13 +242,25 @@ void take_here(std::vector<array>& outputs) {
   }
 }
 
-void take_ready(const std::vector<array>& inputs, const std::vector<array>& outputs) {
-  std::vector<array> ready;
+std::vector<array> results_before(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  std::vector<array> found;
   each_reached(outputs, inputs, [&](const array& node) {
-    if (node.status() == array::Status::unscheduled && is_planned(node) && has_readable_data(node.inputs().front())) {
-      ready.push_back(node);
+    if (is_untaken(node)) {
+      found.push_back(node);
     }
     return true;
+  });
+  return found;
+}
+
+void take_ready(std::vector<array>& results) {
+  std::vector<array> ready;
+  std::erase_if(results, [&](const array& result) {
+    auto is_ready = is_untaken(result) && has_readable_data(result.inputs().front());
+    if (is_ready) {
+      ready.push_back(result);
+    }
+    return is_ready || !is_untaken(result);
   });
   take_here(ready);
 }

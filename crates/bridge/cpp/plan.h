@@ -35,9 +35,11 @@ std::shared_ptr<Primitive> with_known(Primitive& plan, std::vector<Residents> re
 // and now: all that they read is there. Nothing where MLX has more to do.
 std::optional<std::vector<array>> plans_of(const std::vector<array>& outputs);
 
-// Takes the results among what `outputs` reach before `inputs` whose plan has run: a graph that MLX copies would take them in each
-// call.
-void take_ready(const std::vector<array>& inputs, const std::vector<array>& outputs);
+// The results of plans among what `outputs` reach before `inputs`, those that nobody has taken.
+std::vector<array> results_before(const std::vector<array>& inputs, const std::vector<array>& outputs);
+
+// Takes those of `results` whose plan has run, and leaves the others there: a graph that MLX copies would take them in each call.
+void take_ready(std::vector<array>& results);
 
 // Notes that an array is there, so that MLX need not evaluate it any more.
 void make_available(array& value);

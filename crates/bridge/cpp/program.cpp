@@ -152,7 +152,7 @@ class Program {
       if (recording) {
         free_addmm(tracers, outputs);
       }
-      take_ready(tracers, outputs);
+      program->capture(results_before(tracers, outputs));
       copy_captured(outputs);
       program->collective_ |= Group::any() && any_collective(tracers, outputs);
       // There is nothing left for MLX to simplify then, and it would take long: by the product of the inputs and the users.
@@ -193,6 +193,10 @@ class Program {
       // MLX refuses to trace a function that holds one of the inputs themselves, as it may when a state has become an array that
       // the function captured.
       auto inputs = ready_ || inside ? inputs_ : apart(inputs_);
+      if (!inside) {
+        // Somebody may have had their plans run since the trace.
+        take_ready(captured_);
+      }
       // From 0.32.3 on MLX finds a trace by the stream that the thread has already, and a trace gives it one.
       mlx::core::default_stream(mlx::core::default_device());
       auto outputs = compiled_(inputs).first;
@@ -216,6 +220,14 @@ class Program {
     return (*replay_)(inputs_);
   }
 
+  // Takes what a trace captured of plans that have run, and notes what is to be taken of others once they have.
+  void capture(std::vector<array> results) {
+    take_ready(results);
+    // What depends on a tracer is made anew in each call.
+    std::erase_if(results, [](const array& result) { return result.is_tracer(); });
+    captured_.insert(captured_.end(), results.begin(), results.end());
+  }
+
   void remember() {
     key_.clear();
     for (const auto& input : inputs_) {
@@ -230,6 +242,7 @@ class Program {
   void forget() {
     detail::compile_erase(cache_, function_id(this));
     replay_.reset();
+    captured_.clear();
     ready_ = false;
   }
 
@@ -243,6 +256,8 @@ class Program {
   const Function* function_ = nullptr;
   std::vector<array> inputs_;
   bool traced_ = false;
+  // Results of plans that MLX's traces hold, and that are not there yet.
+  std::vector<array> captured_;
   // Whether any trace had a collective.
   bool collective_ = false;
 

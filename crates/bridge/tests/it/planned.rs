@@ -250,3 +250,17 @@ fn what_a_compiled_function_captured_of_a_plan_that_has_run_is_there_each_time_a
     }
     assert_eq!(numbers(&two), [3.0]);
 }
+
+#[test]
+fn what_a_compiled_function_captured_of_a_plan_that_runs_between_its_calls_is_there_as_well() {
+    let [one, two] = twice(&Arc::default(), &vector(&[1.0]));
+    let mut program = Program::new(false).expect("memory");
+    let mut sum = |args: Vec<Array>| -> Result<Vec<Array>, BoxError> { Ok(vec![args[0].add(&two)?]) };
+    for x in [10.0, 20.0, 30.0] {
+        let mut outputs = Vec::new();
+        program.call(&[&vector(&[x])], &mut outputs, &mut sum).expect("runs");
+        assert_eq!(numbers(&outputs[0]), [x + 3.0]);
+        eval([&one]).expect("an eval");
+    }
+    assert_eq!(numbers(&two), [3.0]);
+}
