@@ -74,7 +74,16 @@ impl Observations {
 }
 
 impl FromIterator<(String, Observation)> for Observations {
+    /// Sums of one path are added.
     fn from_iter<I: IntoIterator<Item = (String, Observation)>>(seen: I) -> Self {
-        Self(seen.into_iter().map(|(path, seen)| (path, Seen { met: true, sums: Ok(seen) })).collect())
+        let mut all: BTreeMap<String, Seen> = BTreeMap::new();
+        for (path, seen) in seen {
+            let sums = match all.remove(&path) {
+                Some(before) => before.sums.and_then(|before| before.plus(&seen)),
+                None => Ok(seen),
+            };
+            all.insert(path, Seen { met: true, sums });
+        }
+        Self(all)
     }
 }

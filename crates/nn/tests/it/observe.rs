@@ -8,7 +8,7 @@ use mlx_rs::{Array, nn, ops};
 use tacit_arrays::format::Nf4;
 use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
-use tacit_nn::{Advice, Advisor, LoraConfig, Model, ParameterFilter, Parameters, Rules};
+use tacit_nn::{Advice, Advisor, LoraConfig, Model, Observations, ParameterFilter, Parameters, Rules};
 
 use crate::types::{check, normal};
 
@@ -262,4 +262,16 @@ fn what_was_not_seen_is_an_error() {
     let rules = Rules::new().skip("layers.2.*").and_then(|rules| rules.quantize("*", NF4)).expect("rules");
     let model = model().quantize_observed("*", &rules, &seen, &Gptq::default()).expect("quantizes");
     assert!(!model.get("layers.2.weight").expect("there").is_implicit());
+}
+
+#[test]
+fn sums_of_one_path_are_added() -> Result<()> {
+    let of = |parts: [Observation; 2]| -> Observations {
+        parts.map(|part| ("weight".to_owned(), part)).into_iter().collect()
+    };
+    let both = of([Observation::of(&batch(1))?, Observation::of(&batch(2))?]);
+    assert_eq!(both.get("weight")?.rows(), [128]);
+    let unlike = of([Observation::of(&batch(1))?, Observation::of(&normal(3, &[4, 8]))?]);
+    assert!(unlike.get("weight").is_err());
+    Ok(())
 }
