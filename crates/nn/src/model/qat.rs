@@ -305,6 +305,12 @@ impl<M: ModuleParameters> Model<M> {
                 )),
             }
         };
+        if layer == norm {
+            return Err(Error::invalid(
+                format!("{layer} is named as the layer and as its normalization"),
+                "name the normalization that follows the layer",
+            ));
+        }
         let of_norm = ["running_mean", "running_var", "weight", "bias"].map(|name| format!("{norm}.{name}"));
         for path in ["weight", "bias"].map(|name| format!("{layer}.{name}")).iter().chain(&of_norm) {
             if let [own, other, ..] = self.parts.ties.all(self.parts.ties.own(path))[..] {

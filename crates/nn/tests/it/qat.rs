@@ -256,6 +256,10 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     expect![[r#"
         the module has no parameter layers.9.running_mean
         help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.running_mean, layers.1.running_var, layers.1.weight, layers.2.bias, layers.2.weight"#]].assert_eq(&error(model.fold_batch_norm("layers.0", "layers.9", 1e-5)).to_string());
+    expect![[r"
+        layers.1 is named as the layer and as its normalization
+        help: name the normalization that follows the layer"]]
+    .assert_eq(&error(model.fold_batch_norm("layers.1", "layers.1", 1e-5)).to_string());
     // The other layer has no normalization behind it.
     let twins = nn::Sequential::new()
         .append(nn::Linear::new(64, 64).expect("builds"))
