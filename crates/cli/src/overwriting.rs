@@ -80,9 +80,10 @@ pub(crate) fn spare<O: AsRef<Path>, I: AsRef<Path>>(outputs: &[O], inputs: impl 
 pub(crate) fn is_one_file(a: &Path, b: &Path) -> bool {
     match (identity(a), identity(b)) {
         (Some(a), Some(b)) => a == b,
+        // A folder that is not there yet is made, and has one name as well.
         (None, None) => {
-            let folders = identity(folder_of(a)).zip(identity(folder_of(b)));
-            a.file_name() == b.file_name() && folders.is_some_and(|(a, b)| a == b)
+            let is_named_alike = a.file_name().is_some() && a.file_name() == b.file_name();
+            is_named_alike && is_one_file(folder_of(a), folder_of(b))
         }
         _ => false,
     }
@@ -107,5 +108,12 @@ mod tests {
         let place = std::env::temp_dir().join(format!("tacit-overwriting-{}", std::process::id()));
         check(&place).expect("is free");
         assert!(!place.exists());
+    }
+
+    #[test]
+    fn one_name_in_a_folder_that_is_not_there_yet_is_one_file() {
+        let place = std::env::temp_dir().join(format!("tacit-one-file-{}", std::process::id()));
+        let [a, b, c] = ["new/a", "new/b", "other/a"].map(|name| place.join(name));
+        assert!(is_one_file(&a, &a) && !is_one_file(&a, &b) && !is_one_file(&a, &c));
     }
 }
