@@ -13,13 +13,13 @@ use serde::Serialize;
 use tacit_core::dispatch::Taker;
 use tacit_core::kernel::{Backend, trace_for};
 use tacit_core::{CompiledGraph, Equation, Error, Explanation, Result, Value, explain as explained, printable};
-use tacit_files::replace;
+use tacit_files::{Place, replace};
 use tacit_io::read;
 use tacit_models::{Config, Positions};
 use tacit_nn::Pattern;
 
 use self::role::Role;
-use crate::overwriting::Overwriting;
+use crate::overwriting::{Overwriting, is_one_file};
 use crate::table::Table;
 
 #[derive(Args)]
@@ -109,6 +109,12 @@ struct Whole {
 
 pub(crate) fn explain(options: &Options) -> Result<Products> {
     options.overwriting.check(options.svg.iter().chain(&options.html), [&options.path])?;
+    if let (Some(svg), Some(html)) = (&options.svg, &options.html)
+        && is_one_file(svg, html)
+        && Place::of(svg)? != Place::Stream
+    {
+        return Err(Error::invalid("the drawing and the page are one file", "give each a place of its own"));
+    }
     let backend = options.gpu.as_deref().map(|gpu| if gpu == "metal" { Backend::Metal } else { Backend::Cuda });
     let _traced_for = backend.map(trace_for);
     let only: Option<Pattern> = options.only.as_deref().map(str::parse).transpose()?;

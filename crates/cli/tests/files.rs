@@ -119,6 +119,8 @@ fn what_is_there_is_replaced_only_by_force() {
         &["compare", &dense, &dense, "--svg", &out],
         &["explain", &dense, "--svg", &out, "--html", &json],
     ];
+    let said = folder.refused(&["explain", &dense, "--svg", &out, "--html", &out]);
+    assert!(said.contains("the drawing and the page are one file"), "{said}");
     fs::write(&out, "mine").expect("writes");
     fs::write(&json, "mine").expect("writes");
     fs::create_dir(&mlx).expect("makes");
