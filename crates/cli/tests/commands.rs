@@ -702,7 +702,9 @@ fn layers_are_compared_by_what_they_give() {
 
 #[test]
 fn products_are_measured_beside_dense_ones() {
-    let output = tacit(&["bench", "nf4:32", "--shape", "64x96", "--rows", "1,3", "--seconds", "0.1", "--json"]);
+    // The format is named twice, and measured once.
+    let output =
+        tacit(&["bench", "nf4:32", "nf4:32", "--shape", "64x96", "--rows", "1,3", "--seconds", "0.1", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
     let products = json["products"].as_array().expect("rows");
     let formats: Vec<&str> = products.iter().filter_map(|row| row["format"].as_str()).collect();
