@@ -1,6 +1,6 @@
 //! How far an array is from the one that it stands for.
 
-use mlx_rs::{Array, Dtype, Stream, with_stream};
+use mlx_rs::{Array, Dtype, Stream, ops, with_stream};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use tacit_arrays::format::Pieces;
@@ -40,7 +40,7 @@ impl Distance {
     /// The distance of `other` from `right`, two arrays of one shape and of any numbers.
     ///
     /// The squares are summed in `f64`. Elements that are NaN in both, or the same infinity, are equal and count for nothing
-    /// else. Integers that differ where `f64` has one number for both are apart by 1.
+    /// else. Integers that differ where `f64` has one number for both are apart by 1. A complex number counts as its two parts.
     ///
     /// # Errors
     ///
@@ -121,13 +121,19 @@ const TASK: usize = 1 << 16;
 
 impl Sums {
     fn add(&mut self, right: &Array, other: &Array) -> Result<()> {
-        use Dtype::{Float32, Float64, Int32, Int64, Uint32, Uint64};
+        use Dtype::{Complex64, Float32, Float64, Int32, Int64, Uint32, Uint64};
         let one_is = |dtypes: &[Dtype]| dtypes.contains(&right.dtype()) || dtypes.contains(&other.dtype());
+        if one_is(&[Complex64]) {
+            self.add(&ops::real(right)?, &ops::real(other)?)?;
+            return self.add(&ops::imag(right)?, &ops::imag(other)?);
+        }
         let is_float = |array: &Array| array.dtype().is_float();
         let whole = !is_float(right) && !is_float(other) && (right.dtype() == Uint64) == (other.dtype() == Uint64);
         if !one_is(&[Float64, Int32, Int64, Uint32, Uint64]) {
             let number = |bytes| f64::from(f32::from_le_bytes(bytes));
             self.each([right, other], Float32, number, |number| number, |a, b| a - b)
+        } else if whole && right.dtype() == Uint64 {
+            self.each([right, other], Uint64, u64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
         } else if whole {
             self.each([right, other], Int64, i64::from_le_bytes, |number| number as f64, |a, b| a.abs_diff(b) as f64)
         } else {
@@ -182,7 +188,7 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
-    use mlx_rs::ops;
+    use mlx_rs::complex64;
     use tacit_arrays::Nf4Array;
     use tacit_core::Policy;
 
@@ -208,6 +214,8 @@ mod tests {
         assert!((apart(&wide(&[16_777_216, 0]), &wide(&[16_777_217, 0])) * 2f64.powi(24) - 1.0).abs() < 1e-6);
         assert!(apart(&wide(&[i64::MAX - 1]), &wide(&[i64::MAX])) > 0.0);
         assert!(is_exact(&wide(&[i64::MAX]), &wide(&[i64::MAX])));
+        let unsigned = |number: u64| Array::from_slice(&[number], &[1]);
+        assert!((apart(&unsigned(1 << 63), &unsigned((1 << 63) - 1)) * 2f64.powi(63) - 1.0).abs() < 1e-6);
         assert!(is_exact(&wide(&[3]), &floats(&[3.0])));
         let far = apart(&floats(&[1e20, 1.0]), &floats(&[1e20, -50.0]));
         assert!((far / 51e-20 - 1.0).abs() < 1e-6, "{far}");
@@ -215,6 +223,17 @@ mod tests {
         assert!((tiny - (16.25f64 / 5.0).sqrt()).abs() < 1e-6, "{tiny}");
         let half = floats(&[1.0, 2.0]).as_dtype(Dtype::Bfloat16).expect("casts");
         assert!(is_exact(&half, &floats(&[1.0, 2.0])));
+    }
+
+    #[test]
+    fn both_parts_of_complex_numbers_count() {
+        let of = |re: f32, im: f32| Array::from_complex(complex64::new(re, im));
+        let between = |a: &Array, b: &Array| Distance::between(a, b).expect("one shape");
+        let far = between(&of(3.0, 4.0), &of(3.0, 4.5));
+        assert!((far.error - 0.1).abs() < 1e-12, "{far:?}");
+        assert!(between(&of(0.0, 1.0), &of(1.0, 0.0)).cosine.abs() < 1e-12);
+        assert_eq!(between(&of(3.0, 4.0), &of(3.0, 4.0)).sqnr, None);
+        assert!((between(&of(3.0, 4.0), &Array::from_f32(3.0)).error - 0.8).abs() < 1e-12);
     }
 
     #[test]
