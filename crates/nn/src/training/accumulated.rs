@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use mlx_rs::module::FlattenedModuleParam;
 use mlx_rs::{Array, Dtype, transforms};
+use tacit_arrays::wide;
 use tacit_core::{Aval, Error, Result};
 
 /// The sum of the gradients of several batches, whose mean is that of one batch of all of them.
 ///
-/// Sums are `f32`, whatever the gradients are. Each [`add`](Self::add) evaluates them, so that the activations of one batch at
+/// Sums of half floats are `f32`. Each [`add`](Self::add) evaluates them, so that the activations of one batch at
 /// a time are there; that is done beside compiled steps, not in them.
 ///
 /// ```
@@ -55,17 +56,17 @@ impl Accumulated {
     pub fn add(&mut self, gradients: &FlattenedModuleParam) -> Result<()> {
         let mut sums = BTreeMap::new();
         for (path, gradient) in gradients {
-            let wide = gradient.as_dtype(Dtype::Float32)?;
+            let own = gradient.as_dtype(wide(gradient.dtype()))?;
             let sum = match self.sums.get(path) {
                 None if self.batches > 0 => {
                     return Err(other(&format!("has a gradient of {path}, and those before had none")));
                 }
-                None => wide,
-                Some((sum, _)) if sum.shape() != wide.shape() => {
+                None => own,
+                Some((sum, _)) if sum.shape() != own.shape() => {
                     let (found, known) = (Aval::from(gradient), Aval::from(sum));
                     return Err(other(&format!("has a gradient {found} of {path}, and those before sum to {known}")));
                 }
-                Some((sum, _)) => sum.add(wide)?,
+                Some((sum, _)) => sum.add(own)?,
             };
             sums.insert(path.clone(), (sum, gradient.dtype()));
         }

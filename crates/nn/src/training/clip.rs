@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::FlattenedModuleParam;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::wide;
 use tacit_core::{Error, Result};
 
 /// Scales gradients down to the norm `max` where their norm is greater, and gives that norm as `f32[]`.
@@ -97,15 +98,14 @@ pub fn clip_by_norm_over(
     let (zero, one) = (Array::from_f32(0.0), Array::from_f32(1.0));
     let mut greatest = zero.clone();
     for path in alike.iter().chain(&parts).filter(|path| gradients[*path].size() > 0) {
-        greatest = ops::maximum(greatest, gradients[path].as_dtype(Dtype::Float32)?.abs()?.max(None)?)?;
+        greatest = ops::maximum(greatest, magnitudes(&gradients[path])?.max(None)?)?;
     }
     if !parts.is_empty() {
         greatest = processes.greatest(&greatest)?;
     }
     let unit = ops::select(greatest.gt(&zero)?, &greatest, &one)?;
-    let squared = |path: &Rc<str>| -> Result<Array> {
-        Ok(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)
-    };
+    let squared =
+        |path: &Rc<str>| -> Result<Array> { Ok(magnitudes(&gradients[path])?.divide(&unit)?.square()?.sum(None)?) };
     let mut squares = alike.iter().try_fold(zero, |sum, path| Ok::<_, Error>(sum.add(squared(path)?)?))?;
     if !parts.is_empty() {
         let own = parts.iter().map(|path| Ok((Rc::clone(path), squared(path)?))).collect::<Result<Vec<_>>>()?;
@@ -116,9 +116,14 @@ pub fn clip_by_norm_over(
     // Not by the norm, which of finite gradients may be no `f32`.
     let factor = ops::minimum(Array::from_f32(max).divide(&unit)?.divide(&relative)?, &one)?;
     let clipped = gradients.into_iter().map(|(path, gradient)| {
-        // In `f32`: the factor of a large norm is no half float.
-        let scaled = gradient.as_dtype(Dtype::Float32)?.multiply(&factor)?.as_dtype(gradient.dtype())?;
+        // The factor of a large norm is no half float.
+        let scaled = gradient.as_dtype(wide(gradient.dtype()))?.multiply(&factor)?.as_dtype(gradient.dtype())?;
         Ok((path, scaled))
     });
     Ok((clipped.collect::<Result<_>>()?, norm))
+}
+
+/// The magnitude of each element, also of a complex one.
+fn magnitudes(gradient: &Array) -> Result<Array> {
+    Ok(gradient.abs()?.as_dtype(Dtype::Float32)?)
 }

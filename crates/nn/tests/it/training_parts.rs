@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, Dtype, nn, ops, random};
+use mlx_rs::{Array, Dtype, complex64, nn, ops, random};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Result, compile_with_state};
@@ -53,6 +53,19 @@ fn a_norm_is_bounded_and_a_smaller_one_is_left() -> Result<()> {
         gradients are not clipped to the norm 0
         help: give one above 0, such as 1"#]]
     .assert_eq(&clip_by_norm(gradients(1.0), 0.0).expect_err("nothing is left").to_string());
+    Ok(())
+}
+
+#[test]
+fn complex_gradients_keep_both_parts() -> Result<()> {
+    let gradients = || FlattenedModuleParam::from([("w".into(), Array::from_complex(complex64::new(3.0, -4.0)))]);
+    let read = |gradients: &FlattenedModuleParam| gradients["w"].item_exact::<complex64>();
+    let (clipped, norm) = clip_by_norm(gradients(), 2.5)?;
+    assert_eq!((norm.item_exact::<f32>(), read(&clipped)), (5.0, complex64::new(1.5, -2.0)));
+    let mut accumulated = Accumulated::default();
+    accumulated.add(&gradients())?;
+    accumulated.add(&gradients())?;
+    assert_eq!(read(&accumulated.take_mean()?), complex64::new(3.0, -4.0));
     Ok(())
 }
 
