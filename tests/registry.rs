@@ -18,8 +18,6 @@ fn every_handler_is_registered() {
         registry.handlers().iter().map(|handler| format!("{}: {}\n", handler.site.name, handler.signature)).collect();
     lines.sort();
     expect![[r#"
-        batched_broadcast: broadcast of Batched, ..
-        batched_gather_mm: gather_mm of dense, Batched, dense, dense
         batched_reshape: any reshaping primitive of Batched
         batched_slice: slice of Batched
         broadcast_axes_beside: broadcast_axes of any, any, ..
@@ -46,10 +44,12 @@ fn every_handler_is_registered() {
         linear_addmm: addmm of any, any Linear, any
         linear_addmm_left: addmm of any Linear, any, any
         linear_astype: as_type of any implicit
+        linear_broadcast: broadcast of any Linear, ..
         linear_broadcast_axes: broadcast_axes of any Linear, ..
         linear_concatenate: concatenate of ..
         linear_divide: divide of any implicit, dense
         linear_gather: gather of any Linear, any
+        linear_gather_mm: gather_mm of any, any Linear, dense, dense
         linear_matmul: matmul of any, any Linear
         linear_matmul_left: matmul of any Linear, any
         linear_multiply: multiply of any implicit, dense
@@ -61,13 +61,10 @@ fn every_handler_is_registered() {
         low_rank_sum: sum of LowRank
         masked_astype: as_type of Masked
         masked_multiply: multiply of Masked, dense
-        observed_gather_mm: gather_mm of any, Observed, dense, dense
         packed_add: add of any Packed, dense
-        packed_broadcast: broadcast of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..
         packed_dynamic_slice: dynamic_slice of any Packed, dense
         packed_dynamic_slice_update: dynamic_slice_update of any Packed, any, dense
-        packed_gather_mm: gather_mm of dense, any Packed, dense, dense
         packed_reshape: any reshaping primitive of any Packed
         packed_scatter_axis: scatter_axis of any Packed, dense, any
         packed_slice: slice of any Packed
@@ -77,7 +74,6 @@ fn every_handler_is_registered() {
         rotated_update: any update primitive of Rotated, ..
         saved_inputs_binary: any binary primitive of SavedInputs, dense
         scaled_add: add of Scaled, dense
-        scaled_channels_gather_mm: gather_mm of dense, ScaledChannels, dense, dense
         scaled_sum: sum of Scaled
         scores_add: add of Scores, dense
         scores_astype: as_type of Scores
@@ -135,7 +131,6 @@ fn every_handler_is_registered() {
         sparse24_squeeze: squeeze of Sparse24
         sparse24_sum: sum of Sparse24
         sparse24_transpose: transpose of Sparse24
-        stacked_gather_mm: gather_mm of dense, Stacked, dense, dense
         stacked_squeeze: squeeze of Stacked
         ste_stop_gradient: stop_gradient of Ste
         stop_gradient: stop_gradient of any implicit

@@ -1,7 +1,7 @@
 //! Matrices that are multiplied by what they are made of.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{AddMM, Gather, Matmul};
+use tacit_core::primitives::{AddMM, Gather, GatherMM, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::decline_if;
@@ -64,6 +64,16 @@ pub trait Linear: ImplicitArray {
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let _ = (product, x);
         Err(Error::decline("it is read in a wider type"))
+    }
+
+    /// The products of matrices of `x: [.., m, rows]` with matrices of this stack, which `left` and `right` choose: `u32[..]`.
+    ///
+    /// # Errors
+    ///
+    /// It declines what is not worth it, and what it cannot take, such as an implicit `x`.
+    fn gather_mm(&self, op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
+        let _ = (op, x, left, right);
+        Err(Error::decline("it has no products of chosen matrices"))
     }
 
     /// Whether a product with an `x` of `f32` costs no more than one of its own half type, as that of codes, which are decoded in `f32`.
@@ -289,6 +299,12 @@ fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Res
         return implicit((x, itself(w)), |(x, w)| product.of(&x.as_dtype(Dtype::Float32)?, &w));
     }
     if product == Product::Right { right_product(x, w) } else { w.product(product, x) }
+}
+
+/// The products of chosen matrices with chosen ones of a stack, such as the experts of a mixture.
+#[handler]
+pub(crate) fn linear_gather_mm(op: &GatherMM, x: &Value, w: &dyn Linear, left: &Array, right: &Array) -> Result<Value> {
+    w.gather_mm(op, x, left, right)
 }
 
 /// Whole rows, as an embedding takes them.

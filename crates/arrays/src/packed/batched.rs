@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{Broadcast, GatherMM, Reshaping, Slice};
+use tacit_core::primitives::{GatherMM, Reshaping, Slice};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
@@ -11,7 +11,7 @@ use crate::avals::axes::{ranges, swapped};
 use crate::avals::checks::{check_made, decline_if};
 use crate::avals::dtypes::check_castable;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, Product};
+use crate::families::linear::{Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
 use crate::kernel::{Groups, Layout, grouped_matmul};
 use crate::packed::products::{product, products_by_index};
@@ -279,6 +279,17 @@ impl Linear for Batched {
         Ok(other.multiplied(&x.swap_axes(-1, -2)?)?.swap_axes(-1, -2)?.into())
     }
 
+    /// What is chosen of the batch is chosen of the stored matrices.
+    fn gather_mm(&self, _op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
+        let orientation = if self.transposed { Orientation::Transposed } else { Orientation::Plain };
+        let mut right = right.clone();
+        if !self.matrices.iter().copied().eq(0..self.matrices.len()) {
+            let matrices: Vec<u32> = self.matrices.iter().map(|&matrix| matrix as u32).collect();
+            right = Array::from_slice(&matrices, &[matrices.len() as i32]).take_axis(&right, 0)?;
+        }
+        Ok(products_by_index(dense_operand(x)?, self.packed()?, orientation, [left, &right])?.into())
+    }
+
     /// The batch in another order, the matrices transposed or not.
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
         transposed(self, axes)
@@ -304,18 +315,6 @@ pub(crate) fn batched_reshape(_op: &Reshaping, w: &Batched, made: &[Aval]) -> Re
         Some((batch, last)) if last == matrix => w.with(batch, w.matrices.clone()).simplified(),
         _ => Err(Error::decline("the matrices would be cut")),
     }
-}
-
-/// Matrices several times.
-#[handler]
-pub(crate) fn packed_broadcast(_op: &Broadcast, w: &dyn Packed, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
-    broadcast(&Batched::whole(w)?, &made[0].shape)
-}
-
-/// Matrices several times.
-#[handler]
-pub(crate) fn batched_broadcast(_op: &Broadcast, w: &Batched, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
-    broadcast(w, &made[0].shape)
 }
 
 /// Each matrix as often as a batch of this shape has it.
@@ -374,18 +373,6 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Va
         }
     }
     part.simplified()
-}
-
-/// The products of chosen matrices with chosen ones of the batch, which are chosen of the stored ones.
-#[handler]
-pub(crate) fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
-    let orientation = if w.transposed { Orientation::Transposed } else { Orientation::Plain };
-    if w.matrices.iter().copied().eq(0..w.matrices.len()) {
-        return products_by_index(x, w.packed()?, orientation, [left, right]);
-    }
-    let matrices: Vec<u32> = w.matrices.iter().map(|&matrix| matrix as u32).collect();
-    let right = Array::from_slice(&matrices, &[matrices.len() as i32]).take_axis(right, 0)?;
-    products_by_index(x, w.packed()?, orientation, [left, &right])
 }
 
 /// From one entry of a batch to the next along each axis.

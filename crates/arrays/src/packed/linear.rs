@@ -1,7 +1,9 @@
 //! Packed arrays as the family [`Linear`].
 
-use mlx_rs::Dtype;
+use mlx_rs::{Array, Dtype};
+use tacit_core::primitives::GatherMM;
 use tacit_core::{Result, Value};
+use tacit_kernels::Orientation;
 
 use crate::avals::axes::swapped;
 use crate::avals::checks::decline_if;
@@ -10,7 +12,7 @@ use crate::families::linear::{Factor, Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
 use crate::packed::batched::{self, Batched};
 use crate::packed::factor;
-use crate::packed::products::{gathered, product};
+use crate::packed::products::{gathered, product, products_by_index};
 use crate::views::cast::Cast;
 
 impl<T: Packed> Linear for T {
@@ -34,6 +36,11 @@ impl<T: Packed> Linear for T {
         decline_if(x.ndim() < 2, "the right side is a vector")?;
         // As the transpose of `x^T M^T`.
         Ok(product(&x.swap_axes(-1, -2)?, self, true)?.swap_axes(-1, -2)?.into())
+    }
+
+    fn gather_mm(&self, _op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
+        let orientation = if self.stored().transposed { Orientation::Transposed } else { Orientation::Plain };
+        Ok(products_by_index(dense_operand(x)?, self, orientation, [left, right])?.into())
     }
 
     /// Each matrix transposed, and a batch of them in another order, as a view.

@@ -1,8 +1,7 @@
 //! Products with packed matrices, and rows of them, by their codes.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::GatherMM;
-use tacit_core::{Error, Result, handler};
+use tacit_core::{Error, Result};
 use tacit_kernels::Orientation;
 
 use crate::avals::checks::decline_if;
@@ -62,17 +61,4 @@ pub(crate) fn gathered(array: &dyn Packed, rows: &Array) -> Result<Array> {
     let taken = kernel::gather_rows(layout, &rows.as_dtype(Dtype::Uint32)?, &children, stored.aval.dtype)?;
     // The extents of `rows` are not written down, which a function without shapes would refuse.
     Ok(ops::unflatten(taken, -1, &shape[1..])?)
-}
-
-/// The products of chosen matrices with chosen experts, which are packed as one array.
-#[handler]
-pub(crate) fn packed_gather_mm(
-    _op: &GatherMM,
-    x: &Array,
-    w: &dyn Packed,
-    left: &Array,
-    right: &Array,
-) -> Result<Array> {
-    let orientation = if w.stored().transposed { Orientation::Transposed } else { Orientation::Plain };
-    products_by_index(x, w, orientation, [left, right])
 }

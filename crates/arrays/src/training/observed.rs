@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Gather, GatherMM, TypedPrimitive};
 use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, any_tracer, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, any_tracer, implicit};
 
 use crate::avals::checks::check_float;
 use crate::families::cut::{Cut, cut};
@@ -222,6 +222,24 @@ impl Linear for Observed {
         Ok(result)
     }
 
+    fn gather_mm(&self, op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
+        let sorted = op.left_sorted || op.right_sorted;
+        let result = implicit((x, &self.inner), |(x, w)| ops::gather_mm(x, w, left, right, sorted))?;
+        if self.recorder.state().is_none() {
+            return Ok(result);
+        }
+        let x = x.dense()?;
+        check_computed(&x, &result)?;
+        let along = self.axis(self.axes.len() - 2)?;
+        let count = self.stack()?.filter(|_| self.axes.len() == 3).ok_or_else(|| part(&self.aval))?;
+        let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
+        let matrices: i32 = x.shape()[..x.ndim() - 2].iter().product();
+        let matrices = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
+        let chosen = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
+        self.recorder.add(along, Observation::summed_by(&matrices, &chosen, count))?;
+        Ok(result)
+    }
+
     /// It is asked first, whatever a product with the other side saves.
     fn gain(&self) -> Gain {
         Gain::Nothing
@@ -264,26 +282,6 @@ impl View for Observed {
             Self::around(inner, &self.recorder, own.collect())
         })
     }
-}
-
-/// The products of chosen rows with chosen matrices of the stack.
-#[handler]
-pub(crate) fn observed_gather_mm(op: &GatherMM, x: &Value, w: &Observed, left: &Array, right: &Array) -> Result<Value> {
-    let sorted = op.left_sorted || op.right_sorted;
-    let result = implicit((x, &w.inner), |(x, w)| ops::gather_mm(x, w, left, right, sorted))?;
-    if w.recorder.state().is_none() {
-        return Ok(result);
-    }
-    let x = x.dense()?;
-    check_computed(&x, &result)?;
-    let along = w.axis(w.axes.len() - 2)?;
-    let count = w.stack()?.filter(|_| w.axes.len() == 3).ok_or_else(|| part(&w.aval))?;
-    let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
-    let matrices: i32 = x.shape()[..x.ndim() - 2].iter().product();
-    let matrices = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
-    let chosen = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
-    w.recorder.add(along, Observation::summed_by(&matrices, &chosen, count))?;
-    Ok(result)
 }
 
 /// Any other primitive, of the weight itself.

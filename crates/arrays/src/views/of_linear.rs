@@ -1,7 +1,9 @@
 //! What every [`Linear`] array becomes by structural ops: what its type says, or a view around it.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{AsType, BroadcastAxes, Concatenate, Divide, Multiply, Negative, Slice, Transpose};
+use tacit_core::primitives::{
+    AsType, Broadcast, BroadcastAxes, Concatenate, Divide, Multiply, Negative, Slice, Transpose,
+};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;
@@ -101,6 +103,12 @@ fn scaled(array: &dyn ImplicitArray, by: &Factor) -> Result<Value> {
 pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<Value> {
     decline_if(!parts.iter().any(|part| part.family::<dyn Linear>().is_some()), "no part has a product")?;
     Concat::of(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
+}
+
+/// Stored matrices several times, as a [`Batched`].
+#[handler]
+pub(crate) fn linear_broadcast(_op: &Broadcast, array: &dyn Linear, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
+    broadcast(&Batched::seen(array)?, &made[0].shape)
 }
 
 /// The matrices for each entry of the other side of a product, by which MLX repeats them in a function without shapes: stored ones

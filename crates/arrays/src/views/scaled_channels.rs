@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use mlx_rs::{Array, ops};
 use tacit_core::primitives::GatherMM;
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::{check_float, check_made, decline_if};
 use crate::avals::dtypes::{in_room, wide, widely};
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, Product};
+use crate::families::linear::{Linear, Product, dense_operand};
 use crate::families::view::{Move, View};
 
 /// An array whose elements are multiplied by a factor for each position along one axis, `W D` or `D W` with a diagonal `D`.
@@ -128,26 +128,18 @@ impl Linear for ScaledChannels {
             Ok::<_, Error>(times(&result, &factors, behind)?.as_dtype(dtype)?)
         })
     }
-}
 
-/// The products of chosen matrices with chosen ones of a stack, such as the experts of a mixture.
-#[handler]
-pub(crate) fn scaled_channels_gather_mm(
-    _op: &GatherMM,
-    x: &Array,
-    w: &ScaledChannels,
-    left: &Array,
-    right: &Array,
-) -> Result<Value> {
-    let behind = w.aval.shape.len() - 1 - w.axis;
-    let x = &in_room(x)?;
-    let chosen = |x: &Array| implicit((x, &w.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, None));
-    let made = match behind {
-        0 => implicit((chosen(x)?, &w.factors), |(result, factors)| times(&result, &factors, 0)),
-        1 => chosen(&times(x, &w.factors, 0)?),
-        _ => Err(Error::decline("whole matrices are scaled")),
-    };
-    implicit(made?, |made| made.as_dtype(w.aval.dtype))
+    fn gather_mm(&self, _op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
+        let behind = self.aval.shape.len() - 1 - self.axis;
+        let x = &in_room(dense_operand(x)?)?;
+        let chosen = |x: &Array| implicit((x, &self.inner), |(x, inner)| ops::gather_mm(x, inner, left, right, None));
+        let made = match behind {
+            0 => implicit((chosen(x)?, &self.factors), |(result, factors)| times(&result, &factors, 0)),
+            1 => chosen(&times(x, &self.factors, 0)?),
+            _ => Err(Error::decline("whole matrices are scaled")),
+        };
+        implicit(made?, |made| made.as_dtype(self.aval.dtype))
+    }
 }
 
 impl View for ScaledChannels {

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::avals::checks::{check_made, decline_if};
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, Product};
+use crate::families::linear::{Linear, Product, dense_operand};
 use crate::views::concat::dense;
 
 /// Arrays of one aval along a new leading axis, such as the experts of a mixture.
@@ -116,6 +116,32 @@ impl Linear for Stacked {
         })
     }
 
+    /// Every expert's product, of which the index keeps one.
+    fn gather_mm(&self, _op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
+        let x = dense_operand(x)?;
+        if self.aval.shape.len() != 3 || self.experts.len() > MOST {
+            return Err(Error::decline(format!("{} is not a stack of at most {MOST} matrices", self.aval)));
+        }
+        let matrix = &x.shape()[x.ndim() - 2..];
+        let matrices = x.reshape(&[&[x.shape()[..x.ndim() - 2].iter().product()], matrix].concat())?;
+        let chosen = matrices.take_axis(left, 0)?;
+        implicit((chosen, right, &self.experts), |(chosen, right, experts)| {
+            let right = right.expand_dims_axes(&[-1, -2])?;
+            let mut made: Option<Array> = None;
+            for (expert, index) in experts.iter().zip(0..) {
+                let product = chosen.matmul(expert)?;
+                made = Some(match made {
+                    None => product,
+                    Some(before) => {
+                        let index = Array::from_int(index).as_dtype(right.dtype())?;
+                        ops::select(right.eq(index)?, product, before)?
+                    }
+                });
+            }
+            made.ok_or_else(|| Error::decline("there are no experts"))
+        })
+    }
+
     /// The transposed experts, while they stay first.
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
         let Some((0, axes)) = axes.split_first().map(|(first, axes)| (*first, axes)) else {
@@ -137,30 +163,4 @@ pub(crate) fn stacked_squeeze(op: &Squeeze, w: &Stacked) -> Result<Value> {
         ([expert], [0]) => Ok(expert.clone()),
         _ => Err(Error::decline("only the axis of the experts is squeezed")),
     }
-}
-
-/// The products of chosen matrices with chosen experts: every expert's product, of which the index keeps one.
-#[handler]
-pub(crate) fn stacked_gather_mm(_op: &GatherMM, x: &Array, w: &Stacked, left: &Array, right: &Array) -> Result<Value> {
-    if w.aval.shape.len() != 3 || w.experts.len() > MOST {
-        return Err(Error::decline(format!("{} is not a stack of at most {MOST} matrices", w.aval)));
-    }
-    let matrix = &x.shape()[x.ndim() - 2..];
-    let matrices = x.reshape(&[&[x.shape()[..x.ndim() - 2].iter().product()], matrix].concat())?;
-    let chosen = matrices.take_axis(left, 0)?;
-    implicit((chosen, right, &w.experts), |(chosen, right, experts)| {
-        let right = right.expand_dims_axes(&[-1, -2])?;
-        let mut made: Option<Array> = None;
-        for (expert, index) in experts.iter().zip(0..) {
-            let product = chosen.matmul(expert)?;
-            made = Some(match made {
-                None => product,
-                Some(before) => {
-                    let index = Array::from_int(index).as_dtype(right.dtype())?;
-                    ops::select(right.eq(index)?, product, before)?
-                }
-            });
-        }
-        made.ok_or_else(|| Error::decline("there are no experts"))
-    })
 }

@@ -27,7 +27,7 @@ use structured::{
 
 conformance! {
     straight_through: ste;
-    nf4: |x| Nf4Array::quantize(x, 32), elsewhere(&EXPERTS), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
+    nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
     nf4_double: |x| Nf4Array::quantize(x, Nf4 { block: 64, double: true }), within(0.17), floor(1e-6), refuses_non_finite();
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
     affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
@@ -39,7 +39,7 @@ conformance! {
     int8_columns: |x| Int8Array::quantize(x, Granularity::Column), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
-    nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
+    nvfp4: |x| nvfp4(x), within(0.25), exact_zero(), refuses_non_finite(), overflows();
     dynamic_8: |x| DynamicArray::quantize(x, Dynamic { bits: 8, block: 32, unsigned: false }), within(0.04), exact_zero(), refuses_non_finite(), overflows();
     dynamic_4: |x| DynamicArray::quantize(x, Dynamic { bits: 4, block: 32, unsigned: false }), within(0.2), exact_zero(), refuses_non_finite();
     dynamic_reach: |x| DynamicArray::fitted(x, Dynamic { bits: 4, block: 32, unsigned: false }, Fit::Reach), within(0.2), exact_zero(), refuses_non_finite(), overflows();
@@ -70,14 +70,14 @@ conformance! {
     sparse24: |x| sparse24(x), ignores_values();
     transposed: |x| transposed(x), ignores_values();
     scaled: |x| scaled(x), ignores_values(), tolerance(SUM), shared_children();
-    concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
-    stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
-    scaled_channels: |x| scaled_channels(x), ignores_values(), elsewhere(&["scaled_channels_gather_mm"]);
+    concat: |x| concat(x), ignores_values();
+    stacked: |x| stacked(x), ignores_values();
+    scaled_channels: |x| scaled_channels(x), ignores_values();
     repeated: |x| repeated(x), ignores_values();
     rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
     batched: |x| batched(x), ignores_values(), elsewhere(&BATCHED);
-    observed: |x| observed(x), ignores_values(), elsewhere(&["observed_gather_mm"]);
+    observed: |x| observed(x), ignores_values();
     cast: |x| cast(x), ignores_values();
 }
 
@@ -109,14 +109,8 @@ fn prepared(x: &Array) -> Result<Prepared> {
 /// a sum over an axis more, whose rounding the gradient of a softmax shows.
 const SUM: f64 = 4e-5;
 
-/// Products with parts, in `tests/it/concat.rs`.
-const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
-
-/// Products with chosen experts, in `tests/it/experts.rs`.
-const EXPERTS: [&str; 1] = ["packed_gather_mm"];
-
-/// Products of three axes, in `tests/it/attention.rs`, `tests/it/experts.rs` and `tests/it/shapeless.rs`.
-const BATCHED: [&str; 3] = ["batched_broadcast", "batched_gather_mm", "scores_of"];
+/// Products of three axes, in `tests/it/attention.rs` and `tests/it/shapeless.rs`.
+const BATCHED: [&str; 1] = ["scores_of"];
 
 /// The values of GGUF's `IQ4_NL`.
 const IQ4_NL: [f32; 16] =

@@ -346,11 +346,11 @@ fn an_explanation_shows_what_becomes_of_scores() {
             e:f32[2,2,3,1,64]           = unflatten[axis=1,shape=(2,3)] d
             f:Affine(f32[2,2,1,16,64])  = expand_dims[axes=(2)] b              packed_reshape
             g:Batched(f32[2,2,1,64,16]) = transpose[axes=(0,1,2,4,3)] f        linear_transpose
-            h:Batched(f32[2,2,3,64,16]) = broadcast[shape=(2,2,3,64,16)] g     batched_broadcast
+            h:Batched(f32[2,2,3,64,16]) = broadcast[shape=(2,2,3,64,16)] g     linear_broadcast
             i:Scores(f32[2,2,3,1,16])   = matmul e h                           scores_of
             j:Scores(f32[2,2,3,1,16])   = softmax[precise=true] i              scores_softmax
             k:Affine(f32[2,2,1,16,64])  = expand_dims[axes=(2)] c              packed_reshape
-            l:Batched(f32[2,2,3,16,64]) = broadcast[shape=(2,2,3,16,64)] k     packed_broadcast
+            l:Batched(f32[2,2,3,16,64]) = broadcast[shape=(2,2,3,16,64)] k     linear_broadcast
             m:f32[2,2,3,1,64]           = matmul j l                           scores_matmul
             n:f32[2,6,1,64]             = flatten[start_axis=1,end_axis=2] m
             in (n) }   11 ops, 8 handled, 0 materialized (0 B)

@@ -189,11 +189,11 @@ fn stacked() -> Vec<Case> {
         case("stacked_squeeze", vec![w(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].try_index(1..)?.squeeze_axes(&[0])?.matmul(&a[1])?)
         }),
-        case("stacked_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| chosen(&a[0], a[1].swap_axes(1, 2)?)),
-        case("packed_gather_mm", vec![x(&[3, 1, ROWS]), experts()], |a| chosen(&a[0], a[1].clone())),
-        case("observed_gather_mm", vec![x(&[3, 1, ROWS]), observed()], |a| chosen(&a[0], a[1].clone())),
-        case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(1)], |a| chosen(&a[0], a[1].clone())),
-        case("scaled_channels_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(2)], |a| chosen(&a[0], a[1].clone())),
+        case("linear_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| chosen(&a[0], a[1].swap_axes(1, 2)?)),
+        case("linear_gather_mm", vec![x(&[3, 1, ROWS]), experts()], |a| chosen(&a[0], a[1].clone())),
+        case("linear_gather_mm", vec![x(&[3, 1, ROWS]), observed()], |a| chosen(&a[0], a[1].clone())),
+        case("linear_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(1)], |a| chosen(&a[0], a[1].clone())),
+        case("linear_gather_mm", vec![x(&[3, 1, ROWS]), scaled_experts(2)], |a| chosen(&a[0], a[1].clone())),
         case("int8_inputs_moving", vec![eight_bits(&[COLUMNS, ROWS]), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         // Of numbers that no rounding changes; that of `x` goes straight through, and has no differences.
         case("int8_inputs_product", vec![eight_bits(&[2, ROWS, 6])], |a| {
@@ -308,10 +308,10 @@ fn batched() -> Vec<Case> {
         case("linear_matmul_left", vec![tall(), w(false)], left),
         case("linear_matmul_left", vec![x(&[3, ROWS, 2]), w(true)], left),
         case("batched_reshape", vec![wide(), w(true)], |a| Ok(a[0].expand_dims(0)?.matmul(a[1].expand_dims(0)?)?)),
-        case("batched_broadcast", vec![x(&[2, 3, 2, COLUMNS]), w(true)], |a| {
+        case("linear_broadcast", vec![x(&[2, 3, 2, COLUMNS]), w(true)], |a| {
             Ok(a[0].matmul(ops::broadcast_to(&a[1], &[2, 3, COLUMNS, ROWS])?)?)
         }),
-        case("packed_broadcast", vec![x(&[3, 2, 2, ROWS]), experts()], |a| {
+        case("linear_broadcast", vec![x(&[3, 2, 2, ROWS]), experts()], |a| {
             Ok(a[0].matmul(ops::broadcast_to(&a[1], &[3, 2, ROWS, COLUMNS])?)?)
         }),
         case("linear_transpose", vec![wide(), w(false)], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
@@ -319,7 +319,7 @@ fn batched() -> Vec<Case> {
             Ok(a[0].matmul(a[1].try_index((1.., .., 1..3))?)?)
         }),
         narrow("linear_astype", w(false), &[3, ROWS, COLUMNS]),
-        case("batched_gather_mm", vec![x(&[3, 1, COLUMNS]), w(true)], |a| chosen(&a[0], a[1].clone())),
+        case("linear_gather_mm", vec![x(&[3, 1, COLUMNS]), w(true)], |a| chosen(&a[0], a[1].clone())),
     ]
 }
 
