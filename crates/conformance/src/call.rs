@@ -235,3 +235,13 @@ pub(crate) fn bytes(array: &Array) -> Result<Vec<u8>, String> {
 pub(crate) fn turned(array: &Array) -> Result<Array, Exception> {
     if array.ndim() < 2 { Ok(array.clone()) } else { array.swap_axes(-1, -2) }
 }
+
+/// A matrix, transposed where it should be.
+pub(crate) fn turned_if(array: &Array, transposed: bool) -> Result<Array, Exception> {
+    if transposed { turned(array) } else { Ok(array.clone()) }
+}
+
+/// An error may stand for a result if it says what to do.
+pub(crate) fn helpful(error: &str) -> Result<(), String> {
+    if error.contains("help:") { Ok(()) } else { Err(format!("the error has no help: {error}")) }
+}

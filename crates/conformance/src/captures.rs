@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops, transforms};
 use tacit_core::transform::{Wrt, checkpoint, grad_wrt, intercept, vmap};
 use tacit_core::{Policy, Result, Value, compile};
 
-use crate::call::{dense, text, turned};
+use crate::call::{dense, helpful, text, turned};
 use crate::case::Case;
 use crate::oracle::Structure;
 use crate::report::Report;
@@ -115,12 +115,7 @@ impl<'a> Scene<'a> {
     fn right_or_helpful(&self, found: Result<Array>, expected: &Array) -> Result<(), String> {
         match found.and_then(|found| Ok(found.eval().map(|()| found)?)) {
             Ok(found) => self.subject.near_transformed(&found, expected),
-            Err(error) => helpful(&error.to_string()),
+            Err(error) => helpful(&text(error)),
         }
     }
-}
-
-/// An error may stand for a result if it says what to do.
-fn helpful(error: &str) -> Result<(), String> {
-    if error.contains("help:") { Ok(()) } else { Err(format!("the error has no help: {error}")) }
 }

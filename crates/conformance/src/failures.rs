@@ -1,17 +1,20 @@
 //! What an error in the middle leaves behind.
 
 use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use mlx_rs::{Array, Dtype, transforms};
-use tacit_core::kernel::{self, Input, Kernel, Output};
+use tacit_core::kernel;
 use tacit_core::transform::intercept;
-use tacit_core::{Aval, DeviceFallback, Error, Policy, Value};
+use tacit_core::{DeviceFallback, Error, Policy, Value};
 
 use crate::call::{Call, bits_equal, bytes, dense, text, turned};
 use crate::case::Case;
 use crate::device::is_gpu;
 use crate::elements::floats;
 use crate::oracle::Structure;
+use crate::programs::Tripwire;
 use crate::report::Report;
 use crate::shape::Shapes;
 use crate::subject::{Subject, normal};
@@ -53,31 +56,11 @@ fn unchanged(w: &Value, product: &Call, fails: Failure) -> Result<(), String> {
     product.intercepted()?.iter().zip(&expected).try_for_each(|(found, expected)| bits_equal(found, expected))
 }
 
-/// A kernel that always fails.
-struct Failing;
-
-impl Kernel for Failing {
-    fn name(&self) -> &'static str {
-        "ConformanceFailing"
-    }
-
-    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(inputs.to_vec())
-    }
-
-    fn eval_cpu(&self, _: &[Input<'_>], _: &mut [Output<'_>]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Err("it fails by design".into())
-    }
-
-    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, Box<dyn std::error::Error + Send + Sync>> {
-        Err("it fails by design".into())
-    }
-}
-
 fn failed_array() -> Result<Array, String> {
     // A kernel can fail on the CPU alone.
     let _cpu = DeviceFallback::Cpu.scope();
-    kernel::apply(Failing, &[Array::from_slice(&[1f32, 2.0], &[2])]).map(|mut made| made.swap_remove(0)).map_err(text)
+    let failing = Tripwire(Arc::new(AtomicBool::new(true)));
+    kernel::apply(failing, &[Array::from_slice(&[1f32, 2.0], &[2])]).map(|mut made| made.swap_remove(0)).map_err(text)
 }
 
 fn kernel_fails(product: &Call) -> Result<(), String> {

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::transform::{intercept, vmap};
 use tacit_core::{Aval, Policy, Result, Value};
 
-use crate::call::{dense, text};
+use crate::call::{dense, helpful, text};
 use crate::case::Case;
 use crate::exact::Exact;
 use crate::report::Report;
@@ -248,8 +248,7 @@ fn mapped(scene: &Scene, function: &Function) -> Result<(), String> {
     let together = vmap(0, 0, |master: Array| one(&master)).call(stacked(&masters)?);
     match together.and_then(|found| found.dense()) {
         Ok(found) => scene.subject.near_transformed(&found, &stacked(&alone)?),
-        Err(error) if error.to_string().contains("help:") => Ok(()),
-        Err(error) => Err(format!("the error has no help: {error}")),
+        Err(error) => helpful(&text(error)),
     }
 }
 

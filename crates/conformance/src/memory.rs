@@ -4,7 +4,7 @@ use mlx_rs::{Array, memory as mlx_memory, transforms};
 use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
-use crate::call::text;
+use crate::call::{text, turned_if};
 use crate::report::Report;
 use crate::subject::{Subject, normal};
 
@@ -37,10 +37,7 @@ pub fn memory(subject: &Subject) -> Report {
 
 /// A few rows times the subject.
 fn product(x: &Array, w: &Value, turned: bool) -> Result<Array> {
-    let product = |arrays: Vec<Array>| {
-        let w = if turned && arrays[1].ndim() > 1 { arrays[1].swap_axes(-1, -2)? } else { arrays[1].clone() };
-        Ok(vec![arrays[0].matmul(&w)?])
-    };
+    let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(turned_if(&arrays[1], turned)?)?]);
     intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
 }
 

@@ -23,6 +23,7 @@ use std::ops::Range;
 
 use compare::Scene;
 pub use program::Program;
+pub(crate) use tripwire::Tripwire;
 
 use crate::report::{Report, guarded};
 use crate::subject::Subject;

@@ -5,7 +5,7 @@ use tacit_core::Value;
 use tacit_core::primitives::{self, TypedPrimitive};
 
 use super::scene::{Generator, Scene};
-use crate::call::Call;
+use crate::call::{Call, turned_if};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     (primitives::Matmul::NAME, matmul),
@@ -58,11 +58,6 @@ fn forms(scene: &Scene) -> Vec<Form> {
     forms
 }
 
-/// An array, or the array with its last two axes the other way round.
-fn turned(array: &Array, turned: bool) -> Array {
-    if turned { array.swap_axes(-1, -2).unwrap_or_else(|_| array.clone()) } else { array.clone() }
-}
-
 fn matmul(scene: &Scene) -> Vec<Call> {
     let with_vectors = match scene.matrix() {
         Some((rows, columns)) => {
@@ -79,7 +74,7 @@ fn matmul(scene: &Scene) -> Vec<Call> {
     let products = forms(scene).into_iter().map(|form| {
         let (left, right) = form.turned;
         Call::new(form.name, vec![form.left, form.right], move |arrays| {
-            turned(&arrays[0], left).matmul(turned(&arrays[1], right))
+            turned_if(&arrays[0], left)?.matmul(turned_if(&arrays[1], right)?)
         })
     });
     // An element of a gradient is a sum along the free axis of the product.
@@ -102,7 +97,7 @@ fn addmm(scene: &Scene) -> Vec<Call> {
         };
         let (alpha, beta) = if i % 2 == 0 { (1.0, 1.0) } else { (0.5, -2.0) };
         calls.push(Call::new(format!("{} + c", form.name), vec![form.left, form.right, c], move |arrays| {
-            ops::addmm(&arrays[2], turned(&arrays[0], left), turned(&arrays[1], right), alpha, beta)
+            ops::addmm(&arrays[2], turned_if(&arrays[0], left)?, turned_if(&arrays[1], right)?, alpha, beta)
         }));
     }
     calls.extend(scene.matrix().map(|(rows, columns)| {
@@ -125,7 +120,7 @@ fn gather_mm(scene: &Scene) -> Vec<Call> {
             let operands = vec![scene.dense(&[2, m, depth]), scene.w.clone(), lhs.clone(), rhs.clone()];
             Call::new(name, operands, move |arrays| {
                 let [x, w, lhs, rhs] = arrays else { return arrays[0].matmul(&arrays[1]) };
-                ops::gather_mm(x, turned(w, transposed), lhs, rhs, None)
+                ops::gather_mm(x, turned_if(w, transposed)?, lhs, rhs, None)
             })
         })
         .collect()

@@ -10,7 +10,7 @@ use tacit_core::kernel::{Input, Kernel, Output};
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A copy that fails while the wire is set.
-pub(super) struct Tripwire(pub(super) Arc<AtomicBool>);
+pub(crate) struct Tripwire(pub(crate) Arc<AtomicBool>);
 
 impl Kernel for Tripwire {
     fn name(&self) -> &'static str {

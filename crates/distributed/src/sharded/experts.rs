@@ -5,6 +5,7 @@ use tacit_core::primitives::GatherMM;
 use tacit_core::{Error, Result, Value, handler, implicit};
 
 use super::Sharded;
+use super::indexing::own_rows;
 use super::part::sum_identity;
 
 /// The products of chosen matrices with chosen experts: each rank gives those of its own experts, and zeros for the others,
@@ -28,10 +29,7 @@ pub fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &Array, r
     }
     let x = w.group.enter(x)?;
     implicit((x, w.own()?), |(x, part)| {
-        let own = w.aval.shape[0] / w.group.size() as i32;
-        let right = right.as_dtype(mlx_rs::Dtype::Int32)?.subtract(Array::from_int(w.group.rank() as i32 * own))?;
-        let there = right.ge(Array::from_int(0))?.logical_and(right.lt(Array::from_int(own))?)?;
-        let chosen = ops::clip(&right, (&Array::from_int(0), &Array::from_int(own - 1)))?;
+        let (chosen, there) = own_rows(w, right)?;
         let chosen = chosen.as_dtype(mlx_rs::Dtype::Uint32)?;
         let product = ops::gather_mm(x, part, left, &chosen, None)?;
         let zero = sum_identity(product.dtype())?;

@@ -36,7 +36,7 @@ fn kept(taken: &Array, at: usize) -> Result<Array> {
 }
 
 /// The rows of the own part, where they are in it, and whether they are.
-fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
+pub(super) fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
     let extent = table.aval.shape[table.axis];
     let own = extent / table.group.size() as i32;
     let first = table.group.rank() as i32 * own;

@@ -114,18 +114,17 @@ impl State {
 impl Ended {
     pub(super) fn error(&self) -> Error {
         match &self.verdict {
-            Verdict::Lost { rank, address, reason } => lost_error(*rank, address, self.during.as_ref(), reason),
+            Verdict::Lost { rank, address, reason } => Error::PeerLost {
+                rank: *rank,
+                address: address.clone(),
+                during: self.during.as_ref().map(ToString::to_string),
+                reason: reason.clone(),
+            },
             Verdict::Disagreement { reason } => {
                 group_error(reason.clone(), "run the same collectives in the same order on every rank")
             }
         }
     }
-}
-
-fn lost_error(rank: usize, address: &str, during: Option<&Doing>, reason: &str) -> Error {
-    let during = during.map(ToString::to_string);
-    let (address, reason) = (address.to_owned(), reason.to_owned());
-    Error::PeerLost { rank, address, during, reason }
 }
 
 pub(super) fn group_error(message: String, help: &'static str) -> Error {
