@@ -10,22 +10,8 @@ use crate::register_format;
 
 /// An array of any shape in 1 bit an element: the sign, times the scale of its block.
 ///
-/// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude.
-///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::ops;
-/// use tacit_arrays::BinaryArray;
-/// use tacit_arrays::format::Granularity;
-/// use tacit_core::implicit;
-///
-/// let w = BinaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Granularity::Row)?;
-/// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
-/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-/// # Ok(())
-/// # }
-/// ```
+/// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude. It
+/// is made as a [`TernaryArray`](crate::TernaryArray) is.
 ///
 /// The codes are `u8[ceil(size/8)]`, eight to a byte, the first in the lowest bit, 1 for values from zero up; the scales
 /// `f32[ceil(size/block)]`. The rule is that of `XNOR-Net` (Rastegari et al., 2016).

@@ -9,22 +9,8 @@ use crate::register_format;
 
 /// An array of any shape in a byte an element, OCP's E5M2, with a scale for each block.
 ///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::ops;
-/// use tacit_arrays::E5m2Array;
-/// use tacit_core::implicit;
-///
-/// let w = E5m2Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
-/// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
-/// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 32.0).abs() < 1e-4));
-/// # Ok(())
-/// # }
-/// ```
-///
-/// The codes are `u8[size]`, the scales `f32[ceil(size/block)]`. The element type is defined by OCP's 8-bit Floating Point
-/// Specification 1.0: the upper half of an `f16`.
+/// It is made as an [`E4m3Array`](crate::E4m3Array) is. The codes are `u8[size]`, the scales `f32[ceil(size/block)]`. The
+/// element type is defined by OCP's 8-bit Floating Point Specification 1.0: the upper half of an `f16`.
 pub type E5m2Array = PackedArray<E5m2>;
 
 /// OCP's E5M2 in blocks counted row-major, the largest magnitude of each at 57,344.

@@ -16,21 +16,8 @@ use crate::register_format;
 /// block has its largest magnitude as its scale. It is not OCP's E2M1, which is that of
 /// [`Mxfp4Array`](crate::Mxfp4Array).
 ///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::ops;
-/// use tacit_arrays::Fp4Array;
-/// use tacit_core::implicit;
-///
-/// let w = Fp4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
-/// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
-/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// Codes and scales lie as those of [`Nf4Array`](crate::Nf4Array). The format is that of bitsandbytes' kernels.
+/// It is made as an [`Nf4Array`](crate::Nf4Array) is, whose codes and scales lie alike. The format is that of
+/// bitsandbytes' kernels.
 pub type Fp4Array = PackedArray<Fp4>;
 
 /// bitsandbytes' FP4: 4-bit floats, in blocks counted row-major.

@@ -12,21 +12,7 @@ use crate::register_format;
 ///
 /// Groups of 32 elements of the last axis share a power of two. The layout is that of MLX's mode `mxfp8`. Which
 /// power a group takes is the [`ScaleRule`]'s; versions of MLX differ in it, and decode all
-/// alike.
-///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::ops;
-/// use tacit_arrays::{Mxfp8Array, ScaleRule};
-/// use tacit_core::implicit;
-///
-/// let w = Mxfp8Array::quantize(&ops::ones::<f32>(&[8, 32])?, ScaleRule::Ceil)?;
-/// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
-/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-/// # Ok(())
-/// # }
-/// ```
+/// alike. It is made as an [`Mxfp4Array`](crate::Mxfp4Array) is.
 ///
 /// The codes are `u32[.., k / 4]`, the least significant bits first; the scales `u8[.., k / 32]`, exponents plus 127.
 /// The format is defined by OCP's Microscaling Formats specification 1.0.
