@@ -1,7 +1,5 @@
 //! Low-rank adapters on the parameters of a model.
 
-use std::collections::BTreeMap;
-
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops, random};
 use tacit_arrays::format::AnyFormat;
@@ -124,14 +122,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// It is no key, or an adapter with dropout was split over ranks with its base: each would drop features of its own part.
     pub fn drop_features(&mut self, key: Option<&Array>) -> Result<()> {
-        let mut made = Parameters::new();
-        for (path, value) in self.values()? {
-            if let Some(dropping) =
-                dropping(&path, &value, key, Around::default()).map_err(|error| in_parameter(&path, &error))?
-            {
-                made.insert(path, dropping);
-            }
-        }
+        let made = self.made(|path, value| {
+            dropping(path, &value, key, Around::default()).map_err(|error| in_parameter(path, &error))
+        })?;
         // The adapters are the same, and so is what the report says of them.
         self.put_all(made)
     }
@@ -142,8 +135,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn adapters(&self) -> Result<Parameters> {
-        let is_adapter = |value: &Value| value.family::<dyn Adapter>().is_some();
-        Ok(self.values()?.into_iter().filter(|(_, value)| is_adapter(value)).collect::<BTreeMap<_, _>>())
+        self.made(|_, value| Ok(value.family::<dyn Adapter>().is_some().then_some(value)))
     }
 }
 

@@ -268,12 +268,7 @@ impl<M: ModuleParameters> Model<M> {
                 "prepare it in a format that rounds to the nearest for a run that begins in floats",
             ));
         }
-        let mut made = Parameters::new();
-        for (path, value) in self.values()? {
-            if let Some(switched) = mapped(&value, &mut |prepared| Ok(prepared.clone().switched(on).into()))? {
-                made.insert(path, switched);
-            }
-        }
+        let made = self.made(|_, value| mapped(&value, &mut |prepared| Ok(prepared.clone().switched(on).into())))?;
         if made.is_empty() && !self.is_coded() {
             return Err(nothing_prepared());
         }

@@ -6,7 +6,7 @@ use tacit_arrays::Packed;
 use tacit_core::{Error, Result, Value, dtype_name};
 
 use super::Model;
-use crate::{Parameters, within};
+use crate::within;
 
 impl<M: ModuleParameters> Model<M> {
     /// Holds the scales and biases of packed parameters in this float type, where their format has them in any: those of
@@ -43,12 +43,7 @@ impl<M: ModuleParameters> Model<M> {
                 "give `Dtype::Float32`, or the half floats of the model",
             ));
         }
-        let mut made = Parameters::new();
-        for (path, value) in self.values()? {
-            if let Some(cast) = within::mapped(&value, &mut |value| cast(value, dtype))? {
-                made.insert(path, cast);
-            }
-        }
+        let made = self.made(|_, value| within::mapped(&value, &mut |value| cast(value, dtype)))?;
         self.put_all(made)?;
         Ok(self)
     }

@@ -130,21 +130,24 @@ impl<M: ModuleParameters> Model<M> {
         mut f: impl FnMut(&str, Value) -> Result<Option<Value>>,
     ) -> Result<Parameters> {
         let mut named = false;
-        let mut made = Parameters::new();
-        for (path, value) in self.values()? {
-            let aval = value.aval()?;
-            if pattern.names(&self.parts.ties.all(&path), &aval) {
-                named = true;
-                if let Some(other) = f(&path, value)? {
-                    made.insert(path, other);
-                }
+        let made = self.made(|path, value| {
+            if !pattern.names(&self.parts.ties.all(path), &value.aval()?) {
+                return Ok(None);
             }
-        }
+            named = true;
+            f(path, value)
+        })?;
         if !named {
             let message = format!("the pattern {pattern} names no parameter of the model");
             return Err(Error::invalid(message, self.listed()));
         }
         Ok(made)
+    }
+
+    /// What `f` makes of parameters, where it makes something of them.
+    pub(crate) fn made(&self, mut f: impl FnMut(&str, Value) -> Result<Option<Value>>) -> Result<Parameters> {
+        let made = |(path, value): (String, Value)| f(&path, value).map(|made| Some((path, made?))).transpose();
+        self.values()?.into_iter().filter_map(made).collect()
     }
 
     /// Replaces a parameter by a value of the same shape; its float type and its format may differ.
