@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::tree::{self as trees, Open, TreeDef};
-use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
+use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 
 use self::own::{Own, Parts};
 use self::saving::{can_save, saving, unsaved};
@@ -36,7 +36,7 @@ use crate::parameters::{Replacements, explained, kept, listed, missing, run, sor
 use crate::places::Places;
 use crate::report::Report;
 use crate::within::undropped;
-use crate::{Inputs, ParameterFilter, Parameters};
+use crate::{ParameterFilter, Parameters};
 
 /// An mlx-rs module with implicit arrays in place of some parameters.
 ///
@@ -404,7 +404,7 @@ where
     M: Module<I>,
     M::Output: Tree,
     M::Error: From<Error> + Into<Error>,
-    I: Inputs,
+    I: Arguments,
 {
     type Output = M::Output;
     type Error = M::Error;
@@ -413,8 +413,9 @@ where
         if self.is_dense() {
             return self.parts.module.forward(input);
         }
-        let mut inputs = Vec::new();
-        input.collect(&mut inputs);
+        // The walk of the recorded graph ends at them, so that a stack of layers costs no more the deeper it is.
+        let (inputs, _) = trees::flatten(&input, Open::Fully)?;
+        let inputs = inputs.iter().filter_map(|input| input.as_dense().cloned()).collect();
         Ok(self.run_on(inputs, &mut (), |module, ()| module.forward(input))?)
     }
 
