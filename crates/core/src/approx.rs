@@ -53,7 +53,7 @@ impl RelativeEq for Value {
         Self::default_epsilon()
     }
 
-    /// Whether no two elements differ by more than `epsilon`, or by more than `max_relative` of the larger one.
+    /// Whether the elements of each pair differ by at most `epsilon`, or by at most `max_relative` of the larger one.
     ///
     /// ```
     /// use approx::assert_relative_eq;
@@ -73,7 +73,7 @@ impl UlpsEq for Value {
         4
     }
 
-    /// Whether no two elements differ by more than `epsilon`, or by more than `max_ulps` units in the last place of their
+    /// Whether the elements of each pair differ by at most `epsilon`, or by at most `max_ulps` units in the last place of their
     /// own dtype.
     ///
     /// ```
@@ -107,7 +107,7 @@ impl AbsDiffEq for Gradient {
         Value::default_epsilon()
     }
 
-    /// As for [`Value`], child by child; nothing equals nothing.
+    /// As for [`Value`], child by child; where one has no gradient, the other must have none.
     fn abs_diff_eq(&self, other: &Self, epsilon: f64) -> bool {
         self.agrees(other, &|a, b| a.abs_diff_eq(b, epsilon))
     }
@@ -118,7 +118,7 @@ impl RelativeEq for Gradient {
         Value::default_max_relative()
     }
 
-    /// As for [`Value`], child by child; nothing equals nothing.
+    /// As for [`Value`], child by child; where one has no gradient, the other must have none.
     fn relative_eq(&self, other: &Self, epsilon: f64, max_relative: f64) -> bool {
         self.agrees(other, &|a, b| a.relative_eq(b, epsilon, max_relative))
     }
@@ -129,7 +129,7 @@ impl UlpsEq for Gradient {
         Value::default_max_ulps()
     }
 
-    /// As for [`Value`], child by child; nothing equals nothing.
+    /// As for [`Value`], child by child; where one has no gradient, the other must have none.
     fn ulps_eq(&self, other: &Self, epsilon: f64, max_ulps: u32) -> bool {
         self.agrees(other, &|a, b| a.ulps_eq(b, epsilon, max_ulps))
     }

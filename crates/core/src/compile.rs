@@ -3,7 +3,8 @@
 //! [`compile`] traces a function once for each structure of its arguments and then replays the graph that MLX simplified
 //! and fused. Implicit arrays are opened: their children are the inputs of the graph, and handlers run only while it is
 //! traced. It traces again for another structure or static field, another dtype, rank or shape, another default device
-//! or stream, and another registry or policy in force, since these decide what a trace does; [`CompileStats`] says why each time.
+//! or stream, and another registry, [`Policy`](crate::Policy) or [`DeviceFallback`](crate::DeviceFallback) in force, since these
+//! decide what a trace does; [`CompileStats`] says why each time.
 //! `mlx_rs::with_device` makes a new stream each time; give a stream of your own to `with_stream` around compiled calls.
 //!
 //! Random numbers that a function draws without a key, as `mlx_rs::nn::Dropout` does, are drawn anew in each call, inside a
@@ -81,6 +82,11 @@ where
 }
 
 /// Compiles a function as [`compile`] does, with options.
+///
+/// # Errors
+///
+/// Each call fails as for [`compile`], and where the options forbid what the function does: a captured array under
+/// [`Constants::Deny`], or a shape in the graph of a shapeless function.
 #[track_caller]
 pub fn compile_with<'f, A, O, E>(
     options: CompileOptions,
@@ -117,6 +123,10 @@ where
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Errors
+///
+/// Each call fails as for [`compile_with`], and where the state cannot take what the function left in it.
 #[track_caller]
 pub fn compile_with_state<'f, S, A, O, E>(
     options: CompileOptions,

@@ -6,20 +6,20 @@
 //! 2. A tie that nothing decides is an error that names both.
 //! 3. A handler may decline with a reason; the next candidate is tried.
 //! 4. For commutative primitives the swapped order is tried next, unless a type opts out.
-//! 5. Then the type's default handler, if exactly one operand type has one; two are an error.
+//! 5. Then the type's default handler, if exactly one operand type has one; two are an error. It may decline as well.
 //! 6. Then an operand that is the result of a [deferred](crate::Materialize::DEFERRED) op is computed and the call is
 //!    dispatched again, as if that op had run where it stands.
 //! 7. Then the implicit operand of fewest dense bytes is materialized by one layer and the call is dispatched again; when
 //!    none is implicit the primitive is emitted.
 //! 8. A result whose aval is not the primitive's is an error that names the handler.
 //!
-//! Operands that are indices, as those of a gather, are checked before anybody is asked: a handler sees them counted from zero
-//! and none outside, as `u32`, by [`checked_indices`](crate::extra_ops::checked_indices).
+//! Operands that are indices, as those of a gather, are checked by [`checked_indices`](crate::extra_ops::checked_indices) before
+//! a handler is asked: a handler sees them as `u32`, counted from zero, and none outside.
 //!
-//! An operand that is used as another value, by [`Materialize::used_as`](crate::Materialize::used_as), is that value to all of
-//! this, made once in a trace.
+//! If an operand is used as another value ([`Materialize::used_as`](crate::Materialize::used_as)), all clauses see that value, which
+//! is made once in a trace.
 //!
-//! A trace and a call outside one are both a `Node`, and `dispatch` is the one text for them.
+//! The contract is the same for the nodes of a trace and for calls outside one, such as [`Primitive::apply`].
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ pub enum Taker {
     Materialized,
     /// Nobody: the results of deferred ops were computed, and the primitive was emitted on dense ones.
     Computed,
-    /// Nobody was needed: all operands are dense.
+    /// Nobody: all operands were dense.
     Dense,
 }
 
@@ -308,7 +308,7 @@ fn permit(
 impl Primitive {
     /// Applies the primitive to values: handlers first, materialization where there is none.
     ///
-    /// Handlers redispatch with it, and so the types of strangers compose.
+    /// A handler calls it for the values that it holds, so that types of different crates work inside each other.
     ///
     /// # Errors
     ///

@@ -19,8 +19,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Any error of Tacit, as a kind with its data.
 ///
-/// The message is a lower-case clause with operands in jaxpr notation (`f32[4,8]`) and, where there is a next step, a
-/// second line that begins with `help:`. Names of files and of what they hold are [made safe to print](crate::printable).
+/// The message begins with a lower-case clause, with operands in jaxpr notation (`f32[4,8]`). Further lines may name handlers
+/// and parameters. Where there is a next step, a line that begins with `help:` says it. Names of files and of their entries are
+/// [made safe to print](crate::printable).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -202,7 +203,7 @@ pub enum Error {
         error: Box<Error>,
     },
 
-    /// Handlers call each other without end.
+    /// Handlers call each other without end: more than 32 run inside each other.
     #[error(
         "handlers call each other without end: {}, for {call}\n\
          help: let one of them decline, or take apart what it is given before it dispatches again",
@@ -270,7 +271,7 @@ pub enum Error {
         kernel: String,
         /// Its own words.
         message: String,
-        /// Whether the array is only computed from the results of the kernel.
+        /// Whether the array is computed from the results of the kernel, and is none of them.
         poisoned: bool,
         /// The next step.
         help: Option<String>,

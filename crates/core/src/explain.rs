@@ -23,9 +23,9 @@ use crate::{Decline, Value};
 impl Explanation {
     /// The graph as an SVG: inputs above, results below, and each node in the color of who took it.
     ///
-    /// Green is a handler, blue a type's default, red what was materialized, gray what was dense already. A block of nodes
-    /// that repeats, such as a layer of a model, is drawn once in a frame with the number of times. What a node is in full,
-    /// with its parameters and the handler's place, is its title.
+    /// A green node was taken by a handler, a blue one by a type's default. A red node needed a materialization. A gray one had dense
+    /// operands only, or [deferred](crate::Materialize::DEFERRED) ones. A block of nodes that repeats, such as a layer of a model, is
+    /// drawn once in a frame with the number of times. The title of a node has its parameters and the place of the handler.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -42,7 +42,9 @@ impl Explanation {
         picture::svg(self, false)
     }
 
-    /// The same with names for the inputs, such as the paths of parameters; results of ops are named from `a` on.
+    /// Gives the inputs names, such as the paths of parameters, in their order.
+    ///
+    /// Results of ops are then named from `a` on, without the names of inputs.
     #[must_use]
     pub fn with_input_names(mut self, names: impl IntoIterator<Item = String>) -> Self {
         let mut renamed: HashMap<String, String> = HashMap::new();

@@ -22,8 +22,11 @@ impl Value {
         }
     }
 
-    /// The next layer of what a view stands on, for [`Materialize::materialize`](crate::Materialize::materialize) of the
-    /// view: the policy was asked for the view, which counts once. Elsewhere it is [`materialize`](Self::materialize).
+    /// Materializes the value behind a view by one layer, inside the view's own
+    /// [`Materialize::materialize`](crate::Materialize::materialize).
+    ///
+    /// The policy was asked for the view, so it is not asked again, and both count once. Elsewhere this is
+    /// [`materialize`](Self::materialize).
     ///
     /// # Errors
     ///
@@ -36,6 +39,8 @@ impl Value {
     }
 
     /// The dense array that this stands for, materialized through all layers.
+    ///
+    /// The policy is asked for each layer, and each is counted; [`Policy::Warn`] gives no warning, as no primitive needs it.
     ///
     /// # Errors
     ///

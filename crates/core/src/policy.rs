@@ -4,10 +4,10 @@ use tracing::subscriber::NoSubscriber;
 
 /// What happens when a call needs to materialize an implicit array, or a kernel needs a dense array in its place.
 ///
-/// What is said nearest the call holds: the innermost guard of [`scope`](Self::scope), then the type's own
-/// `#[implicit(materialize = "deny")]`, then the environment, and [`Warn`](Self::Warn) where nobody says anything. So a type
-/// may be stricter or laxer than the program, and who calls has the last word. What stands for a kernel has no type: there the
-/// guard and the environment are asked.
+/// The policy nearest the call holds: that of the innermost guard of [`scope`](Self::scope), then the type's own, such as
+/// `#[implicit(materialize = "deny")]`, then that of the environment (`TACIT_MATERIALIZE`). Without any of them it is
+/// [`Warn`](Self::Warn). So a type may be stricter or laxer than the program, and the caller has the last word. The plain ops
+/// that stand for a kernel have no type: there only the guard and the environment count.
 ///
 /// ```
 /// use tacit_core::Policy;
@@ -20,7 +20,9 @@ use tracing::subscriber::NoSubscriber;
 pub enum Policy {
     /// The array is materialized without a message.
     Allow,
-    /// It is materialized, with one warning for each primitive and types.
+    /// The array is materialized, with one warning for each primitive and the types of its operands.
+    ///
+    /// A dense array that code asks for itself, as by [`Value::dense`](crate::Value::dense), is built without a warning.
     #[default]
     Warn,
     /// Materialization is an error.

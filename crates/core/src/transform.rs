@@ -2,7 +2,7 @@
 //!
 //! Each takes a function as [`implicit`](crate::implicit()) does: inside, every leaf is a dense array; outside, it is a
 //! value. [`vjp`], [`jvp`] and [`map_chunks`] run it, and take their arguments before it; the others make a function, whose
-//! [`call`](Transformed::call) takes them. What the row around the column gives:
+//! [`call`](Transformed::call) takes them. The table says what becomes of the transform of a column inside that of a row:
 //!
 //! | around       | `implicit` | `grad`  | `vmap`  | `compile` | `checkpoint` | `map_chunks` | `saved_as` |
 //! |--------------|------------|---------|---------|-----------|--------------|--------------|------------|

@@ -14,11 +14,12 @@ use crate::pass::Passes;
 pub struct CompileOptions {
     /// What messages call the function.
     pub name: String,
-    /// One trace for all shapes of the same rank whose extents of 0 and 1 are in the same places. Each new shape is
-    /// checked: the function is recorded on it without being compiled, and where the graph is another one, because a
-    /// shape went into it, that is an error.
+    /// Whether one trace serves all shapes of the same rank whose extents of 0 and 1 are in the same places; off by default.
+    ///
+    /// Each new shape is checked: the function is recorded on it without being compiled. If the graph is another one, because a
+    /// shape went into it, the call is an error.
     pub shapeless: bool,
-    /// How many traces are kept; the one that was not used for the longest time is dropped first.
+    /// How many traces are kept, at least one and 32 by default; the one that was not used for the longest time is dropped first.
     pub capacity: usize,
     /// What happens when the function holds arrays that are not its arguments.
     pub constants: Constants,
@@ -26,11 +27,11 @@ pub struct CompileOptions {
     pub passes: Passes,
 }
 
-/// What happens when a function that is compiled holds arrays that are not its arguments, be they single numbers.
+/// What happens when a function that is compiled holds arrays that are not its arguments, single numbers included.
 ///
-/// They are constants of the graph: what is put in their place later is not seen. Arrays that the function makes itself are
-/// not among them, and neither are fields of an optimizer or a module in the state that are no leaves of it, such as a
-/// learning rate; these are constants without a word.
+/// They are constants of the graph: a later change of them is not seen. Arrays that the function makes itself do not count.
+/// Fields of an optimizer or a module in the state that are no leaves of it, such as a learning rate, are constants as well,
+/// and are not reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Constants {
     /// Nothing.

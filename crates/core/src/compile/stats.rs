@@ -18,7 +18,8 @@ pub struct CompileStats {
     /// Calls that did not look at a part of the state, a model for example, whose [stamp](crate::tree::Stamp) was that of the calls
     /// before.
     pub steady: u64,
-    /// Calls that ran the function without a compiled graph: inside another trace, or with compilation switched off, by MLX too.
+    /// Calls that ran the function without a compiled graph: inside another trace, with compilation switched off, by MLX too, or
+    /// because the function holds an array of a transform around the call.
     pub inlined: u64,
     /// Shapes that a shapeless function was recorded on, to see that the graph is the same.
     pub checked: u64,
@@ -30,8 +31,8 @@ pub struct CompileStats {
     pub rewritten: Vec<Rewritten>,
     /// How many nodes of each primitive the latest trace gives MLX, once passes have rewritten it.
     ///
-    /// A plan counts as one. What stands beside it is what no stage of a plan computes, or only says how an array lies. It is
-    /// empty after a trace without shapes.
+    /// A plan counts as one node. The other nodes are those that no stage of a plan computes, or that only say how an array lies.
+    /// No pass rewrites a trace without shapes: its nodes are those that the function recorded.
     pub nodes: BTreeMap<&'static str, usize>,
     pub(super) retraces: VecDeque<String>,
 }

@@ -11,13 +11,13 @@ use crate::{Error, Result, Tree, Value, trace, tree};
 /// The carry that [`scan`] ends with, and the results of all steps.
 pub type Scanned<C, Y> = (<<C as Arguments>::Arrays as Tree>::With<Value>, <Y as Tree>::With<Value>);
 
-/// Goes along axis 0 of `xs` with a carry: the last carry, and what the steps made, stacked along a new axis 0.
+/// Goes along axis 0 of `xs` with a carry, and returns the last carry and the results of the steps, stacked along a new axis 0.
 ///
 /// `f` takes the carry and, of each array of `xs`, one row: `f32[5]` of an `f32[3,5]`. An implicit array gives its rows
-/// through its handler for `Gather`, or is materialized, once; what the steps make is stacked dense. The number of steps
+/// through its handler for `Gather`, or is materialized once. The results of the steps are stacked dense. The number of steps
 /// is the extent of axis 0, which all arrays of `xs` share, or `length` where there are none. The loop is unrolled, as
-/// [`fori_loop`](super::fori_loop) is. Of no steps the carry is `init`, and the results have an axis of 0 rows: `f` is
-/// called once, on zeros that are never computed, to learn what it makes.
+/// [`fori_loop`](super::fori_loop) is. With no steps the last carry is `init`, and the results have 0 rows: `f` is
+/// called once, on zeros that are never computed, to learn their shapes.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -38,8 +38,9 @@ pub type Scanned<C, Y> = (<<C as Arguments>::Arrays as Tree>::With<Value>, <Y as
 ///
 /// # Errors
 ///
-/// The extents differ from each other or from `length`, none is known, `f` fails, gives the carry another structure,
-/// shape or dtype, or its result from step to step; and as for [`implicit`](crate::implicit()).
+/// An array of `xs` has no axis 0; the extents differ from each other or from `length`; `length` is negative, or missing where
+/// `xs` holds no array; `f` fails, or changes the structure, a shape or a dtype of the carry or, from step to step, of its result;
+/// and as for [`implicit`](crate::implicit()).
 pub fn scan<C, X, Y, E>(
     init: C,
     xs: X,

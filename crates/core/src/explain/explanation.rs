@@ -22,7 +22,7 @@ pub struct Explanation {
     pub equations: Vec<Equation>,
     /// The names of the results.
     pub outputs: Vec<String>,
-    /// What was counted, in handlers that redispatched too.
+    /// What was counted, inside handlers too.
     pub counters: Counters,
     /// What passes make of it where it is compiled.
     pub compiled: CompiledGraph,
@@ -31,9 +31,9 @@ pub struct Explanation {
 /// A value with its name and what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// A letter.
+    /// The name: `a` to `z`, then `aa` and so on, or what [`Explanation::with_input_names`] gave an input.
     pub name: String,
-    /// `f32[4,8]` dense, `Nf4(f32[4,8])` implicit.
+    /// The value in jaxpr notation: `f32[4,8]` dense, `Nf4(f32[4,8])` implicit.
     pub form: String,
 }
 

@@ -16,9 +16,9 @@ use crate::printable::name;
 /// kind are counted. `{:#}` prints plans without their stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompiledGraph {
-    /// What each pass did, in order. Where no pass tells what it leaves, as none does without `tacit-fusion`, there are no nodes.
+    /// What each pass did, in order; empty unless a linked pass tells what it leaves, as those of `tacit-fusion` do.
     pub rewritten: Vec<Rewritten>,
-    /// The nodes in order.
+    /// The nodes in order; empty in the same case.
     pub nodes: Vec<CompiledNode>,
 }
 

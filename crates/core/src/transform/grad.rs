@@ -41,7 +41,7 @@ where
     grad_wrt(Wrt::All, f)
 }
 
-/// The value of a function, and its gradient with respect to every float array among its arguments.
+/// The value of a function, and its gradient with respect to every float array among its arguments that is not frozen.
 ///
 /// The first leaf of the result is the loss; the others come back as they are, and nothing is differentiated through
 /// them.

@@ -41,8 +41,8 @@ use crate::{Aval, Error, Result, Tree, Value};
 ///
 /// # Errors
 ///
-/// `xs` holds no array, one without rows, or arrays of different numbers of rows; `rows` is not positive; `f` fails, makes no
-/// array or one of other rows.
+/// `xs` holds no array, a scalar, or arrays of different numbers of rows; `rows` is not positive; `f` fails, returns no
+/// array, or one that does not have a row for each row of the chunk.
 pub fn map_chunks<X, P, O, E>(
     xs: X,
     shared: P,

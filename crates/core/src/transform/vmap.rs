@@ -10,7 +10,7 @@ use crate::{Aval, Error, Result, Tree, Value};
 /// Which axis of each leaf is mapped; a negative one counts from the last.
 ///
 /// It is made of one axis for all leaves, as `0`, or of one for each leaf in order, as `[Some(0), None]`. A leaf without
-/// an axis goes to every example whole, and so does an implicit array, which has no axis to map.
+/// an axis goes to every example whole. An implicit array must be such a leaf: it has no axis to map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Axes {
     /// The same for all leaves.
@@ -69,8 +69,8 @@ impl<const N: usize> From<[i32; N]> for Axes {
 ///
 /// # Errors
 ///
-/// A call fails where `f` fails, where the axes do not fit the leaves, where mapped axes differ in length, and where an implicit
-/// array has an axis.
+/// A call fails where `f` fails, where no leaf of the arguments or not every result has an axis, where the axes do not fit the
+/// leaves, where mapped axes differ in length, and where an implicit array has an axis.
 pub fn vmap<'f, A, O, E>(
     in_axes: impl Into<Axes>,
     out_axes: impl Into<Axes>,
