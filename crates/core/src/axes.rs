@@ -11,10 +11,10 @@ use crate::class::{Moving, Reshaping};
 use crate::{Aval, Result, Value};
 
 impl Moving {
-    /// The axis of each result that `axis` of the first operand is as a whole: the elements along it stay together and in
-    /// order. `None` where they are cut, or where nothing is known of the primitive.
+    /// Where `axis` of the first operand is in each result, if the elements along it stay together and in order.
     ///
-    /// `shape` is that of the first operand, `rest` are the other ones, and `made` says what the results are.
+    /// `None` if they are cut, or if nothing is known of the primitive. `shape` is that of the first operand, `rest` are the other
+    /// operands, and `made` are the avals of the results.
     ///
     /// # Errors
     ///
@@ -53,9 +53,10 @@ impl Moving {
 }
 
 impl Reshaping {
-    /// A part of the operand in `shape`, in which it is a part of the result.
+    /// Gives `part`, a part of the operand, the `shape` that it has as a part of the result.
     ///
-    /// What names no extents, such as `squeeze`, is done to the part itself: a function without shapes then serves parts of any.
+    /// A primitive that names no extents, such as `squeeze`, is applied to the part itself, so that a function without shapes serves
+    /// parts of any extents.
     ///
     /// # Errors
     ///
@@ -75,9 +76,9 @@ impl Reshaping {
     }
 }
 
-/// The axis of the shape `to` that begins where `axis` of `from` does: before either lie as many elements, counted row-major.
+/// The axis of the shape `to` that begins where `axis` of `from` does, counted row-major.
 ///
-/// Of several such axes, which extents of 1 make, it is the first that `fits` by its extent.
+/// Extents of 1 may make several such axes; the first one whose extent `fits` accepts is taken.
 #[must_use]
 pub fn reshaped_axis(from: &[i32], axis: usize, to: &[i32], fits: impl Fn(i32) -> bool) -> Option<usize> {
     let size = |extents: &[i32]| extents.iter().map(|&extent| i64::from(extent)).product::<i64>();

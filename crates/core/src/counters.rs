@@ -1,14 +1,26 @@
-//! How often what happened.
+//! Counts of what interception did.
 
 use std::cell::Cell;
 use std::ops::{AddAssign, Sub};
 
 /// Counts of what interception did on one thread.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::{Counters, implicit};
+///
+/// let (y, counters) = Counters::of(|| implicit(Array::from_f32(1.0), |x| x.exp()));
+/// y?;
+/// assert_eq!(counters.materialized_bytes, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Nodes with an implicit operand.
     pub seen: u64,
-    /// Nodes that a handler took.
+    /// Nodes that a handler took, or the default handler of a type.
     pub handled: u64,
     /// Handlers that declined a call.
     pub declined: u64,
@@ -16,7 +28,7 @@ pub struct Counters {
     pub materialized: u64,
     /// The bytes of the dense arrays that were built.
     pub materialized_bytes: u64,
-    /// Kernels for which plain ops stand, on a GPU for which they have no source.
+    /// Kernels that were replaced by plain ops, on a GPU for which they have no source.
     pub decomposed: u64,
     /// Kernels that run on the CPU for the same reason, as [`DeviceFallback::Cpu`](crate::DeviceFallback::Cpu) says.
     pub offloaded: u64,

@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 use crate::policy::warn;
 
-/// What a process chose by a word in an environment variable, read once.
+/// A setting of the process: the word in an environment variable, read once.
 ///
-/// If the variable is not set that is the default, which is one of the words; so it is, with a warning, if the variable is none
-/// of them. Case does not matter.
+/// Without the variable it is the default, which is one of the words. A variable that holds another word also means the default,
+/// with a warning. Case does not matter.
 #[derive(Debug)]
 pub struct Setting<T: 'static, const N: usize> {
     variable: &'static str,

@@ -7,7 +7,7 @@ pub use crate::indices::{checked_indices, checked_numbers};
 
 /// The part of `a` of this `size` that begins at `start: i32[axes]` along `axes`.
 ///
-/// Where it would reach beyond the end, it begins so early that it does not.
+/// A part that would reach beyond the end begins earlier, so that it ends there.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -28,9 +28,9 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
     Ok(tacit_bridge::dynamic_slice(a, start, axes, size)?)
 }
 
-/// `a` with `update` written where `start: i32[axes]` says along `axes`; it is as large as `a` along the others.
+/// `a` with `update` written from `start: i32[axes]` on along `axes`; `update` is as large as `a` along the other axes.
 ///
-/// Where it would reach beyond the end, it begins so early that it does not.
+/// An update that would reach beyond the end begins earlier, so that it ends there.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

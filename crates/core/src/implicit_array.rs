@@ -85,11 +85,11 @@ pub trait Materialize {
     /// A type that must not be built densely returns [`Error::refuse`].
     fn materialize(&self) -> Result<Value>;
 
-    /// The value that every primitive is applied to in place of this array; nothing where that is the array itself.
+    /// The value that every primitive is applied to in place of this array; `None` where that is the array itself.
     ///
-    /// It is asked for at most once in a trace, when the first primitive on the array is dispatched, and neither a policy
-    /// nor a handler is. So a type that is only a recipe for another array, such as a float master that is quantized where it is
-    /// used, carries it out once however many primitives there are, and needs no handlers.
+    /// It is asked for at most once in a trace, when the first primitive on the array is dispatched. No policy and no handler is
+    /// asked. So a type that is only a recipe for another array, such as a float master that is quantized where it is
+    /// used, carries the recipe out once, however many primitives there are, and needs no handlers.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ pub trait Materialize {
     /// Checks that children and static fields belong together.
     ///
     /// Constructors call it, and so does whatever reads an array from storage, where any field may be anything. It must
-    /// not panic, and builds nothing. What has other children later, such as gradients, is not checked.
+    /// not panic, and builds nothing. An array that gets other children later, such as gradients, is not checked again.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ pub trait Materialize {
     }
 }
 
-/// Leave to build a layer, which only this crate gives.
+/// The permission to build a layer, which only this crate can give.
 #[derive(Debug)]
 pub struct Permit(pub(crate) ());
 

@@ -18,8 +18,8 @@ type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Syn
 /// Indices along an axis of `extent`, counted from zero: `u32` of the same shape.
 ///
 /// Negative ones count from the end, as everywhere in MLX. One that is outside is an error of the eval, with its number and its
-/// place; MLX itself reads foreign memory there. The indices of every primitive on an implicit array are checked so; on
-/// dense arrays plain MLX runs, and what takes indices from outside calls this before it.
+/// place; MLX itself reads foreign memory there. The indices of every primitive on an implicit array are checked in this way. On
+/// dense arrays plain MLX runs: code that takes indices from outside calls this first.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -44,11 +44,13 @@ pub fn checked_indices(indices: &Array, extent: i32) -> Result<Array> {
     checked(indices, None, Indices { extent: Some(extent), width: 1, named: None })
 }
 
-/// Numbers below `extent`, none of which counts from the end, as `u32`; an error names one by `what`, and says what to do.
+/// Numbers from 0 to `extent - 1`, such as tokens, as `u32` of the same shape: [`checked_indices`] without negative ones.
+///
+/// A number outside is an error of the eval, which calls it `what` and has this `help`.
 ///
 /// # Errors
 ///
-/// They are no integers.
+/// The numbers are no integers.
 pub fn checked_numbers(numbers: &Array, extent: i32, what: &'static str, help: &'static str) -> Result<Array> {
     checked(numbers, None, Indices { extent: Some(extent), width: 1, named: Some((what, help)) })
 }

@@ -39,7 +39,7 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
 
 /// A kernel that handlers can take by its type, as [`Applied`].
 pub trait NamedKernel: Kernel {
-    /// What [`Kernel::name`] gives, of each kernel of the type and of no other.
+    /// The name that [`Kernel::name`] returns: the same for all kernels of the type, and for no kernel of another type.
     const NAME: &'static str;
 }
 
@@ -185,7 +185,7 @@ type Warned = HashSet<(&'static str, Discriminant<Fallback>)>;
 
 /// MLX's own product with a matrix in one of its modes: `x W^T` if `transpose`, and else `x W`.
 ///
-/// mlx-rs has it for affine alone.
+/// mlx-rs binds it for the affine mode alone.
 ///
 /// # Errors
 ///

@@ -24,8 +24,10 @@ use crate::Result;
 use crate::policy::warn;
 use crate::scoped::traced_for;
 
-/// Whether a primitive makes `array` on the CPU, on the stream on which a kernel would be put now, and no GPU is
-/// [traced for](crate::kernel::trace_for): there a pass may put kernels of the CPU in its place.
+/// Whether a pass may put a CPU kernel in the place of the primitive that makes `array`.
+///
+/// It may if the primitive runs on the CPU, on the stream on which a kernel would be put now, and no GPU is
+/// [traced for](crate::kernel::trace_for).
 pub fn runs_here(array: &Array) -> Result<bool> {
     Ok(traced_for().is_none() && tacit_bridge::runs_here(array)?)
 }
@@ -40,9 +42,9 @@ pub struct Pass {
     pub name: &'static str,
     /// Passes of smaller numbers come first.
     pub order: u32,
-    /// Rewrites a graph, and gives the number of nodes that others stand for now.
+    /// Rewrites a graph, and returns the number of nodes that it replaced.
     pub run: fn(&mut Graph) -> Result<usize>,
-    /// Tells of each node of a graph that passes are done with why this one left it, where it would take such nodes.
+    /// Says of each node of a graph, after all passes, why this pass left it; `None` for a node that it never takes.
     pub reasons: Option<Reasons>,
     place: &'static Location<'static>,
 }
@@ -51,14 +53,14 @@ pub struct Pass {
 pub type Reasons = fn(&Nodes) -> Result<Vec<Option<&'static str>>>;
 
 impl Pass {
-    /// A pass, registered where this is written.
+    /// A pass. Passes of one number run in the order of their places in the sources.
     #[must_use]
     #[track_caller]
     pub const fn new(name: &'static str, order: u32, run: fn(&mut Graph) -> Result<usize>) -> Self {
         Self { name, order, run, reasons: None, place: Location::caller() }
     }
 
-    /// The same pass, which tells why it left nodes.
+    /// Adds a function that says why the pass left nodes.
     #[must_use]
     pub const fn telling(self, reasons: Reasons) -> Self {
         Self { reasons: Some(reasons), ..self }
@@ -101,7 +103,7 @@ macro_rules! register_pass {
     };
 }
 
-/// Which passes rewrite what a compiled function was traced to.
+/// Which passes rewrite what a compiled function was traced to; a pass runs if [`PASSES_VARIABLE`] chooses it as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Passes {
     /// All that are registered.
@@ -169,7 +171,7 @@ impl Passes {
 pub struct Rewritten {
     /// The pass.
     pub pass: &'static str,
-    /// The nodes that others stand for now.
+    /// The number of nodes that it replaced.
     pub nodes: usize,
 }
 

@@ -30,7 +30,7 @@ pub struct Phases {
     /// Traces: the function itself, dispatch, passes, and what MLX makes of the graph. The first evaluation of a trace may
     /// run a compiler as well, which is part of `encode`.
     pub trace: Duration,
-    /// Calls that needed none: finding the trace, and building its graph on the arguments.
+    /// Calls that needed no trace: finding the one to replay, and building its graph on the arguments.
     pub build: Duration,
     /// Handing nodes to the device. MLX does that on the calling thread, while the device computes those before.
     pub encode: Duration,

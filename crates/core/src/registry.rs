@@ -16,8 +16,17 @@ use crate::{Decline, DefaultHandler, Error, NearMiss, Result};
 
 /// The handlers that dispatch chooses from.
 ///
-/// [`Registry::global`] holds everything that `#[handler]` registered anywhere in the program; one built by hand holds
-/// what it is given and is current inside [`scope`](Self::scope).
+/// [`Registry::global`] holds everything that `#[handler]` registered anywhere in the program. A registry that is built by hand
+/// holds the handlers that it is given, and is current on a thread while the guard of [`scope`](Self::scope) lives.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use tacit_core::Registry;
+///
+/// let _without_handlers = Arc::new(Registry::new()).scope();
+/// assert!(Registry::current().handlers().is_empty());
+/// ```
 #[derive(Default)]
 pub struct Registry {
     handlers: Vec<Handler>,

@@ -105,11 +105,10 @@ impl DeviceFallback {
 /// Keeps a fallback in force; see [`DeviceFallback::scope`].
 pub type DeviceFallbackGuard = ScopeGuard<DeviceFallback>;
 
-/// Has graphs become what they would be on a GPU of this backend until the guard is dropped, on this thread; the CPU still runs
-/// them.
+/// Builds graphs as for a GPU of this backend, on this thread, until the guard is dropped; the CPU still runs them.
 ///
-/// For looking at what a GPU would run, where none is: kernels that have a source for it stay what they are, for others stands
-/// what would stand there, asked and counted. MLX's own ops are those of the CPU.
+/// It shows without a GPU what one would run. Kernels that have a source for the GPU stay what they are. Other kernels are replaced
+/// as they would be there: the policy is asked, and [`Counters`](crate::Counters) count them. MLX's own ops are those of the CPU.
 #[must_use = "it is in force only while the guard lives"]
 pub fn trace_for(backend: Backend) -> TracedForGuard {
     ScopeGuard::push(&TRACED_FOR, backend)

@@ -1,9 +1,10 @@
 //! Where the arrays of a value are while its structure goes through serde.
 //!
 //! The structure is JSON and the arrays are not, so an array is serialized as a key: its path in the structure, such as
-//! `base.absmax.codes` or `parts.0.packed`. [`collect`] gathers the arrays by key while a function serializes, under a
-//! name of one's own with [`named`], and [`provide`] lends them to a function that deserializes. All are for the thread
-//! that runs the function, and the inner one of two holds. What is read is checked as its constructor would.
+//! `base.absmax.codes` or `parts.0.packed`. [`collect`] gathers the arrays by key while a function serializes, and
+//! [`named`] puts a name before the keys. [`provide`] lends the arrays to a function that deserializes. All three act on the
+//! thread that calls them; where calls are nested, the innermost one counts. An array that is read is checked as its constructor
+//! checks it.
 //!
 //! ```
 //! # extern crate tacit_core as tacit;

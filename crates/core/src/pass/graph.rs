@@ -9,6 +9,8 @@ use tacit_bridge::{Slot, Tape, comes_of_collective, unite};
 use crate::{Primitive, Result};
 
 /// The plain graph of a function that is compiled, from its inputs to its outputs.
+///
+/// Its methods fail only where MLX has no memory left.
 pub struct Graph {
     inputs: Vec<Array>,
     outputs: Vec<Array>,
@@ -25,7 +27,7 @@ impl Graph {
         Self { only_told: true, ..Self::new(inputs, outputs) }
     }
 
-    /// Whether nobody runs it: an explanation tells what passes make of it.
+    /// Whether the graph is rewritten for an explanation alone, and nobody runs it.
     #[must_use]
     pub fn is_only_told(&self) -> bool {
         self.only_told
@@ -41,7 +43,7 @@ impl Graph {
         &self.outputs
     }
 
-    /// Leaves one of several nodes of the same primitive, state and inputs, at any depth, and gives the number of others.
+    /// Unites nodes of the same primitive, state and inputs, at any depth, and returns how many of them are gone.
     pub fn unite(&mut self) -> Result<usize> {
         let (outputs, united) = unite(&self.outputs, &self.inputs)?;
         self.outputs = outputs;

@@ -185,6 +185,21 @@ pub fn depth<T: Tree>(tree: &T) -> Result<usize> {
 /// `gradients` is what a transform returned for a tree of this structure. Arrays without a gradient stay as they are, and
 /// so do frozen ones.
 ///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::transform::grad;
+/// use tacit_core::tree;
+///
+/// let mut weights = vec![Array::from_f32(2.0), Array::from_f32(3.0)];
+/// let gradients = grad(|w: Vec<Array>| w[0].multiply(&w[1])).call(&weights)?;
+/// tree::update(&mut weights, &gradients, |_path, w, gradient| Ok(w.subtract(gradient)?))?;
+/// assert_eq!(weights[0].item_exact::<f32>(), -1.0);
+/// assert_eq!(weights[1].item_exact::<f32>(), 1.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// `f` fails or gives an array of another shape or dtype, or the gradients are those of another tree. The tree is then as

@@ -100,8 +100,8 @@ impl<'d> Reader<'d> {
         Self { origin: Origin::Made(unchanged), ..self }
     }
 
-    /// Whether a call made this of the state that it was given, and not the state itself, which is lent to a call or given
-    /// back where one fails.
+    /// Whether this is what a call made of a state. Otherwise it is the state itself, which is lent to a call, or given back
+    /// where one fails.
     ///
     /// A compiled call makes it by the structure of its trace. What a type counts on the host beside its arrays, it counts on
     /// from what it is: a [template](Node::with_template) is that of the trace.
@@ -281,7 +281,7 @@ impl<'d> Entered<'d> {
         }
     }
 
-    /// What the tree left for those that are made of its definition.
+    /// What the [template](Node::with_template) of the node made, if that is of this type.
     #[must_use]
     pub fn template<T: 'static>(&self) -> Option<&'d T> {
         self.0.template.as_ref()?.downcast_ref()
