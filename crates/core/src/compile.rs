@@ -103,9 +103,9 @@ where
 /// Compiles a function of a state that it changes, and of arguments.
 ///
 /// The state is a tree of parameters, optimizer moments, random keys, caches: its arrays go into the graph as inputs and
-/// come out as outputs, and its structure may change, as when a cache grows. Inside the function it is plain, its
-/// implicit arrays too; those that the function leaves alone stay as they are. An error or a panic leaves the state as
-/// it was.
+/// come out as outputs, and its structure may change, as when a cache grows. Inside the function all arrays of the state are
+/// plain, those too that stand for implicit ones; an implicit array that the function leaves alone stays as it is. An error
+/// or a panic leaves the state as it was.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

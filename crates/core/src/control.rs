@@ -1,7 +1,7 @@
 //! Branches and loops over trees that may hold implicit arrays.
 //!
-//! Operands and carries are values outside the closures and arrays inside, as for [`implicit`](crate::implicit()). What a
-//! carry is, it stays: its structure, implicit types and static fields included, and every shape and dtype.
+//! Operands and carries are values outside the closures and arrays inside, as for [`implicit`](crate::implicit()). A carry
+//! keeps its structure, with implicit types and static fields, and every shape and dtype from step to step.
 //!
 //! A predicate is one bool. It is *traced* where it depends on an argument of a function that `compile` or `vmap`
 //! records, on an implicit argument inside `implicit`, or on any inside `explain`: it cannot be read yet. Then [`cond`]

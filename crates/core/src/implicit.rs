@@ -64,7 +64,7 @@ where
 ///
 /// # Errors
 ///
-/// As for [`implicit`]; the function leaves an implicit array in the state that it made itself.
+/// As for [`implicit`]; or the function puts an implicit array of its own into the state, in place of a plain one.
 pub fn implicit_with_state<S, A, O, E>(
     state: &mut S,
     args: A,

@@ -17,7 +17,7 @@
 //! inlined: the values are right, and the inner function runs as it is, since its arguments are no data; compile the
 //! outermost function. The gradient of the gradient of a `saved_as` is an error.
 //!
-//! A handler takes a primitive wherever `implicit` stands.
+//! Wherever `implicit` is the row or the column, handlers take the primitives on implicit operands.
 
 mod again;
 mod checkpoint;

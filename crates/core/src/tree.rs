@@ -108,8 +108,8 @@ pub trait Tree: Arguments + Sized {
     ///
     /// # Errors
     ///
-    /// As for [`unflatten`](Self::unflatten). A type that may refuse what has its own form, as a cache that is full, says so where it shows
-    /// its node, by [`Node::that_refuses`]: a compiled call gives a state back whole only then.
+    /// As for [`unflatten`](Self::unflatten). A type whose assignment may fail although the form is its own, as that of a full cache, shows
+    /// its node by [`Node::that_refuses`]: only then does a compiled call that fails here give the whole state back.
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         *self = Self::unflatten(reader)?;
         Ok(())

@@ -17,12 +17,12 @@ const OFF: u8 = 2;
 
 static SWITCH: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Runs compiled functions as they are from now on, in the whole process; for debugging.
+/// Runs compiled functions without compiling them from now on, in the whole process; for debugging.
 pub fn disable() {
     SWITCH.store(OFF, Ordering::Relaxed);
 }
 
-/// Compiles again after [`disable`], unless [`MLX_VARIABLE`] is set, which MLX reads once.
+/// Compiles again after [`disable`], and in spite of [`COMPILE_VARIABLE`], unless [`MLX_VARIABLE`] is set, which MLX reads once.
 pub fn enable() {
     SWITCH.store(ON, Ordering::Relaxed);
 }
@@ -34,7 +34,8 @@ pub fn disable_fusion() {
     tacit_bridge::set_no_fuse();
 }
 
-/// Whether functions are compiled: neither [`disable`] nor [`COMPILE_VARIABLE`] nor [`MLX_VARIABLE`] says otherwise.
+/// Whether functions are compiled: [`MLX_VARIABLE`] is not set, and the last call of [`enable`] or [`disable`] says so, or, without
+/// one, [`COMPILE_VARIABLE`].
 #[must_use]
 pub fn is_enabled() -> bool {
     static ALLOWED_BY_MLX: LazyLock<bool> = LazyLock::new(|| std::env::var_os(MLX_VARIABLE).is_none());

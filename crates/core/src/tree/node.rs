@@ -120,8 +120,8 @@ pub struct Node<'n> {
     /// Makes what [`Reader`](super::Reader) hands back to a type that cannot be built from its leaves alone; it is no
     /// part of the structure, and must hold none of the tree's arrays.
     pub template: Option<&'n dyn Fn() -> Rc<dyn Any>>,
-    /// Whether its type may refuse to be [assigned](super::Tree::assign) what a compiled call made in the form that it has, as a
-    /// cache may that is full. Such a call keeps a copy of the state until all of it is assigned.
+    /// Whether its type may refuse an [assignment](super::Tree::assign) of its own form, as a full cache may. A compiled call then
+    /// keeps a copy of the state until all of it is assigned.
     pub refuses: bool,
 }
 

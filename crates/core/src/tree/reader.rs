@@ -130,10 +130,9 @@ impl<'d> Reader<'d> {
         matches!(self.origin, Origin::Made(Some(_)))
     }
 
-    /// Passes the next subtree over if a call left it as it was, structure and leaves, and tells whether it did.
+    /// Skips the next subtree if a call left it as it was, structure and leaves, and returns whether it did.
     ///
-    /// A state whose assignment costs something, such as a model, asks first. A step that only reads it is then given back
-    /// for nothing.
+    /// A state whose assignment takes time, such as a model, asks first: a step that only reads it then costs no assignment.
     pub fn skip_unchanged(&mut self) -> bool {
         if self.is_at(PASSED) {
             self.entries.next();

@@ -24,7 +24,7 @@ pub trait Visitor<'a> {
     /// A node; as many children follow as it has labels.
     fn node(&mut self, node: &Node<'_>);
 
-    /// The stamp of the tree that is shown next, and whether that need not be shown: it is known already.
+    /// The stamp of the tree that comes next; returns whether that tree need not be shown, because it is known already.
     fn stamped(&mut self, stamp: &'a Stamp) -> bool {
         let _ = stamp;
         false
