@@ -35,8 +35,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// There is no set, two sets are not of the same weights, or one has what is no [`Lora`], is a [`Lora`] over another
-    /// adapter, or does not fit. The model is then what it was.
+    /// There is no set; the sets do not name the same weights; or an adapter is not a [`Lora`], has another adapter as its base, or
+    /// does not fit its weight. The model is then what it was.
     pub fn adapter_sets(&mut self, sets: &[Parameters]) -> Result<()> {
         let Some(first) = sets.first() else {
             return Err(Error::invalid("there is no set of adapters", "give at least one"));
@@ -61,12 +61,12 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Chooses the set of adapters: `u32[]` for all rows, or `u32[n]` for each of `n` equal parts of the rows of a batch.
     ///
-    /// A number that is not below the number of sets is that of none of them. The index is a leaf of the model, so that
-    /// under `compile` another one takes no retrace.
+    /// Sets are counted from 0; a number that no set has chooses none. The index is a leaf of the model, so that under `compile`
+    /// another one takes no retrace.
     ///
     /// # Errors
     ///
-    /// The model has no such sets, or it is no index.
+    /// The model has no sets of adapters, or the index is neither `u32[]` nor `u32[n]`.
     pub fn choose_adapters(&mut self, index: &Array) -> Result<()> {
         let mut made = Parameters::new();
         for (path, value) in self.adapters()? {

@@ -58,9 +58,10 @@ pub struct Advice {
     pub rows: BTreeMap<String, Advised>,
     /// Bits that all parameters take, for each of their elements.
     pub bits: f64,
-    /// The root of the error of all parameters over what they are, both weighted by the inputs.
+    /// The relative error of all parameters: the root of the sum of the squares that are lost over the sum of the squares of the
+    /// parameters, both weighted by the inputs.
     pub error: f64,
-    /// What the error of any choice within the budget is at least.
+    /// No choice within the budget has an error below this.
     pub bound: f64,
 }
 
@@ -70,13 +71,13 @@ pub struct Advised {
     /// Its shape and dtype, as in `f32[4,8]`.
     #[serde(serialize_with = "printed")]
     pub aval: Aval,
-    /// The text of its format; none where it stays as it is.
+    /// The text of its format; `None` where it stays as it is.
     pub format: Option<String>,
     /// Bits that it takes for each element.
     pub bits: f64,
     /// As [`Advice::error`], of this parameter.
     pub error: f64,
-    /// Its part of the error of all.
+    /// Its part of the squares that all parameters lose, from 0 to 1.
     pub share: f64,
 }
 
@@ -92,7 +93,7 @@ struct Measured {
 }
 
 impl Advisor {
-    /// An advisor that chooses among these formats, and to leave a parameter as it is.
+    /// An advisor that gives each parameter one of these formats, or leaves it as it is.
     pub fn new(formats: impl IntoIterator<Item = AnyFormat>) -> Self {
         Self { formats: formats.into_iter().collect(), inputs: Parameters::new(), squares: BTreeMap::new() }
     }
@@ -118,13 +119,13 @@ impl Advisor {
 
     /// Formats for these parameters, at most `bits` for each element of them all together.
     ///
-    /// What is no [matrix](Rules::is_matrix), what is of integers and what is implicit already stays as it is, and counts; so does
-    /// what none of the formats fits. Each parameter is quantized in each format, one after the other.
+    /// What is no [matrix](Rules::is_matrix), what is of integers and what is implicit already stays as it is, and its bits count; so
+    /// does what none of the formats fits. Each parameter is quantized in each format, one after the other.
     ///
     /// # Errors
     ///
-    /// The formats cannot be so small; the inputs of a parameter do not fit it, or none of the parameters; or one has an element
-    /// that is not finite.
+    /// No choice takes so few bits; there are inputs for a path that no parameter has, or they do not fit the parameter; a parameter
+    /// has an element that is not finite; or a format has no such options.
     pub fn advise(&self, parameters: &Parameters, bits: f64) -> Result<Advice> {
         if let Some(path) = self.inputs.keys().chain(self.squares.keys()).find(|path| !parameters.contains_key(*path)) {
             let help = "name inputs by the path of the parameter that they are multiplied with";
@@ -231,11 +232,11 @@ fn energy(array: &Array, squares: Option<&Array>) -> Result<f64> {
 }
 
 impl Advice {
-    /// The choice as rules: each parameter by its path, and those that stay left out.
+    /// The choice as rules: each parameter by its path, without those that stay as they are.
     ///
     /// # Errors
     ///
-    /// None of what an [`Advisor`] gave: its formats have these texts.
+    /// The text of a row is no format. Those that an [`Advisor`] gave are.
     pub fn rules(&self) -> Result<Rules> {
         self.rows.iter().try_fold(Rules::new(), |rules, (path, row)| match &row.format {
             Some(format) => rules.quantize(Pattern::exact(path), format),
@@ -245,7 +246,7 @@ impl Advice {
 }
 
 impl fmt::Display for Advice {
-    /// The sums in a line.
+    /// One line with the bits, the error and the bound.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bits, error, bound, .. } = self;
         write!(f, "{bits:.3} bits an element, error {error:.5}; no choice within the budget has less than {bound:.5}")

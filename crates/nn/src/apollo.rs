@@ -11,10 +11,10 @@ use crate::lora::seed_of;
 /// How an optimizer steps by gradients of a low rank, so that its moments have that rank.
 ///
 /// The method is APOLLO ([Zhu et al., 2024](https://arxiv.org/abs/2412.05270)). A gradient `g: [m, n]`, with `m <= n`, is projected
-/// to `p @ g: [rank, n]`, where `p` is random: it is drawn in each step and never held. The optimizer steps by the projected
-/// gradient. How far it would go, relative to that gradient, is how far each column of the parameter goes along `g`; with rank 1 it
-/// is one number for the whole matrix. A taller matrix is taken by rows. The norm of an update grows by at most a hundredth from one
-/// step to the next.
+/// to `p @ g: [rank, n]`, where `p` is random: each step draws it from a seed, and it is never held. The optimizer steps by the
+/// projected gradient. How far it would go, relative to that gradient, is how far each column of the parameter goes along `g`; with
+/// rank 1 it is one number for the whole matrix. In a taller matrix rows take the place of columns. At one learning rate the norm of
+/// an update grows by at most a hundredth from one step to the next.
 ///
 /// The learning rate is the optimizer's own. So is its weight decay, which shrinks the parameter itself, as in `AdamW`, whichever
 /// optimizer it is. The optimizer must treat all elements alike: each of mlx-rs does but Adafactor.
@@ -44,7 +44,7 @@ pub struct Apollo {
     /// What an update is multiplied by. At 1 it is shorter than that of the optimizer itself, by about `sqrt(rank / m)`, and a few
     /// times that length trains well where the learning rate falls.
     pub scale: f32,
-    /// So many steps are made with one projection, and the next ones with another.
+    /// The number of steps with one projection, after which there is another one.
     pub period: u32,
     /// The seed of the projections, which also depend on the path of the parameter.
     pub seed: u64,

@@ -30,8 +30,8 @@ const FINER: [&str; 3] = ["affine:8:64", "affine:8:32", "int8"];
 pub struct DecoderRules {
     /// The rules.
     pub rules: Rules,
-    /// Which parameters are in another format than was asked for and why, or which rules decide nothing, in words; nothing where
-    /// there is none.
+    /// In words, which parameters are in another format than was asked for and why, or which rules decide nothing; `None` where all
+    /// is as it was asked for.
     pub note: Option<String>,
 }
 
@@ -87,11 +87,13 @@ impl DecoderRules {
 impl Rules {
     /// `format` for all parameters of a decoder, but for its embedding and its head, which have at least 6 bits.
     ///
-    /// They are few of the weights and most of what quantizing loses: each token goes through them unchanged. In fewer bits they
-    /// become `affine:8:64`, or `int8` where their rows are no whole groups. Those that were quantized before have nothing to gain from that: they stay where they have 6 bits,
-    /// and else take `format` too. Which parameters they are is said by the ends of their paths: `embed_tokens.weight`,
-    /// `lm_head.weight` and the names of llama.cpp; where there is no embedding, all have the one format. Write
-    /// [`Rules`] of your own for another choice. What is chosen is told through `tracing`.
+    /// These two are a small part of the weights, and most of what quantizing loses is lost in them: each token goes through them.
+    /// Where `format` has fewer bits, they take `affine:8:64`; where their rows are no whole groups of that, `affine:8:32` or `int8`. One
+    /// that was quantized before would gain nothing from that: it stays as it is if it has 6 bits, and else takes `format` too.
+    ///
+    /// They are found by the ends of their paths: `embed_tokens.weight`, `token_embd.weight` and `wte.weight` are embeddings,
+    /// `lm_head.weight` and `output.weight` are heads. Where there is no embedding, all parameters have the one format. Write [`Rules`]
+    /// of your own for another choice. What is chosen is told through `tracing`.
     ///
     /// `parameters` are all of the decoder, none of which is computed.
     ///

@@ -27,7 +27,7 @@ pub enum ParameterFilter {
     Dense,
     /// The adapters' own arrays, such as both factors of a [`Lora`](tacit_arrays::Lora), without their bases.
     Lora,
-    /// Scales and biases of packed arrays, and those that are trained of prepared ones.
+    /// Scales and biases of packed arrays, and those of prepared parameters that are trained.
     Scales,
     /// Float masters, from which each step quantizes, and codes that are trained without one. Those in the base of an adapter are
     /// frozen with it.

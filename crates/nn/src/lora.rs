@@ -66,7 +66,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Adds a low-rank adapter to the matrices that a pattern names; only the adapter is trained.
     ///
     /// The factors are `f32`, and initialized as in PEFT: `a` uniform within `1 / sqrt(in)`, `b` zero, so that the model
-    /// computes what it did. A parameter that a pattern other than its path names and that is no matrix stays as it is.
+    /// computes what it did. What has not two axes or is not float stays as it is; it is an error where the pattern is its path.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {

@@ -150,7 +150,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(MergeReport { rows, adapters, frozen })
     }
 
-    /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit, and as frozen.
+    /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit, and frozen as before.
     ///
     /// The base cannot be computed back from what was made: of floats a rounding would stay, and of codes more. So the
     /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone.
@@ -164,7 +164,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(())
     }
 
-    /// Removes the adapters and returns them; their bases stay in the model, and where a base was adapted itself, its own.
+    /// Removes the adapters and returns them; their bases stay in the model. Where a base is an adapter too, its own base stays.
     ///
     /// # Errors
     ///

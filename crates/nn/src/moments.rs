@@ -18,8 +18,8 @@ use crate::saved_moments::{DRAW, KEY, NORM, SavedMoments};
 
 /// The moments of a [`QuantizedState`](crate::QuantizedState), whose optimizer is `O`.
 ///
-/// mlx-rs sees the arrays that they are made of, such as `weight.0.codes`. Those are loaded into moments that there are; a state
-/// is made of [`values`](SavedMoments::values).
+/// mlx-rs sees the arrays that they are made of, such as `weight.0.codes`, and loads such arrays into moments that exist. New moments
+/// are made by [`of_values`](SavedMoments::of_values).
 #[derive(Debug)]
 pub struct Moments<O> {
     /// By which moments are rounded at random, once one was.

@@ -9,7 +9,7 @@ use crate::parameters::{in_parameter, some_of};
 
 /// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives.
 ///
-/// They may be put together of sums by path as well, as where each rank of a group saw a part of the inputs:
+/// They can also be made of sums by path, for instance where each rank of a group saw a part of the inputs:
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -91,7 +91,7 @@ pub(crate) fn explained<M: ModuleParameters, O: Tree, E: Into<Error>>(
 ///
 /// # Errors
 ///
-/// It has not.
+/// The module has no parameter of a path, or one of another shape or dtype.
 pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters) -> Result<()> {
     let own = module.parameters().flatten();
     for (path, value) in parameters {

@@ -107,8 +107,10 @@ impl<O: Optimizer> QuantizedState<O> {
         Ok(made)
     }
 
-    /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements, whose ends scales
-    /// [reach](Fit::Reach), and without a sign for the second of two moments, which is a mean of squares.
+    /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements.
+    ///
+    /// The second of two moments, which is a mean of squares, has codes without a sign, and scales by absmax. The scales of all others
+    /// [reach](Fit::Reach) both ends of the table.
     ///
     /// # Errors
     ///
@@ -126,7 +128,7 @@ impl<O: Optimizer> QuantizedState<O> {
         Self::new(optimizer, &dynamic(4, 128)?)
     }
 
-    /// The same, where moments of at least so many elements are quantized; 4096 if it is not said.
+    /// The same, where steps quantize moments of at least so many elements; 4096 if it is not said.
     #[must_use]
     pub fn from_elements(self, least: usize) -> Self {
         Self { least, ..self }

@@ -30,7 +30,7 @@ use tacit_core::printable::name;
 pub struct Report {
     /// The parameters by path.
     pub rows: BTreeMap<String, Row>,
-    /// The patterns of rules that came first for no parameter.
+    /// The patterns of rules that decide no parameter: see [`Rules::unused`](crate::Rules::unused).
     pub unused: Vec<String>,
     /// Paths whose parameters were one array in the module, each group by itself: they are parameters of their own, unless
     /// [`Model::tie`](crate::Model::tie) says otherwise.
@@ -64,7 +64,7 @@ pub enum Outcome {
         /// The norm of the difference over the norm of the parameter.
         error: f64,
     },
-    /// It is a float master that a format is trained for.
+    /// It is trained for a format: as a float master, or as codes where the format rounds at random.
     Prepared {
         /// The text of the format.
         format: String,
@@ -74,7 +74,7 @@ pub enum Outcome {
         /// The array, as in `Lora(f32[4,8])`.
         array: String,
     },
-    /// It is as it was.
+    /// It is as it was, or was set to a dense array.
     Left {
         /// Why.
         reason: String,

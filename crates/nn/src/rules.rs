@@ -33,8 +33,8 @@ use crate::{Parameters, Pattern};
 /// # }
 /// ```
 ///
-/// A file has a table of these texts, in their order. What a pattern that is not a path itself names and is no
-/// [matrix](Self::is_matrix), such as a bias, stays as it is.
+/// A file has a table of these texts, in their order. A parameter that is no [matrix](Self::is_matrix), such as a bias, is quantized
+/// only where the pattern is its path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -209,7 +209,7 @@ impl Rules {
         no_matrix(path, aval).is_none()
     }
 
-    /// The rules as text, by which they are known again: JSON.
+    /// The rules as JSON, which [`from_json`](Self::from_json) reads.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -224,7 +224,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// A format has no text, or a pattern, which is a [predicate](Pattern::when).
+    /// A pattern has no text: it is a [predicate](Pattern::when).
     pub fn to_text(&self) -> Result<String> {
         serde_json::to_string(self).map_err(|error| {
             Error::invalid(format!("the rules have no text: {error}"), "name formats and patterns that have one")

@@ -8,7 +8,7 @@ use crate::Parameters;
 
 /// The state of an optimizer that is saved as values and restored from them.
 ///
-/// The states of mlx-rs's optimizers are such, and [`Moments`](crate::Moments).
+/// It is implemented by the states of mlx-rs's optimizers and by [`Moments`](crate::Moments).
 pub trait SavedMoments: OptimizerState {
     /// Each moment by its key, `layers.0.weight.1` for the second of a parameter.
     ///
@@ -17,7 +17,7 @@ pub trait SavedMoments: OptimizerState {
     /// mlx-rs cannot list the state.
     fn values(&self) -> Result<Parameters>;
 
-    /// The state of these values, none where they are of another kind of state.
+    /// The state of these values; `None` where they are of another kind of state.
     ///
     /// # Errors
     ///

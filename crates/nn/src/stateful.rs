@@ -18,9 +18,9 @@ use crate::saved_moments::unlisted;
 
 /// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
 ///
-/// What it declares as optional and absent is not there. As for a [`Module`](crate::Module), other fields are not part of
-/// the structure: in a compiled function a learning rate is a constant, what a trace assigns to one is taken back, and an
-/// optimizer whose moments appear by a call takes the other fields, too, of the one that was traced.
+/// An optional array that is absent is no leaf. As for a [`Module`](crate::Module), other fields are not part of the structure: in a
+/// compiled function a learning rate is a constant, and what a trace assigns to it is taken back. An optimizer whose moments appear
+/// in a call takes the other fields, too, of the one that was traced.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

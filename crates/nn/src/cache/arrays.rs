@@ -5,8 +5,8 @@ use tacit_core::{Aval, Error, Result, Tree};
 
 /// The state of a layer that keeps some arrays, such as a convolution's last inputs and a state space model's state.
 ///
-/// Each slot is empty until a step puts an array there, whose first axis is the batch. What of a padded prompt is none is what
-/// [`mask`](Self::mask) says; [`advance`](Self::advance) goes on behind it.
+/// Each slot is empty until a step puts an array there, whose first axis is the batch. [`mask`](Self::mask) says which of the next
+/// tokens are padding; a step calls [`advance`](Self::advance) once it has seen its tokens.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -173,7 +173,7 @@ impl ArraysCache {
     ///
     /// # Errors
     ///
-    /// There are none, the batch has no such place, or the arrays are of different batches.
+    /// `rows` is empty, the batch has no such place, or the arrays are of different batches.
     pub fn filter(&self, rows: &[i32]) -> Result<Self> {
         let batch = self.batch()?;
         // Nothing says yet how many sequences an empty cache is of.
@@ -193,13 +193,13 @@ impl ArraysCache {
         })
     }
 
-    /// The caches of several sequences as one batch, in this order. A slot that some have filled is zero for the others, and a
-    /// cache that holds nothing is of one sequence. Padding stays that of each.
+    /// The caches of several sequences as one batch, in this order. A slot that some of them have filled is zero for the others. A
+    /// cache that holds nothing counts as one sequence. Each sequence keeps its padding.
     ///
     /// # Errors
     ///
-    /// There are none, they have other slots, or one holds arrays of different batches, or of another shape or dtype than the
-    /// others.
+    /// There are no caches, they have different numbers of slots, or one holds arrays of different batches, or of another shape or
+    /// dtype than the others.
     pub fn merge(caches: &[Self]) -> Result<Self> {
         let slots = caches.first().map_or(0, Self::slots);
         if caches.is_empty() || caches.iter().any(|cache| cache.slots() != slots) {

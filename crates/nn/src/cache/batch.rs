@@ -13,13 +13,14 @@ impl KvCache {
     /// Announces a padded prompt: the next `tokens` belong to sequences of these lengths, padded on one side. It is called
     /// outside a step.
     ///
-    /// Padding is seen by nothing, and counts in no position: [`offset`](Self::offset) and [`mask`](Self::mask) are those of each
-    /// sequence alone. The prompt may go in by pieces, of which the last ends where it ends.
+    /// No token sees padding, and padding counts in no position: [`offset`](Self::offset) and [`mask`](Self::mask) are those of each
+    /// sequence alone. The prompt may be written in pieces; the last one has to end where the prompt ends.
     ///
     /// # Errors
     ///
-    /// The lengths are not those of the batch or lie outside the prompt, or a prompt before is not at its end; the window has
-    /// sinks, whose slots the sequences of a batch share, or is one that padding behind tokens would push these out of.
+    /// There is not one length for each sequence, or one is longer than the prompt; the prompt before is not yet written to its end;
+    /// or the cache would hold more than 2^30 tokens. With a window, lengths that differ are an error where it has sinks, whose slots
+    /// the sequences of a batch share, and where padding would stand behind tokens, which it would push out.
     pub fn prepare(&mut self, tokens: i32, lengths: &[i32], side: PaddingSide) -> Result<()> {
         let batch = self.batch();
         if lengths.len() != batch as usize || lengths.iter().any(|length| !(0..=tokens).contains(length)) {
@@ -76,8 +77,8 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// There are none, they differ in shape, format or window, a padded prompt is not at its end, or they differ in length and
-    /// one has fewer tokens than its window has sinks.
+    /// There are no caches, they differ in shape, dtype, format or window, a padded prompt is not yet written to its end, or they
+    /// differ in length and one has fewer tokens than its window has sinks.
     pub fn merge(caches: &[Self]) -> Result<Self> {
         let Some(first) = caches.first() else {
             return Err(Error::invalid("there are no caches to merge", "give one at least"));
@@ -161,7 +162,7 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// There are none, or the batch has no such place.
+    /// `rows` is empty, or the batch has no such place.
     pub fn filter(&self, rows: &[i32]) -> Result<Self> {
         let batch = self.batch();
         if rows.is_empty() || rows.iter().any(|row| !(0..batch).contains(row)) {

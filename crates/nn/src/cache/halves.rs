@@ -12,7 +12,7 @@ impl KvCache {
     ///
     /// Their attention has sums in `f32` at the memory's speed, where MLX has a plain loop over half floats: a long prompt is
     /// read several times as fast. Nothing is rounded. Keys and values of `f32`, and of another format, stay as they are, and so
-    /// does everything on a GPU. Codes have no gradient: a step that is differentiated through its cache keeps it dense.
+    /// does everything on a GPU. Codes have no gradient: keep a cache dense where a step is differentiated through it.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {

@@ -129,11 +129,11 @@ impl KvCache {
         Ok(Self { window, written: Written::new(window), ..self })
     }
 
-    /// The same cache with a fixed capacity of so many tokens.
+    /// The same cache with a fixed capacity of so many slots, all of which it has from now on.
     ///
     /// # Errors
     ///
-    /// It has more slots, or fewer are asked for than the window has.
+    /// The cache has more slots already, or its window needs more.
     pub fn with_capacity(mut self, capacity: i32) -> Result<Self> {
         let least = self.window.bounds().map_or(0, |(size, sinks)| size.saturating_add(sinks)).max(self.capacity());
         if capacity < least {
@@ -154,7 +154,8 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// Tokens cannot be written in such a format: its blocks do not divide the width, or its scales are relative to others.
+    /// Tokens cannot be written in such a format, because its blocks do not divide the width or its scales are relative to others; or
+    /// the policy forbids to decode those that are there.
     pub fn quantized<K, V>(self, keys: K, values: V) -> Result<Self>
     where
         K: TryInto<AnyFormat, Error: Into<Error>>,
@@ -250,7 +251,7 @@ impl KvCache {
         self.written.total()
     }
 
-    /// Whether no token was written.
+    /// Whether the cache holds no token.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -280,7 +281,7 @@ impl KvCache {
         &self.values.buffer
     }
 
-    /// The position of the token in each slot, -1 in an empty slot: `i32[batch, capacity]`.
+    /// The position of the token in each slot, -1 where a slot is empty or holds padding: `i32[batch, capacity]`.
     ///
     /// # Errors
     ///

@@ -67,7 +67,7 @@ impl Cache {
         }
     }
 
-    /// The same with keys and values in formats, each dense where there is none; arrays of a state stay as they are.
+    /// The same with keys and values in these formats, where `None` is dense; arrays of a state stay as they are.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Cache {
         })
     }
 
-    /// Whether no token was written.
+    /// Whether the cache holds neither a token nor an array.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {

@@ -74,7 +74,7 @@ impl KvCache {
     ///
     /// # Errors
     ///
-    /// The numbers are not those of the batch, or the window has sinks.
+    /// There is not one number for each sequence, one is greater than the number of tokens, or the window has sinks.
     pub fn with_left_padding(mut self, padding: &[i32]) -> Result<Self> {
         let sinks = self.window.bounds().is_some_and(|(_, sinks)| sinks > 0);
         if padding.len() != self.batch() as usize

@@ -6,24 +6,24 @@ use tacit_core::{Error, Result};
 /// Which tokens a token sees, itself included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Window {
-    /// All tokens before it.
+    /// All tokens up to its own.
     Everything,
     /// The last `size` tokens, and the first `sinks` of the sequence.
     Sliding {
-        /// Tokens.
+        /// The number of tokens, its own included.
         size: i32,
-        /// Tokens at the beginning that stay.
+        /// The number of tokens at the beginning that stay.
         sinks: i32,
     },
     /// The tokens of its own chunk of `size` tokens.
     Chunked {
-        /// Tokens.
+        /// The number of tokens.
         size: i32,
     },
 }
 
 impl Window {
-    /// How many of the last tokens are kept, and how many of the first; nothing where all are.
+    /// How many of the last tokens are kept, and how many of the first; `None` where all are.
     ///
     /// ```
     /// use tacit_nn::Window;

@@ -8,7 +8,8 @@ use super::{GenerateOptions, Sampler, SamplerState};
 /// What proposes the next tokens of a text to [`speculate`](super::speculate()): a smaller model ([`DraftModel`](super::DraftModel)), the
 /// text itself ([`Lookup`](super::Lookup)), or whatever else guesses well.
 ///
-/// A guess changes no token and no law of the model: it only saves steps where it is right. One of one's own is three methods:
+/// A guess changes neither the tokens of the model nor their probabilities: it only saves steps where it is right. A draft of your own
+/// is three methods:
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -43,7 +43,7 @@ pub struct Token {
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// Its last tokens are what it was to stop after, or its text is.
+    /// Its last tokens are one of [`GenerateOptions::stop`], or its text has one of the stops of [`Texts`](super::Texts).
     Stop,
     /// It is as long as it may be.
     Length,

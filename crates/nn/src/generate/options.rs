@@ -33,7 +33,7 @@ pub struct GenerateOptions {
 }
 
 impl Default for GenerateOptions {
-    /// At most 256 of the likeliest tokens, with prompts in pieces of 512.
+    /// At most 256 tokens, each of them the likeliest one, with prompts in pieces of 512.
     fn default() -> Self {
         Self {
             sampler: Sampler::default(),

@@ -10,7 +10,7 @@ use tacit_core::{Error, Result, Tree};
 ///
 /// Bias and repetition penalty change the logits. Top-p, min-p and top-k then leave some tokens out, each by the
 /// probabilities at temperature 1 of all tokens; the temperature shapes what is left. Names, order and meaning are those of mlx-lm
-/// (`mlx_lm/sample_utils.py`), also that 0 turns a filter off, but a `top_k` of the vocabulary or more keeps everything.
+/// (`mlx_lm/sample_utils.py`), where 0 turns a filter off as well; here a `top_k` of the vocabulary or more keeps everything.
 /// Of equal logits at the border of a filter, any may be the ones that stay.
 ///
 /// ```
@@ -39,7 +39,7 @@ pub struct Sampler {
     /// Logits of recent tokens are divided by it where they are positive, and multiplied where they are not (Keskar et al.,
     /// [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)); 1 and 0 change nothing.
     pub repetition_penalty: f32,
-    /// How many of the last tokens are recent; [`generate`](super::generate()) takes any number of all of them for all.
+    /// How many of the last tokens are recent. For [`generate`](super::generate()) it may be greater than the text is long.
     pub repetition_window: usize,
     /// What is added to the logits of single tokens; minus infinity forbids one.
     pub bias: BTreeMap<u32, f32>,
@@ -128,7 +128,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check); a prompt is empty.
+    /// As for [`check`](Self::check); or there is a repetition penalty, and a prompt is empty or the window is of more than 2^24 tokens.
     pub fn start<P: AsRef<[u32]>>(&self, seed: u64, prompts: &[P]) -> Result<SamplerState> {
         self.check()?;
         let recent = if self.penalizes() {
@@ -165,7 +165,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// The logits are no matrix; a bias is of a token that the vocabulary has not; the state is of another sampler or batch.
+    /// The logits are no matrix; the vocabulary does not have a token that has a bias; the state is of another sampler or batch.
     pub fn sample(&self, logits: &Array, state: &mut SamplerState) -> Result<Sampled> {
         let (logits, valid) = self.adjusted(logits, state.recent.as_ref())?;
         let tokens = if self.temperature == 0.0 {
@@ -191,7 +191,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// As [`sample`](Self::sample).
+    /// As for [`sample`](Self::sample).
     pub fn probabilities(&self, logits: &Array, state: &SamplerState) -> Result<Array> {
         let (logits, valid) = self.adjusted(logits, state.recent.as_ref())?;
         let made = self.distribution(&logits)?;

@@ -63,7 +63,7 @@ use super::{Draft, Drawing, GenerateOptions, GenerateStats, Generation, Proposal
 ///
 /// # Errors
 ///
-/// As [`generate`](super::generate()); the draft proposes no tokens or too many; a state cannot forget. Where a step fails, a state
+/// As for [`generate`](super::generate()); the draft proposes no tokens or too many; a state cannot forget. Where a step fails, a state
 /// that went back is given the accepted tokens by one more step: if that fails as well, it lacks those.
 pub fn speculate<'a, S: Tree + Clone + Trim, E: Into<Error>>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,

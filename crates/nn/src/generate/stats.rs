@@ -22,13 +22,13 @@ pub struct GenerateStats {
 }
 
 impl GenerateStats {
-    /// Tokens of the prompts a second; nothing where no token followed them.
+    /// Tokens of the prompts a second; `None` before the first token.
     #[must_use]
     pub fn prompt_rate(&self) -> Option<f64> {
         rate(self.prompt_tokens, self.prompt_time)
     }
 
-    /// Tokens a second that were made after the first step; nothing where it made all of them.
+    /// Tokens a second that were made after the first step; `None` where it made all of them.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         rate(self.tokens - self.first_tokens, self.time)

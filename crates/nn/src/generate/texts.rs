@@ -7,7 +7,7 @@ use super::{Finish, GenerateStats, Generation};
 
 /// What makes text of the tokens of one sequence, one at a time.
 pub trait Detokenizer {
-    /// The text that `token` completes; nothing where it ends within a character.
+    /// The text that `token` completes; empty where it ends within a character.
     ///
     /// # Errors
     ///
@@ -18,7 +18,7 @@ pub trait Detokenizer {
     ///
     /// # Errors
     ///
-    /// As [`push`](Self::push).
+    /// As for [`push`](Self::push).
     fn finish(&mut self) -> Result<String>;
 }
 
@@ -83,7 +83,7 @@ impl<'a, D: Detokenizer> Texts<'a, D> {
     ///
     /// # Errors
     ///
-    /// The detokenizers are not as many as the sequences; a stop is empty.
+    /// There is not one detokenizer for each sequence, or a stop is empty.
     pub fn new(tokens: Generation<'a>, detokenizers: Vec<D>, stops: &[impl AsRef<str>]) -> Result<Self> {
         if detokenizers.len() != tokens.sequences() {
             return Err(Error::invalid(

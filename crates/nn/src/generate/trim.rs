@@ -32,7 +32,7 @@ pub trait Trim {
     ///
     /// # Errors
     ///
-    /// They cannot be forgotten, such as by a ring that they have overwritten older ones of. Nothing has changed.
+    /// They cannot be forgotten, as in the ring of a window where they have overwritten older ones. The state is then as it was.
     fn trim(&mut self, tokens: i32) -> Result<()>;
 
     /// Sees to it that up to so many tokens can be forgotten from now on, before any of them is seen.
@@ -60,7 +60,7 @@ pub trait Trim {
     ///
     /// # Errors
     ///
-    /// The mark is of another state; what can be trimmed cannot forget so many. Nothing has changed.
+    /// The mark is of another state; what can be trimmed cannot forget so many. The state is then as it was.
     fn rewind(&mut self, mark: Mark, tokens: i32) -> Result<()> {
         let _ = mark;
         self.trim(tokens)

@@ -24,8 +24,9 @@ impl<M: ModuleParameters> Model<M> {
 
     /// The value of `f`, and its gradient with respect to the float leaves of a part of the model.
     ///
-    /// The first result is the loss, one float element. `args` are handed to `f` as they are. The gradients are by the leaves' paths, as [`update`](Self::update)
-    /// and mlx-rs's optimizers take them. Leaves that the module has frozen, and running statistics, have none.
+    /// The first result of `f` is the loss, one float element. `args` are handed to `f` as they are. The gradients are by the leaves'
+    /// paths, as [`update`](Self::update) and mlx-rs's optimizers take them. Leaves that the module has frozen, and running statistics,
+    /// have none.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -47,8 +48,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// `f` fails, the loss is not one float element, the part has no float leaf, or an adapter with dropout has no key by
-    /// [`drop_features`](Self::drop_features) in training. The model is then what it was.
+    /// `f` fails, the loss is not one float element, the part has no float leaf, an adapter with dropout has no key by
+    /// [`drop_features`](Self::drop_features) in training, or an optimizer that was called by itself has made an `f32` master of one of
+    /// half floats. The model is then what it was.
     #[expect(clippy::needless_pass_by_value, reason = "a filter is written where the call is")]
     pub fn value_and_grad<A, O: Tree, E: Into<Error>>(
         &mut self,

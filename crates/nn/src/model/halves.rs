@@ -95,7 +95,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// As for [`hold_halves`](Self::hold_halves), or the pattern is none.
+    /// As for [`hold_halves`](Self::hold_halves), or the text is no pattern.
     pub fn hold_stacked_halves(&mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>) -> Result<&mut Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let takes = |path: &str, array: &Array| array.ndim() == 3 && pattern.names(&self.paths(path), &array.into());

@@ -14,8 +14,8 @@ use crate::ParameterFilter;
 use crate::filter::Role;
 use crate::parameters::some_of;
 
-/// What some leaves of a model mean: which parts they are, and for each the kinds of the arrays around it, with what is
-/// no array of them, such as the `alpha` of an adapter or the bits of a format.
+/// What some leaves of a model mean: which parts they are, and for each the kinds of the arrays around it, with their static
+/// fields, such as the `alpha` of an adapter or the bits of a format.
 ///
 /// A file of leaves has it, and [`Model::load_leaves`] checks it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,8 +145,8 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Replaces leaves as [`set_leaves`](Self::set_leaves) does, if they mean the same in the model as when they were saved.
     ///
-    /// Without kinds, as in files of earlier versions, only what can be checked is: of a part of which one leaf is given all
-    /// are.
+    /// Without kinds, as in files of earlier versions, only one thing can be checked: where one leaf of the adapters, the scales or the
+    /// masters is given, all leaves of that part have to be.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -164,9 +164,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// There is none at all; a leaf that the kinds name is not given, or one that they do not name is; the model has another
-    /// leaf of a part that the kinds say is whole; a leaf is of another kind of array there, or one with other fields; or as
-    /// for [`set_leaves`](Self::set_leaves).
+    /// No leaf is given; a leaf that the kinds name is not given, or one that they do not name is; the model has another leaf of a
+    /// part that the kinds say is whole; a leaf belongs to another kind of array in the model, or to one with other fields; or as for
+    /// [`set_leaves`](Self::set_leaves).
     pub fn load_leaves(
         &mut self,
         arrays: impl IntoIterator<Item = (String, Array)>,

@@ -45,8 +45,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The pattern names no weight that can be observed, or `f` fails: as a weight does that is multiplied inside `compile`,
-    /// `vmap` or a gradient. What a single weight met is [asked for](Observations::get) by path.
+    /// The pattern names no weight that can be observed, or `f` fails. A weight that is multiplied inside `compile`, `vmap` or a
+    /// gradient makes it fail. What was wrong with the activations of one weight is an error of [`Observations::get`].
     pub fn observe<P, O, E>(&mut self, pattern: P, f: impl FnOnce(&mut Self) -> Result<O, E>) -> Result<Observations>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
@@ -98,7 +98,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// As for [`quantize`](Self::quantize); a weight that the rules name has no observations, or such that `method` refuses.
+    /// As for [`quantize`](Self::quantize); a weight that the rules name has no observations, or `method` refuses them.
     /// The model is dropped then.
     pub fn quantize_observed(
         self,

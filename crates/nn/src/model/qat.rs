@@ -161,8 +161,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The text is no format, nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
-    /// quantized parameter. The model is dropped then.
+    /// The text is no format, nothing is prepared, scales are to be trained and a format has none that can be, or the policy forbids to
+    /// build the master of a quantized parameter. The model is dropped then.
     pub fn prepare(
         mut self,
         pattern: impl TryInto<Pattern, Error: Into<Error>>,
@@ -287,8 +287,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// One of the parameters is missing or is not dense, among them the layer's bias, or they do not go together. The model
-    /// is then what it was.
+    /// One of the parameters, the layer's bias included, is missing, not dense or [tied](Self::tie), or their shapes do not go
+    /// together. The model is then what it was.
     pub fn fold_batch_norm(&mut self, layer: &str, norm: &str, eps: f32) -> Result<&mut Self> {
         let dense = |model: &Self, path: &str, name: &str| -> Result<(String, Array)> {
             let path = format!("{path}.{name}");

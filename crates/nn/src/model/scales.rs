@@ -35,7 +35,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// Scales are not of this type: it is neither `f32` nor a half float.
+    /// The dtype is neither `f32` nor that of half floats.
     pub fn cast_scales(&mut self, dtype: Dtype) -> Result<&mut Self> {
         if !matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16) {
             return Err(Error::invalid(

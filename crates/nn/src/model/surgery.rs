@@ -43,7 +43,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// Nothing is quantized, or a parameter has an element that is not finite. The model is dropped then.
+    /// The text is no pattern or no format, nothing is quantized, or a parameter has an element that is not finite. The model is
+    /// dropped then.
     pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
         self.quantize_by(pattern, formats, &|_, format, value| Ok(quantize_in_pieces(&**format, value)))
     }

@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::wide;
 use tacit_core::{Error, Result};
 
-/// Scales gradients down to the norm `max` where their norm is greater, and gives that norm as `f32[]`.
+/// Scales gradients down to the norm `max` where their norm is greater, and returns the norm that they had as `f32[]`.
 ///
 /// The norm is that of all gradients together, with sums in `f32`; each gradient keeps its dtype. Nothing is evaluated, so a
 /// compiled step may clip, which it cannot by `clip_grad_norm` of mlx-rs. Where a gradient is NaN or infinite all of them become NaN.

@@ -37,7 +37,7 @@ use tacit_core::{Aval, Error, Result};
 ///
 /// # Errors
 ///
-/// Both are no float logits of one shape, or the temperature is not a number above 0.
+/// The two are not float logits of one shape, or the temperature is not a number above 0.
 pub fn distillation_loss(logits: &Array, teacher: &Array, temperature: f32) -> Result<Array> {
     let fit = logits.ndim() > 0 && logits.shape() == teacher.shape();
     if !fit || !logits.dtype().is_float() || !teacher.dtype().is_float() {

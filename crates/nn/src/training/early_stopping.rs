@@ -21,16 +21,16 @@ pub struct EarlyStopping {
 /// What a loss says of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is less than all before: the model of now is the one to keep.
+    /// It is the first, or less than the best before by more than the least gain: the model of now is the one to keep.
     Best,
-    /// It is not.
+    /// It is no new best.
     Worse,
-    /// It is not, and so were as many before it as the patience allows.
+    /// It is no new best, and as many in a row as the patience were none.
     Stop,
 }
 
 impl EarlyStopping {
-    /// Stops at the loss that is the `patience`-th in a row which is no new best. A patience of 0 is one of 1.
+    /// Stops at the `patience`-th loss in a row that is no new best. A patience of 0 is one of 1.
     #[must_use]
     pub const fn new(patience: u32) -> Self {
         Self { patience, least_gain: 0.0, best: None, worse: 0 }
@@ -52,7 +52,7 @@ impl EarlyStopping {
         if self.worse >= self.patience { Verdict::Stop } else { Verdict::Worse }
     }
 
-    /// The least loss so far.
+    /// The loss of the latest [`Verdict::Best`].
     #[must_use]
     pub fn best(&self) -> Option<f32> {
         self.best

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use mlx_rs::Array;
 
-/// A learning rate for each step: it rises in a warm-up and then falls.
+/// A learning rate for each step: it rises in a warm-up, and then falls or stays.
 ///
 /// An optimizer's rate is a field. In a compiled step a field is a constant of the graph, so the rate is an argument there:
 /// [`array`](Self::array) makes it, and the step assigns it. The call that makes the moments of an optimizer leaves the rate of
@@ -77,7 +77,8 @@ impl Schedule {
         Self { shape: Shape::Linear, peak, end: 0.0, steps, warmup: 0 }
     }
 
-    /// The same with a rise from 0 along a line in the first `steps` steps. A rate that falls has the steps after them for it.
+    /// The same with a rise from 0 along a line in the first `steps` steps. A rate that falls does so in the steps after these, and
+    /// still ends where it was to end.
     #[must_use]
     pub const fn with_warmup(self, steps: u64) -> Self {
         Self { warmup: steps, ..self }
