@@ -24,7 +24,7 @@ use crate::remaining::Remaining;
 use crate::set::Set;
 use crate::torch_dtype::{dtype_of_torch, torch_dtype};
 
-/// What a checkpoint of bitsandbytes' may differ in, beside its parameters.
+/// What checkpoints of bitsandbytes may differ in, beside their parameters.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -125,7 +125,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     Ok(parameters)
 }
 
-/// Writes a checkpoint as bitsandbytes does; what [`read`] took from one of its files is the same bytes again.
+/// Writes a checkpoint as bitsandbytes does.
+///
+/// What [`read`] took from one of its files is written as the same bytes, in the layout that [`BitsAndBytesLayout::read`] found.
 ///
 /// # Errors
 ///

@@ -33,8 +33,8 @@ pub(crate) const LEAVES_KEY: &str = "tacit.leaves";
 
 /// Saves values by their paths, implicit or dense, in one file.
 ///
-/// The file is the old one until the new one is whole. Where all values are dense it is what other programs write too. What
-/// adapters drop in a step is not saved, as it is no part of the values: see [`undropped`](tacit_nn::undropped).
+/// An old file stays until the new one is complete. Where all values are dense, the file is one that other programs read as well. The
+/// random keys of adapters with dropout are not saved: see [`undropped`](tacit_nn::undropped).
 ///
 /// ```
 /// use mlx_rs::ops;
@@ -60,8 +60,8 @@ pub fn save(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
     save_with(path, parameters, Writing::default())
 }
 
-/// Saves as [`save`] does, in several files or with word of its progress. Parameters that are given away, and not lent, are let go
-/// of one by one as they are written.
+/// Saves as [`save`] does, in several files or with reports of its progress. Parameters that are passed by value are dropped one by
+/// one as they are written.
 ///
 /// # Errors
 ///
@@ -80,8 +80,8 @@ pub fn save_with(path: impl AsRef<Path>, parameters: impl Borrow<Parameters>, wr
 /// # Errors
 ///
 /// As for [`Tensors::open`]; the file is none of Tacit's, or of a newer version; an array type is not in this program; an
-/// array is missing, or is not what its type demands. Each names the file and the path. A file of some leaves of a model, such
-/// as those of its adapters, has no parameters, and is one of them.
+/// array is missing, or is not what its type demands; or the file has no parameters but some leaves of a model, such as those of
+/// its adapters. Each message names the file and, where there is one, the path.
 pub fn load(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let values = values(&tensors)?;

@@ -26,11 +26,11 @@ pub struct Converted {
     pub path: String,
     /// What it was, `Nf4(f32[8,64])`.
     pub from: String,
-    /// What it is.
+    /// What it is, with its format: `Affine(f32[8,64]) affine:8:64`.
     pub to: String,
     /// Whether its codes are the very ones that it had.
     pub kept: bool,
-    /// What was lost: the difference of the two over what it was, in the Frobenius norm.
+    /// The relative error: the norm of the difference over that of the old values.
     pub error: f32,
     /// The bytes that it had.
     pub nbytes_before: usize,
@@ -38,12 +38,12 @@ pub struct Converted {
     pub nbytes: usize,
 }
 
-/// Gives each parameter the format that the rules have for it, and tells the error that this adds.
+/// Converts each parameter to the format that the rules have for it, and reports the error that this adds.
 ///
-/// A parameter that has the format already is kept as it is. One of another format with the same codes keeps those: scales
-/// that were quantized become floats, and lose nothing, or the other way round. Any other is made dense and quantized.
-/// Whatever is made dense, the [policy](tacit_core::Policy) is asked for. Parameters that no rule names stay as they are, and
-/// so does what a pattern that is not a path itself names and is no [matrix](Rules::is_matrix).
+/// A parameter that has the format already is kept as it is. One of another format with the same codes keeps its codes: scales that
+/// were quantized become floats without a loss, or float scales are quantized. Any other is made dense, some rows at a time, and
+/// quantized. The [policy](tacit_core::Policy) is asked for all that is made dense, and so it is for what is compared. Parameters that
+/// no rule names stay as they are, and so does what is no [matrix](Rules::is_matrix) unless the pattern is its path.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -24,14 +24,14 @@ use tacit_core::{Result, Value, implicit};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// The root of the mean square of the difference over that of the right one: the relative error in the Frobenius norm.
-    /// Infinite where one of both has an element that is not finite and the other has not, or the right one is zero.
+    /// The norm of the difference over that of the right one: the relative error in the Frobenius norm. It is infinite where an
+    /// element is finite in one of both only, and where the right one is zero and the other is not.
     #[serde(with = "tacit_core::json_number")]
     pub error: f64,
     /// The cosine of the two as vectors.
     #[serde(with = "tacit_core::json_number")]
     pub cosine: f64,
-    /// The power of the right one over that of the difference, in decibels; nothing where there is no difference.
+    /// The power of the right one over that of the difference, in decibels; `None` where there is no difference.
     #[serde(with = "tacit_core::json_number::optional")]
     pub sqnr: Option<f64>,
 }
@@ -39,8 +39,9 @@ pub struct Distance {
 impl Distance {
     /// The distance of `other` from `right`, two arrays of one shape and of any numbers.
     ///
-    /// The squares are summed in `f64`. Elements that are NaN in both, or the same infinity, are equal and count for nothing
-    /// else. Integers that differ where `f64` has one number for both are apart by 1. A complex number counts as its two parts.
+    /// The squares are summed in `f64`. Elements that are NaN in both, or the same infinity, are equal, and are left out of the sums.
+    /// Integers are subtracted as integers, so that two of them differ where `f64` has one number for both. A complex number counts as
+    /// its two parts.
     ///
     /// # Errors
     ///
@@ -49,8 +50,8 @@ impl Distance {
         Self::of_values(&right.into(), &other.into())
     }
 
-    /// The distance of what `other` stands for from what `right` does, as [`between`](Self::between) has it: some rows at a
-    /// time, so that no large array of floats is built. What is built, the policy is asked for.
+    /// The distance of what `other` stands for from what `right` does, as [`between`](Self::between) computes it, some rows at a time:
+    /// no large array of floats is built. The policy is asked for what is.
     ///
     /// # Errors
     ///

@@ -193,7 +193,7 @@ impl Gguf {
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get).
+    /// As for [`get`](Self::get).
     pub fn parameters(&self) -> Result<Parameters> {
         self.names().map(|name| Ok((name.to_owned(), self.get(name)?))).collect()
     }

@@ -16,8 +16,9 @@ use crate::{Metadata, Tensors, Writing};
 ///
 /// Floats of eight bits are [`E4m3Array`](tacit_arrays::E4m3Array) and [`E5m2Array`](tacit_arrays::E5m2Array) of the file's own
 /// codes, with the scales that stand beside them: those of `DeepSeek`'s and Qwen's checkpoints (`weight_scale_inv` or `scale`, a
-/// block of 128 by 128), and of compressed-tensors and others (`weight_scale`, of the whole, of rows or of blocks). They have the
-/// float type that `config.json` says. Scales of activations are left out: these stay floats.
+/// block of 128 by 128), and of compressed-tensors and others (`weight_scale`, of the whole, of rows or of blocks). Their dtype is that
+/// of `config.json`; where it says none, it is that of half-float scales, `bf16` without scales, and else `f32`. Scales of activations
+/// are left out: these stay floats.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -50,10 +51,10 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     Ok(parameters)
 }
 
-/// Writes dense parameters, in files of at most 5 GB. Those that are given away, and not lent, are let go of one by one as they
-/// are written. `path` is the place of a single one, such as `model.safetensors`.
+/// Writes dense parameters, in files of at most 5 GB.
 ///
-/// What [`read`] took from a file that transformers wrote is the same bytes again.
+/// `path` is the place of a single file, such as `model.safetensors`. Parameters that are passed by value are dropped one by one as
+/// they are written. What [`read`] took from a file that transformers wrote is written as the same bytes.
 ///
 /// # Errors
 ///

@@ -109,7 +109,7 @@ impl Json {
         self.entries().iter().find(|(own, _)| own == key).map(|(_, value)| value)
     }
 
-    /// The keys and values of an object, in order; none of what is no object.
+    /// The keys and values of an object, in order; empty for anything else.
     #[must_use]
     pub fn entries(&self) -> &[(String, Json)] {
         if let Self::Object(entries) = self { entries } else { &[] }
@@ -138,7 +138,7 @@ impl Json {
         &mut entries[at].1
     }
 
-    /// Takes a key out of an object.
+    /// Removes a key from an object, and returns its value if it was there.
     pub fn remove(&mut self, key: &str) -> Option<Json> {
         let Self::Object(entries) = self else { return None };
         let at = entries.iter().position(|(own, _)| own == key)?;

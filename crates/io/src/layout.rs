@@ -36,8 +36,8 @@ const EXPERTS: &[(&str, &[[&str; 2]])] =
 
 /// The parameters as mlx-lm has them; those that are so already stay.
 ///
-/// Experts that are implicit arrays become a [`Stacked`] one. What proposes several tokens in a Qwen3-Next of Hugging Face, which
-/// is not run, is left out.
+/// Experts that are implicit arrays become a [`Stacked`] one. The parameters by which a Qwen3-Next of Hugging Face proposes several
+/// tokens, `mtp.*`, are left out: they are not run.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -139,7 +139,7 @@ fn renamed(module: &str, name: &str, [from, to]: [usize; 2]) -> Option<String> {
     }
 }
 
-/// Takes the head out of the parameters of a decoder whose configuration says that it is the embedding.
+/// Removes the head from the parameters of a decoder whose configuration says that the head is the embedding.
 ///
 /// Both are built some rows at a time to be compared, for which the [policy](tacit_core::Policy) is asked.
 ///

@@ -5,10 +5,11 @@
 //! checkpoints of a run. [`Tensors`] reads any safetensors files, memory-mapped and checked, and [`write()`] writes them. All files
 //! of a checkpoint appear together: the old ones or the new ones are there, whenever the program ends.
 //!
-//! Each format of another program has a module, which keeps codes and scales as they are: [`bitsandbytes`], [`mlx_lm`], [`gptq`],
-//! [`awq`], [`torchao`], [`Gguf`] of llama.cpp, with configuration and tokenizer, and, for floats, [`hugging_face`]. The first two are written as well. [`read()`]
-//! recognizes the format. [`ModelFolder`] writes a whole model for another library, with its configuration and its tokenizer, or as one
-//! GGUF file. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
+//! Each format of another program has a reader, which keeps codes and scales as they are: [`bitsandbytes`], [`mlx_lm`], [`gptq`],
+//! [`awq`], [`torchao`], [`Gguf`] of llama.cpp, with configuration and tokenizer, and, for floats, [`hugging_face`]. [`read()`]
+//! recognizes the format. [`bitsandbytes`], [`mlx_lm`] and [`hugging_face`] write files of their format as well. [`ModelFolder`] writes
+//! a whole model for another library, with its configuration and its tokenizer, or as one GGUF file. [`mlx_adapter`] and [`peft`] read
+//! and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
 //! All of them use [`Parameters`](tacit_nn::Parameters). [`convert()`] converts one format to another and measures the error.
 
 mod adapter;

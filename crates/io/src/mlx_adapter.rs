@@ -110,8 +110,8 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
 /// left out; where `config` says that the model was trained as a whole, all parameters are written, and must be dense.
 ///
 /// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. Tensors
-/// that were [`read`] are the same bytes again, and so is a configuration that fits them. Where `config` leaves an adapter
-/// out, its `keys` and `num_layers` become those of all.
+/// that were [`read`] are written as the same bytes, and so is a configuration that fits them. Where `config` does not name an
+/// adapter, its `keys` and `num_layers` become those of all.
 ///
 /// # Errors
 ///

@@ -107,9 +107,9 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
 
 /// Writes a folder that mlx-lm reads: `model.safetensors`, or more files and an index, and `config.json`.
 ///
-/// All of them appear at once: whenever the program ends, the folder is the old one or the new one, and nothing else of it
-/// changes. The folder is made if it is not there. The tensors of what [`read`] took from a folder are the same bytes again, and so
-/// is its configuration; of other parameters it says what it has to of their formats.
+/// All of them appear at once: whenever the program ends, the old files or the new ones are there, and nothing else in the folder
+/// changes. The folder is made if it is not there. What [`read`] took from a folder is written as the same tensors, and the
+/// configuration as the same bytes; for other parameters the configuration is changed to say their formats.
 ///
 /// # Errors
 ///

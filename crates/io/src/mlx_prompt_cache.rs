@@ -35,19 +35,19 @@ pub struct StoredBuffers {
     pub values: Value,
 }
 
-/// The cache of one layer, by its class in mlx-lm. Where nothing was written there are no buffers.
+/// The cache of one layer, by its class in mlx-lm. The buffers are `None` where nothing was written.
 #[derive(Clone, Debug)]
 pub enum StoredCache {
     /// `KVCache`, and `ConcatenateKVCache`: all tokens, in their order.
     Kv {
-        /// Of which the first `offset` slots are tokens.
+        /// The buffers, whose first `offset` slots are tokens.
         held: Option<StoredBuffers>,
         /// The tokens so far.
         offset: i32,
     },
     /// `QuantizedKVCache`: all tokens, in their order, as [`AffineArray`](tacit_arrays::AffineArray).
     Quantized {
-        /// Of which the first `offset` slots are tokens.
+        /// The buffers, whose first `offset` slots are tokens.
         held: Option<StoredBuffers>,
         /// The tokens so far.
         offset: i32,
@@ -71,7 +71,7 @@ pub enum StoredCache {
     },
     /// `ChunkedKVCache`: the tokens of the last chunk, in their order.
     Chunked {
-        /// Of which the first `offset - start` slots are tokens.
+        /// The buffers, whose first `offset - start` slots are tokens.
         held: Option<StoredBuffers>,
         /// The tokens so far.
         offset: i32,
@@ -93,9 +93,9 @@ pub enum StoredCache {
     List(Vec<Self>),
     /// `BatchKVCache`: sequences that are padded on the left, and end in the same slot.
     Batch {
-        /// Of which the first `index` slots are padding and tokens.
+        /// The buffers, whose first `index` slots are padding and tokens.
         held: Option<StoredBuffers>,
-        /// The tokens of each sequence so far, `i32[batch]`: less than nothing where there is only padding.
+        /// The tokens of each sequence so far, `i32[batch]`: negative while there is only padding.
         offset: Array,
         /// The padding before each sequence, `i32[batch]`.
         left_padding: Array,
@@ -156,7 +156,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<PromptCache> {
 
 /// Writes a file that mlx-lm reads from version 0.32 on.
 ///
-/// A file of that layout that was [`read`] is the same tensors and the same metadata again.
+/// A file of that layout that was [`read`] is written with the same tensors and the same metadata.
 ///
 /// # Errors
 ///

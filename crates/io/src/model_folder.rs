@@ -111,12 +111,13 @@ impl ModelFolder {
         Ok(Self { folder: folder.to_owned(), source: Some(Rc::new(file)), config: Some(config), beside })
     }
 
-    /// The names of the files that [`write`](Self::write) writes.
+    /// The names of the files that [`write`](Self::write) writes where the tensors fit into one.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         [TENSORS, CONFIG].into_iter().chain(self.beside.iter().map(|(name, _)| *name))
     }
 
-    /// The names of what a tokenizer of another model has left in a folder, which [`write`](Self::write) removes.
+    /// The names of the tokenizer files, and of `generation_config.json`, that are in a folder and that this model does not have:
+    /// [`write`](Self::write) removes them.
     #[must_use]
     pub fn stale(&self, folder: &Path) -> Vec<&'static str> {
         let all = TOKENIZER.into_iter().chain([GENERATION]);
@@ -124,12 +125,14 @@ impl ModelFolder {
         stale.filter(|name| current(&folder.join(name)).is_ok_and(|file| file.is_file())).collect()
     }
 
-    /// Writes one file that llama.cpp reads, with the configuration and the tokenizer as metadata; says how many parameters were
-    /// quantized.
+    /// Writes one file that llama.cpp reads, with the configuration and the tokenizer as metadata, and returns how many parameters
+    /// were converted to `others`.
     ///
-    /// Floats stay, and codes where a type of GGUF has the same numbers: those that were read from one, MLX's affine ones of 4 and
-    /// 5 bits, whose scales are halves, and MXFP4. Other parameters become `others`, which is one of F32, F16, BF16, Q4\_0, Q4\_1,
-    /// Q5\_0, Q5\_1 and Q8\_0, and so do matrices of floats; without it they are an error. The metadata of a GGUF file are copied.
+    /// Codes stay where a type of GGUF has the same numbers: those that were read from a GGUF file, MXFP4, `symmetric` ones of 4, 5 and
+    /// 8 bits, and `affine` ones of 4 and 5 bits, if half floats hold their scales and biases. Without `others` floats stay too, and
+    /// other codes are an error. With it both become `others`, which is one of F32, F16, BF16, Q4\_0, Q4\_1, Q5\_0, Q5\_1 and Q8\_0, as
+    /// far as their rows are whole blocks of it. Vectors and filters of a model with Hugging Face's names become F32, as llama.cpp wants
+    /// them. The metadata of a GGUF file are copied.
     ///
     /// ```no_run
     /// # fn main() -> tacit_core::Result<()> {
@@ -155,7 +158,7 @@ impl ModelFolder {
     }
 
     /// Checks that [`write_gguf`](Self::write_gguf) has a type for each of these parameters and a key for all of the configuration.
-    /// Nothing is written: a training that ends in such a file is asked before its first step.
+    /// Nothing is written, so that a training run that ends in such a file can check it before its first step.
     ///
     /// # Errors
     ///
@@ -218,9 +221,9 @@ impl ModelFolder {
 
     /// Writes a folder of a library: `model.safetensors`, or more files and an index, `config.json`, and what stands beside them.
     ///
-    /// All of them appear at once. Files of the tokenizer of a model that was there before go ([`stale`](Self::stale)), and nothing
-    /// else of the folder changes, which is made if it is not there. The configuration is
-    /// the model's own, with what it has to say of the formats of these parameters.
+    /// All of them appear at once. The tokenizer files of a model that was there before are removed ([`stale`](Self::stale)), and
+    /// nothing else in the folder changes. The folder is made if it is not there. The configuration is the model's own, changed to say
+    /// the formats of these parameters where the library has a key for them.
     ///
     /// # Errors
     ///
@@ -275,11 +278,11 @@ fn copied(folder: &Path, names: &[&'static str]) -> Result<Vec<(&'static str, Ve
 }
 
 impl Library {
-    /// The parameters as the library has them: experts apart or as one, and dense what it has no format for. `file` is what errors
-    /// name.
+    /// The parameters as the library has them: experts apart or as one array, and dense where it has no format for them. Errors name
+    /// `file`.
     ///
     /// What is made dense has the values that it stands for, and the [policy](tacit_core::Policy) is asked for it. For mlx-lm K-quants
-    /// of 4 and 5 bits and symmetric arrays keep their codes, as affine arrays.
+    /// of 4 and 5 bits and symmetric arrays keep their codes, as affine arrays. For Tacit nothing changes.
     ///
     /// # Errors
     ///

@@ -118,9 +118,9 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
 /// Writes the adapters among the parameters as a folder that PEFT reads. Other parameters are the model's own, and are left
 /// out.
 ///
-/// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. A folder
-/// whose adapters were [`read`], and of nothing but adapters, is the same bytes again. Where `config` leaves an adapter out,
-/// its `target_modules` become those of all.
+/// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. A folder of
+/// nothing but adapters that was [`read`] is written as the same bytes. Where `config` does not name an adapter, its
+/// `target_modules` become those of all.
 ///
 /// # Errors
 ///

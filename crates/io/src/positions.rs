@@ -11,7 +11,8 @@ const FULL: &str = "full_attention";
 /// The configuration with `rope_scaling` or `rope_parameters`, and not with both.
 ///
 /// Older versions of transformers write the first, and newer ones the second. Where both are there, transformers takes
-/// `rope_scaling` unless it is empty; in `rope_parameters` of types of layers it changes those with full attention.
+/// `rope_scaling` unless it is empty. Where `rope_parameters` has a section for each type of layers, `rope_scaling` changes the one for
+/// full attention.
 ///
 /// ```
 /// use tacit_io::json::Json;

@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far a file is, in bytes.
+/// How much of a checkpoint is written, in bytes of its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The bytes that are written.

@@ -16,9 +16,9 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 
 /// Reads the parameters of a checkpoint, whosever it is, with the codes and scales that it has.
 ///
-/// They have the names of the checkpoint, and those of a GGUF file Hugging Face's names, as [`Gguf::hugging_face`] has them, where
-/// its architecture is known. Half floats are dense, as in the files: on a
-/// CPU, where MLX multiplies them slowly, [`tacit_nn::hold_halves`] makes of them what is fast, without a copy.
+/// They have the names of the checkpoint. Those of a GGUF file whose architecture is known have Hugging Face's names, as
+/// [`Gguf::hugging_face`] gives them. Half floats are dense, as in the files: on a CPU, where MLX multiplies them slowly,
+/// [`tacit_nn::hold_halves`] makes faster arrays of them without a copy.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -86,7 +86,7 @@ pub enum Content {
 ///
 /// # Errors
 ///
-/// As for [`read()`](crate::read()), but for these.
+/// As for [`read()`](crate::read()), but for these two.
 pub fn contents(path: impl AsRef<Path>) -> Result<BTreeMap<String, Content>> {
     let path = path.as_ref();
     FileKind::of(path)?.contents(path)

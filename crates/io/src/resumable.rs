@@ -145,13 +145,13 @@ impl Resumable {
         Ok(made)
     }
 
-    /// How many values were found made.
+    /// How many values were found on the disk and not made again.
     #[must_use]
     pub const fn resumed(&self) -> usize {
         self.resumed
     }
 
-    /// Where values are kept until the checkpoint is whole; nowhere where the output is a device or a pipe.
+    /// The folder in which values are kept until the checkpoint is complete; `None` where the output is a device or a pipe.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         self.kept.as_ref().map(|kept| &*kept.folder)

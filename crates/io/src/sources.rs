@@ -42,10 +42,10 @@ pub fn sources(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     Ok(held.filter(|file| file.is_file()).collect())
 }
 
-/// By what a file is known again without being read.
+/// Name, size and time of a file, by which it is known again without being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileState {
-    /// Its name from the root on, no link.
+    /// Its absolute path, without links.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
@@ -58,7 +58,7 @@ impl FileState {
     ///
     /// # Errors
     ///
-    /// The system does not tell of it.
+    /// There is no such file, or the system does not tell its size.
     pub fn of(file: &Path) -> Result<Self> {
         let own = fs::metadata(file).map_err(Error::file("open", file))?;
         let changed = own.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));

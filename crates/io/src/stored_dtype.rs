@@ -34,7 +34,9 @@ pub fn stored_dtype(dtype: Dtype) -> &'static str {
     entry.map_or("?", |entry| entry.0)
 }
 
-/// The dtype that the elements of a safetensors file's dtype are read as; floats of eight bits are read as their codes.
+/// The dtype of MLX that elements of a safetensors file are read as, by the file's name for theirs; `None` for a name that is not known.
+///
+/// Floats of eight bits are read as their codes, `u8`.
 #[must_use]
 pub fn dtype_of_stored(name: &str) -> Option<Dtype> {
     STORED.iter().find(|entry| entry.0 == name).map(|entry| entry.1)

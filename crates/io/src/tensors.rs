@@ -57,10 +57,10 @@ impl Tensors {
     ///
     /// # Errors
     ///
-    /// A file cannot be read ([`Error::File`]), or is not as the format demands ([`Error::Checkpoint`]): a header that is too
-    /// long or no JSON; a name twice; a dtype that MLX has not; a shape that is too large; bytes that do not fit the shape,
-    /// overlap, leave a gap or are not in the file; an index that names a file outside its folder, a tensor that its file
-    /// has not, or not a tensor that one has.
+    /// A file cannot be read ([`Error::File`]), or is not as the format demands ([`Error::Checkpoint`]): a header is too long or no
+    /// JSON; a name is there twice; MLX does not have a dtype; a shape is too large; the bytes of a tensor do not fit its shape,
+    /// overlap others, leave a gap or are not in the file; or an index names a file outside its folder, or other tensors than its files
+    /// have.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let _steady = Steady::of(if path.is_dir() { path } else { folder_of(path) });
@@ -170,7 +170,8 @@ impl Tensors {
         Ok(&self.files[*file].1.bytes()[start..end])
     }
 
-    /// What the writer said in words, under `__metadata__`; of several files the index and then the first that says it.
+    /// The metadata, which files have under `__metadata__`. Of a key that several have, the value of the index counts, and then that of
+    /// the first file.
     #[must_use]
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata

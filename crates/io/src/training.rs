@@ -61,7 +61,7 @@ pub struct Training {
     pub parameters: Parameters,
     /// Other states: their arrays by the name of the state and by key.
     pub states: BTreeMap<String, Arrays>,
-    /// Anything in words: rules, the place in the data.
+    /// Texts by name, such as rules or the place in the data.
     pub notes: BTreeMap<String, String>,
     /// What the leaves of the model mean, where some of them were saved.
     pub kinds: Option<LeafKinds>,

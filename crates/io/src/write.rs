@@ -10,10 +10,10 @@ use crate::writer::{Metadata, Writing};
 
 /// Writes a safetensors file; until the new file is complete and on the disk, the old one stays.
 ///
-/// The arrays are evaluated and written one by one, and let go of: a lazy one, whose graph nobody else holds, needs memory
-/// only while it is written. They are in the file in their order, those of larger elements first, so that each is aligned.
-/// Only regular files are replaced, no links; a device or a pipe, such as `/dev/stdout`, is given the bytes as they come. An
-/// index beside it that names this file is written anew.
+/// The arrays are evaluated, written and dropped one by one: a lazy one, whose graph nobody else holds, needs memory only while it is
+/// written. The file has those of larger elements first, so that each is aligned, and else keeps their order. Only regular files are
+/// replaced, no links; a device or a pipe, such as `/dev/stdout`, is given the bytes as they come. An index beside the file that names
+/// it is written anew.
 ///
 /// # Errors
 ///
@@ -26,9 +26,9 @@ pub fn write(path: impl AsRef<Path>, tensors: Vec<(String, Array)>, metadata: &M
 /// Writes files of at most `limit` bytes of elements each, and an index of them; a single one where they fit into one.
 ///
 /// `path` is the place of a single file, such as `model.safetensors`. The files of several are named as Hugging Face does,
-/// `model-00001-of-00002.safetensors`, and the index, which has the metadata too, is `model.safetensors.index.json`. All of
-/// them appear at once, and then the files go that only the old index names and that are named so; where these have the
-/// names, the new ones are `model.2-00001-of-00002.safetensors`.
+/// `model-00001-of-00002.safetensors`, and the index, which has the metadata too, is `model.safetensors.index.json`. All of them
+/// appear at once. Files with such names that only the old index names are then removed; where their names are those of the new files,
+/// the new ones are called `model.2-00001-of-00002.safetensors`.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn write_sharded(
     write_with(path, tensors, metadata, Writing { shard: Some(limit), progress: None })
 }
 
-/// Writes as [`write`](write()) or [`write_sharded`] do, and tells how far it is.
+/// Writes as [`write`](write()) or [`write_sharded`] do, and reports its progress.
 ///
 /// # Errors
 ///

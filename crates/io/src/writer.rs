@@ -21,7 +21,7 @@ pub type Metadata = BTreeMap<String, String>;
 pub struct Writing<'p> {
     /// The most bytes of elements that a file is to have: more go into several files under an index.
     pub shard: Option<usize>,
-    /// Is told how far the writing is.
+    /// Called with the progress as the tensors are written.
     pub progress: Option<&'p mut dyn FnMut(Progress)>,
 }
 

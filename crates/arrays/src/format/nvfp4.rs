@@ -46,7 +46,7 @@ impl Nvfp4Array {
     ///
     /// # Errors
     ///
-    /// As [`quantize`](Self::quantize), or the global scale is not a scalar of `f32`. One that is negative or not finite is an
+    /// As for [`quantize`](Self::quantize), or the global scale is not a scalar of `f32`. One that is negative or not finite is an
     /// error of the eval; one below [`LEAST_GLOBAL`](tacit_kernels::nvfp4::LEAST_GLOBAL), as that of a tensor of zeros, counts as that.
     pub fn quantize_relative(x: &Array, global_scale: &Array) -> Result<Self> {
         let scalar = ("the global scale", Aval::new(&[], Dtype::Float32), Aval::from(global_scale));

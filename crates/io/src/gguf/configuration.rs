@@ -19,7 +19,7 @@ impl Gguf {
     /// What Hugging Face's `config.json` says of such a model, as far as the metadata and the tensors tell.
     ///
     /// The architectures are those of [`hugging_face`](Self::hugging_face). Numbers of `f32` have the fewest digits that stand
-    /// for them. What rotary frequencies are divided by, `rope_freqs.weight`, is a `rope_scaling` of type `longrope` whose lists for
+    /// for them. The divisors of rotary frequencies, `rope_freqs.weight`, become a `rope_scaling` of type `longrope`, whose lists for
     /// long and for short texts are the same.
     ///
     /// ```no_run
@@ -35,7 +35,7 @@ impl Gguf {
     /// # Errors
     ///
     /// The architecture is another one; there is no embedding, or it has not as many rows as there are words; or two numbers
-    /// contradict each other. Whether all is there that a model needs is left to who reads the configuration.
+    /// contradict each other. A key that a model needs may be missing: that is no error here.
     pub fn configuration(&self) -> Result<Json> {
         self.check_model()?;
         let architecture = self.architecture()?;

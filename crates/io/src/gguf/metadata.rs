@@ -2,7 +2,7 @@
 
 use super::cursor::{Cursor, Reason};
 
-/// A value of GGUF's metadata; integers and floats of all widths are one kind each.
+/// A value of GGUF's metadata; the width of an integer or a float is not kept.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GgufValue {
     /// A `u8`, `u16`, `u32` or `u64`.

@@ -44,7 +44,7 @@ impl Gguf {
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get); the architecture is another one, or a tensor has no name there.
+    /// As for [`get`](Self::get); the architecture is another one, or a tensor has no name there.
     pub fn hugging_face(&self) -> Result<Parameters> {
         let architecture = self.architecture()?;
         let mut parameters = Parameters::new();

@@ -112,11 +112,12 @@ impl Gguf {
         ]))
     }
 
-    /// What Hugging Face's `tokenizer_config.json` says: the tokens that begin and end a text, and the template of chats.
+    /// What Hugging Face's `tokenizer_config.json` says: the tokens that begin and end a text, the one for what is unknown, and the
+    /// template of chats.
     ///
     /// # Errors
     ///
-    /// There is no tokenizer, or a token is none of it.
+    /// There is no tokenizer, or the vocabulary does not have one of these tokens.
     pub fn tokenizer_config(&self) -> Result<Json> {
         let vocabulary = self.vocabulary()?;
         // The class that takes `tokenizer.json` as it is, and no class of the architecture.

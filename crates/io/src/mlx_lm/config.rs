@@ -34,7 +34,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// There is none that can be read, or it is no JSON object.
+    /// The file cannot be read, or it is no JSON object.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
         let file = folder.as_ref().join("config.json");
         let json = Json::open(&file)?;
@@ -54,7 +54,7 @@ impl Config {
     }
 
     /// The formats as rules, to quantize another model in the same way: each entry for its own path, and the default for
-    /// every other `weight` with two axes.
+    /// every other `weight` that is a [matrix](Rules::is_matrix).
     ///
     /// # Errors
     ///

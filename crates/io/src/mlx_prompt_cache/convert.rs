@@ -17,7 +17,8 @@ impl PromptCache {
     ///
     /// # Errors
     ///
-    /// A cache without buffers says nothing of its shape, and that of a batch in a ring not in which order its tokens are.
+    /// A cache has no buffers, which alone say its shape; or it is a batch in a ring, which does not say the order of its tokens; or
+    /// its numbers contradict each other.
     pub fn caches(&self) -> Result<Vec<Layer>> {
         self.layers.iter().map(StoredCache::cache).collect()
     }
@@ -30,7 +31,7 @@ impl PromptCache {
     /// # Errors
     ///
     /// mlx-lm has no such cache: keys or values are in another format, or a batch is padded elsewhere than on the left, or in a
-    /// window.
+    /// window; or a window lacks a token, which was overwritten by tokens that were trimmed.
     pub fn of_caches(caches: &[Layer], metadata: Metadata) -> Result<Self> {
         Ok(Self { layers: caches.iter().map(StoredCache::of).collect::<Result<_>>()?, metadata })
     }
