@@ -8,7 +8,7 @@ use mlx_rs::{Array, nn};
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` times the normal distribution's function.
+    /// `x` times the cumulative distribution function of the normal distribution.
     Gelu,
     /// The same with a hyperbolic tangent in place of the error function.
     GeluTanh,

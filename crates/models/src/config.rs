@@ -22,7 +22,7 @@ pub struct Config {
     pub hidden_size: i32,
     /// Heads of queries.
     pub heads: i32,
-    /// Heads of keys and values, each of which serves as many heads of queries.
+    /// Heads of keys and values, each of which serves the same number of heads of queries.
     pub kv_heads: i32,
     /// The width of a head.
     pub head_dim: i32,
@@ -42,7 +42,7 @@ pub struct Config {
     pub norms: NormPlacement,
     /// What of queries and keys is normalized.
     pub head_norms: Option<HeadNorms>,
-    /// Whether the queries' product also gives a gate of what the heads give.
+    /// Whether the queries' product also gives a gate for the outputs of the heads.
     pub output_gate: bool,
     /// Whether one product gives queries, keys and values, and one the two factors of a feed-forward layer.
     pub fused: bool,
@@ -50,9 +50,9 @@ pub struct Config {
     pub activation: Activation,
     /// What embedded tokens are multiplied by.
     pub embedding_scale: Option<f32>,
-    /// What attention and the feed-forward layer give is multiplied by it.
+    /// What the outputs of attention and of feed-forward layers are multiplied by.
     pub residual_scale: Option<f32>,
-    /// Whether the head is the embedding; where nothing says so, it is if the checkpoint has no head.
+    /// Whether the head is the embedding; `None` where nothing says it: it then is if the checkpoint has no head.
     pub tied: Option<bool>,
     /// What attention sees, and how it tells positions apart. Layers of one kind share a mask.
     pub kinds: Vec<Kind>,
@@ -94,7 +94,7 @@ pub struct Norm {
 }
 
 impl Config {
-    /// Whether what [`load`](crate::load()) would read at a path says an architecture that is read.
+    /// Whether [`load`](crate::load()) knows the architecture of the model at a path.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Config {
     }
 
     /// The configuration of what [`load`](crate::load()) would read at a path, without its tensors. Where it does not say whether the
-    /// head is the embedding, neither does this.
+    /// head is the embedding, [`tied`](Self::tied) is `None`.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Config {
         }
     }
 
-    /// The most tokens of a prompt that one step should be given, where its graph grows with each.
+    /// The most tokens of a prompt that one step should be given, where its graph grows with each; `None` where it does not.
     #[must_use]
     pub fn prefill(&self) -> Option<usize> {
         self.has_states().then_some(32)

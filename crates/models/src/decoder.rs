@@ -32,7 +32,7 @@ use crate::vocabulary::known;
 pub enum Positions {
     /// Those of the last token, which say what comes next.
     Last,
-    /// Those of every token, as who verifies a draft needs them.
+    /// Those of every token, as the verification of a draft needs them.
     All,
 }
 
@@ -159,7 +159,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// The decoder with parameters that are drawn, or yet to be loaded: nothing is computed until it is used.
+    /// The decoder with random parameters, which are not computed before they are used: those of a file usually take their places.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses a shape.
     pub fn new(config: &Config) -> Result<Self, Exception> {
         let &Config { vocab_size, hidden_size, .. } = config;
         let head = || linear(hidden_size, vocab_size, false);
@@ -282,8 +286,12 @@ impl Config {
 
 /// The empty caches of a batch, one a layer: keys and values of this dtype, or the state of a layer without attention.
 ///
-/// Half floats are in the formats `f16` and `bf16` on a CPU: see [`KvCache::hold_halves`]. A step that is differentiated takes
-/// [`Cache::stored`] of them without a format, as [`token_losses`](crate::token_losses) does.
+/// Half floats are in the formats `f16` and `bf16` on a CPU: see [`KvCache::hold_halves`]. For a step that is differentiated make them
+/// dense by [`Cache::stored`] without a format, as [`token_losses`](crate::token_losses) does.
+///
+/// # Errors
+///
+/// The dtype is not `f32`, `f16` or `bf16`.
 pub fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<Cache>> {
     config.layers.iter().map(|layer| cache(config, layer, batch, dtype)).collect()
 }

@@ -17,7 +17,8 @@ use crate::formats::Formats;
 /// Reads a decoder, with the parameters as they are stored, and its configuration.
 ///
 /// The path is a GGUF file of llama.cpp, in which both are; a file of tensors beside its `config.json`; or a folder with either,
-/// as mlx-lm and Hugging Face write it.
+/// as mlx-lm and Hugging Face write it. Parameters have the arrangement of mlx-lm: see [`layout`]. Where the embedding of a GGUF file
+/// is dense in half floats, its dense `F32` tensors take that dtype.
 ///
 /// # Errors
 ///
@@ -126,9 +127,10 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
 /// The products' weights, by path; the router's stay as they are.
 const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
-/// Lets the products' weights take one format, or all matrices the formats of rules. Those that are quantized already stay. Of
-/// one format, embedding and head have at least 6 bits: see [`Rules::for_decoder`]. Rules may name experts by the names of either
-/// library; all experts of a layer have the format of the first.
+/// Quantizes the weights of the products in one format, or all matrices by rules. Those that are quantized already stay.
+///
+/// Where one format is given, embedding and head have at least 6 bits: see [`Rules::for_decoder`]. Rules may name experts as Hugging
+/// Face or as mlx-lm does; all experts of a layer have the format of the first.
 ///
 /// # Errors
 ///

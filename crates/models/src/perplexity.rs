@@ -17,16 +17,16 @@ const LOGITS: i32 = 64 << 20;
 /// Which tokens of a window count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convention {
-    /// Those of its later half, which have half a window before them, as `llama-perplexity` of llama.cpp counts.
+    /// Those of its later half but the first, which have half a window before them, as `llama-perplexity` of llama.cpp counts.
     #[default]
     LlamaCpp,
     /// All but its first, as `mlx_lm.perplexity` counts.
     MlxLm,
 }
 
-/// A text in windows, of which each begins anew.
+/// A text in windows, each of which is read by itself.
 ///
-/// The windows follow each other without overlap, and what is left behind the last whole one does not count.
+/// The windows follow each other without overlap. The tokens behind the last whole window do not count.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows<'t> {
     /// The tokens of the text.
@@ -44,13 +44,13 @@ pub struct Windows<'t> {
 pub struct Perplexity {
     /// The exponential of the mean loss of the tokens that count.
     pub perplexity: f64,
-    /// Its standard error, as if the losses were independent; nothing of one token.
+    /// Its standard error, as if the losses were independent; `None` for one token.
     pub error: Option<f64>,
     /// How many tokens counted.
     pub tokens: usize,
 }
 
-/// Measures the perplexity of a text, window by window, and tells `progress` how many of how many windows are done.
+/// Measures the perplexity of a text, window by window, and calls `progress` with the number of windows done and of all.
 ///
 /// Numbers can be compared where the text, the tokens, the length of the windows and the convention are the same.
 ///

@@ -46,7 +46,7 @@ impl Bars {
         self
     }
 
-    /// The drawing; a number that is infinite, none or negative is written without a bar.
+    /// The drawing as SVG; a number that is infinite, NaN or negative is written without a bar.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ use crate::{Histogram, Series};
 
 /// Numbers by step as lines, and histograms by step as bands: of all elements, of the middle half, and the median.
 ///
-/// The drawing is as wide as its place, legible at 380 pixels, and takes the colors of the page that it is put in, bright or
-/// dark: its text is the `svg` element, for a page to include.
+/// The drawing is an `svg` element for a page to include. It is as wide as its place, legible at 380 pixels, and its words and axes
+/// have the color of the page's text, on bright pages and on dark ones.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -67,14 +67,14 @@ impl Chart {
         Self { logarithmic: true, ..self }
     }
 
-    /// Adds a line, which has a hole where a number is infinite or none.
+    /// Adds a line, which has a gap where a number is infinite or NaN.
     #[must_use]
     pub fn line(mut self, label: impl Into<String>, series: Series) -> Self {
         self.curves.push((label.into(), Curve::Line(series)));
         self
     }
 
-    /// Adds where the elements of arrays lie; a histogram of nothing is left out.
+    /// Adds the bands of histograms by step; an empty histogram is left out.
     #[must_use]
     pub fn bands(mut self, label: impl Into<String>, histograms: &BTreeMap<u64, Histogram>) -> Self {
         let quantiles = histograms.iter().filter_map(|(&step, histogram)| {
@@ -95,7 +95,7 @@ impl Chart {
         self
     }
 
-    /// The drawing.
+    /// The drawing as SVG.
     ///
     /// # Errors
     ///

@@ -23,9 +23,9 @@ pub struct Entry {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Recorded {
-    /// One number, which may be infinite or none: JSON has no such number, so these are the texts `inf`, `-inf` and `NaN`.
+    /// One number. Infinities and NaN, which JSON does not have, are the texts `inf`, `-inf` and `NaN`.
     Value(#[serde(with = "tacit_core::json_number")] f64),
-    /// Where many numbers lie.
+    /// How many numbers are distributed.
     Histogram(Histogram),
 }
 

@@ -25,7 +25,7 @@ pub struct Histogram {
     pub to: f64,
     /// How many numbers are in each bin.
     pub counts: Vec<u64>,
-    /// How many were infinite or no numbers, and are in no bin.
+    /// How many were infinite or NaN, and are in no bin.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_finite: u64,
 }
@@ -82,7 +82,7 @@ impl Histogram {
         self.len() == 0
     }
 
-    /// The number below which this share of all lie, as if those of a bin lay evenly in it; nothing where there are no numbers.
+    /// The number below which this share of all lies, as if those of a bin lay evenly in it; `None` where no number is in a bin.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = share.clamp(0.0, 1.0) * self.len() as f64;

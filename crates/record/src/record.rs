@@ -67,7 +67,7 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// There are none.
+    /// No number was recorded under this name.
     pub fn scalar(&self, name: &str) -> Result<Series> {
         let points = self.scalars.get(name).ok_or_else(|| missing("number", name, self.scalars()))?;
         Ok(points.iter().map(|(&step, &value)| (step, value)).collect())
@@ -77,12 +77,13 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// There are none.
+    /// No histogram was recorded under this name.
     pub fn histogram(&self, name: &str) -> Result<&BTreeMap<u64, Histogram>> {
         self.histograms.get(name).ok_or_else(|| missing("histogram", name, self.histograms()))
     }
 
-    /// The last number of each name that begins so, by the rest of the name: the errors of all layers, for [`Bars`](crate::Bars).
+    /// The last number of each name that begins with `prefix`, by the rest of the name: such as the errors of all layers for
+    /// [`Bars`](crate::Bars).
     #[must_use]
     pub fn latest(&self, prefix: &str) -> Vec<(String, f64)> {
         let found = self

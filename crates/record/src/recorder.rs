@@ -18,7 +18,7 @@ use crate::{Entry, Histogram, Recorded};
 /// with all entries up to 100. Each line is given to the system as it is recorded: of a run that is killed at most the last
 /// is lost. What could not be written as a whole, because the disk was full, is taken back, so that later lines are whole.
 ///
-/// It may be a device or a pipe as well, of which nothing is resumed. One recorder writes a file at a time: of several ranks one
+/// The path may be that of a device or a pipe, which cannot be resumed. One recorder writes a file at a time: of several ranks one
 /// records, or each into a file of its own.
 ///
 /// ```
@@ -57,7 +57,7 @@ pub struct Recorder {
 const MEMORY: [&str; 3] = ["memory/active", "memory/peak", "memory/cache"];
 
 impl Recorder {
-    /// Begins a record, in the place of one that is there, in a folder that is made where it does not exist.
+    /// Begins a record. An old record at the path is replaced, and the folder is made where it does not exist.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Recorder {
         Ok(Self { file, path: path.to_owned(), whole: 0, torn: false })
     }
 
-    /// Continues a record after so many steps: what it says of later ones is dropped, and so is a line that was not written to
-    /// its end. Without a file one is begun, so that a program can always resume.
+    /// Continues a record after `made` steps: entries of later steps are dropped, and so is a line that was not written to its end.
+    /// Where there is no file a record is begun, so that a program can always resume.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl Recorder {
         self.record(step, name, Recorded::Value(value.into()))
     }
 
-    /// Records where the elements of an array lie, which is evaluated for it.
+    /// Records the histogram of an array's elements. The array is evaluated.
     ///
     /// # Errors
     ///

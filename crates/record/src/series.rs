@@ -26,7 +26,7 @@ impl Series {
         self.0.last().map(|&(_, number)| number)
     }
 
-    /// The mean of every so many points, at the last one's step.
+    /// The mean of each `points` points, at the step of their last one.
     #[must_use]
     pub fn means(&self, points: usize) -> Self {
         let means = self.0.chunks(points.max(1)).filter_map(|chunk| {
