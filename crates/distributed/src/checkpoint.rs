@@ -34,14 +34,13 @@ use index::Index;
 /// optimizer and the random one. Every rank calls it with the same path, in a file system that they share.
 ///
 /// Everything is evaluated first, on all ranks together, so that what is lazy may have collectives in it. Each rank then writes
-/// what it holds of arrays that are split, a share of those that are the same on every rank, bit for bit, and all of those that
-/// are not: a random state that differs between ranks is saved for each of them. The folder holds the old save until the
-/// new one is whole, at whatever moment a rank is killed; of what is in it, only files of earlier saves are ever removed. It is
-/// read by [`load_run`] on any number of ranks.
+/// what it holds of arrays that are split, a share of those that are the same on every rank, bit for bit, and its own of those that
+/// differ between ranks, such as random states. The folder holds the old save until the new one is complete, at whatever moment a rank
+/// is killed. Only files of earlier saves are ever removed from it. [`load_run`] reads it on any number of ranks.
 ///
-/// Parameters may be split over groups of [`Group::split`], also each over another one: `group` is then the one that was split. Of
-/// parts that several such groups have alike, one group writes its own. A model that is split over one such group alone may also
-/// be saved by one of these, once all ranks have evaluated it, and loaded by each.
+/// Parameters may be split over groups of [`Group::split`], each over another one if need be: `group` is then the one that was split.
+/// Where several such groups have the same parts, one of them writes its own. A model that is split over one such group alone may also
+/// be saved by that group, once all ranks have evaluated it, and loaded by each.
 ///
 /// ```
 /// use mlx_rs::nn;
@@ -122,19 +121,19 @@ pub fn save_run<M: ModuleParameters>(
 /// one that was saved. Parts of a stored array are joined and cut between their blocks, and never quantized anew. The moments of a
 /// [`QuantizedState`](tacit_nn::QuantizedState) are the same codes where the parameter is split as it was; otherwise codes are made
 /// anew of what these stand for. [`Training::restore_model`] gives the model its leaves, [`Training::restore_optimizer`] the
-/// optimizer its state. What was another on each rank goes to the rank of the same number. On another number of ranks, ranks that
-/// are new draw from random states of their own, and leaves of the model that differed, such as the statistics of batches, are
-/// those of the first rank, with a warning.
+/// optimizer its state. An array that differed between ranks goes to the rank of the same number. On another number of ranks, ranks
+/// that are new get random states of their own, and leaves of the model that differed, such as the statistics of batches, are those
+/// of the first rank, with a warning.
 ///
 /// # Errors
 ///
 /// There is no such run, or a file of it is not as it was written; the model has leaves that were not saved, or of other
 /// shapes, or is split over ranks that are not in the group; the ranks find different saves. A parameter is split otherwise, and
 /// its parts are not joined bit for bit: those of a format whose scales are codes themselves, of one with a global scale, and of
-/// what is computed of several arrays, such as an adapter that was split with its base. An optimizer's state was another on each
-/// rank, and the number of ranks is another one: the rows and columns of Adafactor for parts of a weight, or what was kept of
-/// parts of a stored array. Adafactor has rows and columns of a matrix that is whole or split along an axis, and none of one that
-/// is fully sharded: its state does not go from the one to the other.
+/// what is computed of several arrays, such as an adapter that was split with its base. The state of an optimizer differed between
+/// ranks, and there are more or fewer of them now: these are the rows and columns of Adafactor for parts of a weight, and what was kept
+/// of parts of a stored array. Adafactor has rows and columns of a matrix that is whole or split along an axis, and none of one that
+/// is fully sharded: its state is not loaded from the one into the other.
 pub fn load_run<M: ModuleParameters>(folder: impl AsRef<Path>, model: &Model<M>, group: &Group) -> Result<Training> {
     let run = leaves_in(model, group).and_then(|known| saved::read(folder.as_ref(), &known, group.into()));
     let (run, id) = ranks::all_went(group, run, "load its part of the checkpoint")?;

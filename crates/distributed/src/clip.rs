@@ -13,9 +13,9 @@ use crate::Group;
 use crate::layout::leaves_in;
 
 impl Group {
-    /// As [`clip_by_norm`](tacit_nn::training::clip_by_norm) of a model's gradients, by the norm of what all ranks hold of them
-    /// together: parts of [`Sharded`](crate::Sharded) and [`FullySharded`](crate::FullySharded) parameters count on every rank, and
-    /// what every rank has counts once. So all ranks have one norm and scale alike.
+    /// Clips a model's gradients as [`clip_by_norm`](tacit_nn::training::clip_by_norm) does, by the norm of all that the ranks hold of
+    /// them. Parts of [`Sharded`](crate::Sharded) and [`FullySharded`](crate::FullySharded) parameters count on every rank, and what
+    /// every rank has counts once. So all ranks have one norm and scale alike.
     ///
     /// The gradients are those of the step: where each rank has a batch of its own, their
     /// [means](crate::FullyShard::mean_gradients). The group has all ranks over which the parameters are split. It may be the one

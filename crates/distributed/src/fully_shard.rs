@@ -11,7 +11,7 @@ use tacit_nn::{Model, Pattern};
 use crate::layout::{Layout, Leaf, check_over, leaves};
 use crate::{FullySharded, Group};
 
-/// Splits all of a model's parameters over the ranks of a group, to be gathered a layer at a time.
+/// Splits parameters of a model over the ranks of a group, to be gathered a layer at a time.
 pub trait FullyShard: Sized {
     /// The model whose parameters that the pattern names are [`FullySharded`]; the code of the model stays as it is.
     ///
@@ -41,11 +41,12 @@ pub trait FullyShard: Sized {
     /// The pattern names no parameter, or one is split already or trained as its codes; the model is dropped then.
     fn fully_shard(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, group: &Group) -> Result<Self>;
 
-    /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
-    /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds. Those of
-    /// parameters that are [`Sharded`](crate::Sharded) over the group stay as they are: ranks that share these have one batch.
-    /// What is split over another group, such as one of [`Group::split`], is a parameter like any other here: the ranks of
-    /// `group` must have the same part of it.
+    /// The mean over the ranks of gradients that each took of its own batch.
+    ///
+    /// Gradients of [`FullySharded`] parameters are sums over the ranks already, and are divided in the dtype of the part. Those of
+    /// parameters that every rank holds are averaged. Those of parameters that are [`Sharded`](crate::Sharded) over the group stay as
+    /// they are: ranks that share these have one batch. A parameter that is split over another group, such as one of
+    /// [`Group::split`], is averaged like one that is not split: the ranks of `group` must have the same part of it.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Val
 use crate::Group;
 use crate::placed::check_whole;
 
-/// Any value, of whose every array each rank holds an equal part, and which is gathered where an op uses it.
+/// A value of which each rank holds an equal part of every array, and which is gathered where an op uses it.
 ///
 /// What is gathered is what is stored: a weight in 4 bits travels and lies in 4 bits, and its own handlers take the op. That
 /// is no materialization, and no policy is asked; [`Group::traffic`] counts it. A product gathers once for the forward pass and
@@ -58,7 +58,7 @@ pub struct FullySharded {
 }
 
 impl FullySharded {
-    /// The value, which every rank gives alike, of which this rank keeps its part.
+    /// Keeps this rank's part of a value, which is the same on every rank.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl FullySharded {
         Ok(Self { local, arrays, group: group.clone(), aval })
     }
 
-    /// The whole value, as it was: lazy, and a collective where it is evaluated, which every rank must then do.
+    /// The whole value, as it was. It is lazy, and its evaluation is a collective, so that every rank must evaluate it.
     ///
     /// # Errors
     ///

@@ -20,8 +20,9 @@ use crate::{agreement, init};
 ///
 /// Every process runs the same program. Its collectives are lazy like any op: what a rank evaluates, every rank must
 /// evaluate. Those of one graph run in the order in which they were made, however it is evaluated, and each call of a compiled
-/// function makes its own; make graphs and evaluate them in the same order on all ranks. They stand on a stream of the group's own, so that what does not depend on them is
-/// computed meanwhile. An array that is the same on every rank is *replicated*; the gradients are those of a loss that is.
+/// function makes its own; make graphs and evaluate them in the same order on all ranks. Collectives run on a stream of the group's
+/// own, so that what does not depend on them is computed meanwhile. An array that is the same on every rank is *replicated*; gradients
+/// are those of a replicated loss.
 ///
 /// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of
 /// one rank, which needs no engine, does nothing: each collective is its operand. Some of the ranks make a group of their own by
@@ -32,9 +33,9 @@ use crate::{agreement, init};
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
 /// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
 /// gone, after [`GroupOptions::silence`]. Ranks that evaluate different collectives of a group, or in another order, or on other shapes, learn it
-/// within a second, and one whose collective no other takes part in after [`GroupOptions::wait`]. The eval that waits then fails with
-/// [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
-/// collective; what needs no other rank is computed and saved as ever. A rank that does not come is named after
+/// within a second; a rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval that waits then
+/// fails with [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
+/// collective; what needs no other rank is computed and saved as before. A rank that does not come is named after
 /// [`GroupOptions::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
 /// [`NOT_JOINED`](crate::NOT_JOINED).
 ///
@@ -78,8 +79,8 @@ pub struct Traffic {
 impl Group {
     /// Joins the group that this process was started for; a group of one rank where it was started alone.
     ///
-    /// The environment says which: Open MPI's `mpirun`, or `MLX_RANK` and `MLX_HOSTFILE` for the ring, as `tacit launch` and
-    /// MLX's own launcher set them.
+    /// The environment says which: that of Open MPI's `mpirun`; `MLX_RANK` and `MLX_HOSTFILE` for the ring, as `tacit launch` and
+    /// MLX's own launcher set them; or MLX's variables for JACCL.
     ///
     /// # Errors
     ///
@@ -88,8 +89,8 @@ impl Group {
         Self::with(&GroupOptions::from_environment()?)
     }
 
-    /// As [`init`](Self::init), with options. A process joins a backend once: later calls give the same group, and of their options only
-    /// that plans are compared counts.
+    /// Joins as [`init`](Self::init) does, with options. A process joins a backend once: later calls give the same group, and of their
+    /// options only [`compares_plans`](GroupOptions::compares_plans) has an effect.
     ///
     /// # Errors
     ///

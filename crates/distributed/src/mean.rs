@@ -15,8 +15,8 @@ const BUCKET: usize = 1 << 20;
 impl Group {
     /// The sum over all ranks of every array of a tree, replicated.
     ///
-    /// Arrays of up to a mebibyte of one dtype share collectives; each collective begins when what it sums is computed. The
-    /// arrays are those that the tree opens into, which must be alike on all ranks.
+    /// Arrays of less than a mebibyte share collectives with others of their dtype; each collective begins when what it sums is
+    /// computed. The arrays are those that the tree opens into; all ranks must give the same shapes and dtypes.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Group {
     /// The mean over all ranks of every float array of a tree, as [`sum`](Self::sum); half floats are summed in `f32`, where
     /// they neither overflow nor round at each rank, and travel so.
     ///
-    /// It is that of ranks that count alike. Where they do not, such as with batches of unequal lengths, take
+    /// Every rank has the same weight. For others, such as with batches of unequal lengths, take
     /// [`weighted_mean`](Self::weighted_mean).
     ///
     /// ```
@@ -56,8 +56,8 @@ impl Group {
         self.averaged(tree, |array| Ok(array.clone()), |sum| Ok(sum.divide(size.as_dtype(sum.dtype())?)?))
     }
 
-    /// The mean over all ranks of every float array of a tree, in which each rank counts as often as its `weight` says, such as
-    /// the number of its rows or tokens.
+    /// The mean over all ranks of every float array of a tree, weighted by the `weight` of each rank, such as the number of its rows
+    /// or tokens.
     ///
     /// What a rank of weight zero gives does not count, whatever it is, such as the mean of no tokens. Where all weights are
     /// zero there is no mean, and every element is NaN.

@@ -11,7 +11,7 @@ use crate::watch::Limits;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GroupOptions {
-    /// What carries the collectives; where it is not given, what the environment names.
+    /// What carries the collectives; `None` takes what the environment names.
     pub backend: Option<Backend>,
     /// How long all ranks may take to come. One minute unless said otherwise.
     pub join: Duration,

@@ -6,8 +6,8 @@ use tacit_core::Result;
 use crate::Group;
 
 impl Group {
-    /// A random state of this rank's own: ranks draw other numbers by it, as dropout wants of ranks that each have a batch of
-    /// their own. The first rank has `RandomState::with_seed(seed)`.
+    /// A random state of this rank's own, by which each rank draws other numbers: dropout needs that where each rank has a batch of
+    /// its own. The first rank has `RandomState::with_seed(seed)`.
     ///
     /// Ranks that compute one batch together, with weights that are [`Sharded`](crate::Sharded), must drop the same elements:
     /// give all of them `RandomState::with_seed(seed)`.
@@ -22,7 +22,7 @@ impl Group {
     /// Gives the random state of this thread, from which mlx-rs draws where no key is given, as `nn::Dropout` does, a seed that differs
     /// from rank to rank: see [`random`](Self::random).
     ///
-    /// A model that is then split by [`shard`](crate::Shard::shard) has the first rank's state on all of them.
+    /// [`shard`](crate::Shard::shard) makes this state that of the first rank on all ranks again.
     ///
     /// # Errors
     ///

@@ -40,9 +40,9 @@ impl Split<'_> {
 pub trait Shard: Sized {
     /// The model whose parameters that the pattern names are [`Sharded`]; the code of the model stays as it is.
     ///
-    /// Every rank gives the same model, and all of them call this together: what mlx-rs draws from where no key is given, as
-    /// `nn::Dropout` does, is the first rank's on all of them from then on, since they compute one result. A product with weights that are split by columns is split, and goes well into one
-    /// with weights that are split by rows:
+    /// Every rank gives the same model, and all ranks call this together. The random state that mlx-rs draws from where no key is
+    /// given, as `nn::Dropout` does, is then the first rank's on all of them, since they compute one result. The result of a product
+    /// with weights that are split by columns is split, and is best given to a product with weights that are split by rows:
     ///
     /// ```
     /// use mlx_rs::module::Module;
@@ -67,11 +67,10 @@ pub trait Shard: Sized {
     fn shard(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, split: Split<'_>) -> Result<Self>;
 }
 
-/// A cache of keys and values, or a tree of them, with its buffers `[batch, heads, tokens, width]` split by heads.
+/// Splits the buffers `[batch, heads, tokens, width]` of a cache of keys and values, or of a tree of caches, by heads.
 ///
 /// It goes with weights of keys and values that are split by columns: each rank stores and reads its own heads, in whatever
-/// format. What says where tokens are is the same on every rank. A cache without room has nothing to split: it becomes split
-/// when split keys are written into it.
+/// format. The positions of tokens are the same on every rank.
 ///
 /// ```
 /// use mlx_rs::Dtype;
