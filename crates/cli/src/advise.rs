@@ -30,7 +30,8 @@ pub(crate) struct Options {
         default_value = "affine:2:64,affine:3:64,affine:4:64,affine:5:64,affine:6:64,affine:8:64,nf4:64:double"
     )]
     formats: Vec<String>,
-    /// How all formats choose their scales: absmax, search or hqq
+    /// How the formats choose their scales: absmax, search or hqq. One that has a fit of its own, or to which this one is of no
+    /// use, stays as it is
     #[arg(long, default_value = "absmax")]
     fit: String,
     /// A file of activations: what each parameter is multiplied with, by its path

@@ -48,7 +48,7 @@ pub(crate) struct CalibrationOptions {
 enum Method {
     /// The rounding error of each input is made up for by those after it, and scales are fitted to the codes
     Gptq,
-    /// Large inputs get finer codes, and are divided by as much
+    /// What is multiplied with large inputs is scaled up before it is rounded, and the inputs are divided by as much
     Awq,
 }
 

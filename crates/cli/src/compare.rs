@@ -24,13 +24,14 @@ pub(crate) struct Options {
     /// Compare what layers give as well: each matrix is the weight of a linear layer, whose inputs are normal numbers
     #[arg(long)]
     outputs: bool,
-    /// How many rows of normal numbers
+    /// How many rows of normal numbers each layer is given by `--outputs`
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i32).range(1..))]
     rows: i32,
-    /// Inputs of layers in place of normal numbers: a checkpoint with an array `[.., in]` under the path of each weight
+    /// Compare what layers give for these inputs, in place of normal numbers: a checkpoint with an array `[.., in]` under the path of
+    /// each weight
     #[arg(long, value_name = "PATH")]
     inputs: Option<PathBuf>,
-    /// Fail where a relative error is larger, or a parameter is missing
+    /// Fail where a relative error, of a parameter or of what a layer gives, is larger, or a parameter is missing or has another shape
     #[arg(long, value_name = "ERROR")]
     max_error: Option<f64>,
     /// Draw the relative errors into this file

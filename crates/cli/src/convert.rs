@@ -26,7 +26,8 @@ pub(crate) struct Options {
     /// For gguf: what floats become, and codes that it has no type for: `f32`, `f16`, `bf16`, `q4_0`, `q4_1`, `q5_0`, `q5_1` or `q8_0`
     #[arg(long)]
     format: Option<String>,
-    /// The folder that is written, for mlx-lm and hugging-face, or the file; for tacit a name without an ending is a folder
+    /// The folder that is written, for mlx-lm and hugging-face, or the file; for tacit a new name that does not end with
+    /// .safetensors is a folder
     #[arg(short, long)]
     pub(crate) output: PathBuf,
     #[command(flatten)]

@@ -45,7 +45,8 @@ pub(crate) struct DecodingOptions {
     /// The most tokens that are made
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
-    /// End before this text; may be given several times. The text is not printed, but a conversation or a prompt cache that continues contains it
+    /// End before this text; may be given several times. The text is not printed, but a conversation or a prompt cache that
+    /// continues contains it
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// A smaller model with the same tokens, which drafts tokens that the model accepts or rejects
@@ -97,13 +98,13 @@ struct Sampling {
     /// Draw from so many of the likeliest tokens; 0 is all
     #[arg(long, value_name = "N", default_value_t = 0)]
     top_k: usize,
-    /// Draw from the likeliest tokens that together have this probability
+    /// Draw from the likeliest tokens that together have this probability; 0 and 1 are all
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f32,
-    /// Draw from tokens that are at least so likely as this part of the likeliest
+    /// Draw from tokens whose probability is at least this part of that of the likeliest; 0 is all
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     min_p: f32,
-    /// Divide the logits of recent tokens by this; 1 is none
+    /// Divide the logits of recent tokens by this where they are positive, and multiply them where they are not; 1 is none
     #[arg(long, value_name = "PENALTY", default_value_t = 1.0)]
     repetition_penalty: f32,
     /// How many of the last tokens are recent

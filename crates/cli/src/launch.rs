@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// each machine
     #[arg(long)]
     hosts: Option<PathBuf>,
-    /// Start the ranks of this machine of `--hosts`
+    /// Start the ranks of the machine of `--hosts` with this address; by mpi those of all machines, from the first one
     #[arg(long, requires = "hosts")]
     host: Option<String>,
     /// The name of this start of the program on the machines of `--hosts`, the same on each: ranks of another are refused
@@ -52,7 +52,7 @@ pub(crate) struct Options {
     /// How many seconds the other ranks have to end by themselves once one has failed
     #[arg(long, default_value_t = 10.0)]
     grace: f64,
-    /// How often all ranks are started again after one has failed; a program that loads its latest checkpoint goes on there.
+    /// How often all ranks are started again at most, where one has failed; a program that loads its latest checkpoint goes on there.
     /// What was given to rank 0 by the standard input is not given again
     #[arg(long, default_value_t = 0, conflicts_with = "hosts")]
     restarts: u32,

@@ -81,8 +81,8 @@ enum Command {
     ///
     /// Each matrix is the weight of a linear layer, a table of embeddings is looked up as well, and stacked matrices are
     /// experts. Where a config.json beside the tensors, or a GGUF file, says a decoder that `tacit-models` builds (Llama,
-    /// Mistral, Qwen, Gemma, Phi, Granite and others), a step of the whole model is told as well. Nothing is computed. For another model, `Model::explain` in a program
-    /// tells the same.
+    /// Mistral, Qwen, Gemma, Phi, Granite and others), a step of the whole model is told as well. Nothing is computed. For
+    /// another model, `Model::explain` in a program tells the same.
     Explain(explain::Options),
     /// Measure what products with a weight in each format take on this machine
     ///

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// A file of text, which the model's tokenizer reads
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// A file of tokens: their numbers, with spaces, commas or ends of lines between them
+    /// A file of tokens: their numbers, with spaces, commas or ends of lines between them, or a list in JSON
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// What the weights of the products become: a format, of which the embedding and the head have at least 6 bits, a file of
@@ -60,8 +60,8 @@ pub(crate) struct Options {
 /// Which tokens of a window count.
 #[derive(Clone, Copy, PartialEq, Serialize, ValueEnum)]
 enum Convention {
-    /// Those of its later half; the first token of each window is the one that begins a text, where the tokenizer has one, and
-    /// what looks like a special token in the text is text
+    /// Those of its later half but the first; the first token of each window is replaced by the one that begins a text, where the
+    /// tokenizer puts one there, and what looks like a special token in the text is text
     #[value(name = "llama.cpp")]
     #[serde(rename = "llama.cpp")]
     LlamaCpp,

@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK")]
     dora: Option<NonZero<usize>>,
     /// Train the weights themselves, as this format will store them: they become floats of the dtype of the checkpoint, which takes
-    /// several times their bytes. Half floats lose steps below a five-hundredth of a weight, so a low rate wants a checkpoint in f32
+    /// several times their bytes. In bf16 a step below a five-hundredth of a weight is lost, so a low rate wants a checkpoint in f32
     #[arg(long, value_name = "FORMAT")]
     qat: Option<String>,
     /// A file of texts, a line of JSON each: {"text": ..}; {"prompt": .., "completion": ..}, of which the completion is learned;
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// name ends with .gguf
     #[arg(short, long, value_name = "PATH")]
     pub(super) output: PathBuf,
-    /// Whose adapter is written
+    /// Whose adapter is written, where none is merged
     #[arg(long = "as", value_enum, default_value_t = Library::Peft)]
     pub(super) library: Library,
     /// Merge the adapters into the weights and store the sum in this format. Each step rounds the sum to the format too, so the merge
@@ -67,19 +67,19 @@ pub(crate) struct Options {
     /// What the order of the data and the adapters begin with
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
-    /// Say the loss after so many steps
+    /// Say the loss every so many steps, and after the last
     #[arg(long, value_name = "N", default_value = "10")]
     pub(super) report_every: NonZero<u64>,
-    /// Measure the loss of the other file after so many steps, and at the end
+    /// Measure the loss of the other file before the first step, every so many steps, and after the last
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) evaluate_every: NonZero<u64>,
-    /// Save the run after so many steps: after an interruption the same command goes on there
+    /// Save the run every so many steps, and after the last: after an interruption the same command goes on there
     #[arg(long, value_name = "N", default_value = "50")]
     pub(super) save_every: NonZero<u64>,
     /// Record losses, rates, norms and memory in this file, as lines of JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Draw the losses
+    /// Draw the losses into this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(super) struct Pace {
     /// How many steps are made; without it so many that each row is learned at least as often as `--epochs` says
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<NonZero<u64>>,
-    /// How often each row is learned
+    /// How often each row is learned; a last step that has room for more rows begins anew with them
     #[arg(long, value_name = "N", default_value = "1")]
     epochs: NonZero<u64>,
     /// How many rows are learned at a time
