@@ -1,12 +1,15 @@
 //! Array types, one file each, with their handlers.
 //!
-//! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
-//! [`DynamicArray`], [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
-//! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`SymmetricArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
-//! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products, rows, and the structural
-//! ops that slice, concatenate or scale codes and scales without quantizing again. [`ste()`] wraps any of them so that gradients
-//! pass straight through to a float master. Adapters such as [`Lora`] are the family [`Adapter`]. The folder `families` has what
-//! holds for every type of a family. [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
+//! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes (with a [`Dynamic8Array`] for scales where these are quantized
+//! too), [`DynamicArray`], [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`], [`BinaryArray`], [`KQuantArray`] of GGUF, and
+//! [`CodebookArray`] for any table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`SymmetricArray`],
+//! [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them are a
+//! [`PackedArray`] and share its handlers: products, rows, and the structural ops that slice, concatenate or scale codes and scales
+//! without quantizing again. [`ste()`] and [`Prepared`] wrap any of them so that gradients pass straight through to a float master.
+//!
+//! Matrices of few numbers are [`LowRank`], [`Diagonal`], [`Identity`], [`Constant`] and [`Sparse24`]. Views such as [`Transposed`],
+//! [`Cast`] and [`Concat`] stand around any of these. Adapters such as [`Lora`] are the family [`Adapter`]. The folder `families` has
+//! what holds for every type of a family. [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
 
 // The macros' output names this crate's core as the facade does.
 extern crate tacit_core as tacit;

@@ -62,7 +62,7 @@ pub struct LoraSet {
 }
 
 impl LoraSet {
-    /// These adapters on the base of the first; a rank below the greatest is filled up with zeros.
+    /// These adapters on the base of the first; a rank below the greatest is filled up with zeros, and dropout is left out.
     ///
     /// # Errors
     ///

@@ -52,7 +52,7 @@ impl fmt::Display for MergeLoss {
 /// Merges an adapter into its base, in this format. Dropout is left out.
 ///
 /// Where the adapter changes nothing, a base that is in the format already stays as it is, byte for byte: to quantize its
-/// own values again would change the codes of some formats. A format codes the sum block by block, so that no dense array
+/// own values again would change the codes of some formats. Most formats code the sum block by block, so that no dense array
 /// is built; the loss is measured by rows.
 ///
 /// ```

@@ -14,7 +14,7 @@ pub trait Adapter: Linear {
     /// The frozen array, transposed if the adapter is.
     fn base(&self) -> &Value;
 
-    /// The same adapter on another base, such as none of the model's own.
+    /// The same adapter on another base, such as that of a set of adapters.
     ///
     /// # Errors
     ///

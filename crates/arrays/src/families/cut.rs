@@ -62,10 +62,10 @@ pub trait Cut: ImplicitArray {
 
 /// The elements of `range` along `axis` as a value of the same kind.
 ///
-/// A dense array is sliced, and MLX may keep the memory of the whole for it. A stored one is cut between its blocks; inside a block both sides keep the scale of the block, so
-/// that a block of 64 that is cut in the middle becomes blocks of 32. Nothing is quantized anew: the part materializes to what
-/// the slice of the whole does, bit for bit. An adapter is cut with its base: along the outputs its left factor is,
-/// along the inputs its right one, and what is not cut is in all parts.
+/// A dense array is sliced, and MLX may keep the memory of the whole for it. A stored one is cut between its blocks; inside a
+/// block both sides keep the scale of the block, so that a block of 64 that is cut in the middle becomes blocks of 32. Nothing is
+/// quantized anew: the part materializes to what the slice of the whole does, bit for bit. An adapter is cut with its base: along
+/// the outputs its left factor is, along the inputs its right one, and what is not cut is in all parts.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -81,7 +81,7 @@ pub trait Linear: ImplicitArray {
         false
     }
 
-    /// How much a product with it saves, nothing unless it says so: of two such matrices the one that saves more takes the
+    /// How much a product with it saves, [`Gain::None`] unless it says so: of two such matrices the one that saves more takes the
     /// product.
     fn gain(&self) -> Gain {
         Gain::None

@@ -38,7 +38,8 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
+    /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups. A format that
+    /// rounds at random has no key here: see [`quantize_by_key`](super::quantize_by_key).
     fn quantize(&self, x: &Array) -> Result<Value>;
 
     /// The array that stands for a value that is read in pieces, computed: none where the format needs all floats at once. It
@@ -55,7 +56,8 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// The array that stands for the sum that an adapter is, without a gradient.
     ///
     /// A [`Format`] codes it block by block and builds no dense array where the base is dense or packed in the same
-    /// orientation; every other sum is built first, which the policy is asked for.
+    /// orientation, unless its scales are integers, as those of a [`KQuant`](super::KQuant). Every other sum is built first, as it is
+    /// for a [`Rotation`](super::Rotation) or a [`Fitted`](super::Fitted), which the policy is asked for.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ use crate::register_format;
 /// The codes are `u8[ceil(size * bits / 8)]`, one stream of bits, the lowest first. The scales are an [`Int8Array`](crate::Int8Array) that
 /// stands for `f32[1, s, g]`, `s` super-blocks of `g` groups, or for `f32[2, s, g]`, scales and then biases. So `Q4_K`
 /// takes 4.75 bits an element, and `Q6_K` 6.625. The formats are defined by `ggml-quants.c`; quantizing takes the range of
-/// each group and does not search for a better one, as llama.cpp does.
+/// each group, where llama.cpp searches for a better one.
 pub type KQuantArray = PackedArray<KQuant>;
 
 /// GGUF's K-quants, by the bits of an element.

@@ -7,7 +7,7 @@ use super::rotation::{Rotation, behind};
 use crate::families::packed::Packed;
 use crate::views::stacked::Stacked;
 
-/// The text of the format that a value is stored in, as rules and the command line have it; nothing where it is dense, or what
+/// The text of the format that a value is stored in, as rules and the command line have it; `None` where it is dense, or what
 /// a computation stands for, or a transpose whose blocks are not its columns.
 ///
 /// ```

@@ -32,7 +32,8 @@ use crate::register_format;
 /// ```
 ///
 /// `Q4_0`, `Q5_0` and `Q8_0` of a GGUF file are such arrays, in groups of 32 with `f16` scales, bit for bit. Quantizing gives the
-/// element of the largest magnitude in a group the code 0, as these do: the scale is that element over `-2^(bits - 1)`, in `f32`.
+/// element of the largest magnitude in a group the code 0, as llama.cpp does for `Q4_0` and `Q5_0`: the scale is that element over
+/// `-2^(bits - 1)`, in `f32`.
 pub type SymmetricArray = PackedArray<Symmetric>;
 
 /// Symmetric integers with a scale for each group of the last axis.

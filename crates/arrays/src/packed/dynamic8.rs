@@ -13,7 +13,7 @@ use crate::kernel;
 
 /// A vector of 8 bits an element: codes of floats with a scale for each block, and an offset that all share.
 ///
-/// It stands for `map[code] * absmax + offset`. As the `absmax` of an [`Nf4Array`](crate::Nf4Array) or an
+/// It stands for `map[code] * absmax + offset`. As the scales of an [`Nf4Array`](crate::Nf4Array) or an
 /// [`Fp4Array`](crate::Fp4Array) it makes their double quantization, whose products read it as it is.
 ///
 /// ```

@@ -24,8 +24,8 @@ impl<F: Format> PackedArray<F> {
     /// # Errors
     ///
     /// `x` is not `f32`, `f16` or `bf16`, or has no elements; the format has no such options, or its blocks do not divide
-    /// the last axis of `x`. A NaN or an infinity in `x` is an error of the eval on a CPU; a GPU, which has no error to give, codes
-    /// it as MLX's ops would.
+    /// the last axis of `x`, or are columns, and `x` is no matrix. A NaN or an infinity in `x` is an error of the eval on a CPU; a
+    /// GPU, which has no error to give, codes it as MLX's ops would.
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
         let encoding = format.scheme().encoding;

@@ -13,9 +13,9 @@ use crate::packed::batched::Batched;
 /// The products of queries with stored keys, which no memory holds: a [deferred](Materialize::DEFERRED) op.
 ///
 /// A factor before or behind a mask that is added or [selected](ops::select) by, a cast, a softmax over the keys and a factor of
-/// its weights are noted; the product of the weights with stored values is then one kernel, which goes through the tokens a chunk at a time. Whatever else is
-/// done to them computes them, by the codes of the keys. All is computed in `f32` and rounded once, where plain ops on half
-/// floats round each result.
+/// its weights are noted; the product of the weights with stored values is then one kernel, which goes through the tokens a chunk at
+/// a time. Whatever else is done to them computes them, by the codes of the keys. All is computed in `f32` and rounded once, where
+/// plain ops on half floats round each result.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

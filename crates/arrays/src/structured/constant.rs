@@ -21,9 +21,9 @@ use crate::training::ste::dense_with_gradient_of;
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.
 ///
-/// What keeps all elements the same stays a constant: views, elementwise primitives, reductions. A product with it is
-/// a sum over the rows or columns of the other side, which differs from the product of dense arrays where the value is
-/// infinite or NaN.
+/// What keeps all elements the same stays a constant: views, elementwise primitives of constants, sums, products, minima and maxima
+/// of its elements. A matrix product with it is a sum over the rows or columns of the other side, which differs from the product of
+/// dense arrays where the value is infinite or NaN.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

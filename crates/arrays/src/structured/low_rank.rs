@@ -14,8 +14,8 @@ use crate::views::cast::Cast;
 
 /// The product of `left: [n, r]` and `right: [r, k]`, which is not built.
 ///
-/// A product with it is one with each factor, as long as that takes fewer multiplications than the dense matrix. The
-/// factors may be implicit themselves.
+/// A product with it is one with each factor, as long as that takes no more multiplications than to build the dense matrix and
+/// multiply with it. The factors may be implicit themselves.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

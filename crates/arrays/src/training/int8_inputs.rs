@@ -64,8 +64,8 @@ pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Arr
 /// So an unmodified module whose weight it is trains for, and computes as, a model of 8-bit activations; the inner array is
 /// any value, such as a [`Prepared`](crate::Prepared) weight of 4 bits. Its products are those of matrices, of chosen matrices of a
 /// stack, such as the experts of a mixture, and convolutions; everything else is that of the inner array, and so are the products
-/// of what plain code reshapes first. Integer arithmetic is another matter: the products of [`PackedArray::with_int8_activations`] are faster, and round
-/// the activations of each row in the same way.
+/// of what plain code reshapes first. Integer arithmetic is another matter: the products of
+/// [`PackedArray::with_int8_activations`] are faster, and round the activations of each row in the same way.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

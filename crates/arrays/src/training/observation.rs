@@ -98,8 +98,9 @@ impl Observation {
         Ok(Self { gram, magnitudes, rows })
     }
 
-    /// The same, where a matrix that met no rows, such as an expert that nothing chose, met each of its inputs alone, and hardly: codes
-    /// that are chosen for it by itself are those of rounding, and what is chosen for a whole stack is chosen by the others.
+    /// The same, but a matrix that met no rows, such as an expert that nothing chose, counts as if it had met each of its inputs
+    /// alone, and very small: codes that are chosen for it by itself are those of rounding, and what is chosen for a whole stack is
+    /// chosen by the others.
     ///
     /// # Errors
     ///

@@ -16,9 +16,9 @@ use crate::views::rotated::Rotated;
 
 /// A float master that is quantized wherever it is used, with the gradient going straight through to it.
 ///
-/// It stands for what [`convert`](Self::convert) makes, bit for bit, and is its own structure: it is kept in a model as a
-/// parameter, saved with its format, and part of a compile key. In a trace it is quantized once, however many primitives use
-/// it, and neither pass builds the dense quantized weight.
+/// It stands for what [`convert`](Self::convert) makes, bit for bit, unless it is [switched](Self::switched) off, and is its own
+/// structure: it is kept in a model as a parameter, saved with its format, and part of a compile key. In a trace it is quantized
+/// once, however many primitives use it, and neither pass builds the dense quantized weight.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -69,7 +69,7 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// The format has no such options, or the master does not fit it.
+    /// The format has no such options or rounds at random, or the master does not fit it.
     pub fn new(master: &Array, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         let format = format.try_into().map_err(Into::into)?;
         let (scales, biases, global_scale) = (None, None, None);

@@ -42,7 +42,7 @@ pub struct SavedInputs {
     /// The weight.
     #[implicit(get)]
     inner: Value,
-    /// The format of the activations; none where they stay as they are.
+    /// The format of the activations; `None` where they stay as they are.
     #[implicit(aux, get)]
     format: Option<AnyFormat>,
     #[implicit(aux)]

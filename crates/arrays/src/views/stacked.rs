@@ -15,8 +15,8 @@ use crate::views::concat::dense;
 ///
 /// A batched product is that of each expert. `gather_mm`, which multiplies each row by an expert of its own, is
 /// computed as the products of all rows with each expert, of which an index keeps one: `E` times the work of a dense
-/// layer, without the dense weights. Experts of one format do better as one packed array of three axes, of which only those
-/// that are chosen are multiplied.
+/// layer, without the dense weights, for up to 64 matrices. Experts of one format do better as one packed array of three axes, of
+/// which only those that are chosen are multiplied.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -21,7 +21,7 @@ const TOGETHER: i32 = 128;
 ///
 /// It takes whatever format makes codes by scales that are there, as every declared one with plain scales does. A format that
 /// quantizes its scales, or a stranger's that only quantizes, is coded a block of columns at a time, with the error of the
-/// whole block spread over the others: it gains less.
+/// whole block spread over the others: it gains less. One of rotated rows is refused, and one whose blocks are no parts of rows.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -82,8 +82,8 @@ impl Gptq {
     /// The same, and then so many times scales that fit the codes, by least squares of all groups of a row, and codes by these
     /// scales. Of each row the best that was found is kept, so that none loses more than without.
     ///
-    /// One refit takes as long as the codes themselves, two twice as long. Formats that are coded a block at a time, those of one
-    /// scale for all rows, and those whose scales are powers of two, have no scales to fit.
+    /// Each refit takes as long as the codes themselves. Formats that are coded a block at a time, those of one scale for all rows,
+    /// and those whose scales are powers of two, or relative to one of the whole array, have no scales to fit.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
