@@ -14,8 +14,9 @@ use crate::subject::{Subject, type_of};
 /// Demands that each handler of the subjects' own types takes a call of [`handlers`](crate::handlers()) or
 /// [`pairs`](crate::pairs()), and that no two of these handlers are duplicates or ambiguous.
 ///
-/// A handler is theirs if it names types of the subjects and no others, and families without other members. Nothing is computed: who takes a call is known when
-/// it is traced. A handler for a primitive without calls is a finding of its own.
+/// A handler is theirs if it names types of the subjects and no others, and families without other members; those that a subject
+/// has [elsewhere](Subject::elsewhere) are left out. Nothing is computed: who takes a call is known when it is traced. A handler for
+/// a primitive without calls is a finding of its own.
 #[must_use]
 pub fn coverage(subjects: &[Subject]) -> Report {
     let mut report = Report::new("coverage");

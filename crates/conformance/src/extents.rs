@@ -16,7 +16,7 @@ pub(crate) const TERMS: i32 = 4096;
 ///
 /// The error of a sum is bounded by a few roundings of the result's dtype relative to the sum of its terms' magnitudes:
 /// a sum that is kept in bf16 stops growing long before it is that near. Dense operands have the signs of the subject, so
-/// that terms do not cancel. A reduction may err as much as four of MLX's own, which sums half types as they are, and so may
+/// that terms do not cancel. A reduction may err four times as much as MLX's own, which sums half types as they are, and so may
 /// a product in `f32`, whose terms the BLAS at hand adds in an order of its own; calls that no handler takes are MLX's own
 /// and not compared.
 #[must_use]

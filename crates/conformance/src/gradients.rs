@@ -14,8 +14,9 @@ use crate::subject::{Subject, normal};
 /// Compares the gradients of scales and offsets that are learned beside the subject, such as `s` in `x (w * s)`, with those
 /// beside the dense array, in each dtype and with the bound of [`extents`](crate::extents()).
 ///
-/// With a [straight-through](Subject::straight_through) function the subject is tried behind it as well: its master has the
-/// gradient of the dense array, as have directional derivatives, Hessian-vector products and mapped masters.
+/// With a [straight-through](Subject::straight_through) function the subject is tried behind it as well: its master must have the
+/// gradient of the dense array, and in `f32` its directional derivatives and Hessian-vector products. Two masters that are mapped
+/// must give what each gives alone.
 #[must_use]
 pub fn gradients(subject: &Subject) -> Report {
     let mut report = Report::new(format!("gradients of {}", subject.name()));

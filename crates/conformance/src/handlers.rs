@@ -16,7 +16,8 @@ use crate::sweep::Sweep;
 ///
 /// Cases vary in rank, extents, dtypes and layouts of the dense operands. Calls that a handler takes are compared
 /// in value and gradient; those of the plain case also in directional derivatives, mapped over their dense operands, and
-/// for a named primitive compiled. Others must be bit for bit what the primitive gives on dense operands.
+/// for a named primitive compiled, as with `TACIT_SWEEP=full` are all. Others must be bit for bit what the primitive gives on dense
+/// operands.
 #[must_use]
 pub fn handlers(subject: &Subject) -> Report {
     let mut report = Report::new(format!("handlers of {}", subject.name()));

@@ -1,8 +1,8 @@
 //! A conformance suite for implicit array types: everything that holds for each of them, over a list of subjects.
 //!
 //! A type joins by one line of [`conformance!`](crate::conformance!), which says how one is made of a dense array. The
-//! parts are functions of their own: they take one subject, [`pairs`] the others too, and [`coverage`] all. Each checks that
-//! the intercepted call equals the primitive on the materialized operands, and reports on the given subjects alone.
+//! parts are functions of their own: they take one subject, [`pairs`] the others too, and [`coverage`] all. Calls are compared
+//! with the primitive on the materialized operands, and each part reports on the given subjects alone.
 //!
 //! | part | what it tries |
 //! |---|---|

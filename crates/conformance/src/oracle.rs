@@ -139,7 +139,7 @@ impl Oracle {
         }
     }
 
-    /// As [`check`](Self::check), with what differs as an error.
+    /// Compares what [`check`](Self::check) compares, and gives what differs as an error.
     ///
     /// # Errors
     ///

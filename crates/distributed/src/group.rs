@@ -32,10 +32,10 @@ use crate::{agreement, init};
 ///
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
 /// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
-/// gone, after [`GroupOptions::silence`]. Ranks that evaluate different collectives of a group, or in another order, or on other shapes, learn it
-/// within a second; a rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval that waits then
-/// fails with [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
-/// collective; what needs no other rank is computed and saved as before. A rank that does not come is named after
+/// gone, after [`GroupOptions::silence`]. Ranks that evaluate different collectives of a group, or in another order, or on other
+/// shapes, learn it within a second; a rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval
+/// that waits then fails with [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so
+/// does every later collective; what needs no other rank is computed and saved as before. A rank that does not come is named after
 /// [`GroupOptions::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
 /// [`NOT_JOINED`](crate::NOT_JOINED).
 ///

@@ -5,8 +5,9 @@
 //!
 //! [`with_parameters`] runs a module with other values for one call; [`quantized`] and [`straight_through`] make such values.
 //! [`Module`] and [`Stateful`] make trees of modules, of optimizers and of random states, and [`QuantizedState`] holds the moments of
-//! an optimizer in few bits, or in a low rank by [`Apollo`]. [`KvCache`] holds the keys and values of a decoder's layer, and [`generate`](mod@generate) generates text. An [`Advisor`] chooses formats under a budget of bits.
-//! [`training`] has the parts of a training loop.
+//! an optimizer in few bits; [`Apollo`] holds them in a low rank. [`KvCache`] holds the keys and values of a decoder's layer, and
+//! [`generate`](mod@generate) generates text. An [`Advisor`] chooses formats under a budget of bits. [`training`] has the parts of
+//! a training loop.
 
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;

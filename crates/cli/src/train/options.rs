@@ -92,7 +92,7 @@ pub(super) struct Pace {
     /// How many steps are made; without it so many that each row is learned at least as often as `--epochs` says
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<NonZero<u64>>,
-    /// How often each row is learned; a last step that has room for more rows begins anew with them
+    /// How often each row is learned at least: the last step is filled up with rows of a further round
     #[arg(long, value_name = "N", default_value = "1")]
     epochs: NonZero<u64>,
     /// How many rows are learned at a time

@@ -156,8 +156,9 @@ impl<M: ModuleParameters> Model<M> {
     /// is saved with the parameter. Its gradient is that of the floats, and is listed at the leaf `value`. Scales of half floats round
     /// small steps away: [`cast_scales`](Self::cast_scales) holds them in `f32` while they are trained.
     ///
-    /// Scales that are trained are leaves of [`ParameterFilter::Scales`](crate::ParameterFilter::Scales), which is not among what is trained by default: a run trains
-    /// `ParameterFilter::default().or(ParameterFilter::Scales)`, and freezes them from some step on by leaving them out.
+    /// Scales that are trained are leaves of [`ParameterFilter::Scales`](crate::ParameterFilter::Scales), which is not among what is
+    /// trained by default: a run trains `ParameterFilter::default().or(ParameterFilter::Scales)`, and freezes them from some step on
+    /// by leaving them out.
     ///
     /// # Errors
     ///

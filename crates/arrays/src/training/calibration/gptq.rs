@@ -21,7 +21,7 @@ const TOGETHER: i32 = 128;
 ///
 /// It takes whatever format makes codes by scales that are there, as every declared one with plain scales does. A format that
 /// quantizes its scales, or a stranger's that only quantizes, is coded a block of columns at a time, with the error of the
-/// whole block spread over the others: it gains less. One of rotated rows is refused, and one whose blocks are no parts of rows.
+/// whole block spread over the others: it gains less. One of rotated rows is refused, and one whose blocks straddle rows.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
