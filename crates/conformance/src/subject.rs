@@ -111,8 +111,10 @@ impl Subject {
         Self { ignores_values: true, ..self }
     }
 
-    /// Leaves out the gradients of the surface: that of a child which all elements share is one sum, of terms that cancel
-    /// in a softmax or a norm, and no relative error bounds it. Those of handlers are compared.
+    /// Leaves out the gradients of the surface: that of a child which all elements share is one sum, of terms that cancel in a
+    /// softmax or a norm, and no relative error bounds it.
+    ///
+    /// Those of handlers are compared.
     #[must_use]
     pub fn shared_children(self) -> Self {
         Self { shared_children: true, ..self }

@@ -31,7 +31,9 @@ use folder::Save;
 use index::Index;
 
 /// Saves a run of a model on all ranks of a group in a folder: the model's leaves, and the states of `run`, such as that of the
-/// optimizer and the random one. Every rank calls it with the same path, in a file system that they share.
+/// optimizer and the random one.
+///
+/// Every rank calls it with the same path, in a file system that they share.
 ///
 /// Everything is evaluated first, on all ranks together, so that what is lazy may have collectives in it. Each rank then writes
 /// what it holds of arrays that are split, a share of those that are the same on every rank, bit for bit, and its own of those that
@@ -115,7 +117,9 @@ pub fn save_run<M: ModuleParameters>(
     ranks::all_went(group, committed, "put the index of the checkpoint in its place")
 }
 
-/// Loads what of a run this rank needs for the model, which was saved by [`save_run`] on any number of ranks. Every rank calls it.
+/// Loads what of a run this rank needs for the model, which was saved by [`save_run`] on any number of ranks.
+///
+/// Every rank calls it.
 ///
 /// The arrays are those of the whole run, bit for bit, in the parts that the model has here: it may be split otherwise than the
 /// one that was saved. Parts of a stored array are joined and cut between their blocks, and never quantized anew. The moments of a

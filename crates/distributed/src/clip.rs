@@ -13,8 +13,10 @@ use crate::Group;
 use crate::layout::leaves_in;
 
 impl Group {
-    /// Clips a model's gradients as [`clip_by_norm`](tacit_nn::training::clip_by_norm) does, by the norm of all that the ranks hold of
-    /// them. Parts of [`Sharded`](crate::Sharded) and [`FullySharded`](crate::FullySharded) parameters count on every rank, and what
+    /// Clips a model's gradients as [`clip_by_norm`](tacit_nn::training::clip_by_norm) does, by the norm of all that the ranks hold
+    /// of them.
+    ///
+    /// Parts of [`Sharded`](crate::Sharded) and [`FullySharded`](crate::FullySharded) parameters count on every rank, and what
     /// every rank has counts once. So all ranks have one norm and scale alike.
     ///
     /// The gradients are those of the step: where each rank has a batch of its own, their

@@ -82,7 +82,9 @@ impl FullySharded {
         Ok(Self { local, arrays, group: group.clone(), aval })
     }
 
-    /// The whole value, as it was. It is lazy, and its evaluation is a collective, so that every rank must evaluate it.
+    /// The whole value, as it was.
+    ///
+    /// It is lazy, and its evaluation is a collective, so that every rank must evaluate it.
     ///
     /// # Errors
     ///

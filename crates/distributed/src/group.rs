@@ -89,8 +89,10 @@ impl Group {
         Self::with(&GroupOptions::from_environment()?)
     }
 
-    /// Joins as [`init`](Self::init) does, with options. A process joins a backend once: later calls give the same group, and of their
-    /// options only [`compares_plans`](GroupOptions::compares_plans) has an effect.
+    /// Joins as [`init`](Self::init) does, with options.
+    ///
+    /// A process joins a backend once: later calls give the same group, and of their options only
+    /// [`compares_plans`](GroupOptions::compares_plans) has an effect.
     ///
     /// # Errors
     ///
@@ -240,7 +242,9 @@ impl Group {
         self.collective(Op::Enter, x)
     }
 
-    /// `x`, sent to the rank `to` when the result is evaluated. The ring sends to neighbors only.
+    /// `x`, sent to the rank `to` when the result is evaluated.
+    ///
+    /// The ring sends to neighbors only.
     ///
     /// # Errors
     ///
@@ -249,7 +253,9 @@ impl Group {
         Ok(self.other(to)?.send(x, to)?)
     }
 
-    /// What the rank `from` sends, of this shape and dtype. The ring receives from neighbors only.
+    /// What the rank `from` sends, of this shape and dtype.
+    ///
+    /// The ring receives from neighbors only.
     ///
     /// # Errors
     ///

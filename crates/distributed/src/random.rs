@@ -7,7 +7,9 @@ use crate::Group;
 
 impl Group {
     /// A random state of this rank's own, by which each rank draws other numbers: dropout needs that where each rank has a batch of
-    /// its own. The first rank has `RandomState::with_seed(seed)`.
+    /// its own.
+    ///
+    /// The first rank has `RandomState::with_seed(seed)`.
     ///
     /// Ranks that compute one batch together, with weights that are [`Sharded`](crate::Sharded), must drop the same elements:
     /// give all of them `RandomState::with_seed(seed)`.

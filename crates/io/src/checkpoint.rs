@@ -60,8 +60,9 @@ pub fn save(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
     save_with(path, parameters, Writing::default())
 }
 
-/// Saves as [`save`] does, in several files or with reports of its progress. Parameters that are passed by value are dropped one by
-/// one as they are written.
+/// Saves as [`save`] does, in several files or with reports of its progress.
+///
+/// Parameters that are passed by value are dropped one by one as they are written.
 ///
 /// # Errors
 ///

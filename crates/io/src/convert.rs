@@ -85,7 +85,9 @@ pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, Co
     Ok((made, report))
 }
 
-/// Makes every parameter dense, for a file of floats. What is dense already stays the same array.
+/// Makes every parameter dense, for a file of floats.
+///
+/// What is dense already stays the same array.
 ///
 /// Nothing is lost: a dense array has the values that its parameter stands for.
 ///

@@ -50,8 +50,10 @@ impl Distance {
         Self::of_values(&right.into(), &other.into())
     }
 
-    /// The distance of what `other` stands for from what `right` does, as [`between`](Self::between) computes it, some rows at a time:
-    /// no large array of floats is built. The policy is asked for what is.
+    /// The distance of what `other` stands for from what `right` does, as [`between`](Self::between) computes it, some rows at a
+    /// time: no large array of floats is built.
+    ///
+    /// The policy is asked for what is.
     ///
     /// # Errors
     ///

@@ -40,8 +40,9 @@ pub enum Json {
 }
 
 impl Json {
-    /// Reads a text, in which Python's `Infinity`, `-Infinity` and `NaN` are floats. An object that has a key twice is
-    /// refused: readers differ in which of the two they take.
+    /// Reads a text, in which Python's `Infinity`, `-Infinity` and `NaN` are floats.
+    ///
+    /// An object that has a key twice is refused: readers differ in which of the two they take.
     ///
     /// # Errors
     ///
@@ -115,7 +116,9 @@ impl Json {
         if let Self::Object(entries) = self { entries } else { &[] }
     }
 
-    /// Gives an object a value of this key: in the place of the one that it has, or at the end. What is no object becomes one.
+    /// Gives an object a value of this key: in the place of the one that it has, or at the end.
+    ///
+    /// What is no object becomes one.
     pub fn set(&mut self, key: &str, value: Json) {
         if !matches!(self, Self::Object(_)) {
             *self = Self::Object(Vec::new());

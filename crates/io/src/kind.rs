@@ -34,7 +34,9 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Tells the kind by the names of the tensors and what stands beside them. No tensor is read.
+    /// Tells the kind by the names of the tensors and what stands beside them.
+    ///
+    /// No tensor is read.
     ///
     /// # Errors
     ///

@@ -106,8 +106,10 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     Ok(parameters)
 }
 
-/// Writes the adapters among the parameters as a folder that mlx-lm reads. Other parameters are the model's own, and are
-/// left out; where `config` says that the model was trained as a whole, all parameters are written, and must be dense.
+/// Writes the adapters among the parameters as a folder that mlx-lm reads.
+///
+/// Other parameters are the model's own, and are left out; where `config` says that the model was trained as a whole, all
+/// parameters are written, and must be dense.
 ///
 /// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. Tensors
 /// that were [`read`] are written as the same bytes, and so is a configuration that fits them. Where `config` does not name an

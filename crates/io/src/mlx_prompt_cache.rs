@@ -35,7 +35,9 @@ pub struct StoredBuffers {
     pub values: Value,
 }
 
-/// The cache of one layer, by its class in mlx-lm. The buffers are `None` where nothing was written.
+/// The cache of one layer, by its class in mlx-lm.
+///
+/// The buffers are `None` where nothing was written.
 #[derive(Clone, Debug)]
 pub enum StoredCache {
     /// `KVCache`, and `ConcatenateKVCache`: all tokens, in their order.

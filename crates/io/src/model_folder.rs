@@ -158,6 +158,7 @@ impl ModelFolder {
     }
 
     /// Checks that [`write_gguf`](Self::write_gguf) has a type for each of these parameters and a key for all of the configuration.
+    ///
     /// Nothing is written, so that a training run that ends in such a file can check it before its first step.
     ///
     /// # Errors
@@ -278,8 +279,9 @@ fn copied(folder: &Path, names: &[&'static str]) -> Result<Vec<(&'static str, Ve
 }
 
 impl Library {
-    /// The parameters as the library has them: experts apart or as one array, and dense where it has no format for them. Errors name
-    /// `file`.
+    /// The parameters as the library has them: experts apart or as one array, and dense where it has no format for them.
+    ///
+    /// Errors name `file`.
     ///
     /// What is made dense has the values that it stands for, and the [policy](tacit_core::Policy) is asked for it. For mlx-lm K-quants
     /// of 4 and 5 bits and symmetric arrays keep their codes, as affine arrays. For Tacit nothing changes.

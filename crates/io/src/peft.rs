@@ -115,8 +115,9 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     Ok(parameters)
 }
 
-/// Writes the adapters among the parameters as a folder that PEFT reads. Other parameters are the model's own, and are left
-/// out.
+/// Writes the adapters among the parameters as a folder that PEFT reads.
+///
+/// Other parameters are the model's own, and are left out.
 ///
 /// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. A folder of
 /// nothing but adapters that was [`read`] is written as the same bytes. Where `config` does not name an adapter, its

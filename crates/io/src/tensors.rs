@@ -143,7 +143,9 @@ impl Tensors {
         Ok(&self.place(name)?.stored.dtype)
     }
 
-    /// The tensor itself, a part of the file. It is copied only if its elements are not aligned in the file.
+    /// The tensor itself, a part of the file.
+    ///
+    /// It is copied only if its elements are not aligned in the file.
     ///
     /// # Errors
     ///
@@ -170,8 +172,9 @@ impl Tensors {
         Ok(&self.files[*file].1.bytes()[start..end])
     }
 
-    /// The metadata, which files have under `__metadata__`. Of a key that several have, the value of the index counts, and then that of
-    /// the first file.
+    /// The metadata, which files have under `__metadata__`.
+    ///
+    /// Of a key that several have, the value of the index counts, and then that of the first file.
     #[must_use]
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata

@@ -108,8 +108,9 @@ impl Config {
         Ok(family.is_some())
     }
 
-    /// The configuration of what [`load`](crate::load()) would read at a path, without its tensors. Where it does not say whether the
-    /// head is the embedding, [`tied`](Self::tied) is `None`.
+    /// The configuration of what [`load`](crate::load()) would read at a path, without its tensors.
+    ///
+    /// Where it does not say whether the head is the embedding, [`tied`](Self::tied) is `None`.
     ///
     /// # Errors
     ///

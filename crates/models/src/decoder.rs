@@ -178,8 +178,9 @@ impl Decoder {
         })
     }
 
-    /// The logits `[batch, n, words]` that follow `tokens: u32[batch, n]`, or the last of them, `[batch, 1, words]`. The
-    /// caches, which have room for the tokens, hold them afterwards.
+    /// The logits `[batch, n, words]` that follow `tokens: u32[batch, n]`, or the last of them, `[batch, 1, words]`.
+    ///
+    /// The caches, which have room for the tokens, hold them afterwards.
     ///
     /// # Errors
     ///
@@ -194,8 +195,9 @@ impl Decoder {
         Ok(self.config.logits(logits)?)
     }
 
-    /// What the head is given for `tokens: u32[batch, n]`, or for the last of them: `[batch, n, hidden_size]`, normalized. The
-    /// logits of many tokens are far larger: [`token_losses`](crate::token_losses) has not all of them at a time.
+    /// What the head is given for `tokens: u32[batch, n]`, or for the last of them: `[batch, n, hidden_size]`, normalized.
+    ///
+    /// The logits of many tokens are far larger: [`token_losses`](crate::token_losses) has not all of them at a time.
     ///
     /// # Errors
     ///

@@ -127,7 +127,9 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
 /// The products' weights, by path; the router's stay as they are.
 const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
-/// Quantizes the weights of the products in one format, or all matrices by rules. Those that are quantized already stay.
+/// Quantizes the weights of the products in one format, or all matrices by rules.
+///
+/// Those that are quantized already stay.
 ///
 /// Where one format is given, embedding and head have at least 6 bits: see [`Rules::for_decoder`]. Rules may name experts as Hugging
 /// Face or as mlx-lm does; all experts of a layer have the format of the first.

@@ -53,7 +53,9 @@ pub struct Batch {
 const PADDING: u32 = 0;
 
 impl Rows {
-    /// Puts samples together in rows, so that few places are left over. The seed decides which samples come together.
+    /// Puts samples together in rows, so that few places are left over.
+    ///
+    /// The seed decides which samples come together.
     ///
     /// A sample that fits into a row is in one as a whole. Samples of a row see those before them, as is usual; the first token of
     /// each follows nothing, and its loss does not count. A longer sample becomes several rows, each of which begins with the last
@@ -79,8 +81,9 @@ impl Rows {
         rows.checked()
     }
 
-    /// Gives each sample a row of its own, filled up with padding. Samples that are longer than a row are cut up as by
-    /// [`packed`](Self::packed).
+    /// Gives each sample a row of its own, filled up with padding.
+    ///
+    /// Samples that are longer than a row are cut up as by [`packed`](Self::packed).
     ///
     /// # Errors
     ///

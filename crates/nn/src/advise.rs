@@ -105,6 +105,7 @@ impl Advisor {
     }
 
     /// The same with what [`Model::observe`](crate::Model::observe) saw: bits go where the products lose most by coarse codes.
+    ///
     /// A parameter that met no product counts as one of inputs that are 1.
     ///
     /// # Errors

@@ -36,8 +36,9 @@ pub struct DecoderRules {
 }
 
 impl DecoderRules {
-    /// Rules [by the paths](Rules::by_names) of a decoder's parameters, which they may also name by the `others` of a path. The note
-    /// names those that decide nothing, and it is told through `tracing`.
+    /// Rules [by the paths](Rules::by_names) of a decoder's parameters, which they may also name by the `others` of a path.
+    ///
+    /// The note names those that decide nothing, and it is told through `tracing`.
     ///
     /// A rule may be of one expert, where all experts of a layer are one parameter: it has the format of that expert whose name is
     /// among the others of its path. A rule that gives another expert the same format decides nothing and is not in the note.

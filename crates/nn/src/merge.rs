@@ -164,7 +164,9 @@ impl<M: ModuleParameters> Model<M> {
         Ok(())
     }
 
-    /// Removes the adapters and returns them; their bases stay in the model. Where a base is an adapter too, its own base stays.
+    /// Removes the adapters and returns them; their bases stay in the model.
+    ///
+    /// Where a base is an adapter too, its own base stays.
     ///
     /// # Errors
     ///

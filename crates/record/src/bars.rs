@@ -39,7 +39,9 @@ impl Bars {
         Self { title: title.into(), runs: Vec::new() }
     }
 
-    /// Adds the numbers of a run. Names are in the order in which they first come.
+    /// Adds the numbers of a run.
+    ///
+    /// Names are in the order in which they first come.
     #[must_use]
     pub fn bars(mut self, label: impl Into<String>, numbers: impl IntoIterator<Item = (String, f64)>) -> Self {
         self.runs.push((label.into(), numbers.into_iter().collect()));

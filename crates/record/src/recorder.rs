@@ -57,7 +57,9 @@ pub struct Recorder {
 const MEMORY: [&str; 3] = ["memory/active", "memory/peak", "memory/cache"];
 
 impl Recorder {
-    /// Begins a record. An old record at the path is replaced, and the folder is made where it does not exist.
+    /// Begins a record.
+    ///
+    /// An old record at the path is replaced, and the folder is made where it does not exist.
     ///
     /// # Errors
     ///
@@ -76,6 +78,7 @@ impl Recorder {
     }
 
     /// Continues a record after `made` steps: entries of later steps are dropped, and so is a line that was not written to its end.
+    ///
     /// Where there is no file a record is begun, so that a program can always resume.
     ///
     /// # Errors
@@ -125,7 +128,9 @@ impl Recorder {
         self.record(step, name, Recorded::Value(value.into()))
     }
 
-    /// Records the histogram of an array's elements. The array is evaluated.
+    /// Records the histogram of an array's elements.
+    ///
+    /// The array is evaluated.
     ///
     /// # Errors
     ///

@@ -49,7 +49,9 @@ impl fmt::Display for MergeLoss {
     }
 }
 
-/// Merges an adapter into its base, in this format. Dropout is left out.
+/// Merges an adapter into its base, in this format.
+///
+/// Dropout is left out.
 ///
 /// Where the adapter changes nothing, a base that is in the format already stays as it is, byte for byte: to quantize its
 /// own values again would change the codes of some formats. Most formats code the sum block by block, so that no dense array
@@ -77,8 +79,9 @@ pub fn merge(adapter: &dyn Adapter, format: impl TryInto<AnyFormat, Error: Into<
     merged(adapter, Some(&format.try_into().map_err(Into::into)?))
 }
 
-/// Merges an adapter into its base without a loss: in the array that it is stored as, which is the dense one where it has no
-/// other. Dropout is left out.
+/// Merges an adapter into its base without a loss: in the array that it is stored as, which is the dense one where it has no other.
+///
+/// Dropout is left out.
 ///
 /// # Errors
 ///

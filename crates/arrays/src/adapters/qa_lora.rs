@@ -61,8 +61,9 @@ pub struct QaLora {
 }
 
 impl QaLora {
-    /// A change of the biases of `base: [out, in]` by `alpha / r` times the product of `b: [out, r]` and
-    /// `a: [r, in / g]`. A symmetric base gets [biases](crate::SymmetricArray::to_affine) for that.
+    /// A change of the biases of `base: [out, in]` by `alpha / r` times the product of `b: [out, r]` and `a: [r, in / g]`.
+    ///
+    /// A symmetric base gets [biases](crate::SymmetricArray::to_affine) for that.
     ///
     /// # Errors
     ///

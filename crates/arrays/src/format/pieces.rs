@@ -41,7 +41,9 @@ pub struct Pieces {
 pub(super) type Map = fn(&Array) -> Result<Array>;
 
 impl Pieces {
-    /// The pieces of a value. An implicit array that cannot be cut into rows is made dense, which the policy is asked for.
+    /// The pieces of a value.
+    ///
+    /// An implicit array that cannot be cut into rows is made dense, which the policy is asked for.
     ///
     /// # Errors
     ///
@@ -73,7 +75,9 @@ impl Pieces {
         (0..all).step_by(rows as usize).map(move |begin| begin..all.min(begin + rows))
     }
 
-    /// The floats of a piece. Those of an implicit array are built, which the policy is asked for.
+    /// The floats of a piece.
+    ///
+    /// Those of an implicit array are built, which the policy is asked for.
     ///
     /// # Errors
     ///

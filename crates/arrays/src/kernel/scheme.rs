@@ -262,7 +262,9 @@ impl Scheme {
         matches!(self.storage, Dtype::Uint32)
     }
 
-    /// Whether scales may be of any float type: beside biases, and those of integers around zero. Others that are floats are `f32`.
+    /// Whether scales may be of any float type: beside biases, and those of integers around zero.
+    ///
+    /// Others that are floats are `f32`.
     #[must_use]
     pub const fn takes_half_scales(&self) -> bool {
         self.biased || self.nested.is_none() && self.is_centered()

@@ -11,8 +11,10 @@ use crate::format::pieces::Pieces;
 use crate::kernel::{self, Nested};
 use crate::packed::array::{PackedArray, checked};
 
-/// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and
-/// a few pieces of floats are in memory at a time. What [`Quantizer::quantize`] makes of all floats is the same.
+/// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and a
+/// few pieces of floats are in memory at a time.
+///
+/// What [`Quantizer::quantize`] makes of all floats is the same.
 ///
 /// Where `value` is a part of a mapped file, the pages that were read are let go of.
 ///

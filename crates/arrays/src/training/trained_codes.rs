@@ -59,8 +59,10 @@ pub struct TrainedCodes {
 
 impl TrainedCodes {
     /// The codes of `value` in `format`, which rounds at random: those that it has, where it is in that format already, and
-    /// otherwise the nearest. One that is [`Prepared`] has the codes that it stands for, and in another format those of its master.
-    /// The steps to come are rounded by `key: u32[2]`.
+    /// otherwise the nearest.
+    ///
+    /// One that is [`Prepared`] has the codes that it stands for, and in another format those of its master. The steps to come are
+    /// rounded by `key: u32[2]`.
     ///
     /// # Errors
     ///
@@ -100,7 +102,9 @@ impl TrainedCodes {
         Self { value: None, ..self }
     }
 
-    /// The same with a value that gets the gradient of the weight. Nobody reads its numbers: it is a single zero, repeated.
+    /// The same with a value that gets the gradient of the weight.
+    ///
+    /// Nobody reads its numbers: it is a single zero, repeated.
     ///
     /// # Errors
     ///
@@ -119,8 +123,9 @@ impl TrainedCodes {
         Ok(self.clone().with_value(decoded(&self.codes)?))
     }
 
-    /// The codes of the value, rounded at random by one half of the key; the other half stays for the steps to come. Without a
-    /// value it is itself.
+    /// The codes of the value, rounded at random by one half of the key; the other half stays for the steps to come.
+    ///
+    /// Without a value it is itself.
     ///
     /// # Errors
     ///

@@ -193,8 +193,10 @@ impl ArraysCache {
         })
     }
 
-    /// The caches of several sequences as one batch, in this order. A slot that some of them have filled is zero for the others. A
-    /// cache that holds nothing counts as one sequence. Each sequence keeps its padding.
+    /// The caches of several sequences as one batch, in this order.
+    ///
+    /// A slot that some of them have filled is zero for the others. A cache that holds nothing counts as one sequence. Each
+    /// sequence keeps its padding.
     ///
     /// # Errors
     ///

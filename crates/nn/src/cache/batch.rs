@@ -10,8 +10,9 @@ use super::written::{LONGEST, Written};
 use super::{KvCache, PaddingSide};
 
 impl KvCache {
-    /// Announces a padded prompt: the next `tokens` belong to sequences of these lengths, padded on one side. It is called
-    /// outside a step.
+    /// Announces a padded prompt: the next `tokens` belong to sequences of these lengths, padded on one side.
+    ///
+    /// It is called outside a step.
     ///
     /// No token sees padding, and padding counts in no position: [`offset`](Self::offset) and [`mask`](Self::mask) are those of each
     /// sequence alone. The prompt may be written in pieces; the last one has to end where the prompt ends.

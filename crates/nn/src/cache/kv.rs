@@ -183,7 +183,9 @@ impl KvCache {
         Ok(Self { keys: self.keys.stored(keys)?, values: self.values.stored(values)?, ..self })
     }
 
-    /// Makes room for so many more tokens. It is called before a step and outside it, and does not wait for the device.
+    /// Makes room for so many more tokens.
+    ///
+    /// It is called before a step and outside it, and does not wait for the device.
     ///
     /// Buffers grow by an eighth at least, and by whole blocks of 256 slots; each time a compiled step is traced anew. Who knows
     /// how many tokens there will be reserves them at once.
@@ -216,8 +218,9 @@ impl KvCache {
         self.limit.is_none_or(|limit| self.written.needed(tokens.max(0)) <= limit)
     }
 
-    /// Makes room in a window so that up to so many tokens can be [trimmed](Self::trim). It is called outside a step, before
-    /// the tokens are written.
+    /// Makes room in a window so that up to so many tokens can be [trimmed](Self::trim).
+    ///
+    /// It is called outside a step, before the tokens are written.
     ///
     /// # Errors
     ///
@@ -382,8 +385,9 @@ impl KvCache {
         Ok((keys, values))
     }
 
-    /// Removes the last tokens, as speculative decoding does with tokens that were not accepted. It is called outside a
-    /// step.
+    /// Removes the last tokens, as speculative decoding does with tokens that were not accepted.
+    ///
+    /// It is called outside a step.
     ///
     /// # Errors
     ///

@@ -25,8 +25,10 @@ pub struct DraftModel<'a, S> {
 }
 
 impl<'a, S: Tree + Clone + Trim> DraftModel<'a, S> {
-    /// A draft by a step, which proposes `tokens` tokens at a time. Its vocabulary has to be the model's, though either may be filled
-    /// up, and its state has to have seen what the model's state has.
+    /// A draft by a step, which proposes `tokens` tokens at a time.
+    ///
+    /// Its vocabulary has to be the model's, though either may be filled up, and its state has to have seen what the model's state
+    /// has.
     pub fn new<E: Into<Error>>(
         step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
         state: &'a mut S,

@@ -46,8 +46,9 @@ impl Lookup {
         Self { most: tokens, matching: 2, text: Vec::new() }
     }
 
-    /// The same for that many last tokens. Of several places the one is taken before which most tokens are equal, and of these the
-    /// last.
+    /// The same for that many last tokens.
+    ///
+    /// Of several places the one is taken before which most tokens are equal, and of these the last.
     #[must_use]
     pub fn matching(self, tokens: usize) -> Self {
         Self { matching: tokens, ..self }

@@ -43,6 +43,7 @@ pub fn hold_halves(mut parameters: Parameters) -> Result<Parameters> {
 
 impl<M: ModuleParameters> Model<M> {
     /// Makes dense matrices of half floats implicit arrays with faster products, on a CPU: see [`hold_halves`].
+    ///
     /// [`report`](Self::report) tells of each.
     ///
     /// ```
@@ -67,8 +68,10 @@ impl<M: ModuleParameters> Model<M> {
         self.hold(held)
     }
 
-    /// Makes implicit arrays of stacks of half-precision matrices `[e, n, k]` that a pattern names, such as the experts of a mixture,
-    /// which MLX multiplies in `f32` alone on a CPU. A convolution, which has three axes too, is no such stack.
+    /// Makes implicit arrays of stacks of half-precision matrices `[e, n, k]` that a pattern names, such as the experts of a
+    /// mixture, which MLX multiplies in `f32` alone on a CPU.
+    ///
+    /// A convolution, which has three axes too, is no such stack.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {

@@ -62,8 +62,9 @@ impl QatConfig {
         Self { activations: Some(granularity), ..self }
     }
 
-    /// The same with another seed of the keys by which formats such as `int8+stochastic` round; 0 if it is not said. A key also depends
-    /// on the path.
+    /// The same with another seed of the keys by which formats such as `int8+stochastic` round; 0 if it is not said.
+    ///
+    /// A key also depends on the path.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
@@ -255,8 +256,10 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Switches the quantization of prepared parameters on or off, for a run that begins in floats: paths and the state of
-    /// an optimizer stay the same. What is trained as its codes is always on.
+    /// Switches the quantization of prepared parameters on or off, for a run that begins in floats: paths and the state of an
+    /// optimizer stay the same.
+    ///
+    /// What is trained as its codes is always on.
     ///
     /// # Errors
     ///

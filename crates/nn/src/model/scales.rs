@@ -9,8 +9,10 @@ use super::Model;
 use crate::within;
 
 impl<M: ModuleParameters> Model<M> {
-    /// Holds the scales and biases of packed parameters in this float type, where their format has them in any: those of
-    /// `affine` and `symmetric`. Codes stay, and so does the type in which the parameters compute.
+    /// Holds the scales and biases of packed parameters in this float type, where their format has them in any: those of `affine`
+    /// and `symmetric`.
+    ///
+    /// Codes stay, and so does the type in which the parameters compute.
     ///
     /// Scales of half floats hardly move in training, whose steps are less than the distance to the next half float. So train
     /// them in `f32`, and round them once when they are trained.

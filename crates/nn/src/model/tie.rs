@@ -11,8 +11,9 @@ use super::ties::{Ties, is_of};
 use crate::parameters::some_of;
 
 impl<M: ModuleParameters> Model<M> {
-    /// Makes the parameter at `path` the one at `to`: one value, quantized, trained, frozen and saved once, under the path
-    /// `to`. Whatever names either path means it.
+    /// Makes the parameter at `path` the one at `to`: one value, quantized, trained, frozen and saved once, under the path `to`.
+    ///
+    /// Whatever names either path means it.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {

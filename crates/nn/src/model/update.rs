@@ -13,7 +13,9 @@ use crate::filter::Role;
 use crate::parameters::{listed, some_of};
 
 impl<M: ModuleParameters> Model<M> {
-    /// Makes a step of an optimizer of mlx-rs with these gradients. Every leaf keeps its dtype.
+    /// Makes a step of an optimizer of mlx-rs with these gradients.
+    ///
+    /// Every leaf keeps its dtype.
     ///
     /// The optimizers compute in `f32` whatever the leaf is, and leave `f32` in its place where they are called by
     /// themselves. Here what they made is rounded to the leaf's own dtype, so that a model of half floats stays one.

@@ -8,8 +8,9 @@ use mlx_rs::{Array, Dtype, transforms};
 use tacit_arrays::wide;
 use tacit_core::{Aval, Error, Result};
 
-/// The sum of the gradients of several batches. Where each loss is a mean over a batch of one size, the mean of the gradients is that
-/// of one batch of all of them.
+/// The sum of the gradients of several batches.
+///
+/// Where each loss is a mean over a batch of one size, the mean of the gradients is that of one batch of all of them.
 ///
 /// Sums of half floats are `f32`. Each [`add`](Self::add) evaluates them, so that the activations of one batch at
 /// a time are there; that is done beside compiled steps, not in them.

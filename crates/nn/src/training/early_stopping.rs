@@ -30,7 +30,9 @@ pub enum Verdict {
 }
 
 impl EarlyStopping {
-    /// Stops at the `patience`-th loss in a row that is no new best. A patience of 0 is one of 1.
+    /// Stops at the `patience`-th loss in a row that is no new best.
+    ///
+    /// A patience of 0 is one of 1.
     #[must_use]
     pub const fn new(patience: u32) -> Self {
         Self { patience, least_gain: 0.0, best: None, worse: 0 }
@@ -42,7 +44,9 @@ impl EarlyStopping {
         Self { least_gain: least_gain.max(0.0), ..self }
     }
 
-    /// Sees the loss of a validation. One that is NaN is worse than any.
+    /// Sees the loss of a validation.
+    ///
+    /// One that is NaN is worse than any.
     pub fn see(&mut self, loss: f32) -> Verdict {
         if !loss.is_nan() && self.best.is_none_or(|best| loss < best - self.least_gain) {
             (self.best, self.worse) = (Some(loss), 0);

@@ -77,8 +77,9 @@ impl Schedule {
         Self { shape: Shape::Linear, peak, end: 0.0, steps, warmup: 0 }
     }
 
-    /// The same with a rise from 0 along a line in the first `steps` steps. A rate that falls does so in the steps after these, and
-    /// still ends where it was to end.
+    /// The same with a rise from 0 along a line in the first `steps` steps.
+    ///
+    /// A rate that falls does so in the steps after these, and still ends where it was to end.
     #[must_use]
     pub const fn with_warmup(self, steps: u64) -> Self {
         Self { warmup: steps, ..self }

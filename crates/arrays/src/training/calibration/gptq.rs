@@ -80,7 +80,9 @@ impl Gptq {
     }
 
     /// The same, and then so many times scales that fit the codes, by least squares of all groups of a row, and codes by these
-    /// scales. Of each row the best that was found is kept, so that none loses more than without.
+    /// scales.
+    ///
+    /// Of each row the best that was found is kept, so that none loses more than without.
     ///
     /// Each refit takes as long as the codes themselves. Formats that are coded a block at a time, those of one scale for all rows,
     /// and those whose scales are powers of two, or relative to one of the whole array, have no scales to fit.
