@@ -8,6 +8,20 @@ use crate::backend::Backend;
 use crate::watch::Limits;
 
 /// How a group is joined, and how long its ranks wait for each other.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tacit_distributed::{Group, GroupOptions};
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// let mut options = GroupOptions::from_environment()?;
+/// options.wait = Duration::from_secs(60);
+/// let group = Group::with(&options)?;
+/// assert!(group.rank() < group.size());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GroupOptions {

@@ -64,6 +64,25 @@ pub fn save(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
 ///
 /// Parameters that are passed by value are dropped one by one as they are written.
 ///
+/// ```
+/// use mlx_rs::ops;
+/// use tacit_io::{Writing, load, save_with};
+/// use tacit_nn::Parameters;
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("tacit-save-with-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).expect("a folder for the files");
+/// let (a, b) = (ops::ones::<f32>(&[64, 64])?, ops::zeros::<f32>(&[64, 64])?);
+/// let parameters = Parameters::from([("a".to_owned(), a.into()), ("b".to_owned(), b.into())]);
+/// // Files of at most 16 KiB of elements, and an index of them.
+/// save_with(folder.join("model.safetensors"), parameters, Writing { shard: Some(1 << 14), ..Writing::default() })?;
+/// assert!(folder.join("model-00002-of-00002.safetensors").exists());
+/// assert_eq!(load(&folder)?.len(), 2);
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// As for [`save`].

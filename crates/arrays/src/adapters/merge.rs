@@ -83,6 +83,20 @@ pub fn merge(adapter: &dyn Adapter, format: impl TryInto<AnyFormat, Error: Into<
 ///
 /// Dropout is left out.
 ///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Lora, Nf4Array, merge_exactly};
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let lora = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::ones::<f32>(&[8, 2])?, 2.0)?;
+/// let merged = merge_exactly(&lora)?;
+/// assert!(merged.loss.is_none());
+/// assert_eq!(merged.value.to_string(), "f32[8,32]");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// The policy forbids to build the dense array.

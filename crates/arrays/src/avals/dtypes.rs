@@ -15,6 +15,19 @@ pub fn wide(dtype: Dtype) -> Dtype {
 
 /// What `f` makes of the array in its [`wide`](wide()) type, rounded once to the array's own.
 ///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Dtype, ops};
+/// use tacit_arrays::widely;
+///
+/// let ones = ops::ones::<f32>(&[1024])?.as_dtype(Dtype::Bfloat16)?;
+/// let sum = widely(&ones, |ones| Ok(ones.sum(None)?))?;
+/// assert_eq!(sum.dtype(), Dtype::Bfloat16);
+/// assert_eq!(sum.as_dtype(Dtype::Float32)?.item::<f32>(), 1024.0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// Those of `f`.

@@ -15,9 +15,22 @@ use super::stochastic::{self, Stochastic};
 /// The format of a text such as `affine:4:64`, with a [`Fit`](super::Fit) behind it where it is written so: `nf4:64+search`, and
 /// behind all of that `+stochastic`, where its codes are [drawn](Stochastic).
 ///
+/// That the format has such a number of bits or of elements in a block is checked by [`supported`](super::Quantizer::supported), and
+/// where something is quantized.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use tacit_arrays::format::{self, Affine, AnyFormat};
+///
+/// assert_eq!(format::parse("affine:4:64")?, AnyFormat::from(Affine { bits: 4, group: 64 }));
+/// assert!(format::parse("affine:4").is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
-/// No format has this name, or this one has no such options, or no scales to fit.
+/// No format has this name, or this one has other options, or no scales to fit.
 pub fn parse(text: &str) -> Result<AnyFormat> {
     match stochastic::split(text) {
         Some(format) => Ok(Stochastic::new(fitted(format)?)?.into()),

@@ -14,9 +14,20 @@ use crate::packed::array::{PackedArray, checked};
 /// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and a
 /// few pieces of floats are in memory at a time.
 ///
-/// What [`Quantizer::quantize`] makes of all floats is the same.
+/// What [`Quantizer::quantize`] makes of all floats is the same. Where `value` is a part of a mapped file, the pages that were read
+/// are let go of.
 ///
-/// Where `value` is a part of a mapped file, the pages that were read are let go of.
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::format::{Nf4, quantize_in_pieces};
+///
+/// let w = ops::ones::<f32>(&[64, 128])?.into();
+/// let codes = quantize_in_pieces(&Nf4::from(64), &w)?;
+/// assert_eq!(codes.to_string(), "Nf4(f32[64,128])");
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 ///

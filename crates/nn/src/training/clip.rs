@@ -73,8 +73,9 @@ impl HeldTogether for OneProcess {
     }
 }
 
-/// As [`clip_by_norm`] by the norm of all that the processes hold together, so that each of them scales alike: every part
-/// counts, and what all of them have counts once.
+/// Scales gradients as [`clip_by_norm`] does, by the norm of all that the processes hold together, so that each of them scales alike.
+///
+/// Every part counts, and what all of them have counts once.
 ///
 /// # Errors
 ///
