@@ -125,13 +125,12 @@ impl Training {
         }
         let (added, kinds) = (leaves(model, only)?, model.leaf_kinds(only)?);
         let mut all = self.states.remove(LEAVES).unwrap_or_default();
-        // Of leaves of earlier versions nobody knows what they mean.
-        self.kinds = Some(match self.kinds.take() {
-            Some(known) => known.with(kinds),
-            None => {
-                all.clear();
-                kinds
-            }
+        self.kinds = Some(if let Some(known) = self.kinds.take() {
+            known.with(kinds)
+        } else {
+            // Of leaves of earlier versions nobody knows what they mean.
+            all.clear();
+            kinds
         });
         all.extend(added);
         self.states.insert(LEAVES.to_owned(), all);
