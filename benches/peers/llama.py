@@ -95,6 +95,8 @@ class Decoder:
         # Weights that are read into memory may be laid out anew for this machine.
         parameters.use_mmap = False
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self.model:
+            raise RuntimeError(f"llama.cpp reads no model from {path}")
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = CONTEXT
         parameters.n_batch = parameters.n_ubatch = 512
