@@ -40,8 +40,6 @@ impl Staged {
     }
 
     pub(crate) fn in_folder(folder: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::PermissionsExt;
-
         loop {
             disk::step()?;
             let mut live = live();
@@ -49,9 +47,8 @@ impl Staged {
                 .prefix(&format!("{BEGIN}{}-", boot()))
                 .suffix(END)
                 .rand_bytes(DRAWN)
-                // Like any new file, less what the user's mask takes.
-                .permissions(fs::Permissions::from_mode(0o666))
-                .tempfile_in(folder)?;
+                // As std makes any new file: others may read it, and an error is the system's own, without the hidden name.
+                .make_in(folder, |path| File::options().read(true).write(true).create_new(true).open(path))?;
             let (file, path) = named.into_parts();
             // Between the two, another program may have taken it for a leftover: it has the lock until it has removed the file.
             // Where there are no locks, nobody takes it for one.

@@ -46,6 +46,14 @@ fn only_regular_files_are_replaced() {
     assert!(fs::symlink_metadata(folder.join("link")).expect("is there").is_symlink());
 }
 
+/// What is refused is the file that was named, and not the hidden one on its way.
+#[test]
+fn where_nothing_can_be_made_the_place_is_named() {
+    // Nobody makes a file among the processes, whatever they may.
+    let error = Staged::beside(Path::new("/proc/a")).expect_err("nobody does");
+    expect!["cannot write /proc/a: No such file or directory (os error 2)"].assert_eq(&error.to_string());
+}
+
 #[test]
 fn a_device_is_given_the_bytes_and_stays_one() {
     replace("/dev/null", b"nothing").expect("takes it");
