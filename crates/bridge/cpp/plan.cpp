@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 
@@ -255,14 +256,12 @@ std::vector<array> results_before(const std::vector<array>& inputs, const std::v
 
 void take_ready(std::vector<array>& results) {
   std::vector<array> ready;
-  std::erase_if(results, [&](const array& result) {
-    auto is_ready = is_untaken(result) && has_readable_data(result.inputs().front());
-    if (is_ready) {
-      ready.push_back(result);
-    }
-    return is_ready || !is_untaken(result);
+  // It throws where a plan has failed: the results are then as they were.
+  std::copy_if(results.begin(), results.end(), std::back_inserter(ready), [](const array& result) {
+    return is_untaken(result) && has_readable_data(result.inputs().front());
   });
   take_here(ready);
+  std::erase_if(results, [](const array& result) { return !is_untaken(result); });
 }
 
 bool is_planned(const array& value) {
