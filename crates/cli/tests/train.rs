@@ -601,6 +601,19 @@ fn a_record_that_is_not_kept_is_not_drawn() {
     );
 }
 
+/// A run of hours would be told of it at its end.
+#[test]
+fn where_no_drawing_can_be_made_nothing_is_trained() {
+    // Nobody makes a file among the processes, whatever they may.
+    Folder::new("undrawn").refused(
+        &["--lora", "2", "--steps", "1", "--svg", "/proc/own.svg"],
+        "adapter",
+        expect![[r#"
+            error: cannot write /proc/own.svg: No such file or directory (os error 2)
+        "#]],
+    );
+}
+
 /// The drawing comes before the output; and where a run is ended between its output and its end, it goes on as well.
 #[test]
 fn a_run_that_fails_at_its_end_goes_on() {

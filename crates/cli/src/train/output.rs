@@ -17,7 +17,7 @@ use tacit_nn::{Model, Parameters};
 
 use super::options::{Library, Merged, Options};
 use super::own::Own;
-use crate::overwriting::{is_one_file, spare};
+use crate::overwriting::{check_makes, is_one_file, spare};
 
 /// What is written, of which is checked before any work that it can be.
 pub(super) struct Written {
@@ -92,7 +92,9 @@ impl Written {
             return Err(Error::invalid(message, "record to a file, or leave `--svg` out"));
         }
         let others = all.into_iter().filter(|file| !own.has(file));
-        others.map(PathBuf::as_path).try_for_each(|file| options.overwriting.check_free(file))
+        others.map(PathBuf::as_path).try_for_each(|file| options.overwriting.check_free(file))?;
+        // The drawing is made when all steps are.
+        told.into_iter().map(PathBuf::as_path).try_for_each(check_makes)
     }
 
     pub(super) fn files(&self) -> &[PathBuf] {
