@@ -23,6 +23,11 @@ fn scalar_matmul(_op: &primitives::Matmul, x: &Array, w: &Scalar) -> Result<Arra
     Ok(x.multiply(&w.factor)?)
 }
 
+#[handler]
+fn scalar_gather_mm(_op: &primitives::GatherMM, x: &Scalar, w: &Value, _left: &Array, right: &Array) -> Result<Value> {
+    implicit(w, |w| w.take_axis(right, 0)?.multiply(&x.factor))
+}
+
 #[test]
 fn its_handler_takes_the_product() -> Result<()> {
     let _deny = Policy::Deny.scope();
@@ -31,6 +36,19 @@ fn its_handler_takes_the_product() -> Result<()> {
     let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
     let y = implicit((x, w), |(x, w)| x.matmul(w))?.dense()?;
     assert_eq!(y.as_slice::<f32>(), [3.0, 6.0]);
+    Ok(())
+}
+
+/// A family of Tacit's has products of chosen matrices, too, whatever is on their left.
+#[test]
+fn its_handler_goes_before_that_of_a_family() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let w = Nf4Array::quantize(&ops::ones::<f32>(&[3, 2, 32])?, 64)?;
+    let x = Scalar { factor: Array::from_f32(3.0), aval: "f32[2,2]".parse().expect("an aval") };
+    let chosen = Array::from_slice(&[2u32, 0], &[2]);
+    let y = implicit((x, w), |(x, w)| ops::gather_mm(x, w, None, &chosen, None))?.dense()?;
+    assert_eq!(y.shape(), [2, 2, 32]);
+    assert!(y.as_slice::<f32>().iter().all(|y| *y == 3.0));
     Ok(())
 }
 

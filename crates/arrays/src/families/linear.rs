@@ -302,7 +302,8 @@ fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Res
 }
 
 /// The products of chosen matrices with chosen ones of a stack, such as the experts of a mixture.
-#[handler]
+// What has a handler for the left side or for all products goes before a family.
+#[handler(precedence = -1)]
 pub(crate) fn linear_gather_mm(op: &GatherMM, x: &Value, w: &dyn Linear, left: &Array, right: &Array) -> Result<Value> {
     w.gather_mm(op, x, left, right)
 }

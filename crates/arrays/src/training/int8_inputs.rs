@@ -180,8 +180,7 @@ pub(crate) fn int8_inputs_moving(
 
 /// Products that a matrix does not have by itself: those of chosen matrices of a stack, such as the experts of a mixture, and
 /// convolutions, whose tokens are the channels at each place.
-// Those of chosen matrices are the family's as well.
-#[handler(precedence = 1)]
+#[handler]
 pub(crate) fn int8_inputs_product(
     op: &primitives::Product,
     x: &Array,
