@@ -102,10 +102,11 @@ class Decoder:
         parameters.n_batch = parameters.n_ubatch = 512
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.no_perf = True
-        self.words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         if not self.context:
             raise RuntimeError("llama.cpp made no context")
+        # Only now it is known that there is a model.
+        self.words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
     def feed(self, tokens):
         """Feeds the tokens and gives the one that follows."""
