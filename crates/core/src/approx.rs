@@ -1,8 +1,8 @@
 //! Comparison up to rounding, with the traits of the crate `approx`.
 //!
-//! Equality is of what is stored: it builds nothing. The traits of `approx` compare the arrays that two values stand for: materialized for the comparison alone, whatever the policy
-//! is, and not counted. They are unequal where shape or dtype differ, where one cannot be evaluated, and where there is a
-//! NaN. Integers and booleans must be equal.
+//! Equality is of what is stored: it builds nothing. The traits of `approx` compare the arrays that two values stand for. These are
+//! materialized for the comparison alone, whatever the policy is, and not counted. They are unequal where shape or dtype differ,
+//! where one cannot be evaluated, and where there is a NaN. Integers and booleans must be equal.
 
 use approx::{AbsDiffEq, RelativeEq, UlpsEq};
 use mlx_rs::{Array, Dtype, ops};

@@ -25,7 +25,7 @@ pub struct Entry {
 pub enum Recorded {
     /// One number. Infinities and NaN, which JSON does not have, are the texts `inf`, `-inf` and `NaN`.
     Value(#[serde(with = "tacit_core::json_number")] f64),
-    /// How many numbers are distributed.
+    /// How the values of many numbers are distributed.
     Histogram(Histogram),
 }
 

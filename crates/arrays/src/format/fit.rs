@@ -20,8 +20,8 @@ pub enum Fit {
     /// one alone. What is [rounded at random](super::quantize_by_key) reaches both ends by itself. As text `reach`.
     Reach,
     /// By the least sum of squared errors of each block: among the format's own scale and so many multiples of it, then by
-    /// two steps of least squares from the best of them. Of a power of two the multiples are three, however many are asked for. As
-    /// text `search` or `search:STEPS`.
+    /// two steps of least squares from the best of them. Where scales are powers of two, three multiples are tried, however many
+    /// are asked for. As text `search` or `search:STEPS`.
     Search {
         /// Multiples that are tried.
         steps: u32,

@@ -16,7 +16,7 @@ use crate::register_format;
 /// block has its largest magnitude as its scale. It is not OCP's E2M1, which is that of
 /// [`Mxfp4Array`](crate::Mxfp4Array).
 ///
-/// It is made as an [`Nf4Array`](crate::Nf4Array) is, whose codes and scales lie alike. The format is that of
+/// It is made as an [`Nf4Array`](crate::Nf4Array) is, and its codes and scales lie in the same way. The format is that of
 /// bitsandbytes' kernels.
 pub type Fp4Array = PackedArray<Fp4>;
 

@@ -103,7 +103,7 @@ fn rounding(value: &Value) -> Result<Result<Value, String>> {
 }
 
 impl fmt::Display for RoundedActivations {
-    /// How many parameters round, and for each reason not to the first of its parameters and the number of the others.
+    /// How many parameters round, and for each reason why others do not: the first of these, and how many more there are.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rounding.len() {
             0 => f.write_str("no parameter rounds activations to 8 bits")?,

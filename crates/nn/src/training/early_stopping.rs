@@ -25,7 +25,7 @@ pub enum Verdict {
     Best,
     /// It is no new best.
     Worse,
-    /// It is no new best, and as many in a row as the patience were none.
+    /// It is no new best, and neither were the losses before it: there are now as many of them in a row as the patience.
     Stop,
 }
 

@@ -79,7 +79,7 @@ impl Schedule {
 
     /// The same with a rise from 0 along a line in the first `steps` steps.
     ///
-    /// A rate that falls does so in the steps after these, and still ends where it was to end.
+    /// A rate that falls does so in the steps after these, and is at its end from the same step on as without them.
     #[must_use]
     pub const fn with_warmup(self, steps: u64) -> Self {
         Self { warmup: steps, ..self }

@@ -17,8 +17,8 @@ use crate::training::observation::Observation;
 /// so on in turn, of which the best are the result: `LoftQ` (Li et al., 2023), which looks at no inputs, is this beside
 /// [`Rounding`], with what was seen of the identity.
 ///
-/// The factors are those that `ParameterFilter::Lora` of a model trains: an adapter that begins where the codes were wrong. Matrices
-/// are corrected whose smaller extent is no less than the rank; a stack is an error.
+/// The factors are those that `ParameterFilter::Lora` of a model trains: an adapter that begins where the codes were wrong. The rank
+/// is at most the smaller extent of the matrix. A stack of matrices is an error.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
