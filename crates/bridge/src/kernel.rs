@@ -317,8 +317,9 @@ extern "C" fn launch(kernel: *mut c_void, backend: c_int, inputs: Arrays, sink: 
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
-        match kernel.launch(&inputs, Backend::of(backend)?) {
-            Some(launch) => launch.give(&sink),
+        let backend = Backend::of(backend)?;
+        match kernel.launch(&inputs, backend) {
+            Some(launch) => launch.give(backend, &sink),
             None => Ok(()),
         }
     })

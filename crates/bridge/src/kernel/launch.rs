@@ -101,22 +101,23 @@ pub struct Launch {
     pub inputs: Vec<String>,
     /// The names of the results.
     pub outputs: Vec<String>,
-    /// At most 8 integers, which the body reads as `sizes_shape[0]` and so on.
+    /// At most 8 integers, which the body reads as `sizes_shape[0]` and so on. On Metal an input that has elements carries them: where
+    /// there is none, the eval is an error.
     pub sizes: Vec<i32>,
     /// Threads along each of three axes, in all. Where it is no multiple of `group`, CUDA starts whole groups.
     pub grid: [usize; 3],
-    /// Threads of one group.
+    /// Threads of one group. On Metal the text says how many, so that their registers have room.
     pub group: [usize; 3],
     /// Bytes of a group's memory that CUDA adds to what the body declares, for an array that is `extern`. Metal has no such memory.
     pub memory: usize,
 }
 
 impl Launch {
-    pub(super) fn give(&self, sink: &ffi::LaunchSink) -> Result<(), BoxError> {
+    pub(super) fn give(&self, backend: Backend, sink: &ffi::LaunchSink) -> Result<(), BoxError> {
         if self.sizes.len() > 8 {
             return Err(format!("a GPU source takes at most 8 sizes, and {} are given", self.sizes.len()).into());
         }
-        let (name, header, body) = (text(&self.name)?, text(&self.header)?, text(&self.body)?);
+        let (name, header, body) = (text(&self.name)?, text(&self.head(backend))?, text(&self.body)?);
         let (inputs, outputs) = (Names::of(&self.inputs)?, Names::of(&self.outputs)?);
         let launch = ffi::Launch {
             name: name.as_ptr(),
@@ -131,6 +132,19 @@ impl Launch {
         };
         (sink.give)(sink.ctx, &raw const launch);
         Ok(())
+    }
+
+    /// What stands before the function. Metal's compiler is told how many threads a group has: left alone it may give each of them
+    /// so many registers that a group has no room, and MLX refuses the launch.
+    fn head(&self, backend: Backend) -> String {
+        match backend {
+            // MLX writes the function right behind it.
+            Backend::Metal => {
+                let threads = self.group.iter().fold(1, |all: usize, &along| all.saturating_mul(along));
+                format!("{}\n[[max_total_threads_per_threadgroup({threads})]]\n", self.header)
+            }
+            Backend::Cuda => self.header.clone(),
+        }
     }
 }
 
@@ -158,4 +172,27 @@ fn threads(count: [usize; 3]) -> Result<[i32; 3], BoxError> {
         *to = i32::try_from(from)?;
     }
     Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metal_is_told_how_many_threads_a_group_has() {
+        let launch = Launch {
+            name: "one".to_owned(),
+            header: "// Ends in a comment.".to_owned(),
+            body: String::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            sizes: Vec::new(),
+            grid: [512, 4, 1],
+            group: [256, 2, 1],
+            memory: 0,
+        };
+        assert_eq!(launch.head(Backend::Cuda), launch.header);
+        let told = "// Ends in a comment.\n[[max_total_threads_per_threadgroup(512)]]\n";
+        assert_eq!(launch.head(Backend::Metal), told);
+    }
 }

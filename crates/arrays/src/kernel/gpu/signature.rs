@@ -53,8 +53,9 @@ pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outpu
             }
             let _ = write!(
                 text,
-                "{}\n[[kernel]] void {}({}) {{\n{}\n}}\n",
+                "{}\n[[max_total_threads_per_threadgroup({})]]\n[[kernel]] void {}({}) {{\n{}\n}}\n",
                 launch.header,
+                launch.group.iter().product::<usize>(),
                 launch.name,
                 parameters.join(", "),
                 launch.body
