@@ -34,7 +34,8 @@ TACIT_FN RoundedRows<X> rounded_rows(X x, u32 first, u32 m, u32 k, float unit, P
       const float grown = most < 0x08800000u ? from_bits(0x5f800000u) : 1.0f, absmax = exact_mul(from_bits(most), grown);
       const float worth = exact_div(exact_div(absmax, 127.0f), grown);
       numbers[3 * r] = grown;
-      numbers[3 * r + 1] = most == 0 ? 0.0f : exact_div(127.0f, absmax);
+      // Not by the bits: a GPU may take subnormal numbers for zeros, and such a row is one of zeros there.
+      numbers[3 * r + 1] = absmax == 0.0f ? 0.0f : exact_div(127.0f, absmax);
       numbers[3 * r + 2] = most < 0x7f800000u ? exact_mul(worth, unit) : from_bits(0x7fc00000u);
     }
   }

@@ -1,6 +1,6 @@
 //! Products with activations in 8 bits on a CPU that plays a GPU, in every format that has them.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
 use tacit_core::kernel::{Backend, Launch};
 
@@ -77,6 +77,22 @@ fn rows_of_any_magnitude_are_rounded() {
             let expected = on_cpu(kernel(layout), &inputs);
             checks.add(parts, inputs, vec![expected], within);
         }
+    }
+    checks.finish();
+}
+
+#[test]
+fn rows_of_subnormal_numbers_that_are_zero_give_zeros() {
+    let mut checks = Checks::new("int8_rows_flushed").flushing();
+    for Case { layout, children } in [case(&Nf4::from(32), 6, 64), case(&Affine { bits: 4, group: 32 }, 5, 96)] {
+        let row = normal(3, &[1, layout.k as i32]);
+        let tiny = row.multiply(Array::from_f32(1e-42)).expect("scales");
+        // Beside the first row what the second one gives is nothing, but not if it is NaN.
+        let x = ops::concatenate(&[&row, &tiny], 0).expect("rows of a length");
+        let inputs = [&[x], children.as_slice()].concat();
+        let parts = kernel(layout).parts(&avals(&inputs), checks.target());
+        let expected = on_cpu(kernel(layout), &inputs);
+        checks.add(parts, inputs, vec![expected], Within::All(tolerance(Dtype::Float32)));
     }
     checks.finish();
 }
