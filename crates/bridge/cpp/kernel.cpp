@@ -62,7 +62,7 @@ int tacit_prototype(AvalView aval, Handle* value) {
 
 // Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a GPU for which it has no
 // source, it runs on the CPU if `host` is set, and else its fallback is the result. `traced_for` is the backend of a GPU that
-// the CPU stands in for, or -1. `placed` tells where it went.
+// the device here stands in for, or -1. `placed` tells where it went.
 int tacit_kernel_apply(
     KernelTable table, void* kernel, const char* name, Handle chosen, bool host, int traced_for, Arrays inputs,
     Sink results, Placed* placed) {
@@ -75,19 +75,19 @@ int tacit_kernel_apply(
     std::shared_ptr<const Launched> launched;
     *placed = Placed::kCpu;
     if (stream.device != mlx::core::Device::cpu || traced_for >= 0) {
-      bool has_source;
-      if (stream.device != mlx::core::Device::cpu) {
+      auto is_on_gpu = stream.device != mlx::core::Device::cpu;
+      if (is_on_gpu) {
         launched = launched_of(*rust, arrays, prototypes, stream);
-        has_source = launched != nullptr;
-      } else {
-        has_source = has_launch(*rust, arrays, static_cast<Backend>(traced_for));
       }
+      auto has_source =
+          traced_for >= 0 ? has_launch(*rust, arrays, static_cast<Backend>(traced_for)) : launched != nullptr;
       *placed = has_source ? Placed::kGpu : host ? Placed::kHost : Placed::kPlain;
       if (*placed == Placed::kPlain) {
         pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);
         return;
       }
-      if (*placed == Placed::kHost) {
+      // The GPU that is here may have no source where that which is traced for has one.
+      if (*placed == Placed::kHost || (is_on_gpu && launched == nullptr)) {
         stream = mlx::core::default_stream(mlx::core::Device::cpu);
       }
     }
