@@ -62,18 +62,21 @@ impl Observation {
 
     /// The sums of each of `experts` over the rows of `x: [n, k]` whose entry in `chosen: [n]` is its number, computed.
     pub(super) fn summed_by(x: &Array, chosen: &Array, experts: i32) -> Result<Self> {
-        let x = x.as_dtype(Dtype::Float32)?;
+        let (x, k) = (x.as_dtype(Dtype::Float32)?, x.dim(-1));
+        let chosen = chosen.as_dtype(Dtype::Int64)?.contiguous()?;
+        let chosen = if chosen.size() == 0 { &[][..] } else { chosen.try_as_slice::<i64>()? };
         let (mut grams, mut magnitudes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
-        for expert in 0..experts {
-            let own = chosen.eq(Array::from_int(expert).as_dtype(chosen.dtype())?)?;
-            // Not by a product with zeros, in which a NaN of another expert would show.
-            let own_rows = ops::select(own.expand_dims(-1)?, &x, Array::from_f32(0.0))?;
-            let count = own.as_dtype(Dtype::Uint32)?.sum(None)?;
-            let (gram, sums) = (own_rows.t().matmul(&own_rows)?, own_rows.abs()?.sum_axis(0, None)?);
-            transforms::eval([&gram, &sums, &count])?;
-            rows.push(u64::from(count.item_exact::<u32>()));
-            grams.push(gram);
-            magnitudes.push(sums);
+        for places in places(chosen, experts as usize) {
+            rows.push(places.len() as u64);
+            if places.is_empty() {
+                grams.push(ops::zeros::<f32>(&[k, k])?);
+                magnitudes.push(ops::zeros::<f32>(&[k])?);
+                continue;
+            }
+            // Its own rows alone: all experts together multiply each row once, and a NaN of another one does not show.
+            let own = x.take_axis(Array::from_slice(&places, &[places.len() as i32]), 0)?;
+            grams.push(own.t().matmul(&own)?);
+            magnitudes.push(own.abs()?.sum_axis(0, None)?);
         }
         let (gram, magnitudes) = (ops::stack(&grams, 0)?, ops::stack(&magnitudes, 0)?);
         transforms::eval([&gram, &magnitudes])?;
@@ -176,5 +179,46 @@ impl Observation {
             "the activations have an element that is NaN or infinite, or squares whose sum is beyond f32",
             "look for the input that makes it, such as a position that is masked whole",
         ))
+    }
+}
+
+/// Where in `chosen` the number of each of so many experts stands. A number that is no expert's is left out.
+fn places(chosen: &[i64], experts: usize) -> Vec<Vec<u32>> {
+    let mut places = vec![Vec::new(); experts];
+    for (place, &expert) in chosen.iter().enumerate() {
+        if let Some(own) = usize::try_from(expert).ok().and_then(|expert| places.get_mut(expert)) {
+            own.push(place as u32);
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::ops::indexing::TryIndexOp;
+
+    use super::*;
+
+    #[test]
+    fn each_row_is_multiplied_for_one_expert() {
+        assert_eq!(places(&[2, 0, 2, 3, 0], 4), [&[1, 4][..], &[], &[0, 2], &[3]]);
+        // What no expert has is left out, as a product has no such matrix.
+        assert_eq!(places(&[-1, 1, 4, 0], 2), [[3], [1]]);
+        let chosen: Vec<i64> = (0..1000).map(|row| row * row % 128).collect();
+        assert_eq!(places(&chosen, 128).iter().map(Vec::len).sum::<usize>(), chosen.len());
+    }
+
+    #[test]
+    fn the_sums_of_an_expert_are_those_of_its_rows() -> Result<()> {
+        let x = Array::from_slice(&[1f32, 2.0, f32::NAN, 4.0, 5.0, 6.0], &[3, 2]);
+        let chosen = Array::from_slice(&[2u32, 1, 2], &[3]);
+        let found = Observation::summed_by(&x, &chosen, 3)?;
+        assert_eq!(found.rows, [0, 1, 2]);
+        let gram = found.gram.try_as_slice::<f32>()?;
+        assert_eq!((&gram[..4], &gram[8..]), (&[0.0; 4][..], &[26.0, 32.0, 32.0, 40.0][..]));
+        assert_eq!(found.magnitudes.try_as_slice::<f32>()?[4..], [6.0, 8.0]);
+        let none = Observation::summed_by(&x.try_index(..0)?, &chosen.try_index(..0)?, 2)?;
+        assert_eq!((none.rows, none.gram.shape()), (vec![0, 0], &[2, 2, 2][..]));
+        Ok(())
     }
 }
