@@ -70,8 +70,7 @@ pub(super) fn choose(things: &[&[Choice]], allowed: u64) -> Option<Chosen> {
 /// The change of one thing, or of two, that fits and lowers the cost most.
 fn exchange(things: &[&[Choice]], fronts: &[Vec<usize>], places: &[usize], left: u64) -> Option<Vec<(usize, usize)>> {
     // What each change takes more and gains.
-    let mut up = Vec::new();
-    let mut down = Vec::new();
+    let (mut up, mut down) = (Vec::new(), Vec::new());
     for (thing, front) in fronts.iter().enumerate() {
         let now = things[thing][places[thing]];
         for &place in front {
@@ -79,10 +78,11 @@ fn exchange(things: &[&[Choice]], fronts: &[Vec<usize>], places: &[usize], left:
             if to.bytes > now.bytes {
                 up.push((to.bytes - now.bytes, now.cost - to.cost, thing, place));
             } else if to.bytes < now.bytes {
-                down.push((now.bytes - to.bytes, to.cost - now.cost, thing, place));
+                down.push(Down { less: now.bytes - to.bytes, loss: to.cost - now.cost, thing, place });
             }
         }
     }
+    let givers = Givers::of(down);
     let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
     let mut offer = |gain: f64, changes: &dyn Fn() -> Vec<(usize, usize)>| {
         if gain > best.as_ref().map_or(0.0, |(most, _)| *most) {
@@ -92,16 +92,57 @@ fn exchange(things: &[&[Choice]], fronts: &[Vec<usize>], places: &[usize], left:
     for &(more, gain, thing, place) in &up {
         if more <= left {
             offer(gain, &|| vec![(thing, place)]);
-            continue;
-        }
-        for &(less, loss, other, lower) in &down {
-            if other != thing && more <= left + less {
-                // What gives bytes first, so that they are there.
-                offer(gain - loss, &|| vec![(other, lower), (thing, place)]);
-            }
+        } else if let Some(other) = givers.least_loss(more - left, thing) {
+            // What gives bytes first, so that they are there.
+            offer(gain - other.loss, &|| vec![(other.thing, other.place), (thing, place)]);
         }
     }
     best.map(|(_, changes)| changes)
+}
+
+/// A change that takes fewer bytes.
+#[derive(Clone, Copy, Debug)]
+struct Down {
+    less: u64,
+    loss: f64,
+    thing: usize,
+    place: usize,
+}
+
+/// Changes that take fewer bytes, looked up by what they give: with thousands of things there are too many pairs to go through.
+struct Givers {
+    /// The bytes that each gives, fewer first.
+    less: Vec<u64>,
+    /// The one of the least loss from each on, and of those of other things than its.
+    least: Vec<(Down, Option<Down>)>,
+}
+
+impl Givers {
+    fn of(mut down: Vec<Down>) -> Self {
+        let before = |a: &Down, b: &Down| a.loss.total_cmp(&b.loss).then(a.thing.cmp(&b.thing)).is_lt();
+        down.sort_by_key(|down| down.less);
+        let mut least: Vec<(Down, Option<Down>)> = Vec::with_capacity(down.len());
+        for &down in down.iter().rev() {
+            least.push(match least.last() {
+                None => (down, None),
+                Some(&(first, second)) if before(&down, &first) => {
+                    (down, if first.thing == down.thing { second } else { Some(first) })
+                }
+                Some(&(first, second)) => {
+                    let other = first.thing != down.thing && second.is_none_or(|second| before(&down, &second));
+                    (first, if other { Some(down) } else { second })
+                }
+            });
+        }
+        least.reverse();
+        Self { less: down.iter().map(|down| down.less).collect(), least }
+    }
+
+    /// The change of the least loss that gives at least so many bytes, of another thing than this one.
+    fn least_loss(&self, bytes: u64, thing: usize) -> Option<Down> {
+        let &(first, second) = self.least.get(self.less.partition_point(|&less| less < bytes))?;
+        if first.thing == thing { second } else { Some(first) }
+    }
 }
 
 /// The places of the choices that cost less than all of as few bytes, by their bytes.
@@ -197,6 +238,28 @@ mod tests {
         assert!(solved > 200, "{solved} of 400 can be solved");
         assert!(f64::from(exact) > 0.95 * f64::from(solved), "{exact} of {solved} are the best of all");
         assert!(found < 1.01 * f64::from(solved), "{} on the mean", found / f64::from(solved));
+    }
+
+    #[test]
+    fn what_gives_bytes_is_found_as_by_going_through_all() {
+        let drawn = Drawn(Cell::new(2));
+        for count in 0..40 {
+            let down = |_| Down {
+                less: 1 + drawn.below(12),
+                loss: drawn.below(8) as f64,
+                thing: drawn.below(5) as usize,
+                place: drawn.below(1000) as usize,
+            };
+            let down: Vec<Down> = (0..count).map(down).collect();
+            let givers = Givers::of(down.clone());
+            for (bytes, thing) in (0..14).flat_map(|bytes| (0..6).map(move |thing| (bytes, thing))) {
+                let fit = down.iter().filter(|down| down.less >= bytes && down.thing != thing);
+                let least = fit.map(|down| down.loss).reduce(f64::min);
+                let found = givers.least_loss(bytes, thing);
+                assert_eq!(found.map(|down| down.loss), least);
+                assert!(found.is_none_or(|down| down.less >= bytes && down.thing != thing));
+            }
+        }
     }
 
     #[test]
