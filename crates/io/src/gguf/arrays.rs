@@ -90,25 +90,6 @@ impl Blocks {
         self.rows.forget_all();
     }
 
-    /// Whether half floats hold all scales and biases.
-    fn in_halves(&self) -> bool {
-        let is_half = |number: f32| f16::from_f32(number).to_f32().total_cmp(&number).is_eq();
-        let tasks: Vec<_> = self.tasks().collect();
-        let all = tasks.into_par_iter().all(|rows| {
-            let mut block = Block::EMPTY;
-            let all = rows.clone().all(|row| {
-                self.rows.get(row).chunks_exact(self.kind.bytes).all(|bytes| {
-                    (self.layout.read)(bytes, &mut block);
-                    is_half(block.scale) && is_half(block.bias)
-                })
-            });
-            self.rows.forget(rows);
-            all
-        });
-        self.rows.forget_all();
-        all
-    }
-
     /// The codes of a block, as a stream.
     fn put_codes(&self, block: &Block, place: &mut [u8]) {
         write_codes(&block.codes[..self.kind.elements], self.layout.bits, place);
@@ -153,23 +134,15 @@ fn split<'b, const N: usize>(rest: &mut [&'b mut [u8]; N], counts: [usize; N]) -
 /// Elements that share a scale where there are no super-blocks.
 const GROUP: i32 = 32;
 
-/// Scales and biases are in half precision where it holds all of them, and otherwise in `f32`.
+/// The scales and biases of these types are half floats in the file.
 fn affine(blocks: Blocks) -> Result<AffineArray> {
-    if blocks.in_halves() {
-        affine_in(blocks, Dtype::Float16, |number| f16::from_f32(number).to_le_bytes())
-    } else {
-        affine_in(blocks, Dtype::Float32, f32::to_le_bytes)
-    }
-}
-
-fn affine_in<const W: usize>(blocks: Blocks, dtype: Dtype, number: fn(f32) -> [u8; W]) -> Result<AffineArray> {
     let (aval, bits) = (blocks.aval.clone(), blocks.layout.bits);
-    let groups = blocks.along(|width| width / GROUP, dtype);
+    let groups = blocks.along(|width| width / GROUP, Dtype::Float16);
     let [codes, scales, biases] = filled([blocks.words(), groups.clone(), groups], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale, bias]| {
             blocks.put_codes(block, codes);
-            scale.copy_from_slice(&number(block.scale));
-            bias.copy_from_slice(&number(block.bias));
+            scale.copy_from_slice(&f16::from_f32(block.scale).to_le_bytes());
+            bias.copy_from_slice(&f16::from_f32(block.bias).to_le_bytes());
         });
     })?;
     let parts = Parts { biases: Some(biases), ..Parts::new(codes, scales) };
