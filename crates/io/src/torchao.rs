@@ -4,6 +4,7 @@
 //! `_type`, `_data`, which are the static fields, and `_tensor_data_names`, as `flatten_tensor_state_dict` of torchao's
 //! `safetensors_support` makes them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use half::{bf16, f16};
@@ -45,7 +46,7 @@ use crate::remaining::Remaining;
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let mut parameters = Parameters::new();
-    let mut prefixes: Vec<String> = Vec::new();
+    let mut prefixes = BTreeSet::new();
     for name in names(&tensors)? {
         let subclass: Subclass = of_metadata(&tensors, &name, &name)?;
         if subclass.kind == "Tensor" {
@@ -60,11 +61,12 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
                 return Err(tensors.wrong(Some(&name), reason, "save it as one of these, or dequantized"));
             }
         };
-        prefixes.push(tensor.part(""));
+        prefixes.insert(tensor.part(""));
         parameters.insert(name, value);
     }
     let mut rest = Remaining::new(&tensors);
-    rest.without(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    // Each prefix ends in `_`: those that a name could have are looked up, and not all of them compared.
+    rest.without(|name| name.match_indices('_').any(|(at, _)| prefixes.contains(&name[..=at])));
     rest.dense(&mut parameters)?;
     Ok(parameters)
 }
