@@ -105,7 +105,11 @@ impl<M: ModuleParameters> Model<M> {
         let path = self.parts.ties.own(path);
         match self.parts.held.get(path) {
             Some(held) => held.value(),
-            None => self.values()?.remove(path).ok_or_else(|| self.no(path)),
+            // Not of `values`, which puts each implicit parameter together anew: a loop over paths would do so for each of them.
+            None => {
+                let parameters = self.parts.module.parameters().flatten();
+                parameters.get(path).map(|&array| array.into()).ok_or_else(|| self.no(path))
+            }
         }
     }
 
