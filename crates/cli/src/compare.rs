@@ -75,7 +75,7 @@ pub(crate) fn compare(options: &Options) -> Result<Comparison> {
             continue;
         };
         let same = a.aval()?.shape == b.aval()?.shape;
-        let distance = if same { Some(Distance::between(&a.dense()?, &b.dense()?)?) } else { None };
+        let distance = if same { Some(Distance::of_values(&a, &b)?) } else { None };
         let x = if same { inputs.of_layer(&path, &a)? } else { None };
         let outputs = x.map(|x| Distance::of_outputs(&a, &b, &x)).transpose()?;
         parameters.push(Row { path, a: a.to_string(), b: b.to_string(), distance, outputs });
