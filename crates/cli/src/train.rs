@@ -7,6 +7,7 @@ mod own;
 mod run;
 mod saved;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 
@@ -57,7 +58,8 @@ pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failur
     let mut saved = saved::Saved::open(options, plan.steps, &written, &model)?;
     interruption::clear_up(Some(saved.folder()));
     let deny = Policy::Deny.scope();
-    let run = run::Run { config: &config, rows: &rows, others: others.as_ref(), plan: &plan };
+    let run =
+        run::Run { config: &config, rows: &rows, others: others.as_ref(), plan: &plan, order: RefCell::default() };
     let ended = run.run(&mut model, &mut saved, output)?;
     drop(deny);
     let numbers = model.leaves(&plan.trained).iter().map(|(_, leaf)| leaf.size()).sum();

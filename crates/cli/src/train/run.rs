@@ -1,5 +1,6 @@
 //! The steps of a run.
 
+use std::cell::RefCell;
 use std::time::Instant;
 
 use mlx_rs::builder::Builder;
@@ -22,6 +23,8 @@ pub(super) struct Run<'r> {
     /// Rows that are not learned.
     pub(super) others: Option<&'r Rows>,
     pub(super) plan: &'r Plan,
+    /// The epoch of the last step, and the order of its rows, which takes a sort of them all.
+    pub(super) order: RefCell<Option<(u64, Vec<usize>)>>,
 }
 
 pub(super) struct Ended {
@@ -162,12 +165,12 @@ impl Run<'_> {
     /// The rows of each batch of a step. Epochs follow each other, each in an order of its own.
     fn batches(&self, made: u64) -> Result<Vec<Vec<usize>>> {
         let (batch, accumulate) = (self.plan.pace.batch.get(), self.plan.pace.accumulate.get());
-        let (count, mut order) = (self.rows.len(), None);
+        let (count, mut order) = (self.rows.len(), self.order.borrow_mut());
         let first = made.saturating_mul((batch * accumulate) as u64);
         let mut row = |at: u64| -> Result<usize> {
             let epoch = at / count as u64;
             if order.as_ref().is_none_or(|(known, _)| *known != epoch) {
-                order = Some((epoch, self.rows.order(self.plan.seed.wrapping_add(epoch))?));
+                *order = Some((epoch, self.rows.order(self.plan.seed.wrapping_add(epoch))?));
             }
             Ok(order.as_ref().map_or(0, |(_, order)| order[(at % count as u64) as usize]))
         };
