@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+use mlx_rs::ops;
 use serde::Serialize;
-use tacit_core::{Error, Result, Value};
+use tacit_arrays::format::AnyFormat;
+use tacit_core::{Aval, Error, Result, Value};
 use tacit_io::layout::as_mlx_lm;
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Parameters, Rules};
@@ -137,25 +139,32 @@ fn quantized(
         return left("it is no float");
     }
     format.supported()?;
-    let mut refused = None;
+    if let Some(reason) = misfit(format, &aval)? {
+        return left(&format!("{path}: {reason}"));
+    }
     let by = calibration.map(|calibration| format!(" by {}", calibration.recipe)).unwrap_or_default();
-    let made = work.value(path, &format!("{format} of {value}{by}"), || {
+    let (value, error) = work.value(path, &format!("{format} of {value}{by}"), || {
         if let Some(calibration) = calibration
-            && format.quantize(&value.dense()?).is_ok()
             && let Some(made) = calibration.quantized(path, value, format)?
         {
             return Ok(made);
         }
         let one = Parameters::from([(path.to_owned(), value.clone())]);
-        let (mut made, report) = convert(&one, rules).inspect_err(|error| refused = Some(error.clause()))?;
+        let (mut made, report) = convert(&one, rules)?;
         let error = report.converted.first().map_or(0.0, |row| row.error);
         Ok((made.remove(path).unwrap_or_else(|| value.clone()), error))
-    });
-    match (made, refused) {
-        (Ok((value, error)), _) => Ok((value, Ok(error))),
-        // The options are right, so the parameter does not fit them.
-        (Err(_), Some(reason)) => left(&reason),
-        (Err(error), None) => Err(error),
+    })?;
+    Ok((value, Ok(error)))
+}
+
+/// Why a format does not fit a matrix, if it does not.
+///
+/// Nothing is evaluated, so that what fails for want of memory, or because of the numbers, is no reason.
+fn misfit(format: &AnyFormat, aval: &Aval) -> Result<Option<String>> {
+    match format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) {
+        // A format that rounds at random fits no matrix, as there is no key.
+        Err(error @ Error::Invalid { .. }) if format.stochastic().is_none() => Ok(Some(error.clause())),
+        made => made.map(|_| None),
     }
 }
 

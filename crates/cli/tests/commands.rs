@@ -160,6 +160,34 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
     );
 }
 
+/// Only a format that does not fit a matrix leaves it as it is.
+#[test]
+fn what_cannot_be_quantized_ends_the_command() {
+    let folder = Folder::new("unquantized");
+    let (input, output) = (folder.at("in.safetensors"), folder.at("out.safetensors"));
+    let of = |numbers: &[f32]| {
+        let weight = Array::from_slice(&numbers.repeat(64), &[2, 64]);
+        let fine = ops::ones::<f32>(&[8, 64]).expect("ones");
+        save(&input, &Parameters::from([("a.weight".to_owned(), fine.into()), ("b.weight".to_owned(), weight.into())]))
+            .expect("saves");
+    };
+    of(&[2e38, -2e38]);
+    check(
+        &["quantize", &input, "--format", "affine:4:64", "-o", &output],
+        1,
+        &folder,
+        expect![[r#"
+            error: b.weight: what affine:4:64 loses of f32[2,64] is not finite
+            help: leave it as it is, or choose a format whose scales hold its greatest numbers
+        "#]],
+    );
+    of(&[1.0, f32::NAN]);
+    let failed = tacit(&["quantize", &input, "--format", "nf4:64", "-o", &output]);
+    let said = String::from_utf8(failed.stderr).expect("text");
+    assert!(failed.status.code() == Some(1) && said.contains("b.weight: "), "{said}");
+    assert!(!fs::exists(&output).expect("a folder"));
+}
+
 #[test]
 fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
     let folder = Folder::new("advise");

@@ -174,6 +174,9 @@ fn named(path: &str, error: tacit_core::Error) -> tacit_core::Error {
         tacit_core::Error::Invalid { message, help } => {
             tacit_core::Error::Invalid { message: format!("{path}: {message}"), help }
         }
+        tacit_core::Error::Kernel { kernel, message, poisoned, help } => {
+            tacit_core::Error::Kernel { kernel, message: format!("{path}: {message}"), poisoned, help }
+        }
         other => other,
     }
 }

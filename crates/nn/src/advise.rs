@@ -126,7 +126,8 @@ impl Advisor {
     /// # Errors
     ///
     /// No choice takes so few bits; there are inputs for a path that no parameter has, or they do not fit the parameter; a parameter
-    /// has an element that is not finite; or a format has no such options.
+    /// has an element that is not finite; a format has no such options, or rounds at random; or a parameter cannot be quantized for
+    /// another reason than that a format does not fit it.
     pub fn advise(&self, parameters: &Parameters, bits: f64) -> Result<Advice> {
         if let Some(path) = self.inputs.keys().chain(self.squares.keys()).find(|path| !parameters.contains_key(*path)) {
             let help = "name inputs by the path of the parameter that they are multiplied with";
@@ -194,8 +195,11 @@ impl Advisor {
         }
         for format in &self.formats {
             format.supported()?;
-            // What the format does not fit, rows that are no whole groups, is no choice.
-            let Ok(made) = format.quantize(array) else { continue };
+            let made = match format.quantize(array) {
+                // What the format does not fit, rows that are no whole groups, is no choice.
+                Err(Error::Invalid { .. }) if format.stochastic().is_none() => continue,
+                made => made?,
+            };
             // It is asked for, and lives for the length of this turn.
             let _allow = Policy::Allow.scope();
             let lost = made.dense()?.as_dtype(Dtype::Float32)?.subtract(&wide)?;

@@ -1,11 +1,12 @@
 //! Models that are observed, and quantized by what was seen.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::{Array, nn, ops};
-use tacit_arrays::format::Nf4;
+use tacit_arrays::format::{AnyFormat, Nf4, Quantizer};
 use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Advice, Advisor, LoraConfig, Model, Observations, ParameterFilter, Parameters, Rules};
@@ -203,6 +204,31 @@ fn an_advisor_takes_the_least_bits_that_it_names() {
         assert!(advisor.advise(&parameters, advice.bits).is_ok());
         assert!(advisor.advise(&parameters, advice.bits - 0.001).is_err());
     }
+}
+
+/// A format that fails.
+#[derive(Debug)]
+struct Failing(fn() -> Error);
+
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("failing")
+    }
+}
+
+impl Quantizer for Failing {
+    fn quantize(&self, _: &Array) -> Result<Value> {
+        Err((self.0)())
+    }
+}
+
+#[test]
+fn an_advisor_passes_over_formats_that_do_not_fit_and_over_no_other_error() {
+    let parameters = Parameters::from([("weight".to_owned(), normal(1, &[8, 64]).into())]);
+    let advice = |failing| Advisor::new([Failing(failing).into(), AnyFormat::from(NF4)]).advise(&parameters, 5.0);
+    let advised = advice(|| Error::invalid("the rows are odd", "take others")).expect("one fits");
+    assert_eq!(advised.rows["weight"].format.as_deref(), Some("nf4:64"));
+    assert!(matches!(advice(|| Error::Mlx("no memory".to_owned())), Err(Error::Mlx(_))));
 }
 
 #[test]
