@@ -12,6 +12,7 @@ use tacit_nn::Parameters;
 use crate::checkpoint::metadata;
 use crate::gguf::{self, Gguf, GgufType};
 use crate::json::Json;
+use crate::layout::{EMBEDDING, HEAD};
 use crate::set::Set;
 use crate::structure::take_apart;
 use crate::{Writing, dense, hugging_face, layout, mlx_lm};
@@ -52,6 +53,7 @@ pub struct ModelFolder {
 
 const CONFIG: &str = "config.json";
 const TENSORS: &str = "model.safetensors";
+const TIED: &str = "tie_word_embeddings";
 const GENERATION: &str = "generation_config.json";
 /// What a tokenizer is read from, by one library or another.
 const TOKENIZER: [&str; 9] = [
@@ -224,7 +226,8 @@ impl ModelFolder {
     ///
     /// All of them appear at once. The tokenizer files of a model that was there before are removed ([`stale`](Self::stale)), and
     /// nothing else in the folder changes. The folder is made if it is not there. The configuration is the model's own, changed to say
-    /// the formats of these parameters where the library has a key for them.
+    /// the formats of these parameters where the library has a key for them, and that the head is the embedding where a model with a
+    /// head of its own was [tied](tacit_nn::Model::tie) so.
     ///
     /// # Errors
     ///
@@ -233,7 +236,8 @@ impl ModelFolder {
     pub fn write(&self, folder: impl AsRef<Path>, parameters: impl Borrow<Parameters>, library: Library) -> Result<()> {
         let folder = folder.as_ref();
         let path = folder.join(TENSORS);
-        let config = || mlx_lm::Config::new(self.config.clone().unwrap_or_else(|| Json::Object(Vec::new())));
+        let own = self.config.as_ref().map(|config| tied_as(config, parameters.borrow()));
+        let config = || mlx_lm::Config::new(own.clone().unwrap_or_else(|| Json::Object(Vec::new())));
         let (mut beside, stale) = (self.beside.clone(), self.stale(folder));
         if let Some(source) = self.source.as_ref().filter(|source| library != Library::Tacit && !source.is_known()) {
             // It says which are.
@@ -242,7 +246,7 @@ impl ModelFolder {
         match library {
             Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside, stale),
             Library::Tacit => {
-                beside.extend(self.config.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
+                beside.extend(own.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
                 let (structure, tensors) = take_apart(parameters.borrow(), None)?;
                 drop(parameters);
                 let _new = make_folder(folder)?;
@@ -264,6 +268,23 @@ impl ModelFolder {
             }
         }
     }
+}
+
+/// The configuration, which says that the head is the embedding where these parameters have no head.
+///
+/// A model without a head, such as a classifier, keeps its own: its class is none of language models.
+fn tied_as(config: &Json, parameters: &Parameters) -> Json {
+    let class = |class: &Json| class.text().is_some_and(|class| class.ends_with("ForCausalLM"));
+    let has_head = match config.get("architectures") {
+        Some(Json::List(classes)) => classes.iter().any(class),
+        _ => true,
+    };
+    let mut config = config.clone();
+    let missing = parameters.contains_key(EMBEDDING) && !parameters.contains_key(HEAD);
+    if has_head && missing && config.get(TIED).and_then(Json::flag) == Some(false) {
+        config.set(TIED, Json::Bool(true));
+    }
+    config
 }
 
 /// The files of these names that a folder has.

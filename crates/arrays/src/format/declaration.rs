@@ -39,8 +39,8 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups. That is an
-    /// [`Error::Invalid`](tacit_core::Error::Invalid), and no other error is taken for it. A format that rounds at random has no key here: see
-    /// [`quantize_by_key`](super::quantize_by_key).
+    /// [`Error::Invalid`](tacit_core::Error::Invalid), and no other error is taken for it. A format that rounds at random has no key
+    /// here: see [`quantize_by_key`](super::quantize_by_key).
     fn quantize(&self, x: &Array) -> Result<Value>;
 
     /// The array that stands for a value that is read in pieces, computed: none where the format needs all floats at once. It

@@ -145,6 +145,34 @@ fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
     assert!(!scratch.join("out").exists());
 }
 
+/// A library would draw a head that the configuration says is there.
+#[test]
+fn the_configuration_of_a_model_that_was_tied_says_so() {
+    let scratch = Scratch::new();
+    let parameters = |names: &[&str]| -> Parameters {
+        let ones = || ops::ones::<f32>(&[8, 8]).expect("ones").into();
+        names.iter().map(|&name| (name.to_owned(), ones())).collect()
+    };
+    let (embedding, head) = ("model.embed_tokens.weight", "lm_head.weight");
+    for (class, names, tied) in [
+        ("LlamaForCausalLM", &[embedding][..], true),
+        ("LlamaForCausalLM", &[embedding, head][..], false),
+        ("LlamaForSequenceClassification", &[embedding, "score.weight"][..], false),
+    ] {
+        let config =
+            format!(r#"{{"architectures": ["{class}"], "tie_word_embeddings": false, "model_type": "llama"}}"#);
+        scratch.file("config.json", &config);
+        let model = ModelFolder::of(&*scratch).expect("a folder");
+        for library in ALL {
+            let out = scratch.join("out");
+            model.write(&out, parameters(names), library).expect("writes");
+            let written = Json::open(out.join("config.json")).expect("is JSON").line();
+            let expected = if tied { config.replace("false", "true") } else { config.clone() };
+            assert_eq!(written, expected, "{library:?}: {names:?}");
+        }
+    }
+}
+
 /// Transformers passes over the key, and would turn what belongs to other positions.
 #[test]
 fn heads_whose_neighbors_are_turned_together_are_none_of_transformers() {
