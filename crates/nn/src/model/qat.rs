@@ -179,7 +179,7 @@ impl<M: ModuleParameters> Model<M> {
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);
             let Some(Rule { pattern, action: Action::Quantize(format) }) = rule else { continue };
             let before = value.nbytes();
-            let outcome = if let Some(reason) = left(&path, &value, pattern.is_exact(), format) {
+            let outcome = if let Some(reason) = left(&path, &value, pattern.is_exact(), format)? {
                 Outcome::left(reason)
             } else {
                 let prepared = aware.prepared(&path, &value, format);
@@ -375,8 +375,8 @@ fn nothing_prepared() -> Error {
 }
 
 /// Why a parameter is not prepared, if it is not.
-fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Option<String> {
-    let aval = value.aval().ok()?;
+fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Option<String>> {
+    let aval = value.aval()?;
     let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
@@ -385,18 +385,22 @@ fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Option<St
         _ if !aval.dtype.is_float() => "it is not float",
         (_, Some(reason)) if !exact => reason,
         // Its numbers are of no account, and are not made.
-        (Value::Implicit(_), _) => return refused(&ops::zeros_dtype(&aval.shape, aval.dtype).ok()?, format),
+        (Value::Implicit(_), _) => return refused(&ops::zeros_dtype(&aval.shape, aval.dtype)?, format),
         (Value::Dense(array), _) => return refused(array, format),
     };
-    Some(reason.to_owned())
+    Ok(Some(reason.to_owned()))
 }
 
-fn refused(array: &Array, format: &AnyFormat) -> Option<String> {
-    let error = match format.stochastic() {
-        Some(format) => format.quantize(array).err()?,
-        None => Prepared::new(array, format).err()?,
+/// Why the format does not fit an array, if it does not.
+fn refused(array: &Array, format: &AnyFormat) -> Result<Option<String>> {
+    let made = match format.stochastic() {
+        Some(format) => format.quantize(array).map(drop),
+        None => Prepared::new(array, format).map(drop),
     };
-    Some(error.clause())
+    match made {
+        Err(error @ Error::Invalid { .. }) => Ok(Some(error.clause())),
+        made => made.map(|()| None),
+    }
 }
 
 /// The value with something else in place of each prepared weight in it, if there is one.

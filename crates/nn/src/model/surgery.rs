@@ -43,8 +43,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The text is no pattern or no format, nothing is quantized, or a parameter has an element that is not finite. The model is
-    /// dropped then.
+    /// The text is no pattern or no format, nothing is quantized, a parameter has an element that is not finite, or it cannot be
+    /// quantized for another reason than that the format does not fit it. The model is dropped then.
     pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
         self.quantize_by(pattern, formats, &|_, format, value| Ok(quantize_in_pieces(&**format, value)))
     }
@@ -295,7 +295,9 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
         Ok(quantized) => quantized,
         // The elements are wrong, not the shape.
         Err(error @ Error::Kernel { .. }) => return Err(in_parameter(path, &error)),
-        Err(error) => return left(&error.clause()),
+        // Of a format, this alone says that it does not fit the parameter.
+        Err(error @ Error::Invalid { .. }) => return left(&error.clause()),
+        Err(error) => return Err(error),
     };
     let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;
     let after = quantized.nbytes();

@@ -223,12 +223,14 @@ impl Quantizer for Failing {
 }
 
 #[test]
-fn an_advisor_passes_over_formats_that_do_not_fit_and_over_no_other_error() {
+fn formats_that_do_not_fit_are_passed_over_and_no_other_error_is() {
     let parameters = Parameters::from([("weight".to_owned(), normal(1, &[8, 64]).into())]);
     let advice = |failing| Advisor::new([Failing(failing).into(), AnyFormat::from(NF4)]).advise(&parameters, 5.0);
     let advised = advice(|| Error::invalid("the rows are odd", "take others")).expect("one fits");
     assert_eq!(advised.rows["weight"].format.as_deref(), Some("nf4:64"));
-    assert!(matches!(advice(|| Error::Mlx("no memory".to_owned())), Err(Error::Mlx(_))));
+    let no_memory = || Error::Mlx("no memory".to_owned());
+    assert!(matches!(advice(no_memory), Err(Error::Mlx(_))));
+    assert!(matches!(model().quantize("*", Failing(no_memory)), Err(Error::Mlx(_))));
 }
 
 #[test]
