@@ -10,6 +10,11 @@ pub fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     trace::guarded(f)
 }
 
+/// Calls what a user wrote, where no trace does: a panic of it is the error that it is in one.
+pub fn guarded<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    trace::guarded(f)
+}
+
 /// Whether a function is being recorded on placeholders on this thread.
 #[must_use]
 pub fn is_recording() -> bool {

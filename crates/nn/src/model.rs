@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, Dtype, ops};
+use tacit_core::embedding::guarded;
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 
@@ -177,7 +178,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Runs any function of the module, intercepted.
     ///
     /// A parameter that the function assigns, such as a running statistic, keeps what it was assigned; where the function
-    /// fails, every parameter is what it was. What it captures is walked with the graph; the inputs of
+    /// fails or panics, which is an error too, every parameter is what it was. What it captures is walked with the graph; the inputs of
     /// [`forward`](Module::forward) are not.
     ///
     /// ```
@@ -415,7 +416,8 @@ where
 
     fn forward(&mut self, input: I) -> Result<M::Output, M::Error> {
         if self.is_dense() {
-            return self.parts.module.forward(input);
+            let module = &mut self.parts.module;
+            return guarded(|| Ok(module.forward(input)))?;
         }
         // The walk of the recorded graph ends at them, so that a stack of layers costs no more the deeper it is.
         let (inputs, _) = trees::flatten(&input, Open::Fully)?;

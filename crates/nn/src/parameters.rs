@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
+use tacit_core::embedding::guarded;
 use tacit_core::{Argument, Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit_with_state};
 
 use crate::moved::Moved;
@@ -167,14 +168,14 @@ where
 {
     let none = Replacements { places, values: Vec::new(), ties: Vec::new() };
     let mut lent = Lent::new(module, &none, Vec::new())?;
-    match f(&mut *lent.module) {
+    match guarded(|| f(&mut *lent.module).map_err(Into::into)) {
         Ok(results) => {
             lent.own = None;
             Ok(results)
         }
         Err(error) => {
             drop(lent);
-            Err(given_back(module, places, error.into()))
+            Err(given_back(module, places, error))
         }
     }
 }

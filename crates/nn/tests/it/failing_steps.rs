@@ -6,8 +6,9 @@ use std::cell::Cell;
 
 use expect_test::expect;
 use mlx_rs::builder::Builder as _;
+use mlx_rs::error::Exception;
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::{Module as _, ModuleParameters};
+use mlx_rs::module::{Module as _, ModuleParameters, Param};
 use mlx_rs::optimizers::{Optimizer as _, Sgd};
 use mlx_rs::{Array, Dtype, nn, ops, random};
 use tacit_arrays::format::Nf4;
@@ -331,12 +332,47 @@ fn a_function_of_a_model_that_fails_leaves_every_parameter() -> Result<()> {
                 if how == Fails::Eval { Err(Error::invalid("not now", "try again")) } else { fail(how, &ones(&[1])) }
             })
         };
-        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&mut model, false)));
-        assert!(!matches!(failed, Ok(Ok(()))));
+        let error = run(&mut model, false).expect_err("it fails");
+        assert_eq!(how == Fails::Panic, error.to_string() == "panicked: in the middle", "{error}");
         assert_eq!(held(&model), before, "{quantized} {how:?}");
-        if how != Fails::Panic {
-            let error = run(&mut model, true).expect_err("it fails");
-            assert!(matches!(error, Error::NotGivenBack { .. }), "{error}");
+        let error = run(&mut model, true).expect_err("it fails");
+        assert!(matches!(error, Error::NotGivenBack { .. }), "{error}");
+    }
+    Ok(())
+}
+
+/// A layer that panics.
+#[derive(Debug, Clone, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Panicking {
+    #[param]
+    weight: Param<Array>,
+}
+
+impl mlx_rs::module::Module<&Array> for Panicking {
+    type Output = Array;
+    type Error = Exception;
+
+    fn forward(&mut self, _: &Array) -> Result<Array, Exception> {
+        panic!("in the middle")
+    }
+
+    fn training_mode(&mut self, _: bool) {}
+}
+
+/// Whether the model is dense or not, as in every trace.
+#[test]
+fn a_panic_of_a_forward_pass_is_an_error() -> Result<()> {
+    for quantized in [false, true] {
+        let mut model = Model::new(Panicking { weight: Param::new(ones(&[2, 64])) })?;
+        if quantized {
+            model = model.quantize("weight", Nf4 { block: 64, double: false })?;
+        }
+        let forward = model.forward(&ones(&[1, 64])).expect_err("it panics").into();
+        let run = model.run(|module| module.forward(&ones(&[1, 64]))).expect_err("it panics");
+        for error in [forward, run] {
+            assert!(matches!(&error, Error::Function(_)), "{error}");
+            assert_eq!(error.to_string(), "panicked: in the middle");
         }
     }
     Ok(())
