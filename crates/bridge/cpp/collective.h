@@ -47,34 +47,8 @@ class Collective : public Primitive {
       output.copy_shared_buffer(inputs[0]);
       return;
     }
-    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    output.set_data(mlx::core::allocator::malloc(output.nbytes()));
-    encoder.set_output_array(output);
-    std::optional<Borrowed> read;
-    // What stands behind the operand is only the collective before.
-    if (op_ != Op::recv) {
-      auto rows = row_major(inputs[0], stream());
-      encoder.set_input_array(rows);
-      read.emplace(rows);
-    }
-    auto run = std::make_shared<Run>(output);
-    encoder.dispatch([group = group_, op = op_, peer = peer_, made = number_, run = std::move(run), read = std::move(read),
-                      write = Borrowed(output)]() mutable {
-      auto current = group->begin(op, peer, made, read ? read->value : write.value);
-      try {
-        group->run(current, read ? &*read : nullptr, write, run->spoilt());
-      } catch (const std::exception& error) {
-        poison(write.value);
-        Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {
-          group->raise(current, text, later);
-        };
-        if (!run->watched()) {
-          failure(false);
-        }
-        run->fail(std::move(failure));
-      }
-      run.reset();
-    });
+    // The others wait for this rank all the same.
+    group_->or_end([&] { queue(inputs, output); });
   }
 
   void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
@@ -225,6 +199,38 @@ class Collective : public Primitive {
   }
 
  private:
+  // Has the stream of the group run it.
+  void queue(const std::vector<array>& inputs, array& output) {
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    output.set_data(room(output.nbytes()));
+    encoder.set_output_array(output);
+    std::optional<Borrowed> read;
+    // What stands behind the operand is only the collective before.
+    if (op_ != Op::recv) {
+      auto rows = row_major(inputs[0], stream());
+      encoder.set_input_array(rows);
+      read.emplace(rows);
+    }
+    auto run = std::make_shared<Run>(output);
+    encoder.dispatch([group = group_, op = op_, peer = peer_, made = number_, run = std::move(run), read = std::move(read),
+                      write = Borrowed(output)]() mutable {
+      auto current = group->begin(op, peer, made, read ? read->value : write.value);
+      try {
+        group->run(current, read ? &*read : nullptr, write, run->spoilt());
+      } catch (const std::exception& error) {
+        poison(write.value);
+        Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {
+          group->raise(current, text, later);
+        };
+        if (!run->watched()) {
+          failure(false);
+        }
+        run->fail(std::move(failure));
+      }
+      run.reset();
+    });
+  }
+
   array again(Op op, const array& input) const {
     return emit(group_, op, peer_, input);
   }

@@ -185,14 +185,11 @@ void Group::check_whole(const Current& current) const {
 
 template <class T>
 void Group::wait(const Current& current, const std::future<T>& future) {
-  try {
+  or_end([&] {
     while (future.wait_for(patience) != std::future_status::ready) {
       poll(current);
     }
-  } catch (...) {
-    lane_->broken = true;
-    throw;
-  }
+  });
 }
 
 mlx::core::distributed::Group Group::split(bool ring, int color, int key) {
@@ -284,18 +281,21 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool 
   // Where the engine has no scatter, a sum of which only a part is kept.
   auto whole = current.op == Op::scatter && engine_ != "jaccl";
   auto from = shown, to = output.value;
-  if (spoilt && input != nullptr) {
-    // The other ranks wait for it and know of no failure here. All bits make NaN of floats, and of other numbers what no index
-    // is; what was left behind might look right.
-    from = array(shown.shape(), shown.dtype(), nullptr, {});
-    from.set_data(mlx::core::allocator::malloc(shown.nbytes()));
-    std::memset(from.data<char>(), 0xff, from.nbytes());
-  }
-  if (whole) {
-    to = array(from.shape(), from.dtype(), nullptr, {});
-    to.set_data(mlx::core::allocator::malloc(from.nbytes()));
-  }
-  mlx::core::scheduler::check_error(lane_->engine);
+  or_end([&] {
+    if (spoilt && input != nullptr) {
+      // The other ranks wait for it and know of no failure here. All bits make NaN of floats, and of other numbers what no index
+      // is; what was left behind might look right.
+      from = array(shown.shape(), shown.dtype(), nullptr, {});
+      from.set_data(room(shown.nbytes()));
+      std::memset(from.data<char>(), 0xff, from.nbytes());
+    }
+    if (whole) {
+      to = array(from.shape(), from.dtype(), nullptr, {});
+      to.set_data(room(from.nbytes()));
+    }
+    mlx::core::scheduler::check_error(lane_->engine);
+  });
+  // What the engine refuses here, such as a dtype, it refuses on every rank, and none is behind.
   dispatch(whole ? Op::sum : current.op, current.peer, from, to);
   auto done = std::make_shared<std::promise<void>>();
   auto future = done->get_future();
@@ -304,12 +304,7 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool 
       lane_->engine,
       [done, from, to, read = input ? input->hold() : nullptr, write = output.hold()] { done->set_value(); });
   wait(current, future);
-  try {
-    mlx::core::scheduler::check_error(lane_->engine);
-  } catch (...) {
-    lane_->broken = true;
-    throw;
-  }
+  or_end([&] { mlx::core::scheduler::check_error(lane_->engine); });
   auto* result = output.value.data<char>();
   if (whole) {
     std::memcpy(result, to.data<char>() + static_cast<size_t>(rank_) * output.value.nbytes(), output.value.nbytes());

@@ -9,10 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bridge.h"
+#include "mlx/allocator.h"
 #include "mlx/distributed/distributed.h"
 
 namespace tacit {
@@ -38,6 +40,15 @@ struct WatcherTable {
   // Leaves the error of a failure with this text: of the eval that met it, or of an array that came of it.
   int (*failed)(void* watcher, InFlight of, const char* text, size_t length, bool later);
 };
+
+// Memory for a collective. MLX's allocator of a CPU gives nothing where there is none.
+inline mlx::core::allocator::Buffer room(size_t bytes) {
+  auto found = mlx::core::allocator::malloc(bytes);
+  if (bytes > 0 && found.ptr() == nullptr) {
+    throw std::runtime_error("there is no memory for the " + std::to_string(bytes) + " bytes of a collective");
+  }
+  return found;
+}
 
 // An array whose memory is MLX's while a task on it is queued. A task that held it would keep MLX from giving the memory to
 // a later result.
@@ -120,6 +131,18 @@ class Group {
   // The part of it that this process is in: a ring that the environment describes, or the ranks that give this color, in the
   // order of their keys. Every rank calls it, and it waits for them between two collectives; throws as `run` does.
   mlx::core::distributed::Group split(bool ring, int color, int key);
+
+  // Ends the groups of the lane where `f` throws: a rank that fails alone is one collective behind the others from then on, and
+  // would take part in the wrong ones.
+  template <class F>
+  void or_end(F&& f) const {
+    try {
+      f();
+    } catch (...) {
+      lane_->broken = true;
+      throw;
+    }
+  }
 
   // Leaves the error of a failure behind and throws it.
   void raise(const Current& of, const std::string& text, bool later) const;

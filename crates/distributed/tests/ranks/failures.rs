@@ -51,6 +51,7 @@ pub(crate) const CASES: &[Case] = &[
     case("a_rank_that_skips_what_gives_indices", skips_indices, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["has waited for", "rank 0 is in all_max #1 u32[8], rank 1 in no collective"])
     }),
+    case("a_rank_without_memory", sums_without_memory, joins, LIMITS, &[], |ranks| all_say(ranks, &[])),
     case("a_wrong_shape", sums_of_two_shapes, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["no. 1 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
@@ -153,6 +154,17 @@ fn begins_when_lost(group: &Group) -> Result<()> {
 fn skips(group: &Group) -> Result<()> {
     comes_too_late(group);
     group.all_sum(&ops::ones::<f32>(&[8])?)?.eval().map_err(Error::from)
+}
+
+/// The second rank has no memory for its first sum and passes over that: what it evaluates next is what the first one is in.
+fn sums_without_memory(group: &Group) -> Result<()> {
+    if group.rank() == 1 {
+        let petabytes = ops::broadcast_to(Array::from_f32(1.0), &[1 << 30, 1 << 20])?;
+        if group.all_sum(&petabytes)?.eval().is_ok() {
+            return Ok(());
+        }
+    }
+    group.barrier()
 }
 
 /// As [`skips`]: MLX takes the rows all the same, by indices that have to be some of the table's.
