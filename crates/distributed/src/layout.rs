@@ -165,6 +165,13 @@ pub(crate) fn leaves_in<M: ModuleParameters>(model: &Model<M>, group: &Group) ->
 pub(crate) fn check_over<'l>(leaves: impl IntoIterator<Item = &'l Leaf>, group: &Group) -> Result<()> {
     for Leaf { path, over, .. } in leaves {
         if let Some(over) = over.as_ref().filter(|over| *over != group) {
+            let ranks = |of: &Group| of.members().map(|members| members.part.ranks.clone());
+            if ranks(over) == ranks(group) {
+                return Err(Error::invalid(
+                    format!("{path} is split over another group of {}: each split makes one", group.named()),
+                    "split once, and give the group that the parameter was split over",
+                ));
+            }
             let help = "give the group whose ranks each have a batch: a parameter is split over that one, or they have the same part of it";
             return Err(split_over_others(path, over, group, help));
         }

@@ -142,6 +142,11 @@ fn data_and_tensor_parallel(group: &Group) -> Result<()> {
     let words =
         format!(" is split over {pair}, and the group has ranks 0, 1, 2 and 3\nhelp: give the group whose ranks each ");
     assert!(error.contains(&words), "{error}");
+    let again = group.split(group.rank() / 2)?;
+    let error = own.mean_gradients(gradients.clone(), &again).expect_err("is another group").to_string();
+    let words =
+        format!(" is split over another group of {pair}: each split makes one\nhelp: split once, and give the group");
+    assert!(error.contains(&words), "{error}");
     let gradients = own.mean_gradients(gradients, &data)?;
     for part in [group, &model] {
         let (_, found) = part.clip_by_norm(&own, gradients.clone(), 0.5)?;
