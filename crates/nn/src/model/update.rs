@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::rc::Rc;
 
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
-use mlx_rs::optimizers::Optimizer;
+use mlx_rs::optimizers::{Optimizer, OptimizerState as _};
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result};
 
@@ -48,21 +48,28 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// There is a gradient of what is no leaf, of codes, which no step moves, or of another shape than its leaf; the optimizer
-    /// fails; or a parameter is trained as its codes, and the step is inside a gradient. The leaves are then what they were.
+    /// fails; or a parameter is trained as its codes, and the step is inside a gradient. The leaves are then what they were, and so are
+    /// the moments that the optimizer lists as its state.
     pub fn update<O: Optimizer>(
         &mut self,
         optimizer: &mut O,
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<()> {
         let gradients = gradients.borrow();
-        if !self.is_coded() {
-            return self.step(optimizer, gradients);
+        let moments = moments(optimizer);
+        let stepped = if self.is_coded() {
+            self.transaction(|model| {
+                let lent = model.lend_for_step()?;
+                model.step(optimizer, gradients)?;
+                model.take_steps(&lent)
+            })
+        } else {
+            self.step(optimizer, gradients)
+        };
+        if let (Err(_), Some(moments)) = (&stepped, moments) {
+            give_back(optimizer, moments);
         }
-        self.transaction(|model| {
-            let lent = model.lend_for_step()?;
-            model.step(optimizer, gradients)?;
-            model.take_steps(&lent)
-        })
+        stepped
     }
 
     fn step<O: Optimizer>(&mut self, optimizer: &mut O, gradients: &FlattenedModuleParam) -> Result<()> {
@@ -140,5 +147,29 @@ impl<M: ModuleParameters> Model<M> {
             "{message}; step by `Model::update`, which keeps dtypes, or replace them by f32 with `Model::replace` first"
         );
         Ok(())
+    }
+}
+
+/// The moments of an optimizer by their keys, where it lists them.
+fn moments<O: Optimizer>(optimizer: &mut O) -> Option<Vec<(Rc<str>, Array)>> {
+    let listed = optimizer.state_mut().flatten().ok()?;
+    Some(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
+}
+
+/// Gives an optimizer these moments again.
+fn give_back<O: Optimizer>(optimizer: &mut O, moments: Vec<(Rc<str>, Array)>) {
+    let state = optimizer.state_mut();
+    let came = {
+        let Ok(now) = state.flatten_mut() else { return };
+        let came = !now.iter().map(|(key, _)| key).eq(moments.iter().map(|(key, _)| key));
+        if !came {
+            for ((_, slot), (_, before)) in now.into_iter().zip(&moments) {
+                *slot = before.clone();
+            }
+        }
+        came
+    };
+    if came && let Ok(before) = O::State::unflatten(moments) {
+        *state = before;
     }
 }

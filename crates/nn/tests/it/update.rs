@@ -188,10 +188,10 @@ fn gradients_of_what_takes_none_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Steps of SGD, of which only the first one is good.
+/// Steps of SGD, of which only the first ones are good.
 struct Failing {
     sgd: Sgd,
-    steps: usize,
+    good: usize,
 }
 
 impl Updatable for Failing {
@@ -212,10 +212,7 @@ impl Optimizer for Failing {
     }
 
     fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
-        self.steps += 1;
-        if self.steps > 1 {
-            return Err(Exception::custom("it fails by design"));
-        }
+        self.good = self.good.checked_sub(1).ok_or_else(|| Exception::custom("it fails by design"))?;
         self.sgd.update_single(key, gradient, parameter)
     }
 }
@@ -229,12 +226,32 @@ fn after_an_error_of_the_optimizer_the_leaves_are_what_they_were() -> Result<()>
             };
             let before = owned(&model);
             let gradients = gradients(&mut model, dtype)?;
-            let error = model.update(&mut Failing { sgd: Sgd::new(0.1), steps: 0 }, &gradients);
+            let mut sgd = Sgd::new(0.1);
+            sgd.momentum = 0.5;
+            let mut failing = Failing { sgd, good: 1 };
+            let error = model.update(&mut failing, &gradients);
+            assert!(failing.sgd.state().is_empty());
             assert!(error.expect_err("it fails").to_string().contains("by design"));
             for ((path, before), (_, after)) in before.iter().zip(owned(&model)) {
                 assert!(before.dtype() == after.dtype() && before.eq_exact(&after)?, "{form} {dtype:?} {path}");
             }
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn after_an_error_of_the_optimizer_its_moments_are_what_they_were() -> Result<()> {
+    let mut model = dense(Dtype::Float32)?;
+    let gradients = gradients(&mut model, Dtype::Float32)?;
+    let mut sgd = Sgd::new(0.1);
+    sgd.momentum = 0.5;
+    let mut failing = Failing { sgd, good: gradients.len() + 2 };
+    model.update(&mut failing, &gradients)?;
+    let before = failing.sgd.state().clone();
+    assert!(before.len() == gradients.len() && model.update(&mut failing, &gradients).is_err());
+    for (path, moment) in &before {
+        assert_eq!(numbers(&failing.sgd.state()[path]), numbers(moment), "{path}");
     }
     Ok(())
 }
