@@ -42,8 +42,10 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 pub(crate) fn write_into(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let probe = there.join(format!(".tacit-doctor-{}", process::id()));
-    fs::write(&probe, b"probe")?;
-    fs::remove_file(&probe)
+    let written = fs::write(&probe, b"probe");
+    // On a full disk there is one too, an empty one.
+    let removed = fs::remove_file(&probe);
+    written.and(removed)
 }
 
 /// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there.

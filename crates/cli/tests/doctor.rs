@@ -183,3 +183,19 @@ fn with_another_mlx() {
         "{text}"
     );
 }
+
+/// As on a disk that is full, on which a file can be made and not written.
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_written_leaves_nothing() {
+    let folder = env::temp_dir().join(format!("tacit-doctor-full-{}", process::id()));
+    fs::create_dir_all(&folder).expect("makes a folder");
+    let command = format!("trap '' XFSZ; ulimit -f 0; exec '{}' doctor", env!("CARGO_BIN_EXE_tacit"));
+    let ended = Command::new("bash").args(["-c", &command]).env("TACIT_CACHE_DIR", &folder).output().expect("starts");
+    let names = fs::read_dir(&folder).expect("reads").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with(".tacit-doctor-")).collect();
+    fs::remove_dir_all(&folder).expect("removes");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.code().is_some() && said.contains("mlx"), "{said}{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(left.is_empty(), "{left:?}");
+}
