@@ -1,7 +1,7 @@
 //! `tacit advise`: formats for the parameters of a checkpoint under a budget of bits.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -55,7 +55,8 @@ pub(crate) struct Advised {
     rules: Option<String>,
 }
 
-pub(crate) fn advise(options: &Options) -> Result<Advised> {
+/// What was chosen, and whether its rules could be written: where they cannot, it is not lost.
+pub(crate) fn advise(options: &Options) -> Result<(Advised, Result<()>)> {
     if options.output.as_ref().is_some_and(|path| path.extension().is_none_or(|kind| kind != "json")) {
         return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
     }
@@ -71,12 +72,15 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
         advisor = advisor.with_observations(&observations)?;
     }
     let advice = advisor.advise(&values, options.bits)?;
-    if let Some(path) = &options.output {
-        let text =
-            serde_json::to_string_pretty(&advice.rules()?).map_err(|error| Error::file("write", path)(error.into()))?;
-        replace(path, (text + "\n").as_bytes())?;
-    }
-    Ok(Advised { advice, rules: options.output.as_ref().map(|path| path.display().to_string()) })
+    let written = options.output.as_deref().map_or(Ok(()), |path| write(&advice, path));
+    let rules = options.output.as_ref().filter(|_| written.is_ok()).map(|path| path.display().to_string());
+    Ok((Advised { advice, rules }, written))
+}
+
+fn write(advice: &Advice, path: &Path) -> Result<()> {
+    let text =
+        serde_json::to_string_pretty(&advice.rules()?).map_err(|error| Error::file("write", path)(error.into()))?;
+    replace(path, (text + "\n").as_bytes())
 }
 
 /// The format with the fit, if it has none of its own and scales to choose.

@@ -153,7 +153,11 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Launch(options) => return launch::launch(&options),
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
         Command::Quantize(options) => output.beside([&options.output]).show(&quantize::quantize(&options)?),
-        Command::Advise(options) => output.beside(&options.output).show(&advise::advise(&options)?),
+        Command::Advise(options) => {
+            let (advised, written) = advise::advise(&options)?;
+            output.beside(&options.output).show(&advised)?;
+            written.map_err(Failure::from)
+        }
         Command::Convert(options) => output.beside([&options.output]).show(&convert::convert(&options)?),
         Command::Compare(options) => {
             let comparison = compare::compare(&options)?;

@@ -190,6 +190,17 @@ fn the_input_is_never_replaced() {
     assert!(ok(&["inspect", &mlx]).contains("Affine(f32[8,64])"));
 }
 
+/// What took long to find is shown, whatever becomes of the file.
+#[test]
+fn advice_is_shown_where_its_rules_cannot_be_written() {
+    let folder = Folder::new("advice");
+    let dense = folder.checkpoint("dense.safetensors");
+    let output = tacit(&["advise", &dense, "--bits", "8", "-o", &folder.at("no/rules.json")]);
+    let [told, said] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+    assert!(told.contains("bits an element, error ") && !told.contains("rules in"), "{told}");
+    assert!(output.status.code() == Some(1) && said.contains("cannot write "), "{said}");
+}
+
 /// A name that is no text is protected as others are. A Mac has no such names.
 #[test]
 #[cfg(target_os = "linux")]
