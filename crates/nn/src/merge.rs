@@ -1,5 +1,6 @@
 //! Adapters of a model merged into their bases, and taken out again.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -153,14 +154,16 @@ impl<M: ModuleParameters> Model<M> {
     /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit, and frozen as before.
     ///
     /// The base cannot be computed back from what was made: of floats a rounding would stay, and of codes more. So the
-    /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone.
+    /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone. One that is given by
+    /// reference stays, also where this fails.
     ///
     /// # Errors
     ///
-    /// The model has not these parameters.
-    pub fn unmerge(&mut self, report: MergeReport) -> Result<()> {
-        self.assign(report.adapters, Missing::Keep)?;
-        self.freeze_adapters(report.frozen);
+    /// The model has not these parameters. It is then what it was.
+    pub fn unmerge(&mut self, report: impl Borrow<MergeReport>) -> Result<()> {
+        let report = report.borrow();
+        self.assign(report.adapters.clone(), Missing::Keep)?;
+        self.freeze_adapters(report.frozen.clone());
         Ok(())
     }
 

@@ -427,6 +427,8 @@ fn a_report_and_the_bases_as_they_were() -> Result<()> {
         layers.2.weight  Affine(f32[4,32])      0.00e0       0.0%           640            64"#]]
     .assert_eq(&report.to_string());
     assert_eq!(bytes(&model), plain);
+    // Another model has not these parameters, and the report stays.
+    assert!(Model::new(nn::Linear::new(4, 4)?)?.unmerge(&report).is_err());
     model.unmerge(report)?;
     let mut optimizer = Adam::new(1e-2);
     step(&mut model, &mut optimizer);
