@@ -65,8 +65,10 @@ impl KvCache {
             PaddingSide::Left => (start, end - length),
             PaddingSide::Right => (start + length, end),
         };
-        self.padding.push(Padding::new(&lengths.iter().map(range).collect::<Vec<_>>()));
-        self.offset = Padding::offset(&self.padding, &self.next, batch)?;
+        let mut padding = self.padding.clone();
+        padding.push(Padding::new(&lengths.iter().map(range).collect::<Vec<_>>()));
+        self.offset = Padding::offset(&padding, &self.next, batch)?;
+        self.padding = padding;
         self.written.padded = end;
         Ok(())
     }
