@@ -154,14 +154,15 @@ impl Save {
 impl Drop for Save {
     fn drop(&mut self) {
         // A save that failed and wrote nothing leaves nothing: what ranks have written, the next save finds by the note.
-        let written = names(&self.folder)
-            .unwrap_or_default()
-            .iter()
-            .any(|name| save_of(name).is_some_and(|(save, _)| save == self.note.save));
-        if !written {
+        if self.note.save == 0 || wrote_nothing(names(&self.folder), self.note.save) {
             drop(fs::remove_file(note_of(&self.folder, self.id)));
         }
     }
+}
+
+/// Whether no file of a save is among these names of a folder. Where they could not be read, one may be.
+fn wrote_nothing(names: Result<Vec<String>>, save: u64) -> bool {
+    names.is_ok_and(|names| names.iter().all(|name| save_of(name).is_none_or(|(of, _)| of != save)))
 }
 
 /// Whether this process sees the note that the first rank left.
@@ -237,8 +238,9 @@ fn was_free(tried: &Result<(), TryLockError>) -> Option<bool> {
 
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).map_err(Error::file("read", folder))?;
+    let entries = entries.collect::<io::Result<Vec<_>>>().map_err(Error::file("read", folder))?;
     // A name that is no text is none of ours.
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
 #[cfg(test)]
@@ -246,7 +248,9 @@ mod tests {
     use expect_test::expect;
     use tacit_files::faults::{Fault, inject};
 
+    use super::super::index::file_of;
     use super::*;
+    use crate::layout::Place;
 
     #[test]
     fn a_save_whose_note_another_one_holds_does_not_begin() {
@@ -272,6 +276,15 @@ mod tests {
         assert!(matches!(begun, Err(Error::File { .. })), "{begun:?}");
         assert_eq!((steps, fs::read_dir(&outer).expect("is there").count()), (2, 0));
         fs::remove_dir_all(&outer).expect("removes");
+    }
+
+    #[test]
+    fn a_note_goes_only_where_nothing_was_written() {
+        let folder = std::env::temp_dir().join(format!("tacit-ranks-no-folder-{}", std::process::id()));
+        assert!(names(&folder).is_err() && !wrote_nothing(names(&folder), 3));
+        let file = file_of(Path::new(""), 3, Place { rank: 0, size: 2 });
+        let listed = || Ok(vec!["notes.txt".to_owned(), file.to_string_lossy().into_owned()]);
+        assert!(!wrote_nothing(listed(), 3) && wrote_nothing(listed(), 4));
     }
 
     #[test]
