@@ -4,7 +4,7 @@ use std::fmt;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::{Aval, is_traced};
+use tacit_bridge::{Aval, is_traced, with_bytes};
 
 use crate::{ImplicitArray, Result};
 
@@ -111,21 +111,40 @@ impl fmt::Debug for Value {
 
 /// A few elements as text; nothing for an array without data, and for one that cannot be evaluated.
 fn first_elements(array: &Array) -> Option<String> {
-    const SHOWN: i32 = 6;
+    const SHOWN: usize = 6;
     if is_traced(array) || array.dtype().is_complex() {
         return None;
     }
-    let shown = SHOWN.min(array.size() as i32);
-    let first = ops::flatten(array, None, None).and_then(|flat| flat.try_index(..shown)).ok()?;
-    let elements: Vec<String> = if shown == 0 {
+    let shown = SHOWN.min(array.size());
+    let first = ops::flatten(array, None, None).and_then(|flat| flat.try_index(..shown as i32)).ok()?;
+    let elements = if shown == 0 {
         Vec::new()
-    } else if array.dtype().is_float() {
-        first.as_dtype(Dtype::Float32).ok()?.try_as_slice::<f32>().ok()?.iter().map(ToString::to_string).collect()
     } else {
-        first.as_dtype(Dtype::Int64).ok()?.try_as_slice::<i64>().ok()?.iter().map(ToString::to_string).collect()
+        match array.dtype() {
+            Dtype::Float64 => texts(&first, Dtype::Float64, f64::from_ne_bytes),
+            Dtype::Uint64 => texts(&first, Dtype::Uint64, u64::from_ne_bytes),
+            dtype if dtype.is_float() => texts(&first, Dtype::Float32, f32::from_ne_bytes),
+            _ => texts(&first, Dtype::Int64, i64::from_ne_bytes),
+        }?
     };
-    let more = if array.size() as i32 > shown { ", .." } else { "" };
+    let more = if array.size() > shown { ", .." } else { "" };
     Some(format!("[{}{more}]", elements.join(", ")))
+}
+
+/// Elements as text, in a dtype that has all of their numbers.
+fn texts<T: ToString + fmt::LowerExp, const N: usize>(
+    array: &Array,
+    dtype: Dtype,
+    number: fn([u8; N]) -> T,
+) -> Option<Vec<String>> {
+    const LONG: usize = 24;
+    let text = |bytes: &[u8; N]| {
+        let number = number(*bytes);
+        let digits = number.to_string();
+        if digits.len() > LONG { format!("{number:e}") } else { digits }
+    };
+    // As bytes: a part of a file may begin where no number may.
+    with_bytes(&array.as_dtype(dtype).ok()?, |bytes| bytes.as_chunks().0.iter().map(text).collect()).ok()
 }
 
 /// The type's name without its namespace: `Nf4` for `tacit.Nf4`.

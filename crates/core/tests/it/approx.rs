@@ -4,6 +4,7 @@ use approx::{AbsDiffEq, RelativeEq, UlpsEq, assert_relative_eq};
 use expect_test::expect;
 use mlx_rs::builder::Builder;
 use mlx_rs::nn::{Dropout, DropoutBuilder};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 use tacit::tree::Gradient;
 use tacit::{Aval, Counters, Policy, Value};
@@ -94,6 +95,22 @@ fn a_value_shows_its_aval_and_first_elements() {
         Opaque(f32[2])
         f32[0] []"#]]
     .assert_eq(&format!("{long:?}\n{ints:?}\n{hidden:?}\n{empty:?}"));
+}
+
+#[test]
+fn a_value_shows_numbers_that_no_other_dtype_has() -> tacit::Result<()> {
+    let unsigned = Value::from(Array::from_slice(&[1u64 << 63, u64::MAX], &[2]));
+    let wide = Value::from(Array::from_slice(&[1e300f64, -0.5, 1e-300], &[3]));
+    // What a file holds may begin at any byte.
+    let bytes = [&[0][..], &2.5f32.to_ne_bytes()[..], &(-1f32).to_ne_bytes()[..]].concat();
+    let bytes = Array::from_slice(&bytes, &[9]).try_index(1..)?;
+    let unaligned = Value::from(bytes.view_dtype(Dtype::Float32)?);
+    expect![[r#"
+        u64[2] [9223372036854775808, 18446744073709551615]
+        f64[3] [1e300, -0.5, 1e-300]
+        f32[2] [2.5, -1]"#]]
+    .assert_eq(&format!("{unsigned:?}\n{wide:?}\n{unaligned:?}"));
+    Ok(())
 }
 
 #[test]
