@@ -198,9 +198,12 @@ impl Kernel for Indices {
             Some(_) => ("sizes_shape[1]", "known"),
             None => ("extent[0]", "given"),
         };
-        let (from_end, counting) = match self.named {
-            Some(_) => ("", "numbers"),
-            None => ("  if (index < 0) index += extent_of;\n", "indices"),
+        let counting = if self.named.is_some() { "numbers" } else { "indices" };
+        let from_end = match (given.dtype, self.named) {
+            // It is above all that `long` counts, and so is outside at the far end.
+            (Dtype::Uint64, _) => "  if (index < 0) index = extent_of;\n",
+            (_, Some(_)) => "",
+            (_, None) => "  if (index < 0) index += extent_of;\n",
         };
         let body = format!(
             "unsigned int at = {at};\nif (at < (unsigned int)sizes_shape[0]) {{\n  const {long} extent_of = {extent};\n  {long} index = \
@@ -224,7 +227,12 @@ impl Kernel for Indices {
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let given = inputs[0].as_dtype(Dtype::Int64)?;
+        let given = match inputs[0].dtype() {
+            // One above all that `i64` counts would be negative.
+            Dtype::Uint64 => ops::minimum(&inputs[0], Array::from_slice(&[i64::MAX as u64], &[]))?,
+            _ => inputs[0].clone(),
+        };
+        let given = given.as_dtype(Dtype::Int64)?;
         let number = |number: i32| Array::from_slice(&[i64::from(number)], &[]);
         let extent = match self.extent {
             Some(extent) => number(extent),
@@ -304,21 +312,19 @@ mod tests {
 
     const GIVEN: [i32; 9] = [0, 3, 4, 5, 1000, -1, -4, -5, -1000];
 
-    /// What the source gives, as a program of the host's.
-    fn run(check: Indices, backend: Backend) -> Vec<u32> {
-        let launch =
-            check.launch(&[Aval::new(&[9], Dtype::Int32), Aval::new(&[], Dtype::Int32)], backend).expect("a source");
+    /// What the source gives of nine numbers of a C++ type, as a program of the host's.
+    fn run(check: Indices, backend: Backend, dtype: Dtype, numbers: &str) -> Vec<u32> {
+        let launch = check.launch(&[Aval::new(&[9], dtype), Aval::new(&[], Dtype::Int32)], backend).expect("a source");
         let folder =
             std::env::temp_dir().join(format!("tacit-indices-{}-{}-{backend:?}", std::process::id(), launch.name));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (source, program) = (folder.join("indices.cpp"), folder.join("indices"));
-        let (given, sizes) = (format!("{GIVEN:?}"), format!("{:?}", launch.sizes));
+        let sizes = format!("{:?}", launch.sizes);
         let braces = |list: String| list.replace('[', "{").replace(']', "}");
         let text = format!(
-            "#include <cstdio>\nstruct Place {{ unsigned x; }};\nint main() {{\n  int given[] = {}, sizes_shape[] = {}, extent[] = {{4}};\n  unsigned \
+            "#include <cstdio>\nstruct Place {{ unsigned x; }};\nint main() {{\n  {numbers};\n  int sizes_shape[] = {}, extent[] = {{4}};\n  unsigned \
              out[9];\n  for (unsigned i = 0; i < {}; ++i) {{\n    Place blockIdx = {{i / {group}}}, blockDim = {{{group}}}, threadIdx = {{i % \
              {group}}}, thread_position_in_grid = {{i}};\n    {}\n  }}\n  for (unsigned one : out) std::printf(\"%u \", one);\n}}\n",
-            braces(given),
             braces(sizes),
             launch.grid[0],
             launch.body,
@@ -336,7 +342,13 @@ mod tests {
 
     #[test]
     fn the_source_counts_as_the_plain_ops_do() {
-        let given = Array::from_slice(&GIVEN, &[9]);
+        let list = |numbers: &[String]| numbers.join(", ");
+        let signed = format!("int given[] = {{{}}}", list(&GIVEN.map(|number| number.to_string())));
+        // Those below zero as the numbers that have their bits.
+        let large = GIVEN.map(|number| i64::from(number) as u64);
+        let unsigned =
+            format!("unsigned long long given[] = {{{}}}", list(&large.map(|number| format!("{number}ull"))));
+        let given = [(Array::from_slice(&GIVEN, &[9]), signed), (Array::from_slice(&large, &[9]), unsigned)];
         let named = Some(("class", "give one of them"));
         for check in [
             Indices { extent: Some(4), width: 1, named: None },
@@ -344,10 +356,16 @@ mod tests {
             Indices { extent: None, width: 1, named: None },
             Indices { extent: Some(4), width: 1, named },
         ] {
-            let inputs = [given.clone(), Array::from_int(4)];
-            let expected = check.decompose(&inputs).expect("runs").remove(0);
-            for backend in [Backend::Cuda, Backend::Metal] {
-                assert_eq!(run(check, backend), expected.as_slice::<u32>(), "{backend:?}");
+            for (given, text) in &given {
+                let expected = check.decompose(&[given.clone(), Array::from_int(4)]).expect("runs").remove(0);
+                if given.dtype() == Dtype::Uint64 {
+                    let last = expected.as_slice::<u32>()[4];
+                    assert!(expected.as_slice::<u32>()[5..].iter().all(|&found| found == last), "{expected}");
+                }
+                for backend in [Backend::Cuda, Backend::Metal] {
+                    let found = run(check, backend, given.dtype(), text);
+                    assert_eq!(found, expected.as_slice::<u32>(), "{backend:?}");
+                }
             }
         }
     }
