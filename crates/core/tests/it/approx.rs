@@ -100,7 +100,7 @@ fn a_value_shows_its_aval_and_first_elements() {
 #[test]
 fn a_value_shows_numbers_that_no_other_dtype_has() -> tacit::Result<()> {
     let unsigned = Value::from(Array::from_slice(&[1u64 << 63, u64::MAX], &[2]));
-    let wide = Value::from(Array::from_slice(&[1e300f64, -0.5, 1e-300], &[3]));
+    let wide = Value::from(Array::from_slice_f64(&[1e300, -0.5, 1e-300], &[3]));
     // What a file holds may begin at any byte.
     let bytes = [&[0][..], &2.5f32.to_ne_bytes()[..], &(-1f32).to_ne_bytes()[..]].concat();
     let bytes = Array::from_slice(&bytes, &[9]).try_index(1..)?;
