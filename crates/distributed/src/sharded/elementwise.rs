@@ -104,15 +104,22 @@ pub fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
 
 /// The extreme, with the gradient that MLX has for it: all elements that have it, on all ranks, share it.
 fn shared_by_ties(x: &Sharded, part: &Array, found: &Array, axes: &[i32]) -> Result<Array> {
-    if !part.dtype().is_float() {
+    if !part.dtype().is_inexact() {
         return Ok(found.clone());
     }
     let at = part.eq(found)?;
     let ties = x.group.all_sum(&at.as_dtype(Dtype::Float32)?.sum_axes(axes, true)?)?;
     // Zero, but for its gradient. The difference of an infinity and itself would be no number; what has an infinity added is
     // the same infinity.
-    let own = ops::select(part.is_finite()?, part.subtract(mlx_rs::stop_gradient(part)?)?, part)?;
-    let own = ops::select(at, own, Array::from_int(0).as_dtype(part.dtype())?)?;
+    let zero = Array::from_int(0).as_dtype(part.dtype())?;
+    let own = part.subtract(mlx_rs::stop_gradient(part)?)?;
+    let own = if part.dtype().is_complex() {
+        // Its other part may be finite, and would be added to itself: there is no gradient there.
+        ops::select(own.eq(&own)?, &own, &zero)?
+    } else {
+        ops::select(part.is_finite()?, own, part)?
+    };
+    let own = ops::select(at, own, zero)?;
     let own = own.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
     // A negative zero that has a zero added is a positive one, and stays what it is where a zero is subtracted.
     let less = Array::from_int(0).as_dtype(part.dtype())?.subtract(x.group.all_sum(&own)?)?;

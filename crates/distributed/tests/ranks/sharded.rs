@@ -4,7 +4,7 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use mlx_rs::transforms::compile::compile;
-use mlx_rs::{Array, Dtype, fast, nn, ops, random};
+use mlx_rs::{Array, Dtype, complex64, fast, nn, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
@@ -248,6 +248,13 @@ fn extremes(group: &Group) -> Result<()> {
             assert!(found.eq(expected.array()?)?.all(None)?.item_exact::<bool>(), "{found} of {x}");
         }
     }
+    let numbers = [(1.0, 1.0), (3.0, 2.0), (-4.0, 0.0), (3.0, 2.0)].map(|(re, im)| complex64::new(re, im));
+    let x = Array::from_slice(&numbers, &[1, 4]);
+    let greatest = |x: Array| -> Result<Array> { Ok(ops::real(x.max_axis(1, false)?)?.sum(None)?) };
+    let expected = grad(greatest).call(&x)?;
+    let found = grad(greatest).call(Value::from(Sharded::split(&x, 1, group)?))?;
+    let found = group.all_gather(found.child("part").array()?, 1)?;
+    assert!(found.eq(expected.array()?)?.all(None)?.item_exact::<bool>(), "{found} of {x}");
     check("places", &[split(1, &[4, 8], 1, group)?], |a| {
         let places = ops::indexing::argmax_axis(&a[0], 1, false)?.as_dtype(Dtype::Float32)?;
         Ok(vec![a[0].sum_axis(1, false)?.multiply(places)?])
