@@ -28,7 +28,8 @@ pub struct Distance {
     /// element is finite in one of both only, and where the right one is zero and the other is not.
     #[serde(with = "tacit_core::json_number")]
     pub error: f64,
-    /// The cosine of the two as vectors.
+    /// The cosine of the two as vectors. It is NaN, which is no cosine, where one of the two alone is zero and so has no direction, and
+    /// where an element is finite in one of both only.
     #[serde(with = "tacit_core::json_number")]
     pub cosine: f64,
     /// The power of the right one over that of the difference, in decibels; `None` where there is no difference.
@@ -251,6 +252,11 @@ mod tests {
             for (a, b) in [(&strange, &of(&other)), (&of(&other), &strange)] {
                 assert!(Distance::between(a, b).expect("one shape").error.is_infinite());
             }
+        }
+        let (zero, one) = (of(&[0.0, 0.0]), of(&[0.0, 2.0]));
+        for (a, b, error) in [(&zero, &one, f64::INFINITY), (&one, &zero, 1.0)] {
+            let far = Distance::between(a, b).expect("one shape");
+            assert!(far.cosine.is_nan() && far.error.total_cmp(&error).is_eq(), "{far:?}");
         }
         // As data they are told apart, and come back.
         let text =
