@@ -195,10 +195,15 @@ fn the_input_is_never_replaced() {
 fn advice_is_shown_where_its_rules_cannot_be_written() {
     let folder = Folder::new("advice");
     let dense = folder.checkpoint("dense.safetensors");
-    let output = tacit(&["advise", &dense, "--bits", "8", "-o", &folder.at("no/rules.json")]);
+    // As on a disk that is full, on which a file can be made and not written.
+    let program = env!("CARGO_BIN_EXE_tacit");
+    let command =
+        format!("trap '' XFSZ; ulimit -f 0; exec '{program}' advise '{dense}' --bits 8 -o '{}'", folder.at("r.json"));
+    let output = Command::new("bash").args(["-c", &command]).output().expect("starts");
     let [told, said] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
     assert!(told.contains("bits an element, error ") && !told.contains("rules in"), "{told}");
     assert!(output.status.code() == Some(1) && said.contains("cannot write "), "{said}");
+    assert_eq!(folder.names(), ["dense.safetensors"]);
 }
 
 /// A name that is no text is protected as others are. A Mac has no such names.
