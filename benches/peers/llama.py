@@ -105,7 +105,6 @@ class Decoder:
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         if not self.context:
             raise RuntimeError("llama.cpp made no context")
-        # Only now it is known that there is a model.
         self.words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
     def feed(self, tokens):
