@@ -105,8 +105,9 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         Some(_) => Vec::new(),
         None => vec![output.clone()],
     };
-    options.overwriting.check(files, [input])?;
+    // Whether files can be made is tried.
     interruption::clear_up(None);
+    options.overwriting.check(files, [input])?;
     let kind = FileKind::of(input)?;
     let mut read = kind.read(input)?;
     drop(steady);

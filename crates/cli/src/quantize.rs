@@ -67,6 +67,8 @@ struct Row {
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let text = &options.calibration.text.calibrate;
+    // Whether files can be made is tried.
+    interruption::clear_up(None);
     options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules).chain(text))?;
     let own = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;

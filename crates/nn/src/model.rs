@@ -104,14 +104,12 @@ impl<M: ModuleParameters> Model<M> {
     /// The model has no parameter of this path.
     pub fn get(&self, path: &str) -> Result<Value> {
         let path = self.parts.ties.own(path);
-        match self.parts.held.get(path) {
-            Some(held) => held.value(),
-            // Not of `values`, which puts each implicit parameter together anew: a loop over paths would do so for each of them.
-            None => {
-                let parameters = self.parts.module.parameters().flatten();
-                parameters.get(path).map(|&array| array.into()).ok_or_else(|| self.no(path))
-            }
+        if let Some(held) = self.parts.held.get(path) {
+            return held.value();
         }
+        // Not of `values`, which puts each implicit parameter together anew: a loop over paths would do so for each of them.
+        let parameters = self.parts.module.parameters().flatten();
+        parameters.get(path).map(|&array| array.into()).ok_or_else(|| self.no(path))
     }
 
     /// The value of a parameter as a call of the model has it: that of [`get`](Self::get), whose adapters drop nothing out of
