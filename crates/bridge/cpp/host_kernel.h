@@ -201,6 +201,12 @@ class HostKernel : public Primitive {
     for (const auto& prototype : prototypes_of(*rust_, inputs)) {
       shapes.push_back(prototype.shape());
     }
+    // MLX reads a recorded dtype for each of them.
+    if (shapes.size() != results_) {
+      throw std::invalid_argument(
+          "kernel " + rust_->name + " has " + std::to_string(shapes.size()) + " results for these inputs and had " +
+          std::to_string(results_) + " when it was recorded");
+    }
     return shapes;
   }
 

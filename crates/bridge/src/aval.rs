@@ -32,6 +32,19 @@ impl Aval {
         Self { shape: shape.to_vec(), dtype }
     }
 
+    /// The avals of these arrays.
+    pub(crate) fn all(arrays: &[Array]) -> Vec<Self> {
+        arrays.iter().map(Self::from).collect()
+    }
+
+    /// The avals as messages list them.
+    pub(crate) fn list(avals: &[Self]) -> String {
+        if avals.is_empty() {
+            return "nothing".to_owned();
+        }
+        avals.iter().map(Self::to_string).collect::<Vec<_>>().join(" ")
+    }
+
     /// The number of elements; the greatest that there is where an aval that was read has more.
     #[must_use]
     pub fn size(&self) -> usize {

@@ -143,8 +143,29 @@ where
 /// What a node holds.
 struct Held {
     function: Box<dyn CustomFunction>,
-    /// The avals of the results, to check tangents against.
-    results: OnceLock<Vec<Aval>>,
+    /// The avals of the arguments and of the results of the first call, to check against what comes later.
+    first: OnceLock<[Vec<Aval>; 2]>,
+}
+
+impl Held {
+    /// The avals of the results.
+    fn results(&self) -> &[Aval] {
+        self.first.get().map_or(&[], |[_, results]| results)
+    }
+
+    /// Compares a call with the first one. MLX calls a function again for its transforms, and puts the results in the places
+    /// of the first ones without a look; only chunks are of several shapes.
+    fn check_call(&self, args: &[Array], made: &[Array]) -> Result<(), BoxError> {
+        let [args, made] = [Aval::all(args), Aval::all(made)];
+        let [first, results] = self.first.get_or_init(|| [args.clone(), made.clone()]);
+        let fits = if *first == args { *results == made } else { results.len() == made.len() };
+        if fits {
+            return Ok(());
+        }
+        let (name, made, results) = (self.function.name(), Aval::list(&made), Aval::list(results));
+        let help = "let it give the same shapes and dtypes in each call";
+        Err(format!("{name} gave {made} when it was called again, and {results} before\nhelp: {help}").into())
+    }
 }
 
 /// Calls `enter` with a function of ours: the callee is to take the box over and free it by `release`; the handles and the
@@ -155,7 +176,7 @@ pub(crate) fn apply(
     enter: impl FnOnce(FunctionTable, *mut c_void, Arrays, Sink) -> c_int,
 ) -> Result<Vec<Array>, BridgeError> {
     let handles = arrays::handles(args);
-    let held = Box::new(Held { function: Box::new(function), results: OnceLock::new() });
+    let held = Box::new(Held { function: Box::new(function), first: OnceLock::new() });
     let table = FunctionTable { release: release::<Held>, forward, vjp, jvp, vmap };
     arrays::collected(|results| enter(table, Box::into_raw(held).cast(), Span::of(&handles), results))
 }
@@ -176,7 +197,7 @@ extern "C" fn forward(function: *mut c_void, args: Arrays, results: Sink) -> c_i
         if made.is_empty() {
             return Err(format!("{} gave no result", held.function.name()).into());
         }
-        held.results.get_or_init(|| made.iter().map(Aval::from).collect());
+        held.check_call(&args, &made)?;
         Ok(arrays::pour(&made, &results)?)
     })
 }
@@ -214,7 +235,7 @@ extern "C" fn jvp(function: *mut c_void, primals: Arrays, tangents: Arrays, argn
             (held(function), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
         };
         let Some(made) = held.function.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
-        check_tangents(held.function.name(), held.results.get().map_or(&[], Vec::as_slice), &made)?;
+        check_tangents(held.function.name(), held.results(), &made)?;
         Ok(Some(arrays::pour(&made, &sink)?))
     })
 }
@@ -244,9 +265,10 @@ extern "C" fn vmap(
     guarded_rule(|| {
         // SAFETY: as in `forward`; there is an axis for each of the inputs.
         unsafe {
-            let function = &held(function).function;
-            let rule = |inputs: &[Array], axes: &[Option<usize>]| function.vmap(inputs, axes);
-            answer_vmap(function.name(), inputs, axes, rule, &results, &result_axes)
+            let held = held(function);
+            let rule = |inputs: &[Array], axes: &[Option<usize>]| held.function.vmap(inputs, axes);
+            let expected = |_: &[Aval]| Ok(held.results().to_vec());
+            answer_vmap(held.function.name(), inputs, axes, rule, expected, &results, &result_axes)
         }
     })
 }

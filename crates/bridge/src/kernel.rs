@@ -256,7 +256,15 @@ extern "C" fn fallback(kernel: *mut c_void, reason: FallbackReason, inputs: Arra
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
-        Ok(arrays::pour(&kernel.fallback(&inputs, Fallback::of(reason)?)?, &results)?)
+        let made = kernel.fallback(&inputs, Fallback::of(reason)?)?;
+        let (found, expected) = (Aval::all(&made), kernel.output_avals(&Aval::all(&inputs))?);
+        // MLX puts them in the places of the results that it recorded, without a look.
+        if found != expected {
+            let (name, found, expected) = (kernel.name(), Aval::list(&found), Aval::list(&expected));
+            let help = "let it give what `output_avals` says";
+            return Err(format!("the decomposition of {name} gave {found} and not {expected}\nhelp: {help}").into());
+        }
+        Ok(arrays::pour(&made, &results)?)
     })
 }
 
@@ -285,7 +293,7 @@ extern "C" fn jvp(kernel: *mut c_void, primals: Arrays, tangents: Arrays, argnum
             (kernel_of(kernel), arrays::copies(primals)?, arrays::copies(tangents)?, arrays::positions(argnums))
         };
         let Some(made) = kernel.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
-        let results = kernel.output_avals(&primals.iter().map(Aval::from).collect::<Vec<_>>())?;
+        let results = kernel.output_avals(&Aval::all(&primals))?;
         check_tangents(kernel.name(), &results, &made)?;
         Ok(Some(arrays::pour(&made, &sink)?))
     })
@@ -297,7 +305,8 @@ extern "C" fn vmap(kernel: *mut c_void, inputs: Arrays, axes: Integers, results:
         unsafe {
             let kernel = kernel_of(kernel);
             let rule = |inputs: &[Array], axes: &[Option<usize>]| kernel.vmap(inputs, axes);
-            answer_vmap(kernel.name(), inputs, axes, rule, &results, &result_axes)
+            let expected = |example: &[Aval]| kernel.output_avals(example);
+            answer_vmap(kernel.name(), inputs, axes, rule, expected, &results, &result_axes)
         }
     })
 }
@@ -306,7 +315,7 @@ extern "C" fn avals(kernel: *mut c_void, inputs: Arrays, prototypes: Sink) -> c_
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
-        let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
+        let inputs = Aval::all(&inputs);
         let made = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
         Ok(arrays::pour(&made, &prototypes)?)
     })
@@ -316,7 +325,7 @@ extern "C" fn launch(kernel: *mut c_void, backend: c_int, inputs: Arrays, sink: 
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
-        let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
+        let inputs = Aval::all(&inputs);
         let backend = Backend::of(backend)?;
         match kernel.launch(&inputs, backend) {
             Some(launch) => launch.give(backend, &sink),

@@ -107,7 +107,9 @@ impl<F: FnOnce(usize) -> Vec<i32>> Chooser<F> {
     }
 }
 
-/// Answers MLX's call of a vmap rule.
+/// Answers MLX's call of a vmap rule; `expected` gives the avals of the results of one example from those of its inputs.
+///
+/// MLX takes the answer on trust, and puts as many results as there are in the places of those that it recorded.
 ///
 /// # Safety
 ///
@@ -117,22 +119,43 @@ pub(crate) unsafe fn answer_vmap(
     inputs: Arrays,
     axes: Integers,
     rule: impl FnOnce(&[Array], &[Option<usize>]) -> Option<Result<Mapped, BoxError>>,
+    expected: impl FnOnce(&[Aval]) -> Result<Vec<Aval>, BoxError>,
     results: &Sink,
     result_axes: &AxisSink,
 ) -> Result<Option<()>, BoxError> {
     // SAFETY: as the caller promises.
     let (inputs, axes) = unsafe { (arrays::copies(inputs)?, axes.get()) };
-    let axes: Vec<Option<usize>> = axes.iter().map(|&axis| usize::try_from(axis).ok()).collect();
-    let Some((made, axes)) = rule(&inputs, &axes).transpose()? else { return Ok(None) };
-    let fits = made.len() == axes.len() && made.iter().zip(&axes).all(|(array, &axis)| axis < array.ndim());
-    if !fits {
-        let results: Vec<String> = made.iter().map(|array| Aval::from(array).to_string()).collect();
-        let (function, results) = (function.to_owned(), results.join(" "));
-        return Err(VmapError::Rule { function, count: made.len(), results, axes }.into());
+    let mapped: Vec<Option<usize>> = axes.iter().map(|&axis| usize::try_from(axis).ok()).collect();
+    let Some((made, axes)) = rule(&inputs, &mapped).transpose()? else { return Ok(None) };
+    let (examples, example) = one_example(&inputs, &mapped);
+    let expected = expected(&example)?;
+    let one_fits = |((array, &axis), one): ((&Array, &usize), &Aval)| {
+        let mut aval = Aval::from(array);
+        axis < aval.shape.len() && aval.shape.remove(axis) == examples && aval == *one
+    };
+    let alike = made.len() == axes.len() && made.len() == expected.len();
+    if !alike || !made.iter().zip(&axes).zip(&expected).all(one_fits) {
+        let (results, expected) = (Aval::list(&Aval::all(&made)), Aval::list(&expected));
+        let (function, count) = (function.to_owned(), made.len());
+        return Err(VmapError::Rule { function, count, results, axes, examples, expected }.into());
     }
     arrays::pour(&made, results)?;
     for axis in axes {
         (result_axes.push)(result_axes.ctx, axis as i32);
     }
     Ok(Some(()))
+}
+
+/// The number of examples, and the avals of the inputs of one.
+fn one_example(inputs: &[Array], axes: &[Option<usize>]) -> (i32, Vec<Aval>) {
+    let mut examples = 0;
+    let of_one = |(input, axis): (&Array, &Option<usize>)| {
+        let mut aval = Aval::from(input);
+        if let Some(axis) = *axis {
+            examples = aval.shape.remove(axis);
+        }
+        aval
+    };
+    let avals = inputs.iter().zip(axes).map(of_one).collect();
+    (examples, avals)
 }

@@ -55,8 +55,10 @@ pub enum VmapError {
         "a function with a derivative of its own captured an array that is mapped around it\nhelp: pass the array to the function as an argument"
     )]
     Captured,
-    /// A rule of a function gave axes that do not fit its results.
-    #[error("the vmap of {function} gave {count} results, {results}, with the mapped axes {axes:?}")]
+    /// A rule of a function gave other results than the function gives for each example, or axes that do not fit them.
+    #[error(
+        "the vmap of {function} gave {count} results, {results}, with the mapped axes {axes:?}\nhelp: give what each of {examples} examples has, {expected}, with an axis more for them"
+    )]
     Rule {
         /// The function.
         function: String,
@@ -66,5 +68,9 @@ pub enum VmapError {
         results: String,
         /// The axes.
         axes: Vec<usize>,
+        /// The number of examples.
+        examples: i32,
+        /// The results of one example, printed.
+        expected: String,
     },
 }

@@ -1,5 +1,7 @@
 //! Functions with transforms of their own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
 use mlx_rs::{Array, ops, stop_gradient};
 use tacit_bridge::{BoxError, CustomFunction, Mapped, TangentError, checkpoint, custom_function, recover, vjp, vmap};
@@ -114,6 +116,62 @@ fn tangents_that_do_not_fit_are_errors() {
         let error = tangents(Some(rule)).expect_err("does not fit");
         assert!(error.what().contains(message), "{error}");
         assert_eq!(recover(error.what()).expect("kept").is::<TangentError>(), !message.contains("panicked"));
+    }
+}
+
+#[test]
+fn mapped_results_that_do_not_fit_are_errors() {
+    let cases: [(Vmap, &str); 3] = [
+        (|inputs, _| Ok((vec![inputs[0].clone()], vec![0])), "1 results, f32[2,3], with the mapped axes [0]"),
+        (
+            |inputs, _| Ok((vec![inputs[0].clone(); 3], vec![0; 3])),
+            "3 results, f32[2,3] f32[2,3] f32[2,3], with the mapped axes [0, 0, 0]",
+        ),
+        (
+            |inputs, _| Ok((vec![inputs[0].clone(); 2], vec![0, 1])),
+            "2 results, f32[2,3] f32[2,3], with the mapped axes [0, 1]",
+        ),
+    ];
+    for (rule, given) in cases {
+        let mut f = |args: Vec<Array>| -> Made {
+            Ok(custom_function(Product { vmap: Some(rule), ..Product::default() }, &args)?)
+        };
+        let axes = [Some(0), Some(0)];
+        let error = vmap(&[matrix(2, 3), matrix(2, 3)], &axes, |n| vec![0; n], &mut f).expect_err("does not fit");
+        let expected = format!(
+            "the vmap of product gave {given}\nhelp: give what each of 2 examples has, f32[3] f32[3], with an axis more for them"
+        );
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_function_gives_the_same_results_when_it_is_called_again() {
+    struct Fickle(AtomicBool, Results);
+    impl CustomFunction for Fickle {
+        fn name(&self) -> &'static str {
+            "fickle"
+        }
+
+        fn forward(&self, args: &[Array]) -> Made {
+            if self.0.swap(true, Ordering::Relaxed) { (self.1)(&args[0]) } else { Ok(args.to_vec()) }
+        }
+    }
+    let cases: [(Results, &str); 3] = [
+        (|x| Ok(vec![x.clone(); 2]), "f32[2] f32[2]"),
+        (|x| Ok(vec![x.sum(None)?]), "f32[]"),
+        (|x| Ok(vec![x.as_dtype(mlx_rs::Dtype::Int32)?]), "i32[2]"),
+    ];
+    for (later, given) in cases {
+        let made = |args: &[Array]| custom_function(Fickle(AtomicBool::new(false), later), args);
+        let expected = format!("fickle gave {given} when it was called again, and f32[2] before\n");
+        let mut f = |args: Vec<Array>| -> Made { Ok(made(&args)?) };
+        let error = vmap(&[matrix(3, 2)], &[Some(0)], |n| vec![0; n], &mut f).expect_err("does not fit");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        let f = |args: &[Array]| made(args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()));
+        let x = [vector(&[1.0, 2.0])];
+        let error = fallible_jvp(f, &x, &x).expect_err("does not fit");
+        assert!(error.what().contains(&expected), "{error}");
     }
 }
 

@@ -19,6 +19,8 @@ type Vjp = fn(&[Array], &[Array], &[usize]) -> Result<Vec<Array>, BoxError>;
 struct Butterfly {
     own_vjp: Option<Vjp>,
     fails: Option<&'static str>,
+    /// What the decomposition gives instead.
+    decomposed: Option<fn(&Array) -> Vec<Array>>,
 }
 
 impl Kernel for Butterfly {
@@ -53,6 +55,9 @@ impl Kernel for Butterfly {
     }
 
     fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        if let Some(decomposed) = self.decomposed {
+            return Ok(decomposed(&inputs[0]));
+        }
         Ok(vec![inputs[0].add(&inputs[1])?, inputs[0].subtract(&inputs[1])?])
     }
 
@@ -211,6 +216,29 @@ fn vmap_is_that_of_the_decomposition() {
     assert_eq!(numbers(&made[0]), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
 }
 
+#[test]
+fn a_decomposition_gives_what_the_kernel_does() {
+    type Given = fn(&Array) -> Vec<Array>;
+    let cases: [(Given, &str); 3] = [
+        (|_| vec![], "nothing"),
+        (|x| vec![x.clone(); 3], "f32[2] f32[2] f32[2]"),
+        (|x| vec![x.clone(), x.as_dtype(Dtype::Float16).expect("builds")], "f32[2] f16[2]"),
+    ];
+    for (decomposed, given) in cases {
+        let made = |args: &[Array]| {
+            let kernel = Butterfly { decomposed: Some(decomposed), ..Butterfly::default() };
+            apply(Arc::new(kernel), &[args[0].clone(), args[0].clone()]).expect("fits")
+        };
+        let expected = format!("the decomposition of butterfly gave {given} and not f32[2] f32[2]\n");
+        let all = |count| vec![0; count];
+        let error = vmap(&[matrix(3, 2)], &[Some(0)], all, &mut |args| Ok(made(&args))).expect_err("does not fit");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        let x = [vector(&[1.0, 2.0])];
+        let error = fallible_jvp(|args: &[Array]| Ok(made(args)), &x, &x).expect_err("does not fit");
+        assert!(error.what().contains(&expected), "{error}");
+    }
+}
+
 type OwnJvp = fn(&[Array], &[usize]) -> Vec<Array>;
 
 /// A sum whose own jvp is told by its field, and which remembers what stood for it.
@@ -337,7 +365,24 @@ fn a_kernel_may_have_its_own_vmap() {
     let refused = mapped_sums(|_, _| Err("the rule's own words".into())).expect_err("fails");
     assert_eq!(refused, "the rule's own words");
     let misplaced = mapped_sums(|inputs, _| Ok((inputs.to_vec(), vec![3]))).expect_err("does not fit");
-    assert_eq!(misplaced, "the vmap of sums gave 1 results, f32[2,2,3], with the mapped axes [3]");
+    assert_eq!(
+        misplaced,
+        "the vmap of sums gave 1 results, f32[2,2,3], with the mapped axes [3]\n\
+         help: give what each of 2 examples has, f32[2], with an axis more for them"
+    );
+    let others: [(Rule, &str); 4] = [
+        (|_, _| Ok((vec![], vec![])), "0 results, nothing, with the mapped axes []"),
+        (|_, _| Ok((vec![matrix(2, 2); 2], vec![0, 0])), "2 results, f32[2,2] f32[2,2], with the mapped axes [0, 0]"),
+        (|_, _| Ok((vec![matrix(3, 2)], vec![0])), "1 results, f32[3,2], with the mapped axes [0]"),
+        (
+            |_, _| Ok((vec![matrix(2, 2).as_dtype(Dtype::Int32)?], vec![0])),
+            "1 results, i32[2,2], with the mapped axes [0]",
+        ),
+    ];
+    for (rule, given) in others {
+        let error = mapped_sums(rule).expect_err("does not fit");
+        assert!(error.starts_with(&format!("the vmap of sums gave {given}\n")), "{error}");
+    }
     let panicked = mapped_sums(|_, _| panic!("the rule's own panic")).expect_err("panics");
     assert_eq!(panicked, "panicked: the rule's own panic");
 }
