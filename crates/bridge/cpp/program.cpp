@@ -66,6 +66,10 @@ class Program {
     if (!known.empty() && (replay_ == nullptr || in_transform())) {
       return false;
     }
+    // Another one has other steps.
+    if (!std::all_of(known.begin(), known.end(), [&](const Known* some) { return replay_->serves(*some); })) {
+      return false;
+    }
     if (!ready_ || mlx::core::default_device() != device_ || mlx::core::default_stream(device_) != stream_) {
       return false;
     }
@@ -79,9 +83,7 @@ class Program {
         return false;
       }
       const auto& input = get(handle);
-      const auto& [shape, dtype] = key_[number++];
-      auto fits = shapeless_ ? input.ndim() == shape.size() : input.shape() == shape;
-      if (!fits || input.dtype() != dtype || input.is_tracer()) {
+      if (!fits(input, key_[number++]) || input.is_tracer()) {
         return false;
       }
     }
@@ -93,8 +95,19 @@ class Program {
 
   // What a later call need not be given again; null where that cannot be, or does not pay.
   std::unique_ptr<Known> know(size_t first, Arrays handles) const {
-    return ready_ && replay_ != nullptr && !collective_ && !in_transform() ? replay_->know(first, gather(handles))
-                                                                           : nullptr;
+    if (!ready_ || replay_ == nullptr || collective_ || in_transform()) {
+      return nullptr;
+    }
+    auto arrays = gather(handles);
+    if (first > key_.size() || arrays.size() > key_.size() - first) {
+      return nullptr;
+    }
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      if (!fits(arrays[i], key_[first + i])) {
+        return nullptr;
+      }
+    }
+    return replay_->know(first, std::move(arrays));
   }
 
   // Replays on inputs that match, some of them known.
@@ -138,6 +151,13 @@ class Program {
     Shape shape;
     Dtype dtype;
   };
+
+  // A replay gives its results the shapes that were recorded, whatever MLX would make of others.
+  bool fits(const array& input, const Input& recorded) const {
+    auto any_extents = shapeless_ && replay_ == nullptr;
+    auto alike = any_extents ? input.ndim() == recorded.shape.size() : input.shape() == recorded.shape;
+    return alike && input.dtype() == recorded.dtype;
+  }
 
   // What MLX calls to trace.
   struct Entry {

@@ -1,6 +1,7 @@
 #include "replay.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
 #include <unordered_map>
 
@@ -24,6 +25,11 @@ bool happens_anew(const Primitive& primitive) {
 }
 
 }  // namespace
+
+uint64_t Replay::next_number() {
+  static std::atomic<uint64_t> numbers{0};
+  return numbers.fetch_add(1, std::memory_order_relaxed);
+}
 
 Replay::Replay(const std::vector<array>& tracers, const std::vector<array>& outputs) {
   std::unordered_map<uintptr_t, Source> sources;
@@ -167,7 +173,7 @@ std::unique_ptr<Known> Replay::know(size_t first, std::vector<array> arrays) con
   if (collective_ || first + arrays.size() > inputs_ || !std::all_of(arrays.begin(), arrays.end(), is_there)) {
     return nullptr;
   }
-  auto known = std::make_unique<Known>(Known{first, std::move(arrays), {}});
+  auto known = std::make_unique<Known>(Known{number_, first, std::move(arrays), {}});
   for (const auto& step : steps_) {
     std::vector<Resident> residents;
     for (size_t place = 0; place < step.operands.size(); ++place) {

@@ -2,6 +2,7 @@
 // refuses because no compiler is installed, and for graphs of plans, which leave it nothing to do.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace tacit {
 // Inputs that follow each other and stay what they are, replay after replay. They are there already. Nothing in it changes, so
 // that any thread may let it go.
 struct Known {
+  // The number of the replay that they serve.
+  uint64_t replay;
   // Their number among all inputs.
   size_t first;
   std::vector<array> arrays;
@@ -33,10 +36,18 @@ class Replay {
   std::vector<array> operator()(
       const std::vector<array>& others, const std::vector<const Known*>& known = {}) const;
 
-  // What a replay need not be given again; null where it does not pay, or an array is not there yet.
+  // What a replay need not be given again; null where it does not pay, or an array is not there yet. The arrays have the
+  // avals of the tracers.
   std::unique_ptr<Known> know(size_t first, std::vector<array> arrays) const;
 
+  // Whether these are inputs of this replay, and not of another program or trace.
+  bool serves(const Known& known) const {
+    return known.replay == number_;
+  }
+
  private:
+  static uint64_t next_number();
+
   // A value of a run if not negative, else a constant: ~constant.
   using Source = int64_t;
 
@@ -47,6 +58,7 @@ class Replay {
     std::vector<Dtype> dtypes;
   };
 
+  uint64_t number_ = next_number();
   std::vector<Step> steps_;
   std::vector<array> constants_;
   std::vector<Source> outputs_;

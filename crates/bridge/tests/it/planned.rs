@@ -111,6 +111,48 @@ fn it_waits_for_an_input_that_is_under_way() {
     assert_eq!(numbers(&one), [2.0]);
 }
 
+/// Two more than each, by a plan for each.
+fn two_more(args: Vec<Array>) -> Result<Vec<Array>, BoxError> {
+    Ok(args.iter().map(|x| twice(&Arc::default(), x)[1].clone()).collect())
+}
+
+#[test]
+fn what_is_known_serves_the_trace_that_it_was_made_of_alone() {
+    let traced = |inputs: &[&Array]| {
+        let mut program = Program::new(false).expect("memory");
+        program.call(inputs, &mut Vec::new(), &mut two_more).expect("runs");
+        program
+    };
+    let (x, w) = (vector(&[1.0]), vector(&[10.0]));
+    let mut program = traced(&[&x, &w]);
+    let known = program.know(1, &[&w]).expect("memory").expect("it is there");
+    let mut made = Vec::new();
+    program.call_beside(&[&known], &[&x], &mut made).expect("it is known");
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[3.0], [12.0]]);
+
+    let wide = vector(&[1.0, 2.0]);
+    assert!(program.know(1, &[&wide]).expect("memory").is_none());
+    assert!(program.know(2, &[&w]).expect("memory").is_none());
+    assert!(program.know(usize::MAX, &[&w]).expect("memory").is_none());
+    let other = traced(&[&x, &w, &x]);
+    assert!(!other.matches_beside(&[&known], &[&x, &x]));
+    assert!(other.call_beside(&[&known], &[&x, &x], &mut made).is_err());
+    program.call(&[&x, &wide], &mut made, &mut two_more).expect("runs");
+    assert!(!program.matches_beside(&[&known], &[&x]));
+    assert!(program.call_beside(&[&known], &[&x], &mut made).is_err());
+}
+
+#[test]
+fn a_trace_without_shapes_that_has_plans_serves_its_own_shapes() {
+    let mut program = Program::new(true).expect("memory");
+    for x in [vector(&[1.0]), vector(&[1.0, 2.0]), vector(&[4.0, 5.0])] {
+        let mut made = Vec::new();
+        program.call(&[&x], &mut made, &mut two_more).expect("runs");
+        let expected: Vec<f32> = numbers(&x).iter().map(|x| x + 2.0).collect();
+        assert_eq!(numbers(&made[0]), expected);
+    }
+}
+
 #[test]
 fn it_writes_into_an_input_that_nobody_holds_and_into_no_other() {
     let updated = |x: &Array| {
