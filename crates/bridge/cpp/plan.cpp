@@ -264,12 +264,12 @@ void take_ready(std::vector<array>& results) {
   std::erase_if(results, [](const array& result) { return !is_untaken(result); });
 }
 
-bool is_planned(const array& value) {
-  if (!value.has_primitive()) {
-    return false;
-  }
-  const auto& primitive = value.primitive();
+bool gives_result(const Primitive& primitive) {
   return typeid(primitive) == typeid(PlanResult);
+}
+
+bool is_planned(const array& value) {
+  return value.has_primitive() && gives_result(value.primitive());
 }
 
 std::shared_ptr<Primitive> with_residents(const std::shared_ptr<Primitive>& primitive, std::vector<array>& inputs) {

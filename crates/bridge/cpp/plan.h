@@ -47,6 +47,9 @@ void make_available(array& value);
 // Runs a plan on this thread, and gives its failure, if it fails.
 Failure run_here(array& plan);
 
+// Whether this gives one of the results of a plan, and reads of its operand what only the node of that plan has.
+bool gives_result(const Primitive& primitive);
+
 // Takes the results that are among `outputs` from plans that have run.
 void take_here(std::vector<array>& outputs);
 

@@ -4,11 +4,13 @@
 #include <stdexcept>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "function.h"
 #include "graph.h"
 #include "group.h"
 #include "params.h"
+#include "plan.h"
 
 namespace tacit {
 
@@ -92,6 +94,20 @@ bool is_product(const array& a, const array& b) {
   return matrices && std::equal(a.shape().begin(), a.shape().end() - 2, b.shape().begin());
 }
 
+// Whether places along an axis are among the parameters, and those of the recorded extent may be beyond the given one.
+bool has_other_places(Primitive& primitive, const Shape& recorded, const Shape& given) {
+  auto differs = [&](std::pair<int, int> place_and_axis) {
+    return recorded.at(place_and_axis.second) != given.at(place_and_axis.second);
+  };
+  if (auto* partition = as<mlx::core::Partition>(primitive)) {
+    return differs(partition->state());
+  }
+  if (auto* partition = as<mlx::core::ArgPartition>(primitive)) {
+    return differs(partition->state());
+  }
+  return as<mlx::core::SliceUpdate>(primitive) != nullptr;
+}
+
 // MLX's shape rules take the operands on trust, since `ops` has checked and broadcast them before: a primitive on other
 // shapes than it was recorded with may read out of bounds. So only those are let through whose rules are checked here,
 // and our own kernels, which check for themselves. `results` are the shapes that the rule gave.
@@ -125,7 +141,7 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
   const auto& first = recorded.operands[0].shape;
   auto elementwise = recorded.all_have(first);
   // The rank stays, because an axis may be among the parameters.
-  if (!elementwise || inputs[0].ndim() != first.size()) {
+  if (!elementwise || inputs[0].ndim() != first.size() || has_other_places(primitive, first, inputs[0].shape())) {
     throw std::invalid_argument(name + " cannot be emitted on operands of other shapes than it was recorded with");
   }
   const auto& given = inputs[0].shape();
@@ -159,6 +175,9 @@ std::vector<Shape> shapes_of(Primitive& primitive, const std::vector<array>& inp
 }
 
 std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, bool moves) {
+  if (gives_result(*recorded.primitive)) {
+    throw std::invalid_argument("a result of a plan belongs to its node and cannot be emitted again");
+  }
   check_operands(recorded, inputs, moves);
   auto same = true;
   for (size_t i = 0; same && i < inputs.size(); ++i) {

@@ -64,6 +64,18 @@ fn shapes_that_do_not_go_together_are_an_error() {
 }
 
 #[test]
+fn places_along_an_axis_are_of_the_recorded_extent() {
+    let partition = recorded([&[2, 8]], |[x]| ops::partition_axis(&x, 6, 1).expect("builds"));
+    let places = recorded([&[2, 8]], |[x]| ops::argpartition_axis(&x, 6, 1).expect("builds"));
+    for primitive in [partition, places] {
+        let error = primitive.emit(&[matrix(2, 3)]).expect_err("beyond").to_string();
+        let expected = "cannot be emitted on operands of other shapes than it was recorded with";
+        assert_eq!(error, format!("{} {expected}", primitive.name()));
+        assert_eq!(primitive.emit(&[matrix(5, 8)]).expect("fits")[0].shape(), [5, 8]);
+    }
+}
+
+#[test]
 fn nodes_of_one_primitive_are_mapped_each_by_itself() {
     type Moving = fn([Array; 1]) -> Array;
     let moving: [Moving; 3] = [

@@ -8,9 +8,9 @@ use std::time::Duration;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::{async_eval, eval, grad};
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::kernel::{Input, Kernel, Output};
-use tacit_bridge::{Aval, BoxError, Differentiable, PlanBuilder, Program, custom_vjp};
+use tacit_bridge::{Aval, BoxError, Differentiable, PlanBuilder, Primitive, Program, custom_vjp};
 
 use crate::arrays::{numbers, vector};
 use crate::failed_kernels::{Encode, FAILED, assert_poisoned, bad, encode_by, failure};
@@ -140,6 +140,16 @@ fn what_is_known_serves_the_trace_that_it_was_made_of_alone() {
     program.call(&[&x, &wide], &mut made, &mut two_more).expect("runs");
     assert!(!program.matches_beside(&[&known], &[&x]));
     assert!(program.call_beside(&[&known], &[&x], &mut made).is_err());
+}
+
+#[test]
+fn a_result_is_not_emitted_again() {
+    let [one, _] = twice(&Arc::default(), &vector(&[1.0]));
+    let primitive = Primitive::making(&one).expect("memory").expect("it is made");
+    let other = ops::zeros_dtype(&[0], Dtype::Bool).expect("builds");
+    let error = primitive.emit(&[other]).expect_err("it is no plan").to_string();
+    assert_eq!(error, "a result of a plan belongs to its node and cannot be emitted again");
+    assert_eq!(numbers(&one), [2.0]);
 }
 
 #[test]
