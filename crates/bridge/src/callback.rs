@@ -8,12 +8,17 @@ use crate::error::{self, BoxError};
 
 /// Runs the body of a callback: neither an error nor a panic crosses into C++ but as its text.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+    // An error is a user's own, whose text may panic too.
+    let ended = catch_unwind(AssertUnwindSafe(|| body().map_err(|failure| (failure.to_string(), failure))));
+    let (text, failure) = match ended {
         Ok(Ok(())) => return 0,
-        Ok(Err(failure)) => failure,
-        Err(payload) => BoxError::from(PanicError::of(&*payload)),
+        Ok(Err(told)) => told,
+        Err(payload) => {
+            let panic = PanicError::of(&*payload);
+            (panic.to_string(), BoxError::from(panic))
+        }
     };
-    error::raise(failure);
+    error::raise(text, failure);
     1
 }
 

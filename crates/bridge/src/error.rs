@@ -78,9 +78,8 @@ thread_local! {
 /// Those of all threads, for a text that was handed on to another.
 static ALL: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
 
-/// Leaves `error` for the C++ caller of the current callback.
-pub(crate) fn raise(error: BoxError) {
-    let text = error.to_string();
+/// Leaves `error`, whose text this is, for the C++ caller of the current callback.
+pub(crate) fn raise(text: String, error: BoxError) {
     raise_text(&text);
     keep(text, error);
 }

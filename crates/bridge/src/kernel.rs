@@ -197,9 +197,11 @@ extern "C" fn eval(kernel: *mut c_void, inputs: Span<Buffer>, outputs: Span<Buff
 /// Runs what evaluates a kernel, which leaves the kernel's name, and tells C++ of a failure.
 pub(crate) fn evaluated(run: impl FnOnce(&mut &'static str) -> Result<(), BoxError>) -> c_int {
     let mut name = "";
-    let failure = match catch_unwind(AssertUnwindSafe(|| run(&mut name))) {
+    // The text of an error is a user's own as well.
+    let ended = catch_unwind(AssertUnwindSafe(|| run(&mut name).map_err(|failure| failure.to_string())));
+    let failure = match ended {
         Ok(Ok(())) => return 0,
-        Ok(Err(failure)) => failure.to_string(),
+        Ok(Err(failure)) => failure,
         Err(payload) => format!("panicked: {}", panic_text(&*payload)),
     };
     // Whoever is told of it gets the error itself by `failed`: through MLX goes only text.

@@ -1,5 +1,6 @@
 //! Rust functions as MLX primitives.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
@@ -13,6 +14,18 @@ use tacit_bridge::{Aval, BoxError, Mapped, Scope, Tape, recover, vmap};
 use crate::arrays::{aval, matrix, names, numbers, placeholders, vector};
 
 type Vjp = fn(&[Array], &[Array], &[usize]) -> Result<Vec<Array>, BoxError>;
+
+/// An error that panics when its text is asked for.
+#[derive(Debug)]
+struct Untold;
+
+impl fmt::Display for Untold {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("the error's own panic")
+    }
+}
+
+impl std::error::Error for Untold {}
 
 /// Sum and difference; what else it does is told by its field.
 #[derive(Default)]
@@ -39,6 +52,7 @@ impl Kernel for Butterfly {
         match self.fails {
             Some("error") => return Err("the butterfly's own words".into()),
             Some("panic") => panic!("the butterfly's own panic"),
+            Some("untold") => return Err(Box::new(Untold)),
             Some("dtype") => return Ok(inputs[0].elements::<u8>().map(drop)?),
             _ => {}
         }
@@ -385,6 +399,8 @@ fn a_kernel_may_have_its_own_vmap() {
     }
     let panicked = mapped_sums(|_, _| panic!("the rule's own panic")).expect_err("panics");
     assert_eq!(panicked, "panicked: the rule's own panic");
+    let untold = mapped_sums(|_, _| Err(Box::new(Untold))).expect_err("panics");
+    assert_eq!(untold, "panicked: the error's own panic");
 }
 
 #[test]
@@ -413,6 +429,7 @@ fn an_error_and_a_panic_become_errors_of_the_eval_and_the_process_goes_on() {
     for (fails, message) in [
         ("error", "kernel butterfly failed: the butterfly's own words"),
         ("panic", "kernel butterfly failed: panicked: the butterfly's own panic"),
+        ("untold", "kernel butterfly failed: panicked: the error's own panic"),
         ("dtype", "kernel butterfly failed: the array is f32[1], not u8"),
     ] {
         let kernel = Butterfly { fails: Some(fails), ..Butterfly::default() };
