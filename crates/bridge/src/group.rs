@@ -174,6 +174,9 @@ pub trait Watcher: Send + Sync + 'static {
 /// Clones are the same group. Collectives are lazy, stand on a stream of the group's own, and those of one eval run in the
 /// order in which they were made: every rank must make the same ones in the same order. One that a compiled function has is
 /// made at each call. A group that was split off another has its streams, so that this holds for those of both together.
+///
+/// One thread at a time evaluates collectives of a group and of those that were split off it, and makes or splits a group: MLX
+/// keeps without a lock what is queued on such a stream.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Owned>,

@@ -28,6 +28,9 @@ use crate::{agreement, init};
 /// one rank, which needs no engine, does nothing: each collective is its operand. Some of the ranks make a group of their own by
 /// [`split`](Self::split), so that ranks share a batch in one group and a layer in another.
 ///
+/// A clone may go to another thread, but one thread at a time evaluates collectives of a group and of those that were split off it,
+/// and makes or splits a group: MLX keeps without a lock what is queued on the stream that they share.
+///
 /// # Ranks that are lost
 ///
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
