@@ -20,7 +20,7 @@ pub trait CustomFunction: Send + Sync + 'static {
     /// What messages call the function.
     fn name(&self) -> &str;
 
-    /// The function itself; at least one result.
+    /// The function itself; at least one result, of the same avals for arguments of the same avals.
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError>;
 
     /// One gradient for each argument, of the argument's aval.
