@@ -113,7 +113,11 @@ fn it_waits_for_an_input_that_is_under_way() {
 
 /// Two more than each, by a plan for each.
 fn two_more(args: Vec<Array>) -> Result<Vec<Array>, BoxError> {
-    Ok(args.iter().map(|x| twice(&Arc::default(), x)[1].clone()).collect())
+    let two_more = |x: Array| {
+        let [_, two] = twice(&Arc::default(), &x);
+        two
+    };
+    Ok(args.into_iter().map(two_more).collect())
 }
 
 #[test]
