@@ -153,7 +153,7 @@ pub enum KernelError {
 
 impl KernelError {
     /// The index of the element that is refused, where it is one.
-    pub(crate) fn element(&mut self) -> Option<&mut usize> {
+    pub fn element(&mut self) -> Option<&mut usize> {
         match self {
             Self::NonFinite { index, .. } | Self::TooLarge { index, .. } => Some(index),
             _ => None,

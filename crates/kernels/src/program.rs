@@ -12,10 +12,12 @@ mod data;
 mod half_floats;
 mod math;
 mod op;
+mod parts;
 mod plan;
 mod reduce;
 mod run;
 
 pub use data::{Data, DataMut, Kind};
 pub use op::{Op, Precision};
+pub use parts::Parts;
 pub use plan::{Extent, Map, Program, Source, Step, Value};

@@ -124,12 +124,27 @@ impl Stochastic<'_> {
     /// A block of no elements, a width that the codes do not fit, a wrong length, or a NaN or infinity in `x`. The codes are then
     /// unspecified.
     pub fn encode(&self, x: &[f32], key: [u32; 2], codes: &mut [u8]) -> Result<(), KernelError> {
+        self.encode_part(x, key, (0, x.len()), codes)
+    }
+
+    /// Rounds a part `x` of an array by the part's scales: the elements behind the `before` first ones of `count`, of which those of
+    /// the part take the numbers. They are whole blocks in whole bytes, but for the last ones of the array.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_part(
+        &self,
+        x: &[f32],
+        key: [u32; 2],
+        (before, count): (usize, usize),
+        codes: &mut [u8],
+    ) -> Result<(), KernelError> {
         self.check(x.len(), codes.len())?;
         let isa = Isa::detect();
         let first_bad = AtomicUsize::new(usize::MAX);
         let parts = x.chunks(CHUNK).zip(codes.chunks_mut(code_bytes(CHUNK, self.bits))).enumerate();
         threads::for_each_part(usize::MAX, parts, &|(at, (part, codes))| {
-            let part = Part { rounding: *self, key, count: x.len(), first: at * CHUNK, x: part, codes };
+            let part = Part { rounding: *self, key, count, before, first: at * CHUNK, x: part, codes };
             if let Some(index) = run(isa, part) {
                 first_bad.fetch_min(index, atomic::Ordering::Relaxed);
             }
@@ -173,9 +188,11 @@ struct Line {
 struct Part<'a> {
     rounding: Stochastic<'a>,
     key: [u32; 2],
-    /// Elements of all parts.
+    /// Elements of the whole array.
     count: usize,
-    /// Where this one begins.
+    /// Those before the first element that has a scale here.
+    before: usize,
+    /// Those between that one and this part.
     first: usize,
     x: &'a [f32],
     codes: &'a mut [u8],
@@ -196,7 +213,7 @@ impl Kernel for Part<'_> {
             if !absmax(simd, x).is_finite() {
                 return x.iter().position(|value| !value.is_finite()).map(|index| first + index);
             }
-            uniform(self.key, self.count, first, &mut numbers[..x.len()]);
+            uniform(self.key, self.count, self.before + first, &mut numbers[..x.len()]);
             let mut begin = 0;
             while begin < x.len() {
                 let b = (first + begin) / block;

@@ -41,7 +41,7 @@ pub fn with_count<R>(threads: usize, f: impl FnOnce() -> R) -> R {
 }
 
 /// Calls `task(0)` to `task(tasks - 1)`, each once, in any order and on any of at most `threads` threads of the pool.
-pub(crate) fn for_each_on(threads: usize, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+pub fn for_each_on(threads: usize, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
     drain(threads, 0..tasks, task);
 }
 

@@ -30,6 +30,13 @@ pub struct Map {
     pub modulus: usize,
 }
 
+impl Map {
+    /// Whether each of so many rows has one of its own.
+    pub(super) fn is_own(self, rows: usize) -> bool {
+        self.divisor == 1 && self.modulus == rows
+    }
+}
+
 /// An input of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
@@ -153,8 +160,7 @@ impl Program {
         let mut places = Vec::with_capacity(extents.len());
         let mut loads = Vec::new();
         for (input, source) in sources.iter().enumerate() {
-            let own_row = source.map.divisor == 1 && source.map.modulus == rows;
-            if source.kind == Kind::F32 && own_row && extents[input] != Extent::Whole {
+            if source.kind == Kind::F32 && source.map.is_own(rows) && extents[input] != Extent::Whole {
                 places.push(Place::Input(input));
                 continue;
             }
@@ -254,25 +260,16 @@ impl Program {
         4 * self.registers * self.block[0] * self.block[1]
     }
 
-    /// The numbers that an input or a result of this extent holds.
-    pub(super) fn numbers(&self, extent: Extent) -> usize {
-        match extent {
-            Extent::Whole => 1,
-            Extent::Row => self.rows,
-            Extent::Each => self.rows * self.columns,
-        }
+    /// Blocks in a row of blocks, and rows of blocks, of a part of so many rows and columns.
+    pub(super) fn blocks(&self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+        [columns.div_ceil(self.block[1].max(1)), rows.div_ceil(self.block[0].max(1))]
     }
 
-    /// Blocks in a row of blocks, and rows of blocks.
-    pub(super) fn blocks(&self) -> [usize; 2] {
-        [self.columns.div_ceil(self.block[1].max(1)), self.rows.div_ceil(self.block[0].max(1))]
-    }
-
-    /// The rows and columns of a block.
-    pub(super) fn area(&self, block: usize) -> (Range<usize>, Range<usize>) {
-        let [across, _] = self.blocks();
+    /// The rows and columns of a block of such a part.
+    pub(super) fn area(&self, [rows, columns]: [usize; 2], block: usize) -> (Range<usize>, Range<usize>) {
+        let [across, _] = self.blocks([rows, columns]);
         let (row, column) = (block / across * self.block[0], block % across * self.block[1]);
-        (row..self.rows.min(row + self.block[0]), column..self.columns.min(column + self.block[1]))
+        (row..rows.min(row + self.block[0]), column..columns.min(column + self.block[1]))
     }
 }
 

@@ -27,29 +27,45 @@ impl Program {
     /// # Errors
     /// A number, length or type of inputs or results other than those of the program.
     pub fn run(&self, inputs: &[Data<'_>], results: Vec<DataMut<'_>>) -> Result<(), KernelError> {
-        self.check(inputs, &results)?;
-        let [across, down] = self.blocks();
-        let blocks = across * down;
-        if blocks == 0 || self.rows * self.columns == 0 {
+        self.run_on([self.rows, self.columns], inputs, results)
+    }
+
+    /// Runs the program on the rows and columns of a part.
+    pub(super) fn run_on(
+        &self,
+        size: [usize; 2],
+        inputs: &[Data<'_>],
+        results: Vec<DataMut<'_>>,
+    ) -> Result<(), KernelError> {
+        self.check(size, inputs, &results)?;
+        let [across, down] = self.blocks(size);
+        let (blocks, elements) = (across * down, size[0] * size[1]);
+        if blocks == 0 || elements == 0 {
             return Ok(());
         }
-        let work = self.rows * self.columns * self.cost;
+        let work = elements * self.cost;
         let tasks = if work < ALONE { 1 } else { (TASKS * threads::count()).min(work.div_ceil(ALONE / 2)).min(blocks) };
-        let tasks: Vec<Task<'_, '_>> = self.tasks(inputs, results, tasks);
+        let tasks: Vec<Task<'_, '_>> = self.tasks(size, inputs, results, tasks);
         threads::for_each_part(usize::MAX, tasks.into_iter(), &|task| run(Isa::detect(), task));
         Ok(())
     }
 
     /// Cuts the results at the ends of blocks.
-    fn tasks<'a, 'r>(&'a self, inputs: &'a [Data<'a>], results: Vec<DataMut<'r>>, tasks: usize) -> Vec<Task<'a, 'r>> {
-        let [across, down] = self.blocks();
+    fn tasks<'a, 'r>(
+        &'a self,
+        size: [usize; 2],
+        inputs: &'a [Data<'a>],
+        results: Vec<DataMut<'r>>,
+        tasks: usize,
+    ) -> Vec<Task<'a, 'r>> {
+        let [across, down] = self.blocks(size);
         let blocks = across * down;
         let mut rest = results;
         (0..tasks)
             .map(|task| {
                 let range = task * blocks / tasks..(task + 1) * blocks / tasks;
-                let start = self.begin(range.start);
-                let end = self.begin(range.end);
+                let start = self.begin(size, range.start);
+                let end = self.begin(size, range.end);
                 let mut own = Vec::with_capacity(rest.len());
                 for (result, (extent, _)) in rest.iter_mut().zip(&self.results) {
                     let count = match extent {
@@ -60,22 +76,22 @@ impl Program {
                     own.push(first);
                     *result = others;
                 }
-                Task { program: self, inputs, results: own, start, blocks: range }
+                Task { program: self, size, inputs, results: own, start, blocks: range }
             })
             .collect()
     }
 
     /// The row and the element that a block begins with.
-    fn begin(&self, block: usize) -> (usize, usize) {
-        let [across, down] = self.blocks();
+    fn begin(&self, size: [usize; 2], block: usize) -> (usize, usize) {
+        let [across, down] = self.blocks(size);
         if block == across * down {
-            return (self.rows, self.rows * self.columns);
+            return (size[0], size[0] * size[1]);
         }
-        let (rows, columns) = self.area(block);
-        (rows.start, rows.start * self.columns + columns.start)
+        let (rows, columns) = self.area(size, block);
+        (rows.start, rows.start * size[1] + columns.start)
     }
 
-    fn check(&self, inputs: &[Data<'_>], results: &[DataMut<'_>]) -> Result<(), KernelError> {
+    fn check(&self, size: [usize; 2], inputs: &[Data<'_>], results: &[DataMut<'_>]) -> Result<(), KernelError> {
         check_length("inputs", inputs.len(), self.sources.len(), "one for each input of the program")?;
         check_length("results", results.len(), self.results.len(), "one for each result of the program")?;
         let kind = |found: Kind, expected: Kind| {
@@ -86,12 +102,14 @@ impl Program {
         };
         for (input, source) in inputs.iter().zip(&self.sources) {
             kind(input.kind(), source.kind)?;
-            let columns = if source.map.wide { self.columns } else { 1 };
-            check_length("an input", input.len(), source.map.modulus * columns, "the rows that its map gives it")?;
+            let columns = if source.map.wide { size[1] } else { 1 };
+            let rows = if source.map.is_own(self.rows) { size[0] } else { source.map.modulus };
+            check_length("an input", input.len(), rows * columns, "the rows that its map gives it")?;
         }
         for (result, &(extent, expected)) in results.iter().zip(&self.results) {
             kind(result.kind(), expected)?;
-            check_length("a result", result.len(), self.numbers(extent), "one number for each row or element")?;
+            let numbers = if extent == Extent::Each { size[0] * size[1] } else { size[0] };
+            check_length("a result", result.len(), numbers, "one number for each row or element")?;
         }
         Ok(())
     }
@@ -100,6 +118,7 @@ impl Program {
 /// Some blocks, and their parts of the results.
 struct Task<'a, 'r> {
     program: &'a Program,
+    size: [usize; 2],
     inputs: &'a [Data<'a>],
     results: Vec<DataMut<'r>>,
     /// The row and the element that the results begin with.
@@ -122,8 +141,8 @@ impl Kernel for Task<'_, '_> {
         }
         let mut prepared = false;
         for block in self.blocks.clone() {
-            let (rows, columns) = program.area(block);
-            let area = Area { rows, columns, width: program.columns };
+            let (rows, columns) = program.area(self.size, block);
+            let area = Area { rows, columns, width: self.size[1] };
             if !prepared {
                 // The first block of a task has as many rows as any of it.
                 for action in &program.prologue {
@@ -240,7 +259,7 @@ impl Task<'_, '_> {
                 data.load(0, &mut value);
                 out.fill(value[0]);
             }
-            Extent::Each if map.divisor == 1 && map.modulus == self.program.rows => {
+            Extent::Each if map.is_own(self.program.rows) => {
                 data.load(area.range(extent).start, &mut out[..area.numbers(extent)]);
             }
             Extent::Each => {
