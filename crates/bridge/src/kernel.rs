@@ -3,6 +3,7 @@
 mod elements;
 mod fallback;
 mod launch;
+mod pieces;
 
 use std::any::Any;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -22,6 +23,7 @@ use crate::{Aval, Param, arrays};
 pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
 pub use launch::{Backend, Launch, Placed, Placement};
+pub use pieces::{EvalPiece, Pieces};
 
 use elements::{input, output};
 
@@ -48,6 +50,14 @@ pub trait Kernel: Any + Send + Sync {
     /// Whatever the kernel refuses; it becomes an error of the eval, and so does a panic. What was computed from the
     /// results is an error from then on, wherever it is read or evaluated.
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError>;
+
+    /// How the kernel computes a piece of its elements at a time, of inputs of these avals; `None` where an element needs all others.
+    ///
+    /// A [plan](crate::Plan) runs such kernels one piece after the other, so that what they leave to each other stays in the cache.
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let _ = inputs;
+        None
+    }
 
     /// The launch that computes the results on a GPU, from dense row-major inputs of these avals; `None` where the kernel has
     /// no source for them, and its [fallback](Self::fallback) stands for it.

@@ -68,7 +68,7 @@ pub use mapped::{MappedFile, forget_bytes, forget_pages, with_bytes};
 pub use names::NameId;
 pub use param::Param;
 pub use partition::arg_partition;
-pub use plan::{Plan, PlanBuilder, PlanValue, StageTimes};
+pub use plan::{Plan, PlanBuilder, PlanValue, StageTimes, Threads};
 pub use primitive::Primitive;
 pub use program::{
     KnownInputs, Outcome, Program, any_held_tracer, any_tracer, compiler_available, in_transform, set_no_fuse,

@@ -2,13 +2,22 @@
 //!
 //! MLX takes some microseconds for each node: it makes its arrays, finds its turn, and hands it to a thread. A [`Plan`] is one
 //! node for many kernels. What they leave to each other lies in one arena, at places that are chosen once.
+//!
+//! Stages that compute the same elements a [piece](Kernel::pieces) at a time run together: one piece goes through all of them before
+//! the next ([`chains`] says which). What only they use is then in the arena as one piece for each thread.
 
 mod arena;
+mod chains;
+mod draft;
+mod gaps;
+mod memory;
+mod pieced;
 mod places;
+#[cfg(test)]
+mod tests;
 mod times;
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +31,9 @@ use crate::kernel::{self, Input, Kernel, KernelError, Output};
 use crate::{Aval, arrays, aval};
 
 use arena::Arena;
+use memory::{Bases, Place, input, output};
+use pieced::Pieced;
+pub use pieced::Threads;
 pub use places::PlanBuilder;
 pub use times::StageTimes;
 use times::Watch;
@@ -71,6 +83,8 @@ pub struct Plan {
     inputs: Vec<Aval>,
     outputs: Vec<Aval>,
     stages: Vec<Stage>,
+    /// Those that run together, in the order of the stages.
+    pieced: Vec<Pieced>,
     /// The bytes that the stages leave to each other need at once.
     arena: usize,
     /// Outputs that begin as an input, and may take its memory.
@@ -79,26 +93,13 @@ pub struct Plan {
 
 struct Stage {
     kernel: Arc<dyn Kernel>,
+    /// The aval of the first output.
+    result: Option<Aval>,
+    /// Of a stage that runs by itself.
     inputs: Vec<Place>,
     outputs: Vec<Place>,
     /// What the first output holds before the kernel runs; nothing where that may be anything.
     begins_as: Option<Place>,
-}
-
-/// Where an array lies.
-#[derive(Clone, Debug)]
-struct Place {
-    memory: Memory,
-    /// In bytes.
-    offset: usize,
-    aval: Aval,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
-    Input(usize),
-    Output(usize),
-    Arena,
 }
 
 impl Plan {
@@ -123,7 +124,19 @@ impl Plan {
     /// The kernels in the order in which they run, each with the aval of its first result.
     #[must_use]
     pub fn stages(&self) -> impl ExactSizeIterator<Item = (&dyn Kernel, Option<&Aval>)> {
-        self.stages.iter().map(|stage| (&*stage.kernel, stage.outputs.first().map(|place| &place.aval)))
+        self.stages.iter().map(|stage| (&*stage.kernel, stage.result.as_ref()))
+    }
+
+    /// How many of the stages run together with others, one [piece](Kernel::pieces) after the other.
+    #[must_use]
+    pub fn pieced(&self) -> usize {
+        self.pieced.iter().map(|together| together.stages.len()).sum()
+    }
+
+    /// The bytes that what the stages leave to each other needs at once.
+    #[must_use]
+    pub fn arena(&self) -> usize {
+        self.arena
     }
 
     /// The kernel that an error's text begins with, and the rest of the text.
@@ -155,24 +168,37 @@ impl Plan {
         let mut arena = Arena::take(self.arena)?;
         let bases = Bases { inputs, outputs, arena: arena.as_mut_ptr() };
         let (mut read, mut written): (Vec<Input<'_>>, Vec<Output<'_>>) = Default::default();
-        for stage in &self.stages {
-            *name = stage.kernel.name();
+        let (mut number, mut pieced) = (0, self.pieced.iter().peekable());
+        while let Some(stage) = self.stages.get(number) {
             let start = watch.is_some().then(Instant::now);
-            // SAFETY: the builder placed what a stage reads and what it writes within their memory, and apart from each other
-            // and from all that later stages still read. The slices end with the stage.
-            unsafe {
-                if let (Some(from), Some(to)) = (&stage.begins_as, stage.outputs.first()) {
-                    bases.copy(from, to);
+            let mut told = stage.kernel.name();
+            if let Some(together) = pieced.next_if(|together| together.stages.start == number) {
+                // SAFETY: as below, for all of the stages.
+                let run = unsafe { together.run(&bases) };
+                run.map_err(|(failed, error)| {
+                    *name = self.stages[failed].kernel.name();
+                    error
+                })?;
+                (number, told) = (together.stages.end, pieced::NAME);
+            } else {
+                *name = told;
+                // SAFETY: the builder placed what a stage reads and what it writes within their memory, and apart from each other
+                // and from all that later stages still read. The slices end with the stage.
+                unsafe {
+                    if let (Some(from), Some(to)) = (&stage.begins_as, stage.outputs.first()) {
+                        bases.copy(from, to);
+                    }
+                    read.extend(stage.inputs.iter().map(|place| input(bases.at(place), &place.aval)));
+                    let fresh = stage.begins_as.is_none();
+                    written.extend(stage.outputs.iter().map(|place| output(bases.at(place), &place.aval, fresh)));
+                    stage.kernel.eval_cpu(&read, &mut written)?;
+                    read.clear();
+                    written.clear();
                 }
-                read.extend(stage.inputs.iter().map(|place| bases.input(place)));
-                let fresh = stage.begins_as.is_none();
-                written.extend(stage.outputs.iter().map(|place| bases.output(place, fresh)));
-                stage.kernel.eval_cpu(&read, &mut written)?;
-                read.clear();
-                written.clear();
+                number += 1;
             }
             if let (Some(watch), Some(start)) = (&mut watch, start) {
-                watch.stage(name, start);
+                watch.stage(told, start);
             }
         }
         watch.into_iter().for_each(Watch::end);
@@ -207,63 +233,6 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, po
         let (stage, words) = plan.and_then(|plan| plan.failed_stage(&text)).unwrap_or(("Plan", &text));
         Err(KernelError::of(stage, words, poisoned).into())
     })
-}
-
-/// Where the memories of a run begin.
-struct Bases<'a> {
-    inputs: &'a [Buffer],
-    outputs: &'a [Buffer],
-    arena: *mut u8,
-}
-
-impl Bases<'_> {
-    fn at(&self, place: &Place) -> *mut u8 {
-        let base = match place.memory {
-            Memory::Input(at) => self.inputs[at].data.cast(),
-            Memory::Output(at) => self.outputs[at].data.cast(),
-            Memory::Arena => self.arena,
-        };
-        base.wrapping_add(place.offset)
-    }
-
-    /// # Safety
-    ///
-    /// The place is within its memory, and nobody writes it for `'b`.
-    unsafe fn input<'b>(&self, place: &'b Place) -> Input<'b> {
-        let bytes = place.aval.nbytes();
-        if bytes == 0 {
-            return Input::of(&[], Cow::Borrowed(&place.aval));
-        }
-        // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
-        let data = unsafe { std::slice::from_raw_parts(self.at(place), bytes) };
-        Input::of(data, Cow::Borrowed(&place.aval))
-    }
-
-    /// # Safety
-    ///
-    /// The place is within its memory, and nobody else uses it for `'b`.
-    unsafe fn output<'b>(&self, place: &'b Place, fresh: bool) -> Output<'b> {
-        let bytes = place.aval.nbytes();
-        if bytes == 0 {
-            return Output::of(&mut [], Cow::Borrowed(&place.aval), fresh);
-        }
-        // SAFETY: as for `input`.
-        let data = unsafe { std::slice::from_raw_parts_mut(self.at(place), bytes) };
-        Output::of(data, Cow::Borrowed(&place.aval), fresh)
-    }
-
-    /// Copies an array, unless it is there already.
-    ///
-    /// # Safety
-    ///
-    /// Both places are within their memory, are equally long, and are apart or the same; nobody else uses the second one.
-    unsafe fn copy(&self, from: &Place, to: &Place) {
-        let (from, to, bytes) = (self.at(from), self.at(to), to.aval.nbytes());
-        if from != to && bytes > 0 {
-            // SAFETY: as the caller promises.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        }
-    }
 }
 
 impl Kernel for Plan {

@@ -1,15 +1,17 @@
 //! Where the arrays of a plan lie.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::ALIGNMENT;
-use super::{Memory, Place, Plan, PlanValue, Stage};
+use super::chains::{self, Chain, are_sound, item};
+use super::draft::{Buffer, Draft, Home, Value};
+use super::gaps::Gaps;
+use super::memory::{Memory, Place};
+use super::pieced::{Part, Pieced, Step, Threads};
+use super::{Plan, PlanValue, Stage};
 use crate::Aval;
 use crate::error::BoxError;
-use crate::kernel::{Input, Kernel, Output};
+use crate::kernel::{Input, Kernel, Output, Pieces};
 
 /// Makes a [`Plan`]: its inputs, its kernels in the order in which they run, and its outputs.
 #[derive(Default)]
@@ -18,42 +20,16 @@ pub struct PlanBuilder {
     buffers: Vec<Buffer>,
     drafts: Vec<Draft>,
     inputs: Vec<Aval>,
-}
-
-/// A part of a buffer.
-struct Value {
-    buffer: usize,
-    /// In bytes.
-    offset: usize,
-    aval: Aval,
-}
-
-/// What one kernel writes, or an input.
-struct Buffer {
-    bytes: usize,
-    home: Home,
-    /// The stages from the one that writes it first to the last one that uses it.
-    life: Range<usize>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
-    Input(usize),
-    Output(usize),
-    /// The memory of another buffer, which begins as this one.
-    Of(usize),
-    /// At this offset, once that is known.
-    Arena(usize),
-}
-
-struct Draft {
-    kernel: Arc<dyn Kernel>,
-    inputs: Vec<PlanValue>,
-    outputs: Vec<PlanValue>,
-    begins_as: Option<PlanValue>,
+    threads: Option<Threads>,
 }
 
 impl PlanBuilder {
+    /// The same, where stages that fall into [pieces](Kernel::pieces) may run together, on these threads.
+    #[must_use]
+    pub fn in_pieces(self, threads: Threads) -> Self {
+        Self { threads: Some(threads), ..self }
+    }
+
     /// The next input.
     pub fn input(&mut self, aval: Aval) -> PlanValue {
         self.inputs.push(aval.clone());
@@ -88,8 +64,10 @@ impl PlanBuilder {
     pub fn stage(&mut self, kernel: Arc<dyn Kernel>, inputs: &[PlanValue]) -> Result<Vec<PlanValue>, BoxError> {
         let avals: Vec<Aval> = inputs.iter().map(|&input| self.aval(input).clone()).collect();
         let outputs = kernel.output_avals(&avals)?;
+        let pieces = if self.threads.is_some() { kernel.pieces(&avals) } else { None };
+        let pieces = pieces.filter(|pieces| are_sound(pieces, &avals, &outputs));
         let outputs = outputs.into_iter().map(|aval| self.buffer(aval, Home::Arena(0))).collect::<Vec<_>>();
-        self.drafts.push(Draft { kernel, inputs: inputs.to_vec(), outputs: outputs.clone(), begins_as: None });
+        self.drafts.push(Draft { kernel, inputs: inputs.to_vec(), outputs: outputs.clone(), begins_as: None, pieces });
         Ok(outputs)
     }
 
@@ -97,7 +75,8 @@ impl PlanBuilder {
     /// needs it any more, or else a copy.
     pub fn update(&mut self, kernel: Arc<dyn Kernel>, target: PlanValue, inputs: &[PlanValue]) -> PlanValue {
         let output = self.buffer(self.aval(target).clone(), Home::Arena(0));
-        self.drafts.push(Draft { kernel, inputs: inputs.to_vec(), outputs: vec![output], begins_as: Some(target) });
+        let (inputs, outputs) = (inputs.to_vec(), vec![output]);
+        self.drafts.push(Draft { kernel, inputs, outputs, begins_as: Some(target), pieces: None });
         output
     }
 
@@ -113,18 +92,27 @@ impl PlanBuilder {
             self.buffers[self.values[value.0].buffer].home = Home::Output(number);
             avals.push(self.aval(value).clone());
         }
-        self.find_lives();
+        let chains = self.take_chains();
+        self.find_lives(&chains);
         let donated = self.merge();
+        let scratch = chains.iter().map(|chain| self.place_inside(chain));
+        let scratch = scratch.collect::<Option<Vec<_>>>().ok_or(TOO_LARGE)?;
         let arena = self.place_in_arena()?;
-        let place = |value: &PlanValue| self.place(*value);
-        let stages = self.drafts.iter().map(|draft| Stage {
-            kernel: Arc::clone(&draft.kernel),
-            inputs: draft.inputs.iter().map(place).collect(),
-            outputs: draft.outputs.iter().map(place).collect(),
-            begins_as: draft.begins_as.as_ref().map(place),
+        let pieced: Vec<Pieced> =
+            chains.iter().zip(&scratch).map(|(chain, scratch)| self.pieced(chain, scratch)).collect();
+        let runs_alone = |number: usize| !pieced.iter().any(|together| together.stages.contains(&number));
+        let stages = self.drafts.iter().enumerate().map(|(number, draft)| {
+            let place = |value: &PlanValue| runs_alone(number).then(|| self.place(*value));
+            Stage {
+                kernel: Arc::clone(&draft.kernel),
+                result: draft.outputs.first().map(|&output| self.aval(output).clone()),
+                inputs: draft.inputs.iter().filter_map(place).collect(),
+                outputs: draft.outputs.iter().filter_map(place).collect(),
+                begins_as: draft.begins_as.as_ref().and_then(place),
+            }
         });
         let stages = stages.collect();
-        Ok(Plan { stages, inputs: self.inputs, outputs: avals, arena, donated })
+        Ok(Plan { stages, pieced, inputs: self.inputs, outputs: avals, arena, donated })
     }
 
     fn buffer(&mut self, aval: Aval, home: Home) -> PlanValue {
@@ -147,9 +135,31 @@ impl PlanBuilder {
         self.update(Arc::new(Nothing), value, &[])
     }
 
-    /// From the stage that writes a buffer to the last one that reads it.
-    fn find_lives(&mut self) {
-        for (stage, draft) in self.drafts.iter().enumerate() {
+    /// Puts the stages that run together side by side, and has what only they use take the place of a piece.
+    fn take_chains(&mut self) -> Vec<Chain> {
+        if self.threads.is_none() {
+            return Vec::new();
+        }
+        let mut chains = chains::find(&self.drafts, &self.values, &self.buffers);
+        let order = chains::order(self.drafts.len(), &chains);
+        let mut drafts: Vec<Option<Draft>> = std::mem::take(&mut self.drafts).into_iter().map(Some).collect();
+        self.drafts = order.iter().filter_map(|&stage| drafts[stage].take()).collect();
+        let mut numbers = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(number, &stage)| numbers[stage] = number);
+        for chain in &mut chains {
+            chain.stages.iter_mut().for_each(|stage| *stage = numbers[*stage]);
+            chain.inside.iter().for_each(|array| self.buffers[array.buffer].home = Home::Piece(0));
+        }
+        chains
+    }
+
+    /// From the stage that writes a buffer to the last one that reads it; those that run together count as the first of them.
+    fn find_lives(&mut self, chains: &[Chain]) {
+        let mut turns: Vec<usize> = (0..self.drafts.len()).collect();
+        for Chain { stages, .. } in chains {
+            stages.iter().for_each(|&stage| turns[stage] = stages[0]);
+        }
+        for (draft, stage) in self.drafts.iter().zip(turns) {
             for value in &draft.outputs {
                 self.buffers[self.values[value.0].buffer].life = stage..stage + 1;
             }
@@ -206,10 +216,60 @@ impl PlanBuilder {
             let Buffer { bytes, life, .. } = &self.buffers[at];
             let bytes = bytes.checked_next_multiple_of(ALIGNMENT);
             let offset = bytes.and_then(|bytes| gaps.take(bytes, life));
-            let offset = offset.ok_or("the arrays of a plan need more memory than there can be")?;
+            let offset = offset.ok_or(TOO_LARGE)?;
             self.buffers[at].home = Home::Arena(offset);
         }
         Ok(gaps.end)
+    }
+
+    /// Finds places for a piece of what only the stages of a chain use, and makes a buffer of these for each thread.
+    fn place_inside(&mut self, chain: &Chain) -> Option<Scratch> {
+        let mut gaps = Gaps::default();
+        for array in &chain.inside {
+            let offset = gaps.take(array.bytes.checked_next_multiple_of(ALIGNMENT)?, &array.steps)?;
+            self.buffers[array.buffer].home = Home::Piece(offset);
+        }
+        let (threads, first) = (self.threads?, *chain.stages.first()?);
+        let slots = (threads.count)().clamp(1, chain.pieces());
+        let (bytes, life) = (gaps.end.checked_mul(slots)?, first..first + 1);
+        self.buffers.push(Buffer { bytes, home: Home::Arena(0), life });
+        Some(Scratch { buffer: self.buffers.len() - 1, bytes: gaps.end, slots, threads })
+    }
+
+    /// The stages of a chain, with the pieces of their arrays.
+    fn pieced(&mut self, chain: &Chain, scratch: &Scratch) -> Pieced {
+        let (elements, piece) = (chain.elements, chain.piece());
+        let steps = chain.stages.iter().filter_map(|&stage| {
+            let Pieces { unit, inputs, outputs, eval, .. } = self.drafts[stage].pieces.take()?;
+            let part = |value: PlanValue, bytes: Option<usize>| {
+                self.part(value, bytes.map(|bytes| bytes * (piece / unit)), chain.pieces(), scratch)
+            };
+            let draft = &self.drafts[stage];
+            let inputs = draft.inputs.iter().zip(inputs).map(|(&value, bytes)| part(value, bytes)).collect();
+            let outputs = draft.outputs.iter().zip(outputs).map(|(&value, bytes)| part(value, Some(bytes))).collect();
+            Some(Step { eval, inputs, outputs })
+        });
+        let steps: Vec<Step> = steps.collect();
+        let first = chain.stages.first().copied().unwrap_or_default();
+        let Scratch { slots, threads, .. } = *scratch;
+        Pieced { stages: first..first + steps.len(), steps, elements, piece, threads, slots }
+    }
+
+    /// Where the pieces of a value lie, of so many bytes each, or all of it where each piece takes that.
+    fn part(&self, value: PlanValue, step: Option<usize>, pieces: usize, scratch: &Scratch) -> Part {
+        let Value { buffer, aval, .. } = &self.values[value.0];
+        let Some(step) = step else {
+            return Part { first: self.place(value), last: aval.clone(), step: 0, slot: 0 };
+        };
+        let piece = |bytes: usize| Aval::new(&[(bytes / item(aval)) as i32], aval.dtype);
+        let last = piece(aval.nbytes() - step * (pieces - 1));
+        match (self.buffers[*buffer].home, self.buffers[scratch.buffer].home) {
+            (Home::Piece(offset), Home::Arena(base)) => {
+                let first = Place { memory: Memory::Arena, offset: base + offset, aval: piece(step) };
+                Part { first, last, step: 0, slot: scratch.bytes }
+            }
+            _ => Part { first: Place { aval: piece(step), ..self.place(value) }, last, step, slot: 0 },
+        }
     }
 
     fn place(&self, value: PlanValue) -> Place {
@@ -218,59 +278,23 @@ impl PlanBuilder {
             Home::Input(at) => (Memory::Input(at), 0),
             Home::Output(at) => (Memory::Output(at), 0),
             Home::Arena(base) => (Memory::Arena, base),
-            Home::Of(_) => unreachable!("a root has a place of its own"),
+            Home::Of(_) | Home::Piece(_) => unreachable!("a root has a place of its own, and a piece is a part"),
         };
         Place { memory, offset: base + offset, aval: aval.clone() }
     }
 }
 
-/// The parts of an arena that nothing lives in, while stages are gone through in their order.
-#[derive(Default)]
-struct Gaps {
-    /// Their bytes by their offsets, none beside another.
-    free: BTreeMap<usize, usize>,
-    /// The arrays that live: the stage at which each ends, its offset and its bytes.
-    living: BinaryHeap<Reverse<(usize, usize, usize)>>,
-    end: usize,
-}
+/// Why arrays have no places.
+const TOO_LARGE: &str = "the arrays of a plan need more memory than there can be";
 
-impl Gaps {
-    /// A place for so many bytes: the smallest gap that is long enough, or else at the end. None where that is too far away.
-    fn take(&mut self, bytes: usize, life: &Range<usize>) -> Option<usize> {
-        while let Some(&Reverse((end, offset, bytes))) = self.living.peek()
-            && end <= life.start
-        {
-            self.living.pop();
-            self.free(offset, bytes);
-        }
-        let fitting = self.free.iter().filter(|&(_, &gap)| gap >= bytes).min_by_key(|&(_, &gap)| gap);
-        let offset = match fitting.or_else(|| self.free.last_key_value().filter(|&(at, gap)| at + gap == self.end)) {
-            Some((&offset, _)) => offset,
-            None => self.end,
-        };
-        let gap = self.free.remove(&offset).unwrap_or(0);
-        let end = offset.checked_add(bytes).filter(|&end| isize::try_from(end).is_ok())?;
-        if gap > bytes {
-            self.free.insert(end, gap - bytes);
-        }
-        self.end = self.end.max(end);
-        self.living.push(Reverse((life.end, offset, bytes)));
-        Some(offset)
-    }
-
-    /// Makes a gap, one with those beside it.
-    fn free(&mut self, offset: usize, bytes: usize) {
-        let (mut offset, mut end) = (offset, offset + bytes);
-        if let Some(after) = self.free.remove(&end) {
-            end += after;
-        }
-        if let Some((&before, &gap)) = self.free.range(..offset).next_back()
-            && before + gap == offset
-        {
-            offset = before;
-        }
-        self.free.insert(offset, end - offset);
-    }
+/// What threads have for what the stages of a chain leave to each other.
+struct Scratch {
+    /// That of all threads.
+    buffer: usize,
+    /// The bytes of each.
+    bytes: usize,
+    slots: usize,
+    threads: Threads,
 }
 
 /// Leaves its output as it begins.
@@ -300,10 +324,10 @@ mod tests {
 
     use mlx_rs::{Array, Dtype};
 
-    use super::{Gaps, Nothing, PlanBuilder};
+    use super::{Nothing, PlanBuilder};
     use crate::Aval;
     use crate::error::BoxError;
-    use crate::kernel::{Input, Kernel, Output};
+    use crate::kernel::{Input, Kernel, Output, Pieces};
 
     /// Notes what its first input begins with, and leaves one more.
     struct Count(Arc<Mutex<Vec<f32>>>);
@@ -382,24 +406,5 @@ mod tests {
         let found: Vec<&[f32]> = results.iter().map(Array::as_slice::<f32>).collect();
         let (made, later) = (&[2.0, 3.0, 4.0, 5.0][..], &[3.0, 4.0, 5.0, 6.0][..]);
         assert_eq!(found, [made, later, later, &[3.0, 4.0], made, &[1.0, 2.0, 3.0, 4.0]]);
-    }
-
-    #[test]
-    fn gaps_are_apart_from_all_that_lives() {
-        let mut gaps = Gaps::default();
-        let mut taken: Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> = Vec::new();
-        let mut seed = 1_usize;
-        for stage in 0..2000 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (bytes, life) = (64 * (1 + (seed >> 40) % 9), stage..stage + 1 + (seed >> 50) % 20);
-            let offset = gaps.take(bytes, &life).expect("a place");
-            for (place, other) in &taken {
-                let together = other.start < life.end && life.start < other.end;
-                assert!(!together || offset + bytes <= place.start || place.end <= offset);
-            }
-            taken.push((offset..offset + bytes, life));
-        }
-        assert!(gaps.end < 64 * 9 * 20 * 2, "{}", gaps.end);
-        assert_eq!(gaps.take(usize::MAX - 63, &(2000..2001)), None);
     }
 }

@@ -21,7 +21,7 @@ pub struct StageTimes {
     pub plans: usize,
     /// The time of whole plans: that of their stages, and what lies between those.
     pub total: Duration,
-    /// How often each kernel ran, and how long in all.
+    /// How often each kernel ran, and how long in all. Kernels that run together, a piece at a time, are one: `Pieces`.
     pub stages: BTreeMap<&'static str, (usize, Duration)>,
 }
 

@@ -1,0 +1,83 @@
+//! Where the arrays of a plan lie while it runs.
+
+use std::borrow::Cow;
+
+use crate::Aval;
+use crate::ffi::Buffer;
+use crate::kernel::{Input, Output};
+
+/// Where an array lies.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) memory: Memory,
+    /// In bytes.
+    pub(super) offset: usize,
+    pub(super) aval: Aval,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    Input(usize),
+    Output(usize),
+    Arena,
+}
+
+/// Where the memories of a run begin.
+pub(super) struct Bases<'a> {
+    pub(super) inputs: &'a [Buffer],
+    pub(super) outputs: &'a [Buffer],
+    pub(super) arena: *mut u8,
+}
+
+// SAFETY: it only says where memory begins; whoever uses that says why it may.
+unsafe impl Sync for Bases<'_> {}
+
+impl Bases<'_> {
+    pub(super) fn at(&self, place: &Place) -> *mut u8 {
+        let base = match place.memory {
+            Memory::Input(at) => self.inputs[at].data.cast(),
+            Memory::Output(at) => self.outputs[at].data.cast(),
+            Memory::Arena => self.arena,
+        };
+        base.wrapping_add(place.offset)
+    }
+
+    /// Copies an array, unless it is there already.
+    ///
+    /// # Safety
+    ///
+    /// Both places are within their memory, are equally long, and are apart or the same; nobody else uses the second one.
+    pub(super) unsafe fn copy(&self, from: &Place, to: &Place) {
+        let (from, to, bytes) = (self.at(from), self.at(to), to.aval.nbytes());
+        if from != to && bytes > 0 {
+            // SAFETY: as the caller promises.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// An array of this aval is at `data`, and nobody writes it for `'b`.
+pub(super) unsafe fn input<'b>(data: *const u8, aval: &'b Aval) -> Input<'b> {
+    let bytes = aval.nbytes();
+    if bytes == 0 {
+        return Input::of(&[], Cow::Borrowed(aval));
+    }
+    // SAFETY: as the caller promises; arenas are zeros before anything else, and what MLX gives is initialized to Rust.
+    let data = unsafe { std::slice::from_raw_parts(data, bytes) };
+    Input::of(data, Cow::Borrowed(aval))
+}
+
+/// # Safety
+///
+/// There is room for an array of this aval at `data`, and nobody else uses it for `'b`.
+pub(super) unsafe fn output<'b>(data: *mut u8, aval: &'b Aval, fresh: bool) -> Output<'b> {
+    let bytes = aval.nbytes();
+    if bytes == 0 {
+        return Output::of(&mut [], Cow::Borrowed(aval), fresh);
+    }
+    // SAFETY: as for `input`.
+    let data = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
+    Output::of(data, Cow::Borrowed(aval), fresh)
+}
