@@ -23,6 +23,7 @@ mod layout;
 mod matmul;
 mod mlx_matmul;
 mod parts;
+mod pieces;
 mod product_scale_gradients;
 mod quantize;
 mod reach;

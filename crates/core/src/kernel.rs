@@ -10,7 +10,7 @@ use mlx_rs::Array;
 use tacit_bridge::kernel::{Placed, Placement};
 
 pub use crate::scoped::{TracedForGuard, trace_for};
-pub use tacit_bridge::kernel::{Backend, Element, Fallback, Input, Kernel, Launch, Output};
+pub use tacit_bridge::kernel::{Backend, Element, EvalPiece, Fallback, Input, Kernel, Launch, Output, Pieces};
 pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;

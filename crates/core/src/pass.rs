@@ -18,7 +18,7 @@ use mlx_rs::Array;
 use tacit_bridge::any_tracer;
 
 pub use graph::{Graph, Nodes};
-pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, arg_partition, scalar_value};
+pub use tacit_bridge::{Plan, PlanBuilder, PlanValue, Slot, Threads, arg_partition, scalar_value};
 
 use crate::Result;
 use crate::policy::warn;

@@ -12,6 +12,7 @@
 //!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
 //! 5. `plan`: kernels, programs, products of dense matrices and the plain ops between them become stages of one node, a
 //!    [`Plan`](tacit_core::pass::Plan). What the stages leave to each other lies in one arena, at places that are chosen once;
+//!    stages of the same elements run together, a piece of these at a time, so that what only they use is never there as a whole;
 //!    reshapes, and transposes and slices of what lies together, cost nothing; a state that nobody else holds is updated where
 //!    it lies. An op that no stage computes stays a node of MLX, between two plans. Nodes go together only if the same
 //!    collectives are behind them, so that nothing that a process sends waits for more than it needs. All results of a plan are

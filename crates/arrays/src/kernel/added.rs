@@ -1,10 +1,11 @@
 //! A stored matrix times a number, added to a dense array.
 
 use mlx_rs::Array;
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply};
+use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats, floats_mut, single};
+use super::pieces::Unit;
 use super::{Layout, gpu};
 
 /// `factor * matrix + x` in the type of `x: [n, k]`, of which the product is not built; `factor: f32[]`.
@@ -43,6 +44,22 @@ impl Kernel for AddDense {
         let factor = if self.scaled { inputs[1].elements::<f32>()?[0] } else { 1.0 };
         let matrix = self.layout.matrix(&inputs[self.own()..])?;
         Ok(tacit_kernels::add_dense(&matrix, factor, floats(&inputs[0])?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let Self { layout, scaled } = *self;
+        let (elements, unit) = (layout.n * layout.k, Unit::of(&layout.scheme, layout.block)?);
+        let (each, children) = (unit.each(&inputs[0]), unit.children(&layout, &inputs[self.own()..])?);
+        let factor = scaled.then_some(None);
+        Some(Pieces {
+            elements,
+            unit: unit.elements,
+            inputs: std::iter::once(Some(each)).chain(factor).chain(children).collect(),
+            outputs: vec![each],
+            eval: Box::new(move |piece, inputs, outputs| {
+                Self { layout: layout.of_piece(piece.len()), scaled }.eval_cpu(inputs, outputs)
+            }),
+        })
     }
 
     fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {

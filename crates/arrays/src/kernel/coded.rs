@@ -3,7 +3,7 @@
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::Dtype;
 use tacit_core::kernel::Output;
-use tacit_kernels::{BlockScales, KernelError, half_floats};
+use tacit_kernels::{BlockScales, Encoder, KernelError, half_floats};
 
 use super::host::Fallible;
 use super::{Coding, Scheme};
@@ -69,7 +69,12 @@ impl<'a> Coded<'a> {
         x: &[f32],
         global: Option<f32>,
     ) -> Result<(), KernelError> {
-        match (scheme.encoder(block, global)?, self.codes, self.scales) {
+        self.encode(scheme, scheme.encoder(block, global)?.as_ref(), x)
+    }
+
+    /// The same by the encoder that the scheme has for such blocks, if it has one.
+    pub(super) fn encode(self, scheme: &Scheme, encoder: Option<&Encoder>, x: &[f32]) -> Result<(), KernelError> {
+        match (encoder, self.codes, self.scales) {
             (Some(encoder), Codes::Bytes(codes), Some(scales)) => encoder.quantize(x, codes, scales),
             (_, codes, _) => codes.round(scheme, x),
         }

@@ -1,10 +1,11 @@
 //! All values of a stored matrix.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats_mut, single};
+use super::pieces::Unit;
 use super::{Layout, gpu};
 
 /// The values of a matrix as `dtype[n, k]`, rounded once.
@@ -36,6 +37,20 @@ impl Kernel for Dequantize {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         Ok(tacit_kernels::dequantize(&self.layout.matrix(inputs)?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let Self { layout, dtype } = *self;
+        let unit = Unit::of(&layout.scheme, layout.block)?;
+        Some(Pieces {
+            elements: layout.n * layout.k,
+            unit: unit.elements,
+            inputs: unit.children(&layout, inputs)?,
+            outputs: vec![unit.each(&Aval::new(&[], dtype))],
+            eval: Box::new(move |piece, inputs, outputs| {
+                Self { layout: layout.of_piece(piece.len()), dtype }.eval_cpu(inputs, outputs)
+            }),
+        })
     }
 
     fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {

@@ -3,14 +3,15 @@
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, stop_gradient};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::half_floats;
-use tacit_kernels::stochastic::Stochastic;
+use tacit_kernels::stochastic::{Levels, Stochastic};
 
 use super::encode::{blocks, number, packed};
 use super::host::{Fallible, int, single};
 use super::layout::looked_up;
+use super::pieces::{Unit, counted};
 use super::quantize::one_by_one;
 use super::{Coding, Layout, Scheme, gpu};
 
@@ -59,16 +60,7 @@ impl Kernel for Draw {
         match (self.scheme.coding, numbers) {
             (_, [scales, biases @ ..]) => {
                 let levels = self.scheme.levels()?;
-                let rounding = Stochastic {
-                    levels: &levels,
-                    bits: self.scheme.bits() as u32,
-                    order: self.scheme.order(),
-                    padding: self.scheme.padding(),
-                    block: self.block,
-                    scales: scales.elements()?,
-                    biases: biases.first().map(Input::elements).transpose()?,
-                };
-                rounding.encode(x, key, codes.bytes())?;
+                self.rounding(&levels, scales, biases)?.encode(x, key, codes.bytes())?;
             }
             (Coding::F16, []) => {
                 half_floats::to_f16_by_key(x, key, codes.elements::<u16>()?.reinterpret_cast_mut())?;
@@ -79,6 +71,29 @@ impl Kernel for Draw {
             _ => return Err("scales are expected".into()),
         }
         Ok(())
+    }
+
+    /// None of half floats, whose numbers are those of all elements at once.
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let Self { scheme, block } = *self;
+        let [x, _, numbers @ ..] = inputs else { return None };
+        let (count, unit) = (x.size(), Unit::of(&scheme, block).filter(|_| scheme.is_scaled())?);
+        let (levels, numbers) = (scheme.levels().ok()?, numbers.iter().map(|numbers| Some(unit.numbers(numbers))));
+        Some(Pieces {
+            elements: count,
+            unit: unit.elements,
+            inputs: [Some(unit.each(x)), None].into_iter().chain(numbers).collect(),
+            outputs: vec![unit.codes],
+            eval: Box::new(move |piece, inputs, outputs| {
+                let ([x, key, scales, biases @ ..], [codes]) = (inputs, outputs) else {
+                    return Err("an array, a key and its scales are expected".into());
+                };
+                let &[first, second] = key.elements::<u32>()? else { return Err("a key is two words".into()) };
+                let rounding = Self { scheme, block }.rounding(&levels, scales, biases)?;
+                let place = (piece.start, count);
+                counted(piece.start, rounding.encode_part(x.elements()?, [first, second], place, codes.bytes()))
+            }),
+        })
     }
 
     fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
@@ -103,6 +118,23 @@ impl Kernel for Draw {
 }
 
 impl Draw {
+    fn rounding<'a>(
+        &self,
+        levels: &'a Levels,
+        scales: &'a Input<'_>,
+        biases: &'a [Input<'_>],
+    ) -> Fallible<Stochastic<'a>> {
+        Ok(Stochastic {
+            levels,
+            bits: self.scheme.bits() as u32,
+            order: self.scheme.order(),
+            padding: self.scheme.padding(),
+            block: self.block,
+            scales: scales.elements()?,
+            biases: biases.first().map(Input::elements).transpose()?,
+        })
+    }
+
     /// The codes of blocks as bytes, one an element.
     fn drawn(&self, x: &Array, uniform: &Array, numbers: &[Array]) -> Fallible<Array> {
         let [scale, bias @ ..] = numbers else { return Err("scales are expected".into()) };

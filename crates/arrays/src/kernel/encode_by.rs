@@ -1,13 +1,14 @@
 //! Floats to codes, by scales that are there already.
 
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::BlockScales;
 
 use super::encode::{self, blocks, coded};
 use super::host::{Fallible, int, single};
 use super::layout::scalar;
+use super::pieces::{Unit, counted};
 use super::quantize::one_by_one;
 use super::{Scheme, gpu};
 
@@ -57,6 +58,24 @@ impl Kernel for EncodeBy {
         let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
         let encoder = self.scheme.encoder(self.block, global)?.ok_or("half floats have no scales")?;
         Ok(encoder.with_block(self.block).quantize_by(x.elements()?, given(scales, more)?, codes.bytes())?)
+    }
+
+    /// None where the scales are relative to all elements.
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let (scheme, [x, scales @ ..]) = (self.scheme, inputs) else { return None };
+        let unit = Unit::of(&scheme, self.block).filter(|_| !scheme.is_relative())?;
+        let encoder = scheme.encoder(self.block, None).ok()??.with_block(self.block);
+        let scales = scales.iter().map(|scales| Some(unit.numbers(scales)));
+        Some(Pieces {
+            elements: x.size(),
+            unit: unit.elements,
+            inputs: std::iter::once(Some(unit.each(x))).chain(scales).collect(),
+            outputs: vec![unit.codes],
+            eval: Box::new(move |piece, inputs, outputs| {
+                let scales = given(&inputs[1], &inputs[2..])?;
+                counted(piece.start, encoder.quantize_by(inputs[0].elements()?, scales, outputs[0].bytes()))
+            }),
+        })
     }
 
     fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {

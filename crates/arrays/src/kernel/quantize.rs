@@ -2,12 +2,13 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops, stop_gradient};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
 use tacit_core::{Aval, Param};
 
 use super::coded::Coded;
 use super::host::{Fallible, int};
 use super::layout::scalar;
+use super::pieces::{Unit, counted};
 use super::{Scheme, encode, gpu};
 
 /// Codes the first of `inputs`, `f32` of any shape, in blocks: codes, scales, and biases if the format has them.
@@ -44,6 +45,25 @@ impl Kernel for Quantize {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let global = inputs.get(1).map(scalar).transpose()?;
         Ok(Coded::of(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global)?)
+    }
+
+    /// None where the scales are relative to all elements.
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let Self { scheme, block } = *self;
+        let ([x], unit, encoder) = (inputs, Unit::of(&scheme, block)?, scheme.encoder(block, None).ok()?) else {
+            return None;
+        };
+        let scales = scheme.made(&x.shape, block).into_iter().skip(1).map(|aval| unit.numbers(&aval));
+        Some(Pieces {
+            elements: x.size(),
+            unit: unit.elements,
+            inputs: vec![Some(unit.each(x))],
+            outputs: std::iter::once(unit.codes).chain(scales).collect(),
+            eval: Box::new(move |piece, inputs, outputs| {
+                let x = inputs[0].elements()?;
+                counted(piece.start, Coded::of(outputs)?.encode(&scheme, encoder.as_ref(), x))
+            }),
+        })
     }
 
     fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {

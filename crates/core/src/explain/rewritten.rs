@@ -31,6 +31,8 @@ pub struct CompiledNode {
     pub aval: Aval,
     /// What it computes one after the other, if it is a plan: the name of each stage with its first result.
     pub stages: Vec<(&'static str, Aval)>,
+    /// How many of the stages run together with others, one piece of their elements after the other.
+    pub pieced: usize,
     /// Why it is no stage of a plan, where a pass tells that.
     pub reason: Option<&'static str>,
 }
@@ -57,7 +59,8 @@ impl CompiledGraph {
             let aval = Aval::from(&nodes.result(node)?);
             let stages = plan.into_iter().flat_map(Plan::stages);
             let stages = stages.filter_map(|(kernel, made)| Some((kernel.name(), made?.clone()))).collect();
-            Ok(CompiledNode { primitive: nodes.name(node).to_owned(), aval, stages, reason: reasons[node] })
+            let (primitive, pieced) = (nodes.name(node).to_owned(), plan.map_or(0, Plan::pieced));
+            Ok(CompiledNode { primitive, aval, stages, pieced, reason: reasons[node] })
         };
         let nodes = computing(&nodes).map(node).collect::<Result<_>>()?;
         Ok(Self { rewritten, nodes })
@@ -91,10 +94,13 @@ impl fmt::Display for CompiledGraph {
             write!(f, " ({})", passes.join(", "))?;
         }
         for part in self.nodes.chunk_by(|a, b| a.stages.is_empty() && b.stages.is_empty()) {
-            if let [CompiledNode { stages, .. }] = part
+            if let [CompiledNode { stages, pieced, .. }] = part
                 && !stages.is_empty()
             {
                 write!(f, "\n    a plan of {} stages", stages.len())?;
+                if *pieced > 0 {
+                    write!(f, ", {pieced} of them in pieces")?;
+                }
                 for ((stage, aval), count) in counted(if f.alternate() { &[] } else { &stages[..] }) {
                     write!(f, "\n        {count} {} {aval}", name(stage))?;
                 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mlx_rs::Array;
-use tacit_core::pass::{Nodes, PlanBuilder, PlanValue};
+use tacit_core::pass::{Nodes, PlanBuilder, PlanValue, Threads};
 use tacit_core::{Aval, Error, Result, array_id, broadcast_source};
 
-use tacit_kernels::Orientation;
+use tacit_kernels::{Orientation, threads};
 
 use super::exported::Exported;
 use super::lay::{Elements, Lay};
@@ -16,7 +16,8 @@ use super::staged::staged;
 
 /// Puts one node in the place of a group's members, and gives their number.
 pub(super) fn build(nodes: &mut Nodes, read: &[Read], members: &[usize], exported: &Exported) -> Result<usize> {
-    let mut builder = Builder::default();
+    let threads = Threads { count: threads::count, run: threads::for_each_on };
+    let mut builder = Builder { plan: PlanBuilder::default().in_pieces(threads), ..Builder::default() };
     let mut results = Vec::new();
     for &member in members {
         let made = builder.stage(nodes, read, member)?;

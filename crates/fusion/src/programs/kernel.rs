@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Input, Kernel, Output, apply as put};
+use tacit_core::kernel::{EvalPiece, Input, Kernel, Output, Pieces, apply as put};
 use tacit_core::{Aval, Result};
-use tacit_kernels::program::{Data, DataMut, Program};
+use tacit_kernels::program::{Data, DataMut, Parts, Program};
 
 use super::build::Built;
 
@@ -44,6 +44,20 @@ impl Kernel for RowProgram {
         let inputs = inputs.iter().map(data).collect::<Result<Vec<_>, _>>()?;
         let outputs = outputs.iter_mut().map(data_mut).collect::<Result<Vec<_>, _>>()?;
         Ok(self.program.run(&inputs, outputs)?)
+    }
+
+    fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
+        let Parts { elements, unit, inputs: read, results } = self.program.parts()?;
+        let item = |aval: &Aval| aval.nbytes() / aval.size().max(1);
+        let read = inputs.iter().zip(read).map(|(aval, numbers)| numbers.map(|numbers| numbers * item(aval)));
+        let written = self.results.iter().zip(results).map(|(aval, numbers)| numbers * item(aval));
+        let (inputs, outputs, program) = (read.collect(), written.collect(), self.program.clone());
+        let eval: Box<EvalPiece> = Box::new(move |piece, inputs, outputs| {
+            let inputs = inputs.iter().map(data).collect::<Result<Vec<_>, _>>()?;
+            let outputs = outputs.iter_mut().map(data_mut).collect::<Result<Vec<_>, _>>()?;
+            Ok(program.run_part(piece.len(), &inputs, outputs)?)
+        });
+        Some(Pieces { elements, unit, inputs, outputs, eval })
     }
 
     /// Nothing asks for it: a program is put in on the CPU, into a graph that nothing transforms any more.
