@@ -2,7 +2,7 @@
 
 use crate::{
     Isa, Orientation,
-    simd::{Kernel, Simd, run},
+    simd::{Kernel, Simd, prefetch, run},
 };
 
 /// A block of consecutive rows and columns of a matrix, and where its copy goes.
@@ -45,7 +45,7 @@ impl Kernel for Copy {
             let (from, to) = (from.wrapping_add(row * stride), to.wrapping_add(row * to_stride));
             for at in (0..columns).step_by(S::LANES) {
                 if next > 0 {
-                    simd.prefetch(from.wrapping_add(at + next).cast());
+                    prefetch(from.wrapping_add(at + next).cast());
                 }
                 let from = from.wrapping_add(at);
                 // SAFETY: the block has so many floats at `from`, and the copy a vector.
@@ -76,7 +76,7 @@ impl Kernel for Transpose {
                 let to = to.wrapping_add(start * to_stride + first);
                 if next > 0 {
                     for row in 0..height {
-                        simd.prefetch(from.wrapping_add(row * stride + next).cast());
+                        prefetch(from.wrapping_add(row * stride + next).cast());
                     }
                 }
                 if height == S::LANES && width == S::LANES {

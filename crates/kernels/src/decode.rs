@@ -10,7 +10,7 @@ use crate::{
     codec_of::{Job, dispatch},
     matrix::product,
     output::Output,
-    simd::{Kernel, SLACK, Simd, run},
+    simd::{Kernel, SLACK, Simd, prefetch, run},
     unit::Decode,
 };
 
@@ -176,7 +176,7 @@ impl<C: Codec> Range<'_, C> {
             for v in 0..len {
                 let number = if shift > 0 { index + ((phase + v) >> shift) } else { index };
                 let from = bytes.as_ptr().wrapping_add(byte + (i + v) * each);
-                simd.prefetch(from.wrapping_add(ahead));
+                prefetch(from.wrapping_add(ahead));
                 // SAFETY: the codes and the slack lie in `bytes`, and the values in `out`.
                 unsafe {
                     let mut values = simd.mul(C::decode(ready, simd, from), simd.splat(scales[number]));

@@ -13,7 +13,7 @@ use crate::{
     Isa, KernelError, Order, code_bytes,
     matrix::check_length,
     pack::pack,
-    simd::{Kernel, Simd, run},
+    simd::{Kernel, Simd, prefetch, run},
     threads,
 };
 
@@ -234,7 +234,7 @@ impl<F: Format> Kernel for Part<'_, F> {
             let first = group * TOGETHER;
             for (b, (x, unit)) in x.chunks(block).zip(&mut units).enumerate() {
                 for line in (0..4 * x.len()).step_by(64) {
-                    simd.prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+                    prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
                 }
                 let (absmax, b) = (absmax(simd, x), first + b);
                 if !absmax.is_finite() {

@@ -6,7 +6,7 @@ use crate::{
     Isa, Matrix, Scales,
     output::Rectangle,
     scales::{Numbers, Per, Reader, RowNumbers, Spread},
-    simd::{Kernel, LINE, SLACK, Simd, run},
+    simd::{Kernel, LINE, SLACK, Simd, prefetch, run},
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
 
@@ -160,7 +160,7 @@ impl<U: Units> GemvAxpy<'_, U> {
             if rows.ahead > 0 {
                 // Rows are too far apart for the hardware to see where the next ones are.
                 for line in (0..units * unit_bytes::<S, U>()).step_by(LINE) {
-                    simd.prefetch(from.wrapping_add(rows.ahead + line));
+                    prefetch(from.wrapping_add(rows.ahead + line));
                 }
             }
             let mut factors = [simd.splat(0.0); M];

@@ -8,7 +8,7 @@ use crate::{
     arranged::Arranged,
     output::Rectangle,
     scales::{Numbers, Per},
-    simd::{Kernel, Simd, run},
+    simd::{Kernel, Simd, prefetch_second, run},
     unit::{Source, Units, unit},
     unit_products::{Ahead, Products, RowGroup},
 };
@@ -73,7 +73,7 @@ impl<U: Units> GemvDot<'_, U> {
             let scales = (!U::DECODED).then(|| numbers.rows(isa, &matrix.scales, block..end, scales));
             let biases = given.map(|given| biased.rows(isa, given, block..end, biases));
             if !U::DECODED {
-                matrix.each_line_of_numbers(end..(2 * end - block).min(matrix.n), |line| simd.prefetch_second(line));
+                matrix.each_line_of_numbers(end..(2 * end - block).min(matrix.n), prefetch_second);
             }
             for g in 0..count {
                 let group = &mut groups[g];

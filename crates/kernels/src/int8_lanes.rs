@@ -13,7 +13,7 @@ use crate::{
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
-    simd::{Dot, DotKernel, run_dot},
+    simd::{Dot, DotKernel, prefetch_second, run_dot},
 };
 
 /// Rows of activations that are multiplied at a time, at most.
@@ -179,7 +179,7 @@ impl Part<'_> {
                 for row in 0..S::LANES {
                     // The next rows' codes, in the order of their addresses: a row is too short for the hardware to learn its
                     // stream.
-                    simd.prefetch_second(next.wrapping_add(4 * S::LANES * (chunk + row)));
+                    prefetch_second(next.wrapping_add(4 * S::LANES * (chunk + row)));
                 }
                 // SAFETY: a square of words lies in the rows.
                 unsafe { simd.transpose(from, 4 * in_row, square.as_mut_ptr()) };

@@ -12,7 +12,7 @@ use crate::{
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
-    simd::{Dot, DotKernel, LINE, SLACK, run_dot},
+    simd::{Dot, DotKernel, LINE, SLACK, prefetch_second, run_dot},
     vnni,
 };
 
@@ -184,7 +184,7 @@ impl Part<'_> {
         for first in columns.clone().step_by(S::LANES) {
             let count = S::LANES.min(columns.end - first);
             let after = [first + S::LANES, first + 2 * S::LANES].map(|row| columns.end.min(row));
-            self.matrix.each_line_of_numbers(after[0]..after[1], |line| simd.prefetch_second(line));
+            self.matrix.each_line_of_numbers(after[0]..after[1], prefetch_second);
             numbers.transpose(self.isa, self.matrix, &self.x.blocks, &(first..first + count));
             // Rows that are not there are the last one again.
             let from = std::array::from_fn(|r| {
@@ -308,7 +308,7 @@ impl Group<'_> {
                 // The next group's codes, in the order of their addresses: a row is too short for the hardware to learn its
                 // stream.
                 if r * code_bytes % LINE < code_bytes {
-                    simd.prefetch_second(self.next.wrapping_add((vector * S::LANES + r) * code_bytes));
+                    prefetch_second(self.next.wrapping_add((vector * S::LANES + r) * code_bytes));
                 }
                 // SAFETY: as above.
                 let codes = unsafe { D::load(simd, self.from[r].add(vector * code_bytes)) };

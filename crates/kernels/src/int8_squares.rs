@@ -15,6 +15,7 @@ use crate::{
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     shape::Shape,
+    simd::prefetch,
 };
 
 /// Pairs of rows of the matrix side by side.
@@ -343,9 +344,4 @@ unsafe fn smmla(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
         );
     }
     sums
-}
-
-fn prefetch(from: *const u8) {
-    // SAFETY: a prefetch of an address that is not readable does nothing.
-    unsafe { asm!("prfm pldl1keep, [{}]", in(reg) from, options(nostack, readonly, preserves_flags)) };
 }

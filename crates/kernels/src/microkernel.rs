@@ -1,6 +1,6 @@
 //! The microkernel of products of floats: a register tile's part of the sums.
 
-use crate::simd::{Simd, panel_width};
+use crate::simd::{Simd, panel_width, prefetch};
 
 /// The steps of the sum that one panel covers; its floats fill half of a usual first-level cache.
 pub(crate) const DEPTH: usize = 256;
@@ -89,7 +89,7 @@ impl Microkernel {
                 let (left, right) = (simd.load(panel), simd.load(panel.add(S::LANES)));
                 if PACKED {
                     // A panel of A comes from a farther cache than one of B.
-                    simd.prefetch(a.wrapping_add((d + AHEAD) * S::LANES).cast());
+                    prefetch(a.wrapping_add((d + AHEAD) * S::LANES).cast());
                 }
                 for (i, [to_left, to_right]) in sums.iter_mut().enumerate() {
                     let x = simd.splat(*if PACKED { a.add(d * S::LANES + i) } else { a.add(i * stride + d) });

@@ -9,7 +9,7 @@ use crate::{
     gemm::PackB,
     machine::{Cycles, FROM_MEMORY, Machine},
     microkernel::DEPTH,
-    simd::{Kernel, SLACK, Simd, panel_width, run},
+    simd::{Kernel, SLACK, Simd, panel_width, prefetch, run},
 };
 
 /// How many rows ahead of its use a panel of `W` asks for memory.
@@ -112,7 +112,7 @@ impl<C: Codec> Fill<'_, C> {
         // Rows are too far apart for the hardware to see where those of the next panel are.
         for row in panel_width::<S>()..panel_width::<S>() + rows {
             for line in (0..self.depth * bits / 8).step_by(64) {
-                simd.prefetch(bytes.wrapping_add(row_start(row) + line));
+                prefetch(bytes.wrapping_add(row_start(row) + line));
             }
         }
         let mut words = [0_u32; 256];
@@ -248,7 +248,7 @@ impl<C: Codec> Fill<'_, C> {
             }
             let from = bytes.as_ptr().wrapping_add(byte);
             // Rows are too far apart for the hardware to see where the next ones are.
-            simd.prefetch(from.wrapping_add(AHEAD * k * bits / 8));
+            prefetch(from.wrapping_add(AHEAD * k * bits / 8));
             let base = if per_row == 0 { element / block } else { (start + d) * per_row };
             for (half, number) in halves.into_iter().enumerate() {
                 // SAFETY: the codes and the slack lie in `bytes`, and the vector in the panel.

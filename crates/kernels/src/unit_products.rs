@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::{
     scales::{Numbers, Reader},
-    simd::{Kernel, LINE, SLACK, Simd},
+    simd::{Kernel, LINE, SLACK, Simd, prefetch_second},
     unit::{Units, unit, unit_bytes},
 };
 
@@ -140,7 +140,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Part<I, M, ROWS> {
                 // SAFETY: the units and their slack are readable, as many activations are, and the scales are the segment's.
                 unsafe {
                     if !U::DECODED {
-                        ask(simd, from, at * size, size, ahead);
+                        ask(from, at * size, size, ahead);
                     }
                     let (from, x) = (offset(from, at * size), offset(x, at * elements));
                     add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products);
@@ -221,7 +221,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Part<I, M, ROWS> {
         let mut totals = load(simd, sums);
         let mut at = 0;
         while at + STEP <= end {
-            ask(simd, from, at * size, STEP * size, ahead);
+            ask(from, at * size, STEP * size, ahead);
             for part in 0..STEP / SHARED {
                 let mut products = [[simd.splat(0.0); M]; ROWS];
                 for i in 0..SHARED {
@@ -265,7 +265,7 @@ impl<I: Copy, const M: usize, const ROWS: usize> Part<I, M, ROWS> {
             let (segment, stop) = ((before + at) / shared, at + shared);
             let mut products = [[simd.splat(0.0); M]; ROWS];
             while at < stop {
-                ask(simd, from, at * size, 4 * size, ahead);
+                ask(from, at * size, 4 * size, ahead);
                 for i in 0..4 {
                     let (from, x) = (offset(from, (at + i) * size), offset(x, (at + i) * elements));
                     // SAFETY: the caller's promise.
@@ -319,7 +319,7 @@ fn offset<T, const N: usize>(from: [*const T; N], by: usize) -> [*const T; N] {
 
 /// Asks for what lies `ahead` of `len` bytes of each row: a row is too short for the hardware to learn its stream.
 #[inline(always)]
-fn ask<S: Simd, const ROWS: usize>(simd: S, from: [*const u8; ROWS], at: usize, len: usize, ahead: Ahead) {
+fn ask<const ROWS: usize>(from: [*const u8; ROWS], at: usize, len: usize, ahead: Ahead) {
     if at % LINE >= len {
         return;
     }
@@ -328,13 +328,13 @@ fn ask<S: Simd, const ROWS: usize>(simd: S, from: [*const u8; ROWS], at: usize, 
         Ahead::Rows(ahead) => {
             for from in from {
                 for line in 0..lines {
-                    simd.prefetch_second(from.wrapping_add(at + ahead + line * LINE));
+                    prefetch_second(from.wrapping_add(at + ahead + line * LINE));
                 }
             }
         }
         Ahead::InOrder(ahead) => {
             for line in 0..ROWS * lines {
-                simd.prefetch_second(from[0].wrapping_add(at / LINE * LINE * ROWS + ahead + line * LINE));
+                prefetch_second(from[0].wrapping_add(at / LINE * LINE * ROWS + ahead + line * LINE));
             }
         }
     }

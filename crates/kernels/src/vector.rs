@@ -4,7 +4,7 @@ use crate::{
     Factors, Isa, Operand, Orientation,
     machine::{FROM_MEMORY, threads_for},
     output::{Output, Rectangle},
-    simd::{Kernel, Simd, run},
+    simd::{Kernel, Simd, prefetch, run},
     threads,
 };
 
@@ -139,7 +139,7 @@ unsafe fn combine<S: Simd>(simd: S, matrix: &Operand, first: usize, x: &[f32], s
                 let mut sum = simd.load(to);
                 for (row, x) in x.iter().enumerate() {
                     let from = from.wrapping_add(row * stride + at);
-                    simd.prefetch(from.wrapping_add(AHEAD * stride).cast());
+                    prefetch(from.wrapping_add(AHEAD * stride).cast());
                     let values = if len - at >= S::LANES { simd.load(from) } else { simd.load_some(from, len - at) };
                     sum = simd.fma(values, simd.splat(*x), sum);
                 }

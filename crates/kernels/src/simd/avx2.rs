@@ -145,8 +145,6 @@ impl Simd for Avx2 {
         fn bf16(self, words: I) -> F = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
         fn lookup_far(self, table: &[f32; 256], words: I) -> F =
             _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff)));
-        fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
-        fn prefetch_second(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(from.cast());
         fn scale(self, value: F, exponents: I) -> F = {
             let bits = _mm256_castps_si256(value);
             _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_slli_epi32::<23>(exponents)))

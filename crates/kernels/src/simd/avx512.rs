@@ -125,8 +125,6 @@ impl Simd for Avx512 {
         fn lookup(self, table: F, words: I) -> F = _mm512_permutexvar_ps(words, table);
         fn lookup_far(self, table: &[f32; 256], words: I) -> F =
             _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr());
-        fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
-        fn prefetch_second(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(from.cast());
         fn scale(self, value: F, exponents: I) -> F = {
             let bits = _mm512_castps_si512(value);
             _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_slli_epi32::<23>(exponents)))

@@ -41,6 +41,7 @@ mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod prefetch;
 mod ranks;
 mod thresholds;
 mod vector;
@@ -50,6 +51,7 @@ pub(crate) use dot::byte_sums;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;
+pub(crate) use prefetch::{prefetch, prefetch_second};
 pub(crate) use thresholds::Thresholds;
 pub(crate) use vector::{Kernel, LINE, LINE_FLOATS, SLACK, Simd, panel_width, unpacked};
 

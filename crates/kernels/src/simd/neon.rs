@@ -244,16 +244,6 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
         }
     }
     #[inline(always)]
-    fn prefetch(self, from: *const u8) {
-        // SAFETY: a prefetch of an address that is not readable does nothing.
-        unsafe { std::arch::asm!("prfm pldl1keep, [{}]", in(reg) from, options(nostack, readonly, preserves_flags)) };
-    }
-    #[inline(always)]
-    fn prefetch_second(self, from: *const u8) {
-        // SAFETY: as above.
-        unsafe { std::arch::asm!("prfm pldl2keep, [{}]", in(reg) from, options(nostack, readonly, preserves_flags)) };
-    }
-    #[inline(always)]
     unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
         for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
             // SAFETY: the caller promises 8 rows of 32 bytes and 8 of 8 words; this is a quarter of each.

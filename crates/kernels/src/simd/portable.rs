@@ -123,10 +123,6 @@ impl Simd for Portable {
         index.map(|i| if (i as usize) < count { unsafe { *from.add(i as usize) } } else { 0.0 })
     }
     #[inline(always)]
-    fn prefetch(self, _: *const u8) {}
-    #[inline(always)]
-    fn prefetch_second(self, _: *const u8) {}
-    #[inline(always)]
     unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
         for row in 0..LANES {
             // SAFETY: the caller promises LANES rows of LANES words, `stride` bytes apart.

@@ -208,10 +208,6 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `count` <= `LANES` floats are readable at `from`.
     unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F;
-    /// Asks for the cache line at `from`, which need not be readable.
-    fn prefetch(self, from: *const u8);
-    /// The same for the second-level cache: of what comes from memory more lines can be on their way there than to the first.
-    fn prefetch_second(self, from: *const u8);
     /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to
     /// `to[d * to_stride + r]`.
     ///

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use crate::{
     integers::STEP,
-    simd::{Kernel, Simd},
+    simd::{Kernel, Simd, prefetch},
 };
 
 /// Rows of the matrix in a panel: two vectors of sums.
@@ -43,7 +43,7 @@ impl Kernel for Transpose<'_> {
                     let from = self.bytes[first * self.row_bytes + 4 * d..].as_ptr();
                     // The same place of the next step: rows are too many for the hardware to foresee it.
                     for row in 0..16 {
-                        simd.prefetch(from.wrapping_add(row * self.row_bytes + 4 * self.count));
+                        prefetch(from.wrapping_add(row * self.row_bytes + 4 * self.count));
                     }
                     // SAFETY: 16 rows have 16 words from word `d` on, and there is room for them.
                     unsafe { simd.transpose(from, self.row_bytes, words[16 * d..][..256].as_mut_ptr()) };
