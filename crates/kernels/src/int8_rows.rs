@@ -183,7 +183,8 @@ impl Part<'_> {
         let columns = self.out.columns();
         for first in columns.clone().step_by(S::LANES) {
             let count = S::LANES.min(columns.end - first);
-            let after = [first + S::LANES, first + 2 * S::LANES].map(|row| columns.end.min(row));
+            // Not of the next rows: theirs are waited for before any of their codes, and would not be there yet.
+            let after = [first + 2 * S::LANES, first + 3 * S::LANES].map(|row| columns.end.min(row));
             self.matrix.each_line_of_numbers(after[0]..after[1], prefetch_second);
             numbers.transpose(self.isa, self.matrix, &self.x.blocks, &(first..first + count));
             // Rows that are not there are the last one again.
