@@ -166,7 +166,9 @@ impl Search<'_> {
                 (*own, others)
             }
             _ => {
-                joined.iter().for_each(|&chain| self.chains[chain].is_open = false);
+                for &chain in joined {
+                    self.chains[chain].is_open = false;
+                }
                 let Pieces { elements, unit, .. } = *pieces;
                 let (stages, inside, is_open) = (Vec::new(), Vec::new(), unit <= MOST);
                 self.chains.push(Chain { stages, elements, inside, unit, is_open });
@@ -177,7 +179,9 @@ impl Search<'_> {
         for &other in others {
             stages.append(&mut self.chains[other].stages);
         }
-        stages.iter().for_each(|&stage| self.of[stage] = Some(own));
+        for &stage in &stages {
+            self.of[stage] = Some(own);
+        }
         let chain = &mut self.chains[own];
         chain.stages.append(&mut stages);
         chain.stages.sort_unstable();

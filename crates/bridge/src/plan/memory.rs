@@ -58,8 +58,8 @@ impl Bases<'_> {
 
 /// # Safety
 ///
-/// An array of this aval is at `data`, and nobody writes it for `'b`.
-pub(super) unsafe fn input<'b>(data: *const u8, aval: &'b Aval) -> Input<'b> {
+/// An array of this aval is at `data`, and nobody writes it while the result lives.
+pub(super) unsafe fn input(data: *const u8, aval: &Aval) -> Input<'_> {
     let bytes = aval.nbytes();
     if bytes == 0 {
         return Input::of(&[], Cow::Borrowed(aval));
@@ -71,8 +71,8 @@ pub(super) unsafe fn input<'b>(data: *const u8, aval: &'b Aval) -> Input<'b> {
 
 /// # Safety
 ///
-/// There is room for an array of this aval at `data`, and nobody else uses it for `'b`.
-pub(super) unsafe fn output<'b>(data: *mut u8, aval: &'b Aval, fresh: bool) -> Output<'b> {
+/// There is room for an array of this aval at `data`, and nobody else uses it while the result lives.
+pub(super) unsafe fn output(data: *mut u8, aval: &Aval, fresh: bool) -> Output<'_> {
     let bytes = aval.nbytes();
     if bytes == 0 {
         return Output::of(&mut [], Cow::Borrowed(aval), fresh);

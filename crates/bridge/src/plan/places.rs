@@ -157,7 +157,9 @@ impl PlanBuilder {
     fn find_lives(&mut self, chains: &[Chain]) {
         let mut turns: Vec<usize> = (0..self.drafts.len()).collect();
         for Chain { stages, .. } in chains {
-            stages.iter().for_each(|&stage| turns[stage] = stages[0]);
+            for &stage in stages {
+                turns[stage] = stages[0];
+            }
         }
         for (draft, stage) in self.drafts.iter().zip(turns) {
             for value in &draft.outputs {
@@ -327,7 +329,7 @@ mod tests {
     use super::{Nothing, PlanBuilder};
     use crate::Aval;
     use crate::error::BoxError;
-    use crate::kernel::{Input, Kernel, Output, Pieces};
+    use crate::kernel::{Input, Kernel, Output};
 
     /// Notes what its first input begins with, and leaves one more.
     struct Count(Arc<Mutex<Vec<f32>>>);
