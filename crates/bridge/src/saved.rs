@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 
-use crate::custom_function::{CalledAgain, apply};
+use crate::custom_function::{CalledAgain, Calls, apply};
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, EndsView, Span};
 use crate::typed::{Class, Derivative};
@@ -41,7 +41,7 @@ pub fn saved(
         })
         .collect();
     let hold = CalledAgain { name: "saved", function: hold };
-    apply(hold, &[], |table, held, _, _| {
+    apply(hold, Calls::Any, &[], |table, held, _, _| {
         // SAFETY: as `apply` says of a call; the views and what they point to are live for it.
         unsafe { ffi::tacit_saved(table, held, kind, Span::of(&views)) }
     })
