@@ -68,7 +68,7 @@ pub(super) fn item(aval: &Aval) -> usize {
     Aval::new(&[1], aval.dtype).nbytes()
 }
 
-/// The chains of which some stage leaves another what nobody else takes.
+/// The chains of which some stage leaves another what nobody else takes, in the order in which they run.
 pub(super) fn find(drafts: &[Draft], values: &[Value], buffers: &[Buffer]) -> Vec<Chain> {
     let mut search = Search {
         drafts,
@@ -85,6 +85,8 @@ pub(super) fn find(drafts: &[Draft], values: &[Value], buffers: &[Buffer]) -> Ve
         chain.inside = search.inside(chain, buffers);
     }
     chains.retain(|chain| chain.inside.iter().any(|array| array.steps.len() > 1));
+    // One that began first may end last.
+    chains.sort_unstable_by_key(|chain| chain.stages.last().copied());
     chains
 }
 

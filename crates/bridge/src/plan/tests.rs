@@ -211,6 +211,23 @@ fn what_is_taken_whole_or_written_in_place_is_made_before() {
     assert_eq!(plan.donated, [(1, 0)]);
 }
 
+#[test]
+fn a_chain_that_begins_first_and_ends_last_runs_last() {
+    let inputs = [numbers(5_000), numbers(9_000)];
+    let made = |threads: usize| {
+        let mut plan = builder(threads);
+        let [x, y] = [5_000, 9_000].map(|elements| plan.input(Aval::new(&[elements], Dtype::Float32)));
+        let mut sum = |a: PlanValue, b: PlanValue| plan.stage(stage(Computes::Sum), &[a, b]).expect("a stage")[0];
+        let (outer, inner) = (sum(x, x), sum(y, y));
+        let inner = sum(inner, y);
+        let outer = sum(outer, x);
+        plan.finish(&[outer, inner]).expect("a plan")
+    };
+    assert_eq!(made(1).pieced(), 4);
+    let expected = results(made(0), &inputs).expect("it runs");
+    assert_eq!(results(made(1), &inputs).expect("it runs"), expected);
+}
+
 /// Plans of any stages compute what they compute one after the other.
 #[test]
 fn stages_in_any_order_compute_the_same() {
