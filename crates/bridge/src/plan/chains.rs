@@ -17,6 +17,9 @@ const PIECE: usize = 1 << 12;
 /// And at most, where blocks are longer.
 const MOST: usize = 1 << 14;
 
+/// Elements below which another thread takes longer to wake than to help.
+const ALONE: usize = 1 << 14;
+
 /// Stages that run together.
 pub(super) struct Chain {
     /// In their order.
@@ -39,12 +42,17 @@ impl Chain {
     pub(super) fn pieces(&self) -> usize {
         self.elements.div_ceil(self.piece())
     }
+
+    /// How many of so many threads share the pieces.
+    pub(super) fn workers(&self, threads: usize) -> usize {
+        threads.min(self.elements.div_ceil(ALONE)).max(1)
+    }
 }
 
 /// A buffer that only the stages of a chain use.
 pub(super) struct Inside {
     pub(super) buffer: usize,
-    /// The bytes of a piece.
+    /// The bytes of a piece, or of all where that is less.
     pub(super) bytes: usize,
     /// The steps of the chain from the one that writes it to the last that reads it.
     pub(super) steps: Range<usize>,
@@ -195,7 +203,8 @@ impl Search<'_> {
         for (step, &stage) in chain.stages.iter().enumerate() {
             let Draft { outputs, pieces: Some(pieces), .. } = &self.drafts[stage] else { continue };
             for (output, bytes) in outputs.iter().zip(&pieces.outputs) {
-                let (buffer, bytes) = (self.values[output.0].buffer, bytes * (chain.piece() / pieces.unit));
+                let buffer = self.values[output.0].buffer;
+                let bytes = bytes.saturating_mul(chain.piece() / pieces.unit).min(buffers[buffer].bytes);
                 let mut readers = self.readers[buffer].iter().map(|reader| chain.stages.binary_search(reader).ok());
                 let last = readers.try_fold(step, |last, reader| Some(last.max(reader?)));
                 if let Some(last) = last.filter(|_| buffers[buffer].home == Home::Arena(0)) {

@@ -22,9 +22,6 @@ pub struct Threads {
 /// What the time of such stages counts for.
 pub(super) const NAME: &str = "Pieces";
 
-/// Elements below which another thread takes longer to wake than to help.
-const ALONE: usize = 1 << 14;
-
 /// Stages of a plan that run together.
 pub(super) struct Pieced {
     pub(super) stages: Range<usize>,
@@ -33,7 +30,7 @@ pub(super) struct Pieced {
     /// The elements of each piece but the last.
     pub(super) piece: usize,
     pub(super) threads: Threads,
-    /// How many threads have memory for what the stages leave to each other.
+    /// How many of them work, each with memory of its own for what the stages leave to each other.
     pub(super) slots: usize,
 }
 
@@ -64,9 +61,8 @@ impl Pieced {
     /// As for the stages themselves, one after the other: what they read and what they write is within its memory, and apart.
     pub(super) unsafe fn run(&self, bases: &Bases<'_>) -> Result<(), (usize, BoxError)> {
         let pieces = self.elements.div_ceil(self.piece);
-        let workers = self.slots.min(self.elements.div_ceil(ALONE));
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<((usize, usize), BoxError)>));
-        (self.threads.run)(workers, workers, &|slot| {
+        (self.threads.run)(self.slots, self.slots, &|slot| {
             loop {
                 let piece = next.fetch_add(1, Ordering::Relaxed);
                 if piece >= pieces {

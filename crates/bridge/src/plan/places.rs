@@ -234,7 +234,7 @@ impl PlanBuilder {
             self.buffers[array.buffer].home = Home::Piece(offset);
         }
         let (threads, first) = (self.threads?, *chain.stages.first()?);
-        let slots = (threads.count)().clamp(1, chain.pieces());
+        let slots = chain.workers((threads.count)());
         let (bytes, life) = (gaps.end.checked_mul(slots)?, first..first + 1);
         self.buffers.push(Buffer { bytes, home: Home::Arena(0), life });
         Some(Scratch { buffer: self.buffers.len() - 1, bytes: gaps.end, slots, threads })

@@ -179,6 +179,8 @@ fn what_stages_leave_to_each_other_is_a_piece_for_each_thread() {
     // A piece is the greatest multiple of 6 up to 4096.
     let piece = (4 * 4092_usize).next_multiple_of(64);
     assert_eq!([1, 3].map(|threads| step(threads, elements, None).arena()), [2 * piece, 6 * piece]);
+    // Of few elements one thread computes all, and an array is no more than itself.
+    assert_eq!([10_000, 5].map(|elements| step(3, elements, None).arena()), [2 * piece, 2 * 64]);
 }
 
 #[test]
