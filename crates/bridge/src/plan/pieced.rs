@@ -61,14 +61,20 @@ impl Pieced {
     /// As for the stages themselves, one after the other: what they read and what they write is within its memory, and apart.
     pub(super) unsafe fn run(&self, bases: &Bases<'_>) -> Result<(), (usize, BoxError)> {
         let pieces = self.elements.div_ceil(self.piece);
-        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<((usize, usize), BoxError)>));
-        (self.threads.run)(self.slots, self.slots, &|slot| {
+        let (arrived, next) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let failed = Mutex::new(None::<((usize, usize), BoxError)>);
+        (self.threads.run)(self.slots, self.slots, &|_| {
+            // Whatever number the task is called with: nobody else may have its memory.
+            let slot = arrived.fetch_add(1, Ordering::Relaxed);
+            if slot >= self.slots {
+                return;
+            }
             loop {
                 let piece = next.fetch_add(1, Ordering::Relaxed);
                 if piece >= pieces {
                     break;
                 }
-                // SAFETY: as the caller promises; each piece is taken once, and each slot is one task's.
+                // SAFETY: as the caller promises; each piece is taken once, and each slot is one call's.
                 if let Err((step, error)) = unsafe { self.run_piece(bases, piece, slot) } {
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     if failed.as_ref().is_none_or(|(first, _)| (step, piece) < *first) {

@@ -146,7 +146,10 @@ fn results(plan: Plan, inputs: &[Array]) -> Result<Vec<Vec<f32>>, String> {
 
 /// An update as an optimizer has it: a number of each block is spread, changed, and made anew.
 fn step(threads: usize, elements: usize, bad: Option<(usize, bool)>) -> Plan {
-    let mut plan = builder(threads);
+    step_of(builder(threads), elements, bad)
+}
+
+fn step_of(mut plan: PlanBuilder, elements: usize, bad: Option<(usize, bool)>) -> Plan {
     let x = plan.input(Aval::new(&[elements as i32], Dtype::Float32));
     let blocks = plan.input(Aval::new(&[elements.div_ceil(6) as i32], Dtype::Float32));
     let rate = plan.input(Aval::new(&[], Dtype::Float32));
@@ -170,6 +173,18 @@ fn pieces_give_the_bits_of_the_whole() {
             assert_eq!(results(plan, &inputs).expect("it runs"), whole, "{elements} on {threads}");
         }
     }
+}
+
+#[test]
+fn tasks_that_are_all_called_with_one_number_share_no_memory() {
+    let inputs = [numbers(100_003), numbers(100_003_usize.div_ceil(6)), Array::from_f32(0.5)];
+    let whole = results(step(0, 100_003, None), &inputs).expect("it runs");
+    let plan = step_of(
+        builder(0).in_pieces(Threads { count: || 3, run: |_, _, task| on_threads(0, 8, &|_| task(0)) }),
+        100_003,
+        None,
+    );
+    assert_eq!(results(plan, &inputs).expect("it runs"), whole);
 }
 
 #[test]
