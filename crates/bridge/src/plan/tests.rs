@@ -210,6 +210,23 @@ fn a_failure_is_that_of_the_stage_that_failed() {
 }
 
 #[test]
+fn of_stages_that_fail_the_first_one_is_named_by_the_first_of_its_elements() {
+    for threads in [0, 1, 3] {
+        let mut plan = builder(threads);
+        let x = plan.input(Aval::new(&[50_000], Dtype::Float32));
+        let mut stage = |computes: Computes, inputs: &[PlanValue], bad: usize| {
+            let stage = Arc::new(Stage { computes, bad: Some((bad, false)) });
+            plan.stage(stage, inputs).expect("a stage")[0]
+        };
+        let first = stage(Computes::Sum, &[x, x], 40_000);
+        let second = stage(Computes::Blocks(6), &[first], 10);
+        let plan = plan.finish(&[second]).expect("a plan");
+        let error = results(plan, &[numbers(50_000)]).expect_err("it fails");
+        assert!(error.contains("kernel Sum failed: element 40000 is bad"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_taken_whole_or_written_in_place_is_made_before() {
     let mut plan = builder(1);
     let x = plan.input(Aval::new(&[10_000], Dtype::Float32));
@@ -253,7 +270,8 @@ fn stages_in_any_order_compute_the_same() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as usize % below
     };
-    let (elements, block, mut pieced) = (9_001_usize, 7, 0);
+    // More than one thread computes alone.
+    let (elements, block, mut pieced) = (17_001_usize, 7, 0);
     for round in 0..200 {
         let drafts: Vec<(Computes, [usize; 2])> = (0..2 + drawn(9))
             .map(|_| {
