@@ -150,8 +150,6 @@ impl PlanBuilder {
             chain.stages.iter_mut().for_each(|stage| *stage = numbers[*stage]);
             chain.inside.iter().for_each(|array| self.buffers[array.buffer].home = Home::Piece(0));
         }
-        // One that began later may end sooner.
-        chains.sort_unstable_by_key(|chain| chain.stages.first().copied());
         chains
     }
 
