@@ -163,8 +163,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The text is no format, nothing is prepared, scales are to be trained and a format has none that can be, or the policy forbids to
-    /// build the master of a quantized parameter. The model is dropped then.
+    /// The text is no format, nothing is prepared, a parameter cannot be prepared for another reason than that the format does not fit
+    /// it, scales are to be trained and a format has none that can be, or the policy forbids to build the master of a quantized
+    /// parameter. The model is dropped then.
     pub fn prepare(
         mut self,
         pattern: impl TryInto<Pattern, Error: Into<Error>>,

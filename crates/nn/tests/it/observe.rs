@@ -231,6 +231,7 @@ fn formats_that_do_not_fit_are_passed_over_and_no_other_error_is() {
     let no_memory = || Error::Mlx("no memory".to_owned());
     assert!(matches!(advice(no_memory), Err(Error::Mlx(_))));
     assert!(matches!(model().quantize("*", Failing(no_memory)), Err(Error::Mlx(_))));
+    assert!(matches!(model().prepare("*", Failing(no_memory)), Err(Error::Mlx(_))));
 }
 
 #[test]
