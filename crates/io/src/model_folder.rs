@@ -226,8 +226,8 @@ impl ModelFolder {
     ///
     /// All of them appear at once. The tokenizer files of a model that was there before are removed ([`stale`](Self::stale)), and
     /// nothing else in the folder changes. The folder is made if it is not there. The configuration is the model's own, changed to say
-    /// the formats of these parameters where the library has a key for them, and that the head is the embedding where a model with a
-    /// head of its own was [tied](tacit_nn::Model::tie) so.
+    /// the formats of these parameters where the library has a key for them, and that the head is the embedding where a decoder has
+    /// no other head, as one that was [tied](tacit_nn::Model::tie) so.
     ///
     /// # Errors
     ///
@@ -272,7 +272,8 @@ impl ModelFolder {
 
 /// The configuration, which says that the head is the embedding where these parameters have no head.
 ///
-/// A model without a head, such as a classifier, keeps its own: its class is none of language models.
+/// What it does not say is the library's default, which may be a head. A model without any, such as a classifier, keeps its own: its
+/// class is none of language models.
 fn tied_as(config: &Json, parameters: &Parameters) -> Json {
     let class = |class: &Json| class.text().is_some_and(|class| class.ends_with("ForCausalLM"));
     let has_head = match config.get("architectures") {
@@ -281,7 +282,7 @@ fn tied_as(config: &Json, parameters: &Parameters) -> Json {
     };
     let mut config = config.clone();
     let missing = parameters.contains_key(EMBEDDING) && !parameters.contains_key(HEAD);
-    if has_head && missing && config.get(TIED).and_then(Json::flag) == Some(false) {
+    if has_head && missing && config.get(TIED).and_then(Json::flag) != Some(true) {
         config.set(TIED, Json::Bool(true));
     }
     config

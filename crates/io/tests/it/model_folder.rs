@@ -171,6 +171,15 @@ fn the_configuration_of_a_model_that_was_tied_says_so() {
             assert_eq!(written, expected, "{library:?}: {names:?}");
         }
     }
+    // What is not said is the default, and that of Llama is a head of its own.
+    scratch.file("config.json", r#"{"model_type": "llama"}"#);
+    let model = ModelFolder::of(&*scratch).expect("a folder");
+    for (names, said) in [(&[embedding][..], Some(&Json::Bool(true))), (&[embedding, head][..], None)] {
+        let out = scratch.join("out");
+        model.write(&out, parameters(names), Library::Tacit).expect("writes");
+        let written = Json::open(out.join("config.json")).expect("is JSON");
+        assert_eq!(written.get("tie_word_embeddings"), said, "{names:?}");
+    }
 }
 
 /// Transformers passes over the key, and would turn what belongs to other positions.
