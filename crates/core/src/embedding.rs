@@ -10,7 +10,7 @@ pub fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     trace::guarded(f)
 }
 
-/// Calls what a user wrote, where no trace does: a panic of it is the error that it is in one.
+/// Calls a user's function where nothing is traced. A panic of it is the same error as in a trace.
 pub fn guarded<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     trace::guarded(f)
 }
