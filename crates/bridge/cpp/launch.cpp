@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "mlx/backend/cuda/cuda.h"
@@ -34,6 +35,33 @@ array carrying(const Shape& sizes, const array& input) {
   array::Flags rows{true, true, true};
   carrier.copy_shared_buffer(input, mlx::core::Strides(sizes.size(), 1), rows, input.data_size());
   return carrier;
+}
+
+// The bytes of an input along a last axis of their own, as if they did not lie in rows, so that MLX copies them: a source reads
+// them from where its elements may begin.
+array bytes_to_copy(const array& input) {
+  auto size = static_cast<int32_t>(input.itemsize());
+  auto shape = input.shape();
+  auto strides = input.strides();
+  for (auto& stride : strides) {
+    stride *= size;
+  }
+  shape.push_back(size);
+  strides.push_back(1);
+  array bytes(std::move(shape), mlx::core::uint8, nullptr, {});
+  bytes.copy_shared_buffer(input, strides, {false, false, false}, input.data_size() * input.itemsize());
+  return bytes;
+}
+
+// An input as MLX's primitive takes it.
+array passed(const array& input) {
+  // A view of bytes as wider elements may begin anywhere. Buffers begin where every element may.
+  if (input.size() > 0 && input.offset() % static_cast<int64_t>(input.itemsize()) != 0) {
+    return bytes_to_copy(input);
+  }
+  // Metal's head was written for inputs that have an axis. Of a scalar MLX sets no shape, though it declared that of `s` where
+  // the text has `sizes_shape`.
+  return input.ndim() == 0 ? carrying(Shape{1}, input) : input;
 }
 
 std::tuple<int, int, int> triple(const int32_t* of) {
@@ -157,16 +185,15 @@ bool Launched::fits(const std::vector<array>& inputs) const {
 }
 
 void Launched::eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) const {
-  if (sizes_.empty()) {
-    primitive_->eval_gpu(inputs, outputs);
-    return;
+  std::vector<array> all;
+  if (!sizes_.empty()) {
+    auto filled = std::find_if(inputs.begin(), inputs.end(), [](const array& input) { return input.size() > 0; });
+    if (filled == inputs.end()) {
+      throw std::invalid_argument("a GPU source with sizes needs an input that has elements");
+    }
+    all.push_back(carrying(sizes_, *filled));
   }
-  auto filled = std::find_if(inputs.begin(), inputs.end(), [](const array& input) { return input.size() > 0; });
-  if (filled == inputs.end()) {
-    throw std::invalid_argument("a GPU source with sizes needs an input that has elements");
-  }
-  std::vector<array> all{carrying(sizes_, *filled)};
-  all.insert(all.end(), inputs.begin(), inputs.end());
+  std::transform(inputs.begin(), inputs.end(), std::back_inserter(all), passed);
   primitive_->eval_gpu(all, outputs);
 }
 

@@ -29,6 +29,7 @@ mod picture;
 mod policies;
 mod redispatch;
 mod saved_parts;
+mod sources;
 mod states;
 mod surface;
 mod threads;

@@ -1,0 +1,81 @@
+//! Kernels with a source for GPUs: what it is given. A CPU computes the same from the loop.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype};
+use tacit::kernel::{self, Backend, Input, Kernel, Launch, Output};
+use tacit::{Aval, Result};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// `s x`, for `s: f32[]` and `x: f32[..]`. The name of its scalar is the end of the word `sizes`.
+struct Scaled;
+
+impl Kernel for Scaled {
+    fn name(&self) -> &'static str {
+        "test.Scaled"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(vec![inputs[1].clone()])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        let (s, x) = (inputs[0].elements::<f32>()?[0], inputs[1].elements::<f32>()?);
+        outputs[0].elements::<f32>()?.iter_mut().zip(x).for_each(|(y, x)| *y = s * x);
+        Ok(())
+    }
+
+    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+        let at = match backend {
+            Backend::Metal => "thread_position_in_grid.x",
+            Backend::Cuda => "blockIdx.x * blockDim.x + threadIdx.x",
+        };
+        let size = inputs[1].size();
+        Some(Launch {
+            name: "test_scaled".to_owned(),
+            header: String::new(),
+            body: format!("int at = {at};\nif (at < sizes_shape[0]) y[at] = s[0] * x[at];\n"),
+            inputs: vec!["s".to_owned(), "x".to_owned()],
+            outputs: vec!["y".to_owned()],
+            sizes: vec![i32::try_from(size).ok()?],
+            grid: [size.next_multiple_of(64), 1, 1],
+            group: [64, 1, 1],
+            memory: 0,
+        })
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(vec![inputs[0].multiply(&inputs[1])?])
+    }
+}
+
+fn scaled(s: &Array, x: &Array) -> Result<Array> {
+    Ok(kernel::apply(Scaled, &[s.clone(), x.clone()])?.swap_remove(0))
+}
+
+#[test]
+fn a_scalar_may_have_a_name_that_sizes_end_in() -> Result<()> {
+    let y = scaled(&Array::from_f32(2.0), &Array::from_slice(&[1.0_f32, -3.0, 0.5], &[3]))?;
+    assert_eq!(y.as_slice::<f32>(), [2.0, -6.0, 1.0]);
+    Ok(())
+}
+
+/// These numbers in the bytes of an array from `offset` on, and a view of them.
+fn at_an_address(offset: usize, numbers: &[f32]) -> Result<Array> {
+    let mut bytes = vec![0_u8; offset];
+    bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+    let bytes = Array::from_slice(&bytes, &[bytes.len() as i32]).try_index(offset as i32..)?;
+    Ok(bytes.view_dtype(Dtype::Float32)?)
+}
+
+#[test]
+fn inputs_may_begin_at_any_address() -> Result<()> {
+    for offset in 0..4 {
+        let (s, x) = (at_an_address(offset, &[2.0])?, at_an_address(offset, &[1.0, -3.0, 0.5, 4.0])?);
+        let y = scaled(&s.reshape(&[])?, &x)?;
+        assert_eq!(y.as_slice::<f32>(), [2.0, -6.0, 1.0, 8.0], "{offset}");
+        let y = scaled(&s.reshape(&[])?, &x.reshape(&[2, 2])?.t())?;
+        assert_eq!(y.as_slice::<f32>(), [2.0, 1.0, -6.0, 8.0], "{offset}");
+    }
+    Ok(())
+}
