@@ -121,15 +121,20 @@ fn compiler() -> Finding {
     if compiler_available() {
         return Finding::ok("compiler", "g++ is in the search path");
     }
-    let help =
-        "install g++ (debian: apt-get install g++): builds want it or CXX, and compiled functions fuse more with it";
-    Finding::with("compiler", State::Slow, "g++ is not in the search path", help)
+    Finding::with("compiler", State::Slow, "g++ is not in the search path", compiler_help(cfg!(target_os = "macos")))
+}
+
+fn compiler_help(is_mac: bool) -> &'static str {
+    if is_mac {
+        "run `xcode-select --install`, which brings g++: builds want it or CXX, and compiled functions fuse more with it"
+    } else {
+        "install g++ (debian: apt-get install g++): builds want it or CXX, and compiled functions fuse more with it"
+    }
 }
 
 /// What a build fetches MLX with.
 fn python() -> Finding {
-    let help =
-        "run `python3 -m ensurepip` (debian: apt-get install python3-pip), or set MLX_DIR: a build fetches MLX with it";
+    let help = python_help(cfg!(target_os = "macos"));
     match Command::new("python3").args(["-m", "pip", "--version"]).stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -137,6 +142,14 @@ fn python() -> Finding {
         }
         Ok(_) => Finding::with("python", State::Slow, "python3 has no pip", help),
         Err(error) => Finding::with("python", State::Slow, format!("python3 does not start: {error}"), help),
+    }
+}
+
+fn python_help(is_mac: bool) -> &'static str {
+    if is_mac {
+        "run `python3 -m ensurepip`, or `xcode-select --install`, which brings python3, or set MLX_DIR: a build fetches MLX with it"
+    } else {
+        "run `python3 -m ensurepip` (debian: apt-get install python3-pip), or set MLX_DIR: a build fetches MLX with it"
     }
 }
 
@@ -284,6 +297,15 @@ impl fmt::Display for Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mac_is_told_what_a_mac_has() {
+        for help in [compiler_help, python_help] {
+            let (mac, linux) = (help(true), help(false));
+            assert!(mac.contains("`xcode-select --install`") && !mac.contains("apt-get"), "{mac}");
+            assert!(linux.contains("apt-get install") && !linux.contains("xcode"), "{linux}");
+        }
+    }
 
     #[test]
     fn the_library_is_found_in_a_folder_with_spaces() {

@@ -51,22 +51,22 @@ fn on_a_sound_machine_nothing_is_broken() {
 
 #[test]
 fn without_a_compiler() {
-    check(
-        &[("PATH", "")],
-        0,
-        "slow compiler g++ is not in the search path",
-        "install g++ (debian: apt-get install g++)",
-    );
+    let help = if cfg!(target_os = "macos") {
+        "run `xcode-select --install`, which brings g++"
+    } else {
+        "install g++ (debian: apt-get install g++)"
+    };
+    check(&[("PATH", "")], 0, "slow compiler g++ is not in the search path", help);
 }
 
 #[test]
 fn without_python() {
-    check(
-        &[("PATH", "")],
-        0,
-        "slow python python3 does not start",
-        "run `python3 -m ensurepip` (debian: apt-get install",
-    );
+    let help = if cfg!(target_os = "macos") {
+        "run `python3 -m ensurepip`, or `xcode-select --install`"
+    } else {
+        "run `python3 -m ensurepip` (debian: apt-get install"
+    };
+    check(&[("PATH", "")], 0, "slow python python3 does not start", help);
 }
 
 #[cfg(unix)]
