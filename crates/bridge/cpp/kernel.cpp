@@ -61,11 +61,11 @@ int tacit_prototype(AvalView aval, Handle* value) {
 }
 
 // Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a GPU for which it has no
-// source, it runs on the CPU if `host` is set, and else its fallback is the result. `traced_for` is the backend of a GPU that
-// the device here stands in for, or -1. `placed` tells where it went.
+// source, or whose sources nobody asks for if `sourceless` is set, it runs on the CPU if `host` is set, and else its fallback
+// is the result. `traced_for` is the backend of a GPU that the device here stands in for, or -1. `placed` tells where it went.
 int tacit_kernel_apply(
-    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, int traced_for, Arrays inputs,
-    Sink results, Placed* placed) {
+    KernelTable table, void* kernel, const char* name, Handle chosen, bool host, bool sourceless, int traced_for,
+    Arrays inputs, Sink results, Placed* placed) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     take_main_thread();
@@ -76,11 +76,13 @@ int tacit_kernel_apply(
     *placed = Placed::kCpu;
     if (stream.device != mlx::core::Device::cpu || traced_for >= 0) {
       auto is_on_gpu = stream.device != mlx::core::Device::cpu;
-      if (is_on_gpu) {
+      if (is_on_gpu && !sourceless) {
         launched = launched_of(*rust, arrays, prototypes, stream);
       }
-      auto has_source =
-          traced_for >= 0 ? has_launch(*rust, arrays, static_cast<Backend>(traced_for)) : launched != nullptr;
+      auto has_source = launched != nullptr;
+      if (traced_for >= 0) {
+        has_source = !sourceless && has_launch(*rust, arrays, static_cast<Backend>(traced_for));
+      }
       *placed = has_source ? Placed::kGpu : host ? Placed::kHost : Placed::kPlain;
       if (*placed == Placed::kPlain) {
         pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 
 #include "mlx/backend/cuda/cuda.h"
@@ -194,7 +195,13 @@ void Launched::eval_gpu(const std::vector<array>& inputs, std::vector<array>& ou
     all.push_back(carrying(sizes_, *filled));
   }
   std::transform(inputs.begin(), inputs.end(), std::back_inserter(all), passed);
-  primitive_->eval_gpu(all, outputs);
+  try {
+    primitive_->eval_gpu(all, outputs);
+  } catch (const std::runtime_error& error) {
+    // Metal compiles a source only now.
+    throw std::runtime_error(
+        std::string(error.what()) + "\nhelp: if the GPU's compiler refuses the source, TACIT_GPU_SOURCES=off runs without it");
+  }
 }
 
 }  // namespace tacit

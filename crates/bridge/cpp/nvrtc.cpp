@@ -109,7 +109,9 @@ std::string compile(const mlx::core::Device& device, const std::string& name, co
     checked(nvrtc.log_size(program, &size), "reading its log");
     std::string log(size, '\0');
     checked(nvrtc.log(program, log.data()), "reading its log");
-    throw std::invalid_argument("the GPU source " + name + " does not compile: " + log.c_str());
+    throw std::invalid_argument(
+        "the GPU source " + name + " does not compile: " + log.c_str() +
+        "\nhelp: correct it, or run without sources by TACIT_GPU_SOURCES=off");
   }
   size_t size = 0;
   checked(nvrtc.code_size(program, &size), "reading the code");

@@ -390,6 +390,7 @@ unsafe extern "C" {
         name: *const c_char,
         stream: mlx_stream,
         host: bool,
+        sourceless: bool,
         traced_for: c_int,
         inputs: Arrays,
         results: Sink,

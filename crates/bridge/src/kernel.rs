@@ -142,14 +142,14 @@ pub fn place(
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
     let mut placed = 0;
-    let Placement { host, traced_for } = placement;
+    let Placement { host, sourceless, traced_for } = placement;
     let traced_for = traced_for.map_or(-1, Backend::code);
     let results = arrays::collected(|results| {
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         arrays::with_stream(|stream| unsafe {
             let (name, kernel, inputs) = (name.as_ptr(), boxed(kernel), Span::of(&handles));
             let placed = &raw mut placed;
-            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, traced_for, inputs, results, placed)
+            ffi::tacit_kernel_apply(TABLE, kernel, name, stream, host, sourceless, traced_for, inputs, results, placed)
         })
     })?;
     Ok((results, Placed::of(placed)))

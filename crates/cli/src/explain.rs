@@ -11,7 +11,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
-use tacit_core::kernel::{Backend, trace_for};
+use tacit_core::kernel::{Backend, GPU_SOURCES_VARIABLE, gpu_sources, trace_for};
 use tacit_core::{CompiledGraph, Equation, Error, Explanation, Result, Value, explain as explained, printable};
 use tacit_files::{Place, replace};
 use tacit_io::read;
@@ -345,6 +345,9 @@ impl fmt::Display for Products {
         )?;
         if let Some(decomposed) = self.decomposed {
             write!(f, ", {decomposed} kernels as plain ops on the GPU")?;
+            if !gpu_sources() {
+                write!(f, ", since {GPU_SOURCES_VARIABLE} is off")?;
+            }
         }
         if let Some(reason) = &self.unbuilt {
             write!(f, "\nthe model cannot be built: {reason}")?;

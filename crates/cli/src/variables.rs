@@ -17,7 +17,7 @@ pub(crate) struct Variable {
 /// The passes of Tacit itself, in the order in which they run.
 pub(crate) const PASSES: [&str; 6] = ["identities", "turned", "united", "programs", "plan", "agreement"];
 
-pub(crate) const VARIABLES: [Variable; 11] = [
+pub(crate) const VARIABLES: [Variable; 12] = [
     Variable {
         name: "TACIT_MATERIALIZE",
         values: "allow, warn or deny",
@@ -29,6 +29,12 @@ pub(crate) const VARIABLES: [Variable; 11] = [
         values: "dense or cpu",
         doc: "what stands for a kernel on a GPU for which it has no source: plain ops there, or the kernel itself on the CPU; `dense` where it is not set",
         reads: |text| ["dense", "cpu"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "TACIT_GPU_SOURCES",
+        values: "on or off",
+        doc: "`off` runs kernels on a GPU as if they had no source for it, where its compiler refuses one; `on` where it is not set",
+        reads: |text| ["on", "off"].contains(&text.to_ascii_lowercase().as_str()),
     },
     Variable {
         name: "TACIT_COMPILE",

@@ -646,6 +646,11 @@ fn a_known_model_is_told_as_a_whole() {
         let text = String::from_utf8(told.stdout).expect("text");
         assert!(told.status.success() && text.contains(", 0 kernels as plain ops on the GPU"), "{text}");
     }
+    let mut without = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    without.args(["explain", golden, "--input-shape", "1,16", "--gpu", "metal"]).env("TACIT_GPU_SOURCES", "off");
+    let text = String::from_utf8(without.output().expect("starts").stdout).expect("text");
+    let told = " kernels as plain ops on the GPU, since TACIT_GPU_SOURCES is off";
+    assert!(text.contains(told) && !text.contains(&format!(", 0{told}")), "{text}");
     // Of a model that lacks a tensor, its layers are told; nobody knows what it would materialize.
     let config = fs::read(format!("{golden}/config.json")).expect("reads");
     fs::write(folder.at("config.json"), config).expect("writes");

@@ -156,6 +156,14 @@ fn with_a_variable_that_says_nothing() {
     let (code, text) = doctor(&[("TACIT_PASSES", "programs, united")]);
     assert_eq!(code, Some(0), "{text}");
     check(&[("TACIT_MODE", "fast")], 1, "broken TACIT_MODE fast", "eager, lazy or compiled");
+    check(&[("TACIT_GPU_SOURCES", "none")], 1, "broken TACIT_GPU_SOURCES none", "on or off");
+}
+
+#[test]
+fn without_sources_for_gpus() {
+    let (code, text) = doctor(&[("TACIT_GPU_SOURCES", "off")]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("off: `off` runs kernels on a GPU as if they had no source for it"), "{text}");
 }
 
 #[test]

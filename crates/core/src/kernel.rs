@@ -14,6 +14,7 @@ pub use tacit_bridge::kernel::{Backend, Element, EvalPiece, Fallback, Input, Ker
 pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;
+use crate::environment::Setting;
 use crate::error::way_out;
 use crate::handler::HandlerPrimitive;
 use crate::pattern::PrimitivePattern;
@@ -27,7 +28,7 @@ use crate::{Aval, DeviceFallback, Error, Policy, Primitive, Result, policy};
 /// The kernel refuses the avals of the inputs. What it refuses when it runs becomes an error of the eval.
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     let host = DeviceFallback::current() == DeviceFallback::Cpu;
-    let placement = Placement { host, traced_for: traced_for() };
+    let placement = Placement { host, sourceless: !gpu_sources(), traced_for: traced_for() };
     let (made, placed) = tacit_bridge::kernel::place(Arc::new(kernel), inputs, placement)?;
     match placed {
         Placed::Cpu | Placed::Gpu => {}
@@ -35,6 +36,27 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
         Placed::Plain => Counters { decomposed: 1, ..Counters::default() }.add(),
     }
     Ok(made)
+}
+
+/// The variable that says whether kernels run on GPUs from their sources: `on` or `off`.
+pub const GPU_SOURCES_VARIABLE: &str = "TACIT_GPU_SOURCES";
+
+/// Whether kernels run on GPUs from their sources, as the environment says (`TACIT_GPU_SOURCES=on` or `off`).
+///
+/// With `off` every kernel is one without a source, and [`DeviceFallback`] says what stands for it: the way out where the compiler
+/// of a GPU refuses one. It is read once; a CPU runs kernels as ever.
+#[must_use]
+pub fn gpu_sources() -> bool {
+    static SOURCES: Setting<Sources, 2> =
+        Setting::new(GPU_SOURCES_VARIABLE, [("on", Sources::On), ("off", Sources::Off)]);
+    SOURCES.get() == Sources::On
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Sources {
+    #[default]
+    On,
+    Off,
 }
 
 /// A kernel that handlers can take by its type, as [`Applied`].

@@ -55,6 +55,8 @@ impl Backend {
 pub struct Placement {
     /// Where a GPU has no source of the kernel, it runs on the CPU, and its fallback does not stand for it.
     pub host: bool,
+    /// No GPU has a source of the kernel, whatever its [`launch`](super::Kernel::launch) says.
+    pub sourceless: bool,
     /// The graph becomes what it would be on such a GPU, although the CPU runs it.
     pub traced_for: Option<Backend>,
 }

@@ -1,9 +1,11 @@
-//! Kernels with a source for GPUs: what it is given. A CPU computes the same from the loop.
+//! Kernels with a source for GPUs: whether it is asked for, and what it is given. A CPU computes the same from the loop.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
-use tacit::kernel::{self, Backend, Input, Kernel, Launch, Output};
-use tacit::{Aval, Result};
+use tacit::kernel::{self, Backend, GPU_SOURCES_VARIABLE, Input, Kernel, Launch, Output, trace_for};
+use tacit::{Aval, Counters, DEVICE_FALLBACK_VARIABLE, Result};
+
+use crate::itself;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -78,4 +80,48 @@ fn inputs_may_begin_at_any_address() -> Result<()> {
         assert_eq!(y.as_slice::<f32>(), [2.0, 1.0, -6.0, 8.0], "{offset}");
     }
     Ok(())
+}
+
+#[test]
+#[ignore = "the process that another test starts"]
+fn tell_what_stands_for_a_kernel_with_a_source() {
+    let _traced_for = trace_for(Backend::Cuda);
+    let (y, counters) = Counters::of(|| scaled(&Array::from_f32(2.0), &Array::from_slice(&[1.0_f32, 2.0], &[2])));
+    let y = y.expect("fits");
+    println!("{} plain, {} on the CPU: {:?}", counters.decomposed, counters.offloaded, y.as_slice::<f32>());
+}
+
+/// Standard output and error of a process that tells it.
+fn told(sources: Option<&str>, fallback: &str) -> (String, String) {
+    let mut command = itself::command();
+    command.args(["--exact", "--ignored", "--nocapture", "sources::tell_what_stands_for_a_kernel_with_a_source"]);
+    command.env(DEVICE_FALLBACK_VARIABLE, fallback).env_remove(GPU_SOURCES_VARIABLE);
+    if let Some(sources) = sources {
+        command.env(GPU_SOURCES_VARIABLE, sources);
+    }
+    let output = command.output().expect("it starts");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_environment_has_kernels_run_as_if_they_had_no_source() {
+    let cases = [
+        (None, "dense", "0 plain, 0 on the CPU"),
+        (Some("on"), "dense", "0 plain, 0 on the CPU"),
+        (Some("off"), "dense", "1 plain, 0 on the CPU"),
+        (Some("OFF"), "dense", "1 plain, 0 on the CPU"),
+        (Some("off"), "cpu", "0 plain, 1 on the CPU"),
+    ];
+    for (sources, fallback, expected) in cases {
+        let (out, error) = told(sources, fallback);
+        assert!(out.contains(&format!("{expected}: [2.0, 4.0]")), "{sources:?}, {fallback}: {out}{error}");
+    }
+}
+
+#[test]
+fn another_word_is_said_and_sources_run() {
+    let (out, error) = told(Some("none"), "dense");
+    assert!(out.contains("0 plain"), "{out}");
+    let line = error.lines().find(|line| line.contains(GPU_SOURCES_VARIABLE)).unwrap_or_default();
+    assert_eq!(line, "warning: TACIT_GPU_SOURCES=none is none of on and off; on is in force");
 }

@@ -27,7 +27,7 @@ pub(super) fn filled<const N: usize>(
     if let Some(wrong) = avals.iter().find(|aval| aval.shape.iter().any(|&extent| extent < 0)) {
         return Err(tacit_bridge::BridgeError::NegativeExtent(wrong.shape.clone()).into());
     }
-    let placement = Placement { host: true, traced_for: None };
+    let placement = Placement { host: true, ..Placement::default() };
     let (arrays, _) = kernel::place(Arc::new(Filled { avals, fill: Box::new(fill) }), &[], placement)?;
     Ok(arrays.try_into().unwrap_or_else(|_| unreachable!("a kernel has as many results as it says")))
 }
