@@ -12,6 +12,7 @@ use tacit_bridge::{forget_bytes, with_bytes};
 use tacit_core::{Error, Result, Value};
 
 use super::blocks::{Block, IQ4, TERNARY, layout};
+use super::filled::read_apart;
 use super::kind::GgufType;
 use super::rounded::rounded;
 use crate::floats::floats;
@@ -72,7 +73,8 @@ impl Encoded {
         if let Some(array) = value.downcast::<Bf16Array>() {
             return Ok(dense(array.codes().view_dtype(Dtype::Bfloat16)?));
         }
-        let kind = Blocks::of(value)?.and_then(|(name, _)| GgufType::named(name));
+        // Of arrays of its own: those of the value would be in memory from here on until they are written.
+        let kind = Blocks::of(&read_apart(value)?)?.and_then(|(name, _)| GgufType::named(name));
         let kind = kind.filter(|kind| is_whole(&shape, *kind));
         Ok(kind.map(|kind| Self { kind, shape, source: Source::Blocks(value.clone()) }))
     }
@@ -101,8 +103,8 @@ impl Encoded {
                 })
             }
             Source::Blocks(value) => match Blocks::of(value)? {
-                Some((_, blocks)) => blocks.write(self.kind, out),
-                None => Err(no_writer(self.kind)),
+                Some((name, blocks)) if name == self.kind.name() => blocks.write(self.kind, out),
+                _ => Err(no_writer(self.kind)),
             },
             Source::Several(parts) => parts.iter().try_for_each(|part| part.write(out)),
         }
@@ -315,7 +317,12 @@ fn mxfp4(array: &Mxfp4Array) -> Found {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use tacit_bridge::Primitive;
+
     use super::*;
+    use crate::Gguf;
 
     #[test]
     fn a_tensor_in_pieces_is_that_in_one() -> Result<()> {
@@ -334,6 +341,43 @@ mod tests {
             };
             assert!(written(1)? == written(PIECE)?, "{name}");
         }
+        Ok(())
+    }
+
+    /// The arrays of a value that were not read yet.
+    fn unread(value: &Value) -> Result<usize> {
+        match value {
+            Value::Dense(array) => Ok(usize::from(Primitive::making(array)?.is_some())),
+            Value::Implicit(array) => array.children().iter().map(|(_, child)| unread(child)).sum(),
+        }
+    }
+
+    #[test]
+    fn what_is_read_for_the_type_of_a_tensor_is_not_kept() -> Result<()> {
+        let file = Gguf::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/gguf/types.gguf"))?;
+        let mut found = BTreeSet::new();
+        for name in file.names().filter(|&name| name != "unread") {
+            let value = file.get(name)?;
+            let before = unread(&value)?;
+            let Some(Encoded { kind, source: Source::Blocks(_), .. }) = Encoded::exact(&value)? else { continue };
+            assert!(before >= 2 && unread(&value)? == before, "{name}: {before} were to be read");
+            // What is read apart is the same, each array in its place.
+            let apart = read_apart(&value)?;
+            let (Some((_, own)), Some((_, apart))) = (Blocks::of(&value)?, Blocks::of(&apart)?) else {
+                panic!("{name}: no blocks")
+            };
+            let bits = |of: &[f32]| of.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
+            assert_eq!([bits(&own.scale), bits(&own.bias)], [bits(&apart.scale), bits(&apart.bias)], "{name}");
+            assert_eq!((&own.scales, &own.biases), (&apart.scales, &apart.biases), "{name}");
+            let codes = |blocks: &Blocks| with_bytes(blocks.codes.as_ref().expect("codes"), <[u8]>::to_vec);
+            assert_eq!(codes(&own)?, codes(&apart)?, "{name}");
+            assert_eq!(unread(&value)?, 0, "{name}");
+            found.insert(kind.name());
+        }
+        assert!(
+            ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "IQ4_NL", "MXFP4"].iter().all(|kind| found.contains(kind)),
+            "{found:?}"
+        );
         Ok(())
     }
 }

@@ -1,11 +1,12 @@
 //! Arrays that are read when they are evaluated, as those are that lie in a file.
 
+use std::ptr;
 use std::sync::Arc;
 
 use mlx_rs::{Array, ops};
-use tacit_bridge::BoxError;
 use tacit_bridge::kernel::{self, Input, Kernel, Output, Placement};
-use tacit_core::{Aval, Result};
+use tacit_bridge::{BoxError, Primitive};
+use tacit_core::{Aval, Result, Value};
 
 use crate::codes::bytes_of;
 
@@ -27,14 +28,58 @@ pub(super) fn filled<const N: usize>(
     if let Some(wrong) = avals.iter().find(|aval| aval.shape.iter().any(|&extent| extent < 0)) {
         return Err(tacit_bridge::BridgeError::NegativeExtent(wrong.shape.clone()).into());
     }
-    let placement = Placement { host: true, ..Placement::default() };
-    let (arrays, _) = kernel::place(Arc::new(Filled { avals, fill: Box::new(fill) }), &[], placement)?;
+    let arrays = placed(Arc::new(Filled { avals, fill: Box::new(fill) }))?;
     Ok(arrays.try_into().unwrap_or_else(|_| unreachable!("a kernel has as many results as it says")))
+}
+
+fn placed(kernel: Arc<dyn Kernel>) -> Result<Vec<Array>> {
+    Ok(kernel::place(kernel, &[], Placement { host: true, ..Placement::default() })?.0)
+}
+
+/// What the arrays are called that are made here.
+const NAME: &str = "tacit::Read";
+
+/// A reader, and the arrays of another node of it that nobody has taken yet.
+type Reads = Vec<(Arc<dyn Kernel>, Vec<Array>)>;
+
+/// The same value, which is read by itself: whoever evaluates it leaves the arrays of `value` as they are, to be read later. What
+/// was read already, and what is not read, is the same array in both.
+///
+/// Arrays of one aval that are read together are told apart by their order, which is the same in the value and in the file's reader.
+pub(super) fn read_apart(value: &Value) -> Result<Value> {
+    value_apart(value, &mut Vec::new())
+}
+
+fn value_apart(value: &Value, reads: &mut Reads) -> Result<Value> {
+    match value {
+        Value::Dense(array) => Ok(array_apart(array, reads)?.into()),
+        Value::Implicit(array) => {
+            let children = array.children().into_iter().map(|(_, child)| value_apart(&child, reads));
+            let children = children.collect::<Result<_>>()?;
+            Ok(array.with_children(children)?.into())
+        }
+    }
+}
+
+fn array_apart(array: &Array, reads: &mut Reads) -> Result<Array> {
+    let kernel = Primitive::making(array)?.and_then(|primitive| primitive.shared_kernel());
+    let Some(kernel) = kernel.filter(|kernel| kernel.name() == NAME) else { return Ok(array.clone()) };
+    let known = reads.iter().position(|(other, _)| ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(&kernel)));
+    let at = if let Some(at) = known {
+        at
+    } else {
+        let made = placed(Arc::clone(&kernel))?;
+        reads.push((kernel, made));
+        reads.len() - 1
+    };
+    let (aval, left) = (Aval::from(array), &mut reads[at].1);
+    let own = left.iter().position(|other| Aval::from(other) == aval);
+    Ok(own.map_or_else(|| array.clone(), |own| left.remove(own)))
 }
 
 impl<const N: usize> Kernel for Filled<N> {
     fn name(&self) -> &'static str {
-        "tacit::Read"
+        NAME
     }
 
     fn output_avals(&self, _inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
