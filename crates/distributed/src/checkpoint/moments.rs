@@ -4,7 +4,7 @@ use tacit_core::{Error, Result};
 use tacit_io::Training;
 
 use super::index::MOMENTS;
-use super::pieces::{Piece, leaf_of};
+use super::pieces::{Named, Piece};
 use super::taken::{AllTaken, Taken};
 use crate::layout::{Layout, Leaf};
 
@@ -15,8 +15,9 @@ pub(super) fn taken_apart(run: &Training, known: &[Leaf]) -> Result<(AllTaken, V
         return Err(Error::invalid(message, "give it another name"));
     }
     let (mut all, mut pieces) = (AllTaken::new(), Vec::new());
+    let by_path = Named::new(known, |leaf| &leaf.path);
     for (path, moment) in &run.moments {
-        let leaf = leaf_of(known, path, |leaf| &leaf.path);
+        let leaf = by_path.leaf_of(path);
         let key = leaf.map_or_else(|| path.clone(), |(leaf, slot)| format!("{}{slot}", leaf.key));
         let layout = leaf.filter(|(leaf, _)| leaf.layout != Layout::Whole).map(|_| Layout::Own);
         let (taken, arrays) = Taken::of(&key, moment)?;

@@ -1,7 +1,8 @@
 //! What a rank saves, array by array.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::iter;
 use std::path::Path;
 
 use mlx_rs::Array;
@@ -40,6 +41,7 @@ pub(super) fn of(
     ranks: usize,
 ) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();
+    let by_path = Named::new(known, |leaf| &leaf.path);
     for leaf in known {
         let array = arrays.get(&leaf.path).ok_or_else(|| {
             Error::invalid(format!("the model has no leaf {}", leaf.path), "save the model as it is trained")
@@ -52,7 +54,7 @@ pub(super) fn of(
     }
     for (state, arrays) in run.states.iter().filter(|(state, _)| *state != LEAVES) {
         for (path, array) in arrays {
-            let found = if state == RANDOM { None } else { leaf_of(known, path, |leaf| &leaf.path) };
+            let found = if state == RANDOM { None } else { by_path.leaf_of(path) };
             let Some((leaf, slot)) = found else {
                 let whole = piece(state, path.clone(), Layout::Whole, array.shape(), array);
                 pieces.push(Piece { of_leaf: false, ..whole });
@@ -76,18 +78,25 @@ fn piece(state: &str, key: String, layout: Layout, shape: &[i32], array: &Array)
     Piece { state, key, layout, shape, split: None, ranks: None, of_leaf: true, array: array.clone() }
 }
 
-/// The leaf that a state's array belongs to, and what is behind its name: nothing for a momentum, `.0` for the first of two.
-///
-/// An optimizer's keys are the model's own paths, so the longest one that fits is the leaf, however many dots it has.
-pub(super) fn leaf_of<'l, 'k>(
-    leaves: &'l [Leaf],
-    key: &'k str,
-    name: fn(&Leaf) -> &String,
-) -> Option<(&'l Leaf, &'k str)> {
-    let slot =
-        |leaf: &Leaf| key.strip_prefix(name(leaf).as_str()).filter(|rest| rest.is_empty() || rest.starts_with('.'));
-    let fitting = leaves.iter().filter_map(|leaf| Some((leaf, slot(leaf)?)));
-    fitting.min_by_key(|(_, slot)| slot.len())
+/// Leaves by a name that each has.
+pub(super) struct Named<'l>(HashMap<&'l str, &'l Leaf>);
+
+impl<'l> Named<'l> {
+    pub(super) fn new(leaves: &'l [Leaf], name: fn(&Leaf) -> &String) -> Self {
+        let mut named = HashMap::new();
+        for leaf in leaves {
+            named.entry(name(leaf).as_str()).or_insert(leaf);
+        }
+        Self(named)
+    }
+
+    /// The leaf that a state's array belongs to, and what is behind its name: nothing for a momentum, `.0` for the first of two.
+    ///
+    /// An optimizer's keys are the model's own paths, so the longest one that fits is the leaf, however many dots it has.
+    pub(super) fn leaf_of<'k>(&self, key: &'k str) -> Option<(&'l Leaf, &'k str)> {
+        let dots = key.rmatch_indices('.').map(|(at, _)| at);
+        iter::once(key.len()).chain(dots).find_map(|at| Some((*self.0.get(&key[..at])?, &key[at..])))
+    }
 }
 
 /// What is to be the same on all ranks that save a run, each with its fingerprint.
@@ -223,5 +232,40 @@ mod tests {
         let found = digests(&pieces, 2)?;
         assert!(found[0] != 0 && found[1] == 0 && found[2] == found[0], "{found:?}");
         Ok(())
+    }
+
+    #[test]
+    fn an_array_is_of_the_leaf_with_the_longest_name() {
+        let leaf = |path: &str| Leaf {
+            path: path.to_owned(),
+            key: format!("model.{path}"),
+            layout: Layout::Whole,
+            shape: Vec::new(),
+            split: None,
+            over: None,
+            ranks: None,
+            stored: None,
+            alike: true,
+        };
+        let leaves = ["a", "a.b", "a.b.c.d", "ab"].map(leaf);
+        let of = |named: &Named<'_>, key: &str| {
+            named.leaf_of(key).map(|(leaf, slot)| format!("{} and {slot:?}", leaf.path)).unwrap_or_default()
+        };
+        let by_path = Named::new(&leaves, |leaf| &leaf.path);
+        for (key, found) in [
+            ("a", r#"a and """#),
+            ("a.0", r#"a and ".0""#),
+            ("a.b", r#"a.b and """#),
+            ("a.b.c", r#"a.b and ".c""#),
+            ("a.b.c.d.0", r#"a.b.c.d and ".0""#),
+            ("a.bc.1", r#"a and ".bc.1""#),
+            ("ab.", r#"ab and ".""#),
+            ("abc", ""),
+            (".a", ""),
+            ("", ""),
+        ] {
+            assert_eq!(of(&by_path, key), found, "{key}");
+        }
+        assert_eq!(of(&Named::new(&leaves, |leaf| &leaf.key), "model.a.b.v"), r#"a.b and ".v""#);
     }
 }

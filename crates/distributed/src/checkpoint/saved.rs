@@ -15,7 +15,7 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_io::{Tensors, Training};
 
 use super::index::{Entry, Index, LEAVES, MOMENTS, RANDOM, file_of, tensor};
-use super::pieces::leaf_of;
+use super::pieces::Named;
 use crate::layout::{Layout, Leaf, Place, StoredSplit};
 use crate::random::of_rank;
 
@@ -38,6 +38,11 @@ pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Train
     let leaves = known.iter().map(|leaf| Ok((leaf.path.clone(), saved.leaf(leaf, place)?)));
     let leaves = leaves.collect::<Result<Arrays>>()?;
     let paths: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.key, &*leaf.path)).collect();
+    let known = &Known {
+        leaves: known,
+        by_path: Named::new(known, |leaf| &leaf.path),
+        by_key: Named::new(known, |leaf| &leaf.key),
+    };
     let kinds = saved.index.kinds.clone();
     run.kinds = kinds.map(|kinds| kinds.renamed(|key| paths.get(key).map(|&path| path.to_owned())));
     run.states.insert(LEAVES.to_owned(), leaves);
@@ -55,6 +60,13 @@ pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Train
         }
     }
     Ok((run, id))
+}
+
+/// The leaves of the model that a save is read into.
+struct Known<'l> {
+    leaves: &'l [Leaf],
+    by_path: Named<'l>,
+    by_key: Named<'l>,
 }
 
 /// The files of a save.
@@ -120,7 +132,7 @@ impl Saved {
     }
 
     /// What a rank has of another array, with its name there.
-    fn kept(&self, state: &str, key: &str, entry: &Entry, known: &[Leaf], place: Place) -> Result<(String, Array)> {
+    fn kept(&self, state: &str, key: &str, entry: &Entry, known: &Known<'_>, place: Place) -> Result<(String, Array)> {
         let name = tensor(state, key);
         // An array of the run's own may have the name that a leaf has as its key.
         let belongs = state != RANDOM && entry.of_leaf != Some(false);
@@ -128,12 +140,13 @@ impl Saved {
             let reason = format!("an earlier Tacit saved it of one rank alone, and {} is split", leaf.key);
             return Err(self.tensors.wrong(Some(key), reason, "begin with a new state, or load it with that one"));
         }
-        let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key).filter(|_| belongs) else {
+        let Some((leaf, slot)) = known.by_key.leaf_of(key).filter(|_| belongs) else {
             // Of one rank nobody can tell whether others would have drawn for themselves: they do unless they compute one result.
             let is_own = match entry.layout {
                 Layout::Own => true,
                 _ => {
-                    self.index.size == 1 && known.iter().all(|leaf| matches!(leaf.layout, Layout::Whole | Layout::Flat))
+                    self.index.size == 1
+                        && known.leaves.iter().all(|leaf| matches!(leaf.layout, Layout::Whole | Layout::Flat))
                 }
             };
             if state == RANDOM && is_own && place.size != self.index.size {
@@ -195,8 +208,8 @@ impl Saved {
     }
 
     /// The split leaf whose state the first version saved of one rank, because it had no slot or another shape.
-    fn of_one_rank<'l>(&self, key: &str, entry: &Entry, known: &'l [Leaf]) -> Option<&'l Leaf> {
-        let (leaf, _) = leaf_of(known, key, |leaf| &leaf.path)?;
+    fn of_one_rank<'l>(&self, key: &str, entry: &Entry, known: &Known<'l>) -> Option<&'l Leaf> {
+        let (leaf, _) = known.by_path.leaf_of(key)?;
         let lost = self.index.version == 1 && self.index.size > 1 && leaf.layout != Layout::Whole;
         (lost && entry.layout == Layout::Whole && entry.shape.iter().any(|&extent| extent != 1)).then_some(leaf)
     }

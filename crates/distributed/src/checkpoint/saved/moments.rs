@@ -4,17 +4,16 @@ use tacit_arrays::format;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::super::index::{Entry, MOMENTS, tensor};
-use super::super::pieces::leaf_of;
 use super::super::taken::Taken;
-use super::{SAME_RANKS, Saved};
+use super::{Known, SAME_RANKS, Saved};
 use crate::layout::{Layout, Leaf, Place};
 
 impl Saved {
     /// What a rank has of a moment, with its name there: the same codes where the leaf lies as it did, and otherwise codes of what
     /// all ranks' parts stand for; floats where the format does not fit the part.
-    pub(super) fn moment(&self, key: &str, moment: &Taken, known: &[Leaf], place: Place) -> Result<(String, Value)> {
+    pub(super) fn moment(&self, key: &str, moment: &Taken, known: &Known<'_>, place: Place) -> Result<(String, Value)> {
         let parts = self.parts_of(moment);
-        let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key) else {
+        let Some((leaf, slot)) = known.by_key.leaf_of(key) else {
             if place.size != self.index.size && parts.is_some() {
                 let reason = format!("it was another on each of {} ranks", self.index.size);
                 return Err(self.tensors.wrong(Some(key), reason, SAME_RANKS));
