@@ -118,10 +118,15 @@ impl Pattern {
     /// Whether it names one parameter by its path.
     #[must_use]
     pub fn is_exact(&self) -> bool {
+        self.path().is_some()
+    }
+
+    /// The path without which it names no parameter, if there is one.
+    pub(crate) fn path(&self) -> Option<&str> {
         match &self.by {
-            By::Path => true,
-            By::Both(patterns) => patterns.iter().any(Self::is_exact),
-            By::All | By::Text(_) | By::Predicate(..) => false,
+            By::Path => Some(&self.text),
+            By::Both(patterns) => patterns.iter().find_map(Self::path),
+            By::All | By::Text(_) | By::Predicate(..) => None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Which parameters of a model take which format.
 
+mod order;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
@@ -11,6 +13,7 @@ use tacit_core::{Aval, Error, Result};
 
 use crate::matrices::no_matrix;
 use crate::{Parameters, Pattern};
+use order::Order;
 
 /// Formats by path, of which the first that matches counts.
 ///
@@ -35,9 +38,11 @@ use crate::{Parameters, Pattern};
 ///
 /// A file has a table of these texts, in their order. A parameter that is no [matrix](Self::is_matrix), such as a bias, is quantized
 /// only where the pattern is its path.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
+    /// The places of their patterns.
+    order: Order,
 }
 
 #[derive(Clone, Debug)]
@@ -114,6 +119,7 @@ impl Rules {
 
     fn with(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, action: Action) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
+        self.order.add(self.rules.len(), &pattern);
         self.rules.push(Rule { pattern, action });
         Ok(self)
     }
@@ -156,9 +162,13 @@ impl Rules {
         serde_json::from_str(text).map_err(|error| Error::invalid(format!("the rules: {error}"), FORM))
     }
 
+    fn of(rules: Vec<Rule>) -> Self {
+        Self { order: Order::of(rules.iter().map(|rule| &rule.pattern)), rules }
+    }
+
     /// One format for every parameter.
     pub(crate) fn all(format: AnyFormat) -> Self {
-        Self { rules: vec![Rule { pattern: Pattern::all(), action: Action::Quantize(format) }] }
+        Self::of(vec![Rule { pattern: Pattern::all(), action: Action::Quantize(format) }])
     }
 
     /// Whether all formats have options that they can have.
@@ -266,11 +276,8 @@ impl Rules {
         for (path, value) in parameters {
             let (aval, others): (_, Vec<String>) = (value.aval()?, others(path).into_iter().collect());
             let names: Vec<&str> = [path.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
-            let decides = |(rule, _): &(&Rule, &mut (bool, Vec<Rule>))| rule.pattern.names(&names, &aval);
-            let Some((Rule { pattern, action }, (by_path, more))) = self.rules.iter().zip(&mut decided).find(decides)
-            else {
-                continue;
-            };
+            let Some(place) = self.place(&names, &aval) else { continue };
+            let (Rule { pattern, action }, (by_path, more)) = (&self.rules[place], &mut decided[place]);
             if pattern.matches(path, &aval) {
                 *by_path = true;
             } else if Self::is_matrix(path, &aval) || pattern.is_exact() {
@@ -282,7 +289,7 @@ impl Rules {
             let own = (by_path || more.is_empty()).then(|| rule.clone());
             own.into_iter().chain(more)
         });
-        Ok(Self { rules: rules.collect() })
+        Ok(Self::of(rules.collect()))
     }
 
     /// The patterns of the rules that name one of these parameters as [`by_names`](Self::by_names) knows it, whichever rule decides it.
@@ -307,12 +314,16 @@ impl Rules {
     pub(crate) fn within(&self, pattern: impl TryInto<Pattern, Error: Into<Error>>) -> Result<Self> {
         let pattern = pattern.try_into().map_err(Into::into)?;
         let within = |rule: &Rule| Rule { pattern: rule.pattern.and(&pattern), action: rule.action.clone() };
-        Ok(Self { rules: self.rules.iter().map(within).collect() })
+        Ok(Self::of(self.rules.iter().map(within).collect()))
     }
 
     /// The first rule that names a parameter by one of its paths.
     pub(crate) fn rule(&self, paths: &[&str], aval: &Aval) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.pattern.names(paths, aval))
+        self.place(paths, aval).map(|place| &self.rules[place])
+    }
+
+    fn place(&self, paths: &[&str], aval: &Aval) -> Option<usize> {
+        self.order.first(paths, aval, |place| &self.rules[place].pattern)
     }
 
     /// The patterns of the rules that decide no parameter: they match none, or an earlier rule decides each that they match.
@@ -345,6 +356,12 @@ const FORM: &str =
 /// What TOML says without the lines that it shows.
 fn one_line(error: &toml::de::Error) -> String {
     error.message().to_owned()
+}
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
 }
 
 /// Rules are equal if they read the same; predicates are if they are one.
