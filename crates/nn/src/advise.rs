@@ -4,10 +4,11 @@ mod budget;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, transforms};
 use serde::Serialize;
-use tacit_arrays::format::AnyFormat;
+use tacit_arrays::format::{AnyFormat, Pieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use crate::matrices::no_matrix;
@@ -179,14 +180,15 @@ impl Advisor {
             choices: vec![Choice { bytes: value.nbytes() as u64, cost: 0.0 }],
             aval,
         };
-        let Value::Dense(array) = value else { return Ok(of) };
-        if no_matrix(path, &of.aval).is_some() || !of.aval.dtype.is_float() || of.aval.size() == 0 {
+        let stays = value.is_implicit() || !of.aval.dtype.is_float() || of.aval.size() == 0;
+        if stays || no_matrix(path, &of.aval).is_some() {
             return Ok(of);
         }
         let given = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
         let squares = given.or_else(|| self.squares.get(path).cloned());
-        let wide = array.as_dtype(Dtype::Float32)?;
-        of.energy = energy(&wide, squares.as_ref())?;
+        let pieces = Pieces::of(value)?;
+        let wide = |rows: Range<i32>| -> Result<Array> { Ok(pieces.get(rows)?.as_dtype(Dtype::Float32)?) };
+        of.energy = energy(&pieces, squares.as_ref(), wide)?;
         if !of.energy.is_finite() {
             return Err(Error::invalid(
                 format!("{path} has an element that is not finite"),
@@ -195,17 +197,22 @@ impl Advisor {
         }
         for format in &self.formats {
             format.supported()?;
-            let made = match format.quantize(array) {
+            // What is built is asked for, and lives for the length of this turn.
+            let _allow = Policy::Allow.scope();
+            let made = match quantize_in_pieces(&**format, value) {
                 // What the format does not fit, rows that are no whole groups, is no choice.
                 Err(Error::Invalid { .. }) if format.stochastic().is_none() => continue,
                 made => made?,
             };
-            // It is asked for, and lives for the length of this turn.
-            let _allow = Policy::Allow.scope();
-            let lost = made.dense()?.as_dtype(Dtype::Float32)?.subtract(&wide)?;
-            let cost = energy(&lost, squares.as_ref())?;
+            let bytes = made.nbytes() as u64;
+            let made = Pieces::of(&made)?;
+            let lost = |rows: Range<i32>| -> Result<Array> {
+                let made = made.get(rows.clone())?.as_dtype(Dtype::Float32)?;
+                Ok(made.subtract(wide(rows)?)?)
+            };
+            let cost = energy(&pieces, squares.as_ref(), lost)?;
             of.formats.push(Some(format.to_string()));
-            of.choices.push(Choice { bytes: made.nbytes() as u64, cost });
+            of.choices.push(Choice { bytes, cost });
         }
         Ok(of)
     }
@@ -225,15 +232,19 @@ fn mean_squares(path: &str, inputs: &Value, aval: &Aval) -> Result<Array> {
     Ok(rows.square()?.mean_axis(0, None)?)
 }
 
-/// The sum of the squares, each times that of its channel.
-fn energy(array: &Array, squares: Option<&Array>) -> Result<f64> {
-    let own = array.square()?;
-    let weighted = squares.map_or(Ok(own.clone()), |squares| own.multiply(squares))?;
-    // Of each row first, so that no sum of millions is taken in `f32`.
-    let rows = weighted.sum_axis(-1, None)?.reshape(&[-1])?;
-    transforms::eval([&rows])?;
-    let rows = rows.try_as_slice::<f32>()?;
-    Ok(rows.iter().copied().map(f64::from).sum())
+/// The sum of the squares of what `part` gives of each piece of rows, each times that of its channel.
+fn energy(pieces: &Pieces, squares: Option<&Array>, part: impl Fn(Range<i32>) -> Result<Array>) -> Result<f64> {
+    let mut energy = 0.0;
+    for rows in pieces.ranges() {
+        let own = part(rows.clone())?.square()?;
+        let weighted = squares.map_or(Ok(own.clone()), |squares| own.multiply(squares))?;
+        // Of each row first, so that no sum of millions is taken in `f32`.
+        let sums = weighted.sum_axis(-1, None)?.reshape(&[-1])?;
+        transforms::eval([&sums])?;
+        energy = sums.try_as_slice::<f32>()?.iter().copied().map(f64::from).fold(energy, |sum, row| sum + row);
+        pieces.forget(rows)?;
+    }
+    Ok(energy)
 }
 
 impl Advice {
