@@ -72,11 +72,17 @@ pub fn checkpointed_token_losses(config: &Config, model: &mut Model<Decoder>, to
     let dtype = model.get(EMBEDDING)?.aval()?.dtype;
     let shared = Rc::new(config.clone());
     let mut x = model.run(|decoder| decoder.embedded(&given))?;
+    // A dense parameter that is asked for alone is looked for among the paths of all.
+    let values = model.values()?;
     for number in 0..config.layers.len() {
         // By all paths of the layer: a parameter that is tied to another one is listed under that one's path alone.
         let mut parameters = Parameters::new();
         for within in paths_in_layer(config, number)? {
-            let value = model.used(&format!("model.layers.{number}.{within}"))?;
+            let path = format!("model.layers.{number}.{within}");
+            let value = match values.get(&path) {
+                Some(dense @ Value::Dense(_)) => dense.clone(),
+                _ => model.used(&path)?,
+            };
             parameters.insert(within, value);
         }
         let mut layer = checkpoint(layer_alone(Rc::clone(&shared), number, dtype));
