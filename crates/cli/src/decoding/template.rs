@@ -110,15 +110,17 @@ impl Template {
 
     /// The text of a conversation, up to where the model's answer begins: it holds the tokens that begin a text, too.
     pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
-        self.text(messages, true)
+        self.beginnings(messages, |text| text(messages.len(), true))
     }
 
-    /// The text of a conversation to its end.
-    pub(crate) fn ended(&self, messages: &[Message]) -> Result<String> {
-        self.text(messages, false)
-    }
-
-    fn text(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+    /// Gives `f` what makes the text of the first messages of a conversation, so many of them, to its end or, where it is asked
+    /// for, up to where the model's answer begins. The template is read once for all of them.
+    pub(crate) fn beginnings<R>(
+        &self,
+        messages: &[Message],
+        f: impl FnOnce(&dyn Fn(usize, bool) -> Result<String>) -> Result<R>,
+    ) -> Result<R> {
+        let source = without_generation(&self.source);
         let mut environment = Environment::new();
         // As transformers sets it.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -138,19 +140,19 @@ impl Template {
         environment.add_filter("tojson", tojson);
         let message = |message: &Message| context! { role => &message.role, content => &message.content };
         let messages: Vec<Value> = messages.iter().map(message).collect();
-        let rendered = environment.render_str(
-            &without_generation(&self.source),
-            context! {
-                messages => messages,
+        let template = environment.template_from_str(&source).map_err(|error| self.refused(&error))?;
+        f(&|count: usize, add_generation_prompt: bool| {
+            let rendered = template.render(context! {
+                messages => messages[..count].to_vec(),
                 // None, which templates ask for, and not left out.
                 tools => (),
                 documents => (),
                 add_generation_prompt => add_generation_prompt,
                 bos_token => self.bos_token.as_deref().unwrap_or_default(),
                 eos_token => self.eos_token.as_deref().unwrap_or_default(),
-            },
-        );
-        rendered.map_err(|error| self.refused(&error))
+            });
+            rendered.map_err(|error| self.refused(&error))
+        })
     }
 
     fn refused(&self, error: &minijinja::Error) -> Error {
@@ -256,5 +258,19 @@ mod tests {
         let noted = "{% for m in messages %}a {%- generation -%} {{ m.content }}!{% endgeneration %}{% endfor %}";
         assert_eq!(rendered(noted), "ahi!");
         assert_eq!(rendered("{{ '{%' }} generation"), "{% generation");
+    }
+
+    #[test]
+    fn beginnings_of_a_conversation_are_rendered_as_conversations() {
+        let source = "{% for m in messages %}{% if loop.last %}last {% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}?{% endif %}";
+        let (file, source) = (PathBuf::from("template"), source.to_owned());
+        let template = Template { file, source, bos_token: None, eos_token: None, now: None };
+        let said = ["a", "b", "c"].map(|said| Message::new("user", said));
+        let of = |count: usize| template.render(&said[..count]);
+        let found =
+            template.beginnings(&said, |text| (0..=3).map(|count| text(count, true)).collect::<Result<Vec<_>>>());
+        assert_eq!(found.expect("renders"), [0, 1, 2, 3].map(|count| of(count).expect("renders")));
+        let ended = template.beginnings(&said, |text| text(2, false)).expect("renders");
+        assert_eq!((of(2).expect("renders"), ended), ("alast b?".to_owned(), "alast b".to_owned()));
     }
 }

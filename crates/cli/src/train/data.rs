@@ -145,9 +145,9 @@ impl Reader {
 /// otherwise once something follows it.
 fn answers(template: &Template, messages: &[Message]) -> Result<Vec<Text>> {
     let turns = messages.iter().enumerate().filter(|(_, message)| message.role == "assistant");
-    let mut texts = turns
-        .map(|(number, _)| {
-            let (given, text) = (template.render(&messages[..number])?, template.ended(&messages[..=number])?);
+    let mut texts = template.beginnings(messages, |beginning| {
+        let text = |(number, _): (usize, &Message)| -> Result<Text> {
+            let (given, text) = (beginning(number, true)?, beginning(number + 1, false)?);
             if !text.starts_with(&given) {
                 let message = "the template does not write an answer behind what asks for it";
                 return Err(Error::invalid(message, "give it as a prompt and a completion"));
@@ -155,8 +155,9 @@ fn answers(template: &Template, messages: &[Message]) -> Result<Vec<Text>> {
             // Ends of lines are the template's: the answer ends with the token before them.
             let text = text.trim_end();
             Ok(Text { is_complete: true, ..Text::new(text.to_owned(), given.len().min(text.len())) })
-        })
-        .collect::<Result<Vec<_>>>()?;
+        };
+        turns.map(text).collect::<Result<Vec<_>>>()
+    })?;
     let Some(mut last) = texts.pop() else { return Err(wrong("no message is of the role assistant")) };
     if texts.iter().all(|text| last.content.starts_with(&text.content)) {
         last.learned.extend(texts.into_iter().flat_map(|text| text.learned));
