@@ -51,12 +51,11 @@ pub(crate) struct Options {
 pub(crate) struct Advised {
     #[serde(flatten)]
     advice: Advice,
-    /// With U+FFFD for what is no UTF-8: serde refuses such a path.
+    /// Where its rules go, with U+FFFD for what is no UTF-8: serde refuses such a path.
     rules: Option<String>,
 }
 
-/// What was chosen, and whether its rules could be written: where they cannot, it is not lost.
-pub(crate) fn advise(options: &Options) -> Result<(Advised, Result<()>)> {
+pub(crate) fn advise(options: &Options) -> Result<Advised> {
     if options.output.as_ref().is_some_and(|path| path.extension().is_none_or(|kind| kind != "json")) {
         return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
     }
@@ -72,15 +71,17 @@ pub(crate) fn advise(options: &Options) -> Result<(Advised, Result<()>)> {
         advisor = advisor.with_observations(&observations)?;
     }
     let advice = advisor.advise(&values, options.bits)?;
-    let written = options.output.as_deref().map_or(Ok(()), |path| write(&advice, path));
-    let rules = options.output.as_ref().filter(|_| written.is_ok()).map(|path| path.display().to_string());
-    Ok((Advised { advice, rules }, written))
+    Ok(Advised { advice, rules: options.output.as_ref().map(|path| path.display().to_string()) })
 }
 
-fn write(advice: &Advice, path: &Path) -> Result<()> {
-    let text =
-        serde_json::to_string_pretty(&advice.rules()?).map_err(|error| Error::file("write", path)(error.into()))?;
-    replace(path, (text + "\n").as_bytes())
+impl Advised {
+    /// Writes the rules into a file, if there is one.
+    pub(crate) fn write(&self, file: Option<&Path>) -> Result<()> {
+        let Some(path) = file else { return Ok(()) };
+        let text = serde_json::to_string_pretty(&self.advice.rules()?);
+        let text = text.map_err(|error| Error::file("write", path)(error.into()))?;
+        replace(path, (text + "\n").as_bytes())
+    }
 }
 
 /// The format with the fit, if it has none of its own and scales to choose.
@@ -101,7 +102,7 @@ impl fmt::Display for Advised {
         }
         write!(f, "{table}\n{}", self.advice)?;
         if let Some(path) = &self.rules {
-            write!(f, "\nrules in {path}")?;
+            write!(f, "\nrules go to {path}")?;
         }
         Ok(())
     }

@@ -70,6 +70,9 @@ pub(crate) struct Products {
     /// The model, or each kind of layer, op by op.
     #[serde(skip)]
     trace: Option<Explanation>,
+    /// Whether the trace is told, and not only drawn.
+    #[serde(skip)]
+    told: bool,
     #[serde(skip)]
     deny: bool,
 }
@@ -154,11 +157,6 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         None if wanted => Some(traced(&members, tokens)?),
         None => None,
     };
-    for (file, text) in [(&options.svg, Explanation::to_svg as fn(&_) -> _), (&options.html, Explanation::to_html)] {
-        if let (Some(file), Some(trace)) = (file, &trace) {
-            replace(file, text(trace).as_bytes())?;
-        }
-    }
     let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum();
     Ok(Products {
         input_shape: tokens.clone(),
@@ -170,7 +168,8 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         layers,
         model,
         unbuilt,
-        trace: trace.filter(|_| options.trace),
+        trace,
+        told: options.trace,
         deny: options.deny,
     })
 }
@@ -297,6 +296,17 @@ impl Layer {
 }
 
 impl Products {
+    /// Draws the trace into the files that were named.
+    pub(crate) fn draw(&self, options: &Options) -> Result<()> {
+        let ways = [(&options.svg, Explanation::to_svg as fn(&_) -> _), (&options.html, Explanation::to_html)];
+        for (file, text) in ways {
+            if let (Some(file), Some(trace)) = (file, &self.trace) {
+                replace(file, text(trace).as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether nothing is materialized, where that was asked. What could not be asked is not well.
     pub(crate) fn is_well(&self) -> bool {
         let computed = self.unbuilt.is_none() && self.layers.iter().all(|layer| layer.error.is_none());
@@ -331,7 +341,7 @@ impl fmt::Display for Products {
         for (path, reason) in reasons {
             writeln!(f, "{} {reason}", printable::name(&path))?;
         }
-        if let Some(trace) = &self.trace {
+        if let Some(trace) = self.trace.as_ref().filter(|_| self.told) {
             writeln!(f, "{trace:#}")?;
         }
         let shape: Vec<String> = self.input_shape.iter().map(ToString::to_string).collect();

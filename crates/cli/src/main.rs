@@ -154,9 +154,10 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
         Command::Quantize(options) => output.beside([&options.output]).show(&quantize::quantize(&options)?),
         Command::Advise(options) => {
-            let (advised, written) = advise::advise(&options)?;
+            let advised = advise::advise(&options)?;
             output.beside(&options.output).show(&advised)?;
-            written.map_err(Failure::from)
+            // What took long to find is not lost where its rules cannot be written.
+            advised.write(options.output.as_deref()).map_err(Failure::from)
         }
         Command::Convert(options) => output.beside([&options.output]).show(&convert::convert(&options)?),
         Command::Compare(options) => {
@@ -169,6 +170,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Explain(options) => {
             let products = explain::explain(&options)?;
             output.beside(options.svg.iter().chain(&options.html)).show(&products)?;
+            products.draw(&options)?;
             return Ok(if products.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Bench(options) => output.show(&bench::bench(&options)?),

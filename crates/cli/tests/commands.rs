@@ -216,7 +216,7 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
         c.weight     f32[64,128]  affine:2:64     3.000  0.38624  36.5 %
         norm.weight  f32[128]                    32.000
         4.852 bits an element, error 0.03849; no choice within the budget has less than 0.03579
-        rules in FOLDER/rules.json
+        rules go to FOLDER/rules.json
     "#]],
     );
     assert_eq!(tacit(&["quantize", &dense, "--rules", &rules, "-o", &packed]).status.code(), Some(0));
@@ -504,7 +504,7 @@ fn well_formed(xml: &str) {
 }
 
 #[test]
-fn what_was_compared_is_said_where_it_cannot_be_drawn() {
+fn what_was_found_is_said_where_it_cannot_be_drawn() {
     let folder = Folder::new("undrawn");
     let dense = folder.checkpoint();
     // A disk that is always full.
@@ -513,6 +513,13 @@ fn what_was_compared_is_said_where_it_cannot_be_drawn() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("error: cannot write /dev/full: "), "{output:?}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("is JSON");
     assert_eq!(json["parameters"].as_array().map(Vec::len), Some(3));
+    for drawing in ["--svg", "--html"] {
+        let output = tacit(&["explain", &dense, "--json", drawing, "/dev/full"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("error: cannot write /dev/full: "), "{output:?}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("is JSON");
+        assert!(json["layers"].as_array().is_some_and(|layers| !layers.is_empty()), "{json}");
+    }
 }
 
 #[test]
