@@ -48,9 +48,6 @@ pub(crate) struct Conversation {
 /// take some thousands; a file may come from anybody.
 const FUEL: u64 = 2_000_000;
 
-/// Stands for a text whose end is looked for.
-const MARK: &str = "tacitMarksThisPlace";
-
 impl Message {
     pub(crate) fn new(role: &str, content: impl Into<String>) -> Self {
         Self { role: role.to_owned(), content: content.into() }
@@ -83,11 +80,12 @@ impl Template {
     /// What follows the answer of a conversation, up to where the next one begins: nothing of it stands in the caches yet.
     pub(crate) fn go_on(&self, before: &Conversation, user: &str) -> Result<String> {
         let mut messages = before.messages.clone();
-        if let Some(answer) = messages.last_mut() {
-            MARK.clone_into(&mut answer.content);
-        }
         messages.push(Message::new("user", user));
-        let rest = self.behind_mark(&messages)?;
+        let mark = self.mark(&messages);
+        if let [.., answer, _] = messages.as_mut_slice() {
+            answer.content.clone_from(&mark);
+        }
+        let rest = self.behind(&mark, &messages)?;
         // The caches end with the token, and the template writes it behind every answer.
         Ok(match &before.end {
             Some(end) => rest.trim_start().strip_prefix(end.as_str()).map_or(rest.clone(), str::to_owned),
@@ -97,12 +95,23 @@ impl Template {
 
     /// What follows the beginning of what the user says, which stands in the caches of another program.
     pub(crate) fn complete(&self, user: &str) -> Result<String> {
-        self.behind_mark(&[Message::new("user", format!("{MARK}{user}"))])
+        let mark = self.mark(&[Message::new("user", user)]);
+        self.behind(&mark, &[Message::new("user", format!("{mark}{user}"))])
     }
 
-    fn behind_mark(&self, messages: &[Message]) -> Result<String> {
+    /// Stands for a text whose end is looked for, and is in nothing that the template or anybody says.
+    fn mark(&self, messages: &[Message]) -> String {
+        let mut mark = "tacitMarksThisPlace".to_owned();
+        let said = || messages.iter().map(|message| &message.content).chain([&self.source]);
+        while said().any(|text| text.contains(&mark)) {
+            mark.push('X');
+        }
+        mark
+    }
+
+    fn behind(&self, mark: &str, messages: &[Message]) -> Result<String> {
         let rendered = self.render(messages)?;
-        rendered.split_once(MARK).map(|(_, rest)| rest.to_owned()).ok_or_else(|| {
+        rendered.split_once(mark).map(|(_, rest)| rest.to_owned()).ok_or_else(|| {
             let reason = "the template leaves out what was said before, so that a cache of it does not go on";
             Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--prompt-cache` out")
         })
@@ -272,5 +281,16 @@ mod tests {
         assert_eq!(found.expect("renders"), [0, 1, 2, 3].map(|count| of(count).expect("renders")));
         let ended = template.beginnings(&said, |text| text(2, false)).expect("renders");
         assert_eq!((of(2).expect("renders"), ended), ("alast b?".to_owned(), "alast b".to_owned()));
+    }
+
+    #[test]
+    fn a_message_may_have_any_words() {
+        let source = "{% for m in messages %}<{{ m.content }}>{% endfor %}".to_owned();
+        let template = Template { file: "template".into(), source, bos_token: None, eos_token: None, now: None };
+        let user = "tacitMarksThisPlace, or tacitMarksThisPlaceX";
+        let messages = vec![Message::new("user", user), Message::new("assistant", "yes")];
+        let before = Conversation { messages, end: None };
+        assert_eq!(template.go_on(&before, user).expect("renders"), format!("><{user}>"));
+        assert_eq!(template.complete(user).expect("renders"), format!("{user}>"));
     }
 }
