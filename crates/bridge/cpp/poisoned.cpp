@@ -16,6 +16,10 @@ namespace {
 
 using FailureRef = std::shared_ptr<const Failure>;
 
+// What is let go under a lock and dropped after it: a failure holds a kernel, which may be anybody's, and its drop may
+// evaluate.
+using Dropped = std::vector<std::shared_ptr<const void>>;
+
 constexpr uint32_t nothing = UINT32_MAX;
 
 }  // namespace
@@ -72,19 +76,22 @@ class Trail {
   }
 
   // Hands failures on to what is computed from them.
-  void spread() {
+  void spread(Dropped& dropped) {
     for (const auto& [child, trail, parent] : links) {
-      if (failures[child] == nullptr || trail->failures[parent] != nullptr) {
-        failures[child] = trail->failures[parent];
+      auto& own = failures[child];
+      const auto& other = trail->failures[parent];
+      if (other != nullptr && own != other) {
+        dropped.push_back(std::exchange(own, other));
       }
     }
   }
 
   // Ends it: no failure can reach it any more. What it leads to is let go, or each eval would hold those before it for as
   // long as there are new ones.
-  void end() {
+  void end(Dropped& dropped) {
     over = true;
     links = {};
+    dropped.insert(dropped.end(), earlier.begin(), earlier.end());
     earlier = {};
   }
 
@@ -191,8 +198,9 @@ class Failures {
   }
 
   void fail(Trail& trail, uint32_t note, Failure failure) {
+    auto made = std::make_shared<Failure>(std::move(failure));
     std::lock_guard lock(mutex_);
-    trail.failures[note] = std::make_shared<Failure>(std::move(failure));
+    dropped_.push_back(std::exchange(trail.failures[note], std::move(made)));
     news_ = true;
   }
 
@@ -201,7 +209,7 @@ class Failures {
     std::lock_guard lock(mutex_);
     if (news_) {
       for (const auto& other : pending_) {
-        other->spread();
+        other->spread(dropped_);
       }
     }
     return trail.failures[note] != nullptr;
@@ -209,15 +217,25 @@ class Failures {
 
   // Finds out what was poisoned since, and what need not be noted any more.
   void settle() {
+    // Goes last, without the lock.
+    Dropped dropped;
     std::lock_guard lock(mutex_);
-    std::erase_if(poisoned_, [](const auto& entry) { return entry.second.array.expired(); });
+    dropped.swap(dropped_);
+    std::erase_if(poisoned_, [&](const auto& entry) {
+      auto expired = entry.second.array.expired();
+      if (expired) {
+        dropped.push_back(entry.second.failure);
+      }
+      return expired;
+    });
     if (std::exchange(news_, false)) {
-      spread();
+      spread(dropped);
     }
-    std::erase_if(pending_, [](const auto& trail) {
+    std::erase_if(pending_, [&](const auto& trail) {
       auto over = [](const auto& other) { return other->over; };
       if (trail->running == 0 && std::all_of(trail->earlier.begin(), trail->earlier.end(), over)) {
-        trail->end();
+        trail->end(dropped);
+        dropped.push_back(trail);
       }
       return trail->over;
     });
@@ -254,12 +272,13 @@ class Failures {
     return pending_;
   }
 
-  void spread() {
+  void spread(Dropped& dropped) {
     for (const auto& trail : pending_) {
-      trail->spread();
+      trail->spread(dropped);
       for (const auto& [array, id, note] : trail->arrays) {
         if (trail->failures[note] != nullptr && !array.expired()) {
-          poisoned_.insert_or_assign(id, Poisoned{array, trail->failures[note]});
+          auto before = std::exchange(poisoned_[id], Poisoned{array, trail->failures[note]});
+          dropped.push_back(std::move(before.failure));
         }
       }
     }
@@ -269,6 +288,8 @@ class Failures {
   // The evals under way, in the order of their beginning.
   std::vector<std::shared_ptr<Trail>> pending_;
   std::unordered_map<uintptr_t, Poisoned> poisoned_;
+  // What was let go since: threads that compute drop none of it, as nothing that it has them compute would come.
+  Dropped dropped_;
   // Whether a failure was reported, or may be one of what a new trail leads to.
   bool news_ = false;
   std::atomic<bool> busy_{false};

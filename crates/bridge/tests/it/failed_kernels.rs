@@ -1,6 +1,7 @@
 //! What was computed from the results of a failed kernel is an error wherever it is read.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -229,4 +230,48 @@ fn a_pipeline_that_is_never_drained_notes_no_more_than_what_is_under_way() {
     }
     // Other tests have evals under way as well.
     assert!(most < 100, "{most} evals are noted");
+}
+
+/// As [`Encode`]; its drop evaluates, and then says so.
+struct Departing(Sender<()>);
+
+impl Kernel for Departing {
+    fn name(&self) -> &'static str {
+        "encode"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Encode::default().output_avals(inputs)
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        Encode::default().eval_cpu(inputs, outputs)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Encode::default().decompose(inputs)
+    }
+}
+
+impl Drop for Departing {
+    fn drop(&mut self) {
+        if vector(&[1.0]).exp().is_ok_and(|x| x.eval().is_ok()) {
+            // Who waits may have given up.
+            let _ = self.0.send(());
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_goes_with_its_failure_may_evaluate() {
+    let (sender, dropped) = channel();
+    // On a thread of its own, so that a lock that is held is a failed test and no test without end.
+    thread::spawn(move || {
+        let results = apply(Arc::new(Departing(sender)), &[bad()]).expect("fits");
+        assert_eq!(failure(&results[0].eval().expect_err("it fails")), FAILED);
+        drop(results);
+        // The next eval finds that nobody has what was poisoned.
+        vector(&[1.0]).exp().expect("is built").eval().expect("evaluates");
+    });
+    dropped.recv_timeout(Duration::from_secs(60)).expect("it is dropped, and its drop evaluates");
 }
