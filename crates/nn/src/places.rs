@@ -25,11 +25,11 @@ impl Places {
     pub(crate) fn of(module: &impl ModuleParameters) -> Self {
         let nested = module.parameters().entries;
         let mut paths = Vec::new();
-        listed("", &nested, &mut paths);
+        listed(None, &nested, &mut paths);
         paths.sort_unstable();
         let numbers: HashMap<&str, usize> =
             paths.iter().enumerate().map(|(number, path)| (path.as_str(), number)).collect();
-        let root = numbered("", &nested, &numbers);
+        let root = numbered(None, &nested, &numbers);
         drop(numbers);
         Self { paths, root }
     }
@@ -49,26 +49,27 @@ impl Places {
 
 type Entries<T> = HashMap<Rc<str>, NestedValue<Rc<str>, T>>;
 
-fn joined(prefix: &str, key: &str) -> String {
-    if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
+/// As mlx-rs joins them: a key may be empty, and has a dot behind it as others have.
+fn joined(prefix: Option<&str>, key: &str) -> String {
+    prefix.map_or_else(|| key.to_owned(), |prefix| format!("{prefix}.{key}"))
 }
 
-fn listed<T>(prefix: &str, entries: &Entries<T>, paths: &mut Vec<String>) {
+fn listed<T>(prefix: Option<&str>, entries: &Entries<T>, paths: &mut Vec<String>) {
     for (key, value) in entries {
         let path = joined(prefix, key);
         match value {
             NestedValue::Value(_) => paths.push(path),
-            NestedValue::Map(entries) => listed(&path, entries, paths),
+            NestedValue::Map(entries) => listed(Some(&path), entries, paths),
         }
     }
 }
 
-fn numbered<T>(prefix: &str, entries: &Entries<T>, numbers: &HashMap<&str, usize>) -> HashMap<String, Place> {
+fn numbered<T>(prefix: Option<&str>, entries: &Entries<T>, numbers: &HashMap<&str, usize>) -> HashMap<String, Place> {
     let place = |(key, value): (&Rc<str>, &NestedValue<Rc<str>, T>)| {
         let path = joined(prefix, key);
         let place = match value {
             NestedValue::Value(_) => Place::Parameter(numbers[path.as_str()]),
-            NestedValue::Map(entries) => Place::Map(numbered(&path, entries, numbers)),
+            NestedValue::Map(entries) => Place::Map(numbered(Some(&path), entries, numbers)),
         };
         (key.to_string(), place)
     };
@@ -84,4 +85,23 @@ fn placed<T>(places: &HashMap<String, Place>, entries: Entries<T>, found: &mut [
         }
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_that_mlx_rs_makes_of_empty_keys_too() {
+        let leaf = || HashMap::from([(Rc::from(""), NestedValue::Value(())), (Rc::from("w"), NestedValue::Value(()))]);
+        let entries: Entries<()> =
+            HashMap::from([(Rc::from(""), NestedValue::Map(leaf())), (Rc::from("a"), NestedValue::Map(leaf()))]);
+        let mut paths = Vec::new();
+        listed(None, &entries, &mut paths);
+        paths.sort_unstable();
+        let mut flat: Vec<String> =
+            NestedHashMap { entries }.flatten().into_keys().map(|path| path.to_string()).collect();
+        flat.sort_unstable();
+        assert_eq!(paths, flat);
+    }
 }
