@@ -1,5 +1,6 @@
 //! From CBLAS's arguments to a product of strided matrices.
 
+use std::io::{self, Write};
 use std::{borrow::Cow, ffi::c_int, ptr, slice};
 
 use tacit_kernels::{
@@ -54,7 +55,8 @@ impl Number for Complex {
 
 /// Reports the illegal argument at this position, counted from 1.
 pub(super) fn report(function: &str, position: usize) {
-    eprintln!("{function}: argument {position} has an illegal value; nothing was computed");
+    // Who closed the standard error does not read it, and the caller is not ended for that.
+    drop(writeln!(io::stderr(), "{function}: argument {position} has an illegal value; nothing was computed"));
 }
 
 /// # Safety
@@ -86,7 +88,7 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
     };
     let out = Dense { values, rows: m, columns: n, stride: ldc };
     if let Err(error) = (T::MULTIPLY)(a, b, out, Factors { alpha, beta }) {
-        eprintln!("{function}: {error}");
+        drop(writeln!(io::stderr(), "{function}: {error}"));
     }
     if let Some(copy) = copy {
         // SAFETY: the copy is as long as the memory, which is writable and not a part of it.

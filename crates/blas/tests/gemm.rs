@@ -1,8 +1,11 @@
 //! The exported BLAS functions, by their C names, against plain loops.
 
 use std::{
+    env,
     ffi::{c_int, c_void},
+    io::pipe,
     ops::{Add, Mul},
+    process::{Command, Stdio},
 };
 
 use random::Random;
@@ -322,6 +325,26 @@ fn illegal_arguments_leave_the_output_alone() {
         );
     }
     assert_eq!(c, [7.0; 4]);
+}
+
+#[test]
+#[allow(clippy::float_cmp)]
+fn a_report_that_nobody_can_read_ends_no_program() {
+    const CHILD: &str = "TACIT_TEST_BLAS_CHILD";
+    if env::var_os(CHILD).is_some() {
+        let (a, mut c) = ([1.0_f32; 4], [7.0_f32; 4]);
+        let (a, out) = (a.as_ptr(), c.as_mut_ptr());
+        // SAFETY: the order is what is illegal; the rest fits the arrays.
+        unsafe { cblas_sgemm(0, PLAIN, PLAIN, 2, 2, 2, 1.0, a, 2, a, 2, 0.0, out, 2) };
+        assert_eq!(c, [7.0; 4]);
+        return;
+    }
+    let (reader, writer) = pipe().expect("opens");
+    drop(reader);
+    let mut child = Command::new(env::current_exe().expect("this test"));
+    child.args(["--exact", "a_report_that_nobody_can_read_ends_no_program", "--nocapture"]).env(CHILD, "1");
+    let status = child.stdout(Stdio::null()).stderr(writer).status().expect("starts");
+    assert!(status.success(), "{status}");
 }
 
 #[test]
