@@ -61,13 +61,14 @@ const BASE: &str = ".base_layer.";
 /// # Errors
 ///
 /// The tensors cannot be opened (see [`Tensors::open`]), the configuration cannot be read or asks for what Tacit has not, a
-/// part of an adapter is not there, of other shapes or of no module that `model` has.
+/// part of an adapter is not there, of other shapes or of no module that `model` has, or is there by two names.
 pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
     let folder = folder.as_ref();
     let _steady = Steady::of(folder);
     let settings = Settings { file: folder.join(CONFIG), config: Json::open(folder.join(CONFIG))? };
     settings.check()?;
     let tensors = Tensors::open(folder.join(TENSORS))?;
+    refuse_twice(&tensors)?;
     let mut rest = Remaining::new(&tensors);
     let model = &with_kept(model, &mut rest)?;
     let mut parameters = model.clone();
@@ -168,6 +169,15 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, settings.config.indented(2).into_bytes())];
     write_set(Set { path: &path, beside, stale: Vec::new() }, tensors)
+}
+
+/// Refuses a module that is there by both of its names: one would replace the other.
+fn refuse_twice(tensors: &Tensors) -> Result<()> {
+    let is_twice = |key: &&str| key.strip_prefix(PREFIX).is_some_and(|own| tensors.contains(own));
+    tensors.names().find(is_twice).map_or(Ok(()), |key| {
+        let help = "leave one of the two out of the file, or fetch the folder again";
+        Err(tensors.wrong(Some(key), format!("it is there without {PREFIX} as well"), help))
+    })
 }
 
 /// The model with what the file has of adapted modules themselves: biases that were trained, and embeddings.

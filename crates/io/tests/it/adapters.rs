@@ -319,6 +319,23 @@ fn an_embedding_that_peft_saved_beside_its_adapter_is_the_base() {
     assert!(folder.message(&error).contains("the model has no other.bias"), "{error}");
 }
 
+#[test]
+fn a_module_that_peft_s_file_has_by_two_names_is_refused() {
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+    let folder = changed("peft/lora", None, |_| true);
+    let file = folder.join("adapter_model.safetensors");
+    let tensors = Tensors::open(&file).expect("opens");
+    let mut all: Vec<_> = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
+    for end in ["lora_A.weight", "lora_B.weight"] {
+        let own = tensors.get(&format!("base_model.model.q_proj.{end}")).expect("is there");
+        all.push((format!("q_proj.{end}"), own));
+    }
+    write(&file, all, tensors.metadata()).expect("writes");
+    let error = peft::read(&*folder, &model).expect_err("is there twice");
+    let said = "base_model.model.q_proj.lora_A.weight: it is there without base_model.model. as well\n";
+    assert!(folder.message(&error).contains(said), "{error}");
+}
+
 /// An adapter of rank 2 and scale 2 over a matrix.
 fn lora(shape: [i32; 2]) -> Value {
     let [outputs, inputs] = shape;
