@@ -7,6 +7,7 @@ use tacit_core::{Error, Result, Value};
 
 use crate::merge::without_adapter;
 use crate::parameters::in_parameter;
+use crate::within::mapped;
 use crate::{Missing, Model, Parameters};
 
 impl<M: ModuleParameters> Model<M> {
@@ -62,18 +63,24 @@ impl<M: ModuleParameters> Model<M> {
     /// Chooses the set of adapters: `u32[]` for all rows, or `u32[n]` for each of `n` equal parts of the rows of a batch.
     ///
     /// Sets are counted from 0; a number that no set has chooses none. The index is a leaf of the model, so that under `compile`
-    /// another one takes no retrace.
+    /// another one takes no retrace. A set may be within another array, such as a weight that is split over ranks: each rank then
+    /// chooses.
     ///
     /// # Errors
     ///
     /// The model has no sets of adapters, or the index is neither `u32[]` nor `u32[n]`.
     pub fn choose_adapters(&mut self, index: &Array) -> Result<()> {
-        let mut made = Parameters::new();
-        for (path, value) in self.adapters()? {
-            let Some(set) = value.downcast::<LoraSet>() else { continue };
-            let chosen = set.with_index(index.clone()).map_err(|error| in_parameter(&path, &error))?;
-            made.insert(path, chosen.into());
-        }
+        let made = self.made(|path, value| {
+            // Others are not opened: what is split over ranks would be gathered for it.
+            if !has_set(&value) {
+                return Ok(None);
+            }
+            let chosen = mapped(&value, &mut |value| {
+                let Some(set) = value.downcast::<LoraSet>() else { return Ok(None) };
+                Ok(Some(set.with_index(index.clone())?.into()))
+            });
+            chosen.map_err(|error| in_parameter(path, &error))
+        })?;
         if made.is_empty() {
             return Err(Error::invalid(
                 "the model has no sets of adapters to choose from",
@@ -82,6 +89,12 @@ impl<M: ModuleParameters> Model<M> {
         }
         self.put_all(made)
     }
+}
+
+/// Whether a value is a set of adapters, or has one within.
+fn has_set(value: &Value) -> bool {
+    let Value::Implicit(array) = value else { return false };
+    value.downcast::<LoraSet>().is_some() || array.children().iter().any(|(_, child)| has_set(child))
 }
 
 /// The low-rank sum of a set, on the model's own base.

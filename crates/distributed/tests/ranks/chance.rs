@@ -1,4 +1,4 @@
-//! What ranks draw by chance: apart, or alike.
+//! What ranks draw by chance, apart or alike, and what is chosen on each.
 
 use mlx_rs::module::Module;
 use mlx_rs::{Array, nn, ops, random};
@@ -8,8 +8,11 @@ use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
 use crate::case::Case;
 
-pub(crate) const CASES: &[Case] =
-    &[Case::new("dropped_features", dropped_features), Case::new("adapters_that_drop", adapters_that_drop)];
+pub(crate) const CASES: &[Case] = &[
+    Case::new("dropped_features", dropped_features),
+    Case::new("adapters_that_drop", adapters_that_drop),
+    Case::new("adapters_that_are_chosen", adapters_that_are_chosen),
+];
 
 /// Ranks draw other numbers until a model is split among them, which computes one result: then they drop the same features.
 fn dropped_features(group: &Group) -> Result<()> {
@@ -61,6 +64,41 @@ fn adapters_that_drop(group: &Group) -> Result<()> {
         let words = "was split over ranks with an adapter in it that drops features";
         let help = "help: split the base first and adapt it then, or adapt without dropout";
         assert_eq!(error, format!("the parameter weight: {name}(f32[8,8]) {words}\n{help}"));
+    }
+    Ok(())
+}
+
+/// A set of adapters that was split with its base is chosen from as a whole one is.
+fn adapters_that_are_chosen(group: &Group) -> Result<()> {
+    let base = || -> Result<Model<nn::Linear>> {
+        let mut model = Model::new(nn::Linear::new(8, 8)?)?;
+        model.set("weight", ops::ones::<f32>(&[8, 8])?)?;
+        model.set("bias", ops::zeros::<f32>(&[8])?)?;
+        Ok(model)
+    };
+    let mut tuned = base()?.lora("weight", LoraConfig { rank: 2, ..LoraConfig::default() })?;
+    let ones = |(path, array): (String, &Array)| Ok((path, ops::ones::<f32>(array.shape())?));
+    let leaves = tuned.leaves(&ParameterFilter::Lora).into_iter().map(ones).collect::<Result<Vec<_>>>()?;
+    tuned.set_leaves(leaves)?;
+    let sets = [tuned.without_adapters()?];
+    let adapted = || -> Result<Model<nn::Linear>> {
+        let mut model = base()?;
+        model.adapter_sets(&sets)?;
+        Ok(model)
+    };
+    let x = ops::ones::<f32>(&[4, 8])?;
+    let mut whole = adapted()?;
+    for mut split in [adapted()?.shard("weight", Split::Columns(group))?, adapted()?.fully_shard("weight", group)?] {
+        let mut found = Vec::new();
+        for index in [0u32, 1] {
+            let index = Array::from_slice(&[index], &[]);
+            whole.choose_adapters(&index)?;
+            split.choose_adapters(&index)?;
+            let (own, expected) = (split.forward(&x)?, whole.forward(&x)?);
+            assert!(own.all_close(&expected, 1e-5, 1e-5, None)?, "{own} for {expected}");
+            found.push(own);
+        }
+        assert!(!found[0].all_close(&found[1], 1e-5, 1e-5, None)?, "nothing is chosen");
     }
     Ok(())
 }

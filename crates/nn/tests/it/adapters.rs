@@ -7,7 +7,7 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random};
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_arrays::{Adapter, Concat, Lora, merge};
+use tacit_arrays::{Adapter, Concat, Lora, LoraSet, merge};
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Counters, Policy, Result, Value, compile_with_state};
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
@@ -339,6 +339,31 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
         help: give sets of the same weights"#]],
     );
     near(&forward(&mut model), &rows);
+    Ok(())
+}
+
+#[test]
+fn sets_within_another_array_are_chosen_from() -> Result<()> {
+    let set = |seed: u64| -> Result<Value> {
+        let lora = Lora::new(normal(seed, &[4, 8]), normal(7, &[2, 8]), normal(8, &[4, 2]), 1.0)?;
+        Ok(LoraSet::new(&[lora], Array::from_slice(&[1u32], &[]))?.into())
+    };
+    let mut model = Model::new(nn::Linear::new(8, 8)?)?;
+    let joined = Value::from(Concat::new(vec![set(1)?, set(2)?], 0)?);
+    model.replace("weight", |_, _| Ok(Some(joined.clone())))?;
+    let mut chosen = |index: u32| -> Result<Vec<f32>> {
+        model.choose_adapters(&Array::from_slice(&[index], &[]))?;
+        Ok(numbers(&model.forward(&normal(3, &[5, 8]))?))
+    };
+    let plain = chosen(1)?;
+    let changed = chosen(0)?;
+    // The change is the same in both halves, and in each there is one.
+    for (plain, changed) in plain.chunks(8).zip(changed.chunks(8)) {
+        let change = |at: usize| changed[at] - plain[at];
+        assert!((0..4).all(|at| change(at).abs() > 1e-6 && (change(at) - change(at + 4)).abs() < 1e-4), "{changed:?}");
+    }
+    assert_eq!(chosen(1)?, plain);
+    assert!(model.adapters()?.is_empty());
     Ok(())
 }
 
