@@ -48,6 +48,12 @@ impl Ties {
         Some(format!("{to}{}", &path[tied.len()..]))
     }
 
+    /// A tied path under which some of these keys are, and the one of its parameter, under which none is.
+    pub(super) fn misplaced<'k>(&self, keys: impl Iterator<Item = &'k str> + Clone) -> Option<(&str, &str)> {
+        let has = |path: &str| keys.clone().any(|key| is_of(key, path));
+        self.iter().find(|&(tied, own)| has(tied) && !has(own))
+    }
+
     /// Ties a parameter with all its paths to another one.
     pub(super) fn tie(&mut self, own: &str, to: &str) {
         self.0.values_mut().filter(|known| *known == own).for_each(|known| to.clone_into(known));

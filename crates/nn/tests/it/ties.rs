@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters, Param, Parameter};
-use mlx_rs::optimizers::Sgd;
+use mlx_rs::optimizers::{Adam, Sgd};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn};
 use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
@@ -87,6 +87,28 @@ fn tied_parameters_are_one() {
         let embedding = model.run(|m| Ok::<_, Error>(m.embedding.weight.value.clone())).expect("runs");
         assert_eq!(numbers(&head), numbers(&embedding));
     }
+}
+
+/// A run that goes on with the tie declared the other way round would begin its moments anew.
+#[test]
+fn moments_by_the_other_path_of_a_tie_are_refused() {
+    let step = |model: &mut Model<Tied>, adam: &mut Adam| {
+        let (_, gradients) = model.value_and_grad(ParameterFilter::All, &tokens(), |m, t: &Array| {
+            m.run(|m| logits(m, t))?.square()?.mean(None)
+        })?;
+        model.update(adam, &gradients)
+    };
+    let mut adam = Adam::new(0.1);
+    for _ in 0..2 {
+        step(&mut tied(PATHS[0]), &mut adam).expect("a step");
+    }
+    check(
+        step(&mut tied(PATHS[1]), &mut adam),
+        expect![[r#"
+            the optimizer has moments of embedding.weight, which is tied to head.weight, and none of head.weight
+            help: tie head.weight to embedding.weight, as the run did that made them, or begin with a new optimizer"#]],
+    );
+    step(&mut tied(PATHS[0]), &mut adam).expect("a step");
 }
 
 /// Whatever takes a path takes each path of the one parameter.
