@@ -181,6 +181,16 @@ fn what_cannot_be_quantized_ends_the_command() {
             help: leave it as it is, or choose a format whose scales hold its greatest numbers
         "#]],
     );
+    let drawn = "nf4:64+stochastic";
+    for command in [
+        ["quantize", &input, "--format", drawn, "-o", &output].as_slice(),
+        &["advise", &input, "--bits", "8", "--formats", drawn],
+    ] {
+        let failed = tacit(command);
+        let said = String::from_utf8(failed.stderr).expect("text");
+        let reason = "error: the format nf4:64+stochastic rounds by a random key, and there is none here\nhelp: ";
+        assert!(failed.status.code() == Some(1) && said.starts_with(reason), "{said}");
+    }
     of(&[1.0, f32::NAN]);
     let failed = tacit(&["quantize", &input, "--format", "nf4:64", "-o", &output]);
     let said = String::from_utf8(failed.stderr).expect("text");

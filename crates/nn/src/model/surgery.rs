@@ -11,7 +11,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value};
 use super::Model;
 use super::ties::same;
 use crate::matrices::{ONE_AXIS, no_matrix};
-use crate::parameters::{in_parameter, some_of};
+use crate::parameters::{in_parameter, of_parameter, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern};
@@ -43,8 +43,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The text is no pattern or no format, nothing is quantized, a parameter has an element that is not finite, or it cannot be
-    /// quantized for another reason than that the format does not fit it. The model is dropped then.
+    /// The text is no pattern or no format, a format rounds at random, as `nf4:64+stochastic` does, nothing is quantized, a parameter
+    /// has an element that is not finite, or it cannot be quantized for another reason than that the format does not fit it. The model
+    /// is dropped then.
     pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
         self.quantize_by(pattern, formats, &|_, format, value| Ok(quantize_in_pieces(&**format, value)))
     }
@@ -293,11 +294,11 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
     }
     let quantized = match quantizer(path, format, value)? {
         Ok(quantized) => quantized,
-        // The elements are wrong, not the shape.
-        Err(error @ Error::Kernel { .. }) => return Err(in_parameter(path, &error)),
+        // There is no key to round by, whatever the parameter is.
+        Err(error) if format.stochastic().is_some() => return Err(error),
         // Of a format, this alone says that it does not fit the parameter.
         Err(error @ Error::Invalid { .. }) => return left(&error.clause()),
-        Err(error) => return Err(error),
+        Err(error) => return Err(of_parameter(path, error)),
     };
     let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;
     let after = quantized.nbytes();

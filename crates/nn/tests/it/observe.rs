@@ -231,7 +231,31 @@ fn formats_that_do_not_fit_are_passed_over_and_no_other_error_is() {
     let no_memory = || Error::Mlx("no memory".to_owned());
     assert!(matches!(advice(no_memory), Err(Error::Mlx(_))));
     assert!(matches!(model().quantize("*", Failing(no_memory)), Err(Error::Mlx(_))));
+    check(
+        model().quantize("*", Failing(no_memory)),
+        expect![[r#"
+        mlx: no memory
+        of: layers.0.weight"#]],
+    );
     assert!(matches!(model().prepare("*", Failing(no_memory)), Err(Error::Mlx(_))));
+}
+
+/// That there is no random key is no reason to leave each parameter as it is.
+#[test]
+fn a_format_that_rounds_by_a_key_is_refused_where_there_is_none() {
+    let text = "nf4:64+stochastic";
+    let parameters = Parameters::from([("weight".to_owned(), normal(1, &[8, 64]).into())]);
+    let advice = Advisor::new([text.parse().expect("a format"), AnyFormat::from(NF4)]).advise(&parameters, 8.0);
+    let mut observed = model();
+    let seen = observed.observe("*", |model| model.forward(&batch(1))).expect("runs");
+    let calibrated = model().quantize_observed("*", text, &seen, &Gptq::default());
+    for error in [advice.err(), model().quantize("*", text).err(), calibrated.err()] {
+        assert_eq!(
+            error.expect("there is no key").to_string(),
+            "the format nf4:64+stochastic rounds by a random key, and there is none here\n\
+             help: give one to `format::quantize_by_key`, or round to the nearest codes by nf4:64"
+        );
+    }
 }
 
 #[test]
