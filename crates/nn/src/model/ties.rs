@@ -49,7 +49,7 @@ impl Ties {
     }
 
     /// A tied path under which some of these keys are, and the one of its parameter, under which none is.
-    pub(super) fn misplaced<'k>(&self, keys: impl Iterator<Item = &'k str> + Clone) -> Option<(&str, &str)> {
+    pub(super) fn misplaced<'k>(&self, keys: &(impl Iterator<Item = &'k str> + Clone)) -> Option<(&str, &str)> {
         let has = |path: &str| keys.clone().any(|key| is_of(key, path));
         self.iter().find(|&(tied, own)| has(tied) && !has(own))
     }

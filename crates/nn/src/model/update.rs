@@ -59,7 +59,7 @@ impl<M: ModuleParameters> Model<M> {
         let gradients = gradients.borrow();
         let moments = moments(optimizer);
         let keys = moments.iter().flatten().map(|(key, _)| &**key);
-        if let Some((tied, own)) = self.parts.ties.misplaced(keys) {
+        if let Some((tied, own)) = self.parts.ties.misplaced(&keys) {
             // A step would begin them anew.
             return Err(Error::invalid(
                 format!("the optimizer has moments of {tied}, which is tied to {own}, and none of {own}"),
