@@ -17,7 +17,7 @@ source tests/scripts/gpu_sources/compilers.sh
 
 texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT
-TACIT_GPU_SOURCES=$texts cargo test --quiet --locked -p tacit-arrays --lib their_sources >/dev/null
+TACIT_GPU_TEXTS=$texts cargo test --quiet --locked -p tacit-arrays --lib their_sources >/dev/null
 
 # Of each of the kernels that time is spent in one for each format, and a part of the others.
 chosen=()

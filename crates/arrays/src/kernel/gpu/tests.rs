@@ -314,10 +314,10 @@ fn no_text_for_metal_has_what_that_language_has_not() {
     }
 }
 
-/// The texts as MLX would compile them go to the folder that `TACIT_GPU_SOURCES` names, for `tests/scripts/gpu_sources.sh`.
+/// The texts as MLX would compile them go to the folder that `TACIT_GPU_TEXTS` names, for `tests/scripts/gpu_sources.sh`.
 #[test]
 fn their_sources_are_written_for_compilers() {
-    let Some(folder) = std::env::var_os("TACIT_GPU_SOURCES") else { return };
+    let Some(folder) = std::env::var_os("TACIT_GPU_TEXTS") else { return };
     for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
         let mut written = HashSet::new();
         for (launch, inputs, outputs) in launches(backend) {
