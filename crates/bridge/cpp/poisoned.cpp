@@ -77,11 +77,17 @@ class Trail {
 
   // Hands failures on to what is computed from them.
   void spread(Dropped& dropped) {
-    for (const auto& [child, trail, parent] : links) {
-      auto& own = failures[child];
-      const auto& other = trail->failures[parent];
-      if (other != nullptr && own != other) {
-        dropped.push_back(std::exchange(own, other));
+    for (auto link = links.begin(); link != links.end();) {
+      auto child = link->child;
+      // The links of a child follow each other. The last one that brings a failure decides.
+      const FailureRef* found = nullptr;
+      for (; link != links.end() && link->child == child; ++link) {
+        if (const auto& other = link->trail->failures[link->parent]; other != nullptr) {
+          found = &other;
+        }
+      }
+      if (auto& own = failures[child]; found != nullptr && own != *found) {
+        dropped.push_back(std::exchange(own, *found));
       }
     }
   }
