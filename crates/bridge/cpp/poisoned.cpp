@@ -198,9 +198,11 @@ class Failures {
   }
 
   // Ends either.
-  void end(Trail& trail) {
+  void end(std::shared_ptr<Trail>& trail) {
     std::lock_guard lock(mutex_);
-    --trail.running;
+    --trail->running;
+    // While it is pending still: the thread of a kernel is not the last to let go of it, and of its failures.
+    trail.reset();
   }
 
   void fail(Trail& trail, uint32_t note, Failure failure) {
@@ -316,7 +318,7 @@ struct Entered {
   ~Entered() {
     inside = false;
     if (auto trail = std::exchange(current, nullptr)) {
-      Failures::all().end(*trail);
+      Failures::all().end(trail);
     }
   }
 };
@@ -333,7 +335,7 @@ Run::Run(const array& output) : trail_(current), note_(current == nullptr ? noth
 
 Run::~Run() {
   if (watched()) {
-    Failures::all().end(*trail_);
+    Failures::all().end(trail_);
   }
 }
 
