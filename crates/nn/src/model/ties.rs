@@ -48,10 +48,15 @@ impl Ties {
         Some(format!("{to}{}", &path[tied.len()..]))
     }
 
-    /// A tied path under which some of these keys are, and the one of its parameter, under which none is.
-    pub(super) fn misplaced<'k>(&self, keys: &(impl Iterator<Item = &'k str> + Clone)) -> Option<(&str, &str)> {
-        let has = |path: &str| keys.clone().any(|key| is_of(key, path));
-        self.iter().find(|&(tied, own)| has(tied) && !has(own))
+    /// A tied path that has some of these moments, and the one of its parameter, which has none and is moved by these gradients.
+    pub(super) fn misplaced<'k>(
+        &self,
+        moments: &(impl Iterator<Item = &'k str> + Clone),
+        gradients: &(impl Iterator<Item = &'k str> + Clone),
+    ) -> Option<(&str, &str)> {
+        let has = |path: &str| moments.clone().any(|key| is_of(key, path));
+        let moves = |path: &str| gradients.clone().any(|leaf| is_of(leaf, path));
+        self.iter().find(|&(tied, own)| moves(own) && has(tied) && !has(own))
     }
 
     /// Ties a parameter with all its paths to another one.

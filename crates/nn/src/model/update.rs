@@ -48,9 +48,9 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// There is a gradient of what is no leaf, of codes, which no step moves, or of another shape than its leaf; the optimizer
-    /// fails, or has moments of a path that is [tied](Self::tie) to another one, and none of that one; or a parameter is trained as
-    /// its codes, and the step is inside a gradient. The leaves are then what they were, and so are the moments that the optimizer
-    /// lists as its state.
+    /// fails, or has moments of a path that is [tied](Self::tie) to another one, and none of that one, which has a gradient; or a
+    /// parameter is trained as its codes, and the step is inside a gradient. The leaves are then what they were, and so are the
+    /// moments that the optimizer lists as its state.
     pub fn update<O: Optimizer>(
         &mut self,
         optimizer: &mut O,
@@ -59,7 +59,7 @@ impl<M: ModuleParameters> Model<M> {
         let gradients = gradients.borrow();
         let moments = moments(optimizer);
         let keys = moments.iter().flatten().map(|(key, _)| &**key);
-        if let Some((tied, own)) = self.parts.ties.misplaced(&keys) {
+        if let Some((tied, own)) = self.parts.ties.misplaced(&keys, &gradients.keys().map(|path| &**path)) {
             // A step would begin them anew.
             return Err(Error::invalid(
                 format!("the optimizer has moments of {tied}, which is tied to {own}, and none of {own}"),
