@@ -309,7 +309,12 @@ pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
 pub(crate) fn of_parameter(path: &str, error: Error) -> Error {
     match error {
         Error::Invalid { .. } | Error::Kernel { .. } => in_parameter(path, &error),
-        Error::Mlx(text) => Error::Mlx(format!("{text}\nof: {path}")),
+        Error::Mlx(mut text) => {
+            // Before the help, as in other errors.
+            let end = text.find("\nhelp: ").unwrap_or(text.len());
+            text.insert_str(end, &format!("\nof: {path}"));
+            Error::Mlx(text)
+        }
         mut error => {
             if let Error::MaterializationDenied { arguments, .. } = &mut error {
                 arguments.push(Argument::Parameter(path.to_owned()));

@@ -228,14 +228,15 @@ fn formats_that_do_not_fit_are_passed_over_and_no_other_error_is() {
     let advice = |failing| Advisor::new([Failing(failing).into(), AnyFormat::from(NF4)]).advise(&parameters, 5.0);
     let advised = advice(|| Error::invalid("the rows are odd", "take others")).expect("one fits");
     assert_eq!(advised.rows["weight"].format.as_deref(), Some("nf4:64"));
-    let no_memory = || Error::Mlx("no memory".to_owned());
+    let no_memory = || Error::Mlx("no memory\nhelp: take a smaller model".to_owned());
     assert!(matches!(advice(no_memory), Err(Error::Mlx(_))));
     assert!(matches!(model().quantize("*", Failing(no_memory)), Err(Error::Mlx(_))));
     check(
         model().quantize("*", Failing(no_memory)),
         expect![[r#"
         mlx: no memory
-        of: layers.0.weight"#]],
+        of: layers.0.weight
+        help: take a smaller model"#]],
     );
     assert!(matches!(model().prepare("*", Failing(no_memory)), Err(Error::Mlx(_))));
 }
