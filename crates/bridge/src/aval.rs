@@ -51,10 +51,16 @@ impl Aval {
         self.shape.iter().fold(1, |size: usize, &extent| size.saturating_mul(extent as usize))
     }
 
+    /// The bytes of an element.
+    #[must_use]
+    pub fn item_size(&self) -> usize {
+        DTYPES[self.dtype as usize].2
+    }
+
     /// The bytes of a dense array of this aval.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.size().saturating_mul(item_size(self.dtype))
+        self.size().saturating_mul(self.item_size())
     }
 
     /// The bytes of a dense array of this aval, for one that was read and may be of any extents: none where they are more
@@ -62,7 +68,7 @@ impl Aval {
     #[must_use]
     pub fn checked_nbytes(&self) -> Option<usize> {
         let mut extents = self.shape.iter().map(|&extent| usize::try_from(extent).ok());
-        let bytes = extents.try_fold(item_size(self.dtype), |bytes, extent| bytes.checked_mul(extent?.max(1)));
+        let bytes = extents.try_fold(self.item_size(), |bytes, extent| bytes.checked_mul(extent?.max(1)));
         bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).map(|_| self.nbytes())
     }
 }
@@ -153,10 +159,6 @@ pub fn dtype_name(dtype: Dtype) -> &'static str {
 #[must_use]
 pub fn dtype_named(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
-}
-
-fn item_size(dtype: Dtype) -> usize {
-    DTYPES[dtype as usize].2
 }
 
 /// The dtype of a code of the C++ side.

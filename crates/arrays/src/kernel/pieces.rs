@@ -33,12 +33,12 @@ impl Unit {
 
     /// The bytes of an array with a number for each element.
     pub(super) fn each(self, aval: &Aval) -> usize {
-        self.elements * item(aval)
+        self.elements * aval.item_size()
     }
 
     /// The bytes of an array with a number for each block.
     pub(super) fn numbers(self, aval: &Aval) -> usize {
-        self.blocks * item(aval)
+        self.blocks * aval.item_size()
     }
 
     /// Those of the children of a layout, as [pieces](tacit_core::kernel::Pieces) have them; none where scales have blocks of their own.
@@ -62,10 +62,6 @@ impl Layout {
     pub(super) fn of_piece(self, elements: usize) -> Self {
         Self { n: 1, k: elements, ..self }
     }
-}
-
-fn item(aval: &Aval) -> usize {
-    Aval::new(&[1], aval.dtype).nbytes()
 }
 
 /// What came of elements of which so many others lie before, whose errors count from the first of all.

@@ -65,15 +65,10 @@ pub(super) fn are_sound(pieces: &Pieces, inputs: &[Aval], outputs: &[Aval]) -> b
         return false;
     }
     let fits = |aval: &Aval, bytes: usize| {
-        bytes > 0 && bytes.is_multiple_of(item(aval)) && aval.nbytes().div_ceil(bytes) == elements.div_ceil(unit)
+        bytes > 0 && bytes.is_multiple_of(aval.item_size()) && aval.nbytes().div_ceil(bytes) == elements.div_ceil(unit)
     };
     let read = inputs.iter().zip(&pieces.inputs).all(|(aval, bytes)| bytes.is_none_or(|bytes| fits(aval, bytes)));
     read && outputs.iter().zip(&pieces.outputs).all(|(aval, &bytes)| fits(aval, bytes))
-}
-
-/// The bytes of an element.
-pub(super) fn item(aval: &Aval) -> usize {
-    Aval::new(&[1], aval.dtype).nbytes()
 }
 
 /// The chains of which some stage leaves another what nobody else takes, in the order in which they run.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::arena::ALIGNMENT;
-use super::chains::{self, Chain, are_sound, item};
+use super::chains::{self, Chain, are_sound};
 use super::draft::{Buffer, Draft, Home, Value};
 use super::gaps::Gaps;
 use super::memory::{Memory, Place};
@@ -263,7 +263,7 @@ impl PlanBuilder {
         let Some(step) = step else {
             return Part { first: self.place(value), last: aval.clone(), step: 0, slot: 0 };
         };
-        let piece = |bytes: usize| Aval::new(&[(bytes / item(aval)) as i32], aval.dtype);
+        let piece = |bytes: usize| Aval::new(&[(bytes / aval.item_size()) as i32], aval.dtype);
         let last = piece(aval.nbytes() - step * (pieces - 1));
         match (self.buffers[*buffer].home, self.buffers[scratch.buffer].home) {
             (Home::Piece(offset), Home::Arena(base)) => {

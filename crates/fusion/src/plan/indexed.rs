@@ -8,7 +8,7 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Output};
 
 use super::staged::{BoxError, Stage};
-use super::steps::{item, size};
+use super::steps::size;
 
 /// Which elements of an array `[outer, extent, columns, each]` indices `[outer, chosen, columns]` choose.
 pub(super) struct Chosen {
@@ -82,7 +82,7 @@ pub(super) struct Taken(pub(super) Chosen);
 
 impl Stage for Taken {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let item = item(output.aval());
+        let item = output.aval().item_size();
         let (from, to, bytes) = (inputs[0].bytes(), output.bytes(), self.0.each * item);
         self.0.for_each(&inputs[1], |whole, part| {
             to[part * item..][..bytes].copy_from_slice(&from[whole * item..][..bytes]);
@@ -95,7 +95,7 @@ pub(super) struct Put(pub(super) Chosen);
 
 impl Stage for Put {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let item = item(output.aval());
+        let item = output.aval().item_size();
         let (from, to, bytes) = (inputs[1].bytes(), output.bytes(), self.0.each * item);
         self.0.for_each(&inputs[0], |whole, part| {
             to[whole * item..][..bytes].copy_from_slice(&from[part * item..][..bytes]);

@@ -5,7 +5,6 @@ use tacit_core::Aval;
 use tacit_core::kernel::{Element, Input, Output};
 
 use super::staged::{BoxError, Stage};
-use super::steps::item;
 
 /// An op of one, two or three operands of one shape.
 pub(super) struct Integers(Op);
@@ -72,7 +71,7 @@ impl Integers {
             Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => is_integer(first) && same(operands, first),
             Op::Equal | Op::NotEqual => (is_integer(first) || first == Dtype::Bool) && same(operands, first),
             Op::And | Op::Or | Op::Not => same(operands, Dtype::Bool),
-            Op::Select => first == Dtype::Bool && same(&operands[1..], result.dtype) && item(result) == 4,
+            Op::Select => first == Dtype::Bool && same(&operands[1..], result.dtype) && result.item_size() == 4,
             Op::Cast => {
                 (is_integer(first) || first == Dtype::Bool) && (is_integer(result.dtype) || result.dtype == Dtype::Bool)
             }

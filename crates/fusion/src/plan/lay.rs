@@ -7,7 +7,7 @@ use tacit_core::kernel::Kernel;
 use tacit_kernels::StridedCopy;
 
 use super::staged::staged;
-use super::steps::{axes, item, steps};
+use super::steps::{axes, steps};
 
 /// The elements of an operand in another order, or some of them.
 pub(super) struct Lay {
@@ -37,7 +37,7 @@ impl Lay {
     fn strided(name: &'static str, from: Vec<isize>, first: usize, result: &Aval) -> Self {
         let copy = StridedCopy::new(&axes(&result.shape, from, steps(&result.shape)), first, 0);
         let elements = match copy.as_slice() {
-            Some(first) => Elements::From(first * item(result)),
+            Some(first) => Elements::From(first * result.item_size()),
             None => Elements::Copied(staged(name, copy, result)),
         };
         Self { elements, result: result.clone(), turns: false, repeats: false }

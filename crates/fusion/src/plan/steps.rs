@@ -1,6 +1,5 @@
 //! Where the elements of an array lie that lies row by row.
 
-use tacit_core::Aval;
 use tacit_kernels::Axis;
 
 /// The steps from element to element along each axis, in elements.
@@ -20,11 +19,6 @@ pub(super) fn axes(
 ) -> Vec<Axis> {
     let steps = from.into_iter().zip(to);
     shape.iter().zip(steps).map(|(&extent, (from, to))| Axis { extent: extent as usize, from, to }).collect()
-}
-
-/// The bytes of an element.
-pub(super) fn item(aval: &Aval) -> usize {
-    Aval::new(&[1], aval.dtype).nbytes()
 }
 
 /// The elements of an array of this shape.

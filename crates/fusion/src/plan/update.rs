@@ -6,7 +6,7 @@ use tacit_core::kernel::{Input, Output};
 use tacit_kernels::StridedCopy;
 
 use super::staged::{BoxError, Stage};
-use super::steps::{axes, item, steps};
+use super::steps::{axes, steps};
 
 /// A copy of all of `block` to the elements of `whole` from `first` on, with these strides.
 fn into(whole: &[i32], block: &[i32], first: usize, strides: &[i32]) -> StridedCopy {
@@ -34,7 +34,7 @@ impl Joined {
 
 impl Stage for Joined {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        let item = item(output.aval());
+        let item = output.aval().item_size();
         for (copy, input) in self.0.iter().zip(inputs) {
             copy.run(item, input.bytes(), output.bytes())?;
         }
@@ -54,7 +54,7 @@ pub(super) fn placed(update: &Aval, starts: &[i32], strides: &[i32], result: &Av
 
 impl Stage for StridedCopy {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        Ok(self.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
+        Ok(self.run(output.aval().item_size(), inputs[0].bytes(), output.bytes())?)
     }
 }
 
@@ -113,7 +113,7 @@ impl Stage for PlacedAt {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let (first, part) = (self.0.read(&inputs[1])?, &inputs[0].aval().shape);
         let copy = into(&output.aval().shape, part, first, &vec![1; part.len()]);
-        Ok(copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
+        Ok(copy.run(output.aval().item_size(), inputs[0].bytes(), output.bytes())?)
     }
 }
 
@@ -131,6 +131,6 @@ impl Stage for TakenAt {
         let (first, part) = (self.0.read(&inputs[1])?, &output.aval().shape);
         let from = steps(&inputs[0].aval().shape).into_iter().map(|step| step as isize);
         let copy = StridedCopy::new(&axes(part, from, steps(part)), first, 0);
-        Ok(copy.run(item(output.aval()), inputs[0].bytes(), output.bytes())?)
+        Ok(copy.run(output.aval().item_size(), inputs[0].bytes(), output.bytes())?)
     }
 }

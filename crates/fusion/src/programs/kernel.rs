@@ -48,9 +48,8 @@ impl Kernel for RowProgram {
 
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let Parts { elements, unit, inputs: read, results } = self.program.parts()?;
-        let item = |aval: &Aval| aval.nbytes() / aval.size().max(1);
-        let read = inputs.iter().zip(read).map(|(aval, numbers)| numbers.map(|numbers| numbers * item(aval)));
-        let written = self.results.iter().zip(results).map(|(aval, numbers)| numbers * item(aval));
+        let read = inputs.iter().zip(read).map(|(aval, numbers)| numbers.map(|numbers| numbers * aval.item_size()));
+        let written = self.results.iter().zip(results).map(|(aval, numbers)| numbers * aval.item_size());
         let (inputs, outputs, program) = (read.collect(), written.collect(), self.program.clone());
         let eval: Box<EvalPiece> = Box::new(move |piece, inputs, outputs| {
             let inputs = inputs.iter().map(data).collect::<Result<Vec<_>, _>>()?;
