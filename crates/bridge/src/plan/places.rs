@@ -100,9 +100,9 @@ impl PlanBuilder {
         let arena = self.place_in_arena()?;
         let pieced: Vec<Pieced> =
             chains.iter().zip(&scratch).map(|(chain, scratch)| self.pieced(chain, scratch)).collect();
-        let runs_alone = |number: usize| !pieced.iter().any(|together| together.stages.contains(&number));
         let stages = self.drafts.iter().enumerate().map(|(number, draft)| {
-            let place = |value: &PlanValue| runs_alone(number).then(|| self.place(*value));
+            let runs_alone = !pieced.iter().any(|together| together.stages.contains(&number));
+            let place = |value: &PlanValue| runs_alone.then(|| self.place(*value));
             Stage {
                 kernel: Arc::clone(&draft.kernel),
                 result: draft.outputs.first().map(|&output| self.aval(output).clone()),
