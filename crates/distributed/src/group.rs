@@ -44,12 +44,11 @@ use crate::{agreement, init};
 ///
 /// # Which engine
 ///
-/// The ring needs nothing but TCP and starts at once, which is right for a few ranks on a machine or two. For many ranks take
-/// MPI (`tacit launch --backend mpi`, or `mpirun` on several machines): a sum over n ranks passes 2(n - 1) times from neighbor to
-/// neighbor around a ring, each time as late as the slowest, where Open MPI chooses by size among ways of about log n steps; a
-/// ring sends only to neighbors, MPI to any rank; each rank of a ring has one connection a side, and a rank that
-/// cannot be reached by its two neighbors ends the group, where MPI connects ranks by whatever both have; and `mpirun` starts
-/// and ends the ranks of all machines.
+/// The ring needs nothing but TCP and starts at once, which is right for a few ranks on a machine or two. For many ranks take MPI
+/// (`tacit launch --backend mpi`, or `mpirun` on several machines): a sum over n ranks passes 2(n - 1) times from neighbor to neighbor
+/// around a ring, each time as late as the slowest, where Open MPI chooses by size among ways of about log n steps; a ring sends only
+/// to neighbors, MPI to any rank; each rank of a ring has one connection a side, and a rank that cannot be reached by its two
+/// neighbors ends the group, where MPI connects ranks by whatever both have; and `mpirun` starts and ends the ranks of all machines.
 ///
 /// ```
 /// use mlx_rs::Array;
