@@ -119,9 +119,9 @@ fn shared_by_ties(x: &Sharded, part: &Array, found: &Array, axes: &[i32]) -> Res
     } else {
         ops::select(part.is_finite()?, own, part)?
     };
-    let own = ops::select(at, own, zero)?;
+    let own = ops::select(at, own, &zero)?;
     let own = own.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
     // A negative zero that has a zero added is a positive one, and stays what it is where a zero is subtracted.
-    let less = Array::from_int(0).as_dtype(part.dtype())?.subtract(x.group.all_sum(&own)?)?;
+    let less = zero.subtract(x.group.all_sum(&own)?)?;
     Ok(found.subtract(less)?)
 }
