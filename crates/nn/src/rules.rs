@@ -343,10 +343,9 @@ impl Rules {
     /// # }
     /// ```
     pub fn unused<'p>(&self, parameters: impl Iterator<Item = &'p (Vec<&'p str>, Aval)>) -> Vec<String> {
-        let used: HashSet<*const Rule> =
-            parameters.filter_map(|(paths, aval)| self.rule(paths, aval)).map(std::ptr::from_ref).collect();
-        let unused = self.rules.iter().filter(|rule| !used.contains(&std::ptr::from_ref(*rule)));
-        unused.map(|rule| rule.pattern.to_string()).collect()
+        let used: HashSet<usize> = parameters.filter_map(|(paths, aval)| self.place(paths, aval)).collect();
+        let unused = self.rules.iter().enumerate().filter(|(place, _)| !used.contains(place));
+        unused.map(|(_, rule)| rule.pattern.to_string()).collect()
     }
 }
 
