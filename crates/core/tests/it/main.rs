@@ -15,6 +15,7 @@ mod control_flow;
 mod control_flow_messages;
 mod deferring;
 mod dispatch;
+mod environment;
 mod explaining;
 mod families;
 mod graphs;

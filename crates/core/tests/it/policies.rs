@@ -9,7 +9,7 @@ use tacit::{
     implicit,
 };
 
-use crate::itself;
+use crate::environment;
 use crate::log::Log;
 use crate::types::{Left, Right, aval, dense, error, vector};
 
@@ -143,14 +143,7 @@ fn tell_the_policy_of_this_process() {
 
 /// Standard output and error of a process that tells its policy.
 fn told(value: Option<&str>) -> (String, String) {
-    let mut command = itself::command();
-    command.args(["--exact", "--ignored", "--nocapture", "policies::tell_the_policy_of_this_process"]);
-    command.env_remove(POLICY_VARIABLE);
-    if let Some(value) = value {
-        command.env(POLICY_VARIABLE, value);
-    }
-    let output = command.output().expect("it starts");
-    (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    environment::told("policies::tell_the_policy_of_this_process", &[(POLICY_VARIABLE, value)])
 }
 
 #[test]
@@ -250,14 +243,9 @@ fn tell_the_outcomes_of_this_process() {
 
 #[test]
 fn a_types_own_policy_is_nearer_than_the_environment() {
-    let of = |value| {
-        let mut command = itself::command();
-        command.args(["--exact", "--ignored", "--nocapture", "policies::tell_the_outcomes_of_this_process"]);
-        let output = command.env(POLICY_VARIABLE, value).output().expect("it starts");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let test = "policies::tell_the_outcomes_of_this_process";
     for (value, expected) in [("allow", "allowed"), ("deny", "denied")] {
-        let told = of(value);
+        let (told, _) = environment::told(test, &[(POLICY_VARIABLE, Some(value))]);
         assert!(told.contains(&format!(r#"outcomes ["{expected}", "allowed", "warned", "denied"]"#)), "{told}");
     }
 }

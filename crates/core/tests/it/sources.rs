@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype};
 use tacit::kernel::{self, Backend, GPU_SOURCES_VARIABLE, Input, Kernel, Launch, Output, trace_for};
 use tacit::{Aval, Counters, DEVICE_FALLBACK_VARIABLE, Result};
 
-use crate::itself;
+use crate::environment;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -93,14 +93,8 @@ fn tell_what_stands_for_a_kernel_with_a_source() {
 
 /// Standard output and error of a process that tells it.
 fn told(sources: Option<&str>, fallback: &str) -> (String, String) {
-    let mut command = itself::command();
-    command.args(["--exact", "--ignored", "--nocapture", "sources::tell_what_stands_for_a_kernel_with_a_source"]);
-    command.env(DEVICE_FALLBACK_VARIABLE, fallback).env_remove(GPU_SOURCES_VARIABLE);
-    if let Some(sources) = sources {
-        command.env(GPU_SOURCES_VARIABLE, sources);
-    }
-    let output = command.output().expect("it starts");
-    (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let variables = [(DEVICE_FALLBACK_VARIABLE, Some(fallback)), (GPU_SOURCES_VARIABLE, sources)];
+    environment::told("sources::tell_what_stands_for_a_kernel_with_a_source", &variables)
 }
 
 #[test]
