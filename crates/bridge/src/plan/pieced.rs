@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::memory::{Bases, Place, input, output};
 use crate::Aval;
-use crate::error::{BoxError, panic_text};
+use crate::callback::PanicError;
+use crate::error::BoxError;
 use crate::kernel::EvalPiece;
 
 /// The threads that share the pieces of a plan.
@@ -105,7 +106,7 @@ impl Pieced {
                 written.extend(step.outputs.iter().map(|part| output(at(part), part.aval(is_last), true)));
             }
             let done = catch_unwind(AssertUnwindSafe(|| (step.eval)(elements.clone(), &read, &mut written)));
-            let done = done.unwrap_or_else(|payload| Err(format!("panicked: {}", panic_text(&*payload)).into()));
+            let done = done.unwrap_or_else(|payload| Err(PanicError::of(&*payload).into()));
             done.map_err(|error| (number, error))?;
             read.clear();
             written.clear();
