@@ -99,14 +99,13 @@ pub fn clip_by_norm_over(
     let (zero, one) = (Array::from_f32(0.0), Array::from_f32(1.0));
     let mut greatest = zero.clone();
     for path in alike.iter().chain(&parts).filter(|path| gradients[*path].size() > 0) {
-        greatest = ops::maximum(greatest, magnitudes(&gradients[path])?.max(None)?)?;
+        greatest = ops::maximum(greatest, real(&gradients[path])?.abs()?.max(None)?)?;
     }
     if !parts.is_empty() {
         greatest = processes.greatest(&greatest)?;
     }
     let unit = ops::select(greatest.gt(&zero)?, &greatest, &one)?;
-    let squared =
-        |path: &Rc<str>| -> Result<Array> { Ok(magnitudes(&gradients[path])?.divide(&unit)?.square()?.sum(None)?) };
+    let squared = |path: &Rc<str>| -> Result<Array> { Ok(real(&gradients[path])?.divide(&unit)?.square()?.sum(None)?) };
     let mut squares = alike.iter().try_fold(zero, |sum, path| Ok::<_, Error>(sum.add(squared(path)?)?))?;
     if !parts.is_empty() {
         let own = parts.iter().map(|path| Ok((Rc::clone(path), squared(path)?))).collect::<Result<Vec<_>>>()?;
@@ -124,7 +123,8 @@ pub fn clip_by_norm_over(
     Ok((clipped.collect::<Result<_>>()?, norm))
 }
 
-/// The magnitude of each element, also of a complex one.
-fn magnitudes(gradient: &Array) -> Result<Array> {
-    Ok(gradient.abs()?.as_dtype(Dtype::Float32)?)
+/// The elements, of complex ones their magnitudes: those of others are not needed for squares.
+fn real(gradient: &Array) -> Result<Array> {
+    let real = if gradient.dtype() == Dtype::Complex64 { gradient.abs()? } else { gradient.clone() };
+    Ok(real.as_dtype(Dtype::Float32)?)
 }
