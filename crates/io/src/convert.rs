@@ -169,16 +169,11 @@ fn has_format(value: &Value, format: &dyn Quantizer) -> Result<bool> {
 }
 
 /// An error with the parameter that it is about.
-fn named(path: &str, error: tacit_core::Error) -> tacit_core::Error {
-    match error {
-        tacit_core::Error::Invalid { message, help } => {
-            tacit_core::Error::Invalid { message: format!("{path}: {message}"), help }
-        }
-        tacit_core::Error::Kernel { kernel, message, poisoned, help } => {
-            tacit_core::Error::Kernel { kernel, message: format!("{path}: {message}"), poisoned, help }
-        }
-        other => other,
+fn named(path: &str, mut error: tacit_core::Error) -> tacit_core::Error {
+    if let tacit_core::Error::Invalid { message, .. } | tacit_core::Error::Kernel { message, .. } = &mut error {
+        *message = format!("{path}: {message}");
     }
+    error
 }
 
 impl fmt::Display for ConversionReport {
