@@ -149,7 +149,9 @@ fn the_first_token_of_a_window_is_the_one_that_begins_a_text() {
     assert_eq!((found.error, found.tokens), (None, 1));
 }
 
+/// A Mac has no such disk.
 #[test]
+#[cfg(target_os = "linux")]
 fn what_was_measured_is_said_where_it_cannot_be_drawn() {
     let folder = Folder::new("undrawn", "0 0 1 2 3 1 0 2");
     // A disk that is always full.
