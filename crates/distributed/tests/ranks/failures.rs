@@ -61,16 +61,11 @@ pub(crate) const CASES: &[Case] = &[
     case("a_wrong_shape_before_it_runs", compiled_sum_of_two_shapes, compares, LIMITS, &[], |ranks| {
         all_say(ranks, &["about to run different", "no. 1 of rank 0 is all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
-    case(
-        "a_killed_rank_of_a_part",
-        |group| sums_where(&group.split(group.rank() / 2)?, group.rank() == 3, "KILL"),
-        joins,
-        LIMITS,
-        &[3],
-        |ranks| {
-            says(&ranks[2], &["rank 3 at ", "is lost in all_sum", "among ranks 2 and 3", "closed without a goodbye"])
-        },
-    )
+    case("a_killed_rank_of_a_part", sums_of_parts_until_one_is_killed, joins, LIMITS, &[3], |ranks| {
+        let lost = ["rank 3 at ", "is lost in all_sum", "closed without a goodbye"];
+        all_say(&ranks[..3], &lost)?;
+        says(&ranks[2], &["among ranks 2 and 3"])
+    })
     .sizes(&[4]),
     case("a_wrong_shape_in_a_part", sums_of_two_shapes_in_a_part, joins, LIMITS, &[], |ranks| {
         all_say(
@@ -141,6 +136,12 @@ fn sums_where(group: &Group, ends: bool, signal: &str) -> Result<()> {
         group.all_sum(&ops::ones::<f32>(&[1000])?)?.eval()?;
     }
     Ok(())
+}
+
+/// The ranks of the other part wait for the lost one: rank 0, which tells of it, stays until it is lost.
+fn sums_of_parts_until_one_is_killed(group: &Group) -> Result<()> {
+    sums_where(&group.split(group.rank() / 2)?, group.rank() == 3, "KILL")?;
+    group.barrier()
 }
 
 /// The other rank stops, and this one goes on with what needs nobody else: its end waits for that, and not for the engine.
