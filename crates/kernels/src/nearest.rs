@@ -2,8 +2,8 @@
 //!
 //! The scale is the block's largest magnitude over that of the table, so that it takes the table's outermost value; on the side on
 //! which a table ends nearer to zero it cuts elements off, unless [its scales reach](Table::reaching) both ends. A value that is not
-//! finite is never chosen. The formats of bitsandbytes have tables of their own and the same rule, with thresholds to the bit:
-//! [`nf4`](crate::nf4) and [`fp4`](crate::fp4).
+//! finite is never chosen, nor is -0 beside 0. The formats of bitsandbytes have tables of their own and the same rule, with
+//! thresholds to the bit: [`nf4`](crate::nf4) and [`fp4`](crate::fp4).
 
 use std::sync::Arc;
 
@@ -31,7 +31,11 @@ impl<'a> Table<'a> {
     /// # Errors
     /// There are not 2, 4, 8, 16 or 256 values, or none that is finite and not zero.
     pub fn new(values: &'a [f32]) -> Result<Self, KernelError> {
-        let mut by_rank: Vec<u8> = (0..=u8::MAX).zip(values).filter(|(_, x)| x.is_finite()).map(|(at, _)| at).collect();
+        // No threshold tells two zeros apart: a table with both, as one of small floats, would make zeros negative.
+        let is_doubled = |x: f32| x == 0.0 && x.is_sign_negative() && values.iter().any(|x| x.to_bits() == 0);
+        let is_chosen = |x: f32| x.is_finite() && !is_doubled(x);
+        let mut by_rank: Vec<u8> =
+            (0..=u8::MAX).zip(values).filter(|(_, x)| is_chosen(**x)).map(|(at, _)| at).collect();
         let value = |code: u8| values[usize::from(code)];
         by_rank.sort_by(|&a, &b| value(a).total_cmp(&value(b)));
         let thresholds = by_rank.windows(2).map(|pair| f32::midpoint(value(pair[0]), value(pair[1]))).collect();

@@ -171,7 +171,7 @@ impl Scheme {
     /// counted row-major.
     ///
     /// An element takes the nearest value in units of the scale, which is the block's largest magnitude over the table's.
-    /// Values that are not finite are read and never chosen.
+    /// Values that are not finite are read and never chosen; so is -0 beside 0.
     #[must_use]
     pub const fn codebook<const N: usize>(label: &'static str, values: &'static [f32; N]) -> Self {
         const { assert!(matches!(N, 2 | 4 | 8 | 16 | 256), "a codebook has 2, 4, 8, 16 or 256 values") };

@@ -74,6 +74,20 @@ fn every_text_is_read_makes_an_array_and_is_printed_again() {
 }
 
 #[test]
+fn zeros_stay_positive_in_small_floats_that_have_both() {
+    let mut numbers = vec![0f32; 128];
+    (numbers[1], numbers[2]) = (3.0, -1.0);
+    let w = Array::from_slice(&numbers, &[2, 64]);
+    let _allow = Policy::Allow.scope();
+    for text in ["e4m3:64", "e5m2:64"] {
+        let made = format::parse(text).and_then(|format| format.quantize(&w)).expect("quantizes");
+        let dense = made.dense().expect("dense");
+        let found = dense.as_slice::<f32>();
+        assert!(found[0].to_bits() == 0 && found[3..].iter().all(|zero| zero.to_bits() == 0), "{text}");
+    }
+}
+
+#[test]
 fn a_value_makes_what_its_type_makes() {
     let w = normal(2, &[8, 128]);
     let _allow = Policy::Allow.scope();

@@ -1,7 +1,7 @@
 //! Codes of any table, by the definition.
 
 use tacit_kernels::{
-    BlockScales, Codes, Encoder, Matrix, Order, Scales, code_bytes, dequantize, dynamic8, nearest::Table,
+    BlockScales, Codes, E2M1, Encoder, Matrix, Order, Scales, code_bytes, dequantize, dynamic8, nearest::Table,
 };
 
 use crate::random::Random;
@@ -114,6 +114,18 @@ fn by_scales_that_reach_nothing_is_cut_off_and_one_end_of_each_block_stays() {
         }
         assert!((5..195).contains(&alike), "of {alike} of 200 blocks nothing is cut off");
     }
+}
+
+#[test]
+fn what_rounds_to_zero_takes_the_positive_one_of_two_zeros() {
+    let (mut codes, mut scales) = ([0xaa; 4], [0.0]);
+    let x = [6.0, 0.0, -0.0, 0.1, -0.1, -0.5, 0.5, -6.0];
+    let table = Table::new(&E2M1).unwrap();
+    table.encoder(8).quantize(&x, &mut codes, BlockScales::Floats(&mut scales)).unwrap();
+    assert_eq!((codes, scales), ([0x07, 0x00, 0x90, 0xf1], [1.0]));
+    // A single zero is chosen whatever its sign is.
+    let table = Table::new(&[-1.0, -0.0, 1.0, 2.0]).unwrap();
+    assert_eq!((table.by_rank(), table.thresholds()), (&[0, 1, 2, 3][..], &[-0.5, 0.5, 1.5][..]));
 }
 
 #[test]
