@@ -133,6 +133,12 @@ inline bool is_inexact(const array& value) {
   return mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
 }
 
+// What is added to many others, of whose sum a half type would lose the later ones.
+inline array widened(const array& addend) {
+  auto is_half = addend.dtype() == mlx::core::float16 || addend.dtype() == mlx::core::bfloat16;
+  return is_half ? mlx::core::astype(addend, mlx::core::float32) : addend;
+}
+
 // Results that MLX can tell apart: one that is there already, or that a stop_gradient made, becomes a copy, which is only a
 // node. MLX's vjp counts one array once and passes over a stop_gradient, so that cotangents go to the wrong results, and
 // its vmap moves the axis of one array once for each result that it is.

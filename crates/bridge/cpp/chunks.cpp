@@ -49,12 +49,6 @@ array joined_rows(std::vector<array> parts) {
   return parts.size() == 1 ? parts[0] : mlx::core::concatenate(std::move(parts), 0);
 }
 
-// The addend of a sum over chunks, which in a half type would lose the later ones.
-array widened(const array& addend) {
-  auto is_half = addend.dtype() == mlx::core::float16 || addend.dtype() == mlx::core::bfloat16;
-  return is_half ? mlx::core::astype(addend, mlx::core::float32) : addend;
-}
-
 }  // namespace
 
 ArrayFunction in_chunks(ArrayFunction function, Chunks chunks) {

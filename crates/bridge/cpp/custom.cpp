@@ -182,7 +182,7 @@ Vjp mapped_vjp(Vjp vjp, const std::vector<int>& axes) {
       if (axes[i] >= 0) {
         gradients[i] = mlx::core::moveaxis(gradients[i], 0, axes[i]);
       } else if (is_inexact(primals[i])) {
-        gradients[i] = mlx::core::sum(gradients[i], 0);
+        gradients[i] = mlx::core::astype(mlx::core::sum(widened(gradients[i]), 0), gradients[i].dtype());
       } else {
         gradients[i] = mlx::core::zeros_like(primals[i]);
       }

@@ -62,6 +62,26 @@ fn a_mapped_function_keeps_the_vjp_of_its_own() {
 }
 
 #[test]
+fn gradients_of_half_floats_that_all_examples_share_are_summed_in_f32() {
+    let half = |array: Array| array.as_dtype(Dtype::Bfloat16).expect("casts");
+    let loss = |(x, w): (Array, Array)| -> Result<Array> {
+        let mut one = custom_vjp(
+            |(x, w): (Array, Array)| x.multiply(w),
+            |(x, w): (Array, Array), _: Array, cotangent: Array| -> Result<(Array, Array)> {
+                Ok((cotangent.multiply(w)?, cotangent.multiply(x)?))
+            },
+        );
+        let mut mapped = vmap([Some(0), None], 0, move |(x, w): (Array, Array)| one.call((x, w))?.dense());
+        Ok(mapped.call((x, w))?.dense()?.as_dtype(Dtype::Float32)?.sum(None)?)
+    };
+    let (x, w) = (half(ops::ones::<f32>(&[1024]).expect("ones")), half(Array::from_f32(1.0)));
+    let (_, dw) = grad(loss).call((x, w)).expect("runs");
+    let dw = dw.array().expect("dense");
+    // Ones that are added in `bf16` stay at 256.
+    assert_eq!((dw.dtype(), numbers(&dw.as_dtype(Dtype::Float32).expect("casts"))), (Dtype::Bfloat16, vec![1024.0]));
+}
+
+#[test]
 fn a_mapped_function_keeps_the_jvp_of_its_own() {
     let mapped = |x: Array| -> Result<Array> {
         let mut tenfold = custom_jvp(
