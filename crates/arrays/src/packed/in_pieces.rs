@@ -68,6 +68,7 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Va
         tree::eval(&made)?;
         return Ok(Some(made));
     }
+    let before = |rows: &Range<i32>| rows.start as usize * width;
     let mut global = None;
     if scheme.is_relative() {
         let mut absmax = Array::from_f32(0.0);
@@ -75,6 +76,10 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Va
             let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
             absmax = ops::maximum(&absmax, x.abs()?.max(None)?)?;
             tree::eval(&absmax)?;
+            if !absmax.item_exact::<f32>().is_finite() {
+                // The pieces before would be refused for what is in this one.
+                tree::eval(&kernel::quantize_piece(scheme, block, before(&rows), &[x, absmax.clone()])?)?;
+            }
             pieces.forget(rows)?;
         }
         global = Some(kernel::global_scale(&absmax)?);
@@ -86,7 +91,8 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Va
     let mut places = vec![0; made.len()];
     for rows in pieces.ranges() {
         let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
-        let parts = kernel::quantize(scheme, block, &[x].into_iter().chain(global.clone()).collect::<Vec<_>>())?;
+        let inputs: Vec<Array> = [x].into_iter().chain(global.clone()).collect();
+        let parts = kernel::quantize_piece(scheme, block, before(&rows), &inputs)?;
         for ((all, part), place) in made.iter_mut().zip(parts).zip(&mut places) {
             *all = dynamic_slice_update(all, &part, &Array::from_slice(&[*place], &[1]), &[0])?;
             *place += part.dim(0);
@@ -136,6 +142,18 @@ mod tests {
                 assert_eq!(found.to_string(), whole.to_string());
                 assert!(found == whole, "{text} of {dtype:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_has_no_code_is_counted_among_all_elements() {
+        let mut numbers = vec![1.0_f32; 9000 * 512];
+        numbers[4_000_007] = f32::NAN;
+        let x = Value::from(Array::from_slice(&numbers, &[9000, 512]));
+        for text in ["nf4:64", "affine:4:64", "nvfp4:global", "f16"] {
+            let format: AnyFormat = text.parse().expect("a format");
+            let error = quantize_in_pieces(&*format, &x).expect_err("it has no code").to_string();
+            assert!(error.contains("element 4000007 is NaN"), "{text}: {error}");
         }
     }
 }
