@@ -1,5 +1,7 @@
 //! What happens when a call needs an implicit array materialized.
 
+use std::io::{self, Write};
+
 use tracing::subscriber::NoSubscriber;
 
 /// What happens when a call needs to materialize an implicit array, or a kernel needs a dense array in its place.
@@ -53,7 +55,8 @@ pub enum DeviceFallback {
 /// Warns through `tracing`, or on standard error where no subscriber listens, neither the thread's nor the program's.
 pub(crate) fn warn(text: &str) {
     if tracing::dispatcher::get_default(tracing::Dispatch::is::<NoSubscriber>) {
-        eprintln!("warning: {text}");
+        // Who closed the standard error does not read it.
+        drop(writeln!(io::stderr(), "warning: {text}"));
     } else {
         tracing::warn!(target: "tacit", "{text}");
     }

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Line;
@@ -104,15 +104,10 @@ impl Bench {
     /// Prints a figure and appends it to the file, with this run.
     pub(crate) fn record(&self, mut line: Line) {
         let Line { bench, case, value, unit, baseline, ratio, .. } = &line;
-        print!("{bench}/{case}: {value:.4} {unit}");
-        if let Some(least) = line.least {
-            print!(" (least {least:.4})");
-        }
-        print!("; {ratio:.3}");
-        if let Some([low, high]) = line.spread {
-            print!(" [{low:.3}, {high:.3}]");
-        }
-        println!(" against {baseline}");
+        let least = line.least.map(|least| format!(" (least {least:.4})")).unwrap_or_default();
+        let spread = line.spread.map(|[low, high]| format!(" [{low:.3}, {high:.3}]")).unwrap_or_default();
+        // Who has closed the output has read enough: the file has the figure.
+        drop(writeln!(io::stdout(), "{bench}/{case}: {value:.4} {unit}{least}; {ratio:.3}{spread} against {baseline}"));
         line.run = Some(self.run.get_or_init(|| self.describe()).clone());
         let text = serde_json::to_string(&line).expect("a figure is plain data");
         let written =

@@ -2,9 +2,10 @@
 
 mod checkout;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::{env, fs, io};
+use std::{env, fmt, fs};
 
 use checkout::{Built, Checkout};
 use tacit_figures::compare::{Comparison, compare};
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            note(format_args!("error: {error}"));
             ExitCode::from(2)
         }
     }
@@ -65,7 +66,7 @@ fn run(arguments: &[String]) -> io::Result<ExitCode> {
         ["record", ref benches @ ..] => record(&chosen(benches)?, passed),
         ["keep", file] => keep(&read(Path::new(file))?),
         _ => {
-            print!("{USAGE}");
+            show(format_args!("{USAGE}"));
             Ok(ExitCode::from(2))
         }
     }
@@ -81,14 +82,24 @@ fn chosen<'a>(named: &[&'a str]) -> io::Result<Vec<&'a str>> {
 }
 
 fn told(comparison: &Comparison) -> io::Result<ExitCode> {
-    print!("{comparison}");
+    show(format_args!("{comparison}"));
     // Where nothing was compared, nobody knows that nothing became slower.
     if comparison.changes.is_empty() {
         return Err(io::Error::other("no case is in both"));
     }
     let slower = comparison.regressions().count();
-    println!("{slower} of {} cases are more than a tenth slower", comparison.changes.len());
+    show(format_args!("{slower} of {} cases are more than a tenth slower\n", comparison.changes.len()));
     Ok(if slower == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints a result. Who has closed the output has read enough, and measuring goes on.
+fn show(text: fmt::Arguments<'_>) {
+    drop(write!(io::stdout(), "{text}"));
+}
+
+/// Says something beside the results.
+fn note(text: fmt::Arguments<'_>) {
+    drop(writeln!(io::stderr(), "{text}"));
 }
 
 /// Checks that each of these benches was built on some side: one that was not is misspelled, or is no more.
@@ -128,7 +139,7 @@ fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]
             for turn in 0..2 {
                 let side = (round + turn) % 2;
                 let Some(bench) = built[side].iter().find(|built| built.name == *bench) else { continue };
-                eprintln!("round {} of {rounds}: {} of {}", round + 1, bench.name, sides[side].name);
+                note(format_args!("round {} of {rounds}: {} of {}", round + 1, bench.name, sides[side].name));
                 lines[side].extend(sides[side].lines(bench, arguments)?);
             }
         }
@@ -144,7 +155,7 @@ fn record(benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
     check_built(benches, &built)?;
     let mut lines = Vec::new();
     for bench in built.iter().flatten() {
-        eprintln!("{}", bench.name);
+        note(format_args!("{}", bench.name));
         lines.extend(here.lines(bench, arguments)?);
     }
     keep(&lines)

@@ -141,9 +141,11 @@ fn tell_the_policy_of_this_process() {
     println!("policy {:?}", Policy::current());
 }
 
+const TELLS: &str = "policies::tell_the_policy_of_this_process";
+
 /// Standard output and error of a process that tells its policy.
 fn told(value: Option<&str>) -> (String, String) {
-    environment::told("policies::tell_the_policy_of_this_process", &[(POLICY_VARIABLE, value)])
+    environment::told(TELLS, &[(POLICY_VARIABLE, value)])
 }
 
 #[test]
@@ -167,6 +169,16 @@ fn a_value_that_is_no_policy_is_said_and_warn_is_in_force() {
     assert!(out.contains("policy Warn"), "{out}");
     let line = error.lines().find(|line| line.contains(POLICY_VARIABLE)).unwrap_or_default();
     assert_eq!(line, "warning: TACIT_MATERIALIZE=maybe is none of allow, warn and deny; warn is in force");
+}
+
+#[test]
+fn a_closed_standard_error_is_no_failure() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = environment::command(TELLS, &[(POLICY_VARIABLE, Some("maybe"))]);
+    let output = command.stderr(writer).output().expect("it starts");
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && out.contains("policy Warn"), "{out}");
 }
 
 /// Types with a policy of their own; with `default` because nothing takes their calls.
