@@ -9,7 +9,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, random};
 use serde::Serialize;
 use tacit_arrays::format::AnyFormat;
-use tacit_core::{Policy, Result, Value, implicit, tree};
+use tacit_core::{Aval, Policy, Result, Value, implicit, tree};
 use tacit_figures::{Limits, Machine, Turns};
 use tacit_kernels::machine::{dot_peak, fma_peak, read_bandwidth};
 use tacit_kernels::{Isa, threads};
@@ -126,20 +126,17 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
         (DENSE.to_owned(), Value::from(dense.clone())),
         (HALVES.to_owned(), dense.as_dtype(Dtype::Bfloat16)?.into()),
     ];
-    let mut left_out = Vec::new();
+    let (aval, mut left_out) = (Aval::from(&dense), Vec::new());
     for format in formats {
         let name = format.to_string();
         // Turns are known by it: one that is named again is measured once.
         if weights.iter().any(|(own, _)| *own == name) {
             continue;
         }
-        match format.quantize(&dense) {
-            Ok(weight) => weights.push((name, weight)),
+        match format.misfit(&aval)? {
             // Of those that nobody named, some do not fit each shape.
-            Err(error) if options.formats.is_empty() => {
-                left_out.push(format!("{format}: {}", error.clause()));
-            }
-            Err(error) => return Err(error),
+            Some(reason) if options.formats.is_empty() => left_out.push(format!("{format}: {reason}")),
+            _ => weights.push((name, format.quantize(&dense)?)),
         }
     }
     tree::eval(&weights.iter().map(|(_, weight)| weight).collect::<Vec<_>>())?;

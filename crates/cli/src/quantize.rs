@@ -4,10 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use mlx_rs::ops;
 use serde::Serialize;
-use tacit_arrays::format::AnyFormat;
-use tacit_core::{Aval, Error, Result, Value};
+use tacit_core::{Error, Result, Value};
 use tacit_io::layout::as_mlx_lm;
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{DecoderRules, Parameters, Rules};
@@ -141,7 +139,7 @@ fn quantized(
         return left("it is no float");
     }
     format.supported()?;
-    if let Some(reason) = misfit(format, &aval)? {
+    if let Some(reason) = format.misfit(&aval)? {
         return left(&format!("{path}: {reason}"));
     }
     let by = calibration.map(|calibration| format!(" by {}", calibration.recipe)).unwrap_or_default();
@@ -157,17 +155,6 @@ fn quantized(
         Ok((made.remove(path).unwrap_or_else(|| value.clone()), error))
     })?;
     Ok((value, Ok(error)))
-}
-
-/// Why a format does not fit a matrix, if it does not.
-///
-/// Nothing is evaluated, so that what fails for want of memory, or because of the numbers, is no reason.
-fn misfit(format: &AnyFormat, aval: &Aval) -> Result<Option<String>> {
-    match format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) {
-        // A format that rounds at random fits no matrix, as there is no key.
-        Err(error @ Error::Invalid { .. }) if format.stochastic().is_none() => Ok(Some(error.clause())),
-        made => made.map(|_| None),
-    }
 }
 
 impl fmt::Display for Quantized {

@@ -12,6 +12,7 @@ use tacit_arrays::format::{AnyFormat, Pieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use crate::matrices::no_matrix;
+use crate::parameters::of_parameter;
 use crate::report::printed;
 use crate::{Observations, Parameters, Pattern, Rules};
 use budget::{Choice, choose};
@@ -199,11 +200,11 @@ impl Advisor {
             format.supported()?;
             // What is built is asked for, and lives for the length of this turn.
             let _allow = Policy::Allow.scope();
-            let made = match quantize_in_pieces(&**format, value) {
-                // What the format does not fit, rows that are no whole groups, is no choice.
-                Err(Error::Invalid { .. }) if format.stochastic().is_none() => continue,
-                made => made?,
-            };
+            // What the format does not fit, rows that are no whole groups, is no choice.
+            if format.misfit(&of.aval)?.is_some() {
+                continue;
+            }
+            let made = quantize_in_pieces(&**format, value).map_err(|error| of_parameter(path, error))?;
             let bytes = made.nbytes() as u64;
             let made = Pieces::of(&made)?;
             let lost = |rows: Range<i32>| -> Result<Array> {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_core::__private::serde::de::DeserializeOwned;
 use tacit_core::__private::serde::{Serialize, Serializer};
-use tacit_core::{Result, Value};
+use tacit_core::{Aval, Error, Result, Value};
 
 use crate::avals::checks::check_block;
 use crate::families::adapter::Adapter;
@@ -39,9 +39,36 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups. That is an
-    /// [`Error::Invalid`](tacit_core::Error::Invalid), and no other error is taken for it. A format that rounds at random has no key
+    /// [`Error::Invalid`], and no other error is taken for it: see [`misfit`](Self::misfit). A format that rounds at random has no key
     /// here: see [`quantize_by_key`](super::quantize_by_key).
     fn quantize(&self, x: &Array) -> Result<Value>;
+
+    /// Why the format does not fit arrays of this aval, if it does not.
+    ///
+    /// Nothing is evaluated, so that what fails for want of memory, or because of the numbers, is no reason.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::Dtype;
+    /// use tacit_arrays::format::{Affine, Quantizer};
+    /// use tacit_core::Aval;
+    ///
+    /// let format = Affine { bits: 4, group: 64 };
+    /// assert_eq!(format.misfit(&Aval::new(&[8, 64], Dtype::Float32))?, None);
+    /// assert!(format.misfit(&Aval::new(&[8, 65], Dtype::Float32))?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`quantize`](Self::quantize) fails with another error than an `Error::Invalid`, or for want of a random key.
+    fn misfit(&self, aval: &Aval) -> Result<Option<String>> {
+        match self.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) {
+            Err(error @ Error::Invalid { .. }) if self.stochastic().is_none() => Ok(Some(error.clause())),
+            quantized => quantized.map(|_| None),
+        }
+    }
 
     /// The array that stands for a value that is read in pieces, computed: none where the format needs all floats at once. It
     /// has the codes that [`quantize`](Self::quantize) makes. See [`quantize_in_pieces`](super::quantize_in_pieces).

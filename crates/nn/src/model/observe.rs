@@ -110,11 +110,7 @@ impl<M: ModuleParameters> Model<M> {
         self.quantize_by(pattern, formats, &|path: &str, format: &AnyFormat, value: &Value| {
             let seen = observations.get(path)?;
             let weight = value.dense()?;
-            // What the format does not fit is left as it is, as without observations.
-            if let Err(error) = format.quantize(&weight) {
-                return Ok(Err(error));
-            }
-            method.quantize(&**format, &weight, seen).map(Ok).map_err(|error| in_parameter(path, &error))
+            method.quantize(&**format, &weight, seen).map_err(|error| in_parameter(path, &error))
         })
     }
 }

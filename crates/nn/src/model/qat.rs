@@ -385,23 +385,9 @@ fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Op
         (Value::Implicit(_), _) if !taken => "it is implicit already",
         _ if !aval.dtype.is_float() => "it is not float",
         (_, Some(reason)) if !exact => reason,
-        // Its numbers are of no account, and are not made.
-        (Value::Implicit(_), _) => return refused(&ops::zeros_dtype(&aval.shape, aval.dtype)?, format),
-        (Value::Dense(array), _) => return refused(array, format),
+        _ => return format.stochastic().unwrap_or(&**format).misfit(&aval),
     };
     Ok(Some(reason.to_owned()))
-}
-
-/// Why the format does not fit an array, if it does not.
-fn refused(array: &Array, format: &AnyFormat) -> Result<Option<String>> {
-    let made = match format.stochastic() {
-        Some(format) => format.quantize(array).map(drop),
-        None => Prepared::new(array, format).map(drop),
-    };
-    match made {
-        Err(error @ Error::Invalid { .. }) => Ok(Some(error.clause())),
-        made => made.map(|()| None),
-    }
 }
 
 /// The value with something else in place of each prepared weight in it, if there is one.

@@ -19,9 +19,8 @@ use crate::{IntoRules, Parameters, Pattern};
 /// Bytes of dense arrays whose codes are put in their places together: to find these costs as much for one as for many.
 const WAITING: usize = 64 << 20;
 
-/// The array of a dense parameter in a format: an inner error leaves the parameter as it is, an outer one is that of the whole
-/// call.
-pub(super) type ByPath<'q> = dyn Fn(&str, &AnyFormat, &Value) -> Result<Result<Value>> + 'q;
+/// The array of a dense parameter in a format that fits it.
+pub(super) type ByPath<'q> = dyn Fn(&str, &AnyFormat, &Value) -> Result<Value> + 'q;
 
 /// What may be missing when values are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +46,9 @@ impl<M: ModuleParameters> Model<M> {
     /// has an element that is not finite, or it cannot be quantized for another reason than that the format does not fit it. The model
     /// is dropped then.
     pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
-        self.quantize_by(pattern, formats, &|_, format, value| Ok(quantize_in_pieces(&**format, value)))
+        self.quantize_by(pattern, formats, &|path, format, value| {
+            quantize_in_pieces(&**format, value).map_err(|error| of_parameter(path, error))
+        })
     }
 
     /// Quantizes as [`quantize`](Self::quantize) does, by `quantizer`.
@@ -292,14 +293,14 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
     if let Some(reason) = no_matrix(path, &aval).filter(|_| !rule.is_some_and(|rule| rule.pattern.is_exact())) {
         return left(reason);
     }
-    let quantized = match quantizer(path, format, value)? {
-        Ok(quantized) => quantized,
+    match format.misfit(&aval) {
+        Ok(None) => {}
+        Ok(Some(reason)) => return left(&reason),
         // There is no key to round by, whatever the parameter is.
         Err(error) if format.stochastic().is_some() => return Err(error),
-        // Of a format, this alone says that it does not fit the parameter.
-        Err(error @ Error::Invalid { .. }) => return left(&error.clause()),
         Err(error) => return Err(of_parameter(path, error)),
-    };
+    }
+    let quantized = quantizer(path, format, value)?;
     let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;
     let after = quantized.nbytes();
     let bits = 8.0 * after as f64 / array.size().max(1) as f64;
