@@ -259,9 +259,11 @@ pub(crate) fn layer_alone(
         let own = &config.layers[number];
         let mut layer = unfilled(&config, own)?;
         for (path, slot) in layer.parameters_mut().flatten() {
-            let given = parameters.get(&*path);
-            *slot =
-                given.cloned().ok_or_else(|| Error::invalid(format!("layer {number} has no {path}"), "report it"))?;
+            let given = parameters.get(&*path).cloned();
+            *slot = given.ok_or_else(|| {
+                let help = "give the configuration that the model was made of";
+                Error::invalid(format!("layer {number} has no {path}"), help)
+            })?;
         }
         // Codes of half floats would have no gradient.
         let mut cache = cache(&config, own, x.dim(0), dtype)?.stored(None, None)?;

@@ -72,19 +72,13 @@ pub fn checkpointed_token_losses(config: &Config, model: &mut Model<Decoder>, to
     let dtype = model.get(EMBEDDING)?.aval()?.dtype;
     let shared = Rc::new(config.clone());
     let mut x = model.run(|decoder| decoder.embedded(&given))?;
-    // A dense parameter that is asked for alone is looked for among the paths of all.
-    let values = model.values()?;
+    let mut values = model.used_values()?;
     for number in 0..config.layers.len() {
-        // By all paths of the layer: a parameter that is tied to another one is listed under that one's path alone.
-        let mut parameters = Parameters::new();
-        for within in paths_in_layer(config, number)? {
-            let path = format!("model.layers.{number}.{within}");
-            let value = match values.get(&path) {
-                Some(dense @ Value::Dense(_)) => dense.clone(),
-                _ => model.used(&path)?,
-            };
-            parameters.insert(within, value);
-        }
+        let own = paths_in_layer(config, number)?.into_iter().filter_map(|within| {
+            let value = values.remove(&format!("model.layers.{number}.{within}"))?;
+            Some((within, value))
+        });
+        let parameters: Parameters = own.collect();
         let mut layer = checkpoint(layer_alone(Rc::clone(&shared), number, dtype));
         x = layer.call((x, parameters))?.dense()?;
     }

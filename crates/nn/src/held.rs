@@ -10,7 +10,7 @@ use tacit_core::tree::{Labels, Node, Reader, Visitor};
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
 use crate::filter::{BASE, Role};
-use crate::within::has_chosen;
+use crate::within::{has_chosen, undropped};
 
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]
@@ -42,6 +42,12 @@ impl Held {
     /// The array that the leaves make.
     pub(crate) fn value(&self) -> Result<Value> {
         self.form.filled(&mut self.leaves.iter().map(|leaf| &leaf.array))
+    }
+
+    /// The array that a call has, which drops nothing out of training.
+    pub(crate) fn used(&self, training: bool) -> Result<Value> {
+        let drops = !training && self.leaves.iter().any(|leaf| leaf.role == Role::Choice);
+        if drops { undropped(&self.value()?) } else { self.value() }
     }
 
     /// Takes other leaves where they make an array of the same form and aval, as those of a step do; tells whether it did.

@@ -31,12 +31,10 @@ use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 use self::own::{Own, Parts};
 use self::saving::{can_save, saving, unsaved};
 use self::ties::{Ties, is_of, shared};
-use crate::filter::Role;
 use crate::held::Held;
 use crate::parameters::{Replacements, explained, kept, listed, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;
-use crate::within::undropped;
 use crate::{ParameterFilter, Parameters};
 
 /// An mlx-rs module with implicit arrays in place of some parameters.
@@ -119,8 +117,25 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`get`](Self::get).
     pub fn used(&self, path: &str) -> Result<Value> {
-        let value = self.get(path)?;
-        if self.parts.training { Ok(value) } else { undropped(&value) }
+        match self.parts.held.get(self.parts.ties.own(path)) {
+            Some(held) => held.used(self.parts.training),
+            None => self.get(path),
+        }
+    }
+
+    /// The values of all parameters as a call of the model has them, a tied one under each of its paths.
+    ///
+    /// # Errors
+    ///
+    /// As for [`values`](Self::values).
+    pub fn used_values(&self) -> Result<Parameters> {
+        let mut values = self.values_by(|held| held.used(self.parts.training))?;
+        for (tied, own) in self.parts.ties.iter() {
+            if let Some(value) = values.get(own).cloned() {
+                values.insert(tied.to_owned(), value);
+            }
+        }
+        Ok(values)
     }
 
     /// The values of all parameters by path; a tied parameter is listed under the path that it is tied to.
@@ -129,9 +144,13 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn values(&self) -> Result<Parameters> {
+        self.values_by(Held::value)
+    }
+
+    fn values_by(&self, value: impl Fn(&Held) -> Result<Value>) -> Result<Parameters> {
         let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
         own.map(|(path, array)| {
-            let value = self.parts.held.get(&*path).map_or_else(|| Ok(array.into()), Held::value)?;
+            let value = self.parts.held.get(&*path).map_or_else(|| Ok(array.into()), &value)?;
             Ok((path.to_string(), value))
         })
         .collect()
@@ -367,13 +386,9 @@ impl<M> Parts<M> {
         let saves = self.saves();
         let Self { module, places, held, ties, saved, training, .. } = self;
         let places = &*places;
-        let value = |held: &Held| {
-            let drops = !*training && held.leaves.iter().any(|leaf| leaf.role == Role::Choice);
-            if drops { undropped(&held.value()?) } else { held.value() }
-        };
         let values = held.iter().filter_map(|(path, held)| {
             let number = places.find(path)?;
-            Some(value(held).map(|value| (number, value)))
+            Some(held.used(*training).map(|value| (number, value)))
         });
         let mut values = values.collect::<Result<Vec<_>>>()?;
         if saves {

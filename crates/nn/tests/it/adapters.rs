@@ -268,6 +268,9 @@ fn dropout_is_on_by_its_key() -> Result<()> {
         keyed(Some(1))?;
         step(&mut model, &mut optimizer);
         assert_eq!(model.leaves(&ParameterFilter::Paths("*.key".parse()?)).len(), 2);
+        assert_eq!(model.used_values()?, model.values()?);
+        model.training_mode(false);
+        assert_ne!(model.used_values()?, model.values()?);
     }
     Ok(())
 }

@@ -89,6 +89,19 @@ fn tied_parameters_are_one() {
     }
 }
 
+#[test]
+fn what_a_call_has_is_listed_under_every_path() -> Result<()> {
+    for paths in PATHS {
+        let model = tied(paths).quantize("*.weight", NF4)?;
+        let used = model.used_values()?;
+        assert_eq!(used.keys().collect::<Vec<_>>(), ["embedding.weight", "head.weight"]);
+        for (path, value) in &used {
+            assert!(value.is_implicit() && *value == model.used(path)? && *value == model.get(path)?, "{path}");
+        }
+    }
+    Ok(())
+}
+
 /// A run that goes on with the tie declared the other way round would begin its moments anew.
 #[test]
 fn moments_by_the_other_path_of_a_tie_are_refused() {
