@@ -142,10 +142,7 @@ impl Calibration {
             }
             _ => self.method.quantize(&**format, &weight, seen),
         };
-        let made = made.map_err(|error| {
-            let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
-            Error::invalid(format!("the parameter {path}: {}", error.clause()), help)
-        })?;
+        let made = made.map_err(|error| error.of_parameter(path))?;
         let error = Distance::of_values(value, &made)?.error as f32;
         Ok(Some((made, error)))
     }

@@ -177,7 +177,7 @@ fn what_cannot_be_quantized_ends_the_command() {
         1,
         &folder,
         expect![[r#"
-            error: b.weight: what affine:4:64 loses of f32[2,64] is not finite
+            error: the parameter b.weight: what affine:4:64 loses of f32[2,64] is not finite
             help: leave it as it is, or choose a format whose scales hold its greatest numbers
         "#]],
     );

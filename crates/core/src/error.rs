@@ -1,5 +1,6 @@
 //! The one error type.
 
+mod about;
 mod conversions;
 mod shown;
 
@@ -161,9 +162,9 @@ pub enum Error {
 
     /// The policy forbids what stands for a kernel here: it builds a dense array, which the kernel itself does not.
     #[error(
-        "kernel {kernel} builds a dense {dense} {reason}, which the policy forbids\n\
+        "kernel {kernel} builds a dense {dense} {reason}, which the policy forbids{}\n\
          help: {}, or allow it here with `Policy::Allow.scope()`",
-        way_out(*.reason)
+        Parameters(.arguments), way_out(*.reason)
     )]
     FallbackDenied {
         /// The kernel.
@@ -172,6 +173,8 @@ pub enum Error {
         dense: Aval,
         /// Why something stands for the kernel.
         reason: Fallback,
+        /// The parameters that it is about.
+        arguments: Vec<Argument>,
     },
 
     /// A handler failed with an error of MLX's.
@@ -245,8 +248,9 @@ pub enum Error {
 
     /// A materialization has another aval than the array it stands for.
     #[error(
-        "{ty} says that it is {expected} and materializes to {found}\n\
-         help: return an array of this shape and dtype, or give the type the `aval` of what it returns"
+        "{ty} says that it is {expected} and materializes to {found}{}\n\
+         help: return an array of this shape and dtype, or give the type the `aval` of what it returns",
+        Parameters(.arguments)
     )]
     MaterializedAval {
         /// The type.
@@ -255,6 +259,8 @@ pub enum Error {
         expected: Aval,
         /// What it makes.
         found: Aval,
+        /// The parameters that it is about.
+        arguments: Vec<Argument>,
     },
 
     /// A vjp gave gradients that do not fit its arguments.
@@ -403,19 +409,6 @@ impl Error {
     /// ```
     pub fn decline(reason: impl Into<String>) -> Self {
         Self::Declined(reason.into())
-    }
-
-    /// The error with other names for the arguments of its trace, by their numbers; one that has none is left out.
-    #[must_use]
-    pub fn with_arguments(mut self, named: impl Fn(usize) -> Option<Argument>) -> Self {
-        if let Self::MaterializationDenied { arguments, .. } = &mut self {
-            let other = |argument: Argument| match argument {
-                Argument::Number(number) => named(number),
-                parameter @ Argument::Parameter(_) => Some(parameter),
-            };
-            *arguments = std::mem::take(arguments).into_iter().filter_map(other).collect();
-        }
-        self
     }
 
     /// A type refuses to be materialized, with the reason; for `materialize` of such a type.

@@ -194,7 +194,9 @@ pub fn permit_dense(kernel: &'static str, dense: &Aval, reason: Fallback) -> Res
                 ));
             }
         }
-        Policy::Deny => return Err(Error::FallbackDenied { kernel, dense: dense.clone(), reason }),
+        Policy::Deny => {
+            return Err(Error::FallbackDenied { kernel, dense: dense.clone(), reason, arguments: Vec::new() });
+        }
     }
     let examples = if let Fallback::Vmap { examples } = reason { examples } else { 1 };
     let materialized_bytes = (dense.nbytes() * examples) as u64;

@@ -85,7 +85,7 @@ pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     })?;
     let (expected, found) = (array.aval()?, value.aval()?);
     if expected != found {
-        return Err(Error::MaterializedAval { ty, expected, found });
+        return Err(Error::MaterializedAval { ty, expected, found, arguments: Vec::new() });
     }
     if !array.array_type().deferred {
         Counters { materialized: 1, materialized_bytes: found.nbytes() as u64, ..Counters::default() }.add();
@@ -113,7 +113,8 @@ pub(crate) fn used_as(array: &dyn ImplicitArray) -> Result<Option<Value>> {
     let Some(value) = array.used_as()? else { return Ok(None) };
     let (expected, found) = (array.aval()?, value.aval()?);
     if expected != found {
-        return Err(Error::MaterializedAval { ty: array.typetag_name(), expected, found });
+        let ty = array.typetag_name();
+        return Err(Error::MaterializedAval { ty, expected, found, arguments: Vec::new() });
     }
     Ok(Some(value))
 }

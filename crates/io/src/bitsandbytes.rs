@@ -136,19 +136,20 @@ pub fn write(path: impl AsRef<Path>, parameters: impl Borrow<Parameters>, layout
     let path = path.as_ref();
     let mut tensors = Vec::new();
     for (name, value) in parameters.borrow() {
+        let of = |error: Error| error.of_parameter(name);
         let mut put = |end: &str, array: Array| tensors.push((format!("{name}{end}"), array));
         if let Value::Dense(array) = value {
             put("", array.clone());
         } else if let Some(array) = value.downcast::<Nf4Array>().filter(|array| !array.stored().transposed) {
             let Nf4 { block, .. } = *array.format();
-            put_four_bit(array, block, layout, put)?;
+            put_four_bit(array, block, layout, put).map_err(of)?;
         } else if let Some(array) = value.downcast::<Fp4Array>().filter(|array| !array.stored().transposed) {
             let Fp4 { block, .. } = *array.format();
-            put_four_bit(array, block, layout, put)?;
+            put_four_bit(array, block, layout, put).map_err(of)?;
         } else if let (Some((codes, scales)), Some(module)) = (by_rows(value), name.strip_suffix(".weight")) {
             put("", codes.clone());
             let mut put = |end: &str, array: Array| tensors.push((format!("{module}.{end}"), array));
-            put("SCB", scales.dense()?);
+            put("SCB", scales.dense().map_err(of)?);
             put("weight_format", Array::from_slice(&[0_u8], &[]));
         } else {
             let help = "convert it to nf4, to fp4, or the matrix of a module's `weight` to int8, or make it dense";

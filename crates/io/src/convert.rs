@@ -78,7 +78,7 @@ pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, Co
             made.insert(path.clone(), value.clone());
             continue;
         };
-        let (value, row) = converted(path, value, &**format).map_err(|error| named(path, error))?;
+        let (value, row) = converted(path, value, &**format).map_err(|error| error.of_parameter(path))?;
         made.insert(path.clone(), value);
         report.converted.push(row);
     }
@@ -96,7 +96,7 @@ pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, Co
 /// A parameter refuses to be made dense, or the [policy](tacit_core::Policy) forbids it.
 pub fn dense(parameters: impl Borrow<Parameters>) -> Result<Parameters> {
     let dense = |(path, value): (&String, &Value)| {
-        Ok((path.clone(), value.dense().map_err(|error| named(path, error))?.into()))
+        Ok((path.clone(), value.dense().map_err(|error| error.of_parameter(path))?.into()))
     };
     parameters.borrow().iter().map(dense).collect()
 }
@@ -166,14 +166,6 @@ fn has_format(value: &Value, format: &dyn Quantizer) -> Result<bool> {
     };
     let children = |array: &dyn ImplicitArray| array.children().into_iter().map(child).collect::<Result<Vec<_>>>();
     Ok(array.aux_eq(&*made) && children(&**array)? == children(&*made)?)
-}
-
-/// An error with the parameter that it is about.
-fn named(path: &str, mut error: tacit_core::Error) -> tacit_core::Error {
-    if let tacit_core::Error::Invalid { message, .. } | tacit_core::Error::Kernel { message, .. } = &mut error {
-        *message = format!("{path}: {message}");
-    }
-    error
 }
 
 impl fmt::Display for ConversionReport {

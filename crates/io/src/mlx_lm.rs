@@ -148,7 +148,7 @@ pub(crate) fn write_beside(
             return Err(cannot_hold(&path, name, value, "a folder of mlx-lm", help));
         };
         tensors.push((name.clone(), codes));
-        tensors.push((format!("{module}.scales"), scales.dense()?));
+        tensors.push((format!("{module}.scales"), scales.dense().map_err(|error| error.of_parameter(name))?));
         tensors.extend(biases.map(|biases| (format!("{module}.biases"), biases)));
         tensors.extend(global_scale.map(|scale| (format!("{module}.global_scale"), scale)));
     }

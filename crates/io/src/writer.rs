@@ -59,9 +59,9 @@ impl<'w, 'p> Writer<'w, 'p> {
             return Err(Error::checkpoint(path, None, reason, "save fewer values in a file"));
         }
         file.write_all(&header).map_err(failed)?;
-        for (_, _, array) in tensors {
-            with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(file, chunk)))?
-                .map_err(failed)?;
+        for (name, _, array) in tensors {
+            let written = with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(file, chunk)));
+            written.map_err(|error| Error::from(error).of_parameter(&name))?.map_err(failed)?;
         }
         Ok(())
     }

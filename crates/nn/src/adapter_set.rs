@@ -6,7 +6,6 @@ use tacit_arrays::{Adapter, Lora, LoraSet};
 use tacit_core::{Error, Result, Value};
 
 use crate::merge::without_adapter;
-use crate::parameters::in_parameter;
 use crate::within::mapped;
 use crate::{Missing, Model, Parameters};
 
@@ -48,7 +47,7 @@ impl<M: ModuleParameters> Model<M> {
             let base = without_adapter(&own)?.unwrap_or(own);
             let loras = sets.iter().map(|set| on_base(set.get(path), &base)).collect::<Result<Vec<Lora>>>();
             let none = Array::from_slice(&[sets.len() as u32], &[]);
-            let set = loras.and_then(|loras| LoraSet::new(&loras, none)).map_err(|error| in_parameter(path, &error))?;
+            let set = loras.and_then(|loras| LoraSet::new(&loras, none)).map_err(|error| error.of_parameter(path))?;
             made.insert(path.clone(), set.into());
         }
         if let Some(other) = sets.iter().flat_map(Parameters::keys).find(|path| !made.contains_key(*path)) {
@@ -79,7 +78,7 @@ impl<M: ModuleParameters> Model<M> {
                 let Some(set) = value.downcast::<LoraSet>() else { return Ok(None) };
                 Ok(Some(set.with_index(index.clone())?.into()))
             });
-            chosen.map_err(|error| in_parameter(path, &error))
+            chosen.map_err(|error| error.of_parameter(path))
         })?;
         if made.is_empty() {
             return Err(Error::invalid(

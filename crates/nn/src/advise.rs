@@ -12,7 +12,6 @@ use tacit_arrays::format::{AnyFormat, Pieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use crate::matrices::no_matrix;
-use crate::parameters::of_parameter;
 use crate::report::printed;
 use crate::{Observations, Parameters, Pattern, Rules};
 use budget::{Choice, choose};
@@ -204,7 +203,7 @@ impl Advisor {
             if format.misfit(&of.aval)?.is_some() {
                 continue;
             }
-            let made = quantize_in_pieces(&**format, value).map_err(|error| of_parameter(path, error))?;
+            let made = quantize_in_pieces(&**format, value).map_err(|error| error.of_parameter(path))?;
             let bytes = made.nbytes() as u64;
             let made = Pieces::of(&made)?;
             let lost = |rows: Range<i32>| -> Result<Array> {

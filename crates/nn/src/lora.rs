@@ -7,7 +7,7 @@ use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, Placed, QaLora};
 use tacit_core::{Error, Result, Value};
 
 use crate::filter::BASE;
-use crate::parameters::{in_parameter, listed};
+use crate::parameters::listed;
 use crate::within::{has_chosen, with_others};
 use crate::{Model, Parameters, Pattern};
 
@@ -101,7 +101,7 @@ impl<M: ModuleParameters> Model<M> {
             if !adaptable && !pattern.is_exact() {
                 continue;
             }
-            let adapted = adapted(&path, value, &config).map_err(|error| in_parameter(&path, &error))?;
+            let adapted = adapted(&path, value, &config).map_err(|error| error.of_parameter(&path))?;
             made.insert(path, adapted);
         }
         if made.is_empty() {
@@ -123,7 +123,7 @@ impl<M: ModuleParameters> Model<M> {
     /// It is no key, or an adapter with dropout was split over ranks with its base: each would drop features of its own part.
     pub fn drop_features(&mut self, key: Option<&Array>) -> Result<()> {
         let made = self.made(|path, value| {
-            dropping(path, &value, key, Around::default()).map_err(|error| in_parameter(path, &error))
+            dropping(path, &value, key, Around::default()).map_err(|error| error.of_parameter(path))
         })?;
         // The adapters are the same, and so is what the report says of them.
         self.put_all(made)

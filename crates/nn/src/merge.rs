@@ -9,7 +9,6 @@ use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Adapter, MergeLoss, Merged, merge, merge_exactly};
 use tacit_core::{Error, Result, Value, printable};
 
-use crate::parameters::in_parameter;
 use crate::within::mapped;
 use crate::{Missing, Model, Parameters};
 
@@ -133,7 +132,7 @@ impl<M: ModuleParameters> Model<M> {
                 }));
                 Ok(Some(merged.value))
             });
-            let merged = merged.map_err(|error| in_parameter(&path, &error))?;
+            let merged = merged.map_err(|error| error.of_parameter(&path))?;
             let (Some(merged), Some(loss)) = (merged, loss) else { continue };
             let row = MergeRow { made: merged.to_string(), loss, before: value.nbytes(), after: merged.nbytes() };
             rows.insert(path.clone(), row);

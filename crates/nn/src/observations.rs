@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tacit_arrays::{Observation, Observed};
 use tacit_core::{Error, Result};
 
-use crate::parameters::{in_parameter, some_of};
+use crate::parameters::{of_one, some_of};
 
 /// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives.
 ///
@@ -50,7 +50,7 @@ impl Observations {
     pub fn get(&self, path: &str) -> Result<&Observation> {
         match self.0.get(path).map(|seen| &seen.sums) {
             Some(Ok(seen)) => Ok(seen),
-            Some(Err(error)) => Err(in_parameter(path, error)),
+            Some(Err(error)) => Err(of_one(&format!("the parameter {path}"), error)),
             None => Err(Error::invalid(
                 format!("the parameter {path} was not observed"),
                 format!(

@@ -300,30 +300,6 @@ pub(crate) fn some_of(paths: impl IntoIterator<Item = impl AsRef<str>>) -> Strin
     if left == 0 { paths.join(", ") } else { format!("{} and {left} more", paths.join(", ")) }
 }
 
-pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
-    of_one(&format!("the parameter {path}"), error)
-}
-
-/// An error that names the parameter. One of MLX's or of the policy's stays of its kind; where that has no place for a name, as that of
-/// a handler, it stays as it is.
-pub(crate) fn of_parameter(path: &str, error: Error) -> Error {
-    match error {
-        Error::Invalid { .. } | Error::Kernel { .. } => in_parameter(path, &error),
-        Error::Mlx(mut text) => {
-            // Before the help, as in other errors.
-            let end = text.find("\nhelp: ").unwrap_or(text.len());
-            text.insert_str(end, &format!("\nof: {path}"));
-            Error::Mlx(text)
-        }
-        mut error => {
-            if let Error::MaterializationDenied { arguments, .. } = &mut error {
-                arguments.push(Argument::Parameter(path.to_owned()));
-            }
-            error
-        }
-    }
-}
-
 /// An error that names which of the things that rules name it is of.
 pub(crate) fn of_one(what: &str, error: &Error) -> Error {
     let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());

@@ -162,7 +162,7 @@ fn named(file: &Path, name: &str, error: Error) -> Error {
             let help = "the configuration is that of another model: fetch both again";
             (format!("it cannot be written: {}", error.clause()), Some(help.to_owned()))
         }
-        other => return other,
+        other => return other.of_parameter(name),
     };
     Error::Checkpoint { file: file.to_owned(), key: Some(name.to_owned()), reason, help }
 }

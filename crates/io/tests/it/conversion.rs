@@ -74,7 +74,10 @@ fn a_model_goes_from_one_library_to_the_other() {
     let read = bitsandbytes::read(golden("bitsandbytes/int8.safetensors")).expect("reads");
     let affine = Rules::new().quantize("*.down_proj.weight", Affine { bits: 8, group: 32 }).unwrap();
     let error = convert(&read, &affine).expect_err("48 columns are no groups of 32");
-    assert!(error.to_string().starts_with("model.layers.0.mlp.down_proj.weight: the last axis"), "{error}");
+    assert!(
+        error.to_string().starts_with("the parameter model.layers.0.mlp.down_proj.weight: the last axis"),
+        "{error}"
+    );
     let floats = dense(&read).expect("dense");
     hugging_face::write(folder.join("model.safetensors"), &floats).expect("writes");
     let again = hugging_face::read(&*folder).expect("reads");
@@ -127,7 +130,7 @@ fn what_a_format_loses_is_finite_or_said() {
     let rules = Rules::new().quantize("*", Affine { bits: 4, group: 64 }).expect("rules");
     let error = convert(&parameters, &rules).expect_err("is refused").to_string();
     expect![[r#"
-        w: what affine:4:64 loses of f32[2,64] is not finite
+        the parameter w: what affine:4:64 loses of f32[2,64] is not finite
         help: leave it as it is, or choose a format whose scales hold its greatest numbers"#]]
     .assert_eq(&error);
 }

@@ -10,7 +10,6 @@ use tacit_core::{Error, Result, Value};
 
 use super::Model;
 use crate::observations::Observations;
-use crate::parameters::in_parameter;
 use crate::{IntoRules, Parameters, Pattern};
 
 impl<M: ModuleParameters> Model<M> {
@@ -59,7 +58,7 @@ impl<M: ModuleParameters> Model<M> {
             let named = pattern.names(&self.parts.ties.all(&path), &aval);
             let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
             if named && (can_be || pattern.is_exact()) {
-                let weight = Observed::new(&value).map_err(|error| in_parameter(&path, &error))?;
+                let weight = Observed::new(&value).map_err(|error| error.of_parameter(&path))?;
                 observed.push((path.clone(), weight));
                 own.insert(path, value);
             }
@@ -110,7 +109,7 @@ impl<M: ModuleParameters> Model<M> {
         self.quantize_by(pattern, formats, &|path: &str, format: &AnyFormat, value: &Value| {
             let seen = observations.get(path)?;
             let weight = value.dense()?;
-            method.quantize(&**format, &weight, seen).map_err(|error| in_parameter(path, &error))
+            method.quantize(&**format, &weight, seen).map_err(|error| error.of_parameter(path))
         })
     }
 }

@@ -11,7 +11,6 @@ use super::surgery::relative_error;
 use crate::held::Held;
 use crate::lora::seed_of;
 use crate::matrices::no_matrix;
-use crate::parameters::in_parameter;
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern, Rules, within};
@@ -184,10 +183,10 @@ impl<M: ModuleParameters> Model<M> {
                 Outcome::left(reason)
             } else {
                 let prepared = aware.prepared(&path, &value, format);
-                let prepared = prepared.map_err(|error| in_parameter(&path, &error))?;
+                let prepared = prepared.map_err(|error| error.of_parameter(&path))?;
                 if format.stochastic().is_some() {
                     // The floats that the codes were made of are nobody's any more.
-                    tree::eval(&prepared).map_err(|error| in_parameter(&path, &error))?;
+                    tree::eval(&prepared).map_err(|error| error.of_parameter(&path))?;
                 }
                 made.insert(path.clone(), prepared);
                 Outcome::Prepared { format: format.to_string() }
@@ -240,7 +239,7 @@ impl<M: ModuleParameters> Model<M> {
             let Some(stored) = stored else { continue };
             let leaves = Held::new(&path, &stored)?.leaves;
             transforms::eval(leaves.iter().map(|leaf| &leaf.array))
-                .map_err(|error| in_parameter(&path, &error.into()))?;
+                .map_err(|error| Error::from(error).of_parameter(&path))?;
             let (aval, before, after) = (value.aval()?, value.nbytes(), stored.nbytes());
             let bits = 8.0 * bytes as f64 / elements.max(1) as f64;
             // What was trained as codes is what it was.

@@ -7,7 +7,6 @@ use tacit_core::{Error, Result};
 
 use super::Model;
 use super::saving::can_save;
-use crate::parameters::in_parameter;
 use crate::rules::Action;
 use crate::{IntoRules, Pattern};
 
@@ -59,7 +58,7 @@ impl<M: ModuleParameters> Model<M> {
                 Action::Skip => drop(saved.remove(&path)),
                 Action::Quantize(format) => {
                     // A format in which nothing can be saved is refused here, and not in the first gradient.
-                    SavedInputs::new(Array::from_f32(0.0), format).map_err(|error| in_parameter(&path, &error))?;
+                    SavedInputs::new(Array::from_f32(0.0), format).map_err(|error| error.of_parameter(&path))?;
                     saved.insert(path, format.clone());
                 }
             }

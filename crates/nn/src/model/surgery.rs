@@ -11,7 +11,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value};
 use super::Model;
 use super::ties::same;
 use crate::matrices::{ONE_AXIS, no_matrix};
-use crate::parameters::{in_parameter, of_parameter, some_of};
+use crate::parameters::some_of;
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern};
@@ -47,7 +47,7 @@ impl<M: ModuleParameters> Model<M> {
     /// is dropped then.
     pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
         self.quantize_by(pattern, formats, &|path, format, value| {
-            quantize_in_pieces(&**format, value).map_err(|error| of_parameter(path, error))
+            quantize_in_pieces(&**format, value).map_err(|error| error.of_parameter(path))
         })
     }
 
@@ -298,10 +298,10 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
         Ok(Some(reason)) => return left(&reason),
         // There is no key to round by, whatever the parameter is.
         Err(error) if format.stochastic().is_some() => return Err(error),
-        Err(error) => return Err(of_parameter(path, error)),
+        Err(error) => return Err(error.of_parameter(path)),
     }
     let quantized = quantizer(path, format, value)?;
-    let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;
+    let error = relative_error(array, &quantized).map_err(|error| error.of_parameter(path))?;
     let after = quantized.nbytes();
     let bits = 8.0 * after as f64 / array.size().max(1) as f64;
     let outcome = Outcome::Quantized { format: format.to_string(), bits, error };

@@ -546,7 +546,8 @@ fn messages() -> Result<()> {
     check(
         model.merge_exactly(),
         expect![[r#"
-            the parameter layers.0.weight: a dense array of Lora(f32[32,64]) needs Lora materialized, which the policy forbids
+            a dense array of Lora(f32[32,64]) needs Lora materialized, which the policy forbids
+            of: layers.0.weight
             help: allow it here with `Policy::Allow.scope()`"#]],
     );
     Ok(())

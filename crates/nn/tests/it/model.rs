@@ -431,7 +431,7 @@ fn what_cannot_be_quantized_is_named() {
     check(
         model.quantize("*.weight", NF4),
         expect![[r#"
-        the parameter layers.2.weight: kernel Nf4Quantize failed: element 34 is NaN, which no code can hold
+        kernel Nf4Quantize failed: the parameter layers.2.weight: element 34 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]],
     );
 }
@@ -446,11 +446,11 @@ fn a_half_format_is_given_what_it_can_hold() {
         model.quantize("weight", tacit_arrays::format::F16).map(drop).expect_err("it is refused").to_string()
     };
     expect![[r#"
-        the parameter weight: kernel F16Quantize failed: element 3 is 1000000, and the greatest number of the format is 65504
+        kernel F16Quantize failed: the parameter weight: element 3 is 1000000, and the greatest number of the format is 65504
         help: take a format with a scale, or one with the range of `f32` such as `bf16`"#]]
     .assert_eq(&refused(1e6, Dtype::Float32));
     expect![[r#"
-        the parameter weight: kernel F16Quantize failed: element 3 is NaN, which no code can hold
+        kernel F16Quantize failed: the parameter weight: element 3 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]]
     .assert_eq(&refused(f32::NAN, Dtype::Float32));
     // What is of the type already is stored as it is, and looked at here.

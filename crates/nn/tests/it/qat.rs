@@ -325,7 +325,7 @@ fn what_cannot_be_prepared_is_told() {
     let master = Prepared::new(&nan, AFFINE).expect("is lazy");
     broken.set("layers.0.weight", Value::from(master)).expect("fits");
     expect![[r#"
-        the parameter layers.0.weight: kernel AffineQuantize failed: element 0 is NaN, which no code can hold
+        kernel AffineQuantize failed: the parameter layers.0.weight: element 0 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]]
     .assert_eq(&error(broken.convert().map(drop)).to_string());
     assert!(broken.get("layers.2.weight").expect("is there").downcast::<Prepared>().is_some(), "it is what it was");

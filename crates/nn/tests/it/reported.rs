@@ -111,8 +111,10 @@ fn a_merge_that_is_denied_says_how_it_is_allowed() -> Result<()> {
     let mut model = layers()?.quantize("*.weight", NF4)?.lora("layers.0.weight", LoraConfig::default())?;
     let _deny = Policy::Deny.scope();
     expect![[r#"
-        the parameter layers.0.weight: a dense array of Lora(f32[64,64]) needs Lora materialized, which the policy forbids
-        help: allow it here with `Policy::Allow.scope()`"#]].assert_eq(&model.merge_exactly().expect_err("is denied").to_string());
+        a dense array of Lora(f32[64,64]) needs Lora materialized, which the policy forbids
+        of: layers.0.weight
+        help: allow it here with `Policy::Allow.scope()`"#]]
+    .assert_eq(&model.merge_exactly().expect_err("is denied").to_string());
     Ok(())
 }
 
