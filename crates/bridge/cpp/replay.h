@@ -36,8 +36,8 @@ class Replay {
   std::vector<array> operator()(
       const std::vector<array>& others, const std::vector<const Known*>& known = {}) const;
 
-  // What a replay need not be given again; null where it does not pay, or an array is not there yet. The arrays have the
-  // avals of the tracers.
+  // What a replay need not be given again; null where it does not pay, or an array is not there yet. The arrays are inputs
+  // from `first` on, of the avals of the tracers.
   std::unique_ptr<Known> know(size_t first, std::vector<array> arrays) const;
 
   // Whether these are inputs of this replay, and not of another program or trace.

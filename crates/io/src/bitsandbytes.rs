@@ -13,7 +13,7 @@ use std::path::Path;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Coding, Format, Fp4, Granularity, Int8, Nf4, PackedArray, Parts};
 use tacit_arrays::{Dynamic8Array, Fp4Array, Int8Array, Nf4Array, Packed, Stored};
-use tacit_core::{Aval, ImplicitArray, Result, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
@@ -276,7 +276,7 @@ fn put_four_bit<F: Format>(
     let scales = array.scales();
     let nested = scales.and_then(|scales| scales.downcast::<Dynamic8Array>());
     let map = |values: &[f32]| Array::from_slice(values, &[values.len() as i32]);
-    let item = Aval::new(&[1], layout.storage).nbytes();
+    let item = Aval::new(&[], layout.storage).item_size();
     let codes = array.codes();
     let short = codes.size().next_multiple_of(item) - codes.size();
     let codes = if short == 0 { codes.clone() } else { ops::pad(codes, (0, short as i32), None, None)? };

@@ -77,10 +77,6 @@ pub(crate) fn divisors(number: usize) -> Vec<usize> {
     low.iter().copied().chain(high).collect()
 }
 
-pub(crate) fn lcm(a: usize, b: usize) -> usize {
-    a / gcd(a, b).max(1) * b
-}
-
 pub(crate) fn gcd(mut large: usize, mut small: usize) -> usize {
     while small > 0 {
         (large, small) = (small, large % small);

@@ -1,11 +1,11 @@
 //! How the children of a format fall into pieces.
 
 use tacit_core::Aval;
+use tacit_core::kernel::Pieces;
 use tacit_kernels::KernelError;
 
 use super::host::Fallible;
 use super::{Layout, Scaling, Scheme};
-use crate::avals::axes::lcm;
 
 /// Blocks beyond which a piece fits no cache.
 const MOST: usize = 1 << 20;
@@ -27,7 +27,7 @@ impl Unit {
         if block == 0 || block > MOST {
             return None;
         }
-        let elements = lcm(block, lcm(bits, width) / bits);
+        let elements = Pieces::common_unit(block, Pieces::common_unit(bits, width) / bits);
         Some(Self { elements, codes: elements * bits / 8, blocks: elements / block })
     }
 

@@ -1,8 +1,8 @@
 //! Where packed arrays come apart: blocks, codes that share bytes, and super-blocks.
 
 use tacit_core::Value;
+use tacit_core::kernel::Pieces;
 
-use crate::avals::axes::lcm;
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::Coding;
 
@@ -44,8 +44,8 @@ impl Stored {
     /// The same in blocks of another size.
     pub(crate) fn unit_of(&self, block: usize) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());
-        let codes = lcm(bits, width) / bits;
+        let codes = Pieces::common_unit(bits, width) / bits;
         let block = Supers::of(self).map_or(block, |supers| supers.elements);
-        lcm(block, codes)
+        Pieces::common_unit(block, codes)
     }
 }

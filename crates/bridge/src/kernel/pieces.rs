@@ -26,3 +26,15 @@ pub struct Pieces {
     /// What computes a piece.
     pub eval: Box<EvalPiece>,
 }
+
+impl Pieces {
+    /// The least unit that is whole units of two kinds.
+    #[must_use]
+    pub const fn common_unit(a: usize, b: usize) -> usize {
+        let (mut divisor, mut rest) = (a, b);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        if divisor == 0 { 0 } else { (a / divisor).saturating_mul(b) }
+    }
+}

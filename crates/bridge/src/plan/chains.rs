@@ -164,7 +164,7 @@ impl Search<'_> {
 
     /// Puts a stage and the chains that it takes something of together, or into a chain of its own where pieces would be too long.
     fn join(&mut self, stage: usize, pieces: &Pieces, joined: &[usize]) {
-        let unit = joined.iter().fold(pieces.unit, |unit, &chain| lcm(unit, self.chains[chain].unit));
+        let unit = joined.iter().fold(pieces.unit, |unit, &chain| Pieces::common_unit(unit, self.chains[chain].unit));
         let (own, others) = match joined {
             [own, others @ ..] if unit <= MOST => {
                 self.chains[*own].unit = unit;
@@ -209,12 +209,4 @@ impl Search<'_> {
         }
         found
     }
-}
-
-fn lcm(a: usize, b: usize) -> usize {
-    let (mut divisor, mut rest) = (a, b);
-    while rest > 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    (a / divisor).saturating_mul(b)
 }

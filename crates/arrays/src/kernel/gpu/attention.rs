@@ -7,6 +7,7 @@ use tacit_core::Aval;
 
 use super::source::{Parts, Target, float, size};
 use super::weight::{Called, Weight, short};
+use crate::avals::axes::gcd;
 use crate::kernel::{Attend, Hiding, Layout};
 
 /// The most rows of queries for which each warp goes through tokens by itself.
@@ -127,10 +128,6 @@ impl Sharing {
         let table = format!("TACIT_TABLE(tacit_matrices, {}) = {{{}}};\n", list.len(), list.join(", "));
         Self { entries, matrix: "tacit_matrices[at.x]", table }
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// A mask as the text has it.
