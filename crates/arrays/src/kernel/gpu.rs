@@ -16,6 +16,7 @@ mod encode;
 mod encode_tests;
 mod hadamard;
 mod matmul;
+mod matrices;
 mod product;
 mod product_scale_gradients;
 mod round_columns;

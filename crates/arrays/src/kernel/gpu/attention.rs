@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use mlx_rs::Dtype;
 use tacit_core::Aval;
 
+use super::matrices::{Sequence, table};
 use super::source::{Parts, Target, float, size};
 use super::weight::{Called, Weight, short};
 use crate::avals::axes::gcd;
@@ -90,7 +91,8 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
          rows, (tacit::u64){} * tokens, tokens, at, tacit_memory);\n",
         way.rows, sharing.matrix
     );
-    let sizes = [tokens, each, rows, masks.row, masks.column, masks.whole];
+    let [first, count] = sharing.sequence;
+    let sizes = [tokens, each, rows, masks.row, masks.column, masks.whole, first, count];
     Some(Parts {
         label: format!("attention_{}_{}_{}_{}", keys.label, values.label, short(q.dtype), way.label),
         common: [vec![include_str!("source/attend.h")], way.text].concat(),
@@ -112,6 +114,8 @@ struct Sharing {
     entries: usize,
     /// The number of the matrix of group `at.x`.
     matrix: &'static str,
+    /// The first matrix and how many follow each other, where they do.
+    sequence: [usize; 2],
     table: String,
 }
 
@@ -120,13 +124,13 @@ impl Sharing {
         let runs = matrices.chunk_by(|a, b| a == b).map(<[usize]>::len);
         let entries = runs.fold(0, gcd);
         let of_groups: Vec<usize> = matrices.iter().copied().step_by(entries.max(1)).collect();
-        // Matrices in their order need no table, so that their number is no part of the text.
-        if of_groups.iter().enumerate().all(|(at, &matrix)| at == matrix) {
-            return Self { entries, matrix: "at.x", table: String::new() };
+        match Sequence::of(&of_groups) {
+            Some(Sequence { first, each: 1, count }) => {
+                let matrix = "((tacit::u32)sizes_shape[6] + at.x % (tacit::u32)sizes_shape[7])";
+                Self { entries, matrix, sequence: [first, count], table: String::new() }
+            }
+            _ => Self { entries, matrix: "tacit_matrices[at.x]", sequence: [0; 2], table: table(&of_groups) },
         }
-        let list: Vec<String> = of_groups.iter().map(ToString::to_string).collect();
-        let table = format!("TACIT_TABLE(tacit_matrices, {}) = {{{}}};\n", list.len(), list.join(", "));
-        Self { entries, matrix: "tacit_matrices[at.x]", table }
     }
 }
 

@@ -6,6 +6,7 @@ use mlx_rs::Dtype;
 use tacit_core::Aval;
 use tacit_kernels::Orientation;
 
+use super::matrices::{Sequence, table};
 use super::source::{Parts, Target, float, size};
 use super::weight::{Weight, short};
 use crate::kernel::Layout;
@@ -106,16 +107,21 @@ impl Product<'_> {
             )
         };
         let many = "  for (tacit::u32 entry = at.z; entry < (tacit::u32)sizes_shape[3]; entry += 32768) {\n";
+        let sequence = if let Chosen::Matrices(matrices) = self.chosen { Sequence::of(matrices) } else { None };
         match &self.chosen {
             Chosen::Only => {
                 body += "  {\n    const tacit::u32 entry = 0;\n";
                 body += &entry_of("entry", "0");
             }
             Chosen::Matrices(matrices) => {
-                let list: Vec<String> = matrices.iter().map(ToString::to_string).collect();
-                let _ = writeln!(header, "TACIT_TABLE(tacit_matrices, {}) = {{{}}};", list.len(), list.join(", "));
                 body += many;
-                body += &entry_of("entry", "tacit_matrices[entry]");
+                let matrix = if sequence.is_some() {
+                    "((tacit::u32)sizes_shape[6] + entry / (tacit::u32)sizes_shape[4] % (tacit::u32)sizes_shape[5])"
+                } else {
+                    header += &table(matrices);
+                    "tacit_matrices[entry]"
+                };
+                body += &entry_of("entry", matrix);
             }
             Chosen::Indices { .. } => {
                 names.extend(["left".to_owned(), "right".to_owned()]);
@@ -134,11 +140,12 @@ impl Product<'_> {
         body += &way.call;
         body += "  }\n";
         names.extend(weight.inputs);
-        let (groups, count) = match self.chosen {
-            Chosen::Indices { groups, count, .. } => (groups, count),
-            _ => (0, 0),
+        let [groups, count, first] = match (&self.chosen, sequence) {
+            (Chosen::Indices { groups, count, .. }, _) => [*groups, *count, 0],
+            (_, Some(Sequence { first, each, count })) => [each, count, first],
+            _ => [0; 3],
         };
-        let sizes = [self.n, self.layout.k, self.m, self.entries, groups, count, 0, weight.block];
+        let sizes = [self.n, self.layout.k, self.m, self.entries, groups, count, first, weight.block];
         Some(Parts {
             label: format!("{what}_{}_{}_{}", weight.label, short(self.x.dtype), way.label),
             common: [texts, way.text].concat(),

@@ -138,8 +138,10 @@ fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     let parts = gather_matmul(&stack, &avals(&inputs), target).expect("has a source");
     let expected = Box::new(move |inputs: &[Array]| on_cpu(GatherMatmul { stack }, inputs));
     let gathered = Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected };
-    let groups = Groups { matrices: (0..3).map(|entry| (entry * 5 + 1) % count).collect(), rows: n };
-    let x = normal(3, &[3, m, depth]).as_dtype(dtype).expect("a float type");
+    // Numbers of a table, and such as sizes of the launch tell.
+    let matrix = |entry: usize| if turn / 3 % 2 == 0 { (entry * 5 + 1) % count } else { entry / 2 % count };
+    let groups = Groups { matrices: (0..4).map(matrix).collect(), rows: n };
+    let x = normal(3, &[4, m, depth]).as_dtype(dtype).expect("a float type");
     let inputs = [&[x], children.as_slice()].concat();
     let parts = grouped_matmul(&layout, orientation, &groups, &avals(&inputs), target).expect("has a source");
     // The kernel of a CPU refuses groups whose first row begins within a block.
@@ -371,6 +373,21 @@ fn an_index_outside_of_what_it_chooses_from_gives_nan() {
     let [gathered, multiplied] = [&results[0], &results[1]].map(|results| numbers(&results[0], Dtype::Float32));
     assert_eq!([0, 1, 2, 3].map(|row| nan(&gathered, row, 64)), [false, true, true, false]);
     assert_eq!([0, 1, 2].map(|entry| nan(&multiplied, entry, 2)), [false, true, true]);
+}
+
+#[test]
+fn one_text_serves_every_batch() {
+    let Case { layout, children } = case(&Nf4::from(32), 6, 64);
+    let name = |matrices: &[usize]| {
+        let x = Aval::new(&[matrices.len() as i32, 1, 64], Dtype::Float32);
+        let (inputs, groups) = ([vec![x], avals(&children)].concat(), Groups { matrices: matrices.to_vec(), rows: 2 });
+        let parts = grouped_matmul(&layout, Orientation::Transposed, &groups, &inputs, Target::Host);
+        parts.expect("has a source").launch().name
+    };
+    let batches: [&[usize]; 5] = [&[0, 1, 2], &[0, 1], &[1], &[0, 0, 1, 1], &[0, 1, 2, 0, 1, 2]];
+    let names: HashSet<String> = batches.into_iter().map(name).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(!names.contains(&name(&[2, 0])));
 }
 
 #[test]
