@@ -11,8 +11,10 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
-use tacit_core::kernel::{Backend, GPU_SOURCES_VARIABLE, gpu_sources, trace_for};
-use tacit_core::{CompiledGraph, Equation, Error, Explanation, Result, Value, explain as explained, printable};
+use tacit_core::kernel::{Backend, GPU_SOURCES_VARIABLE, trace_for};
+use tacit_core::{
+    CompiledGraph, Counters, Equation, Error, Explanation, Result, Value, explain as explained, printable,
+};
 use tacit_files::{Place, replace};
 use tacit_io::read;
 use tacit_models::{Config, Positions};
@@ -61,6 +63,9 @@ pub(crate) struct Products {
     /// The kernels without a source for the GPU that was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     decomposed: Option<u64>,
+    /// Those of them whose source is not asked for.
+    #[serde(skip)]
+    switched_off: u64,
     /// The model as a whole, where it is one that can be built.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<Whole>,
@@ -90,9 +95,24 @@ struct Layer {
     materialized: u64,
     materialized_bytes: u64,
     #[serde(skip)]
-    decomposed: u64,
+    plain: Plain,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+/// The kernels that are plain ops on the GPU that was asked about.
+#[derive(Clone, Copy, Default)]
+struct Plain {
+    all: u64,
+    /// Those of them whose source is not asked for.
+    switched_off: u64,
+}
+
+impl Plain {
+    fn of(trace: &Explanation) -> Self {
+        let Counters { decomposed, switched_off, .. } = trace.counters;
+        Self { all: decomposed, switched_off }
+    }
 }
 
 /// What happens in a call of a model.
@@ -103,7 +123,7 @@ struct Whole {
     materialized: u64,
     materialized_bytes: u64,
     #[serde(skip)]
-    decomposed: u64,
+    plain: Plain,
     /// The nodes that a compiled call gives MLX: a plan is one of them.
     compiled_nodes: usize,
     #[serde(skip)]
@@ -158,13 +178,17 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         None => None,
     };
     let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum();
+    // What a model does counts more than what its layers might.
+    let plain = model.as_ref().map_or_else(
+        || Plain { all: sum(|layer| layer.plain.all), switched_off: sum(|layer| layer.plain.switched_off) },
+        |model| model.plain,
+    );
     Ok(Products {
         input_shape: tokens.clone(),
         materialized: sum(|layer| layer.materialized),
         materialized_bytes: sum(|layer| layer.materialized_bytes),
-        // What a model does counts more than what its layers might.
-        decomposed: backend
-            .map(|_| model.as_ref().map_or_else(|| sum(|layer| layer.decomposed), |model| model.decomposed)),
+        decomposed: backend.map(|_| plain.all),
+        switched_off: plain.switched_off,
         layers,
         model,
         unbuilt,
@@ -203,7 +227,7 @@ impl Whole {
             handled: trace.equations.iter().filter(handled).count(),
             materialized: trace.counters.materialized,
             materialized_bytes: trace.counters.materialized_bytes,
-            decomposed: trace.counters.decomposed,
+            plain: Plain::of(trace),
             compiled_nodes: trace.compiled.nodes.len(),
             compiled: trace.compiled.clone(),
         }
@@ -259,7 +283,7 @@ impl Layer {
             declined: Vec::new(),
             materialized: 0,
             materialized_bytes: 0,
-            decomposed: 0,
+            plain: Plain::default(),
             error,
         };
         match explained(value, |weight| role.call(&weight, tokens)) {
@@ -282,7 +306,7 @@ impl Layer {
                     declined: declined.map(ToString::to_string).collect(),
                     materialized: trace.counters.materialized,
                     materialized_bytes: trace.counters.materialized_bytes,
-                    decomposed: trace.counters.decomposed,
+                    plain: Plain::of(&trace),
                     ..none(None)
                 }
             }
@@ -355,8 +379,13 @@ impl fmt::Display for Products {
         )?;
         if let Some(decomposed) = self.decomposed {
             write!(f, ", {decomposed} kernels as plain ops on the GPU")?;
-            if !gpu_sources() {
-                write!(f, ", since {GPU_SOURCES_VARIABLE} is off")?;
+            match (self.switched_off, decomposed - self.switched_off) {
+                (0, 0) => {}
+                (0, _) => write!(f, ", since they have no source for it")?,
+                (_, 0) => write!(f, ", since {GPU_SOURCES_VARIABLE} is off")?,
+                (off, without) => {
+                    write!(f, ": {off} since {GPU_SOURCES_VARIABLE} is off, {without} without a source for it")?;
+                }
             }
         }
         if let Some(reason) = &self.unbuilt {

@@ -32,6 +32,8 @@ pub struct Counters {
     pub decomposed: u64,
     /// Kernels that run on the CPU for the same reason, as [`DeviceFallback::Cpu`](crate::DeviceFallback::Cpu) says.
     pub offloaded: u64,
+    /// Those of the `decomposed` kernels that have a source, which `TACIT_GPU_SOURCES=off` leaves out.
+    pub switched_off: u64,
 }
 
 thread_local! {
@@ -44,6 +46,7 @@ thread_local! {
             materialized_bytes: 0,
             decomposed: 0,
             offloaded: 0,
+            switched_off: 0,
         })
     };
 }
@@ -83,6 +86,7 @@ impl Counters {
             materialized_bytes: of(self.materialized_bytes, other.materialized_bytes),
             decomposed: of(self.decomposed, other.decomposed),
             offloaded: of(self.offloaded, other.offloaded),
+            switched_off: of(self.switched_off, other.switched_off),
         }
     }
 }

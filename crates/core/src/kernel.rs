@@ -29,11 +29,17 @@ use crate::{Aval, DeviceFallback, Error, Policy, Primitive, Result, policy};
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     let host = DeviceFallback::current() == DeviceFallback::Cpu;
     let placement = Placement { host, sourceless: !gpu_sources(), traced_for: traced_for() };
-    let (made, placed) = tacit_bridge::kernel::place(Arc::new(kernel), inputs, placement)?;
+    let kernel: Arc<dyn Kernel> = Arc::new(kernel);
+    let (made, placed) = tacit_bridge::kernel::place(Arc::clone(&kernel), inputs, placement)?;
     match placed {
         Placed::Cpu | Placed::Gpu => {}
         Placed::Host => Counters { offloaded: 1, ..Counters::default() }.add(),
-        Placed::Plain => Counters { decomposed: 1, ..Counters::default() }.add(),
+        Placed::Plain => {
+            let backend = placement.traced_for.or_else(Backend::available).filter(|_| placement.sourceless);
+            let avals: Vec<Aval> = inputs.iter().map(Aval::from).collect();
+            let has_source = backend.is_some_and(|backend| kernel.launch(&avals, backend).is_some());
+            Counters { decomposed: 1, switched_off: has_source.into(), ..Counters::default() }.add();
+        }
     }
     Ok(made)
 }

@@ -88,7 +88,8 @@ fn tell_what_stands_for_a_kernel_with_a_source() {
     let _traced_for = trace_for(Backend::Cuda);
     let (y, counters) = Counters::of(|| scaled(&Array::from_f32(2.0), &Array::from_slice(&[1.0_f32, 2.0], &[2])));
     let y = y.expect("fits");
-    println!("{} plain, {} on the CPU: {:?}", counters.decomposed, counters.offloaded, y.as_slice::<f32>());
+    let Counters { decomposed, offloaded, switched_off, .. } = counters;
+    println!("{decomposed} plain, {switched_off} of them off, {offloaded} on the CPU: {:?}", y.as_slice::<f32>());
 }
 
 /// Standard output and error of a process that tells it.
@@ -100,11 +101,11 @@ fn told(sources: Option<&str>, fallback: &str) -> (String, String) {
 #[test]
 fn the_environment_has_kernels_run_as_if_they_had_no_source() {
     let cases = [
-        (None, "dense", "0 plain, 0 on the CPU"),
-        (Some("on"), "dense", "0 plain, 0 on the CPU"),
-        (Some("off"), "dense", "1 plain, 0 on the CPU"),
-        (Some("OFF"), "dense", "1 plain, 0 on the CPU"),
-        (Some("off"), "cpu", "0 plain, 1 on the CPU"),
+        (None, "dense", "0 plain, 0 of them off, 0 on the CPU"),
+        (Some("on"), "dense", "0 plain, 0 of them off, 0 on the CPU"),
+        (Some("off"), "dense", "1 plain, 1 of them off, 0 on the CPU"),
+        (Some("OFF"), "dense", "1 plain, 1 of them off, 0 on the CPU"),
+        (Some("off"), "cpu", "0 plain, 0 of them off, 1 on the CPU"),
     ];
     for (sources, fallback, expected) in cases {
         let (out, error) = told(sources, fallback);
