@@ -1,6 +1,6 @@
 //! Where Tacit keeps what outlives a program, and whether it can.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io, process};
 
@@ -40,22 +40,31 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 
 /// Writes a file into the folder, or where it would be made.
 pub(crate) fn write_into(folder: &Path) -> io::Result<()> {
+    probed(folder).map(drop)
+}
+
+/// Writes such a file, and tells whose it is: this process's user's.
+fn probed(folder: &Path) -> io::Result<u32> {
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let probe = there.join(format!(".tacit-doctor-{}", process::id()));
-    let written = fs::write(&probe, b"probe");
+    let owner = fs::write(&probe, b"probe").and_then(|()| Ok(fs::metadata(&probe)?.uid()));
     // On a full disk there is one too, an empty one.
     let removed = fs::remove_file(&probe);
-    written.and(removed)
+    owner.and_then(|owner| removed.map(|()| owner))
 }
 
 /// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there.
 pub(crate) fn write_loops(folder: &Path) -> io::Result<()> {
-    write_into(folder)?;
+    let user = probed(folder)?;
+    if loops_as_mlx() {
+        return Ok(());
+    }
     // One that is not there is made, and closed to others.
     match fs::symlink_metadata(folder) {
-        Ok(own) if !loops_as_mlx() && (!own.is_dir() || own.permissions().mode() & 0o022 != 0) => {
+        Ok(own) if !own.is_dir() || own.permissions().mode() & 0o022 != 0 => {
             Err(io::Error::other("it is a link, or others may write to it"))
         }
+        Ok(own) if own.uid() != user => Err(io::Error::other("it belongs to another user")),
         _ => Ok(()),
     }
 }

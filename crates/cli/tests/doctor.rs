@@ -102,7 +102,7 @@ fn with_folders_that_cannot_be_written() {
 #[test]
 #[cfg(target_os = "linux")]
 fn with_a_folder_of_loops_that_is_everybodys() {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, chown};
 
     let folder = env::temp_dir().join(format!("tacit-doctor-open-{}", process::id()));
     fs::create_dir_all(&folder).expect("makes a folder");
@@ -115,6 +115,12 @@ fn with_a_folder_of_loops_that_is_everybodys() {
         &wrong,
         "set TACIT_MLX_TMPDIR to a folder that you alone can write to (chmod go-w)",
     );
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("sets");
+    // Root alone can give it away, and write to it then.
+    if chown(&folder, Some(65534), None).is_ok() {
+        let wrong = format!("slow loop folder {path}: it belongs to another user");
+        check(&[("TACIT_MLX_TMPDIR", path)], 0, &wrong, "set TACIT_MLX_TMPDIR to a folder");
+    }
     drop(fs::remove_dir_all(&folder));
 }
 
