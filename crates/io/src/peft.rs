@@ -81,6 +81,10 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
             let module = stem.strip_prefix(PREFIX).unwrap_or(stem);
             let what = format!("the adapter of {module}");
             let (name, base) = base(model, &tensors, &key, module)?;
+            if !adapted.insert(name.clone()) {
+                let reason = format!("it is the adapter of an embedding, and {module} has that of a matrix as well");
+                return Err(tensors.wrong(Some(&key), reason, "fetch the folder again"));
+            }
             let a = rest.take(&key, &what)?;
             let b = rest.take(&format!("{stem}{b_end}"), &what)?;
             let magnitude = magnitude(&mut rest, stem, &what, settings.flag("use_dora"))?;
@@ -97,7 +101,6 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
             // A module with its weight as [in, out] has the change transposed, as an embedding has.
             let (a, b) = if transposed { (b.t(), a.t()) } else { (a, b) };
             let change = Change { a, b, scale, magnitude };
-            adapted.insert(name.clone());
             parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
         }
     }

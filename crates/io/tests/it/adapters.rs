@@ -336,6 +336,22 @@ fn a_module_that_peft_s_file_has_by_two_names_is_refused() {
     assert!(folder.message(&error).contains(said), "{error}");
 }
 
+#[test]
+fn a_module_that_peft_s_file_adapts_as_a_matrix_and_as_an_embedding_is_refused() {
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+    let folder = changed("peft/lora", None, |_| true);
+    let file = folder.join("adapter_model.safetensors");
+    let tensors = Tensors::open(&file).expect("opens");
+    let mut all: Vec<_> = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
+    for (end, shape) in [("lora_embedding_A", [4, 32]), ("lora_embedding_B", [24, 4])] {
+        all.push((format!("base_model.model.q_proj.{end}"), numbers(&shape, 0.5)));
+    }
+    write(&file, all, tensors.metadata()).expect("writes");
+    let error = peft::read(&*folder, &model).expect_err("has two adapters");
+    let said = "q_proj.lora_embedding_A: it is the adapter of an embedding, and q_proj has that of a matrix as well\n";
+    assert!(folder.message(&error).contains(said), "{error}");
+}
+
 /// An adapter of rank 2 and scale 2 over a matrix.
 fn lora(shape: [i32; 2]) -> Value {
     let [outputs, inputs] = shape;
