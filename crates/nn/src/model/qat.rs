@@ -179,7 +179,8 @@ impl<M: ModuleParameters> Model<M> {
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);
             let Some(Rule { pattern, action: Action::Quantize(format) }) = rule else { continue };
             let before = value.nbytes();
-            let outcome = if let Some(reason) = left(&path, &value, pattern.is_exact(), format)? {
+            let reason = left(&path, &value, pattern.is_exact(), format);
+            let outcome = if let Some(reason) = reason.map_err(|error| error.of_parameter(&path))? {
                 Outcome::left(reason)
             } else {
                 let prepared = aware.prepared(&path, &value, format);
