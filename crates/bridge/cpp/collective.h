@@ -47,6 +47,8 @@ class Collective : public Primitive {
       output.copy_shared_buffer(inputs[0]);
       return;
     }
+    // On a thread that did not make it this throws, before anything has begun: its own thread may still evaluate it.
+    mlx::core::cpu::get_command_encoder(stream());
     // The others wait for this rank all the same.
     group_->or_end([&] { queue(inputs, output); });
   }
@@ -214,6 +216,7 @@ class Collective : public Primitive {
     auto run = std::make_shared<Run>(output);
     encoder.dispatch([group = group_, op = op_, peer = peer_, made = number_, run = std::move(run), read = std::move(read),
                       write = Borrowed(output)]() mutable {
+      auto turn = group->turn();
       auto current = group->begin(op, peer, made, read ? read->value : write.value);
       try {
         group->run(current, read ? &*read : nullptr, write, run->spoilt());

@@ -24,10 +24,6 @@ namespace {
 // How long a wait goes on before the watcher is asked again.
 constexpr auto patience = std::chrono::milliseconds(20);
 
-mlx::core::Stream new_stream() {
-  return mlx::core::new_thread_unsafe_stream(mlx::core::Device::cpu);
-}
-
 // MLX's group over MPI, which ends MPI in its destructor. A graph that is kept to the end of the process would keep it too,
 // and `mpirun` takes a process that has not ended MPI for one that failed: so this reference stays, and we end MPI.
 std::shared_ptr<mlx::core::distributed::detail::GroupImpl>* over_mpi = nullptr;
@@ -56,7 +52,8 @@ void end_mpi() {
 
 std::atomic<int> groups{0};
 
-// The numbers of the engines' streams. Streams stay, also when their group goes.
+// The numbers of the engines' streams. Streams stay, also when their group goes. The lock is held wherever MLX's table of the
+// streams of any thread is read or grows, which has none.
 struct Engines {
   std::mutex mutex;
   std::vector<int> streams;
@@ -68,8 +65,8 @@ Engines& engines() {
 }
 
 mlx::core::Stream engine_stream() {
-  auto stream = new_stream();
   std::lock_guard lock(engines().mutex);
+  auto stream = mlx::core::new_thread_unsafe_stream(mlx::core::Device::cpu);
   engines().streams.push_back(stream.index);
   return stream;
 }
@@ -93,7 +90,7 @@ mlx::core::distributed::Group new_ring() {
 
 }  // namespace
 
-Lane::Lane() : stream(new_stream()), engine(engine_stream()) {}
+Lane::Lane() : streams(mlx::core::new_thread_local_stream(mlx::core::Device::cpu)), engine(engine_stream()) {}
 
 struct Group::Underway {
   Underway(Group& of, const Current& current) : group(of) {
@@ -196,11 +193,12 @@ mlx::core::distributed::Group Group::split(bool ring, int color, int key) {
   using Task = std::packaged_task<mlx::core::distributed::Group()>;
   auto task = std::make_shared<Task>([this, ring, color, key] { return split_now(ring, color, key); });
   auto made = task->get_future();
-  mlx::core::scheduler::enqueue(lane_->stream, [task] { (*task)(); });
+  mlx::core::scheduler::enqueue(lane_->stream(), [task] { (*task)(); });
   return made.get();
 }
 
 mlx::core::distributed::Group Group::split_now(bool ring, int color, int key) {
+  auto own = turn();
   auto now = std::chrono::steady_clock::now();
   Current current{Op::split, 0, collectives_, 0, Shape{}, mlx::core::int32, now};
   Underway underway(*this, current);
@@ -245,6 +243,8 @@ void Group::raise(const Current& current, const std::string& text, bool later) c
 
 void Group::dispatch(Op op, int peer, const array& input, array& output) {
   auto& engine = *group_.raw_group();
+  // It only queues: the engine works on its own thread.
+  std::lock_guard lock(engines().mutex);
   switch (op) {
     case Op::sum:
       return engine.all_sum(input, output, lane_->engine);

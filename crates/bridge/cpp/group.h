@@ -70,9 +70,18 @@ struct Borrowed {
 struct Lane {
   Lane();
 
-  // Where collectives stand in the graph, apart from the stream that computes.
-  mlx::core::Stream stream;
-  // The engine's own, whose thread may be stuck for ever in a collective that was given up.
+  // Where the collectives of this thread stand in the graph, apart from the stream that computes. It is the thread's own, as any
+  // stream that MLX makes but one: an eval queues through the encoder of the stream, which counts what it is given and keeps
+  // arrays without a lock, so that two threads that evaluated on one stream would write there at once.
+  mlx::core::Stream stream() const {
+    return mlx::core::stream_from_thread_local_stream(streams);
+  }
+
+  mlx::core::ThreadLocalStream streams;
+  // Held while a collective runs, by the thread of whichever stream it stands on.
+  std::mutex turn;
+  // The engine's own, whose thread may be stuck for ever in a collective that was given up. It is that one, which any thread may
+  // use: whoever has the turn does.
   mlx::core::Stream engine;
   std::atomic<bool> broken{false};
 };
@@ -103,7 +112,7 @@ class Group {
     return size_;
   }
   mlx::core::Stream stream() const {
-    return lane_->stream;
+    return lane_->stream();
   }
 
   // A collective of which a thread runs one at a time, or that failed.
@@ -119,6 +128,12 @@ class Group {
     Dtype dtype;
     std::chrono::steady_clock::time_point since;
   };
+
+  // Waits until no other thread runs a collective of the lane, which takes no longer than the watcher lets that one wait. Held
+  // through `begin` and `run`.
+  std::unique_lock<std::mutex> turn() const {
+    return std::unique_lock(lane_->turn);
+  }
 
   // Counts one collective, the `made`-th that this process made, on the thread that is about to run it. `shown` is what goes in,
   // or what comes out where nothing does.

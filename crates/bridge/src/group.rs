@@ -171,12 +171,12 @@ pub trait Watcher: Send + Sync + 'static {
 
 /// The processes that an engine has brought together, this one among them.
 ///
-/// Clones are the same group. Collectives are lazy, stand on a stream of the group's own, and those of one eval run in the
-/// order in which they were made: every rank must make the same ones in the same order. One that a compiled function has is
-/// made at each call. A group that was split off another has its streams, so that this holds for those of both together.
+/// Clones are the same group. Collectives are lazy, stand on a stream of the group's own in each thread, and those of one eval run
+/// in the order in which they were made: every rank must make the same ones in the same order. One that a compiled function has
+/// is made at each call. A group that was split off another has its streams, so that this holds for those of both together.
 ///
-/// One thread at a time evaluates collectives of a group and of those that were split off it, and makes or splits a group: MLX
-/// keeps without a lock what is queued on such a stream.
+/// Threads may evaluate collectives of it at the same time. They run one after the other, in an order of which the threads have
+/// to take care that it is the same on every rank.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Owned>,

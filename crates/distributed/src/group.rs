@@ -28,8 +28,10 @@ use crate::{agreement, init};
 /// one rank, which needs no engine, does nothing: each collective is its operand. Some of the ranks make a group of their own by
 /// [`split`](Self::split), so that ranks share a batch in one group and a layer in another.
 ///
-/// A clone may go to another thread, but one thread at a time evaluates collectives of a group and of those that were split off it,
-/// and makes or splits a group: MLX keeps without a lock what is queued on the stream that they share.
+/// A clone may go to another thread, and threads may evaluate collectives of a group, and of those that were split off it, at the
+/// same time: these run one after the other. So what holds for one thread holds for all of a rank together: in which order they
+/// evaluate has to be the same on every rank, or the ranks learn that they run different collectives. A thread that uses a group
+/// has a stream of MLX's for it, and MLX a thread for that until the process ends.
 ///
 /// # Ranks that are lost
 ///

@@ -28,6 +28,7 @@ mod shapeless;
 mod sharded;
 mod shared;
 mod splits;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("plan", plan::CASES),
     ("fully", fully::CASES),
     ("splits", splits::CASES),
+    ("threads", threads::CASES),
     ("checkpoints", checkpoints::CASES),
     ("codes", codes::CASES),
     ("failures", failures::CASES),
