@@ -107,7 +107,12 @@ void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, 
   if (is_watched() || nothing_fails()) {
     original(std::move(outputs));
   } else {
-    watched(outputs, [&] { original(outputs); });
+    try {
+      watched(outputs, [&] { original(outputs); });
+    } catch (...) {
+      miss_collectives(outputs);
+      throw;
+    }
   }
   // After the first call: what MLX has made by then outlives this.
   if (!waits) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <iterator>
 #include <stdexcept>
 
 #include "collective.h"
@@ -165,6 +166,7 @@ InFlight Group::view(const Current& current) {
                   current.peer,
                   current.number,
                   current.overtaken,
+                  current.missed,
                   std::chrono::duration<double>(waited).count(),
                   AvalView::of(current.shape, current.dtype)};
 }
@@ -200,7 +202,7 @@ mlx::core::distributed::Group Group::split(bool ring, int color, int key) {
 mlx::core::distributed::Group Group::split_now(bool ring, int color, int key) {
   auto own = turn();
   auto now = std::chrono::steady_clock::now();
-  Current current{Op::split, 0, collectives_, 0, Shape{}, mlx::core::int32, now};
+  Current current{Op::split, 0, collectives_, 0, 0, Shape{}, mlx::core::int32, now};
   Underway underway(*this, current);
   check_whole(current);
   using Task = std::packaged_task<mlx::core::distributed::Group()>;
@@ -233,6 +235,23 @@ uint64_t Group::overtaken(Op op, uint64_t made) {
     ran_.pop_front();
   }
   return later;
+}
+
+void Group::miss(uint64_t made) {
+  std::lock_guard lock(missing_);
+  missed_.insert(made);
+}
+
+uint64_t Group::missed(Op op, uint64_t made) {
+  if (op == Op::send || op == Op::recv) {
+    return 0;
+  }
+  std::lock_guard lock(missing_);
+  missed_.erase(made);
+  auto behind = missed_.lower_bound(made);
+  auto count = static_cast<uint64_t>(std::distance(missed_.begin(), behind));
+  missed_.erase(missed_.begin(), behind);
+  return count;
 }
 
 void Group::raise(const Current& current, const std::string& text, bool later) const {
@@ -270,7 +289,8 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
 
 Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) {
   auto now = std::chrono::steady_clock::now();
-  return Current{op, peer, ++collectives_, overtaken(op, made), shown.shape(), shown.dtype(), now};
+  return Current{
+      op, peer, ++collectives_, overtaken(op, made), missed(op, made), shown.shape(), shown.dtype(), now};
 }
 
 void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt) {
@@ -324,6 +344,12 @@ bool same_collective(const Primitive& a, const Primitive& b) {
 
 std::shared_ptr<Primitive> of_another_call(const std::shared_ptr<Primitive>& primitive) {
   return collective_number(*primitive) ? static_cast<Collective&>(*primitive).anew() : primitive;
+}
+
+void miss(const Primitive& primitive) {
+  if (is_collective(primitive)) {
+    static_cast<const Collective&>(primitive).miss();
+  }
 }
 
 bool is_collective(const Primitive& primitive) {

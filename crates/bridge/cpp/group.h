@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct InFlight {
   int peer;
   uint64_t number;
   uint64_t overtaken;
+  uint64_t missed;
   double seconds;
   AvalView aval;
 };
@@ -124,6 +126,9 @@ class Group {
     // How many of all ranks' ran before it though they were made after it: ranks that agree on that for each have run the same
     // ones in the same order, whatever else they have made.
     uint64_t overtaken;
+    // How many of all ranks' that were made before it are left out here since their eval failed, and were not counted yet: a rank
+    // that goes on alone runs it where the others run the first of these.
+    uint64_t missed;
     Shape shape;
     Dtype dtype;
     std::chrono::steady_clock::time_point since;
@@ -138,6 +143,9 @@ class Group {
   // Counts one collective, the `made`-th that this process made, on the thread that is about to run it. `shown` is what goes in,
   // or what comes out where nothing does.
   Current begin(Op op, int peer, uint64_t made, const array& shown);
+
+  // Notes that the `made`-th collective that this process made was not begun, since its eval failed before.
+  void miss(uint64_t made);
 
   // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use. The
   // other ranks get NaN of an input that is `spoilt`, since it came of a failure here.
@@ -198,6 +206,8 @@ class Group {
   void dispatch(Op op, int peer, const array& input, array& output);
   // How many that were made after this one have run, which has run now too.
   uint64_t overtaken(Op op, uint64_t made);
+  // How many were missed before this one, which runs now, and not counted before.
+  uint64_t missed(Op op, uint64_t made);
 
   mlx::core::distributed::Group group_;
   std::string engine_;
@@ -210,6 +220,8 @@ class Group {
   std::atomic<uint64_t> bytes_{0};
   // The last made of those that ran, in the order in which they were made.
   std::deque<uint64_t> ran_;
+  std::mutex missing_;
+  std::set<uint64_t> missed_;
   struct Entered {
     std::weak_ptr<void> x;
     std::weak_ptr<void> made;
@@ -239,6 +251,12 @@ bool comes_of_collective(const array& value);
 // Gives the collectives of a replay, which has the primitives of what was recorded, numbers of their own, in the order of
 // the recording.
 void number_anew(const std::vector<array>& inputs, const std::vector<array>& outputs);
+
+// Notes that a collective of all ranks was not begun, since its eval failed before; nothing of any other primitive.
+void miss(const Primitive& primitive);
+
+// Notes it of those that a failed eval of `outputs` left. It may be evaluated again, and is not missed then.
+void miss_collectives(const std::vector<array>& outputs);
 
 // Makes the collectives that an eval of `outputs` computes run in one order on every rank.
 void order_collectives(const std::vector<array>& outputs);

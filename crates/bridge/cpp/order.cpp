@@ -133,6 +133,27 @@ void number_anew(const std::vector<array>& inputs, const std::vector<array>& out
   }
 }
 
+void miss_collectives(const std::vector<array>& outputs) {
+  std::vector<array> left;
+  auto traced = false;
+  each_reached(outputs, {}, [&](const array& value) {
+    if (value.status() == array::Status::unscheduled) {
+      if (!value.has_primitive()) {
+        // Such an eval, as of one that prints a traced array, asks for what no rank computes.
+        traced = true;
+      } else if (collective_number(value.primitive())) {
+        left.push_back(value);
+      }
+    }
+    return !traced;
+  });
+  if (!traced) {
+    for (const auto& value : left) {
+      miss(value.primitive());
+    }
+  }
+}
+
 void order_collectives(const std::vector<array>& outputs) {
   if (!Group::any()) {
     return;

@@ -170,6 +170,7 @@ pub(crate) struct InFlight {
     pub(crate) peer: c_int,
     pub(crate) number: u64,
     pub(crate) overtaken: u64,
+    pub(crate) missed: u64,
     pub(crate) seconds: f64,
     pub(crate) aval: AvalView,
 }

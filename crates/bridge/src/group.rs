@@ -119,6 +119,9 @@ pub struct InFlight {
     /// How many that were made after it ran before it. Ranks on which it is the same for every collective have run the same
     /// ones in the same order.
     pub overtaken: u64,
+    /// How many that were made before it, and after the one before, are left out here since their eval failed. A rank on which
+    /// there are more than on the others runs it where these run another one.
+    pub missed: u64,
     /// What goes in, or for a message what comes out.
     pub aval: Aval,
     /// How long it has been under way.
@@ -135,8 +138,8 @@ impl InFlight {
         let aval = unsafe { arrays::aval_of(raw.aval)? };
         let peer = matches!(op, Op::Send | Op::Recv).then_some(raw.peer as usize);
         let waited = Duration::try_from_secs_f64(raw.seconds.max(0.0)).unwrap_or_default();
-        let (number, overtaken) = (raw.number, raw.overtaken);
-        Ok(Self { op: *op, peer, number, overtaken, aval, waited })
+        let (number, overtaken, missed) = (raw.number, raw.overtaken, raw.missed);
+        Ok(Self { op: *op, peer, number, overtaken, missed, aval, waited })
     }
 }
 
@@ -149,8 +152,15 @@ impl fmt::Display for InFlight {
         match (self.op, self.peer) {
             (Op::Send, Some(peer)) => write!(f, " to rank {peer}"),
             (Op::Recv, Some(peer)) => write!(f, " from rank {peer}"),
-            _ if self.overtaken > 0 => write!(f, " behind {} made after it", self.overtaken),
-            _ => Ok(()),
+            _ => {
+                if self.missed > 0 {
+                    write!(f, " after {} whose eval failed", self.missed)?;
+                }
+                if self.overtaken > 0 {
+                    write!(f, " behind {} made after it", self.overtaken)?;
+                }
+                Ok(())
+            }
         }
     }
 }

@@ -28,17 +28,15 @@ use crate::{agreement, init};
 /// one rank, which needs no engine, does nothing: each collective is its operand. Some of the ranks make a group of their own by
 /// [`split`](Self::split), so that ranks share a batch in one group and a layer in another.
 ///
-/// A clone may go to another thread, and threads may evaluate collectives of a group, and of those that were split off it, at the
-/// same time: these run one after the other. So what holds for one thread holds for all of a rank together: in which order they
-/// evaluate has to be the same on every rank, or the ranks learn that they run different collectives. A thread that uses a group
-/// has a stream of MLX's for it, and MLX a thread for that until the process ends.
+/// Clones may go to other threads. Collectives that threads evaluate at the same time run one after the other, and the order has to
+/// be the same on every rank. A thread that uses a group has a stream of MLX's for it, and MLX a thread for that for good.
 ///
 /// # Ranks that are lost
 ///
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
 /// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
 /// gone, after [`GroupOptions::silence`]. Ranks that evaluate different collectives of a group, or in another order, or on other
-/// shapes, learn it within a second; a rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval
+/// shapes, or go on alone where an eval failed before its collective began, learn it within a second; a rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval
 /// that waits then fails with [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so
 /// does every later collective; what needs no other rank is computed and saved as before. A rank that does not come is named after
 /// [`GroupOptions::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code

@@ -1,7 +1,7 @@
 //! Ranks that do not do what the others wait for: an error in bounded time on all that live, and processes that end.
 
 use std::process::{Command, id};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use mlx_rs::error::Exception;
@@ -57,6 +57,9 @@ pub(crate) const CASES: &[Case] = &[
     }),
     case("another_order", sums_in_two_orders, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["no. 2 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[8] behind 1 made after it"])
+    }),
+    case("an_eval_that_fails_before_its_sum", sums_behind_a_failure, joins, LIMITS, &[], |ranks| {
+        all_say(ranks, &["no. 1 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[8] after 1 whose eval failed"])
     }),
     case("a_wrong_shape_before_it_runs", compiled_sum_of_two_shapes, compares, LIMITS, &[], |ranks| {
         all_say(ranks, &["about to run different", "no. 1 of rank 0 is all_sum f32[8], of rank 1 all_sum f32[9]"])
@@ -165,6 +168,18 @@ fn sums_without_memory(group: &Group) -> Result<()> {
             return Ok(());
         }
     }
+    group.barrier()
+}
+
+/// The eval of the second rank fails before its first sum begins, and it goes on: its second one, which looks the same, meets the
+/// first one of the other rank.
+fn sums_behind_a_failure(group: &Group) -> Result<()> {
+    let numbers = || Array::from_slice(&[1.0_f32; 8], &[8]).negative();
+    let lazy = if group.rank() == 1 { thread::spawn(numbers).join().expect("no panic")? } else { numbers()? };
+    let first = group.all_sum(&lazy)?.eval();
+    assert!(group.rank() == 0 || first.is_err(), "another thread made its operand");
+    drop(group.all_sum(&numbers()?)?.eval());
+    sleep(Duration::from_secs(1));
     group.barrier()
 }
 

@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("messages_at_once", messages_at_once).sizes(&[2]),
     Case::new("sums_in_turn", sums_in_turn),
     Case::new("not_made_there", not_made_there),
+    Case::new("operands_not_made_here", operands_not_made_here),
 ];
 
 const SHAPE: [i32; 2] = [6, 4];
@@ -77,4 +78,17 @@ fn not_made_there(group: &Group) -> Result<()> {
     let refused = refused.expect_err("another thread made it");
     assert!(refused.contains("There is no Stream("), "{refused}");
     assert_equal(&sum, &ops::full::<f32>(&SHAPE, Array::from_f32(group.size() as f32))?, "a sum")
+}
+
+/// What fails on every rank before its collective begins leaves none behind the others.
+fn operands_not_made_here(group: &Group) -> Result<()> {
+    for round in 0..3 {
+        let elsewhere = thread::spawn(|| ops::ones::<f32>(&SHAPE).and_then(|ones| ones.negative()));
+        let lazy = elsewhere.join().expect("no panic")?;
+        assert!(group.all_sum(&lazy)?.eval().is_err(), "another thread made its operand");
+        let numbers = numbers(round, &SHAPE, Dtype::Float32)?;
+        let sum = group.all_sum(&numbers)?;
+        assert_equal(&sum, &numbers.multiply(Array::from_f32(group.size() as f32))?, "a sum")?;
+    }
+    Ok(())
 }
