@@ -110,11 +110,12 @@ impl Training {
     /// Adds a whole model, or some of its leaves, such as those that are trained.
     ///
     /// What is added later counts: a whole model takes the place of all that was added of one, and leaves are beside those that
-    /// were.
+    /// were. So a run may be used again for a later step; of a model that was changed in between take a new one, or all of it.
     ///
     /// # Errors
     ///
-    /// The model has no leaf of this part.
+    /// The model has no leaf of this part; or leaves that were added before could not be restored into it, since it has lost them or
+    /// they are of another kind now.
     pub fn with_model<M: ModuleParameters>(mut self, model: &Model<M>, only: &ParameterFilter) -> Result<Self> {
         if matches!(only, ParameterFilter::All) {
             self.parameters = model.values()?;
@@ -126,7 +127,9 @@ impl Training {
         let (added, kinds) = (leaves(model, only)?, model.leaf_kinds(only)?);
         let mut all = self.states.remove(LEAVES).unwrap_or_default();
         self.kinds = Some(if let Some(known) = self.kinds.take() {
-            known.with(kinds)
+            let kinds = known.with(kinds);
+            model.check_leaves(&kinds)?;
+            kinds
         } else {
             // Of leaves of earlier versions nobody knows what they mean.
             all.clear();

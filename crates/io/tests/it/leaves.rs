@@ -124,6 +124,36 @@ fn scales_and_kinds_are_checked() {
     assert!(into(&quantized(4), &ParameterFilter::Scales, &mut quantized(4)).iter().all(Result::is_ok));
 }
 
+/// What it would save nothing could be restored into.
+#[test]
+fn a_run_refuses_a_model_that_lost_leaves_that_it_has() -> Result<()> {
+    let run = Training::new(1).with_model(&adapted(config()), &ParameterFilter::Lora)?;
+    let lost = dense().quantize("*.weight", AFFINE)?.lora("layers.0.weight", config())?;
+    check(
+        run.clone().with_model(&lost, &ParameterFilter::Lora),
+        &expect![[r#"
+            the model does not have these leaves: layers.2.weight.a, layers.2.weight.b
+            help: take the leaves of the model as it is now, without those that it had before"#]],
+    );
+    let biases = ParameterFilter::Paths("*.bias".parse()?);
+    check(
+        run.clone().with_model(&adapted(LoraConfig { alpha: 1.0, ..config() }), &biases),
+        &expect![[r#"
+            the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.Lora (alpha 1, transposed false) in the model
+            help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
+    );
+    let half = Training::new(1).with_model(&lost, &ParameterFilter::Lora)?;
+    check(
+        half.with_model(&adapted(config()), &biases),
+        &expect![[r#"
+            leaves of the model are not given, of Lora: layers.2.weight.a, layers.2.weight.b
+            help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves"#]],
+    );
+    // All of it takes the place of what there was.
+    run.clone().with_model(&lost, &ParameterFilter::All)?.restore_model(&mut dense())?;
+    run.with_model(&adapted(config()), &biases)?.restore_model(&mut adapted(config()))
+}
+
 /// Runs of earlier versions say nothing of kinds: what can be checked without is.
 #[test]
 fn a_run_without_kinds_has_all_leaves_of_a_part() -> Result<()> {

@@ -188,30 +188,66 @@ impl<M: ModuleParameters> Model<M> {
             None => self.parts_of(&given),
         };
         if let Some(kinds) = kinds {
-            let own = self.leaf_kinds(&ParameterFilter::All)?;
-            let differing = kinds.leaves.iter().find_map(|(path, saved)| {
-                let own = own.leaves.get(&self.own_leaf(path)).filter(|own| !agree(saved.as_ref(), own.as_ref()))?;
-                Some((path, saved, own))
-            });
-            if let Some((path, saved, own)) = differing {
-                let shown = |kind: &Option<LeafKind>| kind.as_ref().map_or("dense".to_owned(), LeafKind::to_string);
-                return Err(Error::invalid(
-                    format!("the leaf {path} was saved of {}, and is of {} in the model", shown(saved), shown(own)),
-                    "make the model as it was when the leaves were saved, with the same kinds, alphas and formats",
-                ));
-            }
+            self.refuse_differing(kinds, &self.leaf_kinds(&ParameterFilter::All)?)?;
         } else if whole.contains(&"lora") {
             tracing::warn!(
                 target: "tacit",
                 "the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model"
             );
         }
+        self.refuse_lacking(whole, &given)?;
+        self.put_leaves(arrays)
+    }
+
+    /// Checks that leaves of these kinds, and no fewer, can be loaded into the model as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The model has lost one of them, or has two of them as one; one belongs to another kind of array in the model, or to one with
+    /// other fields; or the model has another leaf of a part that they say is whole.
+    pub fn check_leaves(&self, kinds: &LeafKinds) -> Result<()> {
+        const HELP: &str = "take the leaves of the model as it is now, without those that it had before";
+        let own = self.leaf_kinds(&ParameterFilter::All)?;
+        let mut paths = BTreeMap::new();
+        let mut lost = Vec::new();
+        for path in kinds.paths() {
+            let leaf = self.own_leaf(path);
+            if !own.leaves.contains_key(&leaf) {
+                lost.push(path);
+            } else if let Some(other) = paths.insert(leaf, path) {
+                return Err(Error::invalid(format!("{other} and {path} are one leaf of the model"), HELP));
+            }
+        }
+        if !lost.is_empty() {
+            return Err(Error::invalid(format!("the model does not have these leaves: {}", some_of(lost)), HELP));
+        }
+        self.refuse_differing(kinds, &own)?;
+        let given = paths.keys().map(String::as_str).collect();
+        self.refuse_lacking(kinds.whole.iter().map(String::as_str), &given)
+    }
+
+    /// Refuses a leaf that is of another kind among `own`, which are all of the model.
+    fn refuse_differing(&self, kinds: &LeafKinds, own: &LeafKinds) -> Result<()> {
+        let differing = kinds.leaves.iter().find_map(|(path, saved)| {
+            let own = own.leaves.get(&self.own_leaf(path)).filter(|own| !agree(saved.as_ref(), own.as_ref()))?;
+            Some((path, saved, own))
+        });
+        let Some((path, saved, own)) = differing else { return Ok(()) };
+        let shown = |kind: &Option<LeafKind>| kind.as_ref().map_or("dense".to_owned(), LeafKind::to_string);
+        Err(Error::invalid(
+            format!("the leaf {path} was saved of {}, and is of {} in the model", shown(saved), shown(own)),
+            "make the model as it was when the leaves were saved, with the same kinds, alphas and formats",
+        ))
+    }
+
+    /// Refuses that leaves of whole parts are not given.
+    fn refuse_lacking<'p>(&self, whole: impl IntoIterator<Item = &'p str>, given: &BTreeSet<&str>) -> Result<()> {
         for part in whole.into_iter().filter_map(ParameterFilter::named) {
             let own = self.lasting_leaves(part);
             let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
             refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
         }
-        self.put_leaves(arrays)
+        Ok(())
     }
 
     /// The parts that some of these leaves belong to, dense parameters aside.
