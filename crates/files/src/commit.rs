@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 
+use crate::disk;
 use crate::leftovers;
 use crate::lock::Locked;
 use crate::place::Place;
 use crate::record::{Identity, Moved, RECORD, Record, Removed, is_plain, own};
 use crate::staged::{Staged, committing};
-use crate::{disk, folder_of};
 
 /// The files that a save puts into a folder at once, and those that go then.
 ///
@@ -62,6 +62,16 @@ impl Commit {
     ///
     /// The folder cannot be read, another save holds it for long, or it holds a record of a save that cannot be read.
     pub fn begin(folder: &Path) -> Result<Self> {
+        let commit = Self::in_cleared(folder)?;
+        // What an unfinished save has on its way looks like what a dead one left.
+        if commit.unfinished.is_none() {
+            leftovers::clear(folder);
+        }
+        Ok(commit)
+    }
+
+    /// The same in a folder where nobody looks for what dead saves left.
+    pub(crate) fn in_cleared(folder: &Path) -> Result<Self> {
         let locked = Locked::folder(folder)?;
         let unfinished = match Record::of(folder)? {
             Some(record) if record.is_of(folder) => {
@@ -71,10 +81,6 @@ impl Commit {
             }
             unfinished => unfinished,
         };
-        // What an unfinished save has on its way looks like what a dead one left.
-        if unfinished.is_none() {
-            leftovers::clear(folder);
-        }
         Ok(Self { folder: folder.to_owned(), locked, unfinished, files: Vec::new(), removed: Vec::new() })
     }
 
@@ -206,12 +212,4 @@ impl Commit {
         disk::sync(&self.locked.0).map_err(failed)?;
         record.carry_out(&self.folder, &self.locked.0)
     }
-}
-
-/// Puts a file that is written in its place.
-pub(crate) fn put(staged: Staged, place: &Path) -> Result<()> {
-    let name = place.file_name().ok_or_else(|| Error::file("write", place)(ErrorKind::InvalidFilename.into()))?;
-    let mut commit = Commit::begin(folder_of(place))?;
-    commit.place(staged, name)?;
-    commit.finish()
 }

@@ -31,6 +31,7 @@ mod lock;
 mod output;
 mod place;
 mod record;
+mod room;
 mod staged;
 mod work;
 
@@ -41,5 +42,6 @@ pub use folders::{NewFolders, make_folder};
 pub use lock::Steady;
 pub use output::{Output, replace};
 pub use place::{Place, folder_of, is_stdout};
+pub use room::Room;
 pub use staged::{Staged, abandon};
 pub use work::lock_work;

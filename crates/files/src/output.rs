@@ -1,15 +1,15 @@
 //! One file that is written, or what a device is given.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 
-use crate::commit::{Commit, put};
 use crate::disk;
 use crate::place::{Place, Standard, folder_of};
+use crate::room::Room;
 use crate::staged::Staged;
 
 /// A file that is the old one until the new one is whole and on the disk; where the place is a device or a pipe, that is
@@ -22,7 +22,7 @@ pub struct Output {
 
 #[derive(Debug)]
 enum To {
-    File(Staged),
+    File(Staged, Room),
     Stream(File),
 }
 
@@ -36,9 +36,8 @@ impl Output {
         let place = place.as_ref();
         let to = match Place::of(place)? {
             Place::File => {
-                // What a killed save left on its way takes no room from this one. Why it cannot be cleared away is told in the end.
-                drop(Commit::begin(folder_of(place)));
-                To::File(Staged::beside(place)?)
+                let room = Room::of(folder_of(place));
+                To::File(Staged::beside(place)?, room)
             }
             Place::Stream => To::Stream(stream(place).map_err(Error::file("write", place))?),
         };
@@ -52,9 +51,13 @@ impl Output {
     /// As for [`Commit::finish`](crate::Commit::finish).
     pub fn finish(self) -> Result<()> {
         match self.to {
-            To::File(mut staged) => {
-                staged.sync().map_err(Error::file("write", &self.place))?;
-                put(staged, &self.place)
+            To::File(mut staged, room) => {
+                let failed = || Error::file("write", &self.place);
+                staged.sync().map_err(failed())?;
+                let name = self.place.file_name().ok_or_else(|| failed()(ErrorKind::InvalidFilename.into()))?;
+                let mut commit = room.begin()?;
+                commit.place(staged, name)?;
+                commit.finish()
             }
             To::Stream(mut file) => file.flush().map_err(Error::file("write", &self.place)),
         }
@@ -64,14 +67,14 @@ impl Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.to {
-            To::File(staged) => staged.write(bytes),
+            To::File(staged, _) => staged.write(bytes),
             To::Stream(file) => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.to {
-            To::File(staged) => staged.flush(),
+            To::File(staged, _) => staged.flush(),
             To::Stream(file) => file.flush(),
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use mlx_rs::Array;
 use serde_json::{Map, Value as Json, json};
 use tacit_core::{Error, Result};
-use tacit_files::{Commit, Output, Place, Staged, folder_of};
+use tacit_files::{Output, Place, Room, Staged, folder_of};
 
 use crate::index::{INDEX, TENSORS};
 use crate::shards::Family;
@@ -47,8 +47,7 @@ impl Set<'_> {
         for name in beside.iter().map(|(name, _)| *name).chain(indexed.map(Family::index).as_deref()) {
             Place::of_file(&folder_of(path).join(name))?;
         }
-        // What a killed save left on its way takes no room from this one. Why it cannot be cleared away is told in the end.
-        drop(Commit::begin(folder_of(path)));
+        let room = Room::of(folder_of(path));
         let groups = match writing.shard {
             Some(limit) => grouped(tensors, limit),
             None => vec![tensors],
@@ -63,7 +62,7 @@ impl Set<'_> {
             file.sync().map_err(Error::file("write", path))?;
             staged.push(file);
         }
-        let mut commit = Commit::begin(folder_of(path))?;
+        let mut commit = room.begin()?;
         let names = match &family {
             Some(family) if staged.len() > 1 => family.free_names(staged.len()),
             _ => vec![name.to_owned()],

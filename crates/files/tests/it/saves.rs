@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use expect_test::expect;
 use tacit_files::faults::{Fault, inject};
@@ -75,6 +76,26 @@ fn what_a_killed_save_left_goes_before_the_next_is_written() {
     assert!(now.len() == 1 && now != left, "{now:?}");
     drop(output);
     assert_eq!(folder.raw(), held(&[("a", "old")]));
+}
+
+/// It has the folder only while it gives the file its name.
+#[test]
+fn what_is_written_waits_for_no_other_save() {
+    let folder = Folder::with(&[("a", "old")]);
+    let begin = Instant::now();
+    let other = Commit::begin(&folder).expect("begins");
+    let mut output = Output::create(folder.join("a")).expect("waits for nobody");
+    output.write_all(b"new").expect("writes");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    // What dies meanwhile goes with the next save.
+    let left = ".tacit-11111111-11111111111111.partial";
+    let dead = File::create(folder.join(left)).expect("makes");
+    dead.set_modified(SystemTime::now() - Duration::from_hours(48)).expect("is ours");
+    drop((other, dead));
+    output.finish().expect("saves");
+    assert_eq!(folder.raw(), held(&[("a", "new"), (left, "")]));
+    replace(folder.join("a"), b"newer").expect("saves");
+    assert_eq!(folder.raw(), held(&[("a", "newer")]));
 }
 
 #[test]
