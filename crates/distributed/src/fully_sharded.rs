@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 use tacit_arrays::{Linear, Packed, Placed, Product, TrainedCodes};
 use tacit_core::transform::checkpoint;
 use tacit_core::tree::{self, Open, TreeDef};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, array_id, implicit};
 
 use crate::Group;
 use crate::placed::check_whole;
@@ -64,9 +64,13 @@ impl FullySharded {
     ///
     /// The value, or something inside it, is split over ranks already or trained as its codes, or MLX refuses an op.
     pub fn new(whole: impl Into<Value>, group: &Group) -> Result<Self> {
-        let whole = whole.into();
-        check_whole(&whole)?;
-        if is_coded(&whole) {
+        Self::with_parts(&whole.into(), group, |_| None)
+    }
+
+    /// The same, where `known` gives the parts of some arrays.
+    fn with_parts(whole: &Value, group: &Group, known: impl Fn(&Array) -> Option<Array>) -> Result<Self> {
+        check_whole(whole)?;
+        if is_coded(whole) {
             return Err(Error::invalid(
                 format!("{whole} is trained as its codes, which a step rounds as a whole"),
                 "keep it whole on every rank, or split its floats and train these",
@@ -74,10 +78,11 @@ impl FullySharded {
         }
         let aval = whole.aval()?;
         let mut arrays = Vec::new();
-        let local = tree::map(&whole, Open::Fully, |leaf| {
+        let local = tree::map(whole, Open::Fully, |leaf| {
             let leaf = array_of(&leaf)?.clone();
             arrays.push(Aval::from(&leaf));
-            Ok(own_part(&leaf, group.rank(), group.size())?.into())
+            let part = known(&leaf).map_or_else(|| own_part(&leaf, group.rank(), group.size()), Ok)?;
+            Ok(part.into())
         })?;
         Ok(Self { local, arrays, group: group.clone(), aval })
     }
@@ -206,10 +211,18 @@ fn array_of(leaf: &Value) -> Result<&Array> {
 }
 
 impl Placed for FullySharded {
-    /// Made of the whole, which every rank gathers for that: the parts of its arrays are no arrays of its shape.
+    /// Made of the whole, since the parts of its arrays are no arrays of its shape. Ranks gather what it is made of, and of an array
+    /// that stays as it is each keeps its part.
     fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
-        let Some(made) = f(&self.gathered()?)? else { return Ok(None) };
-        let made = Value::from(Self::new(made, &self.group)?);
+        let (recipe, parts) = self.recipe()?;
+        let whole = recipe.gathered(&parts)?;
+        let Some(made) = f(&whole)? else { return Ok(None) };
+        let gathered = tree::leaves(&whole, Open::Fully)?;
+        let known = |array: &Array| {
+            let is = |whole: &Value| whole.as_dense().is_some_and(|whole| array_id(whole) == array_id(array));
+            gathered.iter().zip(&parts).find(|(whole, _)| is(whole)).map(|(_, part)| part.clone())
+        };
+        let made = Value::from(Self::with_parts(&made, &self.group, known)?);
         // Whoever reads a part later reads it alone, as before.
         tree::eval(&made)?;
         Ok(Some(made))

@@ -93,7 +93,9 @@ fn adapters_that_are_chosen(group: &Group) -> Result<()> {
         for index in [0u32, 1] {
             let index = Array::from_slice(&[index], &[]);
             whole.choose_adapters(&index)?;
+            let before = group.traffic();
             split.choose_adapters(&index)?;
+            assert_eq!(group.traffic(), before, "nothing is gathered for a choice");
             let (own, expected) = (split.forward(&x)?, whole.forward(&x)?);
             assert!(own.all_close(&expected, 1e-5, 1e-5, None)?, "{own} for {expected}");
             found.push(own);
