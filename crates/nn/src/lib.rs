@@ -26,6 +26,7 @@ mod merge;
 mod model;
 mod module;
 mod moments;
+mod moments_before;
 mod moved;
 mod observations;
 mod parameters;

@@ -14,6 +14,7 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use crate::module::{Leaves, empty, entered};
+use crate::moments_before::MomentsBefore;
 use crate::saved_moments::unlisted;
 
 /// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
@@ -123,12 +124,25 @@ impl<O: Optimizer> Optimizer for Stateful<O> {
         self.0.update_single(key, gradient, parameter)
     }
 
+    /// Parameters and moments are what they were where it fails.
     fn update<M: ModuleParameters>(
         &mut self,
         model: &mut M,
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<(), Exception> {
-        self.0.update(model, gradients)
+        let gradients = gradients.borrow();
+        let moments = MomentsBefore::of(&mut self.0);
+        let moved = model.parameters_mut().flatten().into_iter().filter(|(path, _)| gradients.contains_key(path));
+        let before: Vec<(Rc<str>, Array)> = moved.map(|(path, array)| (path, array.clone())).collect();
+        let updated = self.0.update(model, gradients);
+        if updated.is_err() {
+            let mut parameters = model.parameters_mut().flatten();
+            for (path, array) in before {
+                parameters.entry(path).and_modify(|parameter| **parameter = array);
+            }
+            moments.give_back(&mut self.0);
+        }
+        updated
     }
 }
 

@@ -1,15 +1,18 @@
 //! Steps of an optimizer.
 
 use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
-use mlx_rs::optimizers::{Optimizer, OptimizerState as _};
+use mlx_rs::optimizers::Optimizer;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
 use crate::filter::Role;
+use crate::moments_before::MomentsBefore;
 use crate::parameters::{listed, some_of};
 
 impl<M: ModuleParameters> Model<M> {
@@ -18,7 +21,8 @@ impl<M: ModuleParameters> Model<M> {
     /// Every leaf keeps its dtype.
     ///
     /// The optimizers compute in `f32` whatever the leaf is, and leave `f32` in its place where they are called by
-    /// themselves. Here what they made is rounded to the leaf's own dtype, so that a model of half floats stays one.
+    /// themselves; where they fail then, some leaves and moments are moved and others are not. Here what they made is rounded to the
+    /// leaf's own dtype, so that a model of half floats stays one, and a step is made whole or not at all.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -48,52 +52,57 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// There is a gradient of what is no leaf, of codes, which no step moves, or of another shape than its leaf; the optimizer
-    /// fails, or has moments of a path that is [tied](Self::tie) to another one, and none of that one, which has a gradient; or a
-    /// parameter is trained as its codes, and the step is inside a gradient. The leaves are then what they were, and so are the
-    /// moments that the optimizer lists as its state.
+    /// fails, or makes another shape of a leaf, as by moments of another model; it has moments of a path that is
+    /// [tied](Self::tie) to another one, and none of that one, which has a gradient; or a parameter is trained as its codes, and the
+    /// step is inside a gradient. The leaves are then what they were, and so are the moments that the optimizer lists as its state.
+    /// They are after a panic of the optimizer, too, which goes on to the caller.
     pub fn update<O: Optimizer>(
         &mut self,
         optimizer: &mut O,
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<()> {
         let gradients = gradients.borrow();
-        let moments = moments(optimizer);
-        let keys = moments.iter().flatten().map(|(key, _)| &**key);
-        if let Some((tied, own)) = self.parts.ties.misplaced(&keys, &gradients.keys().map(|path| &**path)) {
+        let moments = MomentsBefore::of(optimizer);
+        if let Some((tied, own)) = self.parts.ties.misplaced(&moments.keys(), &gradients.keys().map(|path| &**path)) {
             // A step would begin them anew.
             return Err(Error::invalid(
                 format!("the optimizer has moments of {tied}, which is tied to {own}, and none of {own}"),
                 format!("tie {own} to {tied}, as the run did that made them, or begin with a new optimizer"),
             ));
         }
-        let stepped = if self.is_coded() {
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            if !self.is_coded() {
+                return self.step(optimizer, gradients);
+            }
             self.transaction(|model| {
                 let lent = model.lend_for_step()?;
                 model.step(optimizer, gradients)?;
                 model.take_steps(&lent)
             })
-        } else {
-            self.step(optimizer, gradients)
-        };
-        if let (Err(_), Some(moments)) = (&stepped, moments) {
-            give_back(optimizer, moments);
+        }));
+        if !matches!(stepped, Ok(Ok(()))) {
+            moments.give_back(optimizer);
         }
-        stepped
+        stepped.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn step<O: Optimizer>(&mut self, optimizer: &mut O, gradients: &FlattenedModuleParam) -> Result<()> {
         let before = self.moved(gradients)?;
-        let stepped = optimizer.update(self, gradients);
+        let stepped = catch_unwind(AssertUnwindSafe(|| optimizer.update(self, gradients)));
         let mut slots = self.slots();
+        let stepped = stepped.map(|stepped| {
+            stepped?;
+            check_shapes(&slots, &before)
+        });
         for (path, before) in before {
             let Some(slot) = slots.get_mut(&path) else { continue };
             match &stepped {
-                Err(_) => **slot = before,
-                Ok(()) if slot.dtype() != before.dtype() => **slot = slot.as_dtype(before.dtype())?,
-                Ok(()) => {}
+                Ok(Ok(())) if slot.dtype() != before.dtype() => **slot = slot.as_dtype(before.dtype())?,
+                Ok(Ok(())) => {}
+                _ => **slot = before,
             }
         }
-        Ok(stepped?)
+        stepped.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// The leaves that these gradients move, as they are.
@@ -159,26 +168,16 @@ impl<M: ModuleParameters> Model<M> {
     }
 }
 
-/// The moments of an optimizer by their keys, where it lists them.
-fn moments<O: Optimizer>(optimizer: &mut O) -> Option<Vec<(Rc<str>, Array)>> {
-    let listed = optimizer.state_mut().flatten().ok()?;
-    Some(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
-}
-
-/// Gives an optimizer these moments again.
-fn give_back<O: Optimizer>(optimizer: &mut O, moments: Vec<(Rc<str>, Array)>) {
-    let state = optimizer.state_mut();
-    let came = {
-        let Ok(now) = state.flatten_mut() else { return };
-        let came = !now.iter().map(|(key, _)| key).eq(moments.iter().map(|(key, _)| key));
-        if !came {
-            for ((_, slot), (_, before)) in now.into_iter().zip(&moments) {
-                *slot = before.clone();
-            }
+/// Refuses what has another shape than its leaf had: moments of another model spread a step over axes of their own.
+fn check_shapes(slots: &HashMap<Rc<str>, &mut Array>, before: &[(Rc<str>, Array)]) -> Result<()> {
+    for (path, before) in before {
+        if let Some(made) = slots.get(path).filter(|made| made.shape() != before.shape()) {
+            let (made, before) = (Aval::from(&**made), Aval::from(before));
+            return Err(Error::invalid(
+                format!("the optimizer makes {made} of the leaf {path}, which is {before}"),
+                "restore the moments of a model of the same shapes, or begin with a new optimizer",
+            ));
         }
-        came
-    };
-    if came && let Ok(before) = O::State::unflatten(moments) {
-        *state = before;
     }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Steps of every optimizer of mlx-rs on leaves of every float type.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use expect_test::{Expect, expect};
@@ -12,7 +13,7 @@ use mlx_rs::utils::{StateProjection, Updatable};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_core::Result;
-use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters};
+use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Stateful};
 
 use crate::log::Log;
 use crate::types::{normal, numbers};
@@ -188,53 +189,69 @@ fn gradients_of_what_takes_none_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Steps of SGD, of which only the first ones are good.
-struct Failing {
-    sgd: Sgd,
+/// Steps of an optimizer, of which only the first ones are good.
+struct Failing<O> {
+    own: O,
     good: usize,
+    panics: bool,
 }
 
-impl Updatable for Failing {
-    fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
-        Updatable::state_projection(&mut self.sgd)
+impl<O> Failing<O> {
+    fn after(good: usize, own: O) -> Self {
+        Self { own, good, panics: false }
     }
 }
 
-impl Optimizer for Failing {
-    type State = <Sgd as Optimizer>::State;
+impl<O: Optimizer> Updatable for Failing<O> {
+    fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
+        Updatable::state_projection(&mut self.own)
+    }
+}
+
+impl<O: Optimizer> Optimizer for Failing<O> {
+    type State = O::State;
 
     fn state(&self) -> &Self::State {
-        self.sgd.state()
+        self.own.state()
     }
 
     fn state_mut(&mut self) -> &mut Self::State {
-        self.sgd.state_mut()
+        self.own.state_mut()
     }
 
     fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
+        assert!(self.good > 0 || !self.panics, "it panics by design");
         self.good = self.good.checked_sub(1).ok_or_else(|| Exception::custom("it fails by design"))?;
-        self.sgd.update_single(key, gradient, parameter)
+        self.own.update_single(key, gradient, parameter)
     }
+}
+
+fn owned(model: &Model<Layers>) -> Vec<(String, Array)> {
+    model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
+}
+
+fn assert_same(found: &[(String, Array)], expected: &[(String, Array)], what: &str) -> Result<()> {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for ((path, found), (other, expected)) in found.iter().zip(expected) {
+        assert!(path == other && found.dtype() == expected.dtype(), "{what} {path}");
+        assert!(found.eq_exact(expected)?, "{what} {path}");
+    }
+    Ok(())
 }
 
 #[test]
 fn after_an_error_of_the_optimizer_the_leaves_are_what_they_were() -> Result<()> {
     for dtype in [Dtype::Float32, Dtype::Bfloat16] {
         for (form, mut model) in forms(dtype)? {
-            let owned = |model: &Model<Layers>| -> Vec<(String, Array)> {
-                model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
-            };
             let before = owned(&model);
             let gradients = gradients(&mut model, dtype)?;
             let mut sgd = Sgd::new(0.1);
             sgd.momentum = 0.5;
-            let mut failing = Failing { sgd, good: 1 };
+            let mut failing = Failing::after(1, sgd);
             let error = model.update(&mut failing, &gradients);
-            assert!(failing.sgd.state().is_empty());
+            assert!(failing.own.state().is_empty());
             assert!(error.expect_err("it fails").to_string().contains("by design"));
-            for ((path, before), (_, after)) in before.iter().zip(owned(&model)) {
-                assert!(before.dtype() == after.dtype() && before.eq_exact(&after)?, "{form} {dtype:?} {path}");
-            }
+            assert_same(&owned(&model), &before, &format!("{form} {dtype:?}"))?;
         }
     }
     Ok(())
@@ -246,16 +263,79 @@ fn after_an_error_of_the_optimizer_its_moments_are_what_they_were() -> Result<()
     let gradients = gradients(&mut model, Dtype::Float32)?;
     let mut sgd = Sgd::new(0.1);
     sgd.momentum = 0.5;
-    let mut failing = Failing { sgd, good: gradients.len() + 2 };
+    let mut failing = Failing::after(gradients.len() + 2, sgd);
     model.update(&mut failing, &gradients)?;
-    let before = failing.sgd.state().clone();
+    let before = failing.own.state().clone();
     assert!(before.len() == gradients.len() && model.update(&mut failing, &gradients).is_err());
     for (path, moment) in &before {
         // Moments of transposed gradients lie as those do.
-        let [now, before] = [&failing.sgd.state()[path], moment].map(|moment| moment.reshape(&[-1]));
+        let [now, before] = [&failing.own.state()[path], moment].map(|moment| moment.reshape(&[-1]));
         assert_eq!(numbers(&now?), numbers(&before?), "{path}");
     }
     Ok(())
+}
+
+/// mlx-rs reads moments of Adafactor back by the last name of their paths alone.
+#[test]
+fn after_an_error_moments_of_new_parameters_begin_anew_and_the_others_go_on() -> Result<()> {
+    let (mut failed, mut whole) = (dense(Dtype::Float32)?, dense(Dtype::Float32)?);
+    let all = gradients(&mut whole, Dtype::Float32)?;
+    let first: FlattenedModuleParam = all
+        .iter()
+        .filter(|(path, _)| path.starts_with("layers.0"))
+        .map(|(path, x)| (path.clone(), x.clone()))
+        .collect();
+    assert_eq!((all.len(), first.len()), (4, 2));
+    let mut failing = Failing::after(5, Adafactor::new().expect("builds"));
+    let mut adafactor = Adafactor::new().expect("builds");
+    failed.update(&mut failing, &first)?;
+    whole.update(&mut adafactor, &first)?;
+    // Three of the four, one of which is new at least.
+    assert!(failed.update(&mut failing, &all).is_err());
+    assert_same(&owned(&failed), &owned(&whole), "after the error")?;
+    failing.good = 4;
+    failed.update(&mut failing, &all)?;
+    whole.update(&mut adafactor, &all)?;
+    assert_same(&owned(&failed), &owned(&whole), "after the next step")
+}
+
+#[test]
+fn after_a_panic_of_the_optimizer_all_is_what_it_was() -> Result<()> {
+    for (form, mut model) in forms(Dtype::Float32)? {
+        let (before, gradients) = (owned(&model), gradients(&mut model, Dtype::Float32)?);
+        let mut failing = Failing { panics: true, ..Failing::after(1, Adam::new(1e-2)) };
+        let panicked = catch_unwind(AssertUnwindSafe(|| model.update(&mut failing, &gradients)));
+        assert!(panicked.is_err() && failing.own.state().is_empty(), "{form}");
+        assert_same(&owned(&model), &before, form)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_optimizer_of_a_tree_that_fails_steps_nothing() -> Result<()> {
+    let mut model = dense(Dtype::Float32)?;
+    let (before, gradients) = (owned(&model), gradients(&mut model, Dtype::Float32)?);
+    let mut failing = Stateful(Failing::after(1, Adam::new(1e-2)));
+    assert!(failing.update(&mut model, &gradients).is_err() && failing.own.state().is_empty());
+    assert_same(&owned(&model), &before, "alone")
+}
+
+/// MLX spreads a vector over the rows of moments, and the vector would be a matrix.
+#[test]
+fn moments_of_another_shape_do_not_reach_a_leaf() -> Result<()> {
+    let mut model = dense(Dtype::Float32)?;
+    let before = owned(&model);
+    let mut adam = Adam::new(1e-2);
+    let moment = ops::zeros::<f32>(&[4, 8])?;
+    adam.state_mut().insert("layers.2.bias".into(), (moment.clone(), moment));
+    check(
+        model.update(&mut adam, FlattenedModuleParam::from([("layers.2.bias".into(), normal(1, &[8]))])),
+        expect![[r"
+            the optimizer makes f32[4,8] of the leaf layers.2.bias, which is f32[8]
+            help: restore the moments of a model of the same shapes, or begin with a new optimizer"]],
+    );
+    assert_eq!(adam.state()["layers.2.bias"].0.shape(), [4, 8]);
+    assert_same(&owned(&model), &before, "refused")
 }
 
 /// Codes that were read without their scales are no weights.
