@@ -119,18 +119,46 @@ macro_rules! conformance {
     };
 }
 
-/// What [`conformance!`] writes, with the claim that every subject makes.
+/// Writes the function `subjects` for a list of [`conformance!`](crate::conformance!), and none of its tests.
+///
+/// Another program of tests may have the same subjects, as [`meetings`](programs::meetings) does.
+#[macro_export]
+macro_rules! subjects {
+    (straight_through: $ste:path; $($rows:tt)+) => {
+        $crate::__subjects! {
+            |subject: $crate::Subject| subject.straight_through(|make, x| $ste(x, |x: &$crate::Array| make(x)));
+            $($rows)+
+        }
+    };
+    ($($rows:tt)+) => {
+        $crate::__subjects! {
+            |subject: $crate::Subject| subject;
+            $($rows)+
+        }
+    };
+}
+
+/// The function that [`conformance!`] and [`subjects!`] write, with the claim that every subject makes.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __conformance {
+macro_rules! __subjects {
     ($all:expr; $($name:ident: |$x:ident| $make:expr $(, $claim:ident($($argument:expr),*))*;)+) => {
         /// The subjects of the suite.
-        fn subjects() -> ::std::vec::Vec<$crate::Subject> {
+        pub(crate) fn subjects() -> ::std::vec::Vec<$crate::Subject> {
             ::std::vec![$(
                 ($all)($crate::Subject::new(::core::stringify!($name), |$x: &$crate::Array| $make)
                     $(.$claim($($argument),*))*)
             ),+]
         }
+    };
+}
+
+/// What [`conformance!`] writes, with the claim that every subject makes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance {
+    ($all:expr; $($name:ident: |$x:ident| $make:expr $(, $claim:ident($($argument:expr),*))*;)+) => {
+        $crate::__subjects! { $all; $($name: |$x| $make $(, $claim($($argument),*))*;)+ }
 
         $(
             mod $name {

@@ -113,6 +113,16 @@ pub(crate) fn families() -> [&'static [Op]; 11] {
     ]
 }
 
+/// What moves elements: shapes and indices.
+pub(crate) fn moving() -> Vec<&'static Op> {
+    shapes::OPS.iter().chain(indexing::OPS).collect()
+}
+
+/// Products and linear algebra.
+pub(crate) fn products() -> Vec<&'static Op> {
+    linear_algebra::OPS.iter().collect()
+}
+
 /// The results that mlx-rs's ops return.
 trait IntoOutputs {
     fn into_outputs(self) -> Vec<Array>;

@@ -6,11 +6,17 @@
 //! function and after a node that failed; transforms are compared with plain code, implicit inputs with what they
 //! materialize to. Half floats and integers are compared to the last bit where no sum is in another order and no function
 //! approximated in another way. What fails is made as short as it gets and listed.
+//!
+//! In some programs implicit arrays of every subject meet: in each other, in ops that move their elements, in products after
+//! these, in transforms around each other.
 
 mod compare;
 mod draw;
 mod erred;
 mod inputs;
+mod kind;
+mod meeting;
+mod met;
 mod nearness;
 mod perturbed;
 mod program;
@@ -46,16 +52,42 @@ pub const PROGRAMS_VARIABLE: &str = "TACIT_PROGRAMS";
 /// The variable chooses nothing that there is.
 #[must_use]
 pub fn programs(subjects: &[Subject]) -> Report {
+    run("random programs", Sweep::current().programs(), draw::draw, program, subjects)
+}
+
+/// Runs programs in which implicit arrays of the given subjects meet, and compares each with its run on dense arrays.
+///
+/// Every subject in a few turns, and with `TACIT_SWEEP=full` with every op that moves elements; [`PROGRAMS_VARIABLE`] chooses
+/// other seeds, and listings. Each finding is printed when it is found, with the least program that shows it.
+///
+/// MLX's compile should fuse no ops, as for [`programs`].
+///
+/// # Panics
+///
+/// As [`programs`].
+#[must_use]
+pub fn meetings(subjects: &[Subject]) -> Report {
+    let count = Sweep::current().meetings(subjects.len());
+    run("meetings", count, meeting::draw, meeting, subjects)
+}
+
+/// Draws the program of a seed.
+type Draw = fn(u64, &[Subject]) -> Program;
+
+/// Says what differs between the ways of running a program.
+type Check = fn(&Program, &[Subject]) -> Result<(), String>;
+
+fn run(part: &str, count: u64, draw: Draw, check: Check, subjects: &[Subject]) -> Report {
     let chosen = std::env::var(PROGRAMS_VARIABLE).ok();
     // What ends the process is known by the name that was printed last.
     let named = chosen.is_some();
     let chosen =
         chosen.map(|text| Chosen::read(&text).unwrap_or_else(|what| panic!("{PROGRAMS_VARIABLE} is {text}: {what}")));
-    let chosen = chosen.unwrap_or_else(|| Chosen::Seeds(0..Sweep::current().programs()));
-    let mut report = Report::new(format!("random programs, {chosen}"));
+    let chosen = chosen.unwrap_or(Chosen::Seeds(0..count));
+    let mut report = Report::new(format!("{part}, {chosen}"));
     let alone = chosen.len() == 1;
     let drawn: Box<dyn Iterator<Item = (String, Program)>> = match chosen {
-        Chosen::Seeds(seeds) => Box::new(seeds.map(|seed| (format!("seed {seed}"), draw::draw(seed, subjects)))),
+        Chosen::Seeds(seeds) => Box::new(seeds.map(|seed| (format!("seed {seed}"), draw(seed, subjects)))),
         Chosen::Listings(all) => Box::new((1..).zip(all).map(|(at, program)| (format!("listing {at}"), program))),
     };
     for (name, program) in drawn {
@@ -66,9 +98,9 @@ pub fn programs(subjects: &[Subject]) -> Report {
             println!("{program}");
         }
         report.compared_one();
-        if let Err(what) = self::program(&program, subjects) {
-            let least = shrink::shrunk(program, &|program| self::program(program, subjects).is_err());
-            let what = self::program(&least, subjects).err().unwrap_or(what);
+        if let Err(what) = check(&program, subjects) {
+            let least = shrink::shrunk(program, &|program| check(program, subjects).is_err());
+            let what = check(&least, subjects).err().unwrap_or(what);
             println!("{name}: {what}\n{least}\n");
             report.found(name, format_args!("{what}\n{least}"));
         }
@@ -83,6 +115,15 @@ pub fn programs(subjects: &[Subject]) -> Report {
 /// What differs.
 pub fn program(program: &Program, subjects: &[Subject]) -> Result<(), String> {
     guarded(|| Scene { program, subjects }.check())
+}
+
+/// Compares one program with its run on the dense arrays that its implicit inputs stand for.
+///
+/// # Errors
+///
+/// What differs.
+pub fn meeting(program: &Program, subjects: &[Subject]) -> Result<(), String> {
+    guarded(|| Scene { program, subjects }.meet())
 }
 
 enum Chosen {
@@ -128,8 +169,12 @@ impl fmt::Display for Chosen {
 
 #[cfg(test)]
 mod tests {
-    use super::program::{Around, Operand};
-    use super::{Chosen, Program, draw, shrink};
+    use mlx_rs::Array;
+
+    use super::program::{Around, Operand, State};
+    use super::{Chosen, Program, draw, meeting, shrink};
+    use crate::opaque::Opaque;
+    use crate::subject::Subject;
 
     #[test]
     fn a_listing_is_read_as_the_program_that_it_lists() {
@@ -137,6 +182,24 @@ mod tests {
             let program = draw::draw(seed, &[]);
             assert_eq!(program.to_string().parse(), Ok(program), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn meetings_are_listed_and_of_every_kind() {
+        let subjects = [Subject::new("opaque", |x: &Array| Ok(Opaque::new(x.clone())))];
+        let all: Vec<Program> = (0..120).map(|seed| meeting::draw(seed, &subjects)).collect();
+        for program in &all {
+            assert_eq!(program.to_string().parse().as_ref(), Ok(program));
+            assert!(
+                program.inputs.iter().any(|input| input.subject.is_some()) && !program.steps.is_empty(),
+                "{program}"
+            );
+        }
+        for around in Around::ALL {
+            assert!(all.iter().any(|program| program.around.contains(around)), "{around:?}");
+        }
+        let mut inputs = all.iter().flat_map(|program| &program.inputs);
+        assert!(inputs.any(|input| input.state == State::Shared && input.subject.is_some()));
     }
 
     #[test]
@@ -178,7 +241,7 @@ mod tests {
     #[test]
     fn programs_are_of_every_kind() {
         let all: Vec<Program> = (0..600).map(|seed| draw::draw(seed, &[])).collect();
-        for around in Around::ALL {
+        for around in &draw::AROUND {
             assert!(all.iter().any(|program| program.around.contains(around)), "{around:?}");
         }
         let mut ops: Vec<&str> = all.iter().flat_map(|program| &program.steps).map(|step| step.op).collect();

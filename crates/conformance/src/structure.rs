@@ -105,6 +105,11 @@ fn loaded(json: &str, arrays: store::Arrays) -> Result<Box<dyn ImplicitArray>, S
     store::provide(arrays, || serde_json::from_str(json)).map_err(|error: serde_json::Error| error.to_string())
 }
 
+/// Whether it is read from what is stored of it, which checks that its children and static fields belong together.
+pub(crate) fn reloads(array: &dyn ImplicitArray) -> bool {
+    saved(array).and_then(|(json, arrays)| loaded(&json, arrays)).is_ok()
+}
+
 fn stored(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let (json, arrays) = saved(array)?;
     let name = array.typetag_name();

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use crate::ops::moving;
+
 /// The variable that sets how much is tried: `full`, or nothing.
 pub const SWEEP_VARIABLE: &str = "TACIT_SWEEP";
 
@@ -32,6 +34,16 @@ impl Sweep {
             Self::Bounded => 250,
             Self::Full => 1000,
         }
+    }
+
+    /// The number of programs in which implicit arrays meet, of so many subjects.
+    pub(crate) fn meetings(self, subjects: usize) -> u64 {
+        // In as many turns as there are ops that move elements each of them moves those of each subject.
+        let turns = match self {
+            Self::Bounded => 3,
+            Self::Full => moving().len(),
+        };
+        (turns * subjects) as u64
     }
 
     /// The number of drawn cases for each primitive that has a handler for the subject.

@@ -9,7 +9,7 @@ use tacit_arrays::{
 };
 use tacit_core::{Error, Result, Value};
 
-use crate::normal;
+use crate::kinds::normal;
 
 /// Rows and columns; an array of another rank is nothing that these types stand for.
 fn extents(x: &Array) -> Result<(i32, i32)> {

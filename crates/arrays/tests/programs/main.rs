@@ -1,4 +1,16 @@
-//! Random programs over the op surface, with array types among their inputs.
+//! Random programs over the op surface, with array types among their inputs, and programs in which all array types meet.
+
+/// The lines of `kinds.rs` alone: their suite is another program.
+macro_rules! with_lines {
+    ($($lines:tt)+) => {
+        tacit_conformance::subjects! { $($lines)+ }
+    };
+}
+
+#[path = "../conformance/kinds.rs"]
+mod kinds;
+#[path = "../conformance/structured.rs"]
+mod structured;
 
 use mlx_rs::{Array, ops};
 use tacit_arrays::format::{Affine, Nf4};
@@ -24,6 +36,23 @@ fn what_was_found_stays_right() {
     for listing in include_str!("found.txt").split("\n\n") {
         let program = listing.parse().unwrap_or_else(|what| panic!("{what} in\n{listing}"));
         programs::program(&program, &subjects).unwrap_or_else(|what| panic!("{what} in\n{listing}"));
+    }
+}
+
+#[test]
+fn what_meets_is_as_dense() {
+    tacit_core::compile::disable_fusion();
+    programs::meetings(&kinds::subjects()).expect_clean();
+}
+
+/// Programs in which two things meet that were wrong together once, or nearly.
+#[test]
+fn what_met_stays_as_dense() {
+    tacit_core::compile::disable_fusion();
+    let subjects = kinds::subjects();
+    for listing in include_str!("met.txt").split("\n\n") {
+        let program = listing.parse().unwrap_or_else(|what| panic!("{what} in\n{listing}"));
+        programs::meeting(&program, &subjects).unwrap_or_else(|what| panic!("{what} in\n{listing}"));
     }
 }
 

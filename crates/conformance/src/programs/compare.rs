@@ -11,16 +11,17 @@ use tacit_core::pass::{Pass, Passes};
 use tacit_core::{Policy, Result, Value, implicit};
 
 use super::erred::{Erred, Granted};
+use super::kind;
 use super::nearness::{avals, same};
 use super::perturbed::Class;
-use super::program::{Around, Program, Role};
+use super::program::{Around, Input, Program, Role, State};
 use super::run::{Failing, Function, dense, fitted};
 use super::tripwire::Tripwire;
 use crate::call::{self, bytes, text};
 use crate::subject::Subject;
 
 /// What a run gave: evaluated arrays, or the error of the graph or of its eval.
-type Outcome = Result<Vec<Array>, String>;
+pub(super) type Outcome = Result<Vec<Array>, String>;
 
 /// A program with the subjects that its implicit inputs are of.
 pub(crate) struct Scene<'a> {
@@ -63,7 +64,7 @@ impl Scene<'_> {
         self.tripped()
     }
 
-    fn each(
+    pub(super) fn each(
         name: &str,
         found: &[Outcome],
         expected: &[Outcome; 2],
@@ -83,30 +84,42 @@ impl Scene<'_> {
     }
 
     /// The inputs of a role, made anew.
-    fn inputs(&self, captured: bool, salt: u64) -> Result<Vec<Value>, String> {
+    pub(super) fn inputs(&self, captured: bool, salt: u64) -> Result<Vec<Value>, String> {
         let inputs = self.program.inputs.iter().filter(|input| (input.role == Role::Captured) == captured);
-        let make = |input: &super::program::Input| -> Result<Value, String> {
+        let mut all: Vec<Value> = Vec::new();
+        let mut before: Option<&Input> = None;
+        for input in inputs {
+            let like = before.is_some_and(|before| before.aval == input.aval && before.subject == input.subject);
+            before = Some(input);
+            if input.state == State::Shared
+                && like
+                && let Some(shared) = all.last().cloned()
+            {
+                all.push(shared);
+                continue;
+            }
             let array = input.array(salt).map_err(|error| error.to_string())?;
-            let Some(subject) = &input.subject else { return Ok(array.into()) };
-            let subject = self.subjects.iter().find(|known| known.name() == subject);
-            subject.ok_or("no such subject")?.stand_in(&array).ok_or_else(|| "it does not stand for it".to_owned())
-        };
-        inputs.map(make).collect()
+            all.push(match &input.subject {
+                Some(kind) => kind::made(kind, self.subjects, &array)?,
+                None => array.into(),
+            });
+        }
+        Ok(all)
     }
 
-    fn function(&self, plain: bool) -> Result<Function, String> {
+    pub(super) fn function(&self, plain: bool) -> Result<Function, String> {
         Ok(self.program.function(self.program.body(self.inputs(true, 0)?, Failing::default()), plain))
     }
 
     /// Run as it is; `plain` without the transforms that plain code can stand for.
-    fn eager(&self, salt: u64, plain: bool) -> Result<Outcome, String> {
+    pub(super) fn eager(&self, salt: u64, plain: bool) -> Result<Outcome, String> {
         let given = self.inputs(false, salt)?;
         let f = self.function(plain)?;
         untouched(&given, || evaluated(called(&f, &given)))
     }
 
     /// Compiled once and called for each salt.
-    fn compiled(&self, passes: Passes, salts: &[u64]) -> Result<Vec<Outcome>, String> {
+    pub(super) fn compiled(&self, passes: Passes, salts: &[u64]) -> Result<Vec<Outcome>, String> {
         let f = self.function(false)?;
         let mut compiled = compile_with(options(passes), move |args: Vec<Array>| f(args));
         salts
@@ -307,7 +320,7 @@ impl Scene<'_> {
 }
 
 /// The inputs of the calls of a compiled function: traced, replayed, and with other numbers.
-const SALTS: [u64; 3] = [0, 0, 1];
+pub(super) const SALTS: [u64; 3] = [0, 0, 1];
 
 fn chosen_passes() -> Vec<Passes> {
     let alone = Pass::all().iter().map(|pass| pass.name).filter(|&name| name != "perturbed");
@@ -315,15 +328,15 @@ fn chosen_passes() -> Vec<Passes> {
     alone.chain([Passes::All]).collect()
 }
 
-fn only_perturbed() -> Passes {
+pub(super) fn only_perturbed() -> Passes {
     Passes::Only(vec!["perturbed".to_owned()])
 }
 
-fn options(passes: Passes) -> CompileOptions {
+pub(super) fn options(passes: Passes) -> CompileOptions {
     CompileOptions { passes, constants: Constants::Allow, ..CompileOptions::default() }
 }
 
-fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
+pub(super) fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
     let f = f.clone();
     if given.iter().all(|value| !value.is_implicit()) {
         return f(dense(given)?);
@@ -331,7 +344,7 @@ fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
     dense(&implicit(given.to_vec(), move |args: Vec<Array>| f(args))?)
 }
 
-fn evaluated(results: Result<Vec<Array>>) -> Outcome {
+pub(super) fn evaluated(results: Result<Vec<Array>>) -> Outcome {
     call::evaluated(results.map_err(text)?)
 }
 

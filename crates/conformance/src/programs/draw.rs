@@ -29,17 +29,22 @@ impl Rng {
         self.next() % bound.max(1)
     }
 
-    fn index(&mut self, length: usize) -> usize {
+    pub(super) fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
     /// Whether something of so many percent happens.
-    fn percent(&mut self, percent: u64) -> bool {
+    pub(super) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.index(of.len())].clone()
+    }
+
+    /// One of those that there are, if there are any.
+    pub(super) fn pick_one<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        of.get(self.index(of.len())).cloned()
     }
 
     /// About a normal number: the sum of four uniform ones.
@@ -88,6 +93,9 @@ const OTHER: [Dtype; 14] = [
 /// Ops that read or write out of bounds in other shapes than their rows'.
 const REACH: [&str; 7] = ["as_strided", "conv", "nn::AvgPool", "nn::MaxPool", "pad[value]", "segmented", "try_index"];
 
+/// How often a step on a value is tried with other operands.
+const TRIES: usize = 12;
+
 /// Divisions, which end the process where an integer is divided by zero.
 const DIVIDING: [&str; 3] = ["divmod", "floor_divide", "remainder"];
 
@@ -126,6 +134,13 @@ const LEFT_OUT: [&str; 4] = ["linalg::det", "linalg::lu", "linalg::slogdet", "li
 
 const EXTENTS: [i32; 11] = [1, 2, 3, 4, 4, 5, 7, 8, 16, 17, 33];
 
+/// How far an input is computed that has an array of its own.
+const STATES: [State; 3] = [State::Ready, State::Lazy, State::InFlight];
+
+/// What stands around a program, which is compiled as a whole in any case.
+pub(super) const AROUND: [Around; 7] =
+    [Around::Grad, Around::Jvp, Around::Vmap, Around::Checkpoint, Around::Scan, Around::Fori, Around::Cond];
+
 /// The program of a seed; implicit inputs are of these subjects.
 pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     let mut rng = Rng::new(seed);
@@ -137,7 +152,7 @@ pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     }
     let most = if long { LONG } else { SMALL };
     let around = drawn_around(&mut rng, &inputs);
-    let mut drawing = Drawing { values: inputs.iter().map(|input| zeros(&input.aval)).collect(), most };
+    let mut drawing = Drawing::of(&inputs, most);
     let mut program = Program { around, inputs, steps: Vec::new(), results: Vec::new() };
     let length = 1 + rng.index(if long { 5 } else { 14 });
     let style = rng.index(4);
@@ -162,7 +177,7 @@ fn drawn_around(rng: &mut Rng, inputs: &[Input]) -> Vec<Around> {
     let count = [0, 0, 1, 1, 1, 2][rng.index(6)];
     let float = inputs.iter().any(|input| input.role == Role::Argument && input.aval.dtype.is_float());
     (0..count)
-        .map(|_| rng.pick(Around::ALL))
+        .map(|_| rng.pick(&AROUND))
         .filter(|around| float || !matches!(around, Around::Grad | Around::Jvp))
         .collect()
 }
@@ -198,7 +213,7 @@ fn drawn_inputs(rng: &mut Rng, long: bool) -> Vec<Input> {
                 role,
                 aval: Aval::new(&shape, dtype),
                 layout: if rng.percent(50) { Layout::Rows } else { rng.pick(layouts) },
-                state: if rng.percent(50) { State::Ready } else { rng.pick(State::ALL) },
+                state: if rng.percent(50) { State::Ready } else { rng.pick(&STATES) },
                 fill: if rng.percent(80) { fill } else { rng.pick(&fills) },
                 seed: rng.below(1000),
                 subject: None,
@@ -246,33 +261,69 @@ fn drawn_implicit(rng: &mut Rng, subjects: &[Subject], seed: u64) -> Input {
 }
 
 /// What a program has made so far, as zeros that nobody computes.
-struct Drawing {
+pub(super) struct Drawing {
     values: Vec<Array>,
     most: usize,
 }
 
 impl Drawing {
+    /// What a program of these inputs begins with; no value has more than `most` elements.
+    pub(super) fn of(inputs: &[Input], most: usize) -> Self {
+        Self { values: inputs.iter().map(|input| zeros(&input.aval)).collect(), most }
+    }
+
     /// A step that MLX takes, if one was found.
-    fn step(&mut self, rng: &mut Rng, style: usize, main: Dtype) -> Option<Step> {
+    pub(super) fn step(&mut self, rng: &mut Rng, style: usize, main: Dtype) -> Option<Step> {
         let families = families();
         // Elementwise ops, reductions and shapes come first in the list, and most often here.
         let common = if style == 0 { 2 } else { 4 };
         let family = if rng.percent(80) { rng.index(common) } else { rng.index(families.len()) };
         let op = &families[family][rng.index(families[family].len())];
-        let starts = |names: &[&str]| names.iter().any(|name| op.name.starts_with(name));
-        if starts(&LEFT_OUT) {
+        if starts(op, &LEFT_OUT) {
             return None;
         }
         let templates = (op.operands)().ok()?;
-        let operands = if starts(&FACTORING) {
+        let operands = if starts(op, &FACTORING) {
             templates.iter().map(|template| Operand::Own(template.dtype())).collect()
         } else {
             self.operands(rng, op, &templates, main)
         };
+        self.taken(op, operands)
+    }
+
+    /// A step of the op on a value, which other operands are fitted to, if one was found.
+    pub(super) fn step_on(&mut self, rng: &mut Rng, op: &Op, value: usize, main: Dtype) -> Option<Step> {
+        let templates = (op.operands)().ok()?;
+        let shape = self.values[value].shape().to_vec();
+        if starts(op, &FACTORING) || starts(op, &LEFT_OUT) || shape.contains(&0) {
+            return None;
+        }
+        let floats: Vec<usize> = (0..templates.len()).filter(|&at| templates[at].dtype().is_float()).collect();
+        // Indices and windows stay within what has the rank of the row's own operand and at least its extents.
+        let covers = |own: &[i32]| own.len() == shape.len() && own.iter().zip(&shape).all(|(own, given)| own <= given);
+        (0..TRIES).find_map(|_| {
+            let mut operands = self.operands(rng, op, &templates, main);
+            let place = rng.pick_one(&floats)?;
+            let own = templates[place].shape();
+            let fitted = is_fitted(op, &templates);
+            let whole = !fitted || !starts(op, &REACH) && covers(own);
+            operands[place] = if whole { Operand::Value(value) } else { Operand::Fitted(value, own.to_vec()) };
+            for &other in floats.iter().filter(|&&other| !fitted && other != place) {
+                let beside = self.of(rng, |array| array.dtype().is_inexact() && array.size() > 0)?;
+                let as_it_is = rng.percent(40);
+                operands[other] =
+                    if as_it_is { Operand::Value(beside) } else { Operand::Fitted(beside, beside_shape(rng, &shape)) };
+            }
+            self.taken(op, operands)
+        })
+    }
+
+    /// A step on these operands, if MLX takes it.
+    fn taken(&mut self, op: &Op, operands: Vec<Operand>) -> Option<Step> {
         let taken = || operands.iter().filter_map(Operand::value).map(|value| &self.values[value]);
         let whole = taken().any(|array| !array.dtype().is_inexact());
         let empty = taken().any(|array| array.size() == 0);
-        if whole && starts(&DIVIDING) || empty && starts(&SCANNING) {
+        if whole && starts(op, &DIVIDING) || empty && starts(op, &SCANNING) {
             return None;
         }
         // An operator of mlx-rs panics on what MLX refuses.
@@ -289,10 +340,7 @@ impl Drawing {
     }
 
     fn operands(&self, rng: &mut Rng, op: &Op, templates: &[Array], main: Dtype) -> Vec<Operand> {
-        let is_index = |array: &Array| !array.dtype().is_inexact() && array.dtype() != Dtype::Bool;
-        // MLX checks neither an index, a stride nor a window: what they may reach is known of the row's own shapes alone.
-        let reaches = templates.iter().any(is_index) || REACH.iter().any(|name| op.name.starts_with(name));
-        let fitted = reaches || op.name.contains("::") || rng.percent(15);
+        let fitted = is_fitted(op, templates) || rng.percent(15);
         let mut operands: Vec<Operand> = templates
             .iter()
             .map(|template| match template.dtype() {
@@ -337,6 +385,36 @@ impl Drawing {
         }
         let from = if rng.percent(50) { all.len().saturating_sub(3) } else { 0 };
         Some(all[from + rng.index(all.len() - from)])
+    }
+}
+
+fn starts(op: &Op, names: &[&str]) -> bool {
+    names.iter().any(|name| op.name.starts_with(name))
+}
+
+fn is_index(array: &Array) -> bool {
+    !array.dtype().is_inexact() && array.dtype() != Dtype::Bool
+}
+
+/// Whether operands have to have the shapes of the row's own.
+fn is_fitted(op: &Op, templates: &[Array]) -> bool {
+    // MLX checks neither an index, a stride nor a window: what they may reach is known of the row's own shapes alone.
+    templates.iter().any(is_index) || starts(op, &REACH) || op.name.contains("::")
+}
+
+/// A shape that something of this shape is multiplied by, joined with or broadcast with.
+pub(super) fn beside_shape(rng: &mut Rng, shape: &[i32]) -> Vec<i32> {
+    let Some(&last) = shape.last() else { return Vec::new() };
+    let rows = shape.iter().rev().nth(1).copied().unwrap_or(last);
+    match rng.index(8) {
+        0 => vec![5, rows],
+        1 => vec![last, 3],
+        2 => vec![5, last],
+        3 => vec![rows, 3],
+        4 => vec![last],
+        5 => vec![rows],
+        6 => Vec::new(),
+        _ => shape.to_vec(),
     }
 }
 

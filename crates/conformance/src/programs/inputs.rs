@@ -21,12 +21,12 @@ impl Input {
             _ => {}
         }
         let mut array = self.filled(&shape, salt)?;
-        if self.state != State::Ready {
+        if matches!(self.state, State::Lazy | State::InFlight) {
             array = ops::select(&slow_truth(self.state)?, &array, &array)?;
         }
         let array = self.laid_out(array)?;
         match self.state {
-            State::Ready => array.eval()?,
+            State::Ready | State::Shared => array.eval()?,
             State::Lazy => {}
             State::InFlight => transforms::async_eval([&array])?,
         }

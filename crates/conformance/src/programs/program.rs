@@ -78,6 +78,8 @@ words! {
         Fori = "fori",
         /// One of two calls, by a predicate of the first argument.
         Cond = "cond",
+        /// Compiled by itself.
+        Compile = "compile",
     }
     /// Who holds an input.
     Role {
@@ -107,6 +109,8 @@ words! {
         Ready = "ready",
         Lazy = "lazy",
         InFlight = "in-flight",
+        /// The array of the input before it with the same holder, where that is like it.
+        Shared = "shared",
     }
     /// The numbers of an input.
     Fill {
@@ -130,7 +134,7 @@ pub(crate) struct Input {
     pub(crate) state: State,
     pub(crate) fill: Fill,
     pub(crate) seed: u64,
-    /// The subject that stands for it, if it is implicit.
+    /// The [kind](super::kind) that stands for it, if it is implicit.
     pub(crate) subject: Option<String>,
 }
 
@@ -185,6 +189,12 @@ impl Program {
             }
         }
         (longer != *self).then_some(longer)
+    }
+
+    /// Whether an implicit argument is differentiated, whose gradient has the structure of the array.
+    pub(crate) fn differentiates_an_implicit(&self) -> bool {
+        let implicit = |input: &Input| input.subject.is_some() && input.role != Role::Captured;
+        self.around.contains(&Around::Grad) && self.inputs.iter().any(implicit)
     }
 
     /// Whether a branch stands inside a gradient or a derivative.

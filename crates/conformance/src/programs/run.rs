@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_core::compile::{CompileOptions, Constants, compile_with};
 use tacit_core::control::{cond, fori_loop, scan};
 use tacit_core::transform::{Wrt, checkpoint, intercept, jvp, value_and_grad_wrt, vmap};
 use tacit_core::tree::Gradient;
@@ -104,7 +105,7 @@ impl Program {
 impl Around {
     fn of(self, f: Function, plain: bool) -> Function {
         match (self, plain) {
-            (Self::Checkpoint, true) => f,
+            (Self::Checkpoint | Self::Compile, true) => f,
             (Self::Vmap, true) => Rc::new(move |args| one_by_one(&f, &args)),
             (Self::Cond, true) => Rc::new(move |args| {
                 let first = args.first().cloned();
@@ -130,6 +131,12 @@ impl Around {
             (Self::Checkpoint, false) => Rc::new(move |args| {
                 let f = f.clone();
                 dense(&checkpoint(move |args: Vec<Array>| f(args)).call(values(args))?)
+            }),
+            (Self::Compile, false) => Rc::new(move |args| {
+                let f = f.clone();
+                let options = CompileOptions { constants: Constants::Allow, ..CompileOptions::default() };
+                let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
+                dense(&compiled.call(&values(args))?)
             }),
             (Self::Vmap, false) => Rc::new(move |args| {
                 let examples = others(&args)?;

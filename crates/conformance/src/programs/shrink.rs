@@ -46,6 +46,14 @@ fn candidates(program: &Program) -> Vec<Program> {
         all.extend(changed(program, |program| program.inputs[at].state = State::Ready));
         all.extend(changed(program, |program| program.inputs[at].fill = Fill::Normal));
         all.extend(changed(program, |program| program.inputs[at].role = Role::Argument));
+        all.extend(changed(program, |program| {
+            // Without the innermost subject.
+            if let Some(kind) = &mut program.inputs[at].subject
+                && let Some(inner) = kind.rfind('/')
+            {
+                kind.truncate(inner);
+            }
+        }));
     }
     all
 }

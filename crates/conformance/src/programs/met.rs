@@ -1,0 +1,132 @@
+//! A program of implicit inputs in every way of running it, compared with its run on the dense arrays that they stand for.
+
+use std::cell::Cell;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype};
+use tacit_core::compile::{CompileOptions, compile_with};
+use tacit_core::pass::Passes;
+use tacit_core::{Policy, Value};
+
+use super::compare::{Outcome, SALTS, Scene, called, evaluated, only_perturbed, options};
+use super::draw::Rng;
+use super::erred::{Erred, Granted, Outcomes};
+use super::perturbed::Class;
+use super::run::{Failing, Function, dense};
+use crate::call::{self, text};
+use crate::elements::unit;
+
+/// How near the results on implicit arrays are to those on dense ones.
+const GRANTED: Granted = Granted { least: Class::Near, units: 256.0, rounded_zeros: true };
+
+/// Runs whose implicit arrays err by units in the last place of each element; later ones do by those of the largest.
+const RELATIVE: u64 = 2;
+
+impl Scene<'_> {
+    /// Compares the program on its implicit inputs with that on dense ones: as it is, compiled without passes and with all,
+    /// replayed, with other numbers, and without shapes.
+    pub(super) fn meet(&self) -> Result<(), String> {
+        if self.program.differentiates_an_implicit() {
+            return Ok(());
+        }
+        let _allow = Policy::Allow.scope();
+        let expected = [self.on_dense(0)?, self.on_dense(1)?];
+        if expected.iter().any(Result::is_err) {
+            return Ok(());
+        }
+        let first = self.eager(0, false)?;
+        if first.as_ref().is_err_and(|error| is_declared(error)) {
+            return Ok(());
+        }
+        let erred = self.erred_on_dense()?;
+        let near = |found: &[Array], expected: &[Array], salt: usize| erred.near(salt, found, expected, GRANTED);
+        let eager = [first.clone(), first, self.eager(1, false)?];
+        Self::each("as it is", &eager, &expected, near)?;
+        for passes in [Passes::Off, Passes::All] {
+            let name = format!("compiled with {passes:?}");
+            Self::each(&name, &self.compiled(passes, &SALTS)?, &expected, near)?;
+        }
+        self.shapeless(&expected[0], &erred)
+    }
+
+    /// Run as it is on dense arrays.
+    fn on_dense(&self, salt: u64) -> Result<Outcome, String> {
+        let f = self.dense_function(None)?;
+        Ok(evaluated(called(&f, &self.dense_inputs(false, salt, None)?)))
+    }
+
+    fn dense_function(&self, run: Option<u64>) -> Result<Function, String> {
+        let body = self.program.body(self.dense_inputs(true, 0, run)?, Failing::default());
+        Ok(self.program.function(body, false))
+    }
+
+    /// The inputs with dense arrays in the place of implicit ones, which err in a run that has a number.
+    fn dense_inputs(&self, captured: bool, salt: u64, run: Option<u64>) -> Result<Vec<Value>, String> {
+        let of = |value: &Value| -> Result<Value, String> {
+            if !value.is_implicit() {
+                return Ok(value.clone());
+            }
+            let array = call::dense(value)?;
+            Ok(match run {
+                Some(run) => erring(&array, run).map_err(text)?.into(),
+                None => array.into(),
+            })
+        };
+        self.inputs(captured, salt)?.iter().map(of).collect()
+    }
+
+    /// What the program gives on dense arrays where these and all ops err.
+    fn erred_on_dense(&self) -> Result<Erred<'_>, String> {
+        let runs = Cell::new(0);
+        Erred::of(Box::new(move || {
+            runs.set(runs.get() + 1);
+            let f = self.dense_function(Some(runs.get()))?;
+            let mut compiled = compile_with(options(only_perturbed()), move |args: Vec<Array>| f(args));
+            let outcomes = [0, 1].map(|salt| -> Result<Outcome, String> {
+                let given = self.dense_inputs(false, salt, Some(runs.get()))?;
+                Ok(evaluated(compiled.call(&given).and_then(|results| dense(&results))))
+            });
+            outcomes.into_iter().collect::<Result<Outcomes, String>>()
+        }))
+    }
+
+    /// Compiled once for all shapes and called with one row more in between. It may be refused, as the graph of another shape may be
+    /// another one; what it gives is right.
+    fn shapeless(&self, expected: &Outcome, erred: &Erred<'_>) -> Result<(), String> {
+        let Ok(expected) = expected else { return Ok(()) };
+        let f = self.function(false)?;
+        let options = CompileOptions { shapeless: true, ..options(Passes::All) };
+        let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
+        let mut run = |given: Vec<Value>| evaluated(compiled.call(&given).and_then(|results| dense(&results)));
+        let near = |found: Outcome| match found {
+            Ok(found) => erred.near(0, &found, expected, GRANTED).map_err(|what| format!("without shapes: {what}")),
+            Err(_) => Ok(()),
+        };
+        near(run(self.inputs(false, 0)?))?;
+        if let Some(longer) = self.program.longer() {
+            let other = Scene { program: &longer, subjects: self.subjects };
+            if let (Ok(found), Ok(expected)) = (run(other.inputs(false, 0)?), other.on_dense(0)?) {
+                let erred = other.erred_on_dense()?;
+                let near = erred.near(0, &found, &expected, GRANTED);
+                near.map_err(|what| format!("without shapes, with one row more in\n{longer}\n{what}"))?;
+            }
+        }
+        near(run(self.inputs(false, 0)?))
+    }
+}
+
+/// Whether a type says of itself that there is no such call.
+fn is_declared(error: &str) -> bool {
+    error.contains("have a default handler for") || error.contains("refuses to be materialized")
+}
+
+/// The array with what its elements may be off where they are computed in another way.
+fn erring(array: &Array, run: u64) -> Result<Array, Exception> {
+    let mut rng = Rng::new(run);
+    let signs: Vec<f32> = (0..array.size()).map(|_| if rng.below(2) == 0 { 1.0 } else { -1.0 }).collect();
+    let wide = array.as_dtype(Dtype::Float32)?;
+    let size = if run <= RELATIVE { wide.abs()? } else { wide.abs()?.max(None)? };
+    let error = size.multiply(Array::from_slice(&signs, array.shape()))?;
+    let error = error.multiply(Array::from_f32(2.0 * unit(array.dtype())))?;
+    wide.add(error)?.as_dtype(array.dtype())
+}
