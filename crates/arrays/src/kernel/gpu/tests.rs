@@ -13,7 +13,7 @@ mod round_columns;
 mod scale_gradients;
 mod sum;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -313,6 +313,34 @@ fn no_text_for_metal_has_what_that_language_has_not() {
         let code = own.lines().chain(launch.body.lines()).filter(|line| !line.trim_start().starts_with("//"));
         let mut words = code.flat_map(|line| line.split(|letter: char| !letter.is_alphanumeric() && letter != '_'));
         assert_eq!(words.find(|word| is_foreign(word)), None, "{}", launch.name);
+    }
+}
+
+/// MLX compiles a text once for its name, with a parameter for each input and result.
+#[test]
+fn launches_of_one_name_have_one_text_that_reads_what_it_names() {
+    for backend in [Backend::Cuda, Backend::Metal] {
+        let mut known: HashMap<String, Launch> = HashMap::new();
+        for (launch, inputs, outputs) in launches(backend) {
+            assert_eq!((launch.inputs.len(), launch.outputs.len()), (inputs.len(), outputs.len()), "{}", launch.name);
+            reads_what_it_names(&launch);
+            let before = known.entry(launch.name.clone()).or_insert_with(|| launch.clone());
+            let text = |launch: &Launch| [launch.header.clone(), launch.body.clone()].concat();
+            assert_eq!(text(before), text(&launch), "{}", launch.name);
+            assert_eq!((&before.inputs, &before.outputs), (&launch.inputs, &launch.outputs), "{}", launch.name);
+            // Metal's text says how many threads a group has.
+            assert!(backend == Backend::Cuda || before.group == launch.group, "{}", launch.name);
+        }
+    }
+}
+
+/// The parameters have names of their own, and the body reads each.
+fn reads_what_it_names(launch: &Launch) {
+    let words = launch.body.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let (words, mut named) = (words.collect::<HashSet<_>>(), HashSet::new());
+    for parameter in launch.inputs.iter().chain(&launch.outputs) {
+        assert!(words.contains(parameter.as_str()), "{} does not read {parameter}", launch.name);
+        assert!(named.insert(parameter), "{} has two parameters {parameter}", launch.name);
     }
 }
 
