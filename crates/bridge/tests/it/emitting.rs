@@ -1,5 +1,6 @@
 //! A recorded primitive, emitted again.
 
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexMutOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::{Aval, BoxError, Primitive, Scope, Tape, vmap};
 
@@ -72,6 +73,29 @@ fn places_along_an_axis_are_of_the_recorded_extent() {
         let expected = "cannot be emitted on operands of other shapes than it was recorded with";
         assert_eq!(error, format!("{} {expected}", primitive.name()));
         assert_eq!(primitive.emit(&[matrix(5, 8)]).expect("fits")[0].shape(), [5, 8]);
+    }
+}
+
+#[test]
+fn a_slice_is_updated_in_arrays_of_the_recorded_extents_alone() {
+    let reversed = recorded([&[4], &[4]], |[mut x, y]| {
+        x.try_index_mut((..).stride_by(-1), &y).expect("builds");
+        x
+    });
+    let part = recorded([&[4], &[2]], |[mut x, y]| {
+        x.try_index_mut(1..3, &y).expect("builds");
+        x
+    });
+    let numbered = |extent: u8| vector(&(1..=extent).map(f32::from).collect::<Vec<_>>());
+    let made = |update: &Primitive, extents: [u8; 2]| update.emit(&extents.map(numbered));
+    assert_eq!(numbers(&made(&reversed, [4, 4]).expect("fits")[0]), [4.0, 3.0, 2.0, 1.0]);
+    assert_eq!(numbers(&made(&part, [4, 2]).expect("fits")[0]), [1.0, 1.0, 2.0, 4.0]);
+    for (update, extents) in
+        [(&reversed, [3, 3]), (&reversed, [6, 6]), (&part, [2, 2]), (&part, [6, 2]), (&part, [4, 3]), (&part, [4, 1])]
+    {
+        let error = made(update, extents).expect_err("other extents").to_string();
+        let expected = "cannot be emitted on operands of other shapes than it was recorded with";
+        assert_eq!(error, format!("{} {expected}", update.name()), "{extents:?}");
     }
 }
 
