@@ -79,6 +79,7 @@ mod tests {
     use std::sync::Arc;
 
     use mlx_rs::{Array, Dtype, random};
+    use tacit_core::kernel::Kernel;
     use tacit_core::pass::{Plan, PlanBuilder, PlanValue, Threads};
     use tacit_core::{Result, tree};
     use tacit_kernels::threads;
@@ -166,6 +167,39 @@ mod tests {
         for builder in [PlanBuilder::default(), builder()] {
             let error = evaluated(plan(builder, layout, &inputs), &inputs).expect_err("it has no code").to_string();
             assert!(error.contains("kernel Int8Quantize failed: element 30007 is NaN"), "{error}");
+        }
+    }
+
+    /// The codes of a sum, by the scales of codes that are there, and at random where there is a key.
+    fn codes(builder: PlanBuilder, layout: Layout, inputs: &[Array], by_key: bool) -> Plan {
+        let (mut plan, Layout { scheme, block, .. }) = (builder, layout);
+        let inputs: Vec<PlanValue> = inputs.iter().map(|input| plan.input(Aval::from(input))).collect();
+        let [x, factor, key, children @ ..] = &inputs[..] else { panic!("an array, a factor, a key and codes") };
+        let moved = [&[*x, *factor], children].concat();
+        let moved = plan.stage(Arc::new(AddDense { layout, scaled: true }), &moved).expect("a stage")[0];
+        let made = if by_key {
+            plan.stage(Arc::new(Draw { scheme, block }), &[&[moved, *key], &children[1..]].concat())
+        } else {
+            plan.stage(Arc::new(EncodeBy { scheme, block }), &[&[moved], &children[1..]].concat())
+        };
+        plan.finish(&made.expect("a stage")).expect("a plan")
+    }
+
+    #[test]
+    fn what_has_no_code_by_other_scales_or_by_a_key_is_named_as_ever() {
+        for (scheme, block, _) in schemes().into_iter().filter(|(scheme, ..)| scheme.scaling == Scaling::Float) {
+            let size = if scheme.is_grouped() { 40_032 } else { 40_001 };
+            let layout = Layout { scheme, n: 1, k: size, block };
+            let mut numbers = vec![1.0_f32; size];
+            (numbers[30_007], numbers[40_000]) = (f32::NAN, f32::INFINITY);
+            let inputs = inputs(&layout, Array::from_slice(&numbers, &[1, size as i32]));
+            for (by_key, name) in [(false, EncodeBy { scheme, block }.name()), (true, Draw { scheme, block }.name())] {
+                for builder in [PlanBuilder::default(), builder()] {
+                    let plan = codes(builder, layout, &inputs, by_key);
+                    let error = evaluated(plan, &inputs).expect_err("it has no code").to_string();
+                    assert!(error.contains(&format!("kernel {name} failed: element 30007 is NaN")), "{error}");
+                }
+            }
         }
     }
 }
