@@ -83,6 +83,36 @@ fn padding_on_either_side_is_seen_by_nothing() {
 }
 
 #[test]
+fn a_prompt_that_is_refused_leaves_the_cache_as_it_was() {
+    let _deny = Policy::Deny.scope();
+    let all = tokens(6, 3, 40, F32);
+    let sides = [PaddingSide::Left, PaddingSide::Right];
+    let refused: [(i32, &[i32]); 4] = [(4, &[4, 1]), (4, &[5, 1, 2]), (4, &[-1, 4, 4]), (i32::MAX, &[1, 2, 3])];
+    for formats in [FORMATS[0], FORMATS[2]] {
+        for &window in &WINDOWS[..2] {
+            let context = format!("{formats:?} {window:?}");
+            let mut between = cache(3, F32, formats, window);
+            eager(&mut between, &part(&all, 0, 4)).expect("attends");
+            for ((tokens, lengths), side) in refused.iter().flat_map(|of| sides.map(|side| (of, side))) {
+                between.prepare(*tokens, lengths, side).expect_err("is refused");
+            }
+            go_on(&mut between, &all, &[4; 3], formats, window, &context);
+            // In the middle of a prompt.
+            let mut within = cache(3, F32, formats, window);
+            within.prepare(12, &LENGTHS, PaddingSide::Left).expect("prepares");
+            let prompt = padded(&all, 12, PaddingSide::Left);
+            eager(&mut within, &part(&prompt, 0, 5)).expect("attends");
+            for side in sides {
+                within.prepare(7, &[7, 1, 2], side).expect_err("is refused");
+            }
+            eager(&mut within, &part(&prompt, 5, 12)).expect("attends");
+            assert_eq!(within.offset().as_slice::<i32>(), LENGTHS, "{context}");
+            go_on(&mut within, &all, &LENGTHS, formats, window, &context);
+        }
+    }
+}
+
+#[test]
 fn a_second_prompt_is_padded_too() {
     let _deny = Policy::Deny.scope();
     let all = tokens(6, 2, 40, F32);
