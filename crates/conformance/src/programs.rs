@@ -189,7 +189,7 @@ mod tests {
         let subjects = [Subject::new("opaque", |x: &Array| Ok(Opaque::new(x.clone())))];
         let all: Vec<Program> = (0..120).map(|seed| meeting::draw(seed, &subjects)).collect();
         for program in &all {
-            assert_eq!(program.to_string().parse().as_ref(), Ok(program));
+            assert_eq!(program.to_string().parse::<Program>().as_ref(), Ok(program));
             assert!(
                 program.inputs.iter().any(|input| input.subject.is_some()) && !program.steps.is_empty(),
                 "{program}"

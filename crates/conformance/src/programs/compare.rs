@@ -283,7 +283,7 @@ impl Scene<'_> {
     }
 
     /// A node that fails when it is evaluated, and a call after that.
-    fn tripped(&self) -> Result<(), String> {
+    pub(super) fn tripped(&self) -> Result<(), String> {
         let first = self.program.inputs.iter().find(|input| input.role != Role::Captured);
         if first.is_none_or(|input| input.subject.is_some()) {
             return Ok(());

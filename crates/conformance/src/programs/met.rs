@@ -24,7 +24,7 @@ const RELATIVE: u64 = 2;
 
 impl Scene<'_> {
     /// Compares the program on its implicit inputs with that on dense ones: as it is, compiled without passes and with all,
-    /// replayed, with other numbers, and without shapes.
+    /// replayed, with other numbers, after a node that failed, and without shapes.
     pub(super) fn meet(&self) -> Result<(), String> {
         if self.program.differentiates_an_implicit() {
             return Ok(());
@@ -46,6 +46,7 @@ impl Scene<'_> {
             let name = format!("compiled with {passes:?}");
             Self::each(&name, &self.compiled(passes, &SALTS)?, &expected, near)?;
         }
+        self.tripped()?;
         self.shapeless(&expected[0], &erred)
     }
 
