@@ -1,5 +1,6 @@
 //! What the crates that run functions as this one does need of it; no part of the public face.
 
+pub use crate::bits::same_bits;
 pub use crate::environment::Setting;
 use crate::trace::{self, Recording};
 use crate::{Primitive, Result, state};

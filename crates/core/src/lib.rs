@@ -19,6 +19,7 @@ extern crate self as tacit;
 mod approx;
 mod array_type;
 mod axes;
+mod bits;
 mod class;
 pub mod compile;
 pub mod control;

@@ -9,7 +9,7 @@ mod rule;
 
 use std::collections::BTreeSet;
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::Array;
 use tacit_bridge::typed::{Class, describe};
 use tacit_bridge::{Scope, Slot, Tape, array_id};
 use tacit_core::{Aval, Error, Result, embedding};
@@ -216,7 +216,7 @@ fn check_constant(extent: Extent, whole: &Array, cut: &Array, of: &str) -> Resul
                 Some(Place { axis, .. }) => &leading_part(whole, axis, cut.shape()[axis])?,
                 None => whole,
             };
-            part.dtype() == cut.dtype() && bytes(part)?.eq_values(bytes(cut)?)?
+            embedding::same_bits(part, cut)?
         }
     };
     if same {
@@ -226,8 +226,4 @@ fn check_constant(extent: Extent, whole: &Array, cut: &Array, of: &str) -> Resul
         &format!("{of} is a constant {} that is another for them", Aval::from(whole)),
         "let the function read no extent into a value and draw no random numbers, or run all rows",
     ))
-}
-
-fn bytes(array: &Array) -> Result<Array> {
-    Ok(array.flatten(None, None)?.view_dtype(Dtype::Uint8)?)
 }

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::module::{ModuleParamMut, ModuleParamRef, ModuleParameters};
 use mlx_rs::nested::{NestedHashMap, NestedValue};
+use tacit_core::embedding::same_bits;
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
 use super::own::Parts;
-use super::ties::same_array;
 use crate::filter::{Leaf, ParameterFilter, Role};
 use crate::parameters::listed;
 
@@ -148,7 +148,7 @@ impl<M: ModuleParameters> Model<M> {
             let leaf = self.own_leaf(&path);
             if let Some((name, known)) = own.get(&leaf)
                 && *name != path
-                && !same_array(known, &array)?
+                && !same_bits(known, &array)?
             {
                 return Err(Error::invalid(
                     format!("the leaf {leaf} was given different values, as {name} and as {path}"),

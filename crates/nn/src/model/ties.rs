@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Result, Value, array_id};
+use mlx_rs::Array;
+use tacit_core::embedding::same_bits;
+use tacit_core::{Result, Value, array_id};
 
 use crate::held::Held;
 
@@ -88,17 +89,11 @@ pub(super) fn same(a: &Value, b: &Value) -> Result<bool> {
         return Ok(false);
     }
     for (a, b) in a.leaves.iter().zip(&b.leaves) {
-        if !same_array(&a.array, &b.array)? {
+        if !same_bits(&a.array, &b.array)? {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-/// Whether two arrays are one, or equal to the last bit.
-pub(super) fn same_array(a: &Array, b: &Array) -> Result<bool> {
-    let bytes = |array: &Array| array.reshape(&[-1])?.view_dtype(Dtype::Uint8);
-    Ok(array_id(a) == array_id(b) || Aval::from(a) == Aval::from(b) && bytes(a)?.eq_exact(bytes(b)?)?)
 }
 
 /// Whether a leaf is one of the parameter of this path.
