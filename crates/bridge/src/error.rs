@@ -60,6 +60,14 @@ pub enum BridgeError {
         /// The bytes of the file.
         length: usize,
     },
+    /// The elements of an array have another number of bytes than they are to be made of.
+    #[error("{aval} is not made of {length} bytes")]
+    OtherLength {
+        /// The array.
+        aval: crate::Aval,
+        /// The bytes.
+        length: usize,
+    },
 }
 
 /// Errors on their way through C++, which keeps only their text, the newest last. More than this many at once are not

@@ -64,7 +64,7 @@ pub use graph::{
     broadcast_source, constants, frontier, held_elsewhere, holders, is_traced, reached, reshape_source, reshaped_again,
 };
 pub use group::{Engine, Group, InFlight, Op, Watcher};
-pub use mapped::{MappedFile, forget_bytes, forget_pages, with_bytes};
+pub use mapped::{MappedFile, array_of_bytes, forget_bytes, forget_pages, with_bytes};
 pub use names::NameId;
 pub use param::Param;
 pub use partition::arg_partition;

@@ -90,6 +90,23 @@ impl MappedFile {
     }
 }
 
+/// The array of this aval whose elements are these bytes, row by row and as they are in memory. They are copied.
+///
+/// They may be more than MLX counts along one axis. What they are is not looked at: those of a `bool` must be 0 or 1.
+///
+/// # Errors
+///
+/// An extent is negative, or the elements have another number of bytes.
+pub fn array_of_bytes(bytes: &[u8], aval: &Aval) -> Result<Array, BridgeError> {
+    let view = viewed(aval)?;
+    if aval.checked_nbytes() != Some(bytes.len()) {
+        return Err(BridgeError::OtherLength { aval: aval.clone(), length: bytes.len() });
+    }
+    let no_file = mlx_array { ctx: ptr::null_mut() };
+    // SAFETY: the bytes are those of the elements, as checked, and are copied; the shape is a live slice.
+    filled(|made| unsafe { ffi::tacit_mapped_array(no_file, bytes.as_ptr().cast(), 0, view, made) })
+}
+
 /// Calls `f` with the elements of `array`, row by row and as they are in memory, once it is evaluated.
 ///
 /// # Errors

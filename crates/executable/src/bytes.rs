@@ -1,7 +1,7 @@
 //! Arrays from the bytes of their elements, and the bytes of arrays.
 
-use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::with_bytes;
+use mlx_rs::{Array, Dtype};
+use tacit_bridge::{array_of_bytes, with_bytes};
 use tacit_core::{Aval, Error, Result, Value};
 
 /// The array of this aval whose elements are `bytes`, row-major and in this machine's byte order.
@@ -20,18 +20,7 @@ pub(crate) fn from_bytes(what: &str, aval: &Aval, bytes: &[u8]) -> Result<Array>
             "give 1 for true and 0 for false",
         ));
     }
-    if bytes.is_empty() {
-        return Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?);
-    }
-    let length = i32::try_from(bytes.len()).ok();
-    // One axis of bytes can be too long for MLX where the rows of a matrix are not.
-    let shape = match (length, bytes.len() / aval.size()) {
-        (Some(length), _) => vec![length],
-        (None, item) => aval.shape.iter().copied().chain([item as i32]).collect(),
-    };
-    let array = Array::from_slice(bytes, &shape).view_dtype(aval.dtype)?.reshape(&aval.shape)?;
-    array.eval()?;
-    Ok(array)
+    Ok(array_of_bytes(bytes, aval)?)
 }
 
 /// The bytes of the elements of a value, evaluated: row-major, in its dtype and this machine's byte order.

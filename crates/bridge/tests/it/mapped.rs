@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Dtype};
-use tacit_bridge::{Aval, MappedFile, forget_pages, with_bytes};
+use tacit_bridge::{Aval, MappedFile, array_of_bytes, forget_pages, with_bytes};
 
 use crate::arrays::{matrix, numbers, vector};
 
@@ -126,6 +126,19 @@ fn the_bytes_of_an_array_are_row_by_row() {
     assert_eq!(with_bytes(&broadcast, <[u8]>::to_vec).expect("evaluates"), floats(&[1.0; 3]));
     let row = matrix(4, 2).index(2);
     assert_eq!(with_bytes(&row, <[u8]>::to_vec).expect("evaluates"), floats(&[5.0, 6.0]));
+}
+
+#[test]
+fn bytes_are_copied_into_an_array_of_as_many() {
+    let mut bytes = vec![7u8];
+    bytes.extend(floats(&[1.0, 2.0]));
+    let array = array_of_bytes(&bytes[1..], &f32s(&[2, 1])).expect("fits");
+    drop(bytes);
+    assert_eq!((array.shape(), numbers(&array)), (&[2, 1][..], vec![1.0, 2.0]));
+    assert_eq!(array_of_bytes(&[], &f32s(&[3, 0])).expect("has no elements").shape(), [3, 0]);
+    let message = |shape: &[i32]| array_of_bytes(&[0; 8], &f32s(shape)).expect_err("does not fit").to_string();
+    assert_eq!(message(&[3]), "f32[3] is not made of 8 bytes");
+    assert_eq!(message(&[1, -2]), "the shape [1, -2] has a negative extent");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Bytes in and out, in the dtypes that are described.
 
 use expect_test::expect;
+use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Dtype};
 use tacit::{Aval, Error, Policy};
 use tacit_executable::{Executable, Mode};
@@ -120,4 +121,20 @@ fn bytes_of_nothing_described() {
         input x is bf16[2,2], which has 8 bytes, and 7 are given
         help: give the elements in their own dtype, without a header"#]]
     .assert_eq(&message(&error(summed.array_from_bytes("x", &COUNT[..7]))));
+}
+
+#[test]
+fn more_bytes_than_an_axis_has_make_an_array() {
+    let table = Aval::new(&[1 << 16, 1 << 13], Dtype::Float32);
+    let executable = Executable::builder("large")
+        .parameter("table", table.clone())
+        .output("table")
+        .mode(Mode::Lazy)
+        .build(|given| Ok(vec![given.get("table")?.clone()]))
+        .expect("builds");
+    let mut bytes = vec![0; 1 << 31];
+    bytes[(1 << 31) - 4..].copy_from_slice(&1f32.to_ne_bytes());
+    let array = executable.array_from_bytes("table", &bytes).expect("fits");
+    assert_eq!(Aval::from(&array), table);
+    assert_eq!(array.index((-1, -1)).item_exact::<f32>().to_bits(), 1f32.to_bits());
 }
