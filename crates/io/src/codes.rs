@@ -1,6 +1,7 @@
 //! Codes as Tacit's formats store them: one stream of bits, the lowest first.
 
 use mlx_rs::{Array, Dtype};
+use tacit_bridge::array_of_bytes;
 use tacit_core::{Aval, Result};
 
 /// Writes codes, a multiple of eight of them or of whole bytes, as the stream that `place` has the length of.
@@ -21,7 +22,7 @@ pub(crate) fn words(stream: &[u8], bits: u32, aval: &Aval) -> Result<Array> {
     if let Some(last) = shape.last_mut() {
         *last = (i64::from(*last) * i64::from(bits) / 32) as i32;
     }
-    Ok(bytes_of(stream).view_dtype(Dtype::Uint32)?.reshape(&shape)?)
+    Ok(array_of_bytes(stream, &Aval { shape, dtype: Dtype::Uint32 })?)
 }
 
 pub(crate) fn bytes_of(stream: &[u8]) -> Array {

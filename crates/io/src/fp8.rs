@@ -15,6 +15,7 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
+use crate::codes::floats;
 use crate::json::Json;
 use crate::remaining::Remaining;
 use crate::torch_dtype::dtype_of_torch;
@@ -167,7 +168,7 @@ fn scale_of(rest: &mut Remaining<'_>, name: &str) -> Result<Array> {
             byte => f32::from_bits(u32::from(byte) << 23),
         };
         let powers: Vec<f32> = tensors.bytes(name)?.iter().map(power).collect();
-        return Ok(Array::from_slice(&powers, array.shape()));
+        return Ok(floats(&powers).reshape(array.shape())?);
     }
     if !array.dtype().is_float() {
         let reason = format!("it is {}, and a scale of floats in eight bits is of floats", Aval::from(&array));
@@ -231,7 +232,8 @@ fn dense<F: Format>(
     let scheme = format.scheme();
     let values = scheme.table().ok_or_else(|| Error::decline("floats of eight bits have a table"))?;
     let read: Vec<f32> = tensors.bytes(name)?.iter().map(|&byte| values[usize::from(byte)]).collect();
-    let mut array = Array::from_slice(&read, &aval.shape);
+    // As one axis at first: mlx-rs multiplies extents as `i32`, which those of no elements may be too large for.
+    let mut array = floats(&read).reshape(&aval.shape)?;
     if let Some((scale, scale_name)) = scale {
         if scale.size() != 1 {
             let reason = format!("it is {}, which is no scale of {aval}", Aval::from(&scale));

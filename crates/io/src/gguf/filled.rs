@@ -3,12 +3,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use mlx_rs::{Array, ops};
+use mlx_rs::Array;
 use tacit_bridge::kernel::{self, Input, Kernel, Output, Placement};
-use tacit_bridge::{BoxError, Primitive};
+use tacit_bridge::{BoxError, Primitive, array_of_bytes};
 use tacit_core::{Aval, Result, Value};
-
-use crate::codes::bytes_of;
 
 /// Writes the elements of arrays, which are there as bytes.
 type Fill<const N: usize> = Box<dyn Fn([&mut [u8]; N]) + Send + Sync>;
@@ -95,14 +93,7 @@ impl<const N: usize> Kernel for Filled<N> {
     fn decompose(&self, _inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
         let mut buffers = self.avals.each_ref().map(|aval| vec![0; aval.nbytes()]);
         (self.fill)(buffers.each_mut().map(Vec::as_mut_slice));
-        let array = |(aval, bytes): (&Aval, &Vec<u8>)| {
-            // MLX has no other view of nothing.
-            if bytes.is_empty() {
-                return Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?);
-            }
-            Ok(bytes_of(bytes).view_dtype(aval.dtype)?.reshape(&aval.shape)?)
-        };
-        self.avals.iter().zip(&buffers).map(array).collect()
+        self.avals.iter().zip(&buffers).map(|(aval, bytes)| Ok(array_of_bytes(bytes, aval)?)).collect()
     }
 }
 

@@ -126,6 +126,12 @@ fn every_code_has_its_value() {
     let vector = hugging_face::read(vector).expect("reads").remove("w.weight").expect("is there");
     assert_eq!(vector.to_string(), "bf16[3]");
     assert_eq!(numbers(&vector.dense().expect("dense")), [1.0, -1.0, 2f64.powi(-9)]);
+    // What has no elements has whatever other extents.
+    let scratch = Scratch::new();
+    let wide = [65_536, 65_536, 0];
+    let tensors = [tensor("w.weight", "F8_E4M3", &wide, vec![]), tensor("w.weight_scale", "F8_E8M0", &[1], vec![127])];
+    let nothing = hugging_face::read(folder(&scratch, &tensors, &config(BF16))).expect("reads");
+    assert_eq!(nothing["w.weight"].to_string(), "bf16[65536,65536,0]");
 }
 
 /// The configuration says the float type and the blocks: without it others are taken, and a broken one is none that is not there.
