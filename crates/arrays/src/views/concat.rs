@@ -88,7 +88,15 @@ impl Concat {
     }
 
     /// The joined array as a view where there is something to view.
-    pub(crate) fn of(mut parts: Vec<Value>, axis: usize) -> Result<Value> {
+    ///
+    /// What is joined again and again stays one array of all parts: of joined arrays in each other every call would go as deep as
+    /// they do, and end the process where the stack does.
+    pub(crate) fn of(parts: Vec<Value>, axis: usize) -> Result<Value> {
+        let own = |part: Value| match part.downcast::<Self>() {
+            Some(joined) if joined.axis == axis => joined.parts.clone(),
+            _ => vec![part],
+        };
+        let mut parts: Vec<Value> = parts.into_iter().flat_map(own).collect();
         if let [_] = parts[..] {
             return Ok(parts.swap_remove(0));
         }

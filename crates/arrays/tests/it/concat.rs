@@ -238,3 +238,22 @@ fn more_elements_than_a_packed_array_has_stay_parts() -> Result<()> {
     assert_eq!(joined.to_string(), "Concat(f32[262144,8192])");
     Ok(())
 }
+
+#[test]
+fn what_is_joined_again_and_again_is_one_array_of_all_parts() -> Result<()> {
+    let (first, rows) = (nf4(&normal(1, &[4, 32]), 32), normal(2, &[600, 32]));
+    let mut keys = first.clone();
+    {
+        let _deny = Policy::Deny.scope();
+        for row in 0..600 {
+            keys = implicit((&keys, rows.try_index(row..row + 1)?), |(keys, row)| ops::concatenate(&[keys, row], 0))?;
+        }
+    }
+    assert_eq!(keys.to_string(), "Concat(f32[604,32])");
+    assert_eq!(keys.downcast::<Concat>().map(|keys| keys.parts().len()), Some(601));
+    let whole = Value::from(Concat::new(vec![first, rows.into()], 0)?);
+    let scores = |keys: &Value| implicit((normal(3, &[1, 32]), keys), |(q, k)| q.matmul(k.t()))?.dense();
+    let (found, expected) = (scores(&keys)?, scores(&whole)?);
+    assert!(found.all_close(&expected, 1e-5, 1e-5, None)?);
+    Ok(())
+}
