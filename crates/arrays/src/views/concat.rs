@@ -89,14 +89,10 @@ impl Concat {
 
     /// The joined array as a view where there is something to view.
     ///
-    /// What is joined again and again stays one array of all parts: of joined arrays in each other every call would go as deep as
-    /// they do, and end the process where the stack does.
+    /// What is joined with something again and again, as the keys of a cache are, has few parts: of joined arrays in each other
+    /// every call would go as deep as they do, and end the process where the stack does.
     pub(crate) fn of(parts: Vec<Value>, axis: usize) -> Result<Value> {
-        let own = |part: Value| match part.downcast::<Self>() {
-            Some(joined) if joined.axis == axis => joined.parts.clone(),
-            _ => vec![part],
-        };
-        let mut parts: Vec<Value> = parts.into_iter().flat_map(own).collect();
+        let mut parts = flattened(parts, axis)?;
         if let [_] = parts[..] {
             return Ok(parts.swap_remove(0));
         }
@@ -121,12 +117,21 @@ impl Concat {
         })
     }
 
-    /// The parts between two places along the axis; declines where a part would be cut.
+    /// The parts between two places along the axis; declines where one that is not dense would be cut.
     fn between(&self, start: i32, stop: i32) -> Result<Value> {
-        match (self.bounds.binary_search(&start), self.bounds.binary_search(&stop)) {
-            (Ok(first), Ok(last)) if first < last => Self::of(self.parts[first..last].to_vec(), self.axis),
-            _ => Err(Error::decline("a part would be cut")),
+        let places = [start, stop].map(|at| self.bounds.binary_search(&at));
+        if let [Ok(first), Ok(last)] = places
+            && first < last
+        {
+            return Self::of(self.parts[first..last].to_vec(), self.axis);
         }
+        let is_dense = |at: usize| self.parts.get(at).is_some_and(|part| part.as_dense().is_some());
+        let cuts_dense = places.into_iter().all(|place| match place {
+            Ok(_) => true,
+            Err(behind) => behind.checked_sub(1).is_some_and(is_dense),
+        });
+        decline_if(start >= stop || !cuts_dense, "a part would be cut")?;
+        self.cut(self.axis, start..stop)
     }
 
     /// The products of `x` and each part: joined along the axis that is the matrix' own, or summed over the parts of `x`.
@@ -181,6 +186,28 @@ impl Concat {
             found.ok_or_else(|| Error::decline("there are no parts"))
         })
     }
+}
+
+/// The parts of those that are joined along this axis themselves, in their place. A dense part at the end of one of these and a dense
+/// array beside it become one.
+fn flattened(arrays: Vec<Value>, axis: usize) -> Result<Vec<Value>> {
+    let mut parts: Vec<Value> = Vec::with_capacity(arrays.len());
+    let mut was_joined = false;
+    for array in arrays {
+        let joined = array.downcast::<Concat>().filter(|joined| joined.axis == axis);
+        let is_joined = joined.is_some();
+        let mut own = joined.map_or_else(|| vec![array.clone()], |joined| joined.parts.clone());
+        if (was_joined || is_joined)
+            && let Some(Value::Dense(before)) = parts.last_mut()
+            && let Some(Value::Dense(first)) = own.first()
+        {
+            *before = ops::concatenate(&[&*before, first], axis as i32)?;
+            own.remove(0);
+        }
+        parts.extend(own);
+        was_joined = is_joined;
+    }
+    Ok(parts)
 }
 
 /// The arrays, if all are dense.
