@@ -35,6 +35,9 @@ impl Pieces {
         while rest > 0 {
             (divisor, rest) = (rest, divisor % rest);
         }
-        if divisor == 0 { 0 } else { (a / divisor).saturating_mul(b) }
+        match a.checked_div(divisor) {
+            Some(a) => a.saturating_mul(b),
+            None => 0,
+        }
     }
 }
