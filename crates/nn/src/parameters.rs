@@ -305,32 +305,3 @@ pub(crate) fn of_one(what: &str, error: &Error) -> Error {
     let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
     Error::invalid(format!("{what}: {}", error.clause()), help)
 }
-
-#[cfg(test)]
-mod tests {
-    use mlx_rs::ops;
-    use tacit_arrays::Nf4Array;
-    use tacit_core::{Error, Policy, Value};
-
-    use super::of_parameter;
-
-    #[test]
-    fn an_error_of_the_policy_or_of_mlx_names_its_parameter_before_its_help() {
-        let weight = ops::ones::<f32>(&[8, 64]).expect("ones");
-        let weight = Value::from(Nf4Array::quantize(&weight, 64).expect("quantizes"));
-        let _deny = Policy::Deny.scope();
-        let error = of_parameter("layers.0.weight", weight.dense().expect_err("is denied"));
-        assert!(matches!(error, Error::MaterializationDenied { .. }), "{error:?}");
-        assert_eq!(
-            error.to_string(),
-            "a dense array of Nf4(f32[8,64]) needs Nf4 materialized, which the policy forbids\n\
-             of: layers.0.weight\n\
-             help: allow it here with `Policy::Allow.scope()`"
-        );
-        let error = of_parameter("layers.0.weight", Error::Mlx("no such shape\nhelp: take another".to_owned()));
-        assert!(
-            matches!(&error, Error::Mlx(text) if text == "no such shape\nof: layers.0.weight\nhelp: take another"),
-            "{error:?}"
-        );
-    }
-}

@@ -309,7 +309,7 @@ impl Drawing {
             let whole = !fitted || !starts(op, &REACH) && covers(own);
             operands[place] = if whole { Operand::Value(value) } else { Operand::Fitted(value, own.to_vec()) };
             for &other in floats.iter().filter(|&&other| !fitted && other != place) {
-                let beside = self.of(rng, |array| array.dtype().is_inexact() && array.size() > 0)?;
+                let beside = self.one_of(rng, |array| array.dtype().is_inexact() && array.size() > 0)?;
                 let as_it_is = rng.percent(40);
                 operands[other] =
                     if as_it_is { Operand::Value(beside) } else { Operand::Fitted(beside, beside_shape(rng, &shape)) };
@@ -345,14 +345,14 @@ impl Drawing {
             .iter()
             .map(|template| match template.dtype() {
                 _ if is_index(template) => Operand::Own(template.dtype()),
-                Dtype::Bool => match self.of(rng, |array| array.dtype() == Dtype::Bool) {
+                Dtype::Bool => match self.one_of(rng, |array| array.dtype() == Dtype::Bool) {
                     Some(value) if fitted => Operand::Fitted(value, template.shape().to_vec()),
                     Some(value) => Operand::Value(value),
                     None => Operand::Own(Dtype::Bool),
                 },
                 dtype => {
                     let own = if dtype == Dtype::Float32 && main.is_float() { main } else { dtype };
-                    let value = match self.of(rng, |array| array.dtype().is_inexact()) {
+                    let value = match self.one_of(rng, |array| array.dtype().is_inexact()) {
                         Some(value) if rng.percent(90) => value,
                         _ => rng.index(self.values.len()),
                     };
@@ -370,7 +370,7 @@ impl Drawing {
         // Something must depend on what the program takes.
         if operands.iter().all(|operand| operand.value().is_none())
             && let Some(place) = templates.iter().position(|template| !is_index(template))
-            && let Some(value) = self.of(rng, |array| array.size() > 0)
+            && let Some(value) = self.one_of(rng, |array| array.size() > 0)
         {
             operands[place] = Operand::Fitted(value, templates[place].shape().to_vec());
         }
@@ -378,7 +378,7 @@ impl Drawing {
     }
 
     /// One of the values of a kind, newer ones more often.
-    fn of(&self, rng: &mut Rng, kind: impl Fn(&Array) -> bool) -> Option<usize> {
+    fn one_of(&self, rng: &mut Rng, kind: impl Fn(&Array) -> bool) -> Option<usize> {
         let all: Vec<usize> = (0..self.values.len()).filter(|&value| kind(&self.values[value])).collect();
         if all.is_empty() {
             return None;

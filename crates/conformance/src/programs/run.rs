@@ -136,7 +136,7 @@ impl Around {
                 let f = f.clone();
                 let options = CompileOptions { constants: Constants::Allow, ..CompileOptions::default() };
                 let mut compiled = compile_with(options, move |args: Vec<Array>| f(args));
-                dense(&compiled.call(&values(args))?)
+                dense(&compiled.call(values(args))?)
             }),
             (Self::Vmap, false) => Rc::new(move |args| {
                 let examples = others(&args)?;

@@ -105,7 +105,15 @@ mod tests {
         };
         let materialized =
             || Error::MaterializedAval { ty: "Left", expected: aval(), found: aval(), arguments: Vec::new() };
-        let makers: [&dyn Fn() -> Error; 10] = [
+        let denied = || Error::MaterializationDenied {
+            call: text(),
+            ty: "Left",
+            asked: true,
+            arguments: Vec::new(),
+            declined: Vec::new(),
+            nearest: Vec::new(),
+        };
+        let makers: [&dyn Fn() -> Error; 11] = [
             &|| Error::invalid(text(), "help"),
             &|| Error::Mlx(text() + "\nhelp: mend it"),
             &|| Error::OtherThread(text()),
@@ -113,6 +121,7 @@ mod tests {
             &|| Error::refuse(text()),
             &|| Error::NoAval { ty: "Left", reason: text() },
             &|| Error::TwoDefaults { call: text(), first: "Left", second: "Right" },
+            &denied,
             &fallback,
             &materialized,
             &|| Error::Function("it is odd".into()),

@@ -139,7 +139,7 @@ fn samples_of_stacks(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
     let expected = Box::new(move |inputs: &[Array]| on_cpu(GatherMatmul { stack }, inputs));
     let gathered = Sample { parts, inputs, dtype, tolerance: tolerance(dtype), expected };
     // Numbers of a table, and such as sizes of the launch tell.
-    let matrix = |entry: usize| if turn / 3 % 2 == 0 { (entry * 5 + 1) % count } else { entry / 2 % count };
+    let matrix = |entry: usize| if (turn / 3).is_multiple_of(2) { (entry * 5 + 1) % count } else { entry / 2 % count };
     let groups = Groups { matrices: (0..4).map(matrix).collect(), rows: n };
     let x = normal(3, &[4, m, depth]).as_dtype(dtype).expect("a float type");
     let inputs = [&[x], children.as_slice()].concat();
