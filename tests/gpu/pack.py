@@ -1,4 +1,4 @@
-"""Packs what cargo built, and the MLX that it is linked with: pack.py BUILT.jsonl OUT.tar.xz"""
+"""Packs what cargo built, and the MLX that it is linked with, and other files: pack.py BUILT.jsonl OUT.tar.xz [FILE...]"""
 
 import json
 import lzma
@@ -8,7 +8,7 @@ import sys
 import tarfile
 import tempfile
 
-built, out = sys.argv[1:]
+built, out, *others = sys.argv[1:]
 programs, mlx = {}, None
 for line in map(json.loads, open(built)):
     if line.get("reason") == "build-script-executed" and "/mlx-sys#" in line["package_id"]:
@@ -34,6 +34,8 @@ with tempfile.TemporaryDirectory() as scratch, lzma.open(out, "wb", preset=2) as
             subprocess.run(["strip", "-o", stripped, program], check=True)
             archive.add(stripped, f"bin/{name}")
         archive.add(root, "mlx")
+        for other in others:
+            archive.add(other, os.path.basename(other))
         # Programs and tests hold both paths.
         places = os.path.join(scratch, "places")
         with open(places, "w") as file:

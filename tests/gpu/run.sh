@@ -47,6 +47,7 @@ export MLX_PTX_CACHE_DIR=$work/ptx CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 export MLX_ENABLE_TF32=0
 mkdir -p "$MLX_PTX_CACHE_DIR"
 
+python=$(command -v python3)
 passed=0 failed=0
 # step NAME SECONDS COMMAND..
 step() {
@@ -87,8 +88,24 @@ step doctor 60 "$work/bin/bin-cli-tacit" doctor
 step own_kernel 60 "$work/bin/example-mlx-own_kernel"
 step qat_digits 120 "$work/bin/example-mlx-qat_digits"
 step lora 120 "$work/bin/example-mlx-lora"
-TACIT_FIGURES=$results/figures.jsonl step bench 200 "$work/bin/bench-mlx-gpu" ${CASES:---quick}
-[[ ! -e $logs/bench.log ]] || cat "$logs/bench.log" >>"$results/report"
+step decode_loop 120 "$work/bin/example-mlx-decode_loop"
+# Every kernel by itself, on a CPU's inputs; its machine code is for Hopper.
+if [[ -f $work/cases.tar.xz ]] && python3 -c '
+import cupy, torch
+assert torch.cuda.get_device_capability()[0] == 9' 2>/dev/null; then
+    [[ -e $work/cases/large.json ]] || python3 -c '
+import sys, tarfile
+tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$work/cases.tar.xz" "$work/cases"
+    step kernels 240 "$python" "$checkout/tests/gpu/cases.py" "$work/cases"
+fi
+# measured NAME SECONDS PROGRAM [ARGUMENT..]: what it says is told in the report.
+measured() {
+    TACIT_FIGURES=$results/figures.jsonl step "$@"
+    [[ ! -e $logs/$1.log ]] || cat "$logs/$1.log" >>"$results/report"
+}
+measured bench 200 "$work/bin/bench-mlx-gpu" ${CASES:---quick}
+measured peers 120 "$python" "$checkout/tests/gpu/peers.py"
+measured training 120 "$work/bin/bench-mlx-qat" --quick
 suite arrays test-arrays-conformance "${SUITE:-240}" ${ONLY:-}
 suite nn test-nn-it "${SUITE:-240}"
 suite arrays test-arrays-it "${SUITE:-240}"

@@ -19,6 +19,9 @@ for again in 1 2; do
     grep -q "^tacit " "$scratch/results$again/report"
     grep -q "^0 passed, 0 failed, 1 skipped" "$scratch/results$again/report"
 done
+# Where there is no other program to compare with, that is no failure.
+CUDA_VISIBLE_DEVICES='' python3 tests/gpu/peers.py | tee "$scratch/peers"
+grep -q "^nothing to compare with" "$scratch/peers"
 # The driver of the suites counts a test that ends its process, and goes on.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env python3
