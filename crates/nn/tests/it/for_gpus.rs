@@ -1,15 +1,19 @@
 //! What a GPU would run: no kernel that has no source for it, and no dense weight.
 
+use expect_test::expect;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::ops::indexing::argmax_axis;
-use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, fast, nn, random};
+use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, fast, nn, ops, random};
 use tacit_arrays::format::{AnyFormat, quantize_by_key};
 use tacit_core::kernel::{Backend, trace_for};
-use tacit_core::{Counters, Policy, Result, implicit};
-use tacit_nn::{KvCache, LoraConfig, Method, Model, ParameterFilter};
+use tacit_core::{Counters, Explanation, Policy, Result, explain, implicit};
+use tacit_nn::{
+    KvCache, LoraConfig, Method, Model, ParameterFilter, Parameters, explain_with_parameters, straight_through,
+    with_parameters,
+};
 
-use crate::cache::{WINDOWS, cache};
+use crate::cache::{WINDOWS, attend, cache};
 use crate::types::normal;
 
 const FORMATS: [&str; 4] = ["nf4:64", "nf4:64:double", "affine:4:64", "affine:8:32"];
@@ -29,13 +33,21 @@ fn linear(inputs: i32, outputs: i32) -> nn::Linear {
     nn::LinearBuilder::new(inputs, outputs).bias(false).build().expect("builds")
 }
 
-fn layers(format: &str) -> Model<nn::Sequential> {
-    let layers = nn::Sequential::new()
+fn sequential() -> nn::Sequential {
+    nn::Sequential::new()
         .append(nn::Linear::new(64, 128).expect("builds"))
         .append(nn::Relu)
-        .append(nn::Linear::new(128, 64).expect("builds"));
+        .append(nn::Linear::new(128, 64).expect("builds"))
+}
+
+fn layers(format: &str) -> Model<nn::Sequential> {
     let format: AnyFormat = format.parse().expect("a format");
-    Model::new(layers).and_then(|model| model.quantize("*.weight", format)).expect("quantizes")
+    Model::new(sequential()).and_then(|model| model.quantize("*.weight", format)).expect("quantizes")
+}
+
+/// The matrices in codes, through which gradients pass straight.
+fn aware(layers: &nn::Sequential, format: &AnyFormat) -> Result<Parameters> {
+    straight_through(layers, |_, w| (w.ndim() == 2).then(|| format.quantize(w)).transpose())
 }
 
 fn loss(model: &mut Model<nn::Sequential>, x: &Array) -> Result<Array, Exception> {
@@ -106,6 +118,72 @@ fn scales_are_trained_with_the_codes_as_they_are() {
         let x = normal(1, &[9, 64]);
         on_gpus(format, || model.value_and_grad(ParameterFilter::Scales, &x, loss));
     }
+}
+
+#[test]
+fn weights_are_quantized_in_each_step() {
+    for text in ["nf4:64", "affine:4:64", "symmetric:4:32", "int8:64"] {
+        let format: AnyFormat = text.parse().expect("a format");
+        let mut layers = sequential();
+        let x = normal(1, &[9, 64]);
+        on_gpus(text, || {
+            let loss = |layers: &mut nn::Sequential, x: &Array| -> Result<Array, Exception> {
+                let weights = aware(layers, &format)?;
+                let y = with_parameters(layers, &weights, |layers| layers.forward(x))?.dense()?;
+                y.square()?.mean(None)
+            };
+            Ok(nn::value_and_grad(loss)(&mut layers, &x)?)
+        });
+    }
+}
+
+/// How many ops an explanation has, who took them, and what was built or has no source.
+fn summary(explanation: &Explanation) -> String {
+    let text = explanation.to_string();
+    let end = text.rsplit_once("}   ").map_or("", |(_, end)| end);
+    end.lines().next().unwrap_or_default().to_owned()
+}
+
+/// The layer of the book's first chapter, a layer in training, an adapter, and keys and values in codes.
+#[test]
+fn explanations_tell_of_no_plain_op_and_no_dense_weight() {
+    let format: AnyFormat = "nf4:64".parse().expect("a format");
+    let first = nn::Linear::new(256, 512).expect("builds");
+    let mut first = Model::new(first).and_then(|model| model.quantize("weight", format.clone())).expect("quantizes");
+    let mut trained = sequential();
+    let config = LoraConfig { rank: 4, ..LoraConfig::default() };
+    let mut adapted = layers("nf4:64").lora("*.weight", config).expect("adapts");
+    let [q, k, v] = [4, 2, 2].map(|heads| normal(1, &[1, heads, 20, 64]));
+    let [k, v] = [k, v].map(|x| format.quantize(&x).expect("quantizes"));
+    let mask = ops::zeros::<f32>(&[1, 1, 20, 20]).expect("zeros");
+    let (x, wide) = (normal(1, &[9, 64]), normal(1, &[2, 256]));
+
+    let mut lines = Vec::new();
+    for backend in [Backend::Cuda, Backend::Metal] {
+        let _deny = Policy::Deny.scope();
+        let _traced_for = trace_for(backend);
+        let mut told = |what: &str, explanation: Result<Explanation>| {
+            let summary = summary(&explanation.unwrap_or_else(|error| panic!("{what}, {backend:?}: {error}")));
+            assert!(summary.ends_with(" 0 materialized (0 B)"), "{what}, {backend:?}: {summary}");
+            lines.push(format!("{backend:?}, {what}: {summary}"));
+        };
+        told("a layer", first.explain(|layer| layer.forward(&wide)));
+        let weights = aware(&trained, &format).expect("quantizes");
+        told("training", explain_with_parameters(&mut trained, &weights, |layers| layers.forward(&x)));
+        told("an adapter", adapted.explain(|layers| layers.forward(&x)));
+        let attention = explain((&q, &k, &v), |(q, k, v): (Array, Array, Array)| attend(&q, &k, &v, &mask));
+        told("attention over a cache", attention);
+    }
+    expect![[r#"
+        Cuda, a layer: 2 ops, 2 handled, 0 materialized (0 B)
+        Cuda, training: 5 ops, 4 handled, 0 materialized (0 B)
+        Cuda, an adapter: 5 ops, 4 handled, 0 materialized (0 B)
+        Cuda, attention over a cache: 1 ops, 1 handled, 0 materialized (0 B)
+        Metal, a layer: 2 ops, 2 handled, 0 materialized (0 B)
+        Metal, training: 5 ops, 4 handled, 0 materialized (0 B)
+        Metal, an adapter: 5 ops, 4 handled, 0 materialized (0 B)
+        Metal, attention over a cache: 1 ops, 1 handled, 0 materialized (0 B)"#]]
+    .assert_eq(&lines.join("\n"));
 }
 
 #[test]
