@@ -266,6 +266,7 @@ fn no_variable_is_left_out() {
         "TACIT_MLX_DEFINES",
         "TACIT_SWEEP",
         "TACIT_GPU_CASES",
+        "TACIT_GPU_RACES",
         "TACIT_PROGRAMS",
         "TACIT_FUZZ",
         "TACIT_FUZZ_READER",

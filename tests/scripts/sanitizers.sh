@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tries the readers of files with what libFuzzer makes of right files, with AddressSanitizer in Rust and in our C++; then runs the
-# tests of the readers, kernels and bridge with it, and those of kernels and bridge with ThreadSanitizer. MLX itself is as the
-# package index ships it: of what it does only malloc, free, locks and copies of memory are checked.
+# tests of the readers, kernels and bridge with it, and those of kernels and bridge with ThreadSanitizer, which also watches the
+# kernels' sources for GPUs on the CPU that plays one. MLX itself is as the package index ships it: of what it does only malloc,
+# free, locks and copies of memory are checked.
 #
 #   TACIT_SANITIZE=20000 tests/scripts/sanitizers.sh            so many inputs for each reader, kept ones among them
 #   TACIT_SANITIZE=20000 tests/scripts/sanitizers.sh gguf peft  these readers, and nothing else
@@ -70,5 +71,8 @@ if (($# == 0)); then
             --config profile.dev.package.tacit-kernels.opt-level=1 \
             --config profile.dev.package.tacit-kernels.codegen-units=16 -- --skip no_compiler || found=1
     done
+    # Only what a test compiles is watched there. Some tests of the player itself have races.
+    TACIT_GPU_RACES=on cargo test --locked --target-dir "${folder%/*}" -p tacit-arrays --lib --no-fail-fast -- \
+        kernel::gpu --skip kernel::gpu::tests::emulator || found=1
 fi
 exit "$found"

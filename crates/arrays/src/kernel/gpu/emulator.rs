@@ -66,7 +66,19 @@ impl Program {
 
     /// Compiles it, in a folder that goes with what is returned. None, with a line that says so, where there is no C++ compiler:
     /// a machine that builds Tacit has one, and one that only runs its tests may have none.
+    ///
+    /// With `TACIT_GPU_RACES=on` it is [watched](Self::compile_watched).
     pub(crate) fn compile(&self) -> Option<Emulator> {
+        self.compile_with(std::env::var("TACIT_GPU_RACES").is_ok_and(|races| races == "on"))
+    }
+
+    /// The same watched by ThreadSanitizer, to which each thread of a group is a thread, whatever the order in which they run:
+    /// what no barrier orders is a race, also where the results are right. None too where no such program can be had.
+    pub(crate) fn compile_watched(&self) -> Option<Emulator> {
+        self.compile_with(true)
+    }
+
+    fn compile_with(&self, watched: bool) -> Option<Emulator> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
         if Command::new(&compiler).arg("--version").output().is_err() {
@@ -92,10 +104,19 @@ impl Program {
         .concat();
         std::fs::write(&source, text).expect("writes");
         // A product and a sum are rounded each; what jumps between stacks is no overflow.
-        let options = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-U_FORTIFY_SOURCE", "-pthread", "-o"];
-        let status = Command::new(compiler).args(options).args([&program, &source]).status().expect("a C++ compiler");
-        assert!(status.success(), "{} does not compile", source.display());
-        Some(Emulator { folder })
+        let options = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-U_FORTIFY_SOURCE", "-pthread"];
+        let watching: &[&str] = if watched { &["-fsanitize=thread", "-DTACIT_WATCHED", "-g1"] } else { &[] };
+        let mut command = Command::new(compiler);
+        command.args(options).args(watching).arg("-o").args([&program, &source]);
+        let status = command.status().expect("a C++ compiler");
+        assert!(watched || status.success(), "{} does not compile", source.display());
+        let emulator = Emulator { folder };
+        // The library of ThreadSanitizer may not be there, or not run on this system.
+        if watched && !(status.success() && emulator.run(&[]).is_ok()) {
+            println!("skipped: no program that ThreadSanitizer watches can be had");
+            return None;
+        }
+        Some(emulator)
     }
 }
 
@@ -128,6 +149,7 @@ impl Emulator {
     /// The results of all jobs, or what the program says of the first that fails.
     pub(crate) fn run(&self, jobs: &[Job]) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let mut child = Command::new(self.folder.join("kernels"))
+            .env("TSAN_OPTIONS", "halt_on_error=1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

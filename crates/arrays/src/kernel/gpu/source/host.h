@@ -8,12 +8,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <ucontext.h>
+
+// ThreadSanitizer watches what the common text reads and writes, and nothing of how its threads are played.
+#ifdef TACIT_WATCHED
+#define TACIT_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
+#else
+#define TACIT_UNWATCHED
+#endif
 
 #define TACIT_HOST 1
 #define TACIT_FN inline
@@ -139,6 +145,8 @@ namespace host {
 tacit::Place place();
 void wait_for_group();
 void wait_for_warp();
+// Waits without ordering what lanes read and write, as what they show each other does not on a GPU.
+void meet_warp();
 void* group_array(const char* name, std::size_t bytes);
 float shuffle_xor(float value, tacit::u32 mask);
 // What the lanes of this warp show each other.

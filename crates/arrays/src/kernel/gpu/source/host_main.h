@@ -3,6 +3,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+// Where ThreadSanitizer watches, each fibre is a thread of its, and only barriers order what they read and write.
+#ifdef TACIT_WATCHED
+#include <sanitizer/tsan_interface.h>
+#define TACIT_BECOME(thread) __tsan_switch_to_fiber(thread, __tsan_switch_to_fiber_no_sync)
+#define TACIT_BEFORE(event) __tsan_release(event)
+#define TACIT_AFTER(event) __tsan_acquire(event)
+#else
+#define TACIT_BEFORE(event) (void)(event)
+#define TACIT_AFTER(event) (void)(event)
+#endif
+
 namespace host {
 
 using tacit::u32;
@@ -16,6 +27,8 @@ struct Fibre {
   ucontext_t context;
   jmp_buf resume;
   bool started = false;
+  // Barriers of the group and of the warp that it has come to.
+  u32 group_barriers = 0, warp_barriers = 0;
 };
 
 const std::size_t STACK = 256 * 1024;
@@ -25,9 +38,11 @@ Fibre* running = nullptr;
 ucontext_t scheduler_context;
 jmp_buf scheduler;
 std::function<void()> kernel;
-std::map<std::string, std::vector<char>> arrays;
 float exchanged[32 * 32];
 u64 random_state = 0;
+
+// What orders threads: that a group begins and has ended, and its barriers, of which those that can be under way at once differ.
+char begun, ended, group_met[2], warp_met[32][2];
 
 [[noreturn]] void fail(const char* why) {
   std::fprintf(stderr, "%s\n", why);
@@ -39,51 +54,120 @@ u32 random_below(u32 bound) {
   return (u32)((random_state >> 33) % bound);
 }
 
-tacit::Place place() { return running->place; }
+TACIT_UNWATCHED tacit::Place place() { return running->place; }
 
-void leave(State state) {
-  running->state = state;
-  if (_setjmp(running->resume) == 0) _longjmp(scheduler, 1);
-}
-void wait_for_group() { leave(AT_BARRIER); }
-void wait_for_warp() { leave(AT_SHUFFLE); }
+void enter();
 
-float shuffle_xor(float value, u32 mask) {
-  u32 first = running->place.warp * 32, lane = running->place.lane;
-  exchanged[first + lane] = value;
-  wait_for_warp();
-  float other = exchanged[first + (lane ^ mask)];
-  wait_for_warp();
-  return other;
-}
-
-u32 shown_words[32][32][16];
-u32 (*shown())[16] { return shown_words[running->place.warp]; }
-
-// Memory of the group, which holds NaN at first.
-void* group_array(const char* name, std::size_t bytes) {
-  std::vector<char>& array = arrays[name];
-  if (array.empty()) array.assign(bytes + 16, (char)0xff);
-  return (void*)(((std::uintptr_t)array.data() + 15) & ~(std::uintptr_t)15);
-}
-
-void enter() {
-  kernel();
-  running->state = ENDED;
-  _longjmp(scheduler, 1);
-}
-
-void resume(Fibre& fibre, std::size_t index) {
-  running = &fibre;
-  if (_setjmp(scheduler) != 0) return;
-  if (fibre.started) _longjmp(fibre.resume, 1);
+// Gives a fibre its stack.
+void begin(Fibre& fibre, std::size_t index) {
   fibre.started = true;
   getcontext(&fibre.context);
   fibre.context.uc_stack.ss_sp = stacks + index * STACK;
   fibre.context.uc_stack.ss_size = STACK;
   fibre.context.uc_link = nullptr;
   makecontext(&fibre.context, enter, 0);
+}
+
+#ifdef TACIT_WATCHED
+
+void* scheduler_thread = nullptr;
+void* watched_threads[1024];
+
+void watch(u32 threads) {
+  if (scheduler_thread == nullptr) scheduler_thread = __tsan_get_current_fiber();
+  for (u32 i = 0; i < threads; ++i)
+    if (watched_threads[i] == nullptr) watched_threads[i] = __tsan_create_fiber(0);
+}
+
+// ThreadSanitizer is told of these switches. Jumps it follows by itself, and knows no places of other threads.
+TACIT_UNWATCHED void leave(State state) {
+  Fibre* fibre = running;
+  fibre->state = state;
+  TACIT_BECOME(scheduler_thread);
+  swapcontext(&fibre->context, &scheduler_context);
+}
+
+TACIT_UNWATCHED void resume(Fibre& fibre, std::size_t index) {
+  running = &fibre;
+  if (!fibre.started) begin(fibre, index);
+  TACIT_BECOME(watched_threads[index]);
+  swapcontext(&scheduler_context, &fibre.context);
+}
+
+#else
+
+void watch(u32) {}
+
+// Jumps ask nothing of the system.
+void leave(State state) {
+  running->state = state;
+  if (_setjmp(running->resume) == 0) _longjmp(scheduler, 1);
+}
+
+void resume(Fibre& fibre, std::size_t index) {
+  running = &fibre;
+  if (_setjmp(scheduler) != 0) return;
+  if (fibre.started) _longjmp(fibre.resume, 1);
+  begin(fibre, index);
   setcontext(&fibre.context);
+}
+
+#endif
+
+TACIT_UNWATCHED void enter() {
+  TACIT_AFTER(&begun);
+  kernel();
+  TACIT_BEFORE(&ended);
+  leave(ENDED);
+}
+
+TACIT_UNWATCHED void wait_for_group() {
+  char* met = &group_met[running->group_barriers++ % 2];
+  TACIT_BEFORE(met);
+  leave(AT_BARRIER);
+  TACIT_AFTER(met);
+}
+TACIT_UNWATCHED void wait_for_warp() {
+  char* met = &warp_met[running->place.warp][running->warp_barriers++ % 2];
+  TACIT_BEFORE(met);
+  leave(AT_SHUFFLE);
+  TACIT_AFTER(met);
+}
+void meet_warp() { leave(AT_SHUFFLE); }
+
+TACIT_UNWATCHED float shuffle_xor(float value, u32 mask) {
+  u32 first = running->place.warp * 32, lane = running->place.lane;
+  exchanged[first + lane] = value;
+  meet_warp();
+  float other = exchanged[first + (lane ^ mask)];
+  meet_warp();
+  return other;
+}
+
+u32 shown_words[32][32][16];
+TACIT_UNWATCHED u32 (*shown())[16] { return shown_words[running->place.warp]; }
+
+// Memory of the group, which holds NaN at first. A pool, so that ThreadSanitizer sees nothing of how it is given out.
+struct GroupArray {
+  const char* name;
+  char* data;
+};
+GroupArray arrays[64];
+u32 array_count = 0;
+alignas(16) char pool[1 << 20];
+std::size_t pool_used = 0;
+
+TACIT_UNWATCHED void* group_array(const char* name, std::size_t bytes) {
+  for (u32 i = 0; i < array_count; ++i)
+    if (std::strcmp(arrays[i].name, name) == 0) return arrays[i].data;
+  std::size_t room = (bytes + 31) / 16 * 16;
+  if (array_count == 64 || room > sizeof pool - pool_used) fail("a group has no room for its arrays");
+  char* data = pool + pool_used;
+  // Volatile: no compiler makes a call of it, which ThreadSanitizer would take for this thread's.
+  for (volatile char* at = data; at != data + room; ++at) *at = (char)0xff;
+  arrays[array_count++] = GroupArray{name, data};
+  pool_used += room;
+  return data;
 }
 
 // Lets those that wait for each other go on once all of them have come.
@@ -97,7 +181,9 @@ bool release(std::size_t first, std::size_t end, State state) {
 }
 
 void run_group(u32 order) {
-  arrays.clear();
+  array_count = 0;
+  pool_used = 0;
+  TACIT_BEFORE(&begun);
   std::vector<std::size_t> turn(fibres.size());
   for (std::size_t i = 0; i < turn.size(); ++i) turn[i] = order == 1 ? turn.size() - 1 - i : i;
   for (;;) {
@@ -116,7 +202,10 @@ void run_group(u32 order) {
     }
     released = release(0, fibres.size(), AT_BARRIER) || released;
     for (Fibre& fibre : fibres) all_ended = all_ended && fibre.state == ENDED;
-    if (all_ended) return;
+    if (all_ended) {
+      TACIT_AFTER(&ended);
+      return;
+    }
     if (!ran && !released) fail("some threads wait at a barrier that others do not reach");
   }
 }
@@ -129,6 +218,7 @@ void run(const u32 (&grid)[3], const u32 (&group)[3], u32 order, std::function<v
   for (int i = 0; i < 3; ++i)
     if (grid[i] % group[i] != 0 || grid[i] == 0) fail("the grid is no multiple of the group");
   if (grid[1] / group[1] > 65535 || grid[2] / group[2] > 65535) fail("more groups than CUDA has along an axis but the first");
+  watch(threads);
   if (stacks == nullptr) stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   for (u32 z = 0; z < grid[2] / group[2]; ++z)
     for (u32 y = 0; y < grid[1] / group[1]; ++y)

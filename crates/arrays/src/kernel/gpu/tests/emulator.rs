@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
 
 use crate::kernel::gpu::checks::{bytes, numbers};
-use crate::kernel::gpu::emulator::{Job, Program};
+use crate::kernel::gpu::emulator::{Emulator, Job, Program};
 use crate::kernel::gpu::source::{Parts, Target};
 
 /// Each thread gives its number to the one at the other end.
@@ -29,10 +29,14 @@ fn exchange(barrier: &str) -> Parts {
 
 /// What the CPU that plays a GPU makes of a text, in four orders of its threads.
 fn in_orders(parts: Parts) -> Option<Vec<Result<bool, String>>> {
+    in_orders_of(parts, Program::compile)
+}
+
+fn in_orders_of(parts: Parts, compile: fn(&Program) -> Option<Emulator>) -> Option<Vec<Result<bool, String>>> {
     let mut program = Program::default();
     let x = Array::from_slice(&(0..64_u8).map(f32::from).collect::<Vec<_>>(), &[64]);
     let launch = program.add(parts, &[Aval::from(&x)], &[Dtype::Float32]);
-    let emulator = program.compile()?;
+    let emulator = compile(&program)?;
     let run = |order| {
         let job = Job {
             launch: launch.clone(),
@@ -62,6 +66,30 @@ fn a_barrier_that_is_missing_shows() {
         for result in in_orders(exchange(one_that_waits)).expect("compiles") {
             let error = result.expect_err("some wait for others");
             assert!(error.contains("some threads wait at a barrier that others do not reach"), "{error}");
+        }
+    }
+}
+
+/// The threads that show each other numbers are those of one warp.
+fn within_warps(between: &str) -> Parts {
+    let mut parts = exchange(between);
+    parts.body = parts.body.replace("numbers[63 - at.id]", "numbers[at.id / 32 * 32 + 31 - at.id % 32]");
+    parts
+}
+
+#[test]
+fn thread_sanitizer_sees_a_barrier_that_is_missing_in_every_order() {
+    let watched = |parts| in_orders_of(parts, Program::compile_watched);
+    let Some(whole) = watched(exchange("TACIT_BARRIER();")) else { return };
+    assert_eq!(whole, [const { Ok(true) }; 4]);
+    // Of warps the numbers are others than the test expects.
+    assert_eq!(watched(within_warps("TACIT_WARP_BARRIER();")).expect("compiles"), [const { Ok(false) }; 4]);
+    // What lanes show each other orders nothing else, though they wait for it.
+    for parts in [exchange(""), exchange("TACIT_WARP_BARRIER();"), within_warps("tacit::shuffle_xor(1.0f, 1);")] {
+        let body = parts.body.clone();
+        for result in watched(parts).expect("compiles") {
+            let error = result.expect_err(&body);
+            assert!(error.contains("ThreadSanitizer: data race"), "{body}: {error}");
         }
     }
 }
