@@ -14,6 +14,7 @@
 #include "main_thread.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/distributed/distributed_impl.h"
+#include "mlx/distributed/ops.h"
 #include "mlx/ops.h"
 #include "mlx/scheduler.h"
 #include "poisoned.h"
@@ -261,6 +262,9 @@ void Group::raise(const Current& current, const std::string& text, bool later) c
 }
 
 void Group::dispatch(Op op, int peer, const array& input, array& output) {
+  if (engine_ == "nccl") {
+    return dispatch_on_gpu(op, input, output);
+  }
   auto& engine = *group_.raw_group();
   // It only queues: the engine works on its own thread.
   std::lock_guard lock(engines().mutex);
@@ -287,6 +291,37 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
   }
 }
 
+// NCCL takes part in the commands of a GPU's stream, which MLX's own op records: the engine's thread evaluates it.
+void Group::dispatch_on_gpu(Op op, const array& input, const array& output) {
+  if (op == Op::enter) {
+    return;
+  }
+  if (op == Op::send || op == Op::recv || op == Op::split) {
+    throw std::invalid_argument("NCCL has no messages between two ranks in MLX");
+  }
+  mlx::core::scheduler::enqueue(lane_->engine, [op, group = group_, input, output]() mutable {
+    namespace distributed = mlx::core::distributed;
+    auto gpu = mlx::core::default_stream(mlx::core::Device::gpu);
+    auto made = [&] {
+      switch (op) {
+        case Op::max:
+          return distributed::all_max(input, group, gpu);
+        case Op::min:
+          return distributed::all_min(input, group, gpu);
+        case Op::gather:
+        case Op::gather_parts:
+          return distributed::all_gather(input, group, gpu);
+        case Op::scatter:
+          return distributed::sum_scatter(input, group, gpu);
+        default:
+          return distributed::all_sum(input, group, gpu);
+      }
+    }();
+    made.eval();
+    std::memcpy(output.data<char>(), made.data<char>(), made.nbytes());
+  });
+}
+
 Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) {
   auto now = std::chrono::steady_clock::now();
   return Current{
@@ -299,7 +334,7 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool 
   check_whole(current);
   bytes_ += input ? shown.nbytes() : 0;
   // Where the engine has no scatter, a sum of which only a part is kept.
-  auto whole = current.op == Op::scatter && engine_ != "jaccl";
+  auto whole = current.op == Op::scatter && engine_ != "jaccl" && engine_ != "nccl";
   auto from = shown, to = output.value;
   or_end([&] {
     if (spoilt && input != nullptr) {

@@ -204,6 +204,7 @@ class Group {
   void wait(const Current& current, const std::future<T>& future);
   mlx::core::distributed::Group split_now(bool ring, int color, int key);
   void dispatch(Op op, int peer, const array& input, array& output);
+  void dispatch_on_gpu(Op op, const array& input, const array& output);
   // How many that were made after this one have run, which has run now too.
   uint64_t overtaken(Op op, uint64_t made);
   // How many were missed before this one, which runs now, and not counted before.

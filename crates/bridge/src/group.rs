@@ -27,6 +27,8 @@ pub enum Engine {
     Mpi,
     /// RDMA over Thunderbolt, on a Mac.
     Jaccl,
+    /// NVIDIA's, between the GPUs of an MLX for CUDA.
+    Nccl,
 }
 
 impl Engine {
@@ -37,6 +39,7 @@ impl Engine {
             Self::Ring => "ring",
             Self::Mpi => "mpi",
             Self::Jaccl => "jaccl",
+            Self::Nccl => "nccl",
         }
     }
 

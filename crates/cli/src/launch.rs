@@ -171,8 +171,8 @@ fn program(options: &Options) -> Command {
 
 /// By which ranks know another engine than the ring, before they look for that. Where this program was itself started by
 /// `mpirun`, as in the script of a batch system, each rank would take itself for the one rank of that.
-const OF_OTHER_ENGINES: [&str; 4] =
-    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR"];
+const OF_OTHER_ENGINES: [&str; 5] =
+    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"];
 
 /// Starts these ranks, which are those of one machine, over the ring.
 fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<Ended, Failure> {

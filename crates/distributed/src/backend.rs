@@ -18,6 +18,9 @@ pub enum Backend {
     Mpi,
     /// RDMA over Thunderbolt, on a Mac.
     Jaccl,
+    /// NVIDIA's NCCL between GPUs, described by `NCCL_HOST_IP`, `NCCL_PORT`, `MLX_WORLD_SIZE` and `MLX_RANK`. It sends no messages
+    /// from one rank to another, and each rank should see one GPU alone (`CUDA_VISIBLE_DEVICES`).
+    Nccl,
 }
 
 impl Backend {
@@ -44,6 +47,7 @@ impl Backend {
         };
         match (has("MLX_RANK"), has("MLX_HOSTFILE")) {
             (true, _) if has("MLX_IBV_DEVICES") || has("MLX_JACCL_COORDINATOR") => Ok(Self::Jaccl),
+            (true, _) if has("NCCL_HOST_IP") => Ok(Self::Nccl),
             (true, true) => Ok(Self::Ring),
             (true, false) => lacks("MLX_RANK is set and MLX_HOSTFILE is not, so this rank does not know the others"),
             (false, true) => lacks("MLX_HOSTFILE is set and MLX_RANK is not, so this process is no rank of the ring"),
@@ -57,6 +61,7 @@ impl Backend {
             Self::Ring => Some(Engine::Ring),
             Self::Mpi => Some(Engine::Mpi),
             Self::Jaccl => Some(Engine::Jaccl),
+            Self::Nccl => Some(Engine::Nccl),
         }
     }
 }
@@ -68,6 +73,7 @@ impl fmt::Display for Backend {
             Self::Ring => "ring",
             Self::Mpi => "mpi",
             Self::Jaccl => "jaccl",
+            Self::Nccl => "nccl",
         })
     }
 }
@@ -87,6 +93,7 @@ mod tests {
         assert_eq!(of(&[]).expect("alone"), Backend::Alone);
         assert_eq!(of(&["MLX_RANK", "MLX_HOSTFILE"]).expect("both"), Backend::Ring);
         assert_eq!(of(&["MLX_RANK", "MLX_JACCL_COORDINATOR"]).expect("both"), Backend::Jaccl);
+        assert_eq!(of(&["MLX_RANK", "MLX_WORLD_SIZE", "NCCL_HOST_IP", "NCCL_PORT"]).expect("all"), Backend::Nccl);
         assert_eq!(of(&["OMPI_COMM_WORLD_SIZE", "MLX_HOSTFILE"]).expect("MPI says it all"), Backend::Mpi);
         assert_eq!(Backend::of(|_| Some(OsString::new())).expect("empty is not set"), Backend::Alone);
     }

@@ -37,7 +37,7 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
     if !engine.is_available() {
         return Err(Error::Group {
             message: format!("MLX's {backend} engine is not available here"),
-            help: "install what it needs, such as Open MPI for `mpi`, or use the ring",
+            help: "install what it needs, such as Open MPI for `mpi` or an MLX for CUDA for `nccl`, or use the ring",
         });
     }
     let watch = Arc::new(OnceLock::new());
@@ -114,6 +114,7 @@ fn seat(backend: Backend, hosts: Option<usize>, variable: impl Fn(&str) -> Optio
     let (rank, size) = match backend {
         Backend::Alone => return Ok(None),
         Backend::Jaccl => ("MLX_RANK", None),
+        Backend::Nccl => ("MLX_RANK", number("MLX_WORLD_SIZE")?),
         Backend::Mpi => ("OMPI_COMM_WORLD_RANK", number("OMPI_COMM_WORLD_SIZE")?),
         Backend::Ring => ("MLX_RANK", hosts),
     };
@@ -159,13 +160,14 @@ mod tests {
         let of = |backend, rank: &'static str| {
             let found = seat(backend, None, |name| match name {
                 "MLX_RANK" | "OMPI_COMM_WORLD_RANK" => Some(rank.into()),
-                "OMPI_COMM_WORLD_SIZE" => Some("2".into()),
+                "MLX_WORLD_SIZE" | "OMPI_COMM_WORLD_SIZE" => Some("2".into()),
                 _ => None,
             });
             found.map(|seat| seat.map(|seat| seat.rank))
         };
         assert_eq!(of(Backend::Mpi, " 1 ").expect("a number"), Some(1));
-        for backend in [Backend::Mpi, Backend::Ring, Backend::Jaccl] {
+        assert_eq!(of(Backend::Nccl, "1").expect("a number"), Some(1));
+        for backend in [Backend::Mpi, Backend::Ring, Backend::Jaccl, Backend::Nccl] {
             for rank in ["abc", "", "-1", "1.0"] {
                 assert!(of(backend, rank).is_err(), "{backend} {rank}");
             }
@@ -178,5 +180,17 @@ mod tests {
             OMPI_COMM_WORLD_RANK=2 is not a rank of a group of 2
             help: start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI"#]]
         .assert_eq(&of(Backend::Mpi, "2").expect_err("too large").to_string());
+    }
+
+    #[test]
+    fn an_mlx_without_cuda_joins_no_group_over_nccl() {
+        if tacit_bridge::Engine::Nccl.is_available() {
+            return;
+        }
+        let refused = join(Backend::Nccl, &GroupOptions::default()).map(|members| members.is_some());
+        expect![[r"
+            MLX's nccl engine is not available here
+            help: install what it needs, such as Open MPI for `mpi` or an MLX for CUDA for `nccl`, or use the ring"]]
+        .assert_eq(&refused.expect_err("is not there").to_string());
     }
 }
