@@ -1,6 +1,5 @@
-// The three doors through which MLX evaluates and reads. The dynamic linker prefers the definitions of the program to those of
-// libmlx, for its calls of itself as well. (A program for macOS calls past these, and reads what a failed kernel left: NaN where
-// that is floats.)
+// The doors through which MLX evaluates and reads. (What libmlx evaluates by itself on a Mac, as where it writes a file, goes past
+// these, and reads what a failed kernel left: NaN where that is floats.)
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -40,8 +39,6 @@ void evaluate_timed(std::vector<array> outputs) {
   encoded = seconds(begun - start);
   waited = seconds(Clock::now() - begun);
 }
-
-#ifdef __linux__
 
 // Evaluates results of plans on this thread, which would only wait for another one; false where there is more to do.
 bool evaluated_here(std::vector<array>& outputs) {
@@ -120,25 +117,25 @@ void evaluate(void (*original)(std::vector<array>), std::vector<array> outputs, 
   }
 }
 
-#endif
-
 }  // namespace
 
 }  // namespace tacit
 
-#ifdef __linux__
+#ifdef TACIT_DOORS
 
 namespace mlx::core {
 
 void eval(std::vector<array> outputs) {
-  static auto* const original =
-      tacit::next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
+  static auto* const original = tacit::next<void(std::vector<array>)>(TACIT_MANGLED(
+      "_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE",
+      "_ZN3mlx4core4evalENSt3__16vectorINS0_5arrayENS1_9allocatorIS3_EEEE"));
   tacit::evaluate(original, std::move(outputs), true);
 }
 
 void async_eval(std::vector<array> outputs) {
-  static auto* const original =
-      tacit::next<void(std::vector<array>)>("_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE");
+  static auto* const original = tacit::next<void(std::vector<array>)>(TACIT_MANGLED(
+      "_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE",
+      "_ZN3mlx4core10async_evalENSt3__16vectorINS0_5arrayENS1_9allocatorIS3_EEEE"));
   tacit::evaluate(original, std::move(outputs), false);
 }
 
@@ -151,6 +148,17 @@ void array::wait() {
   }
 }
 
+#ifdef __APPLE__
+// As in MLX, whose own would call past the two above.
+void array::eval() {
+  if (status() == Status::unscheduled) {
+    mlx::core::eval({*this});
+  } else {
+    wait();
+  }
+}
+#endif
+
 }  // namespace mlx::core
 
 #endif
@@ -158,12 +166,8 @@ void array::wait() {
 extern "C" int tacit_eval(tacit::Arrays arrays, double* encode, double* wait) {
   return tacit::guarded([&] {
     auto outputs = tacit::gather(arrays);
-#ifdef __linux__
     // One eval, so that a failure is told as it is, and not as that of an eval before.
     tacit::evaluate(tacit::evaluate_timed, std::move(outputs), true);
-#else
-    tacit::evaluate_timed(std::move(outputs));
-#endif
     *encode = tacit::encoded;
     *wait = tacit::waited;
   });

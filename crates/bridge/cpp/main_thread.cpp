@@ -41,7 +41,7 @@ void take_main_thread() {
 
 }  // namespace tacit
 
-#ifdef __linux__
+#ifdef TACIT_DOORS
 
 // From 0.32.3 on MLX asks for its main thread where a thread gets its first stream, which is before any eval.
 mlx::core::Stream mlx::core::new_stream(Device device) {

@@ -213,17 +213,18 @@ void tacit_disturb(uint64_t seed) {
 }
 }
 
-#ifdef __linux__
+#ifdef TACIT_DOORS
 
-// Through this door goes what mlx-rs compiles, and MLX itself: see poisoned.cpp. (A program for macOS calls past it: there two
-// calls that `mlx_rs::transforms::compile` replays must not be evaluated together if they have collectives.)
+// Through this door goes what mlx-rs compiles, and MLX itself: see poisoned.cpp.
 namespace mlx::core::detail {
 
 tacit::ArrayFunction compile(
     tacit::ArrayFunction fun, std::uintptr_t fun_id, bool shapeless, std::vector<uint64_t> constants) {
   using Signature = tacit::ArrayFunction(tacit::ArrayFunction, std::uintptr_t, bool, std::vector<uint64_t>);
-  static auto* const original = tacit::next<Signature>(
-      "_ZN3mlx4core6detail7compileESt8functionIFSt6vectorINS0_5arrayESaIS4_EERKS6_EEmbS3_ImSaImEE");
+  static auto* const original = tacit::next<Signature>(TACIT_MANGLED(
+      "_ZN3mlx4core6detail7compileESt8functionIFSt6vectorINS0_5arrayESaIS4_EERKS6_EEmbS3_ImSaImEE",
+      "_ZN3mlx4core6detail7compileENSt3__18functionIFNS2_6vectorINS0_5arrayENS2_9allocatorIS5_EEEERKS8_EEEmbNS4_IyNS6_"
+      "IyEEEE"));
   auto compiled = original(std::move(fun), fun_id, shapeless, std::move(constants));
   return [compiled = std::move(compiled)](const std::vector<array>& inputs) {
     auto outputs = compiled(inputs);
