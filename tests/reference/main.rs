@@ -265,6 +265,7 @@ fn no_variable_is_left_out() {
         "TACIT_MLX_VERSION",
         "TACIT_MLX_DEFINES",
         "TACIT_SWEEP",
+        "TACIT_SUITE_DEVICE",
         "TACIT_GPU_CASES",
         "TACIT_GPU_RACES",
         "TACIT_PROGRAMS",

@@ -1,6 +1,25 @@
-//! What a suite needs of the CPU where everything else runs on a GPU: f64.
+//! On which device a suite runs, and what it needs of the CPU where that is a GPU: f64.
 
 use mlx_rs::{Device, DeviceType, Stream, with_stream};
+
+/// The variable that names the device of the suite: `cpu` or `gpu`. Where it is not set, that is MLX's default.
+pub const DEVICE_VARIABLE: &str = "TACIT_SUITE_DEVICE";
+
+/// Makes the device of [`DEVICE_VARIABLE`] MLX's default; each test of the suite begins with it.
+#[doc(hidden)]
+pub fn choose_device() {
+    if let Some(device) = std::env::var(DEVICE_VARIABLE).ok().as_deref().and_then(named) {
+        Device::set_default(&Device::new(device, 0));
+    }
+}
+
+fn named(text: &str) -> Option<DeviceType> {
+    match text {
+        "cpu" => Some(DeviceType::Cpu),
+        "gpu" => Some(DeviceType::Gpu),
+        _ => None,
+    }
+}
 
 /// Whether ops go to a GPU where nobody says otherwise.
 pub(crate) fn is_gpu() -> bool {
@@ -10,4 +29,16 @@ pub(crate) fn is_gpu() -> bool {
 /// Runs `f` with all its ops on the CPU, which alone has f64.
 pub(crate) fn on_the_cpu<R>(f: impl FnOnce() -> R) -> R {
     if is_gpu() { with_stream(&Stream::cpu(), f) } else { f() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_named_in_small_letters() {
+        assert!(matches!(named("cpu"), Some(DeviceType::Cpu)));
+        assert!(matches!(named("gpu"), Some(DeviceType::Gpu)));
+        assert!(["", "CPU", "cuda"].into_iter().all(|text| named(text).is_none()));
+    }
 }

@@ -18,7 +18,8 @@
 //!
 //! [`programs`] runs random graphs over the op surface in every way of running them.
 //!
-//! Inputs are the same in every run. `TACIT_SWEEP=full` tries more of them; see [`Sweep`].
+//! Inputs are the same in every run. `TACIT_SWEEP=full` tries more of them; see [`Sweep`]. `TACIT_SUITE_DEVICE=cpu` or `gpu` says on
+//! which device of MLX's; see [`DEVICE_VARIABLE`].
 
 // The macros' output names this crate's core as the facade does.
 extern crate tacit_core as tacit;
@@ -54,6 +55,9 @@ mod values;
 pub use captures::captures;
 pub use close::{Difference, close};
 pub use coverage::{coverage, types_without_a_subject};
+pub use device::DEVICE_VARIABLE;
+#[doc(hidden)]
+pub use device::choose_device;
 pub use extents::extents;
 pub use failures::failures;
 pub use gradients::gradients;
@@ -145,6 +149,7 @@ macro_rules! __subjects {
     ($all:expr; $($name:ident: |$x:ident| $make:expr $(, $claim:ident($($argument:expr),*))*;)+) => {
         /// The subjects of the suite.
         pub(crate) fn subjects() -> ::std::vec::Vec<$crate::Subject> {
+            $crate::choose_device();
             ::std::vec![$(
                 ($all)($crate::Subject::new(::core::stringify!($name), |$x: &$crate::Array| $make)
                     $(.$claim($($argument),*))*)

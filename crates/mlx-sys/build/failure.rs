@@ -91,14 +91,20 @@ impl Failure {
     pub(crate) fn no_python(purpose: &str, instead: &str) -> Self {
         Self::new(
             format!("python3 is not on PATH, and it is needed to {purpose}"),
-            format!("install Python 3.8 or newer with pip (`apt-get install python3 python3-pip`), or {instead}"),
+            format!(
+                "install Python 3.8 or newer with pip (`apt-get install python3 python3-pip`, or `xcode-select --install` \
+                 on a Mac), or {instead}"
+            ),
         )
     }
 
     pub(crate) fn no_pip(wheel: &Wheel) -> Self {
         Self::new(
             format!("python3 has no pip, and it is needed to download {}", wheel.name()),
-            format!("run `python3 -m ensurepip` or `apt-get install python3-pip`, or {}", wheel.instead),
+            format!(
+                "run `python3 -m ensurepip` (`apt-get install python3-pip` on Debian, where that is left out), or {}",
+                wheel.instead
+            ),
         )
     }
 
