@@ -299,7 +299,7 @@ void Group::dispatch_on_gpu(Op op, const array& input, const array& output) {
   if (op == Op::send || op == Op::recv || op == Op::split) {
     throw std::invalid_argument("NCCL has no messages between two ranks in MLX");
   }
-  mlx::core::scheduler::enqueue(lane_->engine, [op, group = group_, input, output]() mutable {
+  mlx::core::scheduler::enqueue(lane_->engine, [op, group = group_, input, output = output]() mutable {
     namespace distributed = mlx::core::distributed;
     auto gpu = mlx::core::default_stream(mlx::core::Device::gpu);
     auto made = [&] {

@@ -72,8 +72,8 @@ impl Program {
         self.compile_with(std::env::var("TACIT_GPU_RACES").is_ok_and(|races| races == "on"))
     }
 
-    /// The same watched by ThreadSanitizer, to which each thread of a group is a thread, whatever the order in which they run:
-    /// what no barrier orders is a race, also where the results are right. None too where no such program can be had.
+    /// The same with `-fsanitize=thread`, to which each thread of a group is a thread, whatever the order in which they run: what
+    /// no barrier orders is a race, also where the results are right. None too where no such program can be had.
     pub(crate) fn compile_watched(&self) -> Option<Emulator> {
         self.compile_with(true)
     }
