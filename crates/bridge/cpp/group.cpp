@@ -14,7 +14,6 @@
 #include "main_thread.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/distributed/distributed_impl.h"
-#include "mlx/distributed/ops.h"
 #include "mlx/ops.h"
 #include "mlx/scheduler.h"
 #include "poisoned.h"
@@ -289,37 +288,6 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
     case Op::split:
       throw std::invalid_argument("a split is no node of a graph");
   }
-}
-
-// NCCL takes part in the commands of a GPU's stream, which MLX's own op records: the engine's thread evaluates it.
-void Group::dispatch_on_gpu(Op op, const array& input, const array& output) {
-  if (op == Op::enter) {
-    return;
-  }
-  if (op == Op::send || op == Op::recv || op == Op::split) {
-    throw std::invalid_argument("NCCL has no messages between two ranks in MLX");
-  }
-  mlx::core::scheduler::enqueue(lane_->engine, [op, group = group_, input, output = output]() mutable {
-    namespace distributed = mlx::core::distributed;
-    auto gpu = mlx::core::default_stream(mlx::core::Device::gpu);
-    auto made = [&] {
-      switch (op) {
-        case Op::max:
-          return distributed::all_max(input, group, gpu);
-        case Op::min:
-          return distributed::all_min(input, group, gpu);
-        case Op::gather:
-        case Op::gather_parts:
-          return distributed::all_gather(input, group, gpu);
-        case Op::scatter:
-          return distributed::sum_scatter(input, group, gpu);
-        default:
-          return distributed::all_sum(input, group, gpu);
-      }
-    }();
-    made.eval();
-    std::memcpy(output.data<char>(), made.data<char>(), made.nbytes());
-  });
 }
 
 Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) {
