@@ -5,9 +5,11 @@ use std::env;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::path::Path;
 use std::process::{ExitCode, abort};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, sleep};
+use std::time::Duration;
 
 use tacit_core::Result;
 use tacit_distributed::Group;
@@ -90,6 +92,14 @@ fn differ(rank: usize) {
 /// The number of this rank, which is known before it joins.
 fn rank() -> Option<usize> {
     ["MLX_RANK", "OMPI_COMM_WORLD_RANK"].iter().find_map(|name| env::var(name).ok()?.parse().ok())
+}
+
+/// Waits until the parent has heard what became of a case on any rank; without a parent this process ends anyway.
+pub(crate) fn until_heard() {
+    let file = env::var_os(FOLDER).map(|folder| Path::new(&folder).join(HEARD));
+    while file.as_ref().is_some_and(|file| !file.exists()) {
+        sleep(Duration::from_millis(5));
+    }
 }
 
 /// Ends this process when the parent has gone.

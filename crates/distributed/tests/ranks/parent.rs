@@ -24,7 +24,7 @@ const JOINING: Duration = Duration::from_mins(1);
 /// How long the other ranks may take to say their errors after the first.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long ranks may take to end after the last case.
-const ENDING: Duration = Duration::from_secs(20);
+const ENDING: Duration = Duration::from_mins(1);
 
 /// A group to be.
 #[derive(Clone, Copy)]
@@ -258,7 +258,7 @@ fn run_apart(group: Ranks, chosen: &Chosen, apart: &Apart) -> Result<(), String>
         }
     }
     // The connection ends a moment before the process.
-    let exited = Instant::now() + GRACE;
+    let exited = Instant::now() + ENDING;
     let code = |processes: &mut Processes, rank: usize| {
         while gone[rank].is_some() && Instant::now() < exited {
             if let Some(status) = processes.ended(rank) {
