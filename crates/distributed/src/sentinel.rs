@@ -67,6 +67,16 @@ impl Sentinel {
         self.part.as_ref().map_or(Some(peer), |part| part.ranks.get(peer).copied())
     }
 
+    /// The error of a rank that is lost while this one waits, also where the watch concluded it before it heard of that.
+    fn lost_in(&self, waiting: &InFlight, lost: Error) -> BoxError {
+        Box::new(match lost {
+            Error::PeerLost { rank, address, during: None, reason } => {
+                Error::PeerLost { rank, address, during: Some(self.label(waiting)), reason }
+            }
+            other => other,
+        })
+    }
+
     /// What a collective is, and of which ranks where that is not all of them.
     fn label(&self, of: &InFlight) -> String {
         match &self.part {
@@ -94,7 +104,7 @@ impl Watcher for Sentinel {
             self.tell(watch, waiting);
             if let Err(lost) = watch.check() {
                 exit_without_destructors();
-                return Err(Box::new(lost));
+                return Err(self.lost_in(waiting, lost));
             }
         }
         let limit = match waiting.op {
@@ -125,12 +135,7 @@ impl Watcher for Sentinel {
     fn failed(&self, of: &InFlight, text: &str, later: bool) -> BoxError {
         exit_without_destructors();
         if let Some(lost) = self.watch.get().and_then(|watch| watch.why(SOONER, self.extent(of).as_ref())) {
-            return Box::new(match lost {
-                Error::PeerLost { rank, address, during: None, reason } => {
-                    Error::PeerLost { rank, address, during: Some(self.label(of)), reason }
-                }
-                other => other,
-            });
+            return self.lost_in(of, lost);
         }
         let message = text.split("\nhelp: ").next().unwrap_or(text);
         let message =

@@ -154,11 +154,15 @@ impl Rounds {
     /// The first conclusion stands: what comes after it follows from it. Rank 0 tells all of it, and hears from the first rank of
     /// a part what only that one compares.
     fn conclude(&mut self, verdict: Verdict) {
-        let is_told = self.seat.rank == 0 || matches!(verdict, Verdict::Disagreement { .. });
-        if self.shared.conclude(&verdict) && is_told {
-            let ended = Frame::Ended(verdict);
+        if self.shared.lock().verdict.is_some() {
+            return;
+        }
+        // The others are told before this rank knows, which may be its end.
+        if self.seat.rank == 0 || matches!(verdict, Verdict::Disagreement { .. }) {
+            let ended = Frame::Ended(verdict.clone());
             self.links.values_mut().for_each(|link| link.send(&ended));
         }
+        self.shared.conclude(verdict);
     }
 
     /// Passes on what this rank is about to run.

@@ -84,17 +84,13 @@ impl Shared {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether it is the first verdict.
-    pub(super) fn conclude(&self, verdict: &Verdict) -> bool {
+    /// Tells whoever uses the group; the thread of the watch concludes once.
+    pub(super) fn conclude(&self, verdict: Verdict) {
         let mut state = self.lock();
         let during = state.doing();
-        let first = state.verdict.is_none();
-        if first {
-            state.verdict = Some(Ended { verdict: verdict.clone(), during });
-            drop(state);
-            self.changed.notify_all();
-        }
-        first
+        state.verdict = Some(Ended { verdict, during });
+        drop(state);
+        self.changed.notify_all();
     }
 }
 
