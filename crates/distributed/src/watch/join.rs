@@ -11,7 +11,7 @@ use super::seat::Seat;
 use crate::named::named;
 
 /// Changes whenever frames do.
-const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 2;
 
 /// How long whoever connects may keep silent.
 const NAMELESS: Duration = Duration::from_secs(5);

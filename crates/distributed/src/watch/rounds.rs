@@ -123,6 +123,7 @@ impl Rounds {
             Frame::Ended(verdict) => self.conclude(verdict),
             Frame::Left { rank } => {
                 self.shared.lock().left.entry(rank).or_insert_with(Instant::now);
+                self.shared.changed.notify_all();
                 self.links.remove(&rank);
                 self.tell(&Frame::Left { rank });
             }

@@ -1,21 +1,38 @@
 #![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
 
-use std::net::TcpListener;
+use std::net::TcpStream;
 
 use expect_test::{Expect, expect};
+use tacit_bridge::ports::Held;
 
-use super::frame::Extent;
+use super::frame::{Extent, Frame};
 use super::*;
 
 mod strangers;
 
-/// Short, and long enough for a machine that does other things.
+/// Over only where something hangs, on however slow a machine.
 const LIMITS: Limits =
-    Limits { join: Duration::from_secs(20), silence: Duration::from_millis(1500), wait: Duration::from_millis(1500) };
+    Limits { join: Duration::from_mins(1), silence: Duration::from_mins(1), wait: Duration::from_mins(1) };
 
-/// A place where nobody meets yet.
-fn place() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
+/// In place of the limit that a test waits for.
+const SHORT: Duration = Duration::from_millis(1500);
+
+/// A place where nobody meets yet, and nobody else while it is held.
+fn place() -> (String, Held) {
+    let held = Held::new(1).expect("a free port");
+    (format!("127.0.0.1:{}", held.numbers()[0]), held)
+}
+
+/// A connection to rank 0, as soon as that listens.
+fn connect(place: &str) -> TcpStream {
+    let until = Instant::now() + LIMITS.join;
+    loop {
+        match TcpStream::connect(place) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < until, "nobody listens: {error}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 const JOB: u64 = 4711;
@@ -33,8 +50,29 @@ fn seats(size: usize) -> Vec<Seat> {
     (0..size).map(|rank| Seat { rank, size }).collect()
 }
 
-fn group(size: usize) -> Vec<Watch> {
-    met(&place(), &seats(size), LIMITS).into_iter().map(|watch| watch.expect("all come")).collect()
+fn group(size: usize, limits: Limits) -> Vec<Watch> {
+    met(&place().0, &seats(size), limits).into_iter().map(|watch| watch.expect("all come")).collect()
+}
+
+/// What rank 0 of too small a group ends with, and what the one that `came` before it looked is told.
+fn too_few(job: u64, size: usize, came: Seat) -> [Error; 2] {
+    let (place, _held) = place();
+    let listener = meet::listen(&place).expect("a free port");
+    let mut link = link::Link::new(connect(&place)).expect("a link").known(0);
+    let Seat { rank, size: its_size } = came;
+    link.send(&Frame::Hello { version: join::VERSION, rank, size: its_size, token: job, process: 1 });
+    let until = Instant::now() + Duration::from_millis(300);
+    let first = join::host(&listener, Ipv4Addr::LOCALHOST.into(), Seat { rank: 0, size }, job, until);
+    let mut frames = Vec::new();
+    while link.receive(&mut frames).is_ok() {
+        assert!(until.elapsed() < LIMITS.join, "the connection stays open");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let told = frames.into_iter().find_map(|frame| match frame {
+        Frame::Refused(failed) => Some(failed),
+        _ => None,
+    });
+    [first.expect_err("too few"), told.expect("is told")].map(|failed| refused(&failed, None))
 }
 
 fn all_sum(number: u64, waited: Duration) -> Doing {
@@ -42,17 +80,29 @@ fn all_sum(number: u64, waited: Duration) -> Doing {
     Doing { number, label, extent: Extent::All, age: waited.as_millis() as u64 }
 }
 
-/// Lets a rank wait in its collective of this number until the watch gives it up.
-fn wait_in_a_collective(watch: &Watch, number: u64) -> Error {
+/// Lets a rank that has waited so long in its first collective wait on until the watch gives it up.
+fn wait_in_a_collective(watch: &Watch, before: Duration) -> Error {
     let since = Instant::now();
     loop {
-        watch.doing(all_sum(number, since.elapsed()));
+        watch.doing(all_sum(1, before + since.elapsed()));
         if let Err(error) = watch.check() {
             return error;
         }
         thread::sleep(Duration::from_millis(20));
-        assert!(since.elapsed() < Duration::from_secs(20), "nobody gives the collective up");
+        assert!(since.elapsed() < LIMITS.wait, "nobody gives the collective up");
     }
+}
+
+/// Lets a rank be in a collective for as long as it says, and not only for a moment after it said so.
+fn stays_in(watch: &Watch, doing: Doing) {
+    watch.shared.lock().doing = Some((doing, Instant::now() + LIMITS.wait));
+}
+
+/// Waits until a rank has heard that another left, and puts that longer ago than any limit.
+fn left_long_ago(watch: &Watch, rank: usize) {
+    assert!(watch.why(LIMITS.wait, Some(&Extent::Two(rank))).is_some(), "it has heard nothing of it");
+    let before = Instant::now().checked_sub(2 * LIMITS.silence).expect("a time");
+    watch.shared.lock().left.insert(rank, before);
 }
 
 /// Compares a message, without the number of this process and seconds that differ from run to run.
@@ -74,10 +124,10 @@ impl Watch {
 
 #[test]
 fn ranks_that_leave_one_by_one_are_not_lost() {
-    let place = place();
+    let (place, _held) = place();
     let mut watches: Vec<Watch> =
         met(&place, &seats(3), LIMITS).into_iter().map(|watch| watch.expect("all come")).collect();
-    TcpListener::bind(&place).expect("the port is free once all have come");
+    TcpStream::connect(&place).expect_err("nobody listens once all have come");
     while let Some(watch) = watches.pop() {
         drop(watch);
         thread::sleep(Duration::from_millis(100));
@@ -88,17 +138,12 @@ fn ranks_that_leave_one_by_one_are_not_lost() {
 }
 
 #[test]
-fn a_rank_that_vanishes_is_lost_to_all_within_a_moment() {
-    let mut watches = group(3);
+fn a_rank_that_vanishes_is_lost_to_all_without_a_silence() {
+    let mut watches = group(3, LIMITS);
     let last = watches.pop().expect("three ranks");
-    let begun = Instant::now();
-    let errors = thread::scope(|scope| {
-        scope.spawn(|| last.vanish());
-        let waits = scope.spawn(|| wait_in_a_collective(&watches[0], 4));
-        let does_not = watches[1].why(Duration::from_secs(10), None).expect("lost");
-        [waits.join().expect("no panic"), does_not]
-    });
-    assert!(begun.elapsed() < LIMITS.silence, "a closed connection needs no silence");
+    stays_in(&watches[0], all_sum(4, Duration::ZERO));
+    last.vanish();
+    let errors: Vec<Error> = watches.iter().map(|watch| watch.why(LIMITS.wait, None).expect("lost")).collect();
     check(
         &errors[0],
         expect![[r#"
@@ -109,7 +154,7 @@ fn a_rank_that_vanishes_is_lost_to_all_within_a_moment() {
     // It stays so.
     assert!(watches[0].check().is_err());
     // Rank 0 is lost in the same way, here to a rank that waits for a plan.
-    let mut watches = group(2);
+    let mut watches = group(2, LIMITS);
     let (second, first) = (watches.pop().expect("two ranks"), watches.pop().expect("two ranks"));
     first.vanish();
     assert!(matches!(second.agree(Vec::new()), Err(Error::PeerLost { rank: 0, .. })));
@@ -117,17 +162,18 @@ fn a_rank_that_vanishes_is_lost_to_all_within_a_moment() {
 
 #[test]
 fn a_rank_that_is_silent_is_lost_after_the_limit() {
-    let place = place();
+    let (place, _held) = place();
+    let limits = Limits { silence: SHORT, ..LIMITS };
+    let begun = Instant::now();
     let (first, silent) = thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, LIMITS));
+        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, limits));
         let until = Instant::now() + LIMITS.join;
         let addresses = meet::resolve(&place).expect("an address");
         let silent = join::come(&addresses, Seat { rank: 1, size: 2 }, JOB, until).expect("comes");
         (first.join().expect("no panic").expect("both come"), silent)
     });
-    let begun = Instant::now();
-    let error = first.why(Duration::from_secs(20), None).expect("silent");
-    assert!(begun.elapsed() > LIMITS.silence / 2);
+    let error = first.why(LIMITS.wait, None).expect("silent");
+    assert!(begun.elapsed() > SHORT);
     check(
         &error,
         expect![[r#"
@@ -139,27 +185,26 @@ fn a_rank_that_is_silent_is_lost_after_the_limit() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_by_all_that_did() {
-    let limits = Limits { join: Duration::from_millis(300), ..LIMITS };
-    let begun = Instant::now();
-    let some = [Seat { rank: 0, size: 4 }, Seat { rank: 2, size: 4 }];
-    for failed in met(&place(), &some, limits) {
+    for failed in too_few(JOB, 4, Seat { rank: 2, size: 4 }) {
         check(
-            &failed.expect_err("two have not come"),
+            &failed,
             expect![[r#"
             the group cannot begin: ranks 1 and 3 have not come within T s
             help: see whether every rank was started and reaches rank 0; `TACIT_WATCH_LIMITS=join=300` waits longer, in seconds"#]],
         );
     }
-    assert!(begun.elapsed() < Duration::from_secs(10));
-    let place = place();
+    let (place, _held) = place();
+    let limits = Limits { join: Duration::from_millis(300), ..LIMITS };
+    let begun = Instant::now();
     let failed = met(&place, &[Seat { rank: 1, size: 2 }], limits).remove(0).expect_err("nobody is there").to_string();
     assert!(failed.starts_with("the group cannot begin: rank 0 has not come within"), "{failed}");
     assert!(failed.contains(&place), "{failed}");
+    assert!(begun.elapsed() < LIMITS.join, "it waits for the limits of others");
 }
 
 #[test]
 fn ranks_of_one_job_that_do_not_fit_end_it() {
-    for failed in met(&place(), &[Seat { rank: 0, size: 2 }, Seat { rank: 1, size: 3 }], LIMITS) {
+    for failed in met(&place().0, &[Seat { rank: 0, size: 2 }, Seat { rank: 1, size: 3 }], LIMITS) {
         check(
             &failed.expect_err("no group"),
             expect![[r#"
@@ -168,7 +213,7 @@ fn ranks_of_one_job_that_do_not_fit_end_it() {
         );
     }
     let twice = [Seat { rank: 0, size: 3 }, Seat { rank: 1, size: 3 }, Seat { rank: 1, size: 3 }];
-    for failed in met(&place(), &twice, LIMITS) {
+    for failed in met(&place().0, &twice, LIMITS) {
         let failed = failed.expect_err("no group").to_string();
         assert!(failed.starts_with("the group cannot begin: two processes were started as rank 1\n"), "{failed}");
     }
@@ -194,22 +239,22 @@ fn rank_0_announces_a_place_where_none_is_named() {
 
 #[test]
 fn a_collective_that_a_rank_skips_is_given_up_by_all() {
-    let watches = group(2);
+    let watches = group(2, Limits { wait: SHORT, ..LIMITS });
     let begun = Instant::now();
-    let error = wait_in_a_collective(&watches[1], 1);
-    assert!(begun.elapsed() > LIMITS.wait);
+    let error = wait_in_a_collective(&watches[1], Duration::ZERO);
+    assert!(begun.elapsed() > SHORT);
     check(
         &error,
         expect![[r#"
         all_sum #1 f32[8] of rank 1 has waited for T s while every rank is alive: rank 0 is in no collective, rank 1 in all_sum #1 f32[8]
         help: run the same collectives in the same order on every rank"#]],
     );
-    assert!(matches!(watches[0].why(Duration::from_secs(5), None), Some(Error::Group { .. })));
+    assert!(matches!(watches[0].why(LIMITS.wait, None), Some(Error::Group { .. })));
 }
 
 #[test]
 fn ranks_that_ran_different_collectives_learn_it() {
-    let watches = group(2);
+    let watches = group(2, LIMITS);
     for (rank, watch) in watches.iter().enumerate() {
         watch.begin("all_sum f32[8]", &Extent::All);
         watch.begin(&format!("send f32[8] to rank {}", 1 - rank), &Extent::Two(1 - rank));
@@ -224,7 +269,7 @@ fn ranks_that_ran_different_collectives_learn_it() {
     watches[0].begin("all_gather f32[8]", &Extent::All);
     for watch in &watches {
         check(
-            &watch.why(Duration::from_secs(10), None).expect("different"),
+            &watch.why(LIMITS.wait, None).expect("different"),
             expect![[r#"
             ranks ran different collectives: no. 3 of rank 0 was all_gather f32[8], of rank 1 all_sum f32[9]
             help: run the same collectives in the same order on every rank"#]],
@@ -234,7 +279,7 @@ fn ranks_that_ran_different_collectives_learn_it() {
 
 #[test]
 fn ranks_of_a_part_that_ran_different_collectives_learn_it() {
-    let watches = group(4);
+    let watches = group(4, LIMITS);
     let extent = |ranks: [usize; 2]| Extent::Part(Part { name: format!("/0:{}", ranks[0]), ranks: ranks.to_vec() });
     let (others, own) = (extent([0, 1]), extent([3, 2]));
     // Each part counts for itself, and rank 2 is ahead.
@@ -248,7 +293,7 @@ fn ranks_of_a_part_that_ran_different_collectives_learn_it() {
     watches[3].begin("all_sum f32[7] among ranks 3 and 2", &own);
     for watch in &watches {
         check(
-            &watch.why(Duration::from_secs(10), None).expect("different"),
+            &watch.why(LIMITS.wait, None).expect("different"),
             expect![[r#"
             ranks ran different collectives: no. 2 of rank 2 was all_sum f32[9] among ranks 3 and 2, of rank 3 all_sum f32[7] among ranks 3 and 2
             help: run the same collectives in the same order on every rank"#]],
@@ -258,15 +303,13 @@ fn ranks_of_a_part_that_ran_different_collectives_learn_it() {
 
 #[test]
 fn a_part_goes_on_without_a_rank_that_left_and_is_not_of_it() {
-    let mut watches = group(3);
+    let mut watches = group(3, LIMITS);
     drop(watches.pop());
+    left_long_ago(&watches[1], 2);
     for extent in [Extent::Part(Part { name: "/0:0".to_owned(), ranks: vec![0, 1] }), Extent::Two(0)] {
-        let since = Instant::now();
-        while since.elapsed() < LIMITS.silence + Duration::from_millis(500) {
-            watches[1].doing(Doing { extent: extent.clone(), ..all_sum(1, since.elapsed()) });
-            watches[1].check().expect("it waits for rank 0 alone");
-            thread::sleep(Duration::from_millis(20));
-        }
+        stays_in(&watches[1], Doing { extent: extent.clone(), ..all_sum(1, 2 * LIMITS.silence) });
+        thread::sleep(Duration::from_millis(500));
+        watches[1].check().expect("it waits for rank 0 alone");
         assert!(watches[1].why(Duration::from_millis(50), Some(&extent)).is_none());
     }
     for extent in [Extent::All, Extent::Two(2)] {
@@ -276,15 +319,16 @@ fn a_part_goes_on_without_a_rank_that_left_and_is_not_of_it() {
 
 #[test]
 fn whoever_waits_for_a_rank_that_left_learns_it() {
-    let mut watches = group(2);
+    let mut watches = group(2, LIMITS);
     drop(watches.pop());
-    let error = wait_in_a_collective(&watches[0], 1);
+    left_long_ago(&watches[0], 1);
+    let error = wait_in_a_collective(&watches[0], 2 * LIMITS.silence);
     assert!(matches!(&error, Error::PeerLost { rank: 1, reason, .. } if reason == "it has left the group"), "{error}");
 }
 
 #[test]
 fn plans_are_compared_before_they_run() {
-    let watches = group(3);
+    let mut watches = group(3, LIMITS);
     let plan = |rank: usize, extent: i32| {
         let extent = if rank == 2 { extent } else { 3 };
         vec!["all_sum f32[8]".to_owned(), format!("all_gather f32[2,{extent}]")]
@@ -311,6 +355,7 @@ fn plans_are_compared_before_they_run() {
     // The group goes on after that.
     assert!(agreed(3).iter().all(Result::is_ok));
     // One that has no plan is missed.
+    watches[0].limits.wait = SHORT;
     let failed = watches[0].agree(Vec::new()).expect_err("alone").to_string();
     assert!(failed.starts_with("not every rank has said within 1.5 s which"), "{failed}");
 }

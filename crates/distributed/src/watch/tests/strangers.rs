@@ -1,34 +1,35 @@
 //! Processes that come to where a group meets and do not belong to it.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
 #[test]
 fn a_late_rank_and_strangers_do_no_harm() {
-    let place = place();
+    let (place, _held) = place();
+    let limits = Limits { silence: SHORT, ..LIMITS };
     thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, LIMITS));
-        thread::sleep(LIMITS.silence);
-        let silent = TcpStream::connect(&place).expect("rank 0 listens");
+        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, limits));
+        let silent = connect(&place);
+        thread::sleep(SHORT);
         for text in ["GET / HTTP/1.1\r\n\r\n", "{\"Left\":{\"rank\":1}}\n", "null\n"] {
             TcpStream::connect(&place)
                 .and_then(|mut stream| stream.write_all(text.as_bytes()))
                 .expect("rank 0 listens");
         }
-        let late = Watch::at(&place, JOB, Seat { rank: 1, size: 2 }, LIMITS).expect("comes");
+        let late = Watch::at(&place, JOB, Seat { rank: 1, size: 2 }, limits).expect("comes");
         let first = first.join().expect("no panic").expect("both come");
         drop(silent);
-        thread::sleep(LIMITS.silence / 2);
+        thread::sleep(SHORT / 2);
         first.check().and(late.check()).expect("both are well");
     });
 }
 
 /// A process that says this and nothing more, and reads what it is told.
 fn stranger(place: &str, words: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(place).expect("rank 0 listens");
+    let mut stream = connect(place);
     stream.write_all(words.as_bytes()).expect("rank 0 reads");
     stream
 }
@@ -41,10 +42,9 @@ fn hello(rank: usize, size: usize, token: u64, version: u32) -> String {
 fn a_stray_hello_does_not_end_a_joining_job() {
     // Of a job that has no name, and of one that has: whoever does not know the name may say whatever it likes.
     for (job, tokens) in [(0, &[0, 5][..]), (JOB, &[0, 5][..])] {
-        let place = place();
+        let (place, _held) = place();
         thread::scope(|scope| {
             let first = scope.spawn(|| Watch::at(&place, job, Seat { rank: 0, size: 2 }, LIMITS));
-            thread::sleep(Duration::from_millis(100));
             for &token in tokens {
                 for (rank, size, version) in [(1, 3, 1), (0, 2, 1), (7, 2, 1), (usize::MAX, 2, 1), (1, 2, 99)] {
                     let mut stray = stranger(&place, &hello(rank, size, token, version));
@@ -62,29 +62,24 @@ fn a_stray_hello_does_not_end_a_joining_job() {
 
 #[test]
 fn what_kept_a_rank_of_a_nameless_job_away_is_told_in_the_end() {
-    let limits = Limits { join: Duration::from_millis(500), ..LIMITS };
-    let place = place();
-    thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, 0, Seat { rank: 0, size: 2 }, limits));
-        let misfit = Watch::at(&place, 0, Seat { rank: 1, size: 3 }, limits).expect_err("no rank of this group");
-        check(
-            &misfit,
-            expect![[r#"
-            the group cannot begin: rank 1 was started for a group of 3, and rank 0 for one of 2
-            help: start every rank of the group by one `tacit launch`, or with the same host file"#]],
-        );
-        check(
-            &first.join().expect("no panic").expect_err("alone"),
-            expect![[r#"
-            the group cannot begin: rank 1 has not come within T s, and rank 1 was started for a group of 3, and rank 0 for one of 2
-            help: start every rank of the group by one `tacit launch`, or with the same host file"#]],
-        );
-    });
+    let [first, misfit] = too_few(0, 2, Seat { rank: 1, size: 3 });
+    check(
+        &misfit,
+        expect![[r#"
+        the group cannot begin: rank 1 was started for a group of 3, and rank 0 for one of 2
+        help: start every rank of the group by one `tacit launch`, or with the same host file"#]],
+    );
+    check(
+        &first,
+        expect![[r#"
+        the group cannot begin: rank 1 has not come within T s, and rank 1 was started for a group of 3, and rank 0 for one of 2
+        help: start every rank of the group by one `tacit launch`, or with the same host file"#]],
+    );
 }
 
 #[test]
 fn ranks_of_two_jobs_that_meet_at_one_place_stay_apart() {
-    let place = place();
+    let (place, _held) = place();
     let (one, other) = (Seat { rank: 0, size: 2 }, Seat { rank: 1, size: 2 });
     let at = |job, seat| Watch::at(&place, job, seat, LIMITS).expect("comes");
     thread::scope(|scope| {
@@ -98,9 +93,10 @@ fn ranks_of_two_jobs_that_meet_at_one_place_stay_apart() {
         let theirs = [at(2, one), stranger.join().expect("no panic")];
         ours.iter().chain(&theirs).try_for_each(Watch::check).expect("all are well");
     });
-    let limits = Limits { join: Duration::from_millis(500), ..LIMITS };
+    let limits = Limits { join: Duration::from_secs(2), ..LIMITS };
     thread::scope(|scope| {
         let first = scope.spawn(|| Watch::at(&place, 1, one, LIMITS));
+        drop(connect(&place));
         let lost = Watch::at(&place, 2, other, limits).expect_err("another job's").to_string();
         assert!(lost.contains(": another job meets here\n"), "{lost}");
         at(1, other).check().and(first.join().expect("no panic").expect("comes").check()).expect("both are well");
@@ -109,11 +105,11 @@ fn ranks_of_two_jobs_that_meet_at_one_place_stay_apart() {
 
 #[test]
 fn a_crowd_that_sends_tiny_frames_keeps_no_rank_away() {
-    let place = place();
+    let (place, _held) = place();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, LIMITS));
-        thread::sleep(Duration::from_millis(100));
+        drop(connect(&place));
         for words in ["{\"Left\":{\"rank\":1}}\n", "\n", "{"] {
             let words = words.repeat((1 << 20) / words.len());
             let (place, over) = (&place, &over);
@@ -160,7 +156,7 @@ fn a_rank_that_sends_many_frames_at_once_is_read_in_a_moment() {
 #[test]
 fn one_that_listens_and_is_no_rank_0_is_given_up_for_another_address() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let place = place();
+    let (place, _held) = place();
     let seats = seats(2);
     thread::scope(|scope| {
         let first = scope.spawn(|| Watch::at(&place, JOB, seats[0], LIMITS));
