@@ -192,6 +192,16 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
     let (mut code, mut asked) = (None, false);
     let mut ending: Option<Ending> = None;
     while running.iter().any(|process| !process.ended) {
+        // First, so that a signal after the last end that is seen is left for the wait for what is yet to be written.
+        // Where `mpirun` was the parent, it is gone.
+        let orphaned = parent_id() != parent && !leads;
+        if let Some(signal) = process::caught().or((orphaned && ending.is_none()).then_some(Signal::Terminate)) {
+            code.get_or_insert(128 + signal.number());
+            asked = true;
+            // Who asks a second time does not wait.
+            let signal = if ending.is_some() { Signal::Kill } else { signal };
+            ending = Some(Ending::new(signal, Instant::now()));
+        }
         for process in &mut running {
             let Some(status) = process.look() else { continue };
             if let Some(warden) = &mut warden {
@@ -204,15 +214,6 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
                 }
                 ending = Some(Ending::new(Signal::Terminate, after(grace)));
             }
-        }
-        // `mpirun` is gone, if it was that.
-        let orphaned = parent_id() != parent && !leads;
-        if let Some(signal) = process::caught().or((orphaned && ending.is_none()).then_some(Signal::Terminate)) {
-            code.get_or_insert(128 + signal.number());
-            asked = true;
-            // Who asks a second time does not wait.
-            let signal = if ending.is_some() { Signal::Kill } else { signal };
-            ending = Some(Ending::new(signal, Instant::now()));
         }
         // What cannot be written for another reason is told in the end.
         if (out.is_unread() || err.is_unread()) && ending.is_none() {
