@@ -324,7 +324,7 @@ mod tests {
             }
         };
         let turns = bench.turns().within(Duration::ZERO, 3);
-        let rounds = turns.measure("a", turn('a', 0.0)).measure("b", turn('b', 0.0)).seldom("c", turn('c', 0.05));
+        let rounds = turns.measure("a", turn('a', 0.0)).measure("b", turn('b', 0.0)).seldom("c", turn('c', 0.5));
         let Ok(rounds) = rounds.take();
         // Both warm up; the third has its turn once.
         assert_eq!(order.borrow().as_str(), "ababcbaab");

@@ -13,6 +13,7 @@ use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply, check_inta
 use tacit_bridge::{Aval, BoxError, recover};
 
 use crate::arrays::{numbers, vector};
+use crate::turns;
 
 /// Numbers to themselves and to bytes; it refuses NaN.
 #[derive(Default)]
@@ -177,6 +178,7 @@ fn a_failure_on_one_stream_is_met_on_another_and_stays_there() {
 
 #[test]
 fn hundreds_of_failures_on_several_threads_hold_up_nobody() {
+    let _turn = turns::of_errors();
     let start = Arc::new(Barrier::new(3));
     let threads = [0, 1, 2].map(|_| {
         let start = Arc::clone(&start);

@@ -12,6 +12,7 @@ use tacit_bridge::kernel::{Fallback, Input, Kernel, KernelError, Output, apply};
 use tacit_bridge::{Aval, BoxError, Mapped, Scope, Tape, recover, vmap};
 
 use crate::arrays::{aval, matrix, names, numbers, placeholders, vector};
+use crate::turns;
 
 type Vjp = fn(&[Array], &[Array], &[usize]) -> Result<Vec<Array>, BoxError>;
 
@@ -426,6 +427,7 @@ fn inputs_that_do_not_fit_are_an_error_at_once() {
 
 #[test]
 fn an_error_and_a_panic_become_errors_of_the_eval_and_the_process_goes_on() {
+    let _turn = turns::of_errors();
     for (fails, message) in [
         ("error", "kernel butterfly failed: the butterfly's own words"),
         ("panic", "kernel butterfly failed: panicked: the butterfly's own panic"),

@@ -24,5 +24,6 @@ mod recovering;
 mod rewiring;
 mod rewriting;
 mod scopes;
+mod turns;
 mod vmap;
 mod walking;

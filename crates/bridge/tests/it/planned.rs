@@ -14,6 +14,7 @@ use tacit_bridge::{Aval, BoxError, Differentiable, PlanBuilder, Primitive, Progr
 
 use crate::arrays::{numbers, vector};
 use crate::failed_kernels::{Encode, FAILED, assert_poisoned, bad, encode_by, failure};
+use crate::turns;
 
 /// One more than its input, or, without one, than what its output begins with; it notes the thread that it runs on.
 #[derive(Default)]
@@ -169,6 +170,7 @@ fn a_trace_without_shapes_that_has_plans_serves_its_own_shapes() {
 
 #[test]
 fn it_writes_into_an_input_that_nobody_holds_and_into_no_other() {
+    let _turn = turns::of_memory();
     let updated = |x: &Array| {
         let mut plan = PlanBuilder::default();
         let input = plan.input(Aval::from(x));

@@ -44,12 +44,12 @@ fn programs_start_with_signals_that_this_process_may_have_been_told_to_ignore() 
 #[test]
 fn a_group_is_left_until_its_last_process_has_ended() {
     use std::os::unix::process::CommandExt;
-    let mut leader = shell("sleep 100 & exit 0").process_group(0).spawn().expect("a shell");
+    let mut leader = shell("sleep 600 & exit 0").process_group(0).spawn().expect("a shell");
     let number = leader.id();
     leader.wait().expect("ends");
     assert!(process::group_is_left(number), "the other process runs on");
     process::signal_group(number, Signal::Kill).expect("somebody is left");
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_mins(1);
     while process::group_is_left(number) {
         assert!(Instant::now() < until, "a killed process is left");
         sleep(Duration::from_millis(5));

@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use mlx_rs::transforms::vjp;
 use mlx_rs::{Array, Dtype, Stream, memory, ops};
 use tacit_bridge::{BoxError, BridgeError, Outcome, PanicError, Program, any_tracer};
 
 use crate::arrays::{matrix, numbers, vector};
+use crate::turns;
 
 type Traced = Result<Vec<Array>, BoxError>;
 
@@ -209,12 +209,9 @@ fn its_results_differentiate_and_outlive_it_on_another_thread() {
     assert_eq!(numbers(&kept), [-1.0]);
 }
 
-/// Held by a test that counts bytes, of which all tests in the process share the number.
-static COUNTING: Mutex<()> = Mutex::new(());
-
 #[test]
 fn dropped_it_frees_its_constants() {
-    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turns::of_memory();
     let x = vector(&[1.0]);
     let large = || Array::from_slice(&vec![1.0_f32; 1 << 18], &[1 << 18]);
     let before = memory::active_memory().expect("counts");
@@ -229,7 +226,7 @@ fn dropped_it_frees_its_constants() {
 
 #[test]
 fn inputs_are_not_kept() {
-    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turns::of_memory();
     let mut program = Program::new(false).expect("memory");
     let before = memory::active_memory().expect("counts");
     let large = Array::from_slice(&vec![1.0_f32; 1 << 18], &[1 << 18]);

@@ -5,6 +5,8 @@ use std::thread;
 
 use tacit_bridge::{BoxError, recover, remember};
 
+use crate::{itself, turns};
+
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Own(String);
@@ -58,6 +60,7 @@ fn an_error_without_a_text_matches_nothing() {
 
 #[test]
 fn it_crosses_threads() {
+    let _turn = turns::of_errors();
     thread::spawn(|| keep("recovering: from a thread")).join().expect("it does not panic");
     assert!(recover("recovering: from a thread").is_some());
 }
@@ -94,6 +97,14 @@ fn an_error_that_is_dropped_may_have_errors_of_its_own() {
         }
     }
 
+    // In a process of its own: so many errors would have those of other tests forgotten.
+    if std::env::var_os("TACIT_TEST_RAISES").is_none() {
+        let name = "recovering::an_error_that_is_dropped_may_have_errors_of_its_own";
+        let output = itself::command().args(["--exact", name]).env("TACIT_TEST_RAISES", "1").output().expect("starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         remember(Box::new(Raises));

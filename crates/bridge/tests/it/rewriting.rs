@@ -1,11 +1,12 @@
 //! What rewriting a graph asks: equal nodes, known scalars, where nodes run.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::transforms::async_eval;
+use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::{Aval, Scope, array_id, runs_here, scalar_value, unite};
 
 use crate::growth::assert_linear;
+use crate::turns;
 
 #[test]
 fn equal_nodes_on_equal_constants_become_one() {
@@ -72,6 +73,7 @@ fn in_flight(seed: u64) -> Array {
 
 #[test]
 fn a_scalar_that_is_still_computed_is_waited_for() {
+    let _turn = turns::of_memory();
     for seed in 0..5 {
         let number = in_flight(seed);
         let known = scalar_value(&number).unwrap();
@@ -81,12 +83,16 @@ fn a_scalar_that_is_still_computed_is_waited_for() {
 
 #[test]
 fn scalars_that_are_still_computed_are_told_apart() {
+    let _turn = turns::of_memory();
     let scope = Scope::new().unwrap();
     let x = scope.placeholder(&Aval::new(&[4], Dtype::Float32)).unwrap();
-    let outputs = [0, 1].map(|seed| x.multiply(in_flight(seed)).unwrap());
+    let numbers = [0, 1].map(in_flight);
+    let outputs = numbers.each_ref().map(|number| x.multiply(number).unwrap());
     let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
     assert_eq!(united, 0);
     assert_ne!(array_id(&left[0]), array_id(&left[1]));
+    // Their turn ends with them.
+    eval(&numbers).unwrap();
 }
 
 #[test]

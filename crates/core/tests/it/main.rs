@@ -51,5 +51,6 @@ mod trees_foreign;
 mod trees_functions;
 mod trees_messages;
 mod trees_opening;
+mod turns;
 mod types;
 mod used_as;

@@ -56,7 +56,7 @@ fn a_map_of_many_entries_is_assigned_in_time_by_their_number() {
     let shorter = assigned(map(40_001), &map(40_000), &vec![1.0; 40_000]);
     assert_eq!(shorter.len(), 40_000);
     // Some tenths of a second, and minutes if each key is compared with all others.
-    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < std::time::Duration::from_mins(1), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use tacit::tree::{self, Branch, Gradient, NodeKind, Open, Path};
 use tacit::{Aval, ImplicitArray, Materialize, Result, Value};
 
 use crate::trees::{def, difference, hash, paths};
+use crate::turns;
 use crate::types::{Left, Outer, Right, aval, matrix, vector};
 
 /// Has children of every form.
@@ -176,6 +177,7 @@ fn the_depth_is_that_of_the_deepest_leaf() {
 #[test]
 fn a_structure_holds_none_of_the_arrays() {
     const MEBIBYTES: i32 = 1 << 20;
+    let _turn = turns::of_memory();
     let big = || {
         let array = mlx_rs::ops::zeros::<f32>(&[16 * MEBIBYTES]).and_then(|zeros| zeros.add(Array::from_f32(1.0)));
         let array = array.expect("builds");

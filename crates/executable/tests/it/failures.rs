@@ -117,7 +117,7 @@ impl Kernel for Waiting {
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
-        self.0.lock().map_err(|_| "poisoned")?.recv_timeout(Duration::from_secs(20))?;
+        self.0.lock().map_err(|_| "poisoned")?.recv_timeout(Duration::from_mins(1))?;
         outputs[0].elements::<f32>()?.copy_from_slice(inputs[0].elements::<f32>()?);
         Ok(())
     }

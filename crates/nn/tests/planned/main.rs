@@ -9,3 +9,5 @@ mod captured;
 mod nested_stamps;
 mod pages;
 mod stamps;
+#[path = "../../../core/tests/it/turns.rs"]
+mod turns;

@@ -9,6 +9,8 @@ use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Result, compile_with_state};
 use tacit_nn::{Missing, Model};
 
+use crate::turns;
+
 /// Whether this system has large pages where it is asked for them, and puts small ones together: Linux 6.1 and newer, unless all memory
 /// gets them.
 fn has_large_pages() -> bool {
@@ -43,6 +45,7 @@ fn weights_that_stay_get_large_pages() -> Result<()> {
         println!("skipped: this system puts no pages together, or has all memory in large ones");
         return Ok(());
     }
+    let _turn = turns::of_memory();
     let (rows, columns) = (4096, 2048);
     let mut model = Model::new(nn::Linear::new(columns, rows)?)?;
     let weight = random::normal::<f32>(&[rows, columns], None, None, &random::key(1)?)?;
@@ -62,7 +65,7 @@ fn weights_that_stay_get_large_pages() -> Result<()> {
     }
     assert!(step.stats().steady > 0, "{:?}", step.stats());
     // Another thread asks for them.
-    for _ in 0..100 {
+    for _ in 0..600 {
         if large_bytes(&weight) >= bytes / 2 {
             break;
         }

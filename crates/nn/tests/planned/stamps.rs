@@ -13,6 +13,8 @@ use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Error, Result, compile_with_state};
 use tacit_nn::{KvCache, Missing, Model, ParameterFilter};
 
+use crate::turns;
+
 /// A model that a step only reads, and what it changes.
 type State = (Model<nn::Linear>, Array);
 
@@ -353,6 +355,7 @@ fn a_failed_kernel_is_told_of_and_does_not_spoil_later_calls() -> Result<()> {
 /// The compiled function outlives models that it knew.
 #[test]
 fn a_model_that_is_gone_or_changed_is_held_by_nobody() -> Result<()> {
+    let _turn = turns::of_memory();
     let big = || Model::new(nn::Linear::new(1024, 1024)?)?.quantize("weight", "affine:8:64");
     let mut compiled = compile_with_state(denied(), |(model, sum): &mut (Model<nn::Linear>, Array), x: Array| {
         let y = model.forward(&x)?;

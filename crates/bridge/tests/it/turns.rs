@@ -1,0 +1,15 @@
+//! Turns of tests that share something of their process: what one counts, another is not to change meanwhile.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Taken by tests that count the bytes of all arrays, and by those that make large ones.
+pub(crate) fn of_memory() -> MutexGuard<'static, ()> {
+    static MEMORY: Mutex<()> = Mutex::new(());
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Taken by tests that leave many errors, and by those that look for one which another thread left: the oldest are forgotten.
+pub(crate) fn of_errors() -> MutexGuard<'static, ()> {
+    static ERRORS: Mutex<()> = Mutex::new(());
+    ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
