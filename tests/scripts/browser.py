@@ -111,7 +111,7 @@ SEARCHED = r"""
     if (!toggle) return 0;
     toggle.click();
     const bar = document.querySelector("#searchbar");
-    for (let tries = 0; tries < 100; tries++) {
+    for (let tries = 0; tries < 1200; tries++) {
         bar.value = "materialize";
         bar.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
         bar.dispatchEvent(new InputEvent("input", { bubbles: true }));
@@ -215,7 +215,7 @@ class Browser:
         self.to.close()
         self.fro.close()
         try:
-            self.process.wait(5)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

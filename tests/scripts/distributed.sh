@@ -44,7 +44,7 @@ def losses(*options, ranks=1):
     launcher = [] if ranks == 1 else [mpirun, "-n", ranks, "--oversubscribe", "--bind-to", "none", "--mca", "btl_tcp_if_include", "127.0.0.1/8"]
     alone = ["--alone"] if ranks == 1 else []
     command = [*launcher, program, "--steps", steps, *alone, *options]
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, timeout=900, check=True)
     said = [line.split() for line in done.stdout.splitlines()]
     return [float(line[3]) for line in said if line[:1] == ["step"]]
 

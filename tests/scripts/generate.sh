@@ -74,7 +74,7 @@ def run(*options, text=text_of(prompt), count=200, folder=model):
     name = "chat" if "--chat" in options else "generate"
     options = [str(option) for option in options if option != "--chat"]
     command = [program, name, folder, "--prompt", "-", "--max-tokens", str(count), *options]
-    return subprocess.run(command, input=text.encode(), capture_output=True, timeout=60)
+    return subprocess.run(command, input=text.encode(), capture_output=True, timeout=300)
 
 
 def generated(*options, **given):
@@ -160,7 +160,7 @@ assert sum(conversation(folder, count) is not None for folder in (model, ended) 
 turns = "hello \n\nmore\nand more\n"
 for folder in (model, ended):
     both = ["chat", folder, "--system", " be brief", "--max-tokens", "23", "--json"]
-    done = subprocess.run([program, *both], input=turns.encode(), capture_output=True, timeout=60)
+    done = subprocess.run([program, *both], input=turns.encode(), capture_output=True, timeout=300)
     assert done.returncode == 0, done
     whole = said
     for turn, line in enumerate(done.stdout.decode().splitlines()):
@@ -170,11 +170,11 @@ for folder in (model, ended):
         if "\ufffd" in answer["text"]:
             break
         whole += answer["text"] + end_of[folder] + f"\nuser: {['more', 'and more', ''][turn]}\nmodel {4 + 2 * turn}:"
-    spoken = subprocess.run([program, *both[:-1]], input=turns.encode(), capture_output=True, timeout=60)
+    spoken = subprocess.run([program, *both[:-1]], input=turns.encode(), capture_output=True, timeout=300)
     assert spoken.stdout.decode() == "".join(json.loads(line)["text"] + "\n" for line in done.stdout.decode().splitlines()), spoken
-    drafted = subprocess.run([program, *both[:-1], "--draft", draft], input=turns.encode(), capture_output=True, timeout=60)
+    drafted = subprocess.run([program, *both[:-1], "--draft", draft], input=turns.encode(), capture_output=True, timeout=300)
     assert drafted.stdout == spoken.stdout and b"accepted" in drafted.stderr, drafted
-    looked_up = subprocess.run([program, *both[:-1], "--lookup", "--match-tokens", "1"], input=turns.encode(), capture_output=True, timeout=60)
+    looked_up = subprocess.run([program, *both[:-1], "--lookup", "--match-tokens", "1"], input=turns.encode(), capture_output=True, timeout=300)
     assert looked_up.stdout == spoken.stdout and b"accepted" in looked_up.stderr, looked_up
 
 # Caches that another program filled hold the beginning of what the user says.
@@ -241,5 +241,5 @@ closed = subprocess.Popen(
 closed.stdout.read(1)
 closed.stdout.close()
 told = closed.stderr.read()
-assert closed.wait(60) == 0 and b" (the output was closed), at " in told and b"error" not in told, told
+assert closed.wait(300) == 0 and b" (the output was closed), at " in told and b"error" not in told, told
 PYTHON

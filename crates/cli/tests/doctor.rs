@@ -72,13 +72,13 @@ fn without_python() {
 #[cfg(unix)]
 #[test]
 fn without_pip() {
-    use std::os::unix::fs::PermissionsExt;
-
     let folder = env::temp_dir().join(format!("tacit-doctor-pip-{}", process::id()));
     fs::create_dir_all(&folder).expect("makes a folder");
     let python = folder.join("python3");
-    fs::write(&python, "#!/bin/sh\nexit 1\n").expect("writes");
-    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("sets");
+    // A process of its own writes it: what another test starts meanwhile would hold a file of this one open for writing, and such a
+    // file does not run.
+    let written = r#"printf '#!/bin/sh\nexit 1\n' >"$0" && chmod 755 "$0""#;
+    assert!(Command::new("sh").args(["-c", written]).arg(&python).status().expect("a shell").success());
     let path = format!("{}:{}", folder.display(), env::var("PATH").expect("a search path"));
     check(&[("PATH", &path)], 0, "slow python python3 has no pip", "run `python3 -m ensurepip`");
     drop(fs::remove_dir_all(&folder));

@@ -425,10 +425,9 @@ fn an_interrupt_leaves_nothing_and_says_so() {
     }
     assert_eq!(folder.names(), ["large.safetensors"]);
     // A program that is killed cannot clear up; the next save does.
-    while ended(&arguments, Signal::Kill, writes).is_none() {
+    while ended(&arguments, Signal::Kill, writes).is_none() || !writes() {
         fs::remove_file(&output).expect("it was faster");
     }
-    assert!(writes(), "{:?}", folder.names());
     ok(&["convert", &input, "--as", "floats", "-o", &output]);
     assert_eq!(folder.names(), ["large.safetensors", "out.safetensors"]);
 }

@@ -209,17 +209,22 @@ fn a_long_graph_before_the_input_is_not_walked() {
     let one = Array::from_f32(1.0);
     let short = normal(1, &[1, 64]);
     let long = (0..50_000).try_fold(short.clone(), |x, _| x.add(&one)).expect("builds");
-    let mut fastest = |x: &Array| {
-        let timed = |_| {
+    // The shortest of several turns is nearest to what a call takes where the machine does nothing else; where it does much else,
+    // there are more of them.
+    let mut least = [std::time::Duration::MAX; 2];
+    // Every node of the long graph would take some 20 ns at least.
+    let is_as_short = |[short, long]: [std::time::Duration; 2]| long < 5 * short + std::time::Duration::from_millis(1);
+    for turn in 0..500 {
+        if turn >= 20 && is_as_short(least) {
+            break;
+        }
+        for (least, x) in least.iter_mut().zip([&short, &long]) {
             let start = std::time::Instant::now();
             implicit.forward(x).expect("runs");
-            start.elapsed()
-        };
-        (0..20).map(timed).min().expect("is run")
-    };
-    let (short, long) = (fastest(&short), fastest(&long));
-    // Every node of the long graph would take some 20 ns at least.
-    assert!(long < 5 * short + std::time::Duration::from_millis(1), "{long:?} {short:?}");
+            *least = start.elapsed().min(*least);
+        }
+    }
+    assert!(is_as_short(least), "{least:?}");
 }
 
 #[test]
