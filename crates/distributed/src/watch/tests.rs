@@ -359,3 +359,17 @@ fn plans_are_compared_before_they_run() {
     let failed = watches[0].agree(Vec::new()).expect_err("alone").to_string();
     assert!(failed.starts_with("not every rank has said within 1.5 s which"), "{failed}");
 }
+
+#[test]
+fn a_plan_is_given_up_as_soon_as_a_rank_has_left() {
+    let mut watches = group(2, LIMITS);
+    let other = watches.pop();
+    let begun = Instant::now();
+    let failed = thread::scope(|scope| {
+        let waits = scope.spawn(|| watches[0].agree(Vec::new()));
+        drop(other);
+        waits.join().expect("no panic").expect_err("alone").to_string()
+    });
+    assert!(failed.starts_with("rank 1 has left the group, and others are about to run collectives"), "{failed}");
+    assert!(begun.elapsed() < LIMITS.wait, "it waits for the limit");
+}
