@@ -25,6 +25,8 @@ const JOINING: Duration = Duration::from_mins(1);
 const GRACE: Duration = Duration::from_secs(2);
 /// How long ranks may take to end after the last case.
 const ENDING: Duration = Duration::from_mins(1);
+/// How much longer than its connection a process may last, or `mpirun`, which says then what became of its ranks.
+const EXITING: Duration = Duration::from_secs(20);
 
 /// A group to be.
 #[derive(Clone, Copy)]
@@ -257,8 +259,7 @@ fn run_apart(group: Ranks, chosen: &Chosen, apart: &Apart) -> Result<(), String>
             }
         }
     }
-    // The connection ends a moment before the process.
-    let exited = Instant::now() + ENDING;
+    let exited = Instant::now() + EXITING;
     let code = |processes: &mut Processes, rank: usize| {
         while gone[rank].is_some() && Instant::now() < exited {
             if let Some(status) = processes.ended(rank) {
