@@ -7,7 +7,7 @@ use crate::{
     Encoder, KernelError,
     encode::{self, Format},
     encoder::{BlockRule, Rule},
-    simd::Simd,
+    simd::{Simd, TO_INTEGERS, nearest_integers},
 };
 
 /// The encoder of groups of `group` elements into codes of `bits` bits, one stream with the least significant first, with a
@@ -98,13 +98,13 @@ impl Format for Affine {
         let Unit { line: Line { scale, bias }, reciprocal, certain } = unit;
         let distance = simd.sub(x, simd.splat(bias));
         let units = limited(simd, simd.mul(distance, simd.splat(reciprocal)), top);
-        let codes = encode::nearest_integers(simd, units);
-        let off = simd.sub(units, simd.sub(simd.floats(codes), simd.splat(encode::TO_INTEGERS)));
+        let codes = nearest_integers(simd, units);
+        let off = simd.sub(units, simd.sub(simd.floats(codes), simd.splat(TO_INTEGERS)));
         let off = simd.floats(simd.and(simd.words(off), simd.splat_words(i32::MAX as u32)));
         if simd.all_less(off, simd.splat(certain)) {
             return codes;
         }
-        encode::nearest_integers(simd, limited(simd, simd.div(distance, simd.splat(scale)), top))
+        nearest_integers(simd, limited(simd, simd.div(distance, simd.splat(scale)), top))
     }
 }
 

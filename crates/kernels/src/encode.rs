@@ -155,15 +155,6 @@ pub(crate) fn absmean(x: &[f32]) -> f32 {
     ((sums.into_iter().sum::<f64>() + rest) / x.len() as f64) as f32
 }
 
-/// In the lowest bytes the integers nearest to `x`, of two the even one; `|x|` is below 2^22.
-#[inline(always)]
-pub(crate) fn nearest_integers<S: Simd>(simd: S, x: S::F) -> S::I {
-    simd.words(simd.add(x, simd.splat(TO_INTEGERS)))
-}
-
-/// Between 2^23 and 2^24 floats are the integers, and their bits end as the integers' do.
-pub(crate) const TO_INTEGERS: f32 = 12_582_912.0;
-
 /// Writes the codes of a block's elements, a byte each.
 #[inline(always)]
 pub(crate) fn put<F: Format, S: Simd>(ready: F::Ready<S>, simd: S, scale: F::Scale, x: &[f32], codes: &mut [u8]) {

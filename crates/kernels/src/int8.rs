@@ -4,9 +4,9 @@
 
 use crate::{
     Encoder,
-    encode::{self, Format},
+    encode::Format,
     encoder::Rule,
-    simd::Simd,
+    simd::{Simd, nearest_integers},
 };
 
 /// The encoder of blocks of `block` elements, with the absmax of each; a row is a block of its length. Codes are signed bytes.
@@ -56,7 +56,7 @@ impl Scale {
 #[inline(always)]
 fn rounded<S: Simd>(simd: S, units: S::F) -> S::I {
     let limited = simd.max(simd.min(units, simd.splat(127.0)), simd.splat(-127.0));
-    encode::nearest_integers(simd, limited)
+    nearest_integers(simd, limited)
 }
 
 impl Format for Int8 {

@@ -5,11 +5,11 @@
 
 use crate::{
     Encoder, KernelError,
-    encode::{self, Format, TO_INTEGERS},
+    encode::{self, Format},
     encoder::Rule,
     matrix::offset,
     nearest::reciprocal,
-    simd::Simd,
+    simd::{Simd, TO_INTEGERS},
 };
 
 /// The encoder of blocks of `block` elements into a stream of codes of 2 to 8 bits, the first in the lowest bits, with a float for

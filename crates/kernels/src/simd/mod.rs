@@ -38,6 +38,7 @@ mod avx2;
 mod avx512;
 mod dot;
 mod exp;
+mod integers;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -51,6 +52,7 @@ pub(crate) use dot::byte_sums;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;
+pub(crate) use integers::{TO_INTEGERS, nearest_integers};
 pub(crate) use prefetch::{prefetch, prefetch_second};
 pub(crate) use thresholds::Thresholds;
 pub(crate) use vector::{Kernel, LINE, LINE_FLOATS, SLACK, Simd, panel_width, unpacked};
