@@ -102,6 +102,7 @@ mod quantize;
 pub mod random;
 mod reduce;
 mod round_columns;
+mod runs;
 mod scale_gradients;
 mod scale_rule;
 mod scales;

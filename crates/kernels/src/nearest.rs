@@ -11,7 +11,7 @@ use crate::{
     Encoder, KernelError, Order,
     encode::{Format, range},
     encoder::{BlockRule, Rule, Top},
-    search::{self, FarSearch, Search},
+    search::{self, Far, FarSearch, Search},
     simd::Simd,
 };
 
@@ -187,18 +187,18 @@ impl<const FOUR: bool, const IN_ORDER: bool> Format for Nearest<'_, FOUR, IN_ORD
     }
 }
 
-/// One of 256 values.
+/// One of 256 values, whose codes may be their ranks.
 #[derive(Clone, Copy)]
-pub(crate) struct NearestByte<'a> {
+pub(crate) struct NearestByte<'a, const IN_ORDER: bool> {
     pub(crate) search: &'a FarSearch,
     pub(crate) top: Top,
 }
 
-impl<'a> Format for NearestByte<'a> {
+impl<'a, const IN_ORDER: bool> Format for NearestByte<'a, IN_ORDER> {
     type Stored = f32;
     /// The reciprocal of the scale.
     type Scale = f32;
-    type Ready<S: Simd> = (&'a FarSearch, S::Ranks);
+    type Ready<S: Simd> = (&'a FarSearch, Far<S>);
 
     #[inline(always)]
     fn bits(self) -> u32 {
@@ -217,7 +217,8 @@ impl<'a> Format for NearestByte<'a> {
         (self.search, self.search.ready(simd))
     }
     #[inline(always)]
-    fn codes<S: Simd>((search, sixteens): Self::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
-        search.code(simd, sixteens, simd.mul(x, simd.splat(reciprocal)))
+    fn codes<S: Simd>((search, ready): Self::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
+        let scaled = simd.mul(x, simd.splat(reciprocal));
+        if IN_ORDER { search.rank(simd, ready, scaled) } else { search.code(simd, ready, scaled) }
     }
 }

@@ -77,8 +77,12 @@ impl Encoder {
                 4 => self.run(Nearest::<true, false> { search, top, bits }, x, codes, scales),
                 _ => self.run(Nearest::<false, false> { search, top, bits }, x, codes, scales),
             },
-            (Rule::NearestByte { search, top }, Scales::Floats(scales)) => {
-                self.run(NearestByte { search, top: *top }, x, codes, scales)
+            (&Rule::NearestByte { ref search, top }, Scales::Floats(scales)) => {
+                if search.is_in_order() {
+                    self.run(NearestByte::<true> { search, top }, x, codes, scales)
+                } else {
+                    self.run(NearestByte::<false> { search, top }, x, codes, scales)
+                }
             }
             (&Rule::Mxfp4(rule), Scales::Bytes(scales)) => self.run(Mx::<4> { rule }, x, codes, scales),
             (&Rule::Mxfp8(rule), Scales::Bytes(scales)) => self.run(Mx::<8> { rule }, x, codes, scales),

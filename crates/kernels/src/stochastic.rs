@@ -16,7 +16,7 @@ use crate::{
     matrix::check_length,
     pack::pack,
     random::uniform,
-    search::FarSearch,
+    search::{Far, FarSearch},
     simd::{Kernel, Simd, run},
     threads,
 };
@@ -205,7 +205,7 @@ impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Option<usize> {
         let Stochastic { levels, bits, order, padding, block, scales, biases } = self.rounding;
-        let sixteens = levels.search.ready(simd);
+        let ready = levels.search.ready(simd);
         let (mut numbers, mut coded) = ([0.0; RUN], [0; RUN]);
         let runs = self.x.chunks(RUN).zip(self.codes.chunks_mut(RUN / 8 * bits as usize));
         for (at, (x, bytes)) in runs.enumerate() {
@@ -221,7 +221,7 @@ impl Kernel for Part<'_> {
                 let (scale, bias) = (scales[b], if let Some(biases) = biases { biases[b] } else { 0.0 });
                 let line = Line { scale, bias, divisor: if scale == 0.0 { 1.0 } else { scale } };
                 let (from, to) = (&numbers[begin..end], &mut coded[begin..end]);
-                put(levels, sixteens, simd, line, &x[begin..end], from, to);
+                put(levels, ready, simd, line, &x[begin..end], from, to);
                 begin = end;
             }
             let padded = x.len().next_multiple_of(8);
@@ -234,15 +234,7 @@ impl Kernel for Part<'_> {
 
 /// Writes the codes of elements of one block, a byte each.
 #[inline(always)]
-fn put<S: Simd>(
-    levels: &Levels,
-    sixteens: S::Ranks,
-    simd: S,
-    line: Line,
-    x: &[f32],
-    numbers: &[f32],
-    codes: &mut [u8],
-) {
+fn put<S: Simd>(levels: &Levels, ready: Far<S>, simd: S, line: Line, x: &[f32], numbers: &[f32], codes: &mut [u8]) {
     let len = x.len().min(numbers.len()).min(codes.len());
     for at in (0..len).step_by(S::LANES) {
         let count = (len - at).min(S::LANES);
@@ -251,12 +243,12 @@ fn put<S: Simd>(
         unsafe {
             let (x, numbers) = (x.as_ptr().add(at), numbers.as_ptr().add(at));
             if count == S::LANES {
-                let words = rounded(levels, sixteens, simd, line, simd.load(x), simd.load(numbers));
+                let words = rounded(levels, ready, simd, line, simd.load(x), simd.load(numbers));
                 simd.store_bytes(codes.as_mut_ptr().add(at), words);
                 continue;
             }
             let (x, numbers) = (simd.load_some(x, count), simd.load_some(numbers, count));
-            simd.store_bytes(last.as_mut_ptr(), rounded(levels, sixteens, simd, line, x, numbers));
+            simd.store_bytes(last.as_mut_ptr(), rounded(levels, ready, simd, line, x, numbers));
         }
         codes[at..len].copy_from_slice(&last[..count]);
     }
@@ -266,7 +258,7 @@ fn put<S: Simd>(
 #[inline(always)]
 fn rounded<S: Simd>(
     levels: &Levels,
-    sixteens: S::Ranks,
+    ready: Far<S>,
     simd: S,
     Line { scale, bias, divisor }: Line,
     x: S::F,
@@ -274,7 +266,7 @@ fn rounded<S: Simd>(
 ) -> S::I {
     let (scale, bias) = (simd.splat(scale), simd.splat(bias));
     let units = simd.div(simd.sub(x, bias), simd.splat(divisor));
-    let rank = levels.search.rank(simd, sixteens, units);
+    let rank = levels.search.rank(simd, ready, units);
     let low = simd.add(simd.mul(simd.lookup_far(&levels.lower, rank), scale), bias);
     let high = simd.add(simd.mul(simd.lookup_far(&levels.upper, rank), scale), bias);
     // Beyond the outermost values it is below 0 or above 1; where all values are one it is no number, or infinite.
