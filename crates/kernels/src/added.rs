@@ -4,6 +4,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::decode::{AHEAD, CHUNK, PIECE, decoder, in_parts};
 use crate::matrix::check_length;
+use crate::simd::{Kernel, Simd, run};
 use crate::unit::Decode;
 use crate::{Floats, FloatsMut, Isa, KernelError, Matrix};
 
@@ -40,10 +41,7 @@ pub fn add_dense<'a>(
     decoder(isa, matrix, &mut |decoder| {
         let sum = Sum { isa, decoder, factor, x: &x };
         match out.take() {
-            Some(FloatsMut::F32(out)) => in_parts(out, PIECE, CHUNK, &|from, out| {
-                sum.product(from, out);
-                sum.add(from, out);
-            }),
+            Some(FloatsMut::F32(out)) => in_parts(out, PIECE, CHUNK, &|from, out| sum.whole(from, out)),
             Some(FloatsMut::F16(out)) => in_parts(out, PIECE, CHUNK, &|from, out| sum.rounded(from, out)),
             Some(FloatsMut::Bf16(out)) => in_parts(out, PIECE, CHUNK, &|from, out| sum.rounded(from, out)),
             None => {}
@@ -61,6 +59,13 @@ struct Sum<'s> {
 }
 
 impl Sum<'_> {
+    /// Writes the elements of the sum from one on.
+    fn whole(&self, from: usize, out: &mut [f32]) {
+        self.decoder.decode(self.isa, from, out, AHEAD);
+        let x = self.x.part(from..from + out.len()).widen();
+        run(self.isa, MultiplyAdd { factor: self.factor, x: &x, out });
+    }
+
     /// Writes the elements of `factor * matrix` from one on.
     fn product(&self, from: usize, out: &mut [f32]) {
         self.decoder.decode(self.isa, from, out, AHEAD);
@@ -92,5 +97,24 @@ impl Sum<'_> {
         out.convert_to_f32_slice(piece);
         self.add(from, piece);
         out.convert_from_f32_slice(piece);
+    }
+}
+
+/// Multiplies and adds, each rounded, in one pass in the widest vectors.
+struct MultiplyAdd<'a> {
+    factor: f32,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for MultiplyAdd<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { factor, x, out } = self;
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = *out * factor + x;
+        }
     }
 }
