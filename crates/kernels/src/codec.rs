@@ -246,7 +246,7 @@ pub(crate) struct Looked<'a> {
 }
 
 impl<'a> Codec for Looked<'a> {
-    type Ready<S: Simd> = &'a [f32; 256];
+    type Ready<S: Simd> = S::Far<'a>;
     type Stored = Decoded<'static>;
 
     #[inline(always)]
@@ -258,19 +258,13 @@ impl<'a> Codec for Looked<'a> {
         self.bytes
     }
     #[inline(always)]
-    fn ready<S: Simd>(self, _: S) -> &'a [f32; 256] {
-        self.values
+    fn ready<S: Simd>(self, simd: S) -> S::Far<'a> {
+        simd.far(self.values)
     }
     #[inline(always)]
-    unsafe fn decode<S: Simd>(table: &'a [f32; 256], simd: S, from: *const u8) -> S::F {
-        let mut values = [0.0; 16];
-        // SAFETY: the caller promises LANES bytes; there are 16 floats, the most that a vector holds.
-        unsafe {
-            for (at, value) in values.iter_mut().enumerate().take(S::LANES) {
-                *value = table[usize::from(*from.add(at))];
-            }
-            simd.load(values.as_ptr())
-        }
+    unsafe fn decode<S: Simd>(table: S::Far<'a>, simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller promises LANES bytes.
+        simd.lookup_far(table, unsafe { simd.load_bytes(from) })
     }
 }
 

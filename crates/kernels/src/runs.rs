@@ -76,7 +76,7 @@ impl<S: Simd> Ready<S> {
             return nearest;
         }
         let below = nearest_integers(simd, simd.sub(place, simd.splat(0.5)));
-        simd.raise(below, simd.splat_words(1), x, simd.lookup_far(thresholds, below))
+        simd.raise(below, simd.splat_words(1), x, simd.lookup_far(simd.far(thresholds), below))
     }
 }
 

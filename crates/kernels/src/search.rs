@@ -108,14 +108,15 @@ impl FarSearch {
         }
         for step in [8, 4, 2, 1] {
             let middle = simd.add_words(rank, simd.splat_words(step - 1));
-            rank = simd.raise(rank, simd.splat_words(step), x, simd.lookup_far(&self.thresholds, middle));
+            let thresholds = simd.lookup_far(simd.far(&self.thresholds), middle);
+            rank = simd.raise(rank, simd.splat_words(step), x, thresholds);
         }
         rank
     }
 
     #[inline(always)]
     pub(crate) fn code<S: Simd>(&self, simd: S, ready: Far<S>, x: S::F) -> S::I {
-        simd.words(simd.lookup_far(&self.codes, self.rank(simd, ready, x)))
+        simd.words(simd.lookup_far(simd.far(&self.codes), self.rank(simd, ready, x)))
     }
 }
 

@@ -267,10 +267,10 @@ fn rounded<S: Simd>(
     let (scale, bias) = (simd.splat(scale), simd.splat(bias));
     let units = simd.div(simd.sub(x, bias), simd.splat(divisor));
     let rank = levels.search.rank(simd, ready, units);
-    let low = simd.add(simd.mul(simd.lookup_far(&levels.lower, rank), scale), bias);
-    let high = simd.add(simd.mul(simd.lookup_far(&levels.upper, rank), scale), bias);
+    let low = simd.add(simd.mul(simd.lookup_far(simd.far(&levels.lower), rank), scale), bias);
+    let high = simd.add(simd.mul(simd.lookup_far(simd.far(&levels.upper), rank), scale), bias);
     // Beyond the outermost values it is below 0 or above 1; where all values are one it is no number, or infinite.
     let part = simd.div(simd.sub(x, low), simd.sub(high, low));
     let rank = simd.raise(rank, simd.splat_words(1), part, numbers);
-    simd.words(simd.lookup_far(&levels.coded, rank))
+    simd.words(simd.lookup_far(simd.far(&levels.coded), rank))
 }

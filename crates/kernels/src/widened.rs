@@ -90,6 +90,7 @@ impl Kernel for Widen<'_> {
             }
             Scales::Nested { codes, map, absmax, block, offset } => {
                 let (codes, absmax) = (&codes[start..end], Blocks::new(simd, absmax, block));
+                let map = simd.far(map);
                 for i in (0..whole).step_by(S::LANES) {
                     // SAFETY: as above.
                     unsafe {

@@ -117,6 +117,7 @@ impl Simd for Avx2 {
     type F = F;
     type I = I;
     type T = Table;
+    type Far<'t> = &'t [f32; 256];
     /// The eighth threshold, and those of the later steps, each at the number of the step before among the steps it can be.
     type Ranks = [F; 4];
     const LANES: usize = 8;
@@ -143,7 +144,7 @@ impl Simd for Avx2 {
         fn signed(self, words: I) -> F = _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(words)));
         fn to_float(self, words: I) -> F = _mm256_cvtepi32_ps(words);
         fn bf16(self, words: I) -> F = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
-        fn lookup_far(self, table: &[f32; 256], words: I) -> F =
+        fn lookup_far(self, table: Self::Far<'_>, words: I) -> F =
             _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff)));
         fn scale(self, value: F, exponents: I) -> F = {
             let bits = _mm256_castps_si256(value);
@@ -275,6 +276,10 @@ impl Simd for Avx2 {
             // A blend looks at the sign: bit 3 moved to the top.
             _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(words)))
         }
+    }
+    #[inline(always)]
+    fn far(self, values: &[f32; 256]) -> &[f32; 256] {
+        values
     }
     #[inline(always)]
     fn ranks(self, thresholds: &Thresholds) -> [F; 4] {

@@ -90,6 +90,7 @@ impl Simd for Avx512 {
     type F = F;
     type I = I;
     type T = F;
+    type Far<'t> = [F; 16];
     type Ranks = Ranks;
     const LANES: usize = 16;
     const ROWS: usize = 14;
@@ -123,8 +124,6 @@ impl Simd for Avx512 {
         fn bf16(self, words: I) -> F = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
         fn table(self, values: &[f32; 16]) -> F = _mm512_loadu_ps(values.as_ptr());
         fn lookup(self, table: F, words: I) -> F = _mm512_permutexvar_ps(words, table);
-        fn lookup_far(self, table: &[f32; 256], words: I) -> F =
-            _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr());
         fn scale(self, value: F, exponents: I) -> F = {
             let bits = _mm512_castps_si512(value);
             _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_slli_epi32::<23>(exponents)))
@@ -215,6 +214,34 @@ impl Simd for Avx512 {
             } else {
                 _mm512_slli_epi32::<16>(halves)
             })
+        }
+    }
+    #[inline(always)]
+    fn far(self, values: &[f32; 256]) -> [F; 16] {
+        let mut table = [self.splat(0.0); 16];
+        for (sixteen, values) in table.iter_mut().zip(values.as_chunks::<16>().0) {
+            *sixteen = self.table(values);
+        }
+        table
+    }
+    #[inline(always)]
+    fn lookup_far(self, table: Self::Far<'_>, words: I) -> F {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let mut eighths = [table[0]; 8];
+            // Of a word, 5 bits count here, and then one more in each step.
+            for (eighth, [low, high]) in eighths.iter_mut().zip(table.as_chunks::<2>().0) {
+                *eighth = _mm512_permutex2var_ps(*low, words, *high);
+            }
+            let mut quarters = [table[0]; 4];
+            let upper = _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x20));
+            for (quarter, [low, high]) in quarters.iter_mut().zip(eighths.as_chunks::<2>().0) {
+                *quarter = _mm512_mask_mov_ps(*low, upper, *high);
+            }
+            let upper = _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x40));
+            let low = _mm512_mask_mov_ps(quarters[0], upper, quarters[1]);
+            let high = _mm512_mask_mov_ps(quarters[2], upper, quarters[3]);
+            _mm512_mask_mov_ps(low, _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x80)), high)
         }
     }
     #[inline(always)]

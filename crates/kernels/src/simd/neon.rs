@@ -56,6 +56,7 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
     type F = F;
     type I = I;
     type T = T;
+    type Far<'t> = &'t [f32; 256];
     /// The eighth threshold, and those of the later steps.
     type Ranks = (F, [T; 3]);
     const LANES: usize = 8;
@@ -168,7 +169,11 @@ impl<const SDOT: bool> Simd for Neon<SDOT> {
     }
 
     #[inline(always)]
-    fn lookup_far(self, table: &[f32; 256], words: I) -> F {
+    fn far(self, values: &[f32; 256]) -> &[f32; 256] {
+        values
+    }
+    #[inline(always)]
+    fn lookup_far(self, table: Self::Far<'_>, words: I) -> F {
         let mut lanes = [0_u32; 8];
         // SAFETY: there is room for 8 words, and there are 8 floats.
         unsafe {

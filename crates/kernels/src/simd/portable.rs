@@ -20,6 +20,7 @@ impl Simd for Portable {
     type F = F;
     type I = I;
     type T = [f32; 16];
+    type Far<'t> = &'t [f32; 256];
     type Ranks = [f32; 15];
     const LANES: usize = LANES;
     const ROWS: usize = 4;
@@ -56,7 +57,8 @@ impl Simd for Portable {
         fn bf16(self, words: I) -> F = words.map(|word| bf16::from_bits(word as u16).to_f32());
         fn table(self, values: &[f32; 16]) -> [f32; 16] = *values;
         fn lookup(self, table: [f32; 16], words: I) -> F = words.map(|word| table[(word & 15) as usize]);
-        fn lookup_far(self, table: &[f32; 256], words: I) -> F = words.map(|word| table[usize::from(word as u8)]);
+        fn far(self, values: &[f32; 256]) -> &[f32; 256] = values;
+        fn lookup_far(self, table: Self::Far<'_>, words: I) -> F = words.map(|word| table[usize::from(word as u8)]);
         fn ranks(self, thresholds: &Thresholds) -> [f32; 15] = thresholds.values;
         fn rank(self, ranks: [f32; 15], x: F) -> I =
             x.map(|x| ranks.iter().map(|threshold| u32::from(x > *threshold)).sum());

@@ -24,6 +24,8 @@ pub(crate) trait Simd: Copy {
     type I: Copy;
     /// Sixteen floats to look up.
     type T: Copy;
+    /// 256 floats to look up, in registers where there is room for them.
+    type Far<'t>: Copy;
     /// Thresholds to search.
     type Ranks: Copy;
     /// Floats in a vector; 8 or 16.
@@ -105,8 +107,9 @@ pub(crate) trait Simd: Copy {
         }
         values
     }
+    fn far(self, values: &[f32; 256]) -> Self::Far<'_>;
     /// The float at the lowest byte of each word.
-    fn lookup_far(self, table: &[f32; 256], words: Self::I) -> Self::F;
+    fn lookup_far(self, table: Self::Far<'_>, words: Self::I) -> Self::F;
     fn ranks(self, thresholds: &Thresholds) -> Self::Ranks;
     /// How many of the thresholds each float is greater than.
     fn rank(self, ranks: Self::Ranks, x: Self::F) -> Self::I;
