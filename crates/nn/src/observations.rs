@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use mlx_rs::Array;
 use tacit_arrays::{Observation, Observed};
 use tacit_core::{Error, Result};
 
@@ -9,7 +10,8 @@ use crate::parameters::{of_one, some_of};
 
 /// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives.
 ///
-/// They can also be made of sums by path, for instance where each rank of a group saw a part of the inputs:
+/// They can also be made of sums by path, for instance of what other programs saw; where each rank of a group saw a part of the
+/// inputs, [`over_ranks`](Self::over_ranks) adds them up:
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -61,6 +63,53 @@ impl Observations {
         }
     }
 
+    /// What all ranks of a group saw together: `all_sum` adds an array up over them, as `Group::all_sum` does.
+    ///
+    /// Each rank calls it, with observations of the same weights. A weight that has no sums on one of them, such as one that met no
+    /// product there, has none of all: [`get`](Self::get) says so.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Array, ops};
+    /// use tacit_arrays::Observation;
+    /// use tacit_nn::Observations;
+    ///
+    /// let seen = Observation::of(&ops::ones::<f32>(&[4, 8])?)?;
+    /// let own: Observations = [("layers.0.weight".to_owned(), seen)].into_iter().collect();
+    /// // Two ranks that saw the same; with a group it is `|sums| group.all_sum(sums)`.
+    /// let all = own.over_ranks(|sums: &Array| Ok(sums.add(sums)?))?;
+    /// assert_eq!(all.get("layers.0.weight")?.rows(), [8]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// An array cannot be added up.
+    pub fn over_ranks(self, mut all_sum: impl FnMut(&Array) -> Result<Array>) -> Result<Self> {
+        // A rank that has nothing to add would be waited for: all of them learn first what each has. The first is a number of each.
+        let has: Vec<i32> =
+            std::iter::once(1).chain(self.0.values().map(|seen| i32::from(seen.sums.is_ok()))).collect();
+        let has = all_sum(&Array::from_slice(&has, &[has.len() as i32]))?;
+        let (&ranks, has) = has.try_as_slice::<i32>()?.split_first().ok_or_else(|| unlike(0))?;
+        if has.len() != self.0.len() {
+            return Err(unlike(has.len()));
+        }
+        let mut all = BTreeMap::new();
+        for ((path, Seen { met, sums }), &has) in self.0.into_iter().zip(has) {
+            let sums = match sums {
+                Ok(own) if has == ranks => own.over_ranks(&mut all_sum),
+                Ok(_) => Err(Error::invalid(
+                    format!("the weight has sums on {has} of {ranks} ranks"),
+                    "observe inputs on each rank that reach it, or leave it out",
+                )),
+                Err(error) => Err(error),
+            };
+            all.insert(path, Seen { met, sums });
+        }
+        Ok(Self(all))
+    }
+
     /// Whether the weight at `path` met a product at all, as an embedding does not whose rows are only looked up.
     #[must_use]
     pub fn met(&self, path: &str) -> bool {
@@ -71,6 +120,13 @@ impl Observations {
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
+}
+
+fn unlike(weights: usize) -> Error {
+    Error::invalid(
+        format!("the sums over the ranks are of {weights} weights, and others were observed here"),
+        "observe the same weights on each rank",
+    )
 }
 
 impl FromIterator<(String, Observation)> for Observations {

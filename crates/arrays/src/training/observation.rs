@@ -83,7 +83,7 @@ impl Observation {
         Ok(Self { gram, magnitudes, rows })
     }
 
-    /// The sums over the rows of both, computed: those of batches, or of the ranks of a group.
+    /// The sums over the rows of both, computed, such as those of two batches.
     ///
     /// # Errors
     ///
@@ -99,6 +99,22 @@ impl Observation {
         transforms::eval([&gram, &magnitudes])?;
         let rows = self.rows.iter().zip(&other.rows).map(|(own, other)| own + other).collect();
         Ok(Self { gram, magnitudes, rows })
+    }
+
+    /// The sums over the rows of all ranks of a group, computed: `all_sum` adds an array up over them.
+    ///
+    /// Each rank calls it, with what it saw of the same weight.
+    ///
+    /// # Errors
+    ///
+    /// An array cannot be added up, or sums are beyond `f32`.
+    pub fn over_ranks(&self, mut all_sum: impl FnMut(&Array) -> Result<Array>) -> Result<Self> {
+        let rows: Vec<i64> = self.rows.iter().map(|&rows| rows as i64).collect();
+        let rows = all_sum(&Array::from_slice(&rows, &[rows.len() as i32]))?;
+        let (gram, magnitudes) = (all_sum(&self.gram)?, all_sum(&self.magnitudes)?);
+        transforms::eval([&gram, &magnitudes, &rows])?;
+        let rows = rows.try_as_slice::<i64>()?.iter().map(|&rows| rows as u64).collect();
+        Self { gram, magnitudes, rows }.finite()
     }
 
     /// The same, but a matrix that met no rows, such as an expert that nothing chose, counts as if it had met each of its inputs

@@ -19,6 +19,7 @@ mod failures;
 mod fully;
 mod itself;
 mod means;
+mod observed;
 mod parent;
 mod plan;
 mod processes;
@@ -40,6 +41,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("collectives", collectives::CASES),
     ("compiled_messages", compiled_messages::CASES),
     ("means", means::CASES),
+    ("observed", observed::CASES),
     ("sharded", sharded::CASES),
     ("shared", shared::CASES),
     ("shapeless", shapeless::CASES),
