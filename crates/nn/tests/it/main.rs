@@ -20,6 +20,7 @@ mod compiled_models;
 mod compiling;
 mod cross_entropy;
 mod distillation;
+mod eight_bit_steps;
 mod failing_ends;
 mod failing_steps;
 mod for_gpus;
