@@ -1,18 +1,51 @@
-//! The memory that a forward and a backward pass through one large NF4 layer take beside its packed weight.
+//! The memory that a forward and a backward pass through one large NF4 layer take beside its packed weight, and that a training step
+//! of a transformer takes with moments and activations in few bits.
+//!
+//! `cargo bench --bench memory -- [--quick] [filter]`.
 
+#[path = "../examples/characters/mod.rs"]
+#[allow(dead_code, reason = "the examples judge what they trained")]
+mod characters;
+
+use characters::{Corpus, Outcome, Shape, Transformer, bits};
+use mlx_rs::module::Module;
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, memory, ops, random, transforms};
+use tacit::compile::{CompileOptions, compile_with_state};
 use tacit::format::Parts;
+use tacit::model::{Model, ParameterFilter, QuantizedState, Rules};
 use tacit::prelude::*;
-use tacit::{Aval, implicit};
-use tacit_figures::resident;
+use tacit::{Aval, implicit, tree};
+use tacit_figures::{Bench, resident};
 
 const SIDE: i32 = 16_384;
 const BATCH: i32 = 128;
 const BLOCK: i32 = 64;
 
-fn main() -> Result<()> {
+/// A row of 1,024 characters, whose activations are several times the parameters.
+const FULL: Shape = Shape { dims: 256, blocks: 8, heads: 4, context: 1024 };
+const QUICK: Shape = Shape { dims: 64, blocks: 2, heads: 2, context: 128 };
+
+/// How training holds what it needs beside the parameters: a name, the bits of moments, and the format of activations.
+const TRAINED: [(&str, u32, Option<&str>); 5] = [
+    ("floats", 32, None),
+    ("moments8", 8, None),
+    ("moments4", 4, None),
+    ("activations8", 32, Some("affine:8:32")),
+    ("both8", 8, Some("affine:8:32")),
+];
+
+fn main() -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let bench = tacit_figures::bench!("memory");
+    let layer = format!("nf4/{SIDE}x{SIDE}");
+    if bench.wants(&layer) {
+        one_layer(&bench, &layer)?;
+    }
+    training(&bench)
+}
+
+fn one_layer(bench: &Bench, case: &str) -> Result<()> {
     // Codes drawn as such: quantizing would need the dense weight first.
     let bytes = random::randint::<_, u32>(0, 256, &[SIDE * (SIDE / 2)], Some(&random::key(0)?))?;
     let packed = bytes.as_type::<u8>()?;
@@ -39,7 +72,67 @@ fn main() -> Result<()> {
     let taken = resident::peak() - before;
 
     let dense = f64::from(SIDE) * f64::from(SIDE) * 4.0;
-    bench.amount("nf4/16384x16384", taken / 1e6, "MB", "the dense f32 weight", dense / 1e6);
+    bench.amount(case, taken / 1e6, "MB", "the dense f32 weight", dense / 1e6);
     assert!(taken < 0.2 * dense, "the limit is 0.2 of the dense weight");
     Ok(())
+}
+
+/// The peaks of steps, each beside that of a step with floats.
+fn training(bench: &Bench) -> Outcome<()> {
+    let wanted = |name: &str| bench.wants(&format!("training/{name}"));
+    if !TRAINED.iter().any(|&(name, ..)| wanted(name)) {
+        return Ok(());
+    }
+    let shape = if bench.is_quick() { QUICK } else { FULL };
+    let (corpus, _) = Corpus::read();
+    let mut floats = None;
+    for (name, moments, activations) in TRAINED {
+        // The first is what the others are measured by.
+        if floats.is_some() && !wanted(name) {
+            continue;
+        }
+        let taken = peak_of_a_step(&corpus, shape, moments, activations)?;
+        let floats = *floats.get_or_insert(taken);
+        bench.amount(&format!("training/{name}"), taken / 1e6, "MB", "a step with floats", floats / 1e6);
+    }
+    Ok(())
+}
+
+type State = (Model<Transformer>, QuantizedState<Adam>);
+
+fn step((model, adam): &mut State, batch: (Array, Array)) -> Result<Array> {
+    let (loss, gradients) =
+        model.value_and_grad(ParameterFilter::default(), batch, |model, (x, y): (Array, Array)| {
+            bits(&model.forward(&x)?, &y)
+        })?;
+    model.update(adam, &gradients)?;
+    Ok(loss)
+}
+
+/// The most bytes during a compiled step, the model, the moments and the activations included.
+fn peak_of_a_step(corpus: &Corpus, shape: Shape, moments: u32, activations: Option<&str>) -> Outcome<f64> {
+    memory::clear_cache()?;
+    let before = resident::now();
+    let model = Model::new(Transformer::new(shape, corpus.characters.len())?)?;
+    let mut model = model.prepare("{blocks.*,head}.weight", "affine:4:64")?;
+    if let Some(format) = activations {
+        model.saved_activations("blocks.*", format)?;
+    }
+    let adam = Adam::new(1e-3);
+    let adam = match moments {
+        8 => QuantizedState::eight_bits(adam)?,
+        4 => QuantizedState::four_bits(adam)?,
+        _ => QuantizedState::new(adam, &Rules::new())?,
+    };
+    let (mut state, mut compiled) = ((model, adam), compile_with_state(CompileOptions::default(), step));
+    // The first two steps are traced, and memory that only traces take is given back before the last.
+    for at in 0..4 {
+        if at == 3 {
+            memory::clear_cache()?;
+            resident::reset_peak();
+        }
+        let loss = compiled.call(&mut state, corpus.batch(at, 1, shape.context)?)?;
+        tree::eval(&(&state, &loss))?;
+    }
+    Ok(resident::peak() - before)
 }
