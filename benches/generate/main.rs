@@ -141,7 +141,7 @@ fn decoding(
 const STEPS: u32 = 64;
 
 /// Where the time of a compiled step goes: products, attention, the other stages of its plan, what is between the stages, and
-/// what is outside of it, which is the host's and MLX's.
+/// what is outside of it, which is the host's and MLX's; what compiling it takes, and how many nodes are left to MLX.
 fn breakdown(bench: &Bench, extent: &Extent, runner: &mut Runner) -> Result<()> {
     let name = runner.weights.name;
     if !bench.wants(&cases(extent, name)[3]) {
@@ -173,6 +173,9 @@ fn breakdown(bench: &Bench, extent: &Extent, runner: &mut Runner) -> Result<()> 
     for (part, time) in parts {
         bench.amount(&format!("step/{name}/{part}"), milliseconds(time), "ms", "the step", milliseconds(step));
     }
+    let (first, nodes) = runner.first()?;
+    bench.amount(&format!("step/{name}/first call"), first, "s", "the aim", 1.5);
+    bench.amount(&format!("step/{name}/nodes"), nodes as f64, "nodes", "the aim", 60.0);
     Ok(())
 }
 

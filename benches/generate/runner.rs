@@ -162,6 +162,20 @@ impl Runner {
         Ok(start.elapsed().as_secs_f64() / f64::from(made))
     }
 
+    /// The seconds that the first call of a new compiled step takes beyond the second, and how many nodes it leaves to MLX.
+    pub(crate) fn first(&mut self) -> Result<(f64, usize)> {
+        self.compiled = compile_with_state(CompileOptions::default(), step);
+        self.begin(256, &self.half()?)?;
+        let mut seconds = [0.0; 2];
+        for seconds in &mut seconds {
+            let start = Instant::now();
+            self.call(true, tokens(1)?)?;
+            *seconds = start.elapsed().as_secs_f64();
+        }
+        let [first, second] = seconds;
+        Ok((first - second, self.compiled.stats().nodes.values().sum()))
+    }
+
     /// The seconds of a prompt.
     pub(crate) fn prompt(&mut self, tokens_read: i32) -> Result<f64> {
         self.begin(tokens_read, &self.half()?)?;
