@@ -1,11 +1,13 @@
 //! The memory that a forward and a backward pass through one large NF4 layer take beside its packed weight, and that a training step
-//! of a transformer takes with moments and activations in few bits.
+//! of a transformer takes with moments and activations in few bits, beside the time of that step.
 //!
 //! `cargo bench --bench memory -- [--quick] [filter]`.
 
 #[path = "../examples/characters/mod.rs"]
 #[allow(dead_code, reason = "the examples judge what they trained")]
 mod characters;
+
+use std::time::Duration;
 
 use characters::{Corpus, Outcome, Shape, Transformer, bits};
 use mlx_rs::module::Module;
@@ -16,7 +18,7 @@ use tacit::format::Parts;
 use tacit::model::{Model, ParameterFilter, QuantizedState, Rules};
 use tacit::prelude::*;
 use tacit::{Aval, implicit, tree};
-use tacit_figures::{Bench, resident};
+use tacit_figures::{Bench, Unit, resident};
 
 const SIDE: i32 = 16_384;
 const BATCH: i32 = 128;
@@ -26,9 +28,12 @@ const BLOCK: i32 = 64;
 const FULL: Shape = Shape { dims: 256, blocks: 8, heads: 4, context: 1024 };
 const QUICK: Shape = Shape { dims: 64, blocks: 2, heads: 2, context: 128 };
 
+/// What the others are measured by.
+const FLOATS: &str = "floats";
+
 /// How training holds what it needs beside the parameters: a name, the bits of moments, and the format of activations.
 const TRAINED: [(&str, u32, Option<&str>); 5] = [
-    ("floats", 32, None),
+    (FLOATS, 32, None),
     ("moments8", 8, None),
     ("moments4", 4, None),
     ("activations8", 32, Some("affine:8:32")),
@@ -77,7 +82,7 @@ fn one_layer(bench: &Bench, case: &str) -> Result<()> {
     Ok(())
 }
 
-/// The peaks of steps, each beside that of a step with floats.
+/// The peaks and the times of steps, each beside those of a step with floats.
 fn training(bench: &Bench) -> Outcome<()> {
     let wanted = |name: &str| bench.wants(&format!("training/{name}"));
     if !TRAINED.iter().any(|&(name, ..)| wanted(name)) {
@@ -85,15 +90,24 @@ fn training(bench: &Bench) -> Outcome<()> {
     }
     let shape = if bench.is_quick() { QUICK } else { FULL };
     let (corpus, _) = Corpus::read();
+    let chosen: Vec<_> = TRAINED.into_iter().filter(|&(name, ..)| name == FLOATS || wanted(name)).collect();
     let mut floats = None;
-    for (name, moments, activations) in TRAINED {
-        // The first is what the others are measured by.
-        if floats.is_some() && !wanted(name) {
-            continue;
-        }
-        let taken = peak_of_a_step(&corpus, shape, moments, activations)?;
+    for &(name, moments, activations) in &chosen {
+        let taken = peak(|| steps(&corpus, shape, moments, activations))?;
         let floats = *floats.get_or_insert(taken);
         bench.amount(&format!("training/{name}"), taken / 1e6, "MB", "a step with floats", floats / 1e6);
+    }
+    let mut all = Vec::new();
+    for &(name, moments, activations) in &chosen {
+        all.push((name, steps(&corpus, shape, moments, activations)?));
+    }
+    let mut turns = bench.turns().within(Duration::from_secs(20), 5);
+    for (name, step) in &mut all {
+        turns = turns.run(name, step);
+    }
+    let rounds = turns.take()?;
+    for (name, ..) in chosen.iter().filter(|(name, ..)| *name != FLOATS) {
+        rounds.record_of(&format!("training/{name}/step"), name, FLOATS, Unit::time("ms"));
     }
     Ok(())
 }
@@ -109,10 +123,13 @@ fn step((model, adam): &mut State, batch: (Array, Array)) -> Result<Array> {
     Ok(loss)
 }
 
-/// The most bytes during a compiled step, the model, the moments and the activations included.
-fn peak_of_a_step(corpus: &Corpus, shape: Shape, moments: u32, activations: Option<&str>) -> Outcome<f64> {
-    memory::clear_cache()?;
-    let before = resident::now();
+/// Makes a step of a compiled training at each call.
+fn steps(
+    corpus: &Corpus,
+    shape: Shape,
+    moments: u32,
+    activations: Option<&'static str>,
+) -> Outcome<impl FnMut() -> Result<()>> {
     let model = Model::new(Transformer::new(shape, corpus.characters.len())?)?;
     let mut model = model.prepare("{blocks.*,head}.weight", "affine:4:64")?;
     if let Some(format) = activations {
@@ -125,14 +142,25 @@ fn peak_of_a_step(corpus: &Corpus, shape: Shape, moments: u32, activations: Opti
         _ => QuantizedState::new(adam, &Rules::new())?,
     };
     let (mut state, mut compiled) = ((model, adam), compile_with_state(CompileOptions::default(), step));
-    // The first two steps are traced, and memory that only traces take is given back before the last.
-    for at in 0..4 {
-        if at == 3 {
-            memory::clear_cache()?;
-            resident::reset_peak();
-        }
+    let mut at = 0;
+    Ok(move || {
+        at += 1;
         let loss = compiled.call(&mut state, corpus.batch(at, 1, shape.context)?)?;
-        tree::eval(&(&state, &loss))?;
+        tree::eval(&(&state, &loss))
+    })
+}
+
+/// The most bytes during a step, of all that was made for it.
+fn peak<F: FnMut() -> Result<()>>(make: impl FnOnce() -> Outcome<F>) -> Outcome<f64> {
+    memory::clear_cache()?;
+    let before = resident::now();
+    let mut step = make()?;
+    // The first two steps are traced, and memory that only traces take is given back before the last.
+    for _ in 0..3 {
+        step()?;
     }
+    memory::clear_cache()?;
+    resident::reset_peak();
+    step()?;
     Ok(resident::peak() - before)
 }
