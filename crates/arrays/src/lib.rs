@@ -67,6 +67,7 @@ pub use training::calibration::awq::Awq;
 pub use training::calibration::calibrate::Calibrate;
 pub use training::calibration::corrected::{Corrected, Rounding};
 pub use training::calibration::gptq::Gptq;
+pub use training::calibration::weighted::WeightedSearch;
 pub use training::int8_inputs::{ActivationGranularity, Int8Inputs, int8_rounded};
 pub use training::observation::Observation;
 pub use training::observed::Observed;

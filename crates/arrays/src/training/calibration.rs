@@ -7,3 +7,4 @@ pub(crate) mod corrected;
 pub(crate) mod gptq;
 mod hessian;
 mod refit;
+pub(crate) mod weighted;

@@ -71,3 +71,4 @@ mod trained_codes;
 mod transposed;
 mod updates;
 mod views;
+mod weighted_search;

@@ -32,12 +32,12 @@ pub(super) struct Scaled<'f> {
 }
 
 impl<'f> Coder<'f> {
-    /// How `format` codes `weight`, `[.., n, k]`.
-    pub(super) fn new(format: &'f dyn Quantizer, weight: &Array) -> Result<Self> {
+    /// How `format` codes `weight`, `[.., n, k]`, for the method of this name.
+    pub(super) fn new(method: &str, format: &'f dyn Quantizer, weight: &Array) -> Result<Self> {
         let (n, k) = (weight.dim(-2), weight.dim(-1));
         let whole = format.quantize(weight)?;
         let none = |why: &str| {
-            let message = format!("GPTQ does not code {} in {format}: {why}", Aval::from(weight));
+            let message = format!("{method} does not code {} in {format}: {why}", Aval::from(weight));
             Error::invalid(message, "take a format whose blocks lie along the rows and divide them, or another method")
         };
         if whole.downcast::<Rotated>().is_some() {

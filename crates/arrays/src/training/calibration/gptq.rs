@@ -121,7 +121,7 @@ impl Gptq {
 impl Calibrate for Gptq {
     fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
         let (stack, grams) = matrices(weight, seen)?;
-        let coder = Coder::new(format, weight)?;
+        let coder = Coder::new("GPTQ", format, weight)?;
         let (mut made, mut scales) = (Vec::new(), Vec::new());
         let number = |matrix: i32| Array::from_int(matrix);
         for matrix in 0..stack.dim(0) {

@@ -1,0 +1,140 @@
+//! Scales for which the largest inputs lose least.
+
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::{Error, Result, Value};
+
+use crate::format::{FloatScales, Quantizer};
+use crate::training::calibration::calibrate::{Calibrate, matrices};
+use crate::training::calibration::coder::{Coder, Scaled};
+use crate::training::calibration::refit::{Refitted, refitted};
+use crate::training::observation::Observation;
+
+/// A search for the scale of each block, in which the error of an element counts by the mean square of its input.
+///
+/// Multiples of the format's own scales are tried, and then least squares for the codes of the best of them. This is what llama.cpp
+/// does by an importance matrix: of `x^T x` it looks at the diagonal alone. [`Gptq`](crate::Gptq) looks at all of it, and loses less.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, random};
+/// use tacit_arrays::format::{Affine, Quantizer};
+/// use tacit_arrays::{Calibrate, Observation, WeightedSearch};
+///
+/// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
+/// // Every sixteenth input is large.
+/// let sizes = Array::from_iter((0..128).map(|i| if i % 16 == 0 { 20f32 } else { 1.0 }), &[128]);
+/// let (x, w) = (normal(0, &[64, 128])?.multiply(sizes)?, normal(1, &[32, 128])?);
+/// let format = Affine { bits: 3, group: 64 };
+/// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
+///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
+/// };
+/// let found = error(WeightedSearch.quantize(&format, &w, &Observation::of(&x)?)?)?;
+/// assert!(found < 0.6 * error(format.quantize(&w)?)?);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A format whose blocks have no floats of their own for scales is an error, as are `mxfp4` and `nf4:64:double`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightedSearch;
+
+/// Where the search looks, as multiples of the format's own scales.
+const MULTIPLES: std::ops::RangeInclusive<u8> = 12..=22;
+
+/// Their unit.
+const UNIT: f32 = 0.05;
+
+/// How often scales are fitted to the codes, and codes chosen by the scales.
+const FITS: usize = 2;
+
+impl Calibrate for WeightedSearch {
+    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+        let (stack, grams) = matrices(weight, seen)?;
+        let coder = match Coder::new("the weighted search", format, weight)? {
+            Coder::Scaled(coder) if coder.has_free_scales() => coder,
+            _ => {
+                return Err(Error::invalid(
+                    format!("the scales of {format} are not searched: each block has none that may be any float"),
+                    "take a format such as affine:4:64 or nf4:64, or the method `Gptq`",
+                ));
+            }
+        };
+        let (mut made, mut scales) = (Vec::new(), Vec::new());
+        for matrix in 0..stack.dim(0) {
+            let own = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
+            let squares = own(&grams)?.diagonal(None, None, None)?;
+            let w = own(&stack)?.as_dtype(Dtype::Float32)?;
+            let own = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
+            let best = Search { format, coder: &coder, w, squares }.run(&own)?;
+            made.push(best.numbers);
+            scales.push(best.scales);
+        }
+        coder.put_together(&made, &scales, &weight.into())
+    }
+}
+
+/// One matrix: `w: f32[n, k]`, and the sums of squares of its inputs, `f32[k]`.
+struct Search<'s> {
+    format: &'s dyn Quantizer,
+    coder: &'s Scaled<'s>,
+    w: Array,
+    squares: Array,
+}
+
+/// What was found so far: the numbers that are coded, `f32[n, k]`, their scales and what each block loses by them, both `[n, groups]`.
+struct Best {
+    numbers: Array,
+    scales: FloatScales,
+    lost: Array,
+}
+
+impl Search<'_> {
+    fn run(&self, own: &FloatScales) -> Result<Best> {
+        let numbers = self.coder.read(self.format, &self.w, own)?;
+        let mut best = Best { lost: self.lost(&numbers)?, numbers, scales: own.clone() };
+        for multiple in MULTIPLES {
+            let factor = Array::from_f32(UNIT * f32::from(multiple));
+            let of = |numbers: &Array| numbers.multiply(factor.as_dtype(numbers.dtype())?);
+            let biases = own.biases.as_ref().map(of).transpose()?;
+            let scales = FloatScales { scales: of(&own.scales)?, biases, ..own.clone() };
+            let numbers = self.coder.read(self.format, &self.w, &scales)?;
+            self.keep(&mut best, &numbers, &scales)?;
+        }
+        let diagonal = ops::diag(&self.squares, None)?;
+        for _ in 0..FITS {
+            let Refitted { scales, numbers } = refitted(&self.w, &best.numbers, &best.scales, &diagonal)?;
+            // The same codes, and then those that are nearest by the new scales.
+            let again = self.coder.read(self.format, &self.w, &scales)?;
+            let kept = self.coder.read(self.format, &numbers, &scales)?;
+            self.keep(&mut best, &kept, &scales)?;
+            self.keep(&mut best, &again, &scales)?;
+        }
+        Ok(best)
+    }
+
+    /// What each block loses, `[n, groups]`.
+    fn lost(&self, numbers: &Array) -> Result<Array> {
+        let lost = self.w.subtract(numbers)?.square()?.multiply(&self.squares)?;
+        Ok(self.blocks(&lost)?.sum_axis(2, false)?)
+    }
+
+    /// `[n, groups, group]` of `[n, k]`.
+    fn blocks(&self, numbers: &Array) -> Result<Array> {
+        Ok(numbers.reshape(&[self.w.dim(0), -1, self.coder.group])?)
+    }
+
+    /// Takes the blocks that lose less.
+    fn keep(&self, best: &mut Best, numbers: &Array, scales: &FloatScales) -> Result<()> {
+        let lost = self.lost(numbers)?;
+        let better = lost.lt(&best.lost)?;
+        let chosen = |own: &Array, best: &Array| ops::select(&better, own, best);
+        let biases = scales.biases.as_ref().zip(best.scales.biases.as_ref());
+        let biases = biases.map(|(own, best)| chosen(own, best)).transpose()?;
+        let of_blocks = ops::select(better.expand_dims(2)?, self.blocks(numbers)?, self.blocks(&best.numbers)?)?;
+        best.numbers = of_blocks.reshape(self.w.shape())?;
+        best.scales = FloatScales { scales: chosen(&scales.scales, &best.scales.scales)?, biases, ..scales.clone() };
+        best.lost = ops::minimum(lost, &best.lost)?;
+        transforms::eval([&best.numbers, &best.lost, &best.scales.scales].into_iter().chain(&best.scales.biases))?;
+        Ok(())
+    }
+}
