@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{AnyFormat, Quantizer};
+use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Calibrate, Observation, WeightedSearch};
 use tacit_core::{Policy, Result, Value};
 
