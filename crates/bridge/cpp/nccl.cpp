@@ -19,6 +19,8 @@ void Group::dispatch_on_gpu(Op op, const array& input, const array& output) {
   mlx::core::scheduler::enqueue(lane_->engine, [op, group = group_, input, output = output]() mutable {
     namespace distributed = mlx::core::distributed;
     auto gpu = mlx::core::default_stream(mlx::core::Device::gpu);
+    // Its elements are there, which an array that only borrows them does not say: MLX refuses to evaluate what has no primitive.
+    input.set_status(array::Status::available);
     auto made = [&] {
       switch (op) {
         case Op::max:
