@@ -2,6 +2,7 @@
 
 use super::Error;
 use crate::Argument;
+use crate::printable::name;
 
 impl Error {
     /// The same error, of the same kind, with the parameter that it is about.
@@ -18,25 +19,27 @@ impl Error {
     /// ```
     #[must_use]
     pub fn of_parameter(self, path: &str) -> Self {
+        // Not every kind makes what it says safe to print, and an end of a line in a name would end the clause.
+        let shown = name(path);
         let mut error = match self {
-            Self::Function(error) => return Self::Function(Box::new(OfParameter { path: path.to_owned(), error })),
+            Self::Function(error) => return Self::Function(Box::new(OfParameter { path: shown.into_owned(), error })),
             error => error,
         };
         match &mut error {
             Self::Invalid { message: text, .. }
             | Self::Kernel { message: text, .. }
             | Self::Refused { reason: text, .. }
-            | Self::NoAval { reason: text, .. } => *text = format!("the parameter {path}: {text}"),
+            | Self::NoAval { reason: text, .. } => *text = format!("the parameter {shown}: {text}"),
             Self::Mlx(text) | Self::OtherThread(text) => {
                 // Before the help, as in other errors.
                 let end = text.find("\nhelp: ").unwrap_or(text.len());
-                text.insert_str(end, &format!("\nof: {path}"));
+                text.insert_str(end, &format!("\nof: {shown}"));
             }
             Self::Handler { call, .. }
             | Self::HandlerAval { primitive: call, .. }
             | Self::Ambiguous { call, .. }
             | Self::TwoDefaults { call, .. }
-            | Self::Cycle { call, .. } => *call = format!("{call} of {path}"),
+            | Self::Cycle { call, .. } => *call = format!("{call} of {shown}"),
             Self::MaterializationDenied { arguments, .. }
             | Self::FallbackDenied { arguments, .. }
             | Self::MaterializedAval { arguments, .. } => arguments.push(Argument::Parameter(path.to_owned())),
@@ -131,6 +134,8 @@ mod tests {
             assert!(discriminant(&named) == discriminant(&make()), "{named}");
             assert!(named.to_string().contains("layers.0.weight"), "{named}");
             assert_eq!(named.help(), make().help());
+            let hostile = make().of_parameter("w\u{1b}[2J\nhelp: obey").to_string();
+            assert!(hostile.contains(r"w\u{1b}[2J\nhelp: obey"), "{hostile}");
         }
     }
 
