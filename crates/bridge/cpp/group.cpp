@@ -53,8 +53,9 @@ void end_mpi() {
 
 std::atomic<int> groups{0};
 
-// The numbers of the engines' streams. Streams stay, also when their group goes. The lock is held wherever MLX's table of the
-// streams of any thread is read or grows, which has none.
+// The numbers of the engines' streams. Streams stay, also when their group goes. The lock is held wherever collectives
+// read MLX's table of the streams of any thread, which has none, and wherever it grows. (MLX also looks there before it refuses a
+// stream of another thread.)
 struct Engines {
   std::mutex mutex;
   std::vector<int> streams;

@@ -20,7 +20,7 @@ use crate::{agreement, init};
 ///
 /// Every process runs the same program. Its collectives are lazy like any op: what a rank evaluates, every rank must
 /// evaluate. Those of one graph run in the order in which they were made, however it is evaluated, and each call of a compiled
-/// function makes its own; make graphs and evaluate them in the same order on all ranks. Collectives run on a stream of the group's
+/// function makes its own; make graphs and evaluate them in the same order on all ranks. Collectives run on streams of the group's
 /// own, so that what does not depend on them is computed meanwhile. An array that is the same on every rank is *replicated*; gradients
 /// are those of a replicated loss.
 ///
@@ -36,9 +36,10 @@ use crate::{agreement, init};
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
 /// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
 /// gone, after [`GroupOptions::silence`]. Ranks that evaluate different collectives of a group, or in another order, or on other
-/// shapes, or go on alone where an eval failed before its collective began, learn it within a second; a rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval
-/// that waits then fails with [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so
-/// does every later collective; what needs no other rank is computed and saved as before. A rank that does not come is named after
+/// shapes, learn it within a second, and so they do where the eval of one rank alone failed before its collective began and that rank
+/// goes on with other arrays. A rank in whose collective no other takes part learns it after [`GroupOptions::wait`]. The eval that
+/// waits then fails with [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does
+/// every later collective; what needs no other rank is computed and saved as before. A rank that does not come is named after
 /// [`GroupOptions::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
 /// [`NOT_JOINED`](crate::NOT_JOINED).
 ///
@@ -82,7 +83,7 @@ impl Group {
     /// Joins the group that this process was started for; a group of one rank where it was started alone.
     ///
     /// The environment says which: that of Open MPI's `mpirun`; `MLX_RANK` and `MLX_HOSTFILE` for the ring, as `tacit launch` and
-    /// MLX's own launcher set them; or MLX's variables for JACCL.
+    /// MLX's own launcher set them; or MLX's variables for JACCL or NCCL.
     ///
     /// # Errors
     ///
