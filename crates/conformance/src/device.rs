@@ -6,11 +6,22 @@ use mlx_rs::{Device, DeviceType, Stream, with_stream};
 pub const DEVICE_VARIABLE: &str = "TACIT_SUITE_DEVICE";
 
 /// Makes the device of [`DEVICE_VARIABLE`] MLX's default; each test of the suite begins with it.
+///
+/// # Panics
+///
+/// The variable names no device, or one that MLX has not here: the suite would pass on another.
 #[doc(hidden)]
 pub fn choose_device() {
-    if let Some(device) = std::env::var(DEVICE_VARIABLE).ok().as_deref().and_then(named) {
-        Device::set_default(&Device::new(device, 0));
+    if let Ok(text) = std::env::var(DEVICE_VARIABLE) {
+        choose(&text);
     }
+}
+
+fn choose(text: &str) {
+    let device = named(text).unwrap_or_else(|| panic!("{DEVICE_VARIABLE} is {text}: say `cpu` or `gpu`"));
+    Device::set_default(&Device::new(device, 0));
+    // mlx-rs does not say that MLX refused it.
+    assert_eq!(is_gpu(), matches!(device, DeviceType::Gpu), "{DEVICE_VARIABLE} is {text}, which MLX has not here");
 }
 
 fn named(text: &str) -> Option<DeviceType> {
@@ -40,5 +51,11 @@ mod tests {
         assert!(matches!(named("cpu"), Some(DeviceType::Cpu)));
         assert!(matches!(named("gpu"), Some(DeviceType::Gpu)));
         assert!(["", "CPU", "cuda"].into_iter().all(|text| named(text).is_none()));
+    }
+
+    #[test]
+    #[should_panic(expected = "TACIT_SUITE_DEVICE is cuda: say `cpu` or `gpu`")]
+    fn a_device_of_another_name_is_refused() {
+        choose("cuda");
     }
 }
