@@ -67,9 +67,13 @@ impl Program {
     /// Compiles it, in a folder that goes with what is returned. None, with a line that says so, where there is no C++ compiler:
     /// a machine that builds Tacit has one, and one that only runs its tests may have none.
     ///
-    /// With `TACIT_GPU_RACES=on` it is [watched](Self::compile_watched).
+    /// With `TACIT_GPU_RACES=on` it is [watched](Self::compile_watched), and there is no None.
     pub(crate) fn compile(&self) -> Option<Emulator> {
-        self.compile_with(std::env::var("TACIT_GPU_RACES").is_ok_and(|races| races == "on"))
+        let watched = std::env::var("TACIT_GPU_RACES").is_ok_and(|races| races == "on");
+        let emulator = self.compile_with(watched);
+        // Tests that were skipped would look like such that found no race.
+        assert!(!watched || emulator.is_some(), "TACIT_GPU_RACES=on: no program that is watched can be had");
+        emulator
     }
 
     /// The same with `-fsanitize=thread`, to which each thread of a group is a thread, whatever the order in which they run: what
