@@ -188,14 +188,14 @@ impl Concat {
     }
 }
 
-/// The parts of those that are joined along this axis themselves, in their place. A dense part at the end of one of these and a dense
-/// array beside it become one.
+/// The parts of those that are joined along this axis themselves, in their place. A dense part at the end of one of these and the
+/// dense arrays beside it become one.
 fn flattened(arrays: Vec<Value>, axis: usize) -> Result<Vec<Value>> {
     let mut parts: Vec<Value> = Vec::with_capacity(arrays.len());
     let mut was_joined = false;
     for array in arrays {
         let joined = array.downcast::<Concat>().filter(|joined| joined.axis == axis);
-        let is_joined = joined.is_some();
+        let mut is_joined = joined.is_some();
         let mut own = joined.map_or_else(|| vec![array.clone()], |joined| joined.parts.clone());
         if (was_joined || is_joined)
             && let Some(Value::Dense(before)) = parts.last_mut()
@@ -203,6 +203,7 @@ fn flattened(arrays: Vec<Value>, axis: usize) -> Result<Vec<Value>> {
         {
             *before = ops::concatenate(&[&*before, first], axis as i32)?;
             own.remove(0);
+            is_joined = true;
         }
         parts.extend(own);
         was_joined = is_joined;
@@ -280,7 +281,7 @@ pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, others: &[&Value], m
     w.shaped(axis, shape, |part, shape| Ok(ops::broadcast_to(part, shape)?))
 }
 
-/// Whole parts, one or several for each result.
+/// Whole parts, one or several for each result; a dense one may be cut.
 #[handler]
 pub(crate) fn concat_split(op: &Split, w: &Concat) -> Result<Vec<Value>> {
     decline_if(from_zero(op.axis, w.aval.shape.len()) != Some(w.axis), "the parts themselves would be split")?;

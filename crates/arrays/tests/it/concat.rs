@@ -251,6 +251,9 @@ fn what_is_joined_again_and_again_has_few_parts() -> Result<()> {
     }
     assert_eq!(keys.to_string(), "Concat(f32[604,32])");
     assert_eq!(keys.downcast::<Concat>().map(|keys| keys.parts().len()), Some(2));
+    let both = [rows.try_index(..1)?, rows.try_index(1..2)?];
+    let longer = implicit((&keys, &both[0], &both[1]), |(keys, a, b)| ops::concatenate(&[keys, a, b], 0))?;
+    assert_eq!(longer.downcast::<Concat>().map(|keys| keys.parts().len()), Some(2));
     let whole = Value::from(Concat::new(vec![first, rows.into()], 0)?);
     let scores = |keys: &Value| implicit((normal(3, &[1, 32]), keys), |(q, k)| q.matmul(k.t()))?.dense();
     let (found, expected) = (scores(&keys)?, scores(&whole)?);
