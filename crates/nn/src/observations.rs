@@ -6,6 +6,7 @@ use mlx_rs::Array;
 use tacit_arrays::{Observation, Observed};
 use tacit_core::{Error, Result};
 
+use crate::lora::seed_of;
 use crate::parameters::{of_one, some_of};
 
 /// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives.
@@ -85,32 +86,38 @@ impl Observations {
     ///
     /// # Errors
     ///
-    /// An array cannot be added up.
+    /// An array cannot be added up, or the ranks observed different weights.
     pub fn over_ranks(self, mut all_sum: impl FnMut(&Array) -> Result<Array>) -> Result<Self> {
-        // A rank that has nothing to add would be waited for: all of them learn first what each has. The first is a number of each.
-        let has: Vec<i32> =
-            std::iter::once(1).chain(self.0.values().map(|seen| i32::from(seen.sums.is_ok()))).collect();
-        let has = all_sum(&Array::from_slice(&has, &[has.len() as i32]))?;
-        let (&ranks, has) = has.try_as_slice::<i32>()?.split_first().ok_or_else(|| unlike(0))?;
-        if has.len() != self.0.len() {
-            return Err(unlike(has.len()));
+        // All of them learn first what each has: one that has nothing to add would be waited for, and sums of another weight would be
+        // added to these. The first counts the ranks; only of equal numbers is the mean of the squares the square of the mean.
+        let paths = i64::from(self.0.keys().fold(0, |seed, path| seed_of(seed, path)) as u16);
+        let seen = self.0.values().flat_map(|seen| [seen.met, seen.sums.is_ok()]);
+        let told: Vec<i64> = [1, paths, paths * paths].into_iter().chain(seen.map(i64::from)).collect();
+        let told = all_sum(&Array::from_slice(&told, &[told.len() as i32]))?;
+        let [ranks, paths, squares, seen @ ..] = told.try_as_slice::<i64>()? else { return Err(unlike()) };
+        if seen.len() != 2 * self.0.len() || ranks * squares != paths * paths {
+            return Err(unlike());
         }
         let mut all = BTreeMap::new();
-        for ((path, Seen { met, sums }), &has) in self.0.into_iter().zip(has) {
+        for ((path, Seen { sums, .. }), &[met, has]) in self.0.into_iter().zip(seen.as_chunks::<2>().0) {
             let sums = match sums {
-                Ok(own) if has == ranks => own.over_ranks(&mut all_sum),
+                Ok(own) if has == *ranks => match own.over_ranks(&mut all_sum) {
+                    // Sums beyond `f32` are of this weight, and so on each rank. What else fails is of the group.
+                    summed @ (Ok(_) | Err(Error::Invalid { .. })) => summed,
+                    Err(error) => return Err(error),
+                },
                 Ok(_) => Err(Error::invalid(
                     format!("the weight has sums on {has} of {ranks} ranks"),
                     "observe inputs on each rank that reach it, or leave it out",
                 )),
                 Err(error) => Err(error),
             };
-            all.insert(path, Seen { met, sums });
+            all.insert(path, Seen { met: met > 0, sums });
         }
         Ok(Self(all))
     }
 
-    /// Whether the weight at `path` met a product at all, as an embedding does not whose rows are only looked up.
+    /// Whether the weight at `path` met a product at all, on any rank, as an embedding does not whose rows are only looked up.
     #[must_use]
     pub fn met(&self, path: &str) -> bool {
         self.0.get(path).is_some_and(|seen| seen.met)
@@ -122,11 +129,8 @@ impl Observations {
     }
 }
 
-fn unlike(weights: usize) -> Error {
-    Error::invalid(
-        format!("the sums over the ranks are of {weights} weights, and others were observed here"),
-        "observe the same weights on each rank",
-    )
+fn unlike() -> Error {
+    Error::invalid("other weights were observed on another rank", "observe the same weights on each rank")
 }
 
 impl FromIterator<(String, Observation)> for Observations {

@@ -9,8 +9,11 @@ use tacit_nn::Observations;
 use crate::case::Case;
 use crate::collectives::{assert_equal, numbers};
 
-pub(crate) const CASES: &[Case] =
-    &[Case::new("by_rows_of_each", by_rows_of_each), Case::new("but_on_one_rank", but_on_one_rank)];
+pub(crate) const CASES: &[Case] = &[
+    Case::new("by_rows_of_each", by_rows_of_each),
+    Case::new("but_on_one_rank", but_on_one_rank),
+    Case::new("of_other_weights", of_other_weights),
+];
 
 /// What a rank saw: each another number of rows.
 fn seen(rank: usize) -> Result<Observation> {
@@ -44,5 +47,13 @@ fn but_on_one_rank(group: &Group) -> Result<()> {
     let expected =
         if on_it { "are of different inputs".to_owned() } else { format!("on {} of {size} ranks", size - 1) };
     assert!(told.contains(&expected), "{told}");
+    Ok(())
+}
+
+/// As many sums of other weights, as ranks have that hold some layers each, are not added up.
+fn of_other_weights(group: &Group) -> Result<()> {
+    let own: Observations = [(format!("layers.{}.weight", group.rank()), seen(0)?)].into_iter().collect();
+    let error = own.over_ranks(|sums| group.all_sum(sums)).expect_err("the weights are others").to_string();
+    assert!(error.contains("other weights were observed on another rank"), "{error}");
     Ok(())
 }

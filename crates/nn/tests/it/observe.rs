@@ -132,6 +132,27 @@ fn an_adapter_stays_frozen() {
     assert_eq!(seen.get("layers.0.weight").expect("seen").rows(), [64]);
 }
 
+/// What another rank met has been met, and an error of the group is none of a weight.
+#[test]
+fn what_was_seen_over_ranks_is_the_same_on_each() {
+    let mut embedding = Model::new(nn::Embedding::new(32, 64).expect("builds")).expect("a model");
+    let tokens = Array::from_slice(&[3u32, 1, 2], &[1, 3]);
+    let seen = embedding.observe("*", |model| model.forward(&tokens)).expect("runs");
+    assert!(!seen.met("weight"));
+    // The other rank has a product with the same weight.
+    let more = Array::from_slice(&[0i64, 0, 0, 1, 1], &[5]);
+    let all = seen.over_ranks(|told| Ok(told.add(told)?.add(&more)?)).expect("adds");
+    assert!(all.met("weight") && all.get("weight").is_err());
+
+    let seen = model().observe("*", |model| model.forward(&batch(1))).expect("runs");
+    let mut calls = 0;
+    let lost = seen.over_ranks(|sums| {
+        calls += 1;
+        if calls == 1 { Ok(sums.clone()) } else { Err(Error::Mlx("a rank is lost".to_owned())) }
+    });
+    assert!(matches!(lost, Err(Error::Mlx(_))));
+}
+
 #[test]
 fn a_tied_head_is_seen_and_lookups_are_not() {
     let mut model = Model::new(nn::Embedding::new(32, 64).expect("builds")).expect("a model");
