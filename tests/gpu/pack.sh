@@ -12,10 +12,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 part=${2:-60}
 # Of the kernels alone, which are built and computed for the CPU.
-cases=
+cases=()
 if [[ -z ${TACIT_GPU_SMALL:-} ]]; then
     bash tests/gpu/cases.sh "$folder"
-    cases=$folder/cases.tar.xz
+    cases=("$folder/cases.tar.xz")
 fi
 export CARGO_TERM_COLOR=never
 if [[ -z ${TACIT_GPU_SMALL:-} ]]; then
@@ -37,7 +37,7 @@ if [[ -z ${TACIT_GPU_SMALL:-} ]]; then
 fi
 
 rm -f "$folder"/part.*
-python3 tests/gpu/pack.py "$built" "$folder/all.tar.xz" $cases
+python3 tests/gpu/pack.py "$built" "$folder/all.tar.xz" "${cases[@]}"
 split --bytes="${part}M" --numeric-suffixes "$folder/all.tar.xz" "$folder/part."
 rm -f "$folder/all.tar.xz" "$built" "$folder/cases.tar.xz"
 ls -l "$folder"
