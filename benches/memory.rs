@@ -84,7 +84,8 @@ fn one_layer(bench: &Bench, case: &str) -> Result<()> {
 
 /// The peaks and the times of steps, each beside those of a step with floats.
 fn training(bench: &Bench) -> Outcome<()> {
-    let wanted = |name: &str| bench.wants(&format!("training/{name}"));
+    // The name of the bytes is the beginning of that of the time.
+    let wanted = |name: &str| bench.wants(&format!("training/{name}/step"));
     if !TRAINED.iter().any(|&(name, ..)| wanted(name)) {
         return Ok(());
     }
