@@ -147,7 +147,7 @@ fn a_run_refuses_a_model_that_lost_leaves_that_it_has() -> Result<()> {
         half.with_model(&adapted(config()), &biases),
         &expect![[r#"
             leaves of the model are not given, of Lora: layers.2.weight.a, layers.2.weight.b
-            help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves"#]],
+            help: take all leaves of that part from the model as it is now"#]],
     );
     // All of it takes the place of what there was.
     run.clone().with_model(&lost, &ParameterFilter::All)?.restore_model(&mut dense())?;

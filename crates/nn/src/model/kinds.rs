@@ -223,7 +223,10 @@ impl<M: ModuleParameters> Model<M> {
         }
         self.refuse_differing(kinds, &own)?;
         let given = paths.keys().map(String::as_str).collect();
-        self.refuse_lacking(kinds.whole.iter().map(String::as_str), &given)
+        self.refuse_lacking(kinds.whole.iter().map(String::as_str), &given).map_err(|error| {
+            // Here no file has them.
+            Error::invalid(error.clause(), "take all leaves of that part from the model as it is now")
+        })
     }
 
     /// Refuses a leaf that is of another kind among `own`, which are all of the model.
