@@ -1,6 +1,7 @@
 //! The struct that the derive stands on.
 
 use proc_macro2::Span;
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
@@ -35,6 +36,11 @@ impl<'a> Input<'a> {
         let attr = errors.keep(StructAttr::new(&input.attrs)).unwrap_or_default();
         let fields = named
             .filter_map(|(ident, field)| {
+                if ident.unraw() == "type" {
+                    let message =
+                        "what type an array has is saved as `type`, beside its fields: give this one another name";
+                    errors.add(Error::new(ident.span(), message));
+                }
                 let FieldAttr { aux, get } = errors.keep(FieldAttr::new(&field.attrs))?;
                 let docs = field.attrs.iter().filter(|attribute| attribute.path().is_ident("doc")).collect();
                 Some(Field { ident, ty: &field.ty, aux, get, docs })

@@ -80,11 +80,26 @@ fn raw_names_are_stored_plain() {
     let output = derived(quote! {
         #[implicit(name = "test.Weight")]
         struct Weight {
-            r#type: Value,
+            r#ref: Value,
         }
     });
     let output = output.expect("an implicit array");
-    assert!(output.contains(r#""type""#) && !output.contains("\"r#type"), "{output}");
+    assert!(output.contains(r#""ref""#) && !output.contains("\"r#ref"), "{output}");
+}
+
+/// A structure in JSON has a key once: of the array's type and a field of this name only one would be saved.
+#[test]
+fn no_field_is_called_as_the_type_is_saved() {
+    for field in [quote!(r#type: Value), quote!(#[implicit(aux)] r#type: String)] {
+        let output = derived(quote! {
+            #[implicit(name = "test.Weight")]
+            struct Weight {
+                #field
+            }
+        });
+        let error = output.expect_err("the name is taken").to_string();
+        assert!(error.starts_with("what type an array has is saved as `type`"), "{error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,14 @@
+extern crate tacit_core as tacit;
+
+use mlx_rs::Array;
+use tacit::ImplicitArray;
+
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "ui.Weight")]
+struct Weight {
+    array: Array,
+    #[implicit(aux)]
+    r#type: String,
+}
+
+fn main() {}
