@@ -239,6 +239,25 @@ mod names_of_the_users {
 
     tacit::register_array!(Many<Dozen, Dozen>);
 
+    /// A constant is a parameter that has no constants: the name is the type's own.
+    #[derive(ImplicitArray, Clone, Debug)]
+    #[implicit(name = Self::NAME)]
+    pub(crate) struct Coded<const BITS: usize> {
+        pub(crate) codes: Array,
+    }
+
+    impl<const BITS: usize> Coded<BITS> {
+        const NAME: &'static str = if BITS == 1 { "test.Coded1" } else { "test.Coded2" };
+    }
+
+    impl<const BITS: usize> Materialize for Coded<BITS> {
+        fn materialize(&self) -> Result<Value> {
+            Ok(self.codes.clone().into())
+        }
+    }
+
+    tacit::register_array!(Coded<1>, Coded<2>);
+
     #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub(crate) struct StoredWeight(pub(crate) u8);
 
@@ -259,10 +278,12 @@ mod names_of_the_users {
 
 #[test]
 fn names_of_the_users_are_not_hidden() {
-    use names_of_the_users::{Dozen, Many, StoredWeight, Weight};
+    use names_of_the_users::{Coded, Dozen, Many, StoredWeight, Weight};
     let many = Many::<Dozen, Dozen> { count: floats(&[1.0]), units: std::marker::PhantomData };
     let weight = Weight { array: floats(&[2.0]), how: StoredWeight(3) };
-    let arrays: [Box<dyn ImplicitArray>; 2] = [Box::new(many), Box::new(weight)];
+    let coded = Coded::<1> { codes: floats(&[3.0]) };
+    let wider = Coded::<2> { codes: floats(&[4.0]) };
+    let arrays: [Box<dyn ImplicitArray>; 4] = [Box::new(many), Box::new(weight), Box::new(coded), Box::new(wider)];
     for array in arrays {
         let (json, arrays) = store::collect(|| serde_json::to_string(&array));
         let json = json.expect("serializes");

@@ -20,7 +20,8 @@ use syn::{DeriveInput, ItemFn, parse_macro_input};
 /// documentation: by reference, but a number or a flag as it is, a `Vec` as a slice, and an `Option` as one of a reference.
 /// On the struct, `#[implicit(..)]` takes
 ///
-/// - `name = "yourcrate.Type"`, required: the name that the type is saved under;
+/// - `name = "yourcrate.Type"`, required: the name that the type is saved under; of a generic type a constant of its
+///   parameters, `name = T::NAME` or `name = Self::NAME`;
 /// - `family(Packed, ..)`, the families whose handlers the type joins: object-safe traits that it implements;
 /// - `materialize = "allow"`, `"warn"` or `"deny"`, the policy for arrays of the type where no guard says one;
 /// - `default = path`, a `DefaultHandler` for every primitive that has no other handler;

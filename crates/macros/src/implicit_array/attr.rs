@@ -116,7 +116,8 @@ fn policy(meta: &ParseNestedMeta) -> Result<Ident> {
 
 fn name(meta: &ParseNestedMeta) -> Result<Name> {
     let value = meta.value()?;
-    if !value.peek(LitStr) && value.peek(syn::Ident) {
+    let path = [value.peek(Ident), value.peek(Token![Self]), value.peek(Token![<]), value.peek(Token![crate])];
+    if path.contains(&true) {
         return value.parse().map(Name::Constant);
     }
     let name: LitStr = value

@@ -123,6 +123,27 @@ fn all_mistakes_are_reported_at_once() {
 }
 
 #[test]
+fn a_generic_array_is_saved_under_any_constant_of_its_parameters() {
+    for (name, text) in [
+        (quote!(T::NAME), "T::NAME"),
+        (quote!(Self::NAME), "Self::NAME"),
+        (quote!(<T as Named>::NAME), "<T as Named>::NAME"),
+        (quote!(crate::name_of::<T>()), "crate::name_of::<T>()"),
+    ] {
+        let output = derived(quote! {
+            #[implicit(name = #name)]
+            struct Weight<T: Named> {
+                array: Array,
+                #[implicit(aux)]
+                tag: PhantomData<T>,
+            }
+        });
+        let output = output.expect("an implicit array");
+        assert!(output.contains(&format!("saved_as: {text},")), "{output}");
+    }
+}
+
+#[test]
 fn a_namespace_is_a_word_before_a_dot() {
     for name in ["", "Weight", ".Weight", "crate.", "a..b"] {
         let output = derived(quote! {
