@@ -201,6 +201,23 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
 dyn_clone::clone_trait_object!(ImplicitArray);
 
 /// A field type that may hold children of an implicit array.
+///
+/// A list of lists holds none: its children would have the same names, by which leaves are trained and saved.
+///
+/// ```compile_fail
+/// # extern crate tacit_core as tacit;
+/// # use mlx_rs::Array;
+/// # use tacit::{ImplicitArray, Materialize, Result, Value};
+/// #[derive(ImplicitArray, Clone, Debug)]
+/// #[implicit(name = "docs.Grid")]
+/// struct Grid {
+///     cells: Vec<Vec<Array>>,
+/// }
+/// # impl Materialize for Grid {
+/// #     fn materialize(&self) -> Result<Value> { Ok(self.cells[0][0].clone().into()) }
+/// # }
+/// # fn main() {}
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` holds no arrays, so it cannot be a child",
     label = "neither a child nor marked as static",
@@ -208,6 +225,9 @@ dyn_clone::clone_trait_object!(ImplicitArray);
     note = "children are `Array` and `Value`, and `Option` and `Vec` of these"
 )]
 pub trait ChildField: Sized {
+    /// Whether this is a list, which no list holds.
+    const IS_LIST: bool = false;
+
     /// Shows the children in this field.
     fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>));
 
@@ -259,6 +279,8 @@ impl ChildField for Array {
 
 #[diagnostic::do_not_recommend]
 impl<T: ChildField> ChildField for Option<T> {
+    const IS_LIST: bool = T::IS_LIST;
+
     fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>)) {
         if let Some(child) = self {
             child.visit(name, visit);
@@ -272,7 +294,15 @@ impl<T: ChildField> ChildField for Option<T> {
 
 #[diagnostic::do_not_recommend]
 impl<T: ChildField> ChildField for Vec<T> {
+    const IS_LIST: bool = true;
+
     fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>)) {
+        const {
+            assert!(
+                !T::IS_LIST,
+                "a list of children holds no lists, whose children would have one name: write one list"
+            )
+        };
         for (index, item) in self.iter().enumerate() {
             item.visit(ChildName { index: Some(index), ..name }, visit);
         }

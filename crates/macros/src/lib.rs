@@ -14,10 +14,11 @@ use syn::{DeriveInput, ItemFn, parse_macro_input};
 
 /// Each field is a child, or static and marked `#[implicit(aux)]`.
 ///
-/// A child is an `Array`, a `Value`, or an `Option` or a `Vec` of these. The type of a static field is
-/// `Clone + Debug + Eq + Hash + Serialize + Deserialize`. None is named `type`. A static field named `aval` gives the aval; without one it is
-/// inferred from `materialize`. `#[implicit(get)]`, beside `aux` or alone, writes a method that gives the field, with its
-/// documentation: by reference, but a number or a flag as it is, a `Vec` as a slice, and an `Option` as one of a reference.
+/// A child is an `Array`, a `Value`, or an `Option` or a `Vec` of these, but no `Vec` of `Vec`s. The type of a static field is
+/// `Clone + Debug + Eq + Hash + Serialize + Deserialize`. No field is named `type`. A static field named `aval` gives the aval;
+/// without one it is inferred from `materialize`. `#[implicit(get)]`, beside `aux` or alone, writes a method that gives the
+/// field, with its documentation: by reference, but a number or a flag as it is, a `Vec` as a slice, and an `Option` as one of
+/// a reference.
 /// On the struct, `#[implicit(..)]` takes
 ///
 /// - `name = "yourcrate.Type"`, required: the name that the type is saved under; of a generic type a constant of its
