@@ -188,10 +188,15 @@ macro_rules! register_array {
     )+};
 }
 
+/// How many types of this program are registered under a name; one that is registered twice counts twice.
+pub(crate) fn count_saved_as(name: &str) -> usize {
+    inventory::iter::<TypeEntry>().filter(|entry| entry.0.saved_as == name).count()
+}
+
 /// Every implicit type of this program, by the name that it is saved under.
 #[must_use]
 pub fn array_types() -> Vec<&'static ArrayType> {
     let mut types: Vec<_> = inventory::iter::<TypeEntry>().map(|entry| entry.0).collect();
-    types.sort_by_key(|ty| ty.saved_as);
+    types.sort_by_key(|ty| (ty.saved_as, (ty.name)()));
     types
 }

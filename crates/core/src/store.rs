@@ -40,6 +40,7 @@ use mlx_rs::Array;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
+use crate::array_type::count_saved_as;
 use crate::{ImplicitArray, Value};
 
 /// The version of serde that implicit arrays are stored with.
@@ -105,7 +106,7 @@ impl StoredChild for Value {
     fn stored(&self) -> impl Serialize {
         match self {
             Self::Dense(array) => Kind::Array(Key(array)),
-            Self::Implicit(array) => Kind::Implicit(&**array),
+            Self::Implicit(array) => Kind::Implicit(Registered(&**array)),
         }
     }
 
@@ -250,6 +251,25 @@ impl<'de> Deserialize<'de> for Key<Array> {
 enum Kind<A, I> {
     Array(A),
     Implicit(I),
+}
+
+/// An implicit array that is serialized only where it can be read again: one type is registered under its name.
+struct Registered<'a>(&'a dyn ImplicitArray);
+
+impl Serialize for Registered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = self.0.typetag_name();
+        match count_saved_as(name) {
+            1 => Serialize::serialize(self.0, serializer),
+            0 => Err(ser::Error::custom(format!(
+                "no array type is registered under the name {name:?}\nhelp: register it with `register_array!`"
+            ))),
+            count => Err(ser::Error::custom(format!(
+                "{count} array types are registered under the name {name:?}, and a reader would not know which is meant\n\
+                 help: give each a name of its own, and register it once"
+            ))),
+        }
+    }
 }
 
 /// A child in a list or an option.

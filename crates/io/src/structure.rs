@@ -25,10 +25,9 @@ pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(S
             // What a step drops is over with the step, and evaluation is to drop nothing.
             let lasting = undropped(value)?;
             let json = store::named(path, || serde_json::to_value(lasting.stored())).map_err(|error| {
-                Error::invalid(
-                    format!("{path}, a {value}, cannot be saved: {error}"),
-                    "register a generic array type with `register_array!`",
-                )
+                let text = error.to_string();
+                let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, UNSAVED));
+                Error::invalid(format!("{path}, a {value}, cannot be saved: {reason}"), help)
             })?;
             Ok((path.clone(), json))
         };
@@ -106,6 +105,8 @@ fn nbytes(tensors: &Tensors, json: &Json) -> usize {
         _ => 0,
     }
 }
+
+const UNSAVED: &str = "give its static fields types that JSON has a form of";
 
 pub(crate) const DAMAGED: &str = "the file is not as it was written: fetch or write it again";
 

@@ -35,10 +35,10 @@ impl Taken {
         let value = undropped(value)?;
         let (structure, arrays) = store::collect(|| store::named(key, || serde_json::to_value(value.stored())));
         let structure = structure.map_err(|error| {
-            Error::invalid(
-                format!("{key}, a {value}, cannot be saved: {error}"),
-                "register a generic array type with `register_array!`",
-            )
+            let text = error.to_string();
+            let unsaved = "give its static fields types that JSON has a form of";
+            let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, unsaved));
+            Error::invalid(format!("{key}, a {value}, cannot be saved: {reason}"), help)
         })?;
         Ok((Self { structure, arrays: arrays.keys().cloned().collect(), split: None }, arrays))
     }

@@ -1,5 +1,8 @@
 //! Checkpoints: what is read, what is refused, what is written.
 
+// The derives name the facade.
+extern crate tacit_core as tacit;
+
 mod adapters;
 mod bitsandbytes;
 mod checkpoints;
@@ -26,5 +29,6 @@ mod models;
 mod resumable;
 mod rotation;
 mod scratch;
+mod strangers;
 mod tensors;
 mod writers;
