@@ -81,7 +81,7 @@ pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Ve
                 let unknown = Unknown { ty: ty.to_owned(), nbytes: nbytes(tensors, &json) };
                 return Ok((path, Err(unknown)));
             }
-            let value = Value::restore(json).map_err(|error| {
+            let value = restored(&json).map_err(|error| {
                 // serde hands on the text of an array's own error, and nothing else of it.
                 let text = error.to_string();
                 let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
@@ -92,6 +92,48 @@ pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Ve
         };
         structure.into_iter().map(one).collect()
     })
+}
+
+/// The value of a structure whose arrays [`store::provide`] lends.
+///
+/// # Errors
+///
+/// The structure is no value's, or an array is not there.
+#[doc(hidden)]
+pub fn restored(structure: &Json) -> serde_json::Result<Value> {
+    Value::restore(structure.clone()).or_else(|error| {
+        // Keys are sorted, and typetag keeps the fields that it finds before the type. In what it keeps, the key of a map is a
+        // text and never a number.
+        let mut text = String::new();
+        write_type_first(structure, &mut text);
+        Value::restore(&mut serde_json::Deserializer::from_str(&text)).map_err(|_| error)
+    })
+}
+
+/// The text of a structure in which the type of each array comes before its fields.
+fn write_type_first(json: &Json, text: &mut String) {
+    match json {
+        Json::Object(fields) => {
+            let (first, others): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| *name == "type");
+            text.push('{');
+            for (place, (name, field)) in first.into_iter().chain(others).enumerate() {
+                text.push_str(if place > 0 { "," } else { "" });
+                text.push_str(&Json::from(name.as_str()).to_string());
+                text.push(':');
+                write_type_first(field, text);
+            }
+            text.push('}');
+        }
+        Json::Array(items) => {
+            text.push('[');
+            for (place, item) in items.iter().enumerate() {
+                text.push_str(if place > 0 { "," } else { "" });
+                write_type_first(item, text);
+            }
+            text.push(']');
+        }
+        leaf => text.push_str(&leaf.to_string()),
+    }
 }
 
 /// The bytes of the arrays that a structure names.

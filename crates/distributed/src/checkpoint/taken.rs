@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use tacit_core::store::{self, Arrays, StoredChild};
 use tacit_core::{Error, Result, Value};
+use tacit_io::restored;
 use tacit_nn::{Model, undropped};
 
 use crate::layout::StoredSplit;
@@ -47,7 +48,7 @@ impl Taken {
     pub(super) fn value(&self, get: impl Fn(&str) -> Result<Array>) -> Result<Value> {
         let arrays = self.arrays.iter().map(|name| Ok((name.clone(), get(name)?)));
         let arrays = arrays.collect::<Result<Arrays>>()?;
-        store::provide(arrays, || Value::restore(self.structure.clone())).map_err(|error| {
+        store::provide(arrays, || restored(&self.structure)).map_err(|error| {
             // serde hands on the text of an array's own error, and nothing else of it.
             let text = error.to_string();
             let damaged = "the file is not as it was written: fetch or write it again";

@@ -1,9 +1,11 @@
 //! Array types of a stranger's crate: what is saved of them is read again, and what could not be is refused.
 
+use std::collections::BTreeMap;
+
 use expect_test::expect;
 use mlx_rs::Array;
 use tacit_core::{ImplicitArray, Materialize, Result, Value, register_array};
-use tacit_io::save;
+use tacit_io::{load, save};
 use tacit_nn::Parameters;
 
 use crate::scratch::Scratch;
@@ -58,4 +60,36 @@ fn a_type_that_could_not_be_read_again_is_not_saved() {
         w, a Pair(f32[2]), cannot be saved: no array type is registered under the name "strange.Many"
         help: register it with `register_array!`"#]]
     .assert_eq(&said(inside.into()));
+}
+
+/// With a map whose keys are numbers, in fields that are before and behind `type` in the order of letters.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "strange.Placed")]
+struct Placed {
+    array: Value,
+    #[implicit(aux)]
+    places: BTreeMap<u32, i64>,
+    #[implicit(aux)]
+    words: BTreeMap<String, Vec<BTreeMap<i8, bool>>>,
+}
+
+impl Materialize for Placed {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.array.clone())
+    }
+}
+
+#[test]
+fn keys_of_maps_that_are_numbers_are_read_again() {
+    let folder = Scratch::new();
+    let path = folder.join("m.safetensors");
+    let words = BTreeMap::from([("type".to_owned(), vec![BTreeMap::from([(-1, true)])]), ("a".to_owned(), vec![])]);
+    let inner = Placed { array: numbers(), places: BTreeMap::from([(7, -3), (12, 5)]), words };
+    let outer = Placed { array: inner.clone().into(), places: BTreeMap::new(), words: BTreeMap::new() };
+    save(&path, &Parameters::from([("w".to_owned(), outer.into())])).expect("saves");
+    let values = load(&path).expect("loads");
+    let outer = values["w"].downcast::<Placed>().expect("a Placed");
+    let found = outer.array.downcast::<Placed>().expect("a Placed inside");
+    assert_eq!((&found.places, &found.words), (&inner.places, &inner.words));
+    assert_eq!(found.array.dense().expect("builds").as_slice::<f32>(), [1.0, 2.0]);
 }
