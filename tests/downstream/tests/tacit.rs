@@ -1,7 +1,9 @@
 //! An array type and a handler of a crate that depends on the facade alone.
 
 use mlx_rs::{Array, ops};
+use tacit::format::{self, Format, Scheme, TextForm};
 use tacit::prelude::*;
+use tacit::register::register_format;
 
 /// A scalar times the identity.
 #[derive(ImplicitArray, Clone, Debug)]
@@ -59,5 +61,55 @@ fn the_types_of_tacit_have_their_handlers() -> Result<()> {
     let x = ops::ones::<f32>(&[2, 32])?;
     let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()?;
     assert_eq!(y.as_slice::<f32>(), [32.0; 16]);
+    Ok(())
+}
+
+/// Formats of one name, as two crates may declare them.
+macro_rules! twins {
+    ($($ty:ident $saved_as:literal $values:expr;)+) => {$(
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        struct $ty;
+
+        impl Format for $ty {
+            const SAVED_AS: &'static str = $saved_as;
+
+            fn scheme(&self) -> Scheme {
+                Scheme::codebook(Self::NAME, $values)
+            }
+
+            fn block(&self) -> usize {
+                32
+            }
+        }
+
+        impl TextForm for $ty {
+            const NAME: &'static str = "twin";
+            const FORMS: &'static str = "twin";
+
+            fn options(&self) -> String {
+                String::new()
+            }
+
+            fn from_options(options: &[&str]) -> Option<Self> {
+                options.is_empty().then_some(Self)
+            }
+        }
+
+        register_format!($ty);
+    )+};
+}
+
+twins! {
+    Signs "downstream.Signs" &[-1.0, 1.0];
+    Halves "downstream.Halves" &[-0.5, 1.0];
+}
+
+/// The linker's order does not choose one of them.
+#[test]
+fn a_name_of_two_formats_is_no_format() -> Result<()> {
+    let error = format::parse("twin").expect_err("either could be meant").to_string();
+    assert!(error.starts_with("several formats of this program are named twin"), "{error}");
+    assert_eq!("twin".parse::<Signs>()?, Signs);
+    assert_eq!("twin".parse::<Halves>()?, Halves);
     Ok(())
 }

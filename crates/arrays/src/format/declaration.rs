@@ -243,7 +243,7 @@ pub trait Format: TextForm + Clone + Eq + Hash + Serialize + DeserializeOwned {
 
 /// A format that has a text: its name, and its options behind colons.
 pub trait TextForm: Quantizer + Sized + 'static {
-    /// The name, `nf4`.
+    /// The name, `nf4`: one that no other format of the program has, without a space, `:` or `+`.
     const NAME: &'static str;
     /// The forms that are read, for messages: `nf4:BLOCK or nf4:BLOCK:double`.
     const FORMS: &'static str;

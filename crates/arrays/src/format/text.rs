@@ -30,7 +30,7 @@ use super::stochastic::{self, Stochastic};
 ///
 /// # Errors
 ///
-/// No format has this name, or this one has other options, or no scales to fit.
+/// No format has this name, or several have it, or this one has other options, or no scales to fit.
 pub fn parse(text: &str) -> Result<AnyFormat> {
     match stochastic::split(text) {
         Some(format) => Ok(Stochastic::new(fitted(format)?)?.into()),
@@ -47,12 +47,20 @@ fn fitted(text: &str) -> Result<AnyFormat> {
 
 fn named(text: &str) -> Result<AnyFormat> {
     let (name, options) = split(text);
-    let Some(entry) = inventory::iter::<FormatEntry>().find(|entry| entry.name == name) else {
+    let mut entries = inventory::iter::<FormatEntry>().filter(|entry| entry.name == name);
+    let Some(entry) = entries.next() else {
         return Err(Error::invalid(
             format!("no format is named {name}"),
             format!("name one of {}", names().join(", ")),
         ));
     };
+    // Which of two comes first is the linker's choice.
+    if entries.next().is_some() {
+        return Err(Error::invalid(
+            format!("several formats of this program are named {name}"),
+            "give each a `TextForm::NAME` of its own",
+        ));
+    }
     (entry.parse)(&options).ok_or_else(|| no_options(text, entry.forms))
 }
 
@@ -92,12 +100,25 @@ impl FormatEntry {
     /// The entry of the format `F`.
     #[must_use]
     pub const fn of<F: TextForm>() -> Self {
+        const { assert!(is_name(F::NAME), "the name of a format is empty, or has a space, `:` or `+`, which end a name") };
         let parse: fn(&[&str]) -> Option<AnyFormat> = |options| Some(F::from_options(options)?.into());
         Self { name: F::NAME, forms: F::FORMS, parse }
     }
 }
 
 inventory::collect!(FormatEntry);
+
+/// Whether a text that begins with this name is read as having it.
+const fn is_name(name: &str) -> bool {
+    let (bytes, mut at) = (name.as_bytes(), 0);
+    while at < bytes.len() {
+        if matches!(bytes[at], b'\0'..=b' ' | b':' | b'+') {
+            return false;
+        }
+        at += 1;
+    }
+    !bytes.is_empty()
+}
 
 /// Lets formats be printed, read by [`format::parse`](parse) and stored by serde, by their [`TextForm`].
 #[macro_export]
