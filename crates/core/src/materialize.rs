@@ -3,10 +3,11 @@
 use std::cell::Cell;
 
 use mlx_rs::Array;
+use tacit_bridge::array_id;
 
 use crate::counters::Counters;
 use crate::error::UNNAMED;
-use crate::implicit_array::Permit;
+use crate::implicit_array::{NamedChild, Permit};
 use crate::{Error, ImplicitArray, Policy, Result, Value, short_name};
 
 impl Value {
@@ -111,6 +112,12 @@ pub(crate) fn computed(mut value: Value) -> Result<Value> {
 /// What primitives are applied to in place of `array`, if that is another value; nothing is asked or counted.
 pub(crate) fn used_as(array: &dyn ImplicitArray) -> Result<Option<Value>> {
     let Some(value) = array.used_as()? else { return Ok(None) };
+    if is_itself(&value, array) {
+        return Err(Error::invalid(
+            format!("{} is used as itself, and so without end", array.typetag_name()),
+            "return `None` from `Materialize::used_as` where primitives are applied to the array itself",
+        ));
+    }
     let (expected, found) = (array.aval()?, value.aval()?);
     if expected != found {
         let ty = array.typetag_name();
@@ -135,7 +142,29 @@ pub(crate) fn open(array: &dyn ImplicitArray) -> Result<Value> {
     }
     // Of what a deferred op opens the policy was not asked.
     let _before = Before(PERMITTED.replace(!array.array_type().deferred));
-    array.build(Permit(()))
+    let value = array.build(Permit(()))?;
+    if is_itself(&value, array) {
+        return Err(Error::invalid(
+            format!("{} is materialized to itself, and so without end", array.typetag_name()),
+            "return a more concrete form from `Materialize::materialize`",
+        ));
+    }
+    Ok(value)
+}
+
+/// Whether a value is this very array: equal static fields, and the same children.
+fn is_itself(value: &Value, array: &dyn ImplicitArray) -> bool {
+    let Value::Implicit(value) = value else { return false };
+    if !value.aux_eq(array) {
+        return false;
+    }
+    let (own, others) = (array.children(), value.children());
+    let same = |((_, own), (_, other)): (&NamedChild, &NamedChild)| match (own, other) {
+        (Value::Dense(own), Value::Dense(other)) => array_id(own) == array_id(other),
+        (Value::Implicit(own), other) => is_itself(other, &**own),
+        (Value::Dense(_), Value::Implicit(_)) => false,
+    };
+    own.len() == others.len() && own.iter().zip(&others).all(same)
 }
 
 /// The dense array that a value stands for; nothing is asked or counted.

@@ -1,6 +1,8 @@
 //! Layers of materialization, one at a time and through.
 
-use tacit::{Counters, Error, Policy, Value, implicit, materialize};
+use expect_test::expect;
+use mlx_rs::Array;
+use tacit::{Aval, Counters, Error, ImplicitArray, Materialize, Policy, Result, Value, implicit, materialize};
 
 use crate::types::{Left, Liar, Outer, Refusing, aval, dense, error, matrix, numbers, vector, without_handlers};
 
@@ -52,4 +54,54 @@ fn a_type_may_refuse_and_may_not_lie() {
     let liar = Value::from(Liar { aval: aval(&[2]) });
     assert!(matches!(error(liar.dense()), Error::MaterializedAval { ty: "test.Liar", .. }));
     assert!(matches!(error(implicit(liar, |x| x.negative())), Error::MaterializedAval { .. }));
+}
+
+/// Gives itself where another value is asked for.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "test.Endless")]
+struct Endless {
+    inner: Value,
+    #[implicit(aux)]
+    is_used: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Materialize for Endless {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.clone().into())
+    }
+
+    fn used_as(&self) -> Result<Option<Value>> {
+        Ok(self.is_used.then(|| self.clone().into()))
+    }
+}
+
+/// The same, and its aval would be that of what it is built as.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "test.Bottomless")]
+struct Bottomless {
+    array: Array,
+}
+
+impl Materialize for Bottomless {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.clone().into())
+    }
+}
+
+#[test]
+fn an_array_that_is_built_as_itself_is_an_error() {
+    let _scopes = without_handlers();
+    let endless = |is_used| Value::from(Endless { inner: nested(), is_used, aval: aval(&[2, 3]) });
+    expect![[r#"
+        test.Endless is materialized to itself, and so without end
+        help: return a more concrete form from `Materialize::materialize`"#]]
+    .assert_eq(&error(endless(false).dense()).to_string());
+    let said = error(implicit(endless(false), |x| x.negative())).to_string();
+    assert!(said.starts_with("test.Endless is materialized to itself"), "{said}");
+    let said = error(implicit(endless(true), |x| x.negative())).to_string();
+    assert!(said.starts_with("test.Endless is used as itself, and so without end\nhelp: return `None`"), "{said}");
+    let bottomless = Value::from(Bottomless { array: vector(&[1.0]) });
+    assert!(matches!(error(bottomless.aval()), Error::NoAval { ty: "test.Bottomless", .. }));
 }
