@@ -33,7 +33,7 @@ use elements::{input, output};
 /// [`decompose`](Self::decompose), the same function in plain MLX ops: the oracle of its tests, and with
 /// [`fallback`](Self::fallback) what stands for it on a device without a source and in a vjp, jvp or vmap that it has not.
 pub trait Kernel: Any + Send + Sync {
-    /// The primitive's name, in graphs and messages.
+    /// The primitive's name, in graphs and messages: one that no primitive of MLX has.
     fn name(&self) -> &'static str;
 
     /// The avals of the results.

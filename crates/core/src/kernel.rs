@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Array;
 use tacit_bridge::kernel::{Placed, Placement};
+use tacit_bridge::typed::describe;
 
 pub use crate::scoped::{TracedForGuard, trace_for};
 pub use tacit_bridge::kernel::{Backend, Element, EvalPiece, Fallback, Input, Kernel, Launch, Output, Pieces};
@@ -25,8 +26,17 @@ use crate::{Aval, DeviceFallback, Error, Policy, Primitive, Result, policy};
 ///
 /// # Errors
 ///
-/// The kernel refuses the avals of the inputs. What it refuses when it runs becomes an error of the eval.
+/// The kernel refuses the avals of the inputs, or has the name of a primitive of MLX. What it refuses when it runs becomes an
+/// error of the eval.
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
+    // Handlers and passes know primitives by their names, and would take the kernel for what MLX computes.
+    if let Some(own) = describe(kernel.name()) {
+        let name = kernel.name();
+        return Err(Error::invalid(
+            format!("a kernel is named {name}, which is read as the primitive {} of MLX", own.name),
+            format!("give it a name of its own, such as `yourcrate.{name}`"),
+        ));
+    }
     let host = DeviceFallback::current() == DeviceFallback::Cpu;
     let placement = Placement { host, sourceless: !gpu_sources(), traced_for: traced_for() };
     let kernel: Arc<dyn Kernel> = Arc::new(kernel);
@@ -67,7 +77,8 @@ enum Sources {
 
 /// A kernel that handlers can take by its type, as [`Applied`].
 pub trait NamedKernel: Kernel {
-    /// The name that [`Kernel::name`] returns: the same for all kernels of the type, and for no kernel of another type.
+    /// The name that [`Kernel::name`] returns: the same for all kernels of the type, and for no kernel of another type or
+    /// primitive of MLX.
     const NAME: &'static str;
 }
 

@@ -152,3 +152,16 @@ fn a_kernel_of_ones_own_needs_no_shapes() -> Result<()> {
     assert_eq!((f.stats().traces, f.stats().checked), (1, 2));
     Ok(())
 }
+
+/// Handlers and passes would take it for the primitive, and compute what MLX does.
+#[test]
+fn a_kernel_with_the_name_of_a_primitive_is_refused() {
+    for (name, own) in [("Sign", "Sign"), ("Softmax", "Softmax"), ("CompiledCap", "Compiled")] {
+        let made = kernel::apply(Cap { most: 1.0, name }, &[Array::from_f32(2.0)]);
+        let expected = format!(
+            "a kernel is named {name}, which is read as the primitive {own} of MLX\nhelp: give it a name of its own, such as \
+             `yourcrate.{name}`"
+        );
+        assert_eq!(made.map(|_| ()).expect_err(name).to_string(), expected);
+    }
+}
