@@ -413,9 +413,10 @@ impl Scheme {
         static NAMES: LazyLock<Mutex<Names>> = LazyLock::new(Mutex::default);
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         names.entry((self.label, what)).or_insert_with(|| {
-            let (first, rest) = self.label.split_at_checked(1).unwrap_or_default();
+            let mut letters = self.label.chars();
+            let first: String = letters.next().map(char::to_uppercase).into_iter().flatten().collect();
             // One for each format and kernel of the program.
-            Box::leak(format!("{}{rest}{what}", first.to_ascii_uppercase()).into_boxed_str())
+            Box::leak(format!("{first}{}{what}", letters.as_str()).into_boxed_str())
         })
     }
 

@@ -438,3 +438,10 @@ fn an_array_of_many_codes_has_a_decomposition() {
         assert_eq!(array.codes().shape(), [(n / 8) * k * bits as i32]);
     }
 }
+
+/// Without its label a kernel would have the name of a primitive of MLX.
+#[test]
+fn a_kernel_has_the_whole_label_of_its_format() {
+    let named = |label| Scheme::codebook(label, &[-1.0, 1.0]).kernel("Matmul");
+    assert_eq!(["nf4", "ähnlich", "2bit"].map(named), ["Nf4Matmul", "ÄhnlichMatmul", "2bitMatmul"]);
+}
