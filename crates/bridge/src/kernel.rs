@@ -87,8 +87,8 @@ pub trait Kernel: Any + Send + Sync {
 
     /// The static parameters by name, if they say all that there is to say.
     ///
-    /// Two kernels of one name and equal parameters must compute the same function: MLX then merges equal nodes, and a
-    /// graph recorded a second time is known as the same program. With `None` a kernel equals only itself.
+    /// Two kernels of one type and name with equal parameters must compute the same function: MLX then merges equal nodes,
+    /// and a graph recorded a second time is known as the same program. With `None` a kernel equals only itself.
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
         None
     }
@@ -349,7 +349,9 @@ extern "C" fn launch(kernel: *mut c_void, backend: c_int, inputs: Arrays, sink: 
 extern "C" fn equal(a: *mut c_void, b: *mut c_void) -> c_int {
     // SAFETY: both kernels are live for the length of the call.
     let (a, b) = unsafe { (kernel_of(a), kernel_of(b)) };
-    let equal = || a.name() == b.name() && a.params().is_some_and(|params| Some(params) == b.params());
+    // Two crates may have kernels of one name.
+    let is_one_type = (a as &dyn Any).type_id() == (b as &dyn Any).type_id();
+    let equal = || is_one_type && a.name() == b.name() && a.params().is_some_and(|params| Some(params) == b.params());
     c_int::from(catch_unwind(AssertUnwindSafe(equal)).unwrap_or(false))
 }
 

@@ -70,6 +70,35 @@ impl Kernel for Impostor {
     }
 }
 
+/// `max(x, least)`, in the words of [`Cap`].
+struct Least {
+    least: f32,
+}
+
+impl Kernel for Least {
+    fn name(&self) -> &'static str {
+        Cap::NAME
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(inputs.to_vec())
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        let elements = outputs[0].elements::<f32>()?.iter_mut().zip(inputs[0].elements::<f32>()?);
+        elements.for_each(|(y, x)| *y = x.max(self.least));
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(vec![ops::maximum(&inputs[0], Array::from_f32(self.least))?])
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, tacit::Param)>> {
+        Some(vec![("most", tacit::Param::Float(f64::from(self.least)))])
+    }
+}
+
 /// The same number everywhere.
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "test.kernels.Same")]
@@ -164,4 +193,17 @@ fn a_kernel_with_the_name_of_a_primitive_is_refused() {
         );
         assert_eq!(made.map(|_| ()).expect_err(name).to_string(), expected);
     }
+}
+
+/// MLX merges equal nodes of a compiled function: kernels of two crates that have one name are none.
+#[test]
+fn kernels_of_two_types_are_not_merged() -> Result<()> {
+    let both = |x: Array| {
+        let least = kernel::apply(Least { least: 2.0 }, std::slice::from_ref(&x))?.swap_remove(0);
+        Ok::<_, Error>((cap(2.0, &x)?, least))
+    };
+    let (most, least) = compile_with(denied(), both).call(Array::from_slice(&[1.0f32, 3.0], &[2]))?;
+    assert_eq!(most.dense()?.as_slice::<f32>(), [1.0, 2.0]);
+    assert_eq!(least.dense()?.as_slice::<f32>(), [2.0, 3.0]);
+    Ok(())
 }
