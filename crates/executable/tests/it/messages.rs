@@ -2,15 +2,16 @@
 
 use std::cell::Cell;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit::{Aval, Error, Result};
 use tacit_executable::{Builder, Executable, Mode};
 
 use crate::types::{Left, aval, error, matrix, message, vector, without_handlers};
 
-fn says<T>(outcome: Result<T>, expected: &Expect) {
-    expected.assert_eq(&message(&error(outcome)));
+/// The message of an error, and a line's end.
+fn said_of<T>(outcome: Result<T>) -> String {
+    message(&error(outcome)) + "\n"
 }
 
 fn decoder() -> Builder {
@@ -33,186 +34,129 @@ fn nothing(builder: Builder) -> Result<Executable<'static>> {
 
 #[test]
 fn descriptions() {
-    says(
-        nothing(decoder().input("weight", aval(&[1]))),
-        &expect![[r#"
+    let said = [
+        said_of(nothing(decoder().input("weight", aval(&[1])))),
+        said_of(nothing(decoder().output("cache"))),
+        said_of(nothing(decoder().feed("cache", "token"))),
+        said_of(nothing(decoder().feed("cash", "cache"))),
+        said_of(nothing(decoder().feed("cache", "cache").feed("logits", "cache"))),
+        said_of(nothing(decoder().feed("cache", "weight"))),
+        said_of(nothing(Executable::builder("decoder"))),
+        said_of(nothing(decoder().input("mask", aval(&[-1])))),
+    ]
+    .concat();
+    expect![[r#"
         weight is described twice among the parameters and inputs of decoder
-        help: give each a name of its own"#]],
-    );
-    says(
-        nothing(decoder().output("cache")),
-        &expect![[r#"
+        help: give each a name of its own
         cache is described twice among the outputs of decoder
-        help: give each a name of its own"#]],
-    );
-    says(
-        nothing(decoder().feed("cache", "token")),
-        &expect![[r#"
+        help: give each a name of its own
         token is an input of decoder, not a resident input
-        help: give it to each run, or describe it with `resident`"#]],
-    );
-    says(
-        nothing(decoder().feed("cash", "cache")),
-        &expect![[r#"
+        help: give it to each run, or describe it with `resident`
         decoder has no output named cash
-        help: name one of logits, cache"#]],
-    );
-    says(
-        nothing(decoder().feed("cache", "cache").feed("logits", "cache")),
-        &expect![[r#"
+        help: name one of logits, cache
         cache of decoder is fed twice
-        help: feed each input from one output"#]],
-    );
-    says(
-        nothing(decoder().feed("cache", "weight")),
-        &expect![[r#"
+        help: feed each input from one output
         weight is a parameter of decoder, not a resident input
-        help: set it with `set_parameter`"#]],
-    );
-    says(
-        nothing(Executable::builder("decoder")),
-        &expect![[r#"
+        help: set it with `set_parameter`
         decoder has no outputs
-        help: describe what it returns with `output`"#]],
-    );
-    says(
-        nothing(decoder().input("mask", aval(&[-1]))),
-        &expect![[r#"
+        help: describe what it returns with `output`
         mask is described as f32[-1]
-        help: describe extents that are not negative"#]],
-    );
+        help: describe extents that are not negative
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
 fn names() {
     let mut decoder = built();
     let x = matrix(1, 3);
-    says(
-        decoder.set_parameter("wait", x.clone()),
-        &expect![[r#"
-        decoder has no parameter named wait
-        help: name one of weight"#]],
-    );
-    says(
-        decoder.set_parameter("token", x.clone()),
-        &expect![[r#"
-        token is an input of decoder, not a parameter
-        help: give it to each run, or describe it with `resident`"#]],
-    );
-    says(
-        decoder.set_input("token", x.clone()),
-        &expect![[r#"
-        token is an input of decoder, not a resident input
-        help: give it to each run, or describe it with `resident`"#]],
-    );
-    says(
-        decoder.resident("cash"),
-        &expect![[r#"
-        decoder has no resident input named cash
-        help: name one of cache"#]],
-    );
+    let mut said = [
+        said_of(decoder.set_parameter("wait", x.clone())),
+        said_of(decoder.set_parameter("token", x.clone())),
+        said_of(decoder.set_input("token", x.clone())),
+        said_of(decoder.resident("cash")),
+    ]
+    .concat();
     decoder.set_parameter_bytes("weight", &[0; 12]).expect("fits");
     decoder.set_input("cache", matrix(1, 2)).expect("fits");
-    says(
-        decoder.run(&[("tokens", &x)]),
-        &expect![[r#"
+    said += &[
+        said_of(decoder.run(&[("tokens", &x)])),
+        said_of(decoder.run(&[("token", &x), ("cache", &x)])),
+        said_of(decoder.run(&[("token", &x), ("token", &x)])),
+    ]
+    .concat();
+    expect![[r#"
+        decoder has no parameter named wait
+        help: name one of weight
+        token is an input of decoder, not a parameter
+        help: give it to each run, or describe it with `resident`
+        token is an input of decoder, not a resident input
+        help: give it to each run, or describe it with `resident`
+        decoder has no resident input named cash
+        help: name one of cache
         decoder has no input named tokens
-        help: name one of token"#]],
-    );
-    says(
-        decoder.run(&[("token", &x), ("cache", &x)]),
-        &expect![[r#"
+        help: name one of token
         cache is a resident input of decoder, not an input
-        help: set it with `set_input`; it stays until it is set again or fed"#]],
-    );
-    says(
-        decoder.run(&[("token", &x), ("token", &x)]),
-        &expect![[r#"
+        help: set it with `set_input`; it stays until it is set again or fed
         input token is given twice
-        help: give each input once"#]],
-    );
+        help: give each input once
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
 fn values() {
     let _scopes = without_handlers();
     let mut decoder = built();
-    says(
-        decoder.set_parameter("weight", matrix(2, 3)),
-        &expect![[r#"
-        parameter weight is f32[2,3] and described as bf16[2,3]
-        help: convert it with `as_dtype`, or describe it as f32"#]],
-    );
-    says(
-        decoder.set_parameter("weight", Left::of(&matrix(3, 2))),
-        &expect![[r#"
-        parameter weight is Left(f32[3,2]) and described as bf16[2,3]
-        help: convert it with `as_dtype`, or describe it as f32"#]],
-    );
-    says(
-        decoder.set_parameter_bytes("weight", &[0; 24]),
-        &expect![[r#"
-        parameter weight is bf16[2,3], which has 12 bytes, and 24 are given
-        help: give the elements in their own dtype, without a header"#]],
-    );
-    says(
-        decoder.set_input("cache", vector(&[1.0])),
-        &expect![[r#"
-        resident input cache is f32[1] and described as f32[1,2]
-        help: give it the shape [1, 2], or describe it with its own"#]],
-    );
+    let mut said = [
+        said_of(decoder.set_parameter("weight", matrix(2, 3))),
+        said_of(decoder.set_parameter("weight", Left::of(&matrix(3, 2)))),
+        said_of(decoder.set_parameter_bytes("weight", &[0; 24])),
+        said_of(decoder.set_input("cache", vector(&[1.0]))),
+    ]
+    .concat();
     decoder.set_parameter_bytes("weight", &[0; 12]).expect("fits");
     decoder.set_input("cache", matrix(1, 2)).expect("fits");
-    says(
-        decoder.run(&[("token", &matrix(1, 4))]),
-        &expect![[r#"
+    said += &said_of(decoder.run(&[("token", &matrix(1, 4))]));
+    expect![[r#"
+        parameter weight is f32[2,3] and described as bf16[2,3]
+        help: convert it with `as_dtype`, or describe it as f32
+        parameter weight is Left(f32[3,2]) and described as bf16[2,3]
+        help: convert it with `as_dtype`, or describe it as f32
+        parameter weight is bf16[2,3], which has 12 bytes, and 24 are given
+        help: give the elements in their own dtype, without a header
+        resident input cache is f32[1] and described as f32[1,2]
+        help: give it the shape [1, 2], or describe it with its own
         input token is f32[1,4] and described as f32[1,3]
-        help: give it the shape [1, 3], or describe it with its own"#]],
-    );
+        help: give it the shape [1, 3], or describe it with its own
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
 fn what_is_missing() {
     let mut decoder = built();
     let x = matrix(1, 3);
-    says(
-        decoder.warm_up(),
-        &expect![[r#"
-        parameter weight was not set
-        help: set it with `set_parameter`"#]],
-    );
-    says(
-        decoder.run(&[("token", &x)]),
-        &expect![[r#"
-        parameter weight was not set
-        help: set it with `set_parameter`"#]],
-    );
+    let mut said = [said_of(decoder.warm_up()), said_of(decoder.run(&[("token", &x)]))].concat();
     decoder.set_parameter_bytes("weight", &[0; 12]).expect("fits");
-    says(
-        decoder.run(&[("token", &x)]),
-        &expect![[r#"
-        resident input cache was not set
-        help: set it with `set_input`"#]],
-    );
-    says(
-        decoder.resident("cache"),
-        &expect![[r#"
-        resident input cache was not set
-        help: set it with `set_input`"#]],
-    );
+    said += &[said_of(decoder.run(&[("token", &x)])), said_of(decoder.resident("cache"))].concat();
     decoder.set_input("cache", matrix(1, 2)).expect("fits");
-    says(
-        decoder.run(&[]),
-        &expect![[r#"
+    said += &[said_of(decoder.run(&[])), said_of(decoder.run_positional(&[], &mut Vec::new()))].concat();
+    expect![[r#"
+        parameter weight was not set
+        help: set it with `set_parameter`
+        parameter weight was not set
+        help: set it with `set_parameter`
+        resident input cache was not set
+        help: set it with `set_input`
+        resident input cache was not set
+        help: set it with `set_input`
         input token is missing
-        help: give every input that is not resident to the run"#]],
-    );
-    says(
-        decoder.run_positional(&[], &mut Vec::new()),
-        &expect![[r#"
+        help: give every input that is not resident to the run
         0 inputs were given, and decoder takes 1
-        help: give these in order: token"#]],
-    );
+        help: give these in order: token
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
@@ -221,19 +165,16 @@ fn the_order_of_calls() {
     decoder.set_parameter_bytes("weight", &[0; 12]).expect("fits");
     decoder.set_input("cache", matrix(1, 2)).expect("fits");
     let x = matrix(1, 3);
-    says(
-        decoder.wait(),
-        &expect![[r#"
-        no run of decoder is committed
-        help: call `commit` first"#]],
-    );
+    let mut said = said_of(decoder.wait());
     decoder.commit(&[("token", &x)]).expect("begins");
-    says(
-        decoder.commit(&[("token", &x)]),
-        &expect![[r#"
+    said += &said_of(decoder.commit(&[("token", &x)]));
+    expect![[r#"
+        no run of decoder is committed
+        help: call `commit` first
         a run of decoder is committed already
-        help: call `wait` first, or use `run_pipelined`"#]],
-    );
+        help: call `wait` first, or use `run_pipelined`
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
@@ -244,18 +185,14 @@ fn outputs() {
         decoder.set_input("cache", matrix(1, 2))?;
         decoder.run(&[("token", &matrix(1, 3))]).map(drop)
     };
-    says(
-        returning(|x| vec![x.clone()]),
-        &expect![[r#"
+    let said = [said_of(returning(|x| vec![x.clone()])), said_of(returning(|x| vec![x.clone(), x.clone()]))].concat();
+    expect![[r#"
         the function of decoder returns 1 arrays for 2 outputs: logits, cache
-        help: return one array for each described output, in their order"#]],
-    );
-    says(
-        returning(|x| vec![x.clone(), x.clone()]),
-        &expect![[r#"
+        help: return one array for each described output, in their order
         output cache is f32[1,3] and is fed to cache, which is f32[1,2]
-        help: return an array of the input's shape and dtype"#]],
-    );
+        help: return an array of the input's shape and dtype
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
@@ -267,12 +204,12 @@ fn outputs_that_change() {
         .build(|_| Ok(vec![mlx_rs::ops::zeros::<f32>(&[rows.replace(2), 3])?]))
         .expect("builds");
     changing.run(&[]).expect("runs");
-    says(
-        changing.run(&[]),
-        &expect![[r#"
+    let said = said_of(changing.run(&[]));
+    expect![[r#"
         output y was f32[1,3] and is now f32[2,3]
-        help: let the shapes and dtypes of outputs depend on those of inputs alone"#]],
-    );
+        help: let the shapes and dtypes of outputs depend on those of inputs alone
+    "#]]
+    .assert_eq(&said);
     assert!(matches!(changing.run(&[]), Err(Error::Invalid { .. })));
 }
 
