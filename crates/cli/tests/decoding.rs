@@ -1,7 +1,5 @@
 //! `tacit generate` and `tacit chat` on a tiny model with its tokenizer in one file; `tests/scripts/generate.sh` has more.
 
-#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use tacit_bridge::process::{Signal, signal, with_default_signals};
 
 fn model() -> PathBuf {
@@ -303,12 +301,12 @@ fn prompts_that_are_no_batch_are_named() {
     }
 }
 
-/// Checks that the arguments are refused, and how.
-fn refused(command: &str, options: &[&str], expected: &Expect) {
+/// What the program says where it refuses the arguments.
+fn refused(command: &str, options: &[&str]) -> String {
     let output = tacit(command, options).output().expect("starts");
-    assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]), "{options:?}");
     let folder = model().parent().expect("a folder").to_str().expect("text").to_owned();
-    expected.assert_eq(&String::from_utf8(output.stderr).expect("text").replace(&folder, "FOLDER"));
+    String::from_utf8(output.stderr).expect("text").replace(&folder, "FOLDER")
 }
 
 /// Whatever lies in the folder around it.
@@ -338,65 +336,36 @@ fn a_model_that_is_not_there_is_named() {
 
 #[test]
 fn what_cannot_be_done_is_said() {
-    refused(
-        "generate",
-        &["--prompt", "a", "--top-p", "1.5"],
-        &expect![[r#"
-        error: top-p is 1.5
-        help: give a probability, from 0 to 1
-    "#]],
-    );
-    refused(
-        "generate",
-        &["--prompt", "a", "--kv", "nf5"],
-        &expect![[r#"
-            error: no format is named nf5
-            help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-        "#]],
-    );
-    refused(
-        "generate",
-        &["--prompt", "a", "--prompt-cache", "/no-such-folder/cache"],
-        &expect![[r#"
-        error: cannot write /no-such-folder/cache: No such file or directory (os error 2)
-    "#]],
-    );
-    // A folder in which nobody makes a file.
-    refused(
-        "generate",
-        &["--prompt", "a", "--prompt-cache", "/proc/cache"],
-        &expect![[r#"
-        error: cannot write /proc/cache: No such file or directory (os error 2)
-    "#]],
-    );
     let own = model();
     let cache = std::env::temp_dir().join("tacit-no-such-cache.safetensors");
     let both =
         ["--prompt", "a", "--draft", own.to_str().expect("text"), "--prompt-cache", cache.to_str().expect("text")];
-    refused(
-        "generate",
-        &both,
-        &expect![[r#"
+    let said = [
+        refused("generate", &["--prompt", "a", "--top-p", "1.5"]),
+        refused("generate", &["--prompt", "a", "--kv", "nf5"]),
+        refused("generate", &["--prompt", "a", "--prompt-cache", "/no-such-folder/cache"]),
+        // A folder in which nobody makes a file.
+        refused("generate", &["--prompt", "a", "--prompt-cache", "/proc/cache"]),
+        refused("generate", &both),
+        refused("generate", &["--prompt", "a", "--lookup", "--draft-tokens", "0"]),
+        refused("chat", &["--prompt", "a", "--lookup", "--match-tokens", "0"]),
+    ]
+    .concat();
+    expect![[r#"
+        error: top-p is 1.5
+        help: give a probability, from 0 to 1
+        error: no format is named nf5
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
+        error: cannot write /no-such-folder/cache: No such file or directory (os error 2)
+        error: cannot write /proc/cache: No such file or directory (os error 2)
         error: a draft has not seen what a prompt cache holds
         help: leave out `--draft` or `--prompt-cache`
-    "#]],
-    );
-    refused(
-        "generate",
-        &["--prompt", "a", "--lookup", "--draft-tokens", "0"],
-        &expect![[r#"
         error: a draft of 0 tokens proposes nothing
         help: let it propose at least 1, or use `generate`
-    "#]],
-    );
-    refused(
-        "chat",
-        &["--prompt", "a", "--lookup", "--match-tokens", "0"],
-        &expect![[r#"
         error: a lookup of the last 0 tokens finds every place of a text
         help: let at least 1 match, such as the last 2
-    "#]],
-    );
+    "#]]
+    .assert_eq(&said);
 }
 
 /// How many weights round activations is told beside the text, and why none does is an error.
@@ -408,14 +377,11 @@ fn activations_of_8_bits_are_told_of() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
         assert!(said.lines().any(|line| line == "8 parameters round activations to 8 bits"), "{said}");
-        refused(
-            command,
-            &options,
-            &expect![[r#"
-                error: no parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: f16 has no products with activations in 8 bits
-                help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
-            "#]],
-        );
+        expect![[r#"
+            error: no parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: f16 has no products with activations in 8 bits
+            help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
+        "#]]
+        .assert_eq(&refused(command, &options));
     }
 }
 

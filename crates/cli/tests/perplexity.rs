@@ -83,11 +83,16 @@ impl Folder {
         self.command(options).output().expect("starts")
     }
 
-    fn check(&self, options: &[&str], code: i32, expected: Expect) {
+    /// What the program says with these options, and with this code.
+    fn said(&self, options: &[&str], code: i32) -> String {
         let output = self.run(options);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
-        expected.assert_eq(&text.replace(self.0.to_str().expect("text"), "FOLDER"));
-        assert_eq!(output.status.code(), Some(code));
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        text.replace(self.0.to_str().expect("text"), "FOLDER")
+    }
+
+    fn check(&self, options: &[&str], code: i32, expected: Expect) {
+        expected.assert_eq(&self.said(options, code));
     }
 
     fn json(&self, options: &[&str]) -> serde_json::Value {
@@ -413,72 +418,36 @@ fn special_tokens_in_a_text_are_those_of_the_convention() {
 #[test]
 fn what_cannot_be_measured_is_said() {
     let folder = Folder::new("wrong", "0 1 x");
-    folder.check(
-        &["--window", "4"],
-        1,
-        expect![[r#"
-            error: FOLDER/tokens: x is not the number of a token
-            help: write the numbers of tokens alone, or give the text with `--text`
-        "#]],
-    );
+    let mut said = folder.said(&["--window", "4"], 1);
     fs::write(folder.0.join("tokens"), "0 1 2").expect("writes");
-    folder.check(
-        &["--window", "4"],
-        1,
-        expect![[r#"
-            error: a text of 3 tokens has no window of 4
-            help: give a longer text or shorter windows
-        "#]],
-    );
-    folder.check(
-        &["--window", "2"],
-        1,
-        expect![[r#"
-            error: no token counts in windows of 2 tokens
-            help: give at least 3 tokens a window
-        "#]],
-    );
+    said += &[folder.said(&["--window", "4"], 1), folder.said(&["--window", "2"], 1)].concat();
     fs::write(folder.0.join("tokens"), "0 1 2 4").expect("writes");
-    folder.check(
-        &["--window", "4"],
-        1,
-        expect![[r#"
-            error: token 4 is none of the 4 that the model knows
-            help: give tokens of this model's tokenizer
-        "#]],
-    );
-    folder.check(
-        &["--window", "1", "--convention", "mlx-lm"],
-        1,
-        expect![[r#"
-        error: no token counts in windows of 1 tokens
-        help: give at least 2 tokens a window
-    "#]],
-    );
-    folder.check(
-        &["--window", "3", "--formats", "none", "--formats", "no.toml"],
-        1,
-        expect![[r#"
-        error: the rules in no.toml: No such file or directory (os error 2)
-        help: name a file that can be read
-    "#]],
-    );
+    said += &[
+        folder.said(&["--window", "4"], 1),
+        folder.said(&["--window", "1", "--convention", "mlx-lm"], 1),
+        folder.said(&["--window", "3", "--formats", "none", "--formats", "no.toml"], 1),
+    ]
+    .concat();
     assert_eq!(folder.run(&["--windows", "0"]).status.code(), Some(2));
     fs::write(folder.0.join("tokens"), "x".repeat(99)).expect("writes");
-    folder.check(
-        &["--window", "4"],
-        1,
-        expect![[r#"
+    said += &[folder.said(&["--window", "4"], 1), folder.said(&["--window", "3", "--formats", "nf5"], 1)].concat();
+    expect![[r#"
+        error: FOLDER/tokens: x is not the number of a token
+        help: write the numbers of tokens alone, or give the text with `--text`
+        error: a text of 3 tokens has no window of 4
+        help: give a longer text or shorter windows
+        error: no token counts in windows of 2 tokens
+        help: give at least 3 tokens a window
+        error: token 4 is none of the 4 that the model knows
+        help: give tokens of this model's tokenizer
+        error: no token counts in windows of 1 tokens
+        help: give at least 2 tokens a window
+        error: the rules in no.toml: No such file or directory (os error 2)
+        help: name a file that can be read
         error: FOLDER/tokens: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx.. is not the number of a token
         help: write the numbers of tokens alone, or give the text with `--text`
-    "#]],
-    );
-    folder.check(
-        &["--window", "3", "--formats", "nf5"],
-        1,
-        expect![[r#"
-            error: no format is named nf5
-            help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-        "#]],
-    );
+        error: no format is named nf5
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
+    "#]]
+    .assert_eq(&said);
 }

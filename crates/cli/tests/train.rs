@@ -58,13 +58,18 @@ impl Folder {
         serde_json::from_slice(&run.stdout).expect("json")
     }
 
-    /// Checks that the arguments are refused, and how.
-    fn refused(&self, options: &[&str], output: &str, expected: Expect) {
+    /// What the program says where it refuses the arguments.
+    fn said(&self, options: &[&str], output: &str) -> String {
         let run = self.run(options, output);
         let text = String::from_utf8([run.stdout, run.stderr].concat()).expect("text");
+        assert_eq!(run.status.code(), Some(1), "{text}");
         let text = text.replace(self.0.to_str().expect("text"), "FOLDER");
-        expected.assert_eq(&text.replace(model().to_str().expect("text"), "MODEL"));
-        assert_eq!(run.status.code(), Some(1));
+        text.replace(model().to_str().expect("text"), "MODEL")
+    }
+
+    /// Checks that the arguments are refused, and how.
+    fn refused(&self, options: &[&str], output: &str, expected: Expect) {
+        expected.assert_eq(&self.said(options, output));
     }
 
     /// The perplexity of the data as a text, with more options.
@@ -213,92 +218,50 @@ fn what_cannot_be_trained_is_said() {
     let folder = Folder::new("wrong");
     let lora = ["--lora", "4"];
     let with = |more: &[&'static str]| [&lora[..], more].concat();
-    folder.refused(
-        &with(&["--rate", "0"]),
-        "adapter",
-        expect![[r#"
+    let mut said = [
+        folder.said(&with(&["--rate", "0"]), "adapter"),
+        folder.said(&with(&["--rate", "nan"]), "adapter"),
+        folder.said(&with(&["--clip", "0"]), "adapter"),
+        folder.said(&with(&["--decay=-1"]), "adapter"),
+        folder.said(&with(&["--layers", "no.such.weight"]), "adapter"),
+        folder.said(&with(&["--merge", "nf5"]), "adapter"),
+        folder.said(&["--qat", "nf5"], "adapter"),
+        folder.said(&with(&["--evaluate", "no.jsonl"]), "adapter"),
+        folder.said(&lora, "data.jsonl"),
+        folder.said(&with(&["--rate", "1e30", "--clip", "inf", "--steps", "4"]), "wild"),
+    ]
+    .concat();
+    fs::write(folder.at("data.jsonl"), "{\"text\": \"well\"}\n{\"txt\": \"\"}\n").expect("writes");
+    said += &folder.said(&lora, "adapter");
+    fs::write(folder.at("data.jsonl"), "\n").expect("writes");
+    said += &folder.said(&lora, "adapter");
+    expect![[r#"
         error: `--rate` is 0
         help: give a number above 0
-    "#]],
-    );
-    folder.refused(
-        &with(&["--rate", "nan"]),
-        "adapter",
-        expect![[r#"
         error: `--rate` is NaN
         help: give a number above 0
-    "#]],
-    );
-    folder.refused(
-        &with(&["--clip", "0"]),
-        "adapter",
-        expect![[r#"
         error: `--clip` is 0
         help: give a number above 0, or inf
-    "#]],
-    );
-    folder.refused(
-        &with(&["--decay=-1"]),
-        "adapter",
-        expect![[r#"
-            error: `--decay` is -1
-            help: give 0 or a number above it
-        "#]],
-    );
-    folder.refused(&with(&["--layers", "no.such.weight"]), "adapter", expect![[r#"
+        error: `--decay` is -1
+        help: give 0 or a number above it
         error: no.such.weight names no matrix of the model
         help: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
-    "#]]);
-    folder.refused(&with(&["--merge", "nf5"]), "adapter", expect![[r#"
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-    "#]]);
-    folder.refused(&["--qat", "nf5"], "adapter", expect![[r#"
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-    "#]]);
-    folder.refused(
-        &with(&["--evaluate", "no.jsonl"]),
-        "adapter",
-        expect![[r#"
         error: cannot open no.jsonl: No such file or directory (os error 2)
-    "#]],
-    );
-    folder.refused(
-        &lora,
-        "data.jsonl",
-        expect![[r#"
         error: data.jsonl is no folder
         help: name a folder, which is made if it is not there
-    "#]],
-    );
-    folder.refused(
-        &with(&["--rate", "1e30", "--clip", "inf", "--steps", "4"]),
-        "wild",
-        expect![[r#"
             step      loss      rate      norm  tokens/s
         error: the loss of step 2 is NaN
         help: give a lower `--rate` or a longer `--warmup`; where it is the first step, check the weights
-    "#]],
-    );
-    fs::write(folder.at("data.jsonl"), "{\"text\": \"well\"}\n{\"txt\": \"\"}\n").expect("writes");
-    folder.refused(
-        &lora,
-        "adapter",
-        expect![[r#"
         error: data.jsonl:2: it has neither text, nor a prompt and a completion, nor messages
         help: write {"text": ..}, {"prompt": .., "completion": ..} or {"messages": [{"role": .., "content": ..}, ..]}
-    "#]],
-    );
-    fs::write(folder.at("data.jsonl"), "\n").expect("writes");
-    folder.refused(
-        &lora,
-        "adapter",
-        expect![[r#"
         error: data.jsonl: no token of the data is learned
         help: give texts of at least two tokens, or completions that are not empty
-    "#]],
-    );
+    "#]]
+    .assert_eq(&said);
     assert_eq!(folder.run(&[], "adapter").status.code(), Some(2));
     assert_eq!(folder.run(&["--lora", "4", "--dora", "4"], "adapter").status.code(), Some(2));
     assert_eq!(folder.run(&["--lora", "0"], "adapter").status.code(), Some(2));
