@@ -12,7 +12,7 @@ use tacit_core::compile::CompileOptions;
 use tacit_core::{Counters, Policy, Result, Value, compile_with_state};
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
 
-use crate::types::{check, normal, numbers};
+use crate::types::{check, normal, numbers, said_of};
 
 const NF4: Nf4 = Nf4 { block: 64, double: true };
 const AFFINE: Affine = Affine { bits: 2, group: 32 };
@@ -309,38 +309,32 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
         })
         .collect();
     near(&forward(&mut model), &rows);
-    check(
-        base().adapter_sets(&[]),
-        expect![[r#"
-        there is no set of adapters
-        help: give at least one"#]],
-    );
-    check(
-        base().choose_adapters(&Array::from_slice(&[0u32], &[])),
-        expect![[r#"
-        the model has no sets of adapters to choose from
-        help: put some on it by `Model::adapter_sets`"#]],
-    );
-    check(
-        model.choose_adapters(&Array::from_slice(&[0i32], &[])),
-        expect![[r#"
-        the parameter layers.0.weight: the index is i32[], which chooses no adapters
-        help: give u32[] for all rows, or u32[n] for n parts of them"#]],
-    );
+    let mut said = [
+        said_of(base().adapter_sets(&[])),
+        said_of(base().choose_adapters(&Array::from_slice(&[0u32], &[]))),
+        said_of(model.choose_adapters(&Array::from_slice(&[0i32], &[]))),
+    ]
+    .concat();
     let mut fewer = sets[1].clone();
     fewer.remove("layers.2.weight");
-    check(
-        model.adapter_sets(&[sets[0].clone(), fewer.clone()]),
-        expect![[r#"
+    said += &[
+        said_of(model.adapter_sets(&[sets[0].clone(), fewer.clone()])),
+        said_of(model.adapter_sets(&[fewer, sets[0].clone()])),
+    ]
+    .concat();
+    expect![[r#"
+        there is no set of adapters
+        help: give at least one
+        the model has no sets of adapters to choose from
+        help: put some on it by `Model::adapter_sets`
+        the parameter layers.0.weight: the index is i32[], which chooses no adapters
+        help: give u32[] for all rows, or u32[n] for n parts of them
         the parameter layers.2.weight: a set of adapters has nothing for it
-        help: give a `Lora` for the same weights in each set"#]],
-    );
-    check(
-        model.adapter_sets(&[fewer, sets[0].clone()]),
-        expect![[r#"
+        help: give a `Lora` for the same weights in each set
         the first set of adapters has none for layers.2.weight, and another one has
-        help: give sets of the same weights"#]],
-    );
+        help: give sets of the same weights
+    "#]]
+    .assert_eq(&said);
     near(&forward(&mut model), &rows);
     Ok(())
 }
@@ -468,88 +462,58 @@ fn a_report_and_the_bases_as_they_were() -> Result<()> {
 
 #[test]
 fn messages() -> Result<()> {
-    check(
-        base().lora("*.wait", config()),
-        expect![[r#"
-        *.wait names no matrix of the model
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        base().lora("layers.0.bias", config()),
-        expect![[r#"
-        the parameter layers.0.bias: f32[32] is no matrix
-        help: adapt matrices alone"#]],
-    );
-    check(
-        base().lora("*", LoraConfig { rank: 0, ..config() }),
-        expect![[r#"
-        the parameter layers.0.weight: the rank of the adapter is 0
-        help: give at least 1 and fewer than 2^31; 16 is the usual choice"#]],
-    );
-    check(
-        base().lora("*", LoraConfig { rank: (1 << 32) + 8, ..config() }),
-        expect![[r#"
-        the parameter layers.0.weight: the rank of the adapter is 4294967304
-        help: give at least 1 and fewer than 2^31; 16 is the usual choice"#]],
-    );
-    check(
-        base().lora("*", LoraConfig { dropout: 1.5, ..config() }),
-        expect![[r#"
-        the parameter layers.0.weight: the dropout probability is 1.5
-        help: give one that is at least 0 and below 1"#]],
-    );
-    check(
-        base().lora("*", LoraConfig { dropout: 0.5, method: Method::QaLora, ..config() }),
-        expect![[r#"
-        the parameter layers.0.weight: a change of biases has no dropout
-        help: leave it at 0, or use `Method::Lora`"#]],
-    );
-    check(
-        adapted(&config()).lora("*", config()),
-        expect![[r#"
-        the parameter layers.0.weight: Lora(f32[32,64]) is adapted already
-        help: merge the adapter first, or train that one"#]],
-    );
-    check(
-        base().merge_exactly(),
-        expect![[r#"
-        the model has no adapter to merge
-        help: adapt it first, such as by `Model::lora`"#]],
-    );
+    let mut said = [
+        said_of(base().lora("*.wait", config())),
+        said_of(base().lora("layers.0.bias", config())),
+        said_of(base().lora("*", LoraConfig { rank: 0, ..config() })),
+        said_of(base().lora("*", LoraConfig { rank: (1 << 32) + 8, ..config() })),
+        said_of(base().lora("*", LoraConfig { dropout: 1.5, ..config() })),
+        said_of(base().lora("*", LoraConfig { dropout: 0.5, method: Method::QaLora, ..config() })),
+        said_of(adapted(&config()).lora("*", config())),
+        said_of(base().merge_exactly()),
+    ]
+    .concat();
     let nf4 = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", NF4)?;
-    check(
-        nf4.lora("*", LoraConfig { method: Method::QaLora, ..config() }),
-        expect![[r#"
-        the parameter weight: the base is Nf4(f32[64,64]), which has no biases to move
-        help: give a matrix in the affine format, or adapt this one by a `Lora`"#]],
-    );
+    said += &said_of(nf4.lora("*", LoraConfig { method: Method::QaLora, ..config() }));
     let mut model = adapted(&LoraConfig { dropout: 0.5, ..config() });
     let gradient = |model: &mut Model<nn::Sequential>| {
         model.value_and_grad(ParameterFilter::Lora, normal(1, &[5, 64]), |model, x| model.forward(&x)?.sum(None))
     };
-    check(
-        gradient(&mut model),
-        expect![[r#"
-        the adapter of layers.0.weight drops features with a probability of 0.5, and has no random key
-        help: give each step a key by `model.drop_features(Some(&key))`, or take a `dropout` of 0; in evaluation mode nothing is dropped"#]],
-    );
+    said += &said_of(gradient(&mut model));
     model.training_mode(false);
     gradient(&mut model)?;
     model.training_mode(true);
-    check(
-        model.drop_features(Some(&normal(1, &[2]))),
-        expect![[r#"
-        the parameter layers.0.weight: the dropout key is f32[2], and a key is u32[2]
-        help: make one with `mlx_rs::random::key`"#]],
-    );
+    said += &said_of(model.drop_features(Some(&normal(1, &[2]))));
     let _deny = Policy::Deny.scope();
-    check(
-        model.merge_exactly(),
-        expect![[r#"
-            a dense array of Lora(f32[32,64]) needs Lora materialized, which the policy forbids
-            of: layers.0.weight
-            help: allow it here with `Policy::Allow.scope()`"#]],
-    );
+    said += &said_of(model.merge_exactly());
+    expect![[r#"
+        *.wait names no matrix of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
+        the parameter layers.0.bias: f32[32] is no matrix
+        help: adapt matrices alone
+        the parameter layers.0.weight: the rank of the adapter is 0
+        help: give at least 1 and fewer than 2^31; 16 is the usual choice
+        the parameter layers.0.weight: the rank of the adapter is 4294967304
+        help: give at least 1 and fewer than 2^31; 16 is the usual choice
+        the parameter layers.0.weight: the dropout probability is 1.5
+        help: give one that is at least 0 and below 1
+        the parameter layers.0.weight: a change of biases has no dropout
+        help: leave it at 0, or use `Method::Lora`
+        the parameter layers.0.weight: Lora(f32[32,64]) is adapted already
+        help: merge the adapter first, or train that one
+        the model has no adapter to merge
+        help: adapt it first, such as by `Model::lora`
+        the parameter weight: the base is Nf4(f32[64,64]), which has no biases to move
+        help: give a matrix in the affine format, or adapt this one by a `Lora`
+        the adapter of layers.0.weight drops features with a probability of 0.5, and has no random key
+        help: give each step a key by `model.drop_features(Some(&key))`, or take a `dropout` of 0; in evaluation mode nothing is dropped
+        the parameter layers.0.weight: the dropout key is f32[2], and a key is u32[2]
+        help: make one with `mlx_rs::random::key`
+        a dense array of Lora(f32[32,64]) needs Lora materialized, which the policy forbids
+        of: layers.0.weight
+        help: allow it here with `Policy::Allow.scope()`
+    "#]]
+    .assert_eq(&said);
     Ok(())
 }
 

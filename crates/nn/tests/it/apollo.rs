@@ -10,7 +10,7 @@ use tacit_core::{Error, Policy, Result, tree};
 use tacit_nn::{Apollo, Model, ParameterFilter, QuantizedState, Rules};
 
 use crate::traced::denied;
-use crate::types::{check, normal, numbers};
+use crate::types::{check, normal, numbers, said_of};
 
 type Linear = Model<nn::Linear>;
 
@@ -237,36 +237,15 @@ fn a_gradient_of_nan_is_not_hidden() -> Result<()> {
 #[test]
 fn bad_input() -> Result<()> {
     let new = |apollo| floats(Adam::new(1e-3), apollo);
-    check(
-        new(Apollo::new(0)),
-        expect![[r#"
-            gradients are not projected to rank 0
-            help: give at least 1, which `Apollo::mini` has"#]],
-    );
-    check(
-        new(Apollo { period: 0, ..Apollo::new(8) }),
-        expect![[r#"
-            gradients are not projected anew after 0 steps
-            help: give at least 1, such as 200"#]],
-    );
+    let mut said = [said_of(new(Apollo::new(0))), said_of(new(Apollo { period: 0, ..Apollo::new(8) }))].concat();
     for scale in [f32::NAN, f32::INFINITY, 0.0, -1.0] {
         assert!(new(Apollo { scale, ..Apollo::new(8) }).is_err());
     }
-    check(
-        new(Apollo { scale: f32::NAN, ..Apollo::new(8) }),
-        expect![[r#"
-            gradients are not scaled by NaN
-            help: give a number above 0, such as 1"#]],
-    );
+    said += &said_of(new(Apollo { scale: f32::NAN, ..Apollo::new(8) }));
 
     let (path, mut w, g) = ("weight".into(), normal(1, &[64, 96]), normal(2, &[64, 96]));
     let mut eight = new(Apollo::new(8))?;
-    check(
-        eight.update_single(&path, &normal(3, &[63, 96]), &mut w).map_err(Error::from),
-        expect![[r#"
-            the parameter weight is f32[64,96], and its gradient is f32[63,96]
-            help: give a gradient of the parameter's own shape"#]],
-    );
+    said += &said_of(eight.update_single(&path, &normal(3, &[63, 96]), &mut w).map_err(Error::from));
     eight.update_single(&path, &g, &mut w)?;
     // Moments of another rank, also of 1, which an optimizer would take for those of each row; and of a whole gradient.
     for other in [Apollo::new(4), Apollo::new(1)] {
@@ -282,20 +261,25 @@ fn bad_input() -> Result<()> {
     }
     let mut whole = QuantizedState::new(Adam::new(1e-3), &Rules::new())?;
     *whole.state_mut() = eight.state().clone();
-    check(
-        whole.update_single(&path, &g, &mut w).map_err(Error::from),
-        expect![[r#"
-            the moment weight.0 is f32[8,96], and its gradient is f32[64,96]
-            help: take the projections that the moments are of, and an optimizer with a moment for each element"#]],
-    );
+    said += &said_of(whole.update_single(&path, &g, &mut w).map_err(Error::from));
     let mut factored = floats(Adafactor::new()?, Apollo::new(8))?;
     assert!(step(&mut model()?, &mut factored, batch(0, 32)?).is_err());
     assert_eq!(factored.nbytes(), 0);
-    check(
-        factored.update_single(&path, &g, &mut w).map_err(Error::from),
-        expect![[r#"
-            the moment weight.exp_avg_sq_col is f32[96], and its gradient is f32[8,96]
-            help: take the projections that the moments are of, and an optimizer with a moment for each element"#]],
-    );
+    said += &said_of(factored.update_single(&path, &g, &mut w).map_err(Error::from));
+    expect![[r#"
+        gradients are not projected to rank 0
+        help: give at least 1, which `Apollo::mini` has
+        gradients are not projected anew after 0 steps
+        help: give at least 1, such as 200
+        gradients are not scaled by NaN
+        help: give a number above 0, such as 1
+        the parameter weight is f32[64,96], and its gradient is f32[63,96]
+        help: give a gradient of the parameter's own shape
+        the moment weight.0 is f32[8,96], and its gradient is f32[64,96]
+        help: take the projections that the moments are of, and an optimizer with a moment for each element
+        the moment weight.exp_avg_sq_col is f32[96], and its gradient is f32[8,96]
+        help: take the projections that the moments are of, and an optimizer with a moment for each element
+    "#]]
+    .assert_eq(&said);
     Ok(())
 }

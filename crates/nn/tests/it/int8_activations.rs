@@ -9,7 +9,7 @@ use tacit_arrays::{Int8Array, Lora, Nf4Array, Packed, Stacked};
 use tacit_core::{Policy, Value};
 use tacit_nn::{LoraConfig, Model, Rules};
 
-use crate::types::{check, normal, numbers};
+use crate::types::{check, normal, numbers, said_of};
 
 /// Three layers of 64 features: nf4, bf16 and dense.
 fn model() -> Model<nn::Sequential> {
@@ -58,24 +58,21 @@ fn what_a_pattern_names_rounds_where_its_format_has_such_products() {
 fn a_model_that_would_round_nothing_is_an_error() {
     let mut model = model();
     let float = forward(&mut model);
-    check(
-        model.int8_activations("layers.{1,2}.*"),
-        expect![[r#"
-            no parameter rounds activations to 8 bits; layers.1.weight: bf16 has no products with activations in 8 bits; layers.2.weight: it is dense
-            help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64"#]],
-    );
-    check(
-        model.int8_activations("layers.0.bias"),
-        expect![[r#"
-            no parameter rounds activations to 8 bits; layers.0.bias: it is dense
-            help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64"#]],
-    );
-    check(
-        model.int8_activations("head.*"),
-        expect![[r#"
-            the pattern head.* names no parameter of the model
-            help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.weight, layers.2.bias, layers.2.weight"#]],
-    );
+    let said = [
+        said_of(model.int8_activations("layers.{1,2}.*")),
+        said_of(model.int8_activations("layers.0.bias")),
+        said_of(model.int8_activations("head.*")),
+    ]
+    .concat();
+    expect![[r#"
+        no parameter rounds activations to 8 bits; layers.1.weight: bf16 has no products with activations in 8 bits; layers.2.weight: it is dense
+        help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
+        no parameter rounds activations to 8 bits; layers.0.bias: it is dense
+        help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
+        the pattern head.* names no parameter of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.weight, layers.2.bias, layers.2.weight
+    "#]]
+    .assert_eq(&said);
     assert_eq!(forward(&mut model), float);
 }
 

@@ -13,7 +13,7 @@ use tacit_arrays::format::{Affine, Int8, Nf4};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Missing, Model, Outcome, ParameterFilter, Pattern, Rules, Stateful};
 
-use crate::types::{Hidden, check, normal, numbers};
+use crate::types::{Hidden, normal, numbers, said_of};
 
 const NF4: Nf4 = Nf4 { block: 64, double: true };
 
@@ -154,33 +154,27 @@ fn a_failing_loss_leaves_the_model_as_it_was() {
     let mut model = adapted();
     let before = snapshot(&model);
     let x = normal(1, &[5, 64]);
-    check(
-        model.value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| {
-            model.forward(x)?;
-            Err::<Array, _>(Error::invalid("no", "none"))
-        }),
-        expect![[r#"
-            no
-            help: none"#]],
-    );
+    let mut said = said_of(model.value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| {
+        model.forward(x)?;
+        Err::<Array, _>(Error::invalid("no", "none"))
+    }));
     assert_eq!(snapshot(&model), before);
-    check(
-        model.value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| model.forward(x)),
-        expect![[r#"
-            the loss is f32[5,10], which is not one float element
-            help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
-    );
+    said += &said_of(model.value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| model.forward(x)));
     assert_eq!(snapshot(&model), before);
     let panicked =
         model.value_and_grad(ParameterFilter::Lora, &x, |_, _: &Array| -> Result<Array> { panic!("in the middle") });
     assert!(panicked.is_err());
     assert_eq!(snapshot(&model), before);
-    check(
-        model.value_and_grad(ParameterFilter::Masters, &x, |model, x: &Array| model.forward(x)),
-        expect![[r#"
-            the model has no float leaf to train in Masters
-            help: its parameters are layers.0.bias, layers.0.weight.a, layers.0.weight.b, layers.0.weight.base.scales.absmax, layers.0.weight.base.scales.offset, layers.2.bias, layers.2.weight.a, layers.2.weight.b, layers.2.weight.base.scales.absmax, layers.2.weight.base.scales.offset"#]],
-    );
+    said += &said_of(model.value_and_grad(ParameterFilter::Masters, &x, |model, x: &Array| model.forward(x)));
+    expect![[r#"
+        no
+        help: none
+        the loss is f32[5,10], which is not one float element
+        help: sum or average it, or use `vjp` with a cotangent of its shape
+        the model has no float leaf to train in Masters
+        help: its parameters are layers.0.bias, layers.0.weight.a, layers.0.weight.b, layers.0.weight.base.scales.absmax, layers.0.weight.base.scales.offset, layers.2.bias, layers.2.weight.a, layers.2.weight.b, layers.2.weight.base.scales.absmax, layers.2.weight.base.scales.offset
+    "#]]
+    .assert_eq(&said);
 }
 
 /// A model in a module that was written before Tacit.
@@ -296,144 +290,110 @@ fn the_report_tells_of_every_parameter() {
 #[test]
 fn bad_rules() {
     let quantize = |pattern: &str, format: &str| Rules::from_json(&format!("{{{pattern:?}: {format:?}}}"));
-    check(
-        quantize("layers.[", "nf4:64"),
-        expect![[r#"
+    let said = [
+        said_of(quantize("layers.[", "nf4:64")),
+        said_of(quantize("re:(", "nf4:64")),
+        said_of(quantize("*", "nf5:64")),
+        said_of(quantize("*", "nf4:63")),
+        said_of(Rules::from_json("[]")),
+        said_of(Rules::from_toml("a = 1")),
+        said_of(Rules::from_toml("a = ")),
+        said_of(Rules::load("rules.yaml")),
+        said_of(Rules::new().quantize("*", Affine { bits: 7, group: 64 })),
+    ]
+    .concat();
+    expect![[r#"
         the rules: layers.[ is no glob: unclosed character class; missing ']' at line 1 column 22
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        quantize("re:(", "nf4:64"),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: re:( is no regular expression: unclosed group at line 1 column 18
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        quantize("*", "nf5:64"),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: no format is named nf5 at line 1 column 15
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        quantize("*", "nf4:63"),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: the nf4 block size 63 is not a power of two from 32 to 4096 at line 1 column 15
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        Rules::from_json("[]"),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: invalid type: sequence, expected a table of patterns and formats at line 1 column 0
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        Rules::from_toml("a = 1"),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: invalid type: integer `1`, expected a string
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        Rules::from_toml("a = "),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: string values must be quoted, expected literal string
-        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
-    );
-    check(
-        Rules::load("rules.yaml"),
-        expect![[r#"
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules in rules.yaml: No such file or directory (os error 2)
-        help: name a file that can be read"#]],
-    );
-    check(
-        Rules::new().quantize("*", Affine { bits: 7, group: 64 }),
-        expect![[r#"
+        help: name a file that can be read
         MLX has no affine format of 7 bits in groups of 64
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
-    );
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
 fn what_fails_changes_nothing() {
     let mut model = Model::new(layers()).expect("a model");
     let before = snapshot(&model);
-    check(
-        model.replace("*.scale", |_, _| Ok(None)).map(drop),
-        expect![[r#"
-        the pattern *.scale names no parameter of the model
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        model
-            .replace("*", |path, value| match path {
-                "layers.2.weight" => Err(Error::invalid("no", "none")),
-                _ => Ok(Some(Hidden::of(value))),
-            })
-            .map(drop),
-        expect![[r#"
-            no
-            help: none"#]],
-    );
-    check(
-        model.assign([("layers.0.bias".to_owned(), normal(1, &[64]).into())].into(), Missing::Refuse),
-        expect![[r#"
-            parameters of the model are not given: layers.0.weight, layers.2.bias, layers.2.weight
-            help: give them under the paths of the model, or let them be as they are with `Missing::Keep`"#]],
-    );
+    let mut said = [
+        said_of(model.replace("*.scale", |_, _| Ok(None)).map(drop)),
+        said_of(
+            model
+                .replace("*", |path, value| match path {
+                    "layers.2.weight" => Err(Error::invalid("no", "none")),
+                    _ => Ok(Some(Hidden::of(value))),
+                })
+                .map(drop),
+        ),
+        said_of(model.assign([("layers.0.bias".to_owned(), normal(1, &[64]).into())].into(), Missing::Refuse)),
+    ]
+    .concat();
     let values =
         [("layers.0.bias".to_owned(), normal(1, &[64]).into()), ("layers.2.bias".to_owned(), normal(1, &[9]).into())];
-    check(
-        model.assign(values.into(), Missing::Keep),
-        expect![[r#"
+    said += &[
+        said_of(model.assign(values.into(), Missing::Keep)),
+        said_of(model.get("layers.1.weight").map(drop)),
+        said_of(model.set_leaves([("layers.0.weight.a".to_owned(), normal(1, &[64]))])),
+        said_of(model.set_leaves([("layers.0.bias".to_owned(), normal(1, &[4]))])),
+    ]
+    .concat();
+    expect![[r#"
+        the pattern *.scale names no parameter of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
+        no
+        help: none
+        parameters of the model are not given: layers.0.weight, layers.2.bias, layers.2.weight
+        help: give them under the paths of the model, or let them be as they are with `Missing::Keep`
         the parameter layers.2.bias is f32[10] and was given f32[9]
-        help: give a value of the parameter's own shape; its float type and format may be others"#]],
-    );
-    check(
-        model.get("layers.1.weight").map(drop),
-        expect![[r#"
+        help: give a value of the parameter's own shape; its float type and format may be others
         the module has no parameter layers.1.weight
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        model.set_leaves([("layers.0.weight.a".to_owned(), normal(1, &[64]))]),
-        expect![[r#"
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
         the model has no leaf layers.0.weight.a
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        model.set_leaves([("layers.0.bias".to_owned(), normal(1, &[4]))]),
-        expect![[r#"
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
         the leaf layers.0.bias is f32[64] and was given f32[4]
-        help: give an array of the leaf's own shape and dtype, or set the whole parameter"#]],
-    );
+        help: give an array of the leaf's own shape and dtype, or set the whole parameter
+    "#]]
+    .assert_eq(&said);
     assert_eq!(snapshot(&model), before);
 }
 
 #[test]
 fn what_cannot_be_quantized_is_named() {
     let mut model = Model::new(layers()).expect("a model");
-    check(
-        Model::new(layers()).expect("a model").quantize("*", &Rules::new()),
-        expect![[r#"
-        the rules quantize no parameter of the model
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        Model::new(layers()).expect("a model").quantize("layers.0.*", "affine:4:128"),
-        expect![[r#"
-            the rules quantize no parameter of the model: layers.0.bias: it has one axis; layers.0.weight: the last axis of f32[64,64] is not whole groups of 128, as affine has them
-            help: name other parameters or another format: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; what has one axis is quantized where a rule names its very path"#]],
-    );
+    let mut said = [
+        said_of(Model::new(layers()).expect("a model").quantize("*", &Rules::new())),
+        said_of(Model::new(layers()).expect("a model").quantize("layers.0.*", "affine:4:128")),
+    ]
+    .concat();
 
     let mut broken = normal(1, &[10, 64]);
     broken = ops::select(broken.gt(Array::from_f32(2.0)).expect("compares"), Array::from_f32(f32::NAN), &broken)
         .expect("a NaN");
     model.set("layers.2.weight", broken).expect("fits");
-    check(
-        model.quantize("*.weight", NF4),
-        expect![[r#"
+    said += &said_of(model.quantize("*.weight", NF4));
+    expect![[r#"
+        the rules quantize no parameter of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
+        the rules quantize no parameter of the model: layers.0.bias: it has one axis; layers.0.weight: the last axis of f32[64,64] is not whole groups of 128, as affine has them
+        help: name other parameters or another format: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; what has one axis is quantized where a rule names its very path
         kernel Nf4Quantize failed: the parameter layers.2.weight: element 34 is NaN, which no code can hold
-        help: replace NaN and infinities before quantizing"#]],
-    );
+        help: replace NaN and infinities before quantizing
+    "#]]
+    .assert_eq(&said);
 }
 
 /// Half floats refuse what they cannot hold as every other format does, of whatever type the parameter is.

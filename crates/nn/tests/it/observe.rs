@@ -11,7 +11,7 @@ use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Advice, Advisor, LoraConfig, Model, Observations, ParameterFilter, Parameters, Rules};
 
-use crate::types::{check, normal};
+use crate::types::{check, normal, said_of};
 
 const NF4: Nf4 = Nf4 { block: 64, double: false };
 
@@ -283,55 +283,40 @@ fn a_format_that_rounds_by_a_key_is_refused_where_there_is_none() {
 #[test]
 fn what_was_not_seen_is_an_error() {
     let mut observed = model();
-    check(
-        observed.observe("layers.7.*", |model| model.forward(&batch(1))),
-        expect![[r#"
-        the pattern layers.7.* names no weight of the model that can be observed
-        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
-    );
-    check(
-        observed.observe("layers.0.bias", |model| model.forward(&batch(1))),
-        expect![[r#"
-        the parameter layers.0.bias: the observed weight is f32[128], which is neither a matrix nor a stack of them
-        help: observe a weight of two or three axes"#]],
-    );
-    check(
-        observed.observe("layers.0.[", |model| model.forward(&batch(1))),
-        expect![[r#"
-        layers.0.[ is no glob: unclosed character class; missing ']'
-        help: write a path, a glob such as `layers.*.{q,v}_proj.weight`, or `re:` and a regular expression"#]],
-    );
+    let mut said = [
+        said_of(observed.observe("layers.7.*", |model| model.forward(&batch(1)))),
+        said_of(observed.observe("layers.0.bias", |model| model.forward(&batch(1)))),
+        said_of(observed.observe("layers.0.[", |model| model.forward(&batch(1)))),
+    ]
+    .concat();
     let traced = observed.observe("*", |model| {
         model.value_and_grad(ParameterFilter::All, batch(1), |model, x: Array| model.forward(&x)?.square()?.mean(None))
     });
-    check(
-        traced,
-        expect![[r#"
-        an observed weight is multiplied inside a transformation, where nothing can be summed
-        help: observe plain calls of the model, outside of compile, vmap and gradients"#]],
-    );
+    said += &said_of(traced);
     let seen = observed.observe("layers.0.*", |model| model.forward(&batch(1))).expect("runs");
-    check(
-        model().quantize_observed("*", NF4, &seen, &Gptq::default()),
-        expect![[r#"
-        the parameter layers.2.weight was not observed
-        help: observe it, or quantize it without observations first; observed are layers.0.weight"#]],
-    );
+    said += &said_of(model().quantize_observed("*", NF4, &seen, &Gptq::default()));
     let rotated = model().quantize_observed("layers.0.*", "rotated:nf4:64", &seen, &Gptq::default());
-    check(
-        rotated,
-        expect![[r#"
-        the parameter layers.0.weight: GPTQ does not code f32[128,128] in rotated:nf4:64: a rotation makes each element of all inputs
-        help: take a format whose blocks lie along the rows and divide them, or another method"#]],
-    );
+    said += &said_of(rotated);
     let nan = batch(1).multiply(Array::from_f32(f32::NAN)).expect("nan");
     let seen = observed.observe("layers.0.*", |model| model.forward(&nan)).expect("runs");
-    check(
-        model().quantize_observed("layers.0.*", NF4, &seen, &Gptq::default()),
-        expect![[r#"
+    said += &said_of(model().quantize_observed("layers.0.*", NF4, &seen, &Gptq::default()));
+    expect![[r#"
+        the pattern layers.7.* names no weight of the model that can be observed
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
+        the parameter layers.0.bias: the observed weight is f32[128], which is neither a matrix nor a stack of them
+        help: observe a weight of two or three axes
+        layers.0.[ is no glob: unclosed character class; missing ']'
+        help: write a path, a glob such as `layers.*.{q,v}_proj.weight`, or `re:` and a regular expression
+        an observed weight is multiplied inside a transformation, where nothing can be summed
+        help: observe plain calls of the model, outside of compile, vmap and gradients
+        the parameter layers.2.weight was not observed
+        help: observe it, or quantize it without observations first; observed are layers.0.weight
+        the parameter layers.0.weight: GPTQ does not code f32[128,128] in rotated:nf4:64: a rotation makes each element of all inputs
+        help: take a format whose blocks lie along the rows and divide them, or another method
         the parameter layers.0.weight: the activations have an element that is NaN or infinite, or squares whose sum is beyond f32
-        help: look for the input that makes it, such as a position that is masked whole"#]],
-    );
+        help: look for the input that makes it, such as a position that is masked whole
+    "#]]
+    .assert_eq(&said);
     // What a rule skips, or a format does not fit, needs no observations.
     let seen = observed.observe("layers.0.*", |model| model.forward(&batch(1))).expect("runs");
     let rules = Rules::new().skip("layers.2.*").and_then(|rules| rules.quantize("*", NF4)).expect("rules");

@@ -8,7 +8,7 @@ use tacit_arrays::{AffineArray, Nf4Array};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{Missing, Model, Parameters, quantized, straight_through, with_parameters};
 
-use crate::types::{Hidden, check, normal, numbers};
+use crate::types::{Hidden, check, normal, numbers, said_of};
 
 fn weight(path: &str, w: &Array) -> Result<Option<Value>> {
     Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
@@ -73,18 +73,18 @@ fn explain_names_the_handlers() {
 #[test]
 fn a_path_that_the_module_does_not_have() {
     let parameters = Parameters::from([("scale".to_owned(), ops::zeros::<f32>(&[32]).expect("zeros").into())]);
-    check(
-        Model::new(linear()).and_then(|mut model| model.assign(parameters.clone(), Missing::Keep)),
-        expect![[r#"
+    let said = [
+        said_of(Model::new(linear()).and_then(|mut model| model.assign(parameters.clone(), Missing::Keep))),
+        said_of(with_parameters(&mut linear(), &parameters, |linear| linear.forward(&normal(1, &[3, 64])))),
+    ]
+    .concat();
+    expect![[r#"
         the module has no parameter scale
-        help: its parameters are bias, weight"#]],
-    );
-    check(
-        with_parameters(&mut linear(), &parameters, |linear| linear.forward(&normal(1, &[3, 64]))),
-        expect![[r#"
+        help: its parameters are bias, weight
         the module has no parameter scale
-        help: its parameters are bias, weight"#]],
-    );
+        help: its parameters are bias, weight
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
@@ -126,18 +126,18 @@ fn a_rule_that_fails() {
     fn groups_too_wide(path: &str, w: &Array) -> Result<Option<Value>> {
         Ok(if path == "weight" { Some(AffineArray::quantize(w, Affine { bits: 4, group: 128 })?.into()) } else { None })
     }
-    check(
-        quantized(&linear(), groups_too_wide),
-        expect![[r#"
+    let said = [
+        said_of(quantized(&linear(), groups_too_wide)),
+        said_of(straight_through(&linear(), |_, w| Ok(Some(Nf4Array::quantize(w, 63)?.into())))),
+    ]
+    .concat();
+    expect![[r#"
         the last axis of f32[32,64] is not whole groups of 128, as affine has them
-        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
-    check(
-        straight_through(&linear(), |_, w| Ok(Some(Nf4Array::quantize(w, 63)?.into()))),
-        expect![[r#"
+        help: use a smaller group size, or an array type whose blocks may straddle rows
         the nf4 block size 63 is not a power of two from 32 to 4096
-        help: use 64, the usual choice"#]],
-    );
+        help: use 64, the usual choice
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
@@ -153,18 +153,14 @@ fn a_rule_that_chooses_nothing_is_an_error() {
     for _ in 0..10 {
         deep = deep.append(nn::Linear::new(1, 1).expect("builds"));
     }
-    check(
-        quantized(&deep, |_, _| Ok(None)),
-        expect![[r#"
+    let said = [said_of(quantized(&deep, |_, _| Ok(None))), said_of(quantized(&nn::Relu, |_, _| Ok(None)))].concat();
+    expect![[r#"
         the rule chose no parameter of the module
-        help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.weight, layers.2.bias, layers.2.weight, layers.3.bias, layers.3.weight, layers.4.bias, layers.4.weight, layers.5.bias, layers.5.weight, layers.6.bias, layers.6.weight, layers.7.bias, layers.7.weight and 4 more"#]],
-    );
-    check(
-        quantized(&nn::Relu, |_, _| Ok(None)),
-        expect![[r#"
+        help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.weight, layers.2.bias, layers.2.weight, layers.3.bias, layers.3.weight, layers.4.bias, layers.4.weight, layers.5.bias, layers.5.weight, layers.6.bias, layers.6.weight, layers.7.bias, layers.7.weight and 4 more
         the rule chose no parameter of the module
-        help: it has none at all"#]],
-    );
+        help: it has none at all
+    "#]]
+    .assert_eq(&said);
 }
 
 /// Statistics are assigned in each forward pass: they must neither fail the trace nor keep its graph.

@@ -11,7 +11,7 @@ use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Pattern, Rules};
 
 use crate::log::Log;
-use crate::types::{check, normal, numbers};
+use crate::types::{check, normal, numbers, said_of};
 
 const NF4: Nf4 = Nf4 { block: 64, double: true };
 
@@ -246,28 +246,25 @@ fn leaves_are_loaded_by_each_name_of_a_tie() -> Result<()> {
 
 #[test]
 fn bad_ties() {
-    check(
-        Model::new(module()).and_then(|model| model.tie("head.weight", "embed.weight")),
-        expect![[r#"
-            the module has no parameter embed.weight
-            help: its parameters are embedding.weight, head.weight"#]],
-    );
+    let mut said = said_of(Model::new(module()).and_then(|model| model.tie("head.weight", "embed.weight")));
     let other = Tied { head: nn::Linear::new(64, 16).expect("builds"), ..module() };
-    check(
-        Model::new(other).and_then(|model| model.tie("head.weight", "embedding.weight")),
-        expect![[r#"
-            the parameter head.weight is f32[16,64], and embedding.weight is f32[32,64]
-            help: tie parameters of one shape"#]],
-    );
-    check(
-        tied(PATHS[0]).run(|m| {
+    said += &[
+        said_of(Model::new(other).and_then(|model| model.tie("head.weight", "embedding.weight"))),
+        said_of(tied(PATHS[0]).run(|m| {
             (m.head.weight.value, m.embedding.weight.value) = (normal(1, &[32, 64]), normal(2, &[32, 64]));
             Ok::<_, Error>(Array::from_f32(0.0))
-        }),
-        expect![[r#"
-            the function assigned embedding.weight and head.weight, which are tied, different arrays
-            help: assign one of them"#]],
-    );
+        })),
+    ]
+    .concat();
+    expect![[r#"
+        the module has no parameter embed.weight
+        help: its parameters are embedding.weight, head.weight
+        the parameter head.weight is f32[16,64], and embedding.weight is f32[32,64]
+        help: tie parameters of one shape
+        the function assigned embedding.weight and head.weight, which are tied, different arrays
+        help: assign one of them
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]

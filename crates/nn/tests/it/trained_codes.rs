@@ -10,7 +10,7 @@ use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{Model, Outcome, ParameterFilter, Parameters, QatConfig, QuantizedState};
 
-use crate::types::{check, normal, numbers};
+use crate::types::{check, normal, numbers, said_of};
 
 type Layers = Model<nn::Sequential>;
 
@@ -210,12 +210,7 @@ fn what_fails_changes_nothing() {
     let (_, mut gradients) = gradients(&mut model, 1).expect("differentiates");
     assert!(values(&model) == before, "a gradient changes nothing");
     gradients.insert("layers.2.weight.value".into(), normal(1, &[63, 64]));
-    check(
-        model.update(&mut Adam::new(1e-3), &gradients),
-        expect![[r#"
-            the leaf layers.2.weight.value is f32[64,64], and its gradient is f32[63,64]
-            help: give a gradient of the leaf's own shape"#]],
-    );
+    let mut said = said_of(model.update(&mut Adam::new(1e-3), &gradients));
     assert!(values(&model) == before);
     let failed =
         model.value_and_grad(ParameterFilter::default(), (), |_, ()| Err::<Array, _>(Error::decline("no loss")));
@@ -225,19 +220,18 @@ fn what_fails_changes_nothing() {
     Adam::new(1e-3).update(&mut model, &gradients).expect("passes over it");
     assert!(values(&model)["layers.0.weight"] == before["layers.0.weight"]);
     assert!(model.parameters().flatten().keys().all(|path| !path.ends_with("value")));
-    check(
-        model.switch_quantization(false),
-        expect![[r#"
-            the parameter layers.0.weight is trained as its codes, and has no floats to be trained in
-            help: prepare it in a format that rounds to the nearest for a run that begins in floats"#]],
-    );
+    said += &said_of(model.switch_quantization(false));
     model.switch_quantization(true).expect("it is on");
     assert!(values(&model)["layers.0.weight"] == before["layers.0.weight"]);
     let config = QatConfig::new(tacit_arrays::format::Stochastic::new(Int8::default()).expect("draws"));
-    check(
-        float().prepare("*.weight", config.trained_scales()),
-        expect![[r#"
-            the parameter layers.0.weight: in the format int8+stochastic codes are trained, and no scales beside them
-            help: train scales with a format that rounds to the nearest, or leave `trained_scales` out"#]],
-    );
+    said += &said_of(float().prepare("*.weight", config.trained_scales()));
+    expect![[r#"
+        the leaf layers.2.weight.value is f32[64,64], and its gradient is f32[63,64]
+        help: give a gradient of the leaf's own shape
+        the parameter layers.0.weight is trained as its codes, and has no floats to be trained in
+        help: prepare it in a format that rounds to the nearest for a run that begins in floats
+        the parameter layers.0.weight: in the format int8+stochastic codes are trained, and no scales beside them
+        help: train scales with a format that rounds to the nearest, or leave `trained_scales` out
+    "#]]
+    .assert_eq(&said);
 }

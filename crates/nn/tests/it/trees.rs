@@ -16,7 +16,7 @@ use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Error, Result, Tree, Value};
 use tacit_nn::{Module, Stateful};
 
-use crate::types::{check, def, matrix, normal, numbers, paths, vector};
+use crate::types::{check, def, matrix, normal, numbers, paths, said_of, vector};
 
 fn a() -> Array {
     vector(&[1.0])
@@ -159,30 +159,24 @@ fn what_mlx_rs_lists() {
     let linear = || nn::Linear::new(2, 3).expect("builds");
     let mut without = Module::in_place(nn::LinearBuilder::new(2, 3).bias(false).build().expect("builds"));
     let with = def(&Module::in_place(linear()));
-    check(
-        tree::assign(&mut without, &with, vec![a().into(), matrix(3, 2).into()]),
-        expect![[r#"
-            the module has no parameter bias, which the structure has
-            help: leave the parameters in place, or make the state a `Module` that can be copied: only such a state may gain or lose one"#]],
-    );
-    check(
-        tree::unflatten::<Module<nn::Linear>>(&with, vec![a().into(), matrix(3, 2).into()]),
-        expect![[r#"
+    let said = [
+        said_of(tree::assign(&mut without, &with, vec![a().into(), matrix(3, 2).into()])),
+        said_of(tree::unflatten::<Module<nn::Linear>>(&with, vec![a().into(), matrix(3, 2).into()])),
+        said_of(tree::unflatten::<Module<nn::LayerNorm>>(&def(&Module::new(linear())), leaves(&[1.0, 2.0]))),
+        said_of(tree::structure(&Stateful(Colliding(a(), a())))),
+    ]
+    .concat();
+    expect![[r#"
+        the module has no parameter bias, which the structure has
+        help: leave the parameters in place, or make the state a `Module` that can be copied: only such a state may gain or lose one
         mlx_rs::nn::linear::Linear cannot be made of its parameters alone
-        help: make it the state of `compile_with_state`, or assign to it with `tree::assign`"#]],
-    );
-    check(
-        tree::unflatten::<Module<nn::LayerNorm>>(&def(&Module::new(linear())), leaves(&[1.0, 2.0])),
-        expect![[r#"
+        help: make it the state of `compile_with_state`, or assign to it with `tree::assign`
         the structure holds mlx_rs::nn::linear::Linear where mlx_rs::nn::normalization::LayerNorm is expected
-        help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::structure(&Stateful(Colliding(a(), a()))),
-        expect![[r#"
+        help: use the definition of a tree of this very type
         mlx-rs cannot list the state: duplicate state key w
-        help: give each entry its own key"#]],
-    );
+        help: give each entry its own key
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]

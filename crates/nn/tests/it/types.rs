@@ -59,6 +59,12 @@ pub(crate) fn error<T>(result: Result<T>) -> Error {
     result.err().expect("it should fail")
 }
 
+/// The message of an error, and a line's end.
+#[track_caller]
+pub(crate) fn said_of<T>(result: Result<T>) -> String {
+    error(result).to_string() + "\n"
+}
+
 /// Compares the message of an error with a snapshot.
 #[track_caller]
 pub(crate) fn check<T>(result: Result<T>, expected: Expect) {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::error::StateProjectionError;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{
@@ -16,7 +16,7 @@ use tacit_core::Result;
 use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Stateful};
 
 use crate::log::Log;
-use crate::types::{normal, numbers};
+use crate::types::{check, normal, numbers, said_of};
 
 const AFFINE: Affine = Affine { bits: 4, group: 32 };
 
@@ -152,12 +152,6 @@ fn leaves_that_an_optimizer_widened_are_told_of() -> Result<()> {
     Ok(())
 }
 
-#[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
-    let Err(error) = result else { panic!("it should fail") };
-    expected.assert_eq(&error.to_string());
-}
-
 #[test]
 fn gradients_of_what_takes_none_are_refused() -> Result<()> {
     let mut model = dense(Dtype::Float32)?.quantize("*.weight", AFFINE)?;
@@ -167,24 +161,21 @@ fn gradients_of_what_takes_none_are_refused() -> Result<()> {
         let bad = (path.into(), normal(1, shape));
         model.update(&mut Adam::new(1.0), FlattenedModuleParam::from([good, bad]))
     };
-    check(
-        step("layers.0.weight.codes", &[64, 32]),
-        expect![[r#"
-            there is a gradient f32[64,32] of the leaf layers.0.weight.codes, and its codes u32[64,8] are not trained
-            help: take gradients by `Model::value_and_grad`, which has those of float leaves alone"#]],
-    );
-    check(
-        step("layers.0.weight", &[64, 64]),
-        expect![[r#"
-            the model has no leaf layers.0.weight
-            help: its parameters are layers.0.bias, layers.0.weight.biases, layers.0.weight.codes, layers.0.weight.scales, layers.2.bias, layers.2.weight.biases, layers.2.weight.codes, layers.2.weight.scales"#]],
-    );
-    check(
-        step("layers.2.bias", &[4]),
-        expect![[r#"
-            the leaf layers.2.bias is f32[8], and its gradient is f32[4]
-            help: give a gradient of the leaf's own shape"#]],
-    );
+    let said = [
+        said_of(step("layers.0.weight.codes", &[64, 32])),
+        said_of(step("layers.0.weight", &[64, 64])),
+        said_of(step("layers.2.bias", &[4])),
+    ]
+    .concat();
+    expect![[r#"
+        there is a gradient f32[64,32] of the leaf layers.0.weight.codes, and its codes u32[64,8] are not trained
+        help: take gradients by `Model::value_and_grad`, which has those of float leaves alone
+        the model has no leaf layers.0.weight
+        help: its parameters are layers.0.bias, layers.0.weight.biases, layers.0.weight.codes, layers.0.weight.scales, layers.2.bias, layers.2.weight.biases, layers.2.weight.codes, layers.2.weight.scales
+        the leaf layers.2.bias is f32[8], and its gradient is f32[4]
+        help: give a gradient of the leaf's own shape
+    "#]]
+    .assert_eq(&said);
     assert_eq!(before, avals(&model));
     Ok(())
 }
