@@ -227,7 +227,7 @@ impl fmt::Display for Made {
 
 #[cfg(test)]
 mod tests {
-    use expect_test::{Expect, expect, expect_file};
+    use expect_test::{expect, expect_file};
 
     use super::*;
 
@@ -250,13 +250,6 @@ mod tests {
         fn make(&self, name: &str, path: Option<&Path>, git: Option<&str>) -> Result<Made> {
             let (path, git) = (path.map(Path::to_owned), git.map(str::to_owned));
             new(&Options { folder: self.0.join(name), path, git, rev: None })
-        }
-
-        fn refused(&self, name: &str, path: Option<&Path>, expected: &Expect) {
-            let before = self.names();
-            let error = self.make(name, path, None).map(|made| made.folder).expect_err(name).to_string();
-            expected.assert_eq(&error.replace(self.0.to_str().expect("text"), "FOLDER"));
-            assert_eq!(self.names(), before);
         }
     }
 
@@ -356,66 +349,33 @@ mod tests {
     fn what_cannot_be_made_leaves_nothing() {
         let folder = Folder::new("refused");
         fs::create_dir(folder.0.join("there")).expect("makes");
-        folder.refused(
-            "there",
-            None,
-            &expect![[r#"
+        let before = folder.names();
+        let mut said = String::new();
+        for name in ["there", "1st", "a b", "async", "mlx-rs", "tacit-core", "..", "no/folder", "hello"] {
+            let no_clone = (name == "hello").then_some(&*folder.0);
+            let error = folder.make(name, no_clone, None).map(|made| made.folder).expect_err(name);
+            said.extend([error.to_string().as_str(), "\n"]);
+            assert_eq!(folder.names(), before, "{name}");
+        }
+        expect![[r#"
             FOLDER/there exists
-            help: give the name of a folder that does not exist"#]],
-        );
-        folder.refused(
-            "1st",
-            None,
-            &expect![[r#"
+            help: give the name of a folder that does not exist
             `1st` cannot name a package
-            help: begin with a letter, and go on with letters, digits, `-` and `_`"#]],
-        );
-        folder.refused(
-            "a b",
-            None,
-            &expect![[r#"
+            help: begin with a letter, and go on with letters, digits, `-` and `_`
             `a b` cannot name a package
-            help: begin with a letter, and go on with letters, digits, `-` and `_`"#]],
-        );
-        folder.refused(
-            "async",
-            None,
-            &expect![[r#"
+            help: begin with a letter, and go on with letters, digits, `-` and `_`
             `async` is a word of the language and cannot name a package
-            help: begin with a letter, and go on with letters, digits, `-` and `_`"#]],
-        );
-        folder.refused(
-            "mlx-rs",
-            None,
-            &expect![[r#"
+            help: begin with a letter, and go on with letters, digits, `-` and `_`
             `mlx-rs` is the name of a crate that the project uses
-            help: take another name"#]],
-        );
-        folder.refused(
-            "tacit-core",
-            None,
-            &expect![[r#"
+            help: take another name
             `tacit-core` is the name of a crate that the project uses
-            help: take another name"#]],
-        );
-        folder.refused(
-            "..",
-            None,
-            &expect![[r#"
+            help: take another name
             FOLDER/.. names no folder to make
-            help: give the name of the project"#]],
-        );
-        folder.refused(
-            "no/folder",
-            None,
-            &expect!["cannot create FOLDER/no/folder: No such file or directory (os error 2)"],
-        );
-        folder.refused(
-            "hello",
-            Some(&folder.0),
-            &expect![[r#"
+            help: give the name of the project
+            cannot create FOLDER/no/folder: No such file or directory (os error 2)
             FOLDER is no clone of Tacit
-            help: say where Tacit is: `--path CLONE`, or `--git URL`"#]],
-        );
+            help: say where Tacit is: `--path CLONE`, or `--git URL`
+        "#]]
+        .assert_eq(&said.replace(folder.0.to_str().expect("text"), "FOLDER"));
     }
 }
