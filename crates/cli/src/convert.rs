@@ -138,17 +138,13 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         (None, Target::Gguf) => {
             let quantized = model.as_ref().map(|model| model.write_gguf(output, parameters, others));
             written.quantized = quantized.transpose()?.unwrap_or_default();
-            written.after = length(output);
+            written.after = fs::metadata(output).map_or(0, |file| file.len() as usize);
         }
         (None, Target::Bitsandbytes) => bitsandbytes::write(output, parameters, BitsAndBytesLayout::default())?,
         (None, Target::Floats) => hugging_face::write(output, parameters)?,
         (None, _) => save_with(output, parameters, Writing::default())?,
     }
     Ok(written)
-}
-
-fn length(file: &Path) -> usize {
-    fs::metadata(file).map_or(0, |file| file.len() as usize)
 }
 
 /// The type of GGUF that is asked for.

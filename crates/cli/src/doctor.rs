@@ -30,7 +30,7 @@ struct Finding {
     help: Option<&'static str>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
     /// As it should be.
@@ -271,21 +271,11 @@ impl Findings {
     }
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ok => "ok",
-            Self::Slow => "slow",
-            Self::Broken => "broken",
-        })
-    }
-}
-
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&["", "", "found"]);
         for Finding { what, state, found, help } in &self.0 {
-            table.row([state.to_string(), (*what).to_owned(), found.clone()]);
+            table.row([format!("{state:?}").to_lowercase(), (*what).to_owned(), found.clone()]);
             if let Some(help) = help {
                 table.row([String::new(), String::new(), format!("help: {help}")]);
             }

@@ -113,10 +113,8 @@ fn bits(nbytes: usize, size: usize) -> f64 {
 
 /// How the finite values are spread; nothing for what is no float, or has no such value.
 fn histogram(value: &Value) -> Result<Option<Histogram>> {
-    if !value.aval()?.dtype.is_float() {
-        return Ok(None);
-    }
-    if value.aval()?.size() == 0 {
+    let aval = value.aval()?;
+    if !aval.dtype.is_float() || aval.size() == 0 {
         return Ok(None);
     }
     let flat = value.dense()?.as_dtype(Dtype::Float32)?.flatten(None, None)?;

@@ -92,7 +92,8 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
         // Machines may have cores in other numbers.
         command.env("TACIT_THREADS", threads(options, of_environment("OMPI_COMM_WORLD_LOCAL_SIZE").unwrap_or(1)));
         let rank = of_environment("OMPI_COMM_WORLD_RANK").unwrap_or(0);
-        return Ok(supervise::run(vec![Process::of_mpi(rank, command)], grace, None)?.code());
+        let process = Process { rank: Some(rank), command, leads: false };
+        return Ok(supervise::run(vec![process], grace, None)?.code());
     }
     let Some(file) = &options.hosts else { return here(options, grace) };
     let hosts = hosts::read(file)?;
@@ -194,7 +195,7 @@ fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Du
             command.env("MLX_RANK", rank.to_string()).env("MLX_HOSTFILE", &file).env("TACIT_WATCH", places.watch());
             job.tell(&mut command);
         }
-        Process::of_ring(rank, command)
+        Process { rank: Some(rank), command, leads: true }
     });
     supervise::run(processes.collect(), grace, Some(folder.path()))
 }
@@ -240,7 +241,8 @@ fn mpi(
         command.args(["--threads", &threads.to_string()]);
     }
     command.arg("--").args(&options.program);
-    supervise::run(vec![Process::of_itself(command)], grace, Some(folder.path()))
+    let process = Process { rank: None, command, leads: true };
+    supervise::run(vec![process], grace, Some(folder.path()))
 }
 
 fn search_path(program: &str) -> Option<PathBuf> {

@@ -140,39 +140,12 @@ const KEYWORDS: [&str; 52] = [
 
 /// The crates that a program names in code or in its manifest, those of Tacit, of which Cargo wants one of each name, and what
 /// Cargo keeps for its own.
+#[rustfmt::skip]
 const TAKEN: [&str; 32] = [
-    "alloc",
-    "build",
-    "core",
-    "deps",
-    "examples",
-    "incremental",
-    "mach_sys",
-    "mlx_rs",
-    "mlx_sys",
-    "proc_macro",
-    "std",
-    "tacit",
-    "tacit_arrays",
-    "tacit_blas",
-    "tacit_bridge",
-    "tacit_cli",
-    "tacit_conformance",
-    "tacit_core",
-    "tacit_distributed",
-    "tacit_drawing",
-    "tacit_executable",
-    "tacit_files",
-    "tacit_figures",
-    "tacit_fusion",
-    "tacit_io",
-    "tacit_kernels",
-    "tacit_macros",
-    "tacit_mlx",
-    "tacit_models",
-    "tacit_nn",
-    "tacit_record",
-    "test",
+    "alloc", "build", "core", "deps", "examples", "incremental", "mach_sys", "mlx_rs", "mlx_sys", "proc_macro", "std",
+    "tacit", "tacit_arrays", "tacit_blas", "tacit_bridge", "tacit_cli", "tacit_conformance", "tacit_core",
+    "tacit_distributed", "tacit_drawing", "tacit_executable", "tacit_files", "tacit_figures", "tacit_fusion",
+    "tacit_io", "tacit_kernels", "tacit_macros", "tacit_mlx", "tacit_models", "tacit_nn", "tacit_record", "test",
 ];
 
 /// Writes the files into a folder beside, which takes its place when it is whole.

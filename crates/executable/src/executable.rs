@@ -285,7 +285,7 @@ impl<'f> Executable<'f> {
         let arguments = cut.as_ref().unwrap_or(&self.arguments);
         if self.mode == Mode::Compiled {
             // What was fed and is looked at by nobody would grow from run to run into one long graph.
-            self.start_fed()?;
+            tree::async_eval(&self.fed_residents().collect::<Vec<_>>())?;
             return Ok(Pending { returned: self.compiled.call(arguments)?, nodes: None });
         }
         let (parameters, inputs) = arguments;

@@ -37,11 +37,6 @@ impl Executable<'_> {
         fed.map(|&input| &self.arguments.1[input])
     }
 
-    /// Begins the evaluation of what the latest run fed.
-    pub(crate) fn start_fed(&self) -> Result<()> {
-        tree::async_eval(&self.fed_residents().collect::<Vec<_>>())
-    }
-
     /// What becomes of the resident inputs where rows were cut: those that are left, behind those that were made.
     pub(crate) fn fed(&self, made: &[Value]) -> Result<Vec<(usize, Value)>> {
         let Some(extent) = self.body.extent() else { return Ok(Vec::new()) };

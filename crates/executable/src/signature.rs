@@ -43,13 +43,9 @@ impl Kind {
         }
     }
 
-    fn indefinite(self) -> &'static str {
-        match self {
-            Self::Parameter => "a parameter",
-            Self::Given => "an input",
-            Self::Resident => "a resident input",
-            Self::Optional => "an optional input",
-        }
+    fn indefinite(self) -> String {
+        let article = if matches!(self, Self::Given | Self::Optional) { "an" } else { "a" };
+        format!("{article} {}", self.words())
     }
 }
 

@@ -24,26 +24,14 @@ const LINES: Duration = Duration::from_secs(1);
 
 pub(super) struct Process {
     /// The number before its lines; it writes them itself where it has none.
-    rank: Option<usize>,
-    command: Command,
-    /// Whether it leads a group of its own, with all that it starts.
-    leads: bool,
+    pub(super) rank: Option<usize>,
+    pub(super) command: Command,
+    /// Whether it leads a group of its own, with all that it starts; one of `mpirun` does not, which ends it together with this
+    /// process.
+    pub(super) leads: bool,
 }
 
 impl Process {
-    pub(super) fn of_ring(rank: usize, command: Command) -> Self {
-        Self { rank: Some(rank), command, leads: true }
-    }
-
-    /// One that `mpirun` ends together with this process.
-    pub(super) fn of_mpi(rank: usize, command: Command) -> Self {
-        Self { rank: Some(rank), command, leads: false }
-    }
-
-    pub(super) fn of_itself(command: Command) -> Self {
-        Self { rank: None, command, leads: true }
-    }
-
     fn name(&self) -> String {
         self.rank
             .map_or_else(|| self.command.get_program().to_string_lossy().into_owned(), |rank| format!("rank {rank}"))

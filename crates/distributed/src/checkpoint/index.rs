@@ -130,7 +130,8 @@ impl Index {
             for (state, entries) in &self.states {
                 for (key, entry) in entries.iter().filter(|(_, entry)| entry.is_held_by(rank)) {
                     let name = tensor(state, key);
-                    let (found, expected) = (&tensors.aval(&name)?.shape, entry.shape_of_part(self.size));
+                    let expected = entry.layout.shape(&entry.shape, entry.parts(self.size));
+                    let found = &tensors.aval(&name)?.shape;
                     if *found != expected {
                         let reason = format!("it has the shape {found:?}, and the index {expected:?}");
                         return Err(tensors.wrong(Some(&name), reason, "save the same model on every rank"));
@@ -162,11 +163,6 @@ impl Entry {
     /// How many parts make the whole, or how many ranks have one of their own.
     pub(super) fn parts(&self, size: usize) -> usize {
         self.groups.as_ref().map_or(size, Groups::parts)
-    }
-
-    /// The shape of what a file has of it.
-    fn shape_of_part(&self, size: usize) -> Vec<i32> {
-        self.layout.shape(&self.shape, self.parts(size))
     }
 
     /// Whether the file of a rank has it, or its part.
