@@ -268,6 +268,6 @@ fn says(rank: &Ended, words: &[&str]) -> Result<(), String> {
     ensure(rank.after < BOUND, "late")
 }
 
-fn ensure(holds: bool, otherwise: &str) -> Result<(), String> {
+pub(crate) fn ensure(holds: bool, otherwise: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise.to_owned()) }
 }

@@ -9,6 +9,7 @@ use tacit_distributed::Group;
 
 use crate::case::{Apart, Case, Ended};
 use crate::child::until_heard;
+use crate::failures::ensure;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("an_exit_has_its_code", |_| Ok(())).sizes(&[2]).apart(Apart {
@@ -59,8 +60,4 @@ fn is_told(ranks: &[Ended]) -> Result<(), String> {
     )?;
     ensure(second.said.is_none(), "the second rank speaks")?;
     ensure(first.stderr.contains("it is told"), "other words")
-}
-
-fn ensure(holds: bool, otherwise: &str) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
 }

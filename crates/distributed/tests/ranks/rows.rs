@@ -9,7 +9,7 @@ use tacit_core::{Error, Result, Value, implicit};
 use tacit_distributed::{Group, Sharded};
 
 use crate::case::Case;
-use crate::sharded::normal;
+use crate::checkpoints::normal;
 
 pub(crate) const CASES: &[Case] =
     &[Case::new("of_half_floats", vocabulary_in_half_floats), Case::new("with_infinities", rows_with_infinities)];

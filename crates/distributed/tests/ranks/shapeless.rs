@@ -8,7 +8,7 @@ use tacit_core::{Policy, Result, Value, compile_with};
 use tacit_distributed::{Group, Sharded};
 
 use crate::case::Case;
-use crate::sharded::normal;
+use crate::checkpoints::normal;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("layers_of_any_batch", layers_of_any_batch),

@@ -4,7 +4,7 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use mlx_rs::transforms::compile::compile;
-use mlx_rs::{Array, Dtype, complex64, fast, nn, ops, random};
+use mlx_rs::{Array, Dtype, complex64, fast, nn, ops};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
@@ -15,6 +15,7 @@ use tacit_distributed::{FullySharded, Group, Shard, Sharded, Split, split_heads}
 use tacit_nn::{KvCache, Model};
 
 use crate::case::Case;
+use crate::checkpoints::normal;
 
 pub(crate) const CASES: &[Case] = &[
     // These two are of thousands of collectives, for each of which four ranks on two cores take turns.
@@ -98,10 +99,6 @@ fn check(name: &str, operands: &[Value], f: impl Fn(Vec<Array>) -> Result<Vec<Ar
     let oracle = Oracle::new(2e-5).over_ranks(Some(over_ranks));
     oracle.check(name, operands, f.clone());
     oracle.transformed().allowing().check(name, operands, f);
-}
-
-pub(crate) fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
-    Ok(random::normal::<f32>(shape, None, None, Some(&random::key(seed)?))?)
 }
 
 fn split(seed: u64, shape: &[i32], axis: i32, group: &Group) -> Result<Value> {

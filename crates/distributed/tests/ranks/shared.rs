@@ -9,7 +9,7 @@ use tacit_core::{Policy, Result, Value, implicit};
 use tacit_distributed::{Group, Sharded};
 
 use crate::case::Case;
-use crate::sharded::normal;
+use crate::checkpoints::normal;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("experts_of_their_own", experts_of_their_own),

@@ -10,18 +10,9 @@ use tacit_core::{Aval, Policy, Result, Value, implicit};
 use tacit_io::{Metadata, Tensors, awq, gptq, torchao, write};
 use tacit_nn::Parameters;
 
+use crate::golden::{dense, golden};
 use crate::scratch::Scratch;
 use Edit::{Put, Remove, Text};
-
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
-}
-
-/// What a value stands for.
-fn dense(value: &Value) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.dense().expect("builds")
-}
 
 /// Compares the quantized parameters with the expected ones, and their products under a policy that builds nothing.
 #[track_caller]

@@ -1,7 +1,5 @@
 //! GGUF files of gguf-py, and what it reads in them.
 
-use std::path::PathBuf;
-
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Policy, Value, implicit};
@@ -9,18 +7,15 @@ use tacit_io::{Gguf, GgufValue, Library, Tensors, load, save};
 use tacit_nn::Parameters;
 
 use crate::gguf_malformed::Maker;
+use crate::golden::{dense, golden};
 use crate::scratch::Scratch;
 
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)
-}
-
 fn types() -> Gguf {
-    Gguf::open(golden("types.gguf")).expect("opens")
+    Gguf::open(golden("gguf/types.gguf")).expect("opens")
 }
 
 fn expected() -> Tensors {
-    Tensors::open(golden("expected.safetensors")).expect("opens")
+    Tensors::open(golden("gguf/expected.safetensors")).expect("opens")
 }
 
 /// Equal but for the sign of zero, which codes and scales of the same value may have differently.
@@ -28,11 +23,6 @@ fn expected() -> Tensors {
 fn assert_equal(found: &Array, expected: &Array, name: &str) {
     assert_eq!(Aval::from(found), Aval::from(expected), "{name}");
     assert!(found.eq_values(expected).expect("compares"), "{name}: {found:?}\n{expected:?}");
-}
-
-fn dense(value: &Value) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.dense().expect("builds")
 }
 
 #[test]
@@ -174,7 +164,7 @@ fn metadata_of_every_type_is_read() {
 
 #[test]
 fn a_llama_has_the_names_and_the_rows_of_hugging_face() {
-    let model = Gguf::open(golden("llama.gguf")).and_then(|file| file.hugging_face()).expect("reads");
+    let model = Gguf::open(golden("gguf/llama.gguf")).and_then(|file| file.hugging_face()).expect("reads");
     let expected = expected();
     let prefix = "llama.";
     let names: Vec<&str> = expected.names().filter_map(|name| name.strip_prefix(prefix)).collect();
@@ -188,7 +178,7 @@ fn a_llama_has_the_names_and_the_rows_of_hugging_face() {
 fn what_is_not_there_or_not_read_is_told() {
     let file = types();
     let told =
-        |error: tacit_core::Error| error.to_string().replace(&golden("types.gguf").display().to_string(), "FILE");
+        |error: tacit_core::Error| error.to_string().replace(&golden("gguf/types.gguf").display().to_string(), "FILE");
     let said = [
         file.get("unread").map(|_| ()),
         file.get("absent").map(|_| ()),

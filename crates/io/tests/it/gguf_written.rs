@@ -1,7 +1,7 @@
 //! GGUF files that are written: of a file, of a folder that was made of it, and of Hugging Face's folders.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
@@ -12,19 +12,12 @@ use tacit_io::json::Json;
 use tacit_io::{Distance, Gguf, GgufType, GgufValue, Library, ModelFolder, read};
 use tacit_nn::Parameters;
 
+use crate::gguf_written_malformed::{folder, numbers};
+use crate::golden::{golden, of_decoders};
 use crate::scratch::Scratch;
 
 const MODELS: &str = "llama mistral qwen2 qwen3 qwen3_moe qwen3_next gemma gemma2 gemma2_bf16 gemma3_text mixtral phi3 olmo2 \
                       granite smollm3";
-
-/// A file of the decoders' golden data.
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden").join(name)
-}
-
-fn types() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf/types.gguf")
-}
 
 /// The GGUF file of a model, a folder or another file.
 fn written(source: &Path, to: &Path) -> Gguf {
@@ -48,7 +41,7 @@ fn other_keys<'f>(file: &'f Gguf, other: &Gguf) -> Vec<&'f str> {
 fn a_file_is_the_same_again_behind_a_folder_and_by_itself() {
     for name in MODELS.split(' ') {
         let scratch = Scratch::new();
-        let source = golden(&format!("gguf/{name}.gguf"));
+        let source = of_decoders(&format!("gguf/{name}.gguf"));
         let original = Gguf::open(&source).expect("opens");
         let folder = scratch.join("folder");
         let parameters = read(&source).expect("reads");
@@ -85,8 +78,8 @@ fn far(a: &Gguf, b: &Gguf, tensor: &str) -> f64 {
 fn a_folder_of_hugging_face_is_what_its_converter_makes() {
     for name in MODELS.split(' ').filter(|name| *name != "gemma2_bf16") {
         let scratch = Scratch::new();
-        let original = Gguf::open(golden(&format!("gguf/{name}.gguf"))).expect("opens");
-        let made = written(&golden(&format!("gguf/{name}")), &scratch.join("made.gguf"));
+        let original = Gguf::open(of_decoders(&format!("gguf/{name}.gguf"))).expect("opens");
+        let made = written(&of_decoders(&format!("gguf/{name}")), &scratch.join("made.gguf"));
         assert_eq!(other_keys(&original, &made), [] as [&str; 0], "{name}");
         assert!(original.names().eq(made.names()), "{name}");
         for tensor in original.names() {
@@ -105,12 +98,14 @@ fn a_folder_of_hugging_face_is_what_its_converter_makes() {
 #[test]
 fn blocks_of_every_type_are_written_as_they_were_read() {
     let scratch = Scratch::new();
-    let original = Gguf::open(types()).expect("opens");
+    let original = Gguf::open(golden("gguf/types.gguf")).expect("opens");
     let names: Vec<&str> = original.names().filter(|&name| name != "unread").collect();
     let parameters: Parameters =
         names.iter().map(|&name| (name.to_owned(), original.get(name).expect("reads"))).collect();
     let to = scratch.join("made.gguf");
-    ModelFolder::of(types()).and_then(|model| model.write_gguf(&to, &parameters, None)).expect("writes");
+    ModelFolder::of(golden("gguf/types.gguf"))
+        .and_then(|model| model.write_gguf(&to, &parameters, None))
+        .expect("writes");
     let made = Gguf::open(&to).expect("opens");
     assert_eq!(other_keys(&original, &made), [] as [&str; 0]);
     let mut others = Vec::new();
@@ -132,14 +127,14 @@ fn blocks_of_every_type_are_written_as_they_were_read() {
 
 #[test]
 fn floats_are_quantized_as_ggml_does_it() {
-    let original = Gguf::open(types()).expect("opens");
+    let original = Gguf::open(golden("gguf/types.gguf")).expect("opens");
     for kind in ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"] {
         let scratch = Scratch::new();
         let name = format!("{kind}.quantized");
         let floats = original.get(&name).and_then(|value| value.dense()).expect("reads");
         let parameters = Parameters::from([(name.clone(), floats.into())]);
         let to = scratch.join("made.gguf");
-        let model = ModelFolder::of(types()).expect("a model");
+        let model = ModelFolder::of(golden("gguf/types.gguf")).expect("a model");
         assert_eq!(model.write_gguf(&to, &parameters, GgufType::named(kind)).expect("writes"), 1);
         let made = Gguf::open(&to).expect("opens");
         assert_eq!(made.bytes_of(&name).expect("is there"), original.bytes_of(&name).expect("is there"), "{kind}");
@@ -151,7 +146,7 @@ fn a_tokenizer_of_a_folder_is_the_one_of_the_file() {
     let names = ["spm", "spm_unspaced", "gpt-2", "llama-bpe", "qwen2", "smaug-bpe", "smollm", "tekken", "default"];
     for name in names {
         let scratch = Scratch::new();
-        let original = Gguf::open(golden(&format!("tokenizers/{name}.gguf"))).expect("opens");
+        let original = Gguf::open(of_decoders(&format!("tokenizers/{name}.gguf"))).expect("opens");
         let GgufValue::List(tokens) = original.metadata("tokenizer.ggml.tokens").expect("is there") else {
             panic!("{name}: no list")
         };
@@ -172,11 +167,6 @@ fn a_tokenizer_of_a_folder_is_the_one_of_the_file() {
         assert_eq!(made.tokenizer_config().ok(), original.tokenizer_config().ok(), "{name}");
         assert_eq!(made.end_tokens().ok(), original.end_tokens().ok(), "{name}");
     }
-}
-
-fn numbers(shape: &[i32]) -> Array {
-    let size = shape.iter().product();
-    ops::arange::<_, f32>(0, size, None).and_then(|x| x.sin()?.reshape(shape)).expect("numbers")
 }
 
 /// MLX's groups of 64 are two blocks of 32 with the same numbers, in halves.
@@ -221,13 +211,6 @@ fn codes_of_mlx_are_kept_where_ggml_has_their_numbers() {
         let far = Distance::of_values(&value, &made.get(name).expect("reads")).expect("one shape").error;
         assert!(far < 1e-3, "{name}: {far}");
     }
-}
-
-/// A folder with this configuration.
-fn folder(config: &str) -> Scratch {
-    let scratch = Scratch::new();
-    scratch.file("config.json", config);
-    scratch
 }
 
 #[test]
@@ -403,7 +386,7 @@ fn others_are_quantized_where_it_is_asked_for() {
 #[test]
 fn a_model_that_is_not_run_becomes_a_folder_of_tacit_and_a_file_again() {
     let scratch = Scratch::new();
-    let mut bytes = fs::read(golden("gguf/qwen3.gguf")).expect("a golden file");
+    let mut bytes = fs::read(of_decoders("gguf/qwen3.gguf")).expect("a golden file");
     let at = bytes.windows(5).position(|found| found == b"qwen3").expect("is there");
     bytes[at..at + 5].copy_from_slice(b"mamba");
     let file = scratch.join("strange.gguf");
@@ -433,7 +416,7 @@ fn a_model_that_is_not_run_becomes_a_folder_of_tacit_and_a_file_again() {
 #[test]
 fn what_another_model_left_of_its_tokenizer_goes() {
     let scratch = Scratch::new();
-    let file = golden("gguf/qwen3.gguf");
+    let file = of_decoders("gguf/qwen3.gguf");
     for name in ["chat_template.jinja", "generation_config.json", "notes.txt"] {
         scratch.file(name, "{}");
     }

@@ -18,7 +18,7 @@ pub(crate) fn llama(keys: &str) -> String {
     LLAMA.replace('}', &format!(", {keys}}}"))
 }
 
-fn numbers(shape: &[i32]) -> Array {
+pub(crate) fn numbers(shape: &[i32]) -> Array {
     let size = shape.iter().product();
     ops::arange::<_, f32>(0, size, None).and_then(|x| x.sin()?.reshape(shape)).expect("numbers")
 }
@@ -39,6 +39,7 @@ pub(crate) fn written(folder: &Scratch, given: &Parameters, others: Option<&str>
     Gguf::open(to)
 }
 
+/// A folder with this configuration.
 pub(crate) fn folder(config: &str) -> Scratch {
     let scratch = Scratch::new();
     scratch.file("config.json", config);

@@ -3,12 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Value};
+use tacit_core::{Aval, Policy, Value};
 use tacit_io::Tensors;
 
 /// A golden file or folder.
 pub(crate) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// One of the decoders.
+pub(crate) fn of_decoders(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden").join(name)
+}
+
+/// What a value stands for.
+pub(crate) fn dense(value: &Value) -> Array {
+    let _allow = Policy::Allow.scope();
+    value.dense().expect("builds")
 }
 
 /// Checks that two checkpoints have the same tensors, to the byte.

@@ -9,12 +9,8 @@ use tacit_io::mlx_lm::Config;
 use tacit_io::{bitsandbytes, mlx_adapter, mlx_lm, peft};
 use tacit_nn::{LoraConfig, Method, Missing, Model, Parameters};
 
+use crate::models::dense;
 use crate::scratch::Scratch;
-
-fn model() -> Model<nn::Sequential> {
-    let linear = |outputs| nn::Linear::new(64, outputs).expect("builds");
-    Model::new(nn::Sequential::new().append(linear(64)).append(nn::Relu).append(linear(8))).expect("a model")
-}
 
 fn forward(model: &mut Model<nn::Sequential>) -> Array {
     let _deny = Policy::Deny.scope();
@@ -27,14 +23,14 @@ fn forward(model: &mut Model<nn::Sequential>) -> Array {
 #[test]
 fn a_quantized_model_computes_the_same_through_mlx_lm_and_bitsandbytes() {
     let folder = Scratch::new();
-    let mut of_mlx = model().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
+    let mut of_mlx = dense().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
     mlx_lm::write(&*folder, &of_mlx.values().unwrap(), &Config::new(Json::Object(Vec::new()))).expect("writes");
-    let mut again = model();
+    let mut again = dense();
     again.assign(mlx_lm::read(&*folder).expect("reads"), Missing::Refuse).expect("fits");
     assert!(forward(&mut again).eq_values(forward(&mut of_mlx)).unwrap());
 
     let path = folder.join("bitsandbytes.safetensors");
-    let mut of_bnb = model().quantize("*.weight", Nf4 { block: 64, double: true }).expect("quantizes");
+    let mut of_bnb = dense().quantize("*.weight", Nf4 { block: 64, double: true }).expect("quantizes");
     bitsandbytes::write(&path, of_bnb.values().unwrap(), bitsandbytes::BitsAndBytesLayout::default()).expect("writes");
     again.assign(bitsandbytes::read(&path).expect("reads"), Missing::Refuse).expect("fits");
     assert!(forward(&mut again).eq_values(forward(&mut of_bnb)).unwrap());
@@ -43,9 +39,9 @@ fn a_quantized_model_computes_the_same_through_mlx_lm_and_bitsandbytes() {
 #[test]
 fn a_trained_adapter_computes_the_same_through_mlx_lm_and_peft() {
     let folder = Scratch::new();
-    let base = model().quantize("*.weight", Nf4 { block: 64, double: false }).expect("quantizes").values().unwrap();
+    let base = dense().quantize("*.weight", Nf4 { block: 64, double: false }).expect("quantizes").values().unwrap();
     let with = |parameters: Parameters| {
-        let mut model = model();
+        let mut model = dense();
         model.assign(parameters, Missing::Refuse).expect("fits");
         model
     };
@@ -72,14 +68,14 @@ fn a_trained_adapter_computes_the_same_through_mlx_lm_and_peft() {
 #[test]
 fn what_a_library_has_no_adapter_for_is_refused() {
     let folder = Scratch::new();
-    let base = model().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
+    let base = dense().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
     let config = LoraConfig { rank: 4, ..LoraConfig::default() }.as_stored(Affine { bits: 4, group: 32 });
     let tuned = base.lora("*.weight", config).expect("adapts");
     let (adapters, config) = (tuned.adapters().unwrap(), Json::Object(Vec::new()));
     let errors = [
         mlx_adapter::write(&*folder, &adapters, &config).expect_err("refused"),
         peft::write(&*folder, &adapters, &config).expect_err("refused"),
-        peft::write(&*folder, &model().values().unwrap(), &config).expect_err("refused"),
+        peft::write(&*folder, &dense().values().unwrap(), &config).expect_err("refused"),
     ];
     assert!(folder.names().is_empty());
     let text: Vec<String> = errors.iter().map(|error| folder.message(error)).collect();

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 
 use expect_test::expect;
 use mlx_rs::ops;
@@ -13,18 +12,14 @@ use tacit_io::json::Json;
 use tacit_io::{Distance, FileKind, Gguf, Library, ModelFolder, layout, read};
 use tacit_nn::Parameters;
 
+use crate::golden::of_decoders;
 use crate::scratch::Scratch;
 
 const ALL: [Library; 3] = [Library::Tacit, Library::MlxLm, Library::HuggingFace];
 
-/// A GGUF file of the decoders' golden data.
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden").join(name)
-}
-
 #[test]
 fn a_file_with_a_tokenizer_becomes_a_folder_that_has_all() {
-    let file = golden("tokenizers/spm.gguf");
+    let file = of_decoders("tokenizers/spm.gguf");
     let gguf = Gguf::open(&file).expect("opens");
     let mut said = BTreeSet::new();
     for library in ALL {
@@ -207,8 +202,8 @@ fn heads_whose_neighbors_are_turned_together_are_none_of_transformers() {
 fn the_layouts_of_libraries_are_turned_into_each_other() {
     for name in ["qwen3_moe", "qwen3_next", "gemma2", "mixtral"] {
         let of_file =
-            Gguf::open(golden(&format!("gguf/{name}.gguf"))).and_then(|file| file.hugging_face()).expect("reads");
-        let own = read(golden(&format!("gguf/{name}"))).expect("reads");
+            Gguf::open(of_decoders(&format!("gguf/{name}.gguf"))).and_then(|file| file.hugging_face()).expect("reads");
+        let own = read(of_decoders(&format!("gguf/{name}"))).expect("reads");
         let theirs = layout::as_hugging_face(of_file.clone()).expect("is dense");
         let together = layout::as_mlx_lm("model".as_ref(), theirs.clone()).expect("all experts are there");
         for (found, expected) in [(&theirs, layout::as_hugging_face(own).expect("is dense")), (&together, of_file)] {
@@ -225,7 +220,7 @@ fn the_layouts_of_libraries_are_turned_into_each_other() {
 fn a_file_is_read_by_the_names_of_hugging_face_where_all_its_tensors_have_one() {
     let scratch = Scratch::new();
     let file = scratch.join("model.gguf");
-    let mut bytes = fs::read(golden("gguf/qwen3.gguf")).expect("a golden file");
+    let mut bytes = fs::read(of_decoders("gguf/qwen3.gguf")).expect("a golden file");
     fs::write(&file, &bytes).expect("writes");
     assert!(read(&file).expect("reads").contains_key("model.layers.1.mlp.up_proj.weight"));
     let name = b"blk.1.ffn_up.weight";

@@ -12,7 +12,7 @@ use tacit_nn::{Model, ParameterFilter, Parameters};
 
 use crate::scratch::Scratch;
 
-fn dense() -> Model<nn::Sequential> {
+pub(crate) fn dense() -> Model<nn::Sequential> {
     let linear = |outputs| nn::Linear::new(64, outputs).expect("builds");
     Model::new(nn::Sequential::new().append(linear(64)).append(nn::Relu).append(linear(8))).expect("a model")
 }

@@ -1,15 +1,13 @@
 //! The tokens of a cache in their order, and a cache of tokens.
 
-use mlx_rs::{Array, Dtype, fast, random};
+use mlx_rs::{Array, Dtype, fast};
 use tacit_arrays::format::{AnyFormat, parse};
 use tacit_core::{Counters, Error, Policy, Result, implicit_with_state};
 use tacit_nn::{KvCache, PaddingSide, Window};
 
-const WINDOWS: [Window; 3] = [Window::Everything, Window::Sliding { size: 4, sinks: 2 }, Window::Chunked { size: 4 }];
+use crate::types::normal;
 
-fn normal(seed: u64, shape: &[i32]) -> Array {
-    random::normal::<f32>(shape, None, None, Some(&random::key(seed).expect("a key"))).expect("numbers")
-}
+const WINDOWS: [Window; 3] = [Window::Everything, Window::Sliding { size: 4, sinks: 2 }, Window::Chunked { size: 4 }];
 
 /// Attention over the cache after these tokens.
 fn step(cache: &mut KvCache, seed: u64, tokens: i32) -> Result<Array> {

@@ -30,7 +30,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest
 }
 
-fn rounds(value: &Value) -> bool {
+pub(crate) fn rounds(value: &Value) -> bool {
     value.family::<dyn Packed>().is_some_and(Packed::int8_activations)
 }
 

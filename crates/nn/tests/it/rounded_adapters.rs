@@ -3,10 +3,11 @@
 use mlx_rs::module::Module;
 use mlx_rs::nn;
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed};
-use tacit_core::{Policy, Result, Value};
+use tacit_arrays::{ActivationGranularity, Int8Inputs};
+use tacit_core::{Policy, Result};
 use tacit_nn::{LoraConfig, Model, QatConfig};
 
+use crate::int8_activations::rounds;
 use crate::types::{normal, numbers};
 
 const NF4: Nf4 = Nf4 { block: 64, double: false };
@@ -18,10 +19,6 @@ fn forward(model: &mut Model<nn::Linear>) -> Result<Vec<f32>> {
 
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()))
-}
-
-fn rounds(value: &Value) -> bool {
-    value.family::<dyn Packed>().is_some_and(Packed::int8_activations)
 }
 
 /// The products of an `AsStored` are with codes that are made anew, which do not round: what says that it rounds has to.
