@@ -1,7 +1,5 @@
 //! The program as a person calls it.
 
-#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
-
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use expect_test::{Expect, expect, expect_file};
+use expect_test::{expect, expect_file};
 use mlx_rs::{Array, ops, random};
 use tacit_io::save;
 use tacit_nn::Parameters;
@@ -55,6 +53,14 @@ impl Folder {
     fn at(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("a path that is text").to_owned()
     }
+
+    /// What is printed on either stream, with this exit code.
+    fn said(&self, arguments: &[&str], code: i32) -> String {
+        let output = tacit(arguments);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        text.replace(self.0.to_str().expect("text"), "FOLDER")
+    }
 }
 
 impl Drop for Folder {
@@ -67,97 +73,60 @@ fn tacit(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tacit")).args(arguments).output().expect("starts")
 }
 
-/// Checks the exit code, and what was printed on either stream.
-fn check(arguments: &[&str], code: i32, folder: &Folder, expected: Expect) {
-    let output = tacit(arguments);
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8(text).expect("text").replace(folder.0.to_str().expect("text"), "FOLDER");
-    expected.assert_eq(&text);
-    assert_eq!(output.status.code(), Some(code));
-}
-
 #[test]
 fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
     let folder = Folder::new("path");
     let (dense, packed) = (folder.checkpoint(), folder.at("packed.safetensors"));
-    check(
-        &["inspect", &dense, "--histograms"],
-        0,
-        &folder,
-        expect![[r#"
-            parameter     value      format    bits  bytes  spread and reach
-            layer.bias    f32[8]             32.000     32
-            layer.weight  f32[8,64]          32.000   2048  ████████████████ 1.000
-            odd.weight    f32[4,3]           32.000     48  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
-            3 parameters, 532 elements, 2128 bytes, 32.000 bits an element; read by load
-        "#]],
-    );
-    check(
-        &["quantize", &dense, "--format", "affine:4:32", "-o", &packed],
-        0,
-        &folder,
-        expect![[r#"
+    expect![[r#"
+        parameter     value      format    bits  bytes  spread and reach
+        layer.bias    f32[8]             32.000     32
+        layer.weight  f32[8,64]          32.000   2048  ████████████████ 1.000
+        odd.weight    f32[4,3]           32.000     48  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
+        3 parameters, 532 elements, 2128 bytes, 32.000 bits an element; read by load
+    "#]]
+    .assert_eq(&folder.said(&["inspect", &dense, "--histograms"], 0));
+    expect![[r#"
         parameter     value                error  before  after
         layer.bias    f32[8]                          32     32  it is no matrix
         layer.weight  Affine(f32[8,64])  0.00401    2048    384
         odd.weight    f32[4,3]                        48     48  odd.weight: the last axis of f32[4,3] is not whole groups of 32, as affine has them
         2128 bytes before, 464 after
-    "#]],
-    );
-    check(
-        &["inspect", &packed],
-        0,
-        &folder,
-        expect![[r#"
-            parameter     value              format         bits  bytes
-            layer.bias    f32[8]                          32.000     32
-            layer.weight  Affine(f32[8,64])  affine:4:32   6.000    384
-            odd.weight    f32[4,3]                        32.000     48
-            3 parameters, 532 elements, 464 bytes, 6.977 bits an element; read by load
-        "#]],
-    );
-    check(
-        &["compare", &dense, &packed],
-        0,
-        &folder,
-        expect![[r#"
+    "#]]
+    .assert_eq(&folder.said(&["quantize", &dense, "--format", "affine:4:32", "-o", &packed], 0));
+    expect![[r#"
+        parameter     value              format         bits  bytes
+        layer.bias    f32[8]                          32.000     32
+        layer.weight  Affine(f32[8,64])  affine:4:32   6.000    384
+        odd.weight    f32[4,3]                        32.000     48
+        3 parameters, 532 elements, 464 bytes, 6.977 bits an element; read by load
+    "#]]
+    .assert_eq(&folder.said(&["inspect", &packed], 0));
+    expect![[r#"
         parameter     a          b                    error    cosine  sqnr dB
         layer.weight  f32[8,64]  Affine(f32[8,64])  4.01e-3  0.999992     47.9
         layer.bias    f32[8]     f32[8]              0.00e0  1.000000    exact
         odd.weight    f32[4,3]   f32[4,3]            0.00e0  1.000000    exact
-    "#]],
-    );
-    check(
-        &["compare", &dense, &packed, "--max-error", "0.001"],
-        1,
-        &folder,
-        expect![[r#"
+    "#]]
+    .assert_eq(&folder.said(&["compare", &dense, &packed], 0));
+    expect![[r#"
         parameter     a          b                    error    cosine  sqnr dB
         layer.weight  f32[8,64]  Affine(f32[8,64])  4.01e-3  0.999992     47.9
         layer.bias    f32[8]     f32[8]              0.00e0  1.000000    exact
         odd.weight    f32[4,3]   f32[4,3]            0.00e0  1.000000    exact
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["compare", &dense, &packed, "--max-error", "0.001"], 1));
     let converted = folder.at("mlx");
-    check(
-        &["convert", &packed, "--as", "mlx-lm", "-o", &converted],
-        0,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         3 parameters, 464 bytes before, 464 after
-    "#]],
-    );
-    check(
-        &["compare", &packed, &converted, "--max-error", "0"],
-        0,
-        &folder,
-        expect![[r#"
+    "#]]
+    .assert_eq(&folder.said(&["convert", &packed, "--as", "mlx-lm", "-o", &converted], 0));
+    expect![[r#"
         parameter     a                  b                   error    cosine  sqnr dB
         layer.bias    f32[8]             f32[8]             0.00e0  1.000000    exact
         layer.weight  Affine(f32[8,64])  Affine(f32[8,64])  0.00e0  1.000000    exact
         odd.weight    f32[4,3]           f32[4,3]           0.00e0  1.000000    exact
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["compare", &packed, &converted, "--max-error", "0"], 0));
 }
 
 /// Only a format that does not fit a matrix leaves it as it is.
@@ -172,15 +141,11 @@ fn what_cannot_be_quantized_ends_the_command() {
             .expect("saves");
     };
     of(&[2e38, -2e38]);
-    check(
-        &["quantize", &input, "--format", "affine:4:64", "-o", &output],
-        1,
-        &folder,
-        expect![[r#"
-            error: the parameter b.weight: what affine:4:64 loses of f32[2,64] is not finite
-            help: leave it as it is, or choose a format whose scales hold its greatest numbers
-        "#]],
-    );
+    expect![[r#"
+        error: the parameter b.weight: what affine:4:64 loses of f32[2,64] is not finite
+        help: leave it as it is, or choose a format whose scales hold its greatest numbers
+    "#]]
+    .assert_eq(&folder.said(&["quantize", &input, "--format", "affine:4:64", "-o", &output], 1));
     let drawn = "nf4:64+stochastic";
     for command in [
         ["quantize", &input, "--format", drawn, "-o", &output].as_slice(),
@@ -215,11 +180,7 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
     let [dense, rules, packed] = ["dense.safetensors", "rules.json", "packed.safetensors"].map(|name| folder.at(name));
     save(&dense, &parameters).expect("saves");
     let formats = "affine:2:64,affine:4:64,nf4:64:double,affine:6:64";
-    check(
-        &["advise", &dense, "--bits", "5", "--formats", formats, "-o", &rules],
-        0,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         parameter    aval         format           bits    error   share
         a.weight     f32[64,128]  affine:6:64     7.000  0.02214  31.1 %
         b.weight     f32[64,128]  nf4:64:double   4.133  0.09164  32.5 %
@@ -227,8 +188,8 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
         norm.weight  f32[128]                    32.000
         4.852 bits an element, error 0.03849; no choice within the budget has less than 0.03579
         rules go to FOLDER/rules.json
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["advise", &dense, "--bits", "5", "--formats", formats, "-o", &rules], 0));
     assert_eq!(tacit(&["quantize", &dense, "--rules", &rules, "-o", &packed]).status.code(), Some(0));
     let inspected = String::from_utf8(tacit(&["inspect", &packed]).stdout).expect("text");
     let bits = inspected.split(", ").find_map(|part| part.strip_suffix(" bits an element; read by load\n"));
@@ -237,28 +198,23 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
     let inputs = folder.at("inputs.safetensors");
     let small = weight(4, 1e-3);
     save(&inputs, &Parameters::from([("a.weight".to_owned(), small.into())])).expect("saves");
-    check(
-        &["advise", &dense, "--bits", "5", "--formats", formats, "--fit", "search", "--inputs", &inputs],
-        0,
-        &folder,
-        expect![[r#"
-            parameter    aval         format                  bits    error   share
-            a.weight     f32[64,128]  affine:2:64+search     3.000  0.34891   0.2 %
-            b.weight     f32[64,128]  affine:6:64+search     7.000  0.02080  48.8 %
-            c.weight     f32[64,128]  nf4:64:double+search   4.133  0.08449  50.9 %
-            norm.weight  f32[128]                           32.000
-            4.852 bits an element, error 0.02887; no choice within the budget has less than 0.02777
-        "#]],
+    expect![[r#"
+        parameter    aval         format                  bits    error   share
+        a.weight     f32[64,128]  affine:2:64+search     3.000  0.34891   0.2 %
+        b.weight     f32[64,128]  affine:6:64+search     7.000  0.02080  48.8 %
+        c.weight     f32[64,128]  nf4:64:double+search   4.133  0.08449  50.9 %
+        norm.weight  f32[128]                           32.000
+        4.852 bits an element, error 0.02887; no choice within the budget has less than 0.02777
+    "#]]
+    .assert_eq(
+        &folder
+            .said(&["advise", &dense, "--bits", "5", "--formats", formats, "--fit", "search", "--inputs", &inputs], 0),
     );
-    check(
-        &["advise", &dense, "--bits", "2", "--formats", "affine:4:64"],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         error: no choice of these formats takes 2 bits an element or fewer: the least is 5.140
         help: allow more bits, or name a format of fewer; parameters that no format fits stay as they are, and count
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["advise", &dense, "--bits", "2", "--formats", "affine:4:64"], 1));
     let json = tacit(&["advise", &dense, "--bits", "6", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("is JSON");
     assert!(json["bits"].as_f64().expect("a number") <= 6.0 && json["rows"]["a.weight"]["aval"] == "f32[64,128]");
@@ -268,11 +224,7 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
 fn the_same_is_there_as_data() {
     let folder = Folder::new("json");
     let dense = folder.checkpoint();
-    check(
-        &["inspect", &dense, "--json"],
-        0,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         {
           "read_by": "load",
           "parameters": [
@@ -298,8 +250,8 @@ fn the_same_is_there_as_data() {
           "elements": 532,
           "nbytes": 2128
         }
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["inspect", &dense, "--json"], 0));
 }
 
 #[test]
@@ -307,32 +259,20 @@ fn what_is_wrong_is_said_with_the_way_out() {
     let folder = Folder::new("wrong");
     let dense = folder.checkpoint();
     let packed = folder.at("packed.safetensors");
-    check(
-        &["inspect", &folder.at("nothing")],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         error: cannot open FOLDER/nothing: No such file or directory (os error 2)
-    "#]],
-    );
-    check(
-        &["quantize", &dense, "--format", "nf5", "-o", &packed],
-        1,
-        &folder,
-        expect![[r#"
-            error: no format is named nf5
-            help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
-        "#]],
-    );
-    check(
-        &["primitives", "matmull"],
-        1,
-        &folder,
-        expect![[r#"
+    "#]]
+    .assert_eq(&folder.said(&["inspect", &folder.at("nothing")], 1));
+    expect![[r#"
+        error: no format is named nf5
+        help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
+    "#]]
+    .assert_eq(&folder.said(&["quantize", &dense, "--format", "nf5", "-o", &packed], 1));
+    expect![[r#"
         error: mlx has no primitive matmull
         help: leave the name out for a list of all of them
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["primitives", "matmull"], 1));
     assert_eq!(tacit(&["quantize", &dense, "-o", &packed]).status.code(), Some(2));
     assert!(!fs::exists(&packed).expect("looks"));
 }
@@ -547,40 +487,28 @@ fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
     let [a, b, svg] = ["a.safetensors", "b.safetensors", "far.svg"].map(|name| folder.at(name));
     save(&a, &parameters([f32::NAN, f32::INFINITY, 1.0])).expect("saves");
     save(&b, &parameters([1.0, f32::INFINITY, 1.0])).expect("saves");
-    check(
-        &["inspect", &a, "--histograms"],
-        0,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         parameter      value     format    bits  bytes  spread and reach
         blk.2.weight   f32[1,3]          32.000     12
         blk.10.weight  f32[1,3]          32.000     12  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
         empty          f32[0,4]           0.000      0
         3 parameters, 6 elements, 24 bytes, 32.000 bits an element; read by load
-    "#]],
-    );
-    check(
-        &["compare", &a, &a, "--max-error", "0"],
-        0,
-        &folder,
-        expect![[r#"
+    "#]]
+    .assert_eq(&folder.said(&["inspect", &a, "--histograms"], 0));
+    expect![[r#"
         parameter      a         b          error    cosine  sqnr dB
         blk.10.weight  f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
         blk.2.weight   f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
         empty          f32[0,4]  f32[0,4]  0.00e0  1.000000    exact
-    "#]],
-    );
-    check(
-        &["compare", &a, &b, "--max-error", "1", "--svg", &svg],
-        1,
-        &folder,
-        expect![[r#"
+    "#]]
+    .assert_eq(&folder.said(&["compare", &a, &a, "--max-error", "0"], 0));
+    expect![[r#"
         parameter      a         b          error    cosine  sqnr dB
         blk.10.weight  f32[1,3]  f32[1,3]     inf       NaN     -inf
         blk.2.weight   f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
         empty          f32[0,4]  f32[0,4]  0.00e0  1.000000    exact
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["compare", &a, &b, "--max-error", "1", "--svg", &svg], 1));
     well_formed(&fs::read_to_string(&svg).expect("is written"));
     let json = tacit(&["compare", &a, &b, "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("is JSON");
@@ -599,15 +527,11 @@ fn the_index_of_a_run_is_no_checkpoint_of_nothing() {
     let file = folder.at("run.safetensors");
     let metadata = tacit_io::Metadata::from([("tacit.ranks".to_owned(), "{}".to_owned())]);
     tacit_io::write(&file, Vec::new(), &metadata).expect("writes");
-    check(
-        &["inspect", &file],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         error: FOLDER/run.safetensors: it is the index of a run on several ranks, whose arrays are in the files of these
         help: inspect one of the files beside it, whose names have `-of-`
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["inspect", &file], 1));
 }
 
 #[test]
@@ -616,15 +540,13 @@ fn who_takes_each_layer_is_told_and_drawn() {
     let (dense, packed) = (folder.layers(3), folder.at("packed.safetensors"));
     assert!(tacit(&["quantize", &dense, "--format", "rotated:nf4:64", "-o", &packed]).status.success());
     let (svg, html) = (folder.at("trace.svg"), folder.at("trace.html"));
-    check(
-        &["explain", &packed, "--input-shape", "1,16", "--svg", &svg, "--html", &html, "--deny"],
-        0,
-        &folder,
-        expect![[r#"
-            parameters       of them  value                  call     taken by                    bytes built
-            layers.*.weight        3  Rotated(f32[256,256])  x @ w.T  view_moving, linear_matmul
-            3 calls for tokens [1,16], 0 arrays materialized (0 bytes)
-        "#]],
+    expect![[r#"
+        parameters       of them  value                  call     taken by                    bytes built
+        layers.*.weight        3  Rotated(f32[256,256])  x @ w.T  view_moving, linear_matmul
+        3 calls for tokens [1,16], 0 arrays materialized (0 bytes)
+    "#]]
+    .assert_eq(
+        &folder.said(&["explain", &packed, "--input-shape", "1,16", "--svg", &svg, "--html", &html, "--deny"], 0),
     );
     let (svg, html) = (fs::read_to_string(svg).expect("drawn"), fs::read_to_string(html).expect("written"));
     assert!(svg.starts_with("<svg") && svg.contains("layers.*.weight (3)"), "{svg}");
@@ -633,15 +555,11 @@ fn who_takes_each_layer_is_told_and_drawn() {
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("json");
     let layers = json["layers"].as_array().expect("a list");
     assert_eq!((layers.len(), &layers[0]["path"], &json["materialized"]), (1, &"layers.1.weight".into(), &0.into()));
-    check(
-        &["explain", &packed, "--only", "nothing"],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         error: FOLDER/packed.safetensors has no matrix of a path nothing
         help: see what there is with `tacit inspect`
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["explain", &packed, "--only", "nothing"], 1));
     assert_eq!(tacit(&["explain", &packed, "--input-shape", "0"]).status.code(), Some(2));
 }
 
@@ -702,18 +620,14 @@ fn what_would_be_materialized_fails_where_that_is_denied() {
     save(&dense, &Parameters::from([("embed_tokens.weight".to_owned(), table.into())])).expect("saves");
     // A row of codes whose scales belong to columns is no such row.
     assert!(tacit(&["quantize", &dense, "--format", "int8:columns", "-o", &packed]).status.success());
-    check(
-        &["explain", &packed, "--deny"],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         parameters           of them  value             call       taken by                         bytes built
         embed_tokens.weight        1  Int8(f32[32,64])  x @ w.T    linear_transpose, linear_matmul
         embed_tokens.weight        1  Int8(f32[32,64])  w[tokens]                                          8192
         embed_tokens.weight declined: linear_gather: only whole rows are gathered from packed codes
         2 calls for tokens [1,1], 1 arrays materialized (8192 bytes)
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["explain", &packed, "--deny"], 1));
     assert!(tacit(&["explain", &packed]).status.success());
     assert!(tacit(&["explain", &dense, "--deny"]).status.success());
 }
@@ -741,15 +655,11 @@ fn layers_are_compared_by_what_they_give() {
     assert!(output.status.success() && text.contains("of outputs: error") && text.lines().count() == 3, "{text}");
     let wrong = Parameters::from([("layers.0.weight".to_owned(), ops::ones::<f32>(&[2, 3]).expect("ones").into())]);
     save(&inputs, &wrong).expect("saves");
-    check(
-        &["compare", &dense, &packed, "--inputs", &inputs],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         error: FOLDER/inputs.safetensors: layers.0.weight: the layer takes 256 numbers, and its inputs are f32[2,3]
         help: give floats whose last axis is that of the weight
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["compare", &dense, &packed, "--inputs", &inputs], 1));
 }
 
 #[test]
@@ -963,24 +873,16 @@ fn models_of_several_programs_have_the_same_names() {
         tacit(&["quantize", &folder.at("wide.safetensors"), "--format", "k:6", "-o", &packed]).status.code(),
         Some(0)
     );
-    check(
-        &["convert", &packed, "--as", "mlx-lm", "-o", &folder.at("floats")],
-        0,
-        &folder,
-        expect![[r#"
-            1 parameters, 1696 bytes before, 8192 after
-            1 are floats now: mlx-lm does not have their format
-        "#]],
-    );
-    check(
-        &["convert", &packed, "--as", "floats", "-o", &folder.at("floats.safetensors")],
-        0,
-        &folder,
-        expect![[r#"
-            1 parameters, 1696 bytes before, 8192 after
-            1 are floats now
-        "#]],
-    );
+    expect![[r#"
+        1 parameters, 1696 bytes before, 8192 after
+        1 are floats now: mlx-lm does not have their format
+    "#]]
+    .assert_eq(&folder.said(&["convert", &packed, "--as", "mlx-lm", "-o", &folder.at("floats")], 0));
+    expect![[r#"
+        1 parameters, 1696 bytes before, 8192 after
+        1 are floats now
+    "#]]
+    .assert_eq(&folder.said(&["convert", &packed, "--as", "floats", "-o", &folder.at("floats.safetensors")], 0));
 }
 
 /// They are one parameter for mlx-lm.
@@ -995,15 +897,11 @@ fn experts_of_a_layer_are_counted_once() {
     let codes = || tacit_arrays::Nf4Array::quantize(&wide, 64).expect("whole blocks");
     let parameters: Parameters = (0..3).map(|number| (expert(number), codes().into())).collect();
     save(folder.at("experts/model.safetensors"), &parameters).expect("saves");
-    check(
-        &["convert", &experts, "--as", "mlx-lm", "-o", &folder.at("of_experts")],
-        0,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         1 parameters, 864 bytes before, 6144 after
         1 are floats now: mlx-lm does not have their format
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["convert", &experts, "--as", "mlx-lm", "-o", &folder.at("of_experts")], 0));
 }
 
 /// A checkpoint of two experts as Hugging Face has them.
@@ -1071,13 +969,9 @@ fn inputs_of_no_layer_are_refused() {
     let (path, inputs) = (folder.checkpoint(), folder.at("inputs.safetensors"));
     let x = ops::ones::<f32>(&[2, 64]).expect("ones");
     save(&inputs, &Parameters::from([("layer.wieght".to_owned(), x.into())])).expect("saves");
-    check(
-        &["compare", &path, &path, "--inputs", &inputs, "--max-error", "0.1"],
-        1,
-        &folder,
-        expect![[r#"
+    expect![[r#"
         error: FOLDER/inputs.safetensors: layer.wieght: a has no such parameter
         help: name inputs by the weights of the layers, as `tacit inspect` lists them
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["compare", &path, &path, "--inputs", &inputs, "--max-error", "0.1"], 1));
 }

@@ -1,12 +1,10 @@
 //! `tacit perplexity` on a model whose perplexity is computed by hand.
 
-#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::format::AnyFormat;
 use tacit_io::save;
@@ -89,10 +87,6 @@ impl Folder {
         let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
         assert_eq!(output.status.code(), Some(code), "{text}");
         text.replace(self.0.to_str().expect("text"), "FOLDER")
-    }
-
-    fn check(&self, options: &[&str], code: i32, expected: Expect) {
-        expected.assert_eq(&self.said(options, code));
     }
 
     fn json(&self, options: &[&str]) -> serde_json::Value {
@@ -185,12 +179,13 @@ fn a_format_that_no_weight_took_is_not_measured() {
         .status();
     assert!(packed.expect("starts").success());
     fs::rename(folder.0.join("packed.safetensors"), file).expect("renames");
-    folder.check(&["--window", "4", "--formats", "none", "--formats", "nf4:64"], 1, expect![[r#"
+    expect![[r#"
         format    perplexity       error    bits         bytes
         none          5.6607      1.9658   8.654         31776
         error: the rules quantize no parameter of the model: model.layers.0.mlp.down_proj.weight: it is implicit already
         help: name other parameters or another format: its parameters are lm_head.weight, model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight; codes are quantized anew by `tacit quantize`, or once they are made dense
-    "#]]);
+    "#]]
+    .assert_eq(&folder.said(&["--window", "4", "--formats", "none", "--formats", "nf4:64"], 1));
 }
 
 /// Where some weights are floats and others codes, the output says which stay.
@@ -205,13 +200,14 @@ fn codes_that_stay_are_told() {
     parameters.insert(up.to_owned(), codes);
     fs::remove_file(&file).expect("removes");
     save(&file, &parameters).expect("saves");
-    folder.check(&["--window", "4", "--formats", "nf4:64"], 0, expect![[r#"
+    expect![[r#"
         format    perplexity       error    bits         bytes
         nf4:64        5.6569      1.9605   5.316         19520
         2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
         lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
         model.layers.0.mlp.up_proj.weight, Int8(f32[64,64]): codes stay as they are, and `tacit quantize` makes others of them
-    "#]]);
+    "#]]
+    .assert_eq(&folder.said(&["--window", "4", "--formats", "nf4:64"], 0));
 }
 
 /// A rule that is misspelt would be a measurement of another model.
@@ -247,48 +243,40 @@ fn a_loss_that_is_not_finite_is_an_error() {
     parameters.insert("model.norm.weight".to_owned(), Array::from_slice(&[f32::NAN; 64], &[64]).into());
     fs::remove_file(&file).expect("removes");
     save(&file, &parameters).expect("saves");
-    folder.check(
-        &["--window", "4"],
-        1,
-        expect![[r#"
+    expect![[r#"
         error: the loss of token 3 in window 1 is NaN
         help: check the weights: some are not finite, or too large for their dtype
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&["--window", "4"], 1));
 }
 
 #[test]
 fn formats_stand_in_one_table_beside_their_bits() {
     let folder = Folder::new("formats", "0 0 1 2 3 1 0 2");
-    folder.check(
-        &["--window", "4", "--formats", "none", "--formats", "affine:8:64", "--formats", "nf4:64", "--formats", "coarse.toml"],
-        0,
-        expect![[r#"
-            format         perplexity       error    bits         bytes
-            none               5.6569      1.9605  32.000        117504
-            affine:8:64        5.6569      1.9605   9.150         33600
-            nf4:64             5.6569      1.9605   4.758         17472
-            coarse.toml        5.7651      2.1072  31.760        116624
-            2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
-            lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
-        "#]],
-    );
+    expect![[r#"
+        format         perplexity       error    bits         bytes
+        none               5.6569      1.9605  32.000        117504
+        affine:8:64        5.6569      1.9605   9.150         33600
+        nf4:64             5.6569      1.9605   4.758         17472
+        coarse.toml        5.7651      2.1072  31.760        116624
+        2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
+        lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
+    "#]]
+    .assert_eq(&folder.said(&["--window", "4", "--formats", "none", "--formats", "affine:8:64", "--formats", "nf4:64", "--formats", "coarse.toml"],
+        0));
 }
 
 /// The codes of the head are multiplied as integers, its table and the activations are rounded for that.
 #[test]
 fn activations_of_8_bits_change_little() {
     let folder = Folder::new("int8", "0 0 1 2 3 1 0 2");
-    folder.check(
-        &["--window", "4", "--formats", "coarse.toml", "--int8"],
-        0,
-        expect![[r#"
-            format         perplexity       error    bits         bytes
-            coarse.toml        5.7607      2.1013  31.760        116624
-            2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each, with activations in 8 bits
-            1 parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: it is dense
-        "#]],
-    );
+    expect![[r#"
+        format         perplexity       error    bits         bytes
+        coarse.toml        5.7607      2.1013  31.760        116624
+        2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each, with activations in 8 bits
+        1 parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: it is dense
+    "#]]
+    .assert_eq(&folder.said(&["--window", "4", "--formats", "coarse.toml", "--int8"], 0));
     let file = folder.0.join("model.safetensors");
     let replaced = |parameters: &Parameters| {
         fs::remove_file(&file).expect("removes");
@@ -314,14 +302,12 @@ fn activations_of_8_bits_change_little() {
         halves.insert(path.clone(), dense(path).as_dtype(Dtype::Bfloat16).expect("is cast").into());
     }
     replaced(&halves);
-    folder.check(
-        &["--window", "4", "--int8"],
-        1,
-        expect![[r#"
-            error: no parameter rounds activations to 8 bits; lm_head.weight and 8 more: bf16 has no products with activations in 8 bits
-            help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
-        "#]],
-    );
+    expect![[r#"
+        error: no parameter rounds activations to 8 bits; lm_head.weight and 8 more: bf16 has no products with activations in 8 bits
+        help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
+    "#]]
+    .assert_eq(&folder.said(&["--window", "4", "--int8"],
+        1));
 }
 
 #[test]
@@ -368,14 +354,11 @@ fn a_drawing_replaces_nothing_by_itself() {
     fs::write(folder.0.join("mine.svg"), "mine").expect("writes");
     let rules = ["--window", "4", "--formats", "coarse.toml", "--svg"];
     let with = |file: &'static str, more: &[&'static str]| [&rules[..], &[file], more].concat();
-    folder.check(
-        &with("mine.svg", &[]),
-        1,
-        expect![[r#"
-            error: mine.svg is there already
-            help: write to another place, or replace it with `--force`
-        "#]],
-    );
+    expect![[r#"
+        error: mine.svg is there already
+        help: write to another place, or replace it with `--force`
+    "#]]
+    .assert_eq(&folder.said(&with("mine.svg", &[]), 1));
     for file in ["tokens", "coarse.toml", "model.safetensors", "config.json"] {
         let before = fs::read(folder.0.join(file)).expect("reads");
         let output = folder.run(&with(file, &["--force"]));

@@ -1,14 +1,12 @@
 //! `tacit train` on a tiny model with its tokenizer in one file.
 
-#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 
 fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/spm.gguf")
@@ -65,11 +63,6 @@ impl Folder {
         assert_eq!(run.status.code(), Some(1), "{text}");
         let text = text.replace(self.0.to_str().expect("text"), "FOLDER");
         text.replace(model().to_str().expect("text"), "MODEL")
-    }
-
-    /// Checks that the arguments are refused, and how.
-    fn refused(&self, options: &[&str], output: &str, expected: Expect) {
-        expected.assert_eq(&self.said(options, output));
     }
 
     /// The perplexity of the data as a text, with more options.
@@ -283,14 +276,12 @@ fn a_step_that_is_not_finite_ends_the_run() {
 #[test]
 fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
     let folder = Folder::new("embedding");
-    folder.refused(
-        &["--dora", "2", "--layers", "model.embed_tokens.weight", "--steps", "9"],
-        "adapter",
-        expect![[r#"
-            error: .adapter.training/rehearsal/adapter_model.safetensors: model.embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
-            help: merge it, or write it by `mlx_adapter::write`
-        "#]],
-    );
+    expect![[r#"
+        error: .adapter.training/rehearsal/adapter_model.safetensors: model.embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
+        help: merge it, or write it by `mlx_adapter::write`
+    "#]]
+    .assert_eq(&folder.said(&["--dora", "2", "--layers", "model.embed_tokens.weight", "--steps", "9"],
+        "adapter"));
     assert!(!folder.at(".adapter.training").exists());
 }
 
@@ -299,14 +290,11 @@ fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
 fn a_file_that_cannot_be_written_is_refused_before_any_step() {
     let folder = Folder::new("no-type");
     for options in [&["--qat", "int8:8"][..], &["--lora", "2", "--merge", "int8:8"]] {
-        folder.refused(
-            &[options, &["--steps", "2", "--record", "record.jsonl"]].concat(),
-            "m.gguf",
-            expect![[r#"
-                error: m.gguf: blk.0.ffn_down.weight: no type of GGUF has the numbers of Int8(f16[8,8])
-                help: name a folder, which holds any model, or take a format that GGUF has, such as mxfp4
-            "#]],
-        );
+        expect![[r#"
+            error: m.gguf: blk.0.ffn_down.weight: no type of GGUF has the numbers of Int8(f16[8,8])
+            help: name a folder, which holds any model, or take a format that GGUF has, such as mxfp4
+        "#]]
+        .assert_eq(&folder.said(&[options, &["--steps", "2", "--record", "record.jsonl"]].concat(), "m.gguf"));
         let left = ["m.gguf", ".m.gguf.training", "record.jsonl"].map(|name| folder.at(name).exists());
         assert_eq!(left, [false; 3]);
     }
@@ -325,14 +313,11 @@ fn the_steps_of_a_file_go_on_to_a_folder() {
 
 #[test]
 fn rows_that_cannot_be_counted_are_refused() {
-    Folder::new("batch").refused(
-        &["--lora", "4", "--batch", "18446744073709551615"],
-        "adapter",
-        expect![[r#"
-            error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
-            help: give fewer by `--batch` or `--accumulate`
-        "#]],
-    );
+    expect![[r#"
+        error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
+        help: give fewer by `--batch` or `--accumulate`
+    "#]]
+    .assert_eq(&Folder::new("batch").said(&["--lora", "4", "--batch", "18446744073709551615"], "adapter"));
 }
 
 #[test]
@@ -391,32 +376,23 @@ fn a_run_with_other_options_is_not_gone_on_with() {
         sleep(Duration::from_millis(2));
     }
     // Two do not write one output.
-    folder.refused(
-        &begun,
-        "adapter",
-        expect![[r#"
-            error: another program trains in .adapter.training
-            help: wait until it ends, or write to another place
-        "#]],
-    );
+    expect![[r#"
+        error: another program trains in .adapter.training
+        help: wait until it ends, or write to another place
+    "#]]
+    .assert_eq(&folder.said(&begun, "adapter"));
     child.kill().expect("is ours");
     child.wait().expect("ends");
-    folder.refused(
-        &["--lora", "8", "--steps", "4000"],
-        "adapter",
-        expect![[r#"
-            error: .adapter.training holds another run, in which --lora was 4, and is 8
-            help: give the same options to go on, or remove the folder to begin anew
-        "#]],
-    );
-    folder.refused(
-        &[&begun[..], &["--seed", "1"]].concat(),
-        "adapter",
-        expect![[r#"
+    expect![[r#"
+        error: .adapter.training holds another run, in which --lora was 4, and is 8
+        help: give the same options to go on, or remove the folder to begin anew
+    "#]]
+    .assert_eq(&folder.said(&["--lora", "8", "--steps", "4000"], "adapter"));
+    expect![[r#"
         error: .adapter.training holds another run, in which --seed was 0, and is 1
         help: give the same options to go on, or remove the folder to begin anew
-    "#]],
-    );
+    "#]]
+    .assert_eq(&folder.said(&[&begun[..], &["--seed", "1"]].concat(), "adapter"));
     // A file of another content is another option.
     let rules = |format: &str| fs::write(folder.at("rules.json"), format!(r#"{{"*_proj.weight": "{format}"}}"#));
     rules("int8").expect("writes");
@@ -429,14 +405,12 @@ fn a_run_with_other_options_is_not_gone_on_with() {
     child.kill().expect("is ours");
     child.wait().expect("ends");
     rules("nf4:32").expect("writes");
-    folder.refused(
-        &begun,
-        "other",
-        expect![[r#"
-            error: .other.training holds another run, in which what `--weights` says was {"*_proj.weight":"int8"}, and is {"*_proj.weight":"nf4:32"}
-            help: give the same options to go on, or remove the folder to begin anew
-        "#]],
-    );
+    expect![[r#"
+        error: .other.training holds another run, in which what `--weights` says was {"*_proj.weight":"int8"}, and is {"*_proj.weight":"nf4:32"}
+        help: give the same options to go on, or remove the folder to begin anew
+    "#]]
+    .assert_eq(&folder.said(&begun,
+        "other"));
 }
 
 /// A record of another run stays; and an adapter that lies beside one of the other library is the one that was written last.
@@ -445,14 +419,11 @@ fn a_run_replaces_what_is_there_only_where_it_may() {
     let folder = Folder::new("replaces");
     folder.json(&["--lora", "2", "--steps", "2", "--record", "record.jsonl"], "first");
     let record = fs::read(folder.at("record.jsonl")).expect("a record");
-    folder.refused(
-        &["--lora", "2", "--steps", "1", "--record", "record.jsonl"],
-        "second",
-        expect![[r#"
-            error: record.jsonl is there already
-            help: write to another place, or replace it with `--force`
-        "#]],
-    );
+    expect![[r#"
+        error: record.jsonl is there already
+        help: write to another place, or replace it with `--force`
+    "#]]
+    .assert_eq(&folder.said(&["--lora", "2", "--steps", "1", "--record", "record.jsonl"], "second"));
     assert_eq!(fs::read(folder.at("record.jsonl")).expect("a record"), record);
     let generated = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
@@ -554,13 +525,13 @@ fn a_run_that_goes_on_spares_records_of_others() {
 /// A device or a pipe is not read back.
 #[test]
 fn a_record_that_is_not_kept_is_not_drawn() {
-    Folder::new("device").refused(
-        &["--lora", "2", "--steps", "1", "--record", "/dev/null", "--svg", "own.svg"],
-        "adapter",
-        expect![[r#"
-            error: a drawing is made of the record, which is a device or a pipe
-            help: record to a file, or leave `--svg` out
-        "#]],
+    expect![[r#"
+        error: a drawing is made of the record, which is a device or a pipe
+        help: record to a file, or leave `--svg` out
+    "#]]
+    .assert_eq(
+        &Folder::new("device")
+            .said(&["--lora", "2", "--steps", "1", "--record", "/dev/null", "--svg", "own.svg"], "adapter"),
     );
 }
 
@@ -568,13 +539,10 @@ fn a_record_that_is_not_kept_is_not_drawn() {
 #[test]
 fn where_no_drawing_can_be_made_nothing_is_trained() {
     // Nobody makes a file among the processes, whatever they may.
-    Folder::new("undrawn").refused(
-        &["--lora", "2", "--steps", "1", "--svg", "/proc/own.svg"],
-        "adapter",
-        expect![[r#"
-            error: cannot write /proc/own.svg: No such file or directory (os error 2)
-        "#]],
-    );
+    expect![[r#"
+        error: cannot write /proc/own.svg: No such file or directory (os error 2)
+    "#]]
+    .assert_eq(&Folder::new("undrawn").said(&["--lora", "2", "--steps", "1", "--svg", "/proc/own.svg"], "adapter"));
 }
 
 /// The drawing comes before the output; and where a run is ended between its output and its end, it goes on as well.
