@@ -10,7 +10,7 @@ use tacit_core::{Error, Policy, Result, tree};
 use tacit_nn::{Apollo, Model, ParameterFilter, QuantizedState, Rules};
 
 use crate::traced::denied;
-use crate::types::{check, normal, numbers, said_of};
+use crate::types::{error, normal, numbers, said_of};
 
 type Linear = Model<nn::Linear>;
 
@@ -225,12 +225,10 @@ fn a_gradient_of_nan_is_not_hidden() -> Result<()> {
     // A NaN has no code, and says so when it is evaluated.
     let mut codes = QuantizedState::eight_bits(Adam::new(1e-3))?.from_elements(1).apollo("*", Apollo::new(8))?;
     codes.update_single(&path, &nan, &mut w)?;
-    check(
-        tree::eval(&codes),
-        expect![[r#"
-            kernel DynamicQuantize failed: element 0 is NaN, which no code can hold
-            help: replace NaN and infinities before quantizing"#]],
-    );
+    expect![[r#"
+        kernel DynamicQuantize failed: element 0 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]]
+    .assert_eq(&error(tree::eval(&codes)).to_string());
     Ok(())
 }
 

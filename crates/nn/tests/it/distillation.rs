@@ -10,7 +10,7 @@ use tacit_core::{Counters, Error, Policy, Result};
 use tacit_nn::training::distillation_loss;
 use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter};
 
-use crate::types::{check, normal, numbers, said_of, vector};
+use crate::types::{error, normal, numbers, said_of, vector};
 
 const ROWS: usize = 3;
 const CLASSES: usize = 7;
@@ -174,12 +174,10 @@ fn scales_of_half_floats_are_trained_in_f32_and_rounded_once() -> Result<()> {
     same_codes(&codes(&student), &own);
     let off = dense(&student)?.subtract(&moved)?.abs()?.max(None)?.as_dtype(Dtype::Float32)?.item_exact::<f32>();
     assert!(off < 4e-3, "{off}");
-    check(
-        student.cast_scales(Dtype::Int32),
-        expect![[r#"
-            scales are not held as i32
-            help: give `Dtype::Float32`, or the half floats of the model"#]],
-    );
+    expect![[r#"
+        scales are not held as i32
+        help: give `Dtype::Float32`, or the half floats of the model"#]]
+    .assert_eq(&error(student.cast_scales(Dtype::Int32)).to_string());
     Ok(())
 }
 

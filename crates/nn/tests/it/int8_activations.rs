@@ -9,7 +9,7 @@ use tacit_arrays::{Int8Array, Lora, Nf4Array, Packed, Stacked};
 use tacit_core::{Policy, Value};
 use tacit_nn::{LoraConfig, Model, Rules};
 
-use crate::types::{check, normal, numbers, said_of};
+use crate::types::{error, normal, numbers, said_of};
 
 /// Three layers of 64 features: nf4, bf16 and dense.
 fn model() -> Model<nn::Sequential> {
@@ -114,12 +114,10 @@ fn experts_round_one_by_one_and_not_as_one_array() {
 
     let stack = Nf4Array::quantize(&normal(4, &[2, 8, 64]), 64).expect("quantizes");
     let mut model = experts(stack.into());
-    check(
-        model.int8_activations("*"),
-        expect![[r#"
-            no parameter rounds activations to 8 bits; weight: f32[2,8,64] in nf4:64 is no matrix, and its products stay in floats
-            help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64"#]],
-    );
+    expect![[r#"
+        no parameter rounds activations to 8 bits; weight: f32[2,8,64] in nf4:64 is no matrix, and its products stay in floats
+        help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64"#]]
+    .assert_eq(&error(model.int8_activations("*")).to_string());
 }
 
 /// The kernel multiplies rows of codes: what is stored by columns is multiplied in floats.

@@ -11,7 +11,7 @@ use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Advice, Advisor, LoraConfig, Model, Observations, ParameterFilter, Parameters, Rules};
 
-use crate::types::{check, normal, said_of};
+use crate::types::{error, normal, said_of};
 
 const NF4: Nf4 = Nf4 { block: 64, double: false };
 
@@ -106,12 +106,10 @@ fn the_weights_are_back_afterwards() {
         })
         .expect("runs");
     same(&model);
-    check(
-        model.observe("*", fails),
-        expect![[r#"
+    expect![[r#"
         it fails
-        help: no help"#]],
-    );
+        help: no help"#]]
+    .assert_eq(&error(model.observe("*", fails)).to_string());
     same(&model);
     let panicked =
         catch_unwind(AssertUnwindSafe(|| model.observe("*", |_| -> Result<()> { panic!("on purpose") }).map(|_| ())));
@@ -167,18 +165,14 @@ fn a_tied_head_is_seen_and_lookups_are_not() {
     assert_eq!(seen.get("weight").expect("seen").rows(), [3]);
     assert!(seen.met("weight") && !seen.met("bias"));
     let seen = model.observe("*", |model| model.forward(&tokens)).expect("runs");
-    check(
-        seen.get("weight"),
-        expect![[r#"
+    expect![[r#"
         the parameter weight: the weight f32[32,64] was not multiplied while it was observed
-        help: run the model on inputs that reach it, or leave it out"#]],
-    );
-    check(
-        model.quantize_observed("*", NF4, &seen, &Gptq::default()),
-        expect![[r#"
+        help: run the model on inputs that reach it, or leave it out"#]]
+    .assert_eq(&error(seen.get("weight")).to_string());
+    expect![[r#"
         the parameter weight: the weight f32[32,64] was not multiplied while it was observed
-        help: run the model on inputs that reach it, or leave it out"#]],
-    );
+        help: run the model on inputs that reach it, or leave it out"#]]
+    .assert_eq(&error(model.quantize_observed("*", NF4, &seen, &Gptq::default())).to_string());
 }
 
 #[test]
@@ -199,11 +193,12 @@ fn an_advisor_weighs_by_what_was_seen() {
     assert_eq!(texts(&observed), texts(&given));
     assert!((observed.error / given.error - 1.0).abs() < 1e-4, "{} and {}", observed.error, given.error);
     assert!((observed.error / plain.error - 1.0).abs() > 0.01, "what was seen changes nothing");
-    check(
-        Advisor::new(formats()).with_observations(&seen).expect("finite").advise(&Parameters::new(), 5.0),
-        expect![[r#"
-            there are inputs for layers.0.weight, and no such parameter
-            help: name inputs by the path of the parameter that they are multiplied with"#]],
+    expect![[r#"
+        there are inputs for layers.0.weight, and no such parameter
+        help: name inputs by the path of the parameter that they are multiplied with"#]]
+    .assert_eq(
+        &error(Advisor::new(formats()).with_observations(&seen).expect("finite").advise(&Parameters::new(), 5.0))
+            .to_string(),
     );
 }
 
@@ -252,13 +247,11 @@ fn formats_that_do_not_fit_are_passed_over_and_no_other_error_is() {
     let no_memory = || Error::Mlx("no memory\nhelp: take a smaller model".to_owned());
     assert!(matches!(advice(no_memory), Err(Error::Mlx(_))));
     assert!(matches!(model().quantize("*", Failing(no_memory)), Err(Error::Mlx(_))));
-    check(
-        model().quantize("*", Failing(no_memory)),
-        expect![[r#"
+    expect![[r#"
         mlx: no memory
         of: layers.0.weight
-        help: take a smaller model"#]],
-    );
+        help: take a smaller model"#]]
+    .assert_eq(&error(model().quantize("*", Failing(no_memory))).to_string());
     assert!(matches!(model().prepare("*", Failing(no_memory)), Err(Error::Mlx(_))));
 }
 

@@ -10,7 +10,7 @@ use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{Model, Outcome, ParameterFilter, Parameters, QatConfig, QuantizedState};
 
-use crate::types::{check, normal, numbers, said_of};
+use crate::types::{error, normal, numbers, said_of};
 
 type Layers = Model<nn::Sequential>;
 
@@ -187,12 +187,10 @@ fn a_gradient_inside_a_loss_leaves_the_outer_one_its_leaves() {
     let (_, plain) = model.value_and_grad(trained(), &x, loss).expect("differentiates");
     let nested = model.value_and_grad(trained(), &x, |model, x| {
         let (_, inner) = model.value_and_grad(trained(), x, loss)?;
-        check(
-            model.update(&mut Sgd::new(0.5), &inner),
-            expect![[r#"
-                a step is made inside a gradient, which does not go through codes that are rounded at random
-                help: make the step of what is trained as its codes after `Model::value_and_grad` has returned"#]],
-        );
+        expect![[r#"
+            a step is made inside a gradient, which does not go through codes that are rounded at random
+            help: make the step of what is trained as its codes after `Model::value_and_grad` has returned"#]]
+        .assert_eq(&error(model.update(&mut Sgd::new(0.5), &inner)).to_string());
         loss(model, x)
     });
     let (_, nested) = nested.expect("differentiates");

@@ -1,6 +1,5 @@
 //! The types and the readings that the tests share.
 
-use expect_test::Expect;
 use mlx_rs::{Array, random};
 use tacit_core::tree::{self, TreeDef};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Tree, Value};
@@ -63,12 +62,6 @@ pub(crate) fn error<T>(result: Result<T>) -> Error {
 #[track_caller]
 pub(crate) fn said_of<T>(result: Result<T>) -> String {
     error(result).to_string() + "\n"
-}
-
-/// Compares the message of an error with a snapshot.
-#[track_caller]
-pub(crate) fn check<T>(result: Result<T>, expected: Expect) {
-    expected.assert_eq(&error(result).to_string());
 }
 
 pub(crate) fn def(tree: &impl Tree) -> TreeDef {
