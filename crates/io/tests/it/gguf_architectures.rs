@@ -110,49 +110,47 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
             r#""rope_scaling": {"rope_type": "longrope", "long_factor": [1.0, 1.0, 1.0, 2.0], "short_factor": [1.0, 1.0, 1.0, 2.0]}"#,
         ),
     ];
-    refused(
-        cases.iter().map(|config| (&**config, embedding())),
-        &expect![[r#"
-            FOLDER/config.json: rope_traditional: it is true, and with llama.cpp false
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: no_rope_layers: not each fourth alone is without positions
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: no_rope_layer_interval: it is 2, and with llama.cpp 4
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: sliding_window: it is 64, and llama.cpp has no windows in the architecture llama
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture granite
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3moe
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture olmo2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: head_dim: it is 16, and 4 heads are 32 wide in llama.cpp's architecture qwen2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: head_dim: it is 16, and 4 heads are 32 wide in llama.cpp's architecture phi3
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: head_dim: it is 4, and 4 heads are 32 wide in llama.cpp's architecture olmo2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: sliding_window: it is 4096, and llama.cpp has no windows in the architecture llama
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: hidden_activation: it is gelu, and with llama.cpp gelu_pytorch_tanh
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture olmo2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture smollm3
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.rope_type: it is longrope, and llama.cpp divides no frequencies in the architecture phi3
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        "#]],
-    );
+    expect![[r#"
+        FOLDER/config.json: rope_traditional: it is true, and with llama.cpp false
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: no_rope_layers: not each fourth alone is without positions
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: no_rope_layer_interval: it is 2, and with llama.cpp 4
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: sliding_window: it is 64, and llama.cpp has no windows in the architecture llama
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture granite
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3moe
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture olmo2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: head_dim: it is 16, and 4 heads are 32 wide in llama.cpp's architecture qwen2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: head_dim: it is 16, and 4 heads are 32 wide in llama.cpp's architecture phi3
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: head_dim: it is 4, and 4 heads are 32 wide in llama.cpp's architecture olmo2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: sliding_window: it is 4096, and llama.cpp has no windows in the architecture llama
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: hidden_activation: it is gelu, and with llama.cpp gelu_pytorch_tanh
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture olmo2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.rope_type: it is llama3, and llama.cpp divides no frequencies in the architecture smollm3
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.rope_type: it is longrope, and llama.cpp divides no frequencies in the architecture phi3
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]]
+    .assert_eq(&refused(cases.iter().map(|config| (&**config, embedding()))));
 }
 
 /// What other architectures, or other values of a key, have is written.
@@ -177,15 +175,13 @@ fn what_llama_cpp_runs_is_not_refused_beside_it() {
 fn a_mistral_that_does_not_say_its_window_is_refused() {
     let cases = ["8192", "null"]
         .map(|length| llama(&format!(r#""max_position_embeddings": {length}"#)).replacen("llama", "mistral", 1));
-    refused(
-        cases.iter().map(|config| (&**config, embedding())),
-        &expect![[r#"
-            FOLDER/config.json: sliding_window: it is not there, which means 4096, and llama.cpp has no windows in the architecture llama
-            help: write `"sliding_window": null` into config.json if the model has none
-            FOLDER/config.json: sliding_window: it is not there, which means 4096, and llama.cpp has no windows in the architecture llama
-            help: write `"sliding_window": null` into config.json if the model has none
-        "#]],
-    );
+    expect![[r#"
+        FOLDER/config.json: sliding_window: it is not there, which means 4096, and llama.cpp has no windows in the architecture llama
+        help: write `"sliding_window": null` into config.json if the model has none
+        FOLDER/config.json: sliding_window: it is not there, which means 4096, and llama.cpp has no windows in the architecture llama
+        help: write `"sliding_window": null` into config.json if the model has none
+    "#]]
+    .assert_eq(&refused(cases.iter().map(|config| (&**config, embedding()))));
 }
 
 /// llama.cpp loads no file with a tensor that it does not ask for.
@@ -205,21 +201,19 @@ fn biases_that_llama_cpp_does_not_add_are_refused() {
         ("qwen2", "self_attn.o_proj"),
     ];
     let cases = cases.map(|(model, module)| (of(model), with(module)));
-    refused(
-        cases.iter().map(|(config, given)| (&**config, given.clone())),
-        &expect![[r#"
-            FOLDER/made.gguf: model.layers.0.self_attn.o_proj.bias: llama.cpp adds no such bias in the architecture qwen3
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/made.gguf: model.layers.0.self_attn.q_proj.bias: llama.cpp adds no such bias in the architecture olmo2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/made.gguf: model.layers.0.self_attn.k_proj.bias: llama.cpp adds no such bias in the architecture gemma
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/made.gguf: model.layers.0.self_attn.v_proj.bias: llama.cpp adds no such bias in the architecture smollm3
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/made.gguf: model.layers.0.self_attn.o_proj.bias: llama.cpp adds no such bias in the architecture qwen2
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        "#]],
-    );
+    expect![[r#"
+        FOLDER/made.gguf: model.layers.0.self_attn.o_proj.bias: llama.cpp adds no such bias in the architecture qwen3
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/made.gguf: model.layers.0.self_attn.q_proj.bias: llama.cpp adds no such bias in the architecture olmo2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/made.gguf: model.layers.0.self_attn.k_proj.bias: llama.cpp adds no such bias in the architecture gemma
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/made.gguf: model.layers.0.self_attn.v_proj.bias: llama.cpp adds no such bias in the architecture smollm3
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/made.gguf: model.layers.0.self_attn.o_proj.bias: llama.cpp adds no such bias in the architecture qwen2
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]]
+    .assert_eq(&refused(cases.iter().map(|(config, given)| (&**config, given.clone()))));
     for (model, module) in [("llama", "mlp.up_proj"), ("granite", "self_attn.o_proj"), ("qwen2", "self_attn.v_proj")] {
         written(&folder(&of(model)), &with(module), None).expect(model);
     }

@@ -49,27 +49,25 @@ fn factors_of_frequencies_come_with_what_scales_heads() {
         llama(r#""rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": "x"}"#),
         llama(r#""partial_rotary_factor": 0.5"#),
     ];
-    refused(
-        cases.iter().map(|config| (&**config, embedding())),
-        &expect![[r#"
-            FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are turned in pairs
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.attention_factor: it is 0.0, which is no number above 0
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.factor: it is not there
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-            FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture llama
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        "#]],
-    );
+    expect![[r#"
+        FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are turned in pairs
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is 0.0, which is no number above 0
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.factor: it is not there
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture llama
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]]
+    .assert_eq(&refused(cases.iter().map(|config| (&**config, embedding()))));
 }
 
 /// The configuration of a Gemma 3 as transformers 5 writes it.
@@ -94,9 +92,7 @@ fn each_kind_of_layers_has_its_own_frequencies() {
             r#""rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e5}}"#,
         ),
     ];
-    refused(
-        cases.iter().map(|config| (&**config, embedding())),
-        &expect![[r#"
+    expect![[r#"
         FOLDER/config.json: sliding_attention: it is {"rope_type": "linear", "factor": 2.0, "rope_theta": 20000.0}, and llama.cpp has plain positions there
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: rope_theta: it is "x", which gemma3.rope.freq_base_swa cannot be
@@ -107,8 +103,8 @@ fn each_kind_of_layers_has_its_own_frequencies() {
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: sliding_attention: it differs from full_attention, and llama.cpp has one kind of positions in the architecture llama
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-    "#]],
-    );
+    "#]]
+    .assert_eq(&refused(cases.iter().map(|config| (&**config, embedding()))));
 }
 
 /// A reader beside these: nothing of a file is left out that changes what a model computes.
@@ -184,13 +180,11 @@ fn keys_of_yarn_that_change_nothing_are_passed_over() {
     let config = made.configuration().expect("reads");
     assert_eq!(config.get("sliding_window_pattern"), Some(&Json::Integer(1)));
     let other = of("0.5");
-    refused(
-        [(&*other, embedding())],
-        &expect![[r#"
-            FOLDER/config.json: rope_scaling.attn_factor: it is 0.5, and llama.cpp has no key for it
-            help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        "#]],
-    );
+    expect![[r#"
+        FOLDER/config.json: rope_scaling.attn_factor: it is 0.5, and llama.cpp has no key for it
+        help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
+    "#]]
+    .assert_eq(&refused([(&*other, embedding())]));
 }
 
 /// A file of llama.cpp with factors of four frequencies.
