@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, ops};
 use tacit_core::Result;
 use tacit_record::{Bars, Chart, Histogram, Record, Recorder, Series};
@@ -15,13 +15,11 @@ fn scratch(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-fn refused<T>(result: Result<T>, message: &Expect) {
+/// The message of a refusal, with one name for the folder of these tests.
+fn said<T>(result: Result<T>) -> String {
     let text = result.err().expect("it is refused").to_string();
-    message.assert_eq(
-        &text
-            .replace(std::env::temp_dir().join("").to_str().unwrap(), "/tmp/")
-            .replace(&format!("tacit-record-{}", std::process::id()), "scratch"),
-    );
+    text.replace(std::env::temp_dir().join("").to_str().unwrap(), "/tmp/")
+        .replace(&format!("tacit-record-{}", std::process::id()), "scratch")
 }
 
 #[test]
@@ -61,15 +59,15 @@ fn one_recorder_writes_a_file_at_a_time() {
     let message = expect![[r#"
         another recorder writes /tmp/scratch/shared.jsonl
         help: let one rank record, or give each a file of its own"#]];
-    refused(Recorder::create(&file), &message);
-    refused(Recorder::resume(&file, 0), &message);
+    message.assert_eq(&said(Recorder::create(&file)));
+    message.assert_eq(&said(Recorder::resume(&file, 0)));
     first.scalar(2, "loss", 0.5).unwrap();
     assert_eq!(Record::read(&file).unwrap().scalar("loss").unwrap().points(), [(1, 1.0), (2, 0.5)]);
     // Also where the second begins while the first resumes into a new file.
     first.scalar(1, "late", 0.5).unwrap();
     drop(first);
     let mut first = Recorder::resume(&file, 1).unwrap();
-    refused(Recorder::create(&file), &message);
+    message.assert_eq(&said(Recorder::create(&file)));
     first.scalar(2, "loss", 0.25).unwrap();
     drop(first);
     assert_eq!(Record::read(&file).unwrap().scalar("loss").unwrap().points(), [(1, 1.0), (2, 0.25)]);
@@ -189,8 +187,8 @@ fn what_is_no_record_is_refused_and_untouched() {
         ),
     ] {
         fs::write(&file, text).unwrap();
-        refused(Record::read(&file), &message);
-        refused(Recorder::resume(&file, 0), &message);
+        message.assert_eq(&said(Record::read(&file)));
+        message.assert_eq(&said(Recorder::resume(&file, 0)));
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
 }
@@ -214,8 +212,8 @@ fn what_ends_without_a_line_is_a_record_only_if_it_begins_as_one() {
         ),
     ] {
         fs::write(&file, text).unwrap();
-        refused(Recorder::create(&file), &message);
-        refused(Recorder::resume(&file, 0), &message);
+        message.assert_eq(&said(Recorder::create(&file)));
+        message.assert_eq(&said(Recorder::resume(&file, 0)));
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
     // Killed within the first line, wherever that was.
@@ -234,45 +232,35 @@ fn names_and_numbers_that_are_missing_are_said() {
     let file = scratch("names.jsonl");
     let mut recorder = Recorder::create(&file).unwrap();
     let record = Record::read(&file).unwrap();
-    refused(
-        record.scalar("loss"),
-        &expect![[r#"
-            no number was recorded as loss
-            help: those that were: none at all"#]],
-    );
+    expect![[r#"
+        no number was recorded as loss
+        help: those that were: none at all"#]]
+    .assert_eq(&said(record.scalar("loss")));
     recorder.scalar(1, "loss", -1.0).unwrap();
     recorder.scalar(1, "rate", f32::NAN).unwrap();
     let record = Record::read(&file).unwrap();
-    refused(
-        record.scalar("los"),
-        &expect![[r#"
-            no number was recorded as los
-            help: those that were: loss, rate"#]],
-    );
-    refused(
-        record.histogram("scales"),
-        &expect![[r#"
-            no histogram was recorded as scales
-            help: those that were: none at all"#]],
-    );
+    expect![[r#"
+        no number was recorded as los
+        help: those that were: loss, rate"#]]
+    .assert_eq(&said(record.scalar("los")));
+    expect![[r#"
+        no histogram was recorded as scales
+        help: those that were: none at all"#]]
+    .assert_eq(&said(record.histogram("scales")));
     let logarithmic = Chart::new("loss").logarithmic().line("one", record.scalar("loss").unwrap());
     let message = expect![[r#"
         "loss" has no number that can be drawn
         help: add a line that was recorded, and without `logarithmic` where no number is positive"#]];
-    refused(logarithmic.to_svg(), &message);
-    refused(Chart::new("loss").line("one", record.scalar("rate").unwrap()).to_svg(), &message);
-    refused(
-        Bars::new("errors").to_svg(),
-        &expect![[r#"
-            "errors" has no number that can be drawn
-            help: add some with `bars`"#]],
-    );
-    refused(
-        Histogram::of(&Array::from_complex(mlx_rs::complex64::new(1.0, 0.0))),
-        &expect![[r#"
-            complex numbers have no histogram
-            help: record their magnitudes: `array.abs()`"#]],
-    );
+    message.assert_eq(&said(logarithmic.to_svg()));
+    message.assert_eq(&said(Chart::new("loss").line("one", record.scalar("rate").unwrap()).to_svg()));
+    expect![[r#"
+        "errors" has no number that can be drawn
+        help: add some with `bars`"#]]
+    .assert_eq(&said(Bars::new("errors").to_svg()));
+    expect![[r#"
+        complex numbers have no histogram
+        help: record their magnitudes: `array.abs()`"#]]
+    .assert_eq(&said(Histogram::of(&Array::from_complex(mlx_rs::complex64::new(1.0, 0.0)))));
 }
 
 #[test]
@@ -348,12 +336,10 @@ fn drawings_fit_a_phone_and_take_the_colors_of_their_page() {
 fn what_is_no_record_is_not_replaced_by_one() {
     let file = scratch("own.txt");
     fs::write(&file, "what somebody wrote\nin two lines\n").unwrap();
-    refused(
-        Recorder::create(&file),
-        &expect![[r#"
-            /tmp/scratch/own.txt: line 1 is not an entry of a record: expected value at line 1 column 1
-            help: give the path of a file that a `Recorder` wrote"#]],
-    );
+    expect![[r#"
+        /tmp/scratch/own.txt: line 1 is not an entry of a record: expected value at line 1 column 1
+        help: give the path of a file that a `Recorder` wrote"#]]
+    .assert_eq(&said(Recorder::create(&file)));
     assert!(fs::read_to_string(&file).unwrap().starts_with("what somebody wrote"));
     fs::write(&file, "").unwrap();
     Recorder::create(&file).unwrap().scalar(1, "loss", 1.0).unwrap();
