@@ -253,6 +253,7 @@ fn a_loss_that_is_not_finite_is_an_error() {
 #[test]
 fn formats_stand_in_one_table_beside_their_bits() {
     let folder = Folder::new("formats", "0 0 1 2 3 1 0 2");
+    let formats = ["none", "affine:8:64", "nf4:64", "coarse.toml"].map(|format| ["--formats", format]).concat();
     expect![[r#"
         format         perplexity       error    bits         bytes
         none               5.6569      1.9605  32.000        117504
@@ -262,8 +263,7 @@ fn formats_stand_in_one_table_beside_their_bits() {
         2 tokens in 2 windows of 4 counted as llama.cpp does: the later half of each
         lm_head.weight is in affine:8:64, model.embed_tokens.weight is in affine:8:64: embedding and head have at least 6 bits, since each token goes through them; rules of your own decide otherwise
     "#]]
-    .assert_eq(&folder.said(&["--window", "4", "--formats", "none", "--formats", "affine:8:64", "--formats", "nf4:64", "--formats", "coarse.toml"],
-        0));
+    .assert_eq(&folder.said(&[&["--window", "4"][..], &*formats].concat(), 0));
 }
 
 /// The codes of the head are multiplied as integers, its table and the activations are rounded for that.
@@ -306,8 +306,7 @@ fn activations_of_8_bits_change_little() {
         error: no parameter rounds activations to 8 bits; lm_head.weight and 8 more: bf16 has no products with activations in 8 bits
         help: quantize weights first, in a format whose codes are multiplied as integers, such as nf4:64
     "#]]
-    .assert_eq(&folder.said(&["--window", "4", "--int8"],
-        1));
+    .assert_eq(&folder.said(&["--window", "4", "--int8"], 1));
 }
 
 #[test]

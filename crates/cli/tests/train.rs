@@ -280,8 +280,7 @@ fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
         error: .adapter.training/rehearsal/adapter_model.safetensors: model.embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
         help: merge it, or write it by `mlx_adapter::write`
     "#]]
-    .assert_eq(&folder.said(&["--dora", "2", "--layers", "model.embed_tokens.weight", "--steps", "9"],
-        "adapter"));
+    .assert_eq(&folder.said(&["--dora", "2", "--layers", "model.embed_tokens.weight", "--steps", "9"], "adapter"));
     assert!(!folder.at(".adapter.training").exists());
 }
 
@@ -409,8 +408,7 @@ fn a_run_with_other_options_is_not_gone_on_with() {
         error: .other.training holds another run, in which what `--weights` says was {"*_proj.weight":"int8"}, and is {"*_proj.weight":"nf4:32"}
         help: give the same options to go on, or remove the folder to begin anew
     "#]]
-    .assert_eq(&folder.said(&begun,
-        "other"));
+    .assert_eq(&folder.said(&begun, "other"));
 }
 
 /// A record of another run stays; and an adapter that lies beside one of the other library is the one that was written last.
