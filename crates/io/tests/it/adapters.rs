@@ -296,16 +296,21 @@ fn magnitudes_of_columns_are_not_taken_for_those_of_rows() {
         help: merge it, or write it by `mlx_adapter::write`"#]].assert_eq(&[read, embedding, turned].map(|error| folder.message(&error)).join("\n"));
 }
 
-#[test]
-fn an_embedding_that_peft_saved_beside_its_adapter_is_the_base() {
-    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+/// A folder of PEFT's with more tensors in its file.
+fn with(more: impl FnOnce(&Tensors) -> Vec<(String, Array)>) -> Scratch {
     let folder = changed("peft/lora", None, |_| true);
     let file = folder.join("adapter_model.safetensors");
     let tensors = Tensors::open(&file).expect("opens");
-    let mut all: Vec<_> = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
+    let own = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads")));
+    write(&file, own.chain(more(&tensors)).collect(), tensors.metadata()).expect("writes");
+    folder
+}
+
+#[test]
+fn an_embedding_that_peft_saved_beside_its_adapter_is_the_base() {
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
     let saved = numbers(&model["embed_tokens.weight"].aval().expect("an aval").shape, 3.0);
-    all.push(("base_model.model.embed_tokens.base_layer.weight".to_owned(), saved.clone()));
-    write(&file, all, tensors.metadata()).expect("writes");
+    let folder = with(|_| vec![("base_model.model.embed_tokens.base_layer.weight".to_owned(), saved.clone())]);
     let read = peft::read(&*folder, &model).expect("reads");
     let lora = read["embed_tokens.weight"].downcast::<Lora>().expect("is adapted");
     let change = lora.b().matmul(lora.a()).and_then(|product| product.multiply(Array::from_f32(lora.scale())));
@@ -314,7 +319,7 @@ fn an_embedding_that_peft_saved_beside_its_adapter_is_the_base() {
     assert!(found.all_close(&expected, 1e-5, 1e-5, None).expect("compares"));
     // What the model has no place for is an error as before.
     let tensors = vec![("base_model.model.other.base_layer.bias".to_owned(), numbers(&[4], 0.0))];
-    write(&file, tensors, &Metadata::new()).expect("writes");
+    write(folder.join("adapter_model.safetensors"), tensors, &Metadata::new()).expect("writes");
     let error = peft::read(&*folder, &model).expect_err("is of no module");
     assert!(folder.message(&error).contains("the model has no other.bias"), "{error}");
 }
@@ -322,15 +327,10 @@ fn an_embedding_that_peft_saved_beside_its_adapter_is_the_base() {
 #[test]
 fn a_module_that_peft_s_file_has_by_two_names_is_refused() {
     let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
-    let folder = changed("peft/lora", None, |_| true);
-    let file = folder.join("adapter_model.safetensors");
-    let tensors = Tensors::open(&file).expect("opens");
-    let mut all: Vec<_> = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
-    for end in ["lora_A.weight", "lora_B.weight"] {
-        let own = tensors.get(&format!("base_model.model.q_proj.{end}")).expect("is there");
-        all.push((format!("q_proj.{end}"), own));
-    }
-    write(&file, all, tensors.metadata()).expect("writes");
+    let folder = with(|tensors| {
+        let own = |end: &str| tensors.get(&format!("base_model.model.q_proj.{end}")).expect("is there");
+        ["lora_A.weight", "lora_B.weight"].map(|end| (format!("q_proj.{end}"), own(end))).into()
+    });
     let error = peft::read(&*folder, &model).expect_err("is there twice");
     let said = "base_model.model.q_proj.lora_A.weight: it is there without base_model.model. as well\n";
     assert!(folder.message(&error).contains(said), "{error}");
@@ -339,14 +339,10 @@ fn a_module_that_peft_s_file_has_by_two_names_is_refused() {
 #[test]
 fn a_module_that_peft_s_file_adapts_as_a_matrix_and_as_an_embedding_is_refused() {
     let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
-    let folder = changed("peft/lora", None, |_| true);
-    let file = folder.join("adapter_model.safetensors");
-    let tensors = Tensors::open(&file).expect("opens");
-    let mut all: Vec<_> = tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
-    for (end, shape) in [("lora_embedding_A", [4, 32]), ("lora_embedding_B", [24, 4])] {
-        all.push((format!("base_model.model.q_proj.{end}"), numbers(&shape, 0.5)));
-    }
-    write(&file, all, tensors.metadata()).expect("writes");
+    let folder = with(|_| {
+        let adapter = [("lora_embedding_A", [4, 32]), ("lora_embedding_B", [24, 4])];
+        adapter.map(|(end, shape)| (format!("base_model.model.q_proj.{end}"), numbers(&shape, 0.5))).into()
+    });
     let error = peft::read(&*folder, &model).expect_err("has two adapters");
     let said = "q_proj.lora_embedding_A: it is the adapter of an embedding, and q_proj has that of a matrix as well\n";
     assert!(folder.message(&error).contains(said), "{error}");

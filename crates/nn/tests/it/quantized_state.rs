@@ -215,16 +215,17 @@ fn moments_take_as_many_bytes_as_their_formats_say() {
 
 type State = (Model<nn::Linear>, QuantizedState<Adam>);
 
+fn step((model, adam): &mut State, x: Array) -> Result<Array> {
+    let trained = ParameterFilter::default();
+    let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| m.forward(x)?.square()?.mean(None))?;
+    model.update(adam, &gradients)?;
+    Ok(loss)
+}
+
 #[test]
 fn a_compiled_step_is_the_eager_one_and_has_two_traces() {
     let _deny = Policy::Deny.scope();
     let new = || (model(), QuantizedState::eight_bits(Adam::new(3e-3)).expect("formats"));
-    let step = |(model, adam): &mut State, x: Array| {
-        let trained = ParameterFilter::default();
-        let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| m.forward(x)?.square()?.mean(None))?;
-        model.update(adam, &gradients)?;
-        Ok::<_, Error>(loss)
-    };
     let (mut eager, mut compiled) = (new(), new());
     let mut function = compile_with_state(CompileOptions::default(), step);
     for at in 0..6 {
@@ -252,12 +253,7 @@ fn a_compiled_step_serves_optimizers_of_other_rules() {
     let [eight, four] = [QuantizedState::eight_bits(adam()), QuantizedState::four_bits(adam())];
     let (eight, four) = (eight.expect("formats"), four.expect("formats"));
     let small = four.clone().from_elements(1);
-    let mut function = compile_with_state(CompileOptions::default(), |(model, adam): &mut State, x: Array| {
-        let trained = ParameterFilter::default();
-        let (loss, gradients) = model.value_and_grad(trained, &x, |m, x: &Array| m.forward(x)?.square()?.mean(None))?;
-        model.update(adam, &gradients)?;
-        Ok::<_, Error>(loss)
-    });
+    let mut function = compile_with_state(CompileOptions::default(), step);
     let bytes = [eight, four, small].map(|adam| {
         let mut state = (model(), adam);
         function.call(&mut state, normal(10, &[32, 96])).expect("runs");
