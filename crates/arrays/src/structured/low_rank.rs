@@ -119,7 +119,7 @@ impl Linear for LowRank {
             Product::Rows => None,
         };
         if let Some(depth) = depth {
-            self.worthwhile(x.aval()?.size().checked_div(depth as usize).unwrap_or(0) as u64)?;
+            self.worthwhile((x.aval()?.size() / depth as usize) as u64)?;
         }
         implicit((x, &self.left, &self.right), |(x, left, right)| product.of_factors(&x, &[left, right]))
     }
