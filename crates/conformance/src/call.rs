@@ -232,13 +232,13 @@ pub(crate) fn bytes(array: &Array) -> Result<Vec<u8>, String> {
 }
 
 /// A matrix transposed; a vector is one either way.
-pub(crate) fn turned(array: &Array) -> Result<Array, Exception> {
+pub(crate) fn transposed(array: &Array) -> Result<Array, Exception> {
     if array.ndim() < 2 { Ok(array.clone()) } else { array.swap_axes(-1, -2) }
 }
 
 /// A matrix, transposed where it should be.
-pub(crate) fn turned_if(array: &Array, transposed: bool) -> Result<Array, Exception> {
-    if transposed { turned(array) } else { Ok(array.clone()) }
+pub(crate) fn transposed_if(array: &Array, is_transposed: bool) -> Result<Array, Exception> {
+    if is_transposed { transposed(array) } else { Ok(array.clone()) }
 }
 
 /// An error may stand for a result if it says what to do.

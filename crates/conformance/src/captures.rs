@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops, transforms};
 use tacit_core::transform::{Wrt, checkpoint, grad_wrt, intercept, vmap};
 use tacit_core::{Policy, Result, Value, compile};
 
-use crate::call::{dense, helpful, text, turned};
+use crate::call::{dense, helpful, text, transposed};
 use crate::case::Case;
 use crate::oracle::Structure;
 use crate::report::Report;
@@ -75,7 +75,7 @@ impl<'a> Scene<'a> {
     /// The product with a dense array, by whoever takes it.
     fn with(w: Value) -> Function {
         Rc::new(move |x| {
-            let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(turned(&arrays[1])?)?]);
+            let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(transposed(&arrays[1])?)?]);
             intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
         })
     }

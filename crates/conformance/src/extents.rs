@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Value};
 
-use crate::call::{Call, dense, text, turned, turned_if};
+use crate::call::{Call, dense, text, transposed, transposed_if};
 use crate::elements::floats;
 use crate::exact::Exact;
 use crate::report::Report;
@@ -63,17 +63,17 @@ fn products(w: &Value, last: bool) -> Result<Vec<Call>, String> {
     for m in [1, 3, 33] {
         let x = signs.operand(m);
         calls.push(Call::new(format!("x W with {m} rows"), vec![x, w.clone()], move |arrays| {
-            arrays[0].matmul(turned_if(&arrays[1], last)?)
+            arrays[0].matmul(transposed_if(&arrays[1], last)?)
         }));
     }
     let x = signs.operand(3);
     calls.push(Call::new("W x", vec![w.clone(), x.clone()], move |arrays| {
-        turned_if(&arrays[0], !last)?.matmul(turned(&arrays[1])?)
+        transposed_if(&arrays[0], !last)?.matmul(transposed(&arrays[1])?)
     }));
     if signs.shape.len() == 2 {
         calls.push(Call::new("x W + c", vec![x, w.clone()], move |arrays| {
             let c = Array::from_f32(1.0).as_dtype(arrays[0].dtype())?;
-            ops::addmm(c, &arrays[0], turned_if(&arrays[1], last)?, 1.0, 1.0)
+            ops::addmm(c, &arrays[0], transposed_if(&arrays[1], last)?, 1.0, 1.0)
         }));
     }
     Ok(calls)
@@ -102,7 +102,7 @@ impl Signs {
     fn of(w: &Value, last: bool) -> Result<Self, String> {
         let w = dense(w)?;
         let (shape, dtype) = (w.shape().to_vec(), w.dtype());
-        let rows = turned_if(&w, !last).and_then(|rows| rows.contiguous()).map_err(text)?;
+        let rows = transposed_if(&w, !last).and_then(|rows| rows.contiguous()).map_err(text)?;
         let terms = rows.shape().last().copied().unwrap_or(1) as usize;
         let elements = floats(&rows).map_err(text)?;
         let rows = elements.chunks(terms).map(|row| row.iter().map(|w| *w < 0.0).collect()).collect();

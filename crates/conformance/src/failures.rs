@@ -9,7 +9,7 @@ use tacit_core::kernel;
 use tacit_core::transform::intercept;
 use tacit_core::{DeviceFallback, Error, Policy, Value};
 
-use crate::call::{Call, bits_equal, bytes, dense, text, turned};
+use crate::call::{Call, bits_equal, bytes, dense, text, transposed};
 use crate::case::Case;
 use crate::device::is_gpu;
 use crate::elements::floats;
@@ -31,7 +31,7 @@ pub fn failures(subject: &Subject) -> Report {
     let case = Case::plain(&shapes);
     let Some(w) = subject.normal(&case.aval, case.seed) else { return report };
     let x = case.array(&[3, case.aval.shape.last().copied().unwrap_or(1)], 1);
-    let product = Call::new("product", vec![x.into(), w.clone()], |arrays| arrays[0].matmul(turned(&arrays[1])?));
+    let product = Call::new("product", vec![x.into(), w.clone()], |arrays| arrays[0].matmul(transposed(&arrays[1])?));
     let checks: [(&str, Failure); 3] =
         [("a kernel", kernel_fails), ("the function", function_fails), ("an op that is denied", op_is_denied)];
     for (name, fails) in checks {

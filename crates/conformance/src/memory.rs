@@ -4,7 +4,7 @@ use mlx_rs::{Array, memory as mlx_memory, transforms};
 use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
-use crate::call::{text, turned_if};
+use crate::call::{text, transposed_if};
 use crate::report::Report;
 use crate::subject::{Subject, normal};
 
@@ -19,14 +19,15 @@ pub fn memory(subject: &Subject) -> Report {
     let Some(shapes) = report.shapes(subject) else { return report };
     let aval = Aval::new(&shapes.large(1024, 2048), shapes.dtypes[0]);
     let Some(w) = subject.normal(&aval, 1) else { return report };
-    for turned in [true, false] {
-        let name = if turned { "x W^T" } else { "x W" };
-        let axis = aval.shape.len().saturating_sub(if turned { 1 } else { 2 });
+    for transposed in [true, false] {
+        let name = if transposed { "x W^T" } else { "x W" };
+        let axis = aval.shape.len().saturating_sub(if transposed { 1 } else { 2 });
         let x = normal(3, &[4, aval.shape[axis]], aval.dtype);
-        report.compare_alone(format_args!("{name} of {aval}"), || below_dense(&w, &aval, || product(&x, &w, turned)));
+        report
+            .compare_alone(format_args!("{name} of {aval}"), || below_dense(&w, &aval, || product(&x, &w, transposed)));
         report.compare_alone(format_args!("the gradient of {name} of {aval}"), || {
             below_dense(&w, &aval, || {
-                let loss = |x: &[Array]| Ok(vec![product(&x[0], &w, turned)?.square()?.sum(None)?]);
+                let loss = |x: &[Array]| Ok(vec![product(&x[0], &w, transposed)?.square()?.sum(None)?]);
                 let both = transforms::value_and_grad_with_argnums(loss, &[0][..])(std::slice::from_ref(&x))?;
                 Ok(both.1[0].clone())
             })
@@ -36,8 +37,8 @@ pub fn memory(subject: &Subject) -> Report {
 }
 
 /// A few rows times the subject.
-fn product(x: &Array, w: &Value, turned: bool) -> Result<Array> {
-    let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(turned_if(&arrays[1], turned)?)?]);
+fn product(x: &Array, w: &Value, transposed: bool) -> Result<Array> {
+    let product = |arrays: Vec<Array>| Ok(vec![arrays[0].matmul(transposed_if(&arrays[1], transposed)?)?]);
     intercept(&[x.into(), w.clone()], product)?.swap_remove(0).dense()
 }
 

@@ -42,7 +42,7 @@ impl Change {
     /// It is an adapter that the format of `path` cannot hold.
     pub(crate) fn of<'n>(path: &Path, name: &'n str, value: &Value, format: &str) -> Result<Option<(&'n str, Self)>> {
         let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
-        let turned = adapter.aux().contains(&("transposed", "true".to_owned()));
+        let transposed = adapter.aux().contains(&("transposed", "true".to_owned()));
         let change = if let Some(lora) = value.downcast::<Lora>() {
             Self { a: lora.a().clone(), b: lora.b().clone(), scale: lora.scale(), magnitude: None }
         } else if let Some(dora) = value.downcast::<Dora>() {
@@ -51,7 +51,7 @@ impl Change {
         } else {
             return Err(cannot_hold(path, name, value, format, "merge it, or train a Lora or a Dora"));
         };
-        match name.strip_suffix(".weight").filter(|_| !turned) {
+        match name.strip_suffix(".weight").filter(|_| !transposed) {
             Some(module) => Ok(Some((module, change))),
             None => Err(cannot_hold(path, name, value, format, "adapt the `weight` of a module, as the module has it")),
         }

@@ -82,7 +82,7 @@ pub(crate) fn tensors(path: &Path, parameters: &Parameters) -> Result<Vec<(Strin
 /// The largest file that Hugging Face's libraries write by themselves.
 const SHARD: usize = 5_000_000_000;
 
-/// The order of dtypes in a file: that of `Dtype` in the library safetensors, turned round.
+/// The order of dtypes in a file: that of `Dtype` in the library safetensors, the other way round.
 const ORDER: [Dtype; 14] = [
     Dtype::Uint64,
     Dtype::Int64,

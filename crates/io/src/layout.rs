@@ -63,7 +63,7 @@ const EXPERTS: &[(&str, &[[&str; 2]])] =
 pub fn as_mlx_lm(file: &Path, mut parameters: Parameters) -> Result<Parameters> {
     if has_filters(&parameters, |shape| matches!(shape, &[_, 1, taps] if taps != 1)) {
         parameters.retain(|path, _| !path.starts_with("mtp."));
-        turn(&mut parameters, 1.0)?;
+        swap_and_add(&mut parameters, 1.0)?;
     }
     stacked(file, parameters)
 }
@@ -77,7 +77,7 @@ pub fn as_mlx_lm(file: &Path, mut parameters: Parameters) -> Result<Parameters> 
 /// An array of experts refuses to be made dense, or the policy forbids it.
 pub fn as_hugging_face(mut parameters: Parameters) -> Result<Parameters> {
     if has_filters(&parameters, |shape| matches!(shape, &[_, taps, 1] if taps != 1)) {
-        turn(&mut parameters, -1.0)?;
+        swap_and_add(&mut parameters, -1.0)?;
     }
     let mut apart = Parameters::new();
     for (path, value) in parameters {
@@ -171,11 +171,11 @@ fn is_filter(path: &str) -> bool {
     path.ends_with(".linear_attn.conv1d.weight")
 }
 
-/// Turns filters round, and adds a number to the gains.
-fn turn(parameters: &mut Parameters, added: f32) -> Result<()> {
+/// Swaps the last two axes of filters, and adds a number to the gains.
+fn swap_and_add(parameters: &mut Parameters, added: f32) -> Result<()> {
     for (path, value) in parameters.iter_mut() {
         let Some(array) = value.as_dense() else { continue };
-        // What is none is told by who looks for the parameters of a model.
+        // What is not dense is told by who looks for the parameters of a model.
         if is_filter(path) && array.ndim() == 3 {
             *value = array.swap_axes(1, 2)?.into();
         } else if LESS_ONE.iter().any(|end| path.ends_with(end)) {

@@ -91,14 +91,14 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
         let b = rest.take(&format!("{module}.lora_b"), &what)?;
         let magnitude = if dora { Some(rest.take(&format!("{module}.m"), &what)?) } else { None };
         let aval = base.aval()?;
-        let Some((turned, r)) = orientation(module, &aval.shape, &a, &b) else {
+        let Some((transposed, r)) = orientation(module, &aval.shape, &a, &b) else {
             let reason = format!("it is {}, and lora_b is {}, over {aval}", Aval::from(&a), Aval::from(&b));
             return Err(tensors.wrong(Some(&key), reason, "an adapter has [in, r] and [r, out] over [out, in]"));
         };
         if rank.is_some_and(|rank| rank != r) {
             return Err(wrong(&file, "lora_parameters.rank", format!("it is not the {r} that {key} has")));
         }
-        let (a, b) = if turned { (b, a) } else { (a.t(), b.t()) };
+        let (a, b) = if transposed { (b, a) } else { (a.t(), b.t()) };
         let change = Change { a, b, scale, magnitude };
         parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
     }
@@ -189,8 +189,8 @@ fn orientation(module: &str, shape: &[i32], a: &Array, b: &Array) -> Option<(boo
         return None;
     }
     let plain = (a_from, b_to) == (inputs, out);
-    let turned = (a_from, b_to) == (out, inputs);
-    (plain || turned).then_some((turned && (!plain || is_embedding(module)), rank))
+    let transposed = (a_from, b_to) == (out, inputs);
+    (plain || transposed).then_some((transposed && (!plain || is_embedding(module)), rank))
 }
 
 /// Lets the configuration say what the adapters are.

@@ -130,7 +130,7 @@ impl<K: ByteKind> Decode for Bytes<K> {
 
     #[inline(always)]
     fn weights<S: Dot>(simd: S, _: S::B, codes: S::I) -> [S::I; 2] {
-        [if K::KIND.is_turned(S::ABOVE) { simd.turned(codes) } else { codes }; 2]
+        [if K::KIND.flips_sign(S::ABOVE) { simd.sign_flipped(codes) } else { codes }; 2]
     }
 
     #[inline(always)]

@@ -142,7 +142,7 @@ impl Part<'_> {
                 from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),
                 ahead: ROWS * row_bytes,
                 above: self.codes.above(0),
-                is_turned: self.codes.is_turned(0),
+                flips_sign: self.codes.flips_sign(0),
                 runs: &self.x.runs,
                 numbers: &numbers,
             };
@@ -192,9 +192,9 @@ struct Group<'a> {
     from: [*const u8; ROWS],
     /// Bytes from a row to that of the next group.
     ahead: usize,
-    /// What weights are above what they stand for, and whether bytes have their [`SIGN`] turned.
+    /// What weights are above what they stand for, and whether bytes have their [`SIGN`] flipped.
     above: i32,
-    is_turned: bool,
+    flips_sign: bool,
     /// Half vectors of each run.
     runs: &'a [usize],
     numbers: &'a Numbers,
@@ -209,10 +209,10 @@ impl Group<'_> {
     unsafe fn sums<const X: usize>(&self, x: &Rows, to: &mut [[f32; ROWS]; GROUP]) {
         let each = x.codes.len() / X;
         // SAFETY: every AArch64 machine has NEON.
-        let turned = unsafe { vdupq_n_u8(if self.is_turned { SIGN } else { 0 }) };
+        let flip = unsafe { vdupq_n_u8(if self.flips_sign { SIGN } else { 0 }) };
         // SAFETY: the caller's promise.
         let step = |at: usize, sums: &mut Squares<int32x4_t, X>| unsafe {
-            let rows = self.load(at).map(|row| vreinterpretq_s8_u8(veorq_u8(row, turned)));
+            let rows = self.load(at).map(|row| vreinterpretq_s8_u8(veorq_u8(row, flip)));
             multiply_squares(sums, rows, x.codes.as_ptr().add(at), each);
         };
         self.scaled(step, x.sums, to);

@@ -145,9 +145,9 @@ pub(crate) enum Kind {
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Kind {
-    /// Whether bytes have their [`SIGN`] turned to be weights: signed ones where weights are unsigned, and the others where they
+    /// Whether bytes have their [`SIGN`] flipped to be weights: signed ones where weights are unsigned, and the others where they
     /// are signed. Weights are above signed integers by `signed`, as [`Integers::above`] says.
-    pub(crate) const fn is_turned(self, signed: i32) -> bool {
+    pub(crate) const fn flips_sign(self, signed: i32) -> bool {
         matches!(self, Self::Signed) == (signed != 0)
     }
 
@@ -202,9 +202,9 @@ impl Integers<'_> {
         if let Integers::Bytes { kind, .. } = self { kind.above(signed) } else { signed }
     }
 
-    /// Whether bytes have their [`SIGN`] turned to be weights.
-    pub(crate) fn is_turned(&self, signed: i32) -> bool {
-        matches!(self, Integers::Bytes { kind, .. } if kind.is_turned(signed))
+    /// Whether bytes have their [`SIGN`] flipped to be weights.
+    pub(crate) fn flips_sign(&self, signed: i32) -> bool {
+        matches!(self, Integers::Bytes { kind, .. } if kind.flips_sign(signed))
     }
 }
 

@@ -88,7 +88,7 @@ impl Apollo {
     /// Projects the gradient of the parameter at `path`; `kept` is what its latest step left.
     pub(crate) fn project(&self, path: &str, gradient: &Array, kept: Option<Kept>) -> Result<Projected> {
         let is_tall = gradient.dim(-2) > gradient.dim(-1);
-        let wide = turned(&gradient.as_dtype(Dtype::Float32)?, is_tall)?;
+        let wide = transposed_if(&gradient.as_dtype(Dtype::Float32)?, is_tall)?;
         let (seed, steps, norm) = match kept {
             Some(Kept { draw, norm }) => (draw.try_index(0)?, draw.try_index(1)?, norm),
             // Any first update is within this.
@@ -140,12 +140,12 @@ impl Projected {
         // A step that moves nothing, such as the first of a warm-up, says nothing of the next one.
         let norm = ops::select(norm.gt(&zero)?, ops::minimum(&norm, &bound)?.divide(rate)?, &self.norm)?;
         let update = update.multiply(limit.multiply(Array::from_f32(self.apollo.scale))?)?;
-        Ok((turned(&update, self.is_tall)?, Kept { draw: self.draw, norm }))
+        Ok((transposed_if(&update, self.is_tall)?, Kept { draw: self.draw, norm }))
     }
 }
 
 /// The matrices, transposed where they are tall.
-fn turned(matrices: &Array, is_tall: bool) -> Result<Array> {
+fn transposed_if(matrices: &Array, is_tall: bool) -> Result<Array> {
     if is_tall { Ok(matrices.swap_axes(-1, -2)?) } else { Ok(matrices.clone()) }
 }
 

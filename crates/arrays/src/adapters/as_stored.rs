@@ -78,12 +78,12 @@ impl AsStored {
     /// [`Quantizer::quantize_sum`](crate::format::Quantizer::quantize_sum).
     pub fn merged(&self) -> Result<Value> {
         // The format sees the rows that it has in a file, whichever way round the array is.
-        let turned = |value: &Value| -> Result<Value> {
+        let oriented = |value: &Value| -> Result<Value> {
             if self.transposed { Ok(factors::transposed(value)?.0) } else { Ok(value.clone()) }
         };
-        let sum = turned(&self.sum)?;
+        let sum = oriented(&self.sum)?;
         let adapter = adapter(&sum)?;
-        turned(&rounding_as(adapter.base(), self.format.quantize_sum(adapter)?)?)
+        oriented(&rounding_as(adapter.base(), self.format.quantize_sum(adapter)?)?)
     }
 
     fn adapter(&self) -> Result<&dyn Adapter> {

@@ -78,8 +78,8 @@ impl Quantizer for Rotation {
 
     fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
         let dtype = pieces.aval().dtype;
-        let turned = pieces.mapped(rotated, if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype });
-        self.inner.quantize_pieces(&turned)?.map(|inner| read(inner, pieces.aval())).transpose()
+        let rotated_pieces = pieces.mapped(rotated, if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype });
+        self.inner.quantize_pieces(&rotated_pieces)?.map(|inner| read(inner, pieces.aval())).transpose()
     }
 
     fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {

@@ -129,15 +129,15 @@ impl Kernel for Matmul {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let dense = self.layout.decoded(&inputs[1..])?;
         let x = inputs[0].as_dtype(Dtype::Float32)?;
-        let turned = |dense: Array| match self.orientation {
+        let oriented = |dense: Array| match self.orientation {
             Orientation::Transposed => dense.swap_axes(-1, -2),
             Orientation::Plain => Ok(dense),
         };
         let y = match &self.groups {
-            None => x.matmul(turned(dense)?)?,
+            None => x.matmul(oriented(dense)?)?,
             Some(groups) => {
                 let (groups, m) = groups.over(x.shape());
-                let matrices = turned(groups.taken(&dense)?)?;
+                let matrices = oriented(groups.taken(&dense)?)?;
                 let entries = x.reshape(&[groups.matrices.len() as i32, m as i32, x.dim(-1)])?;
                 entries.matmul(matrices)?.reshape(&with_columns(x.shape(), self.columns()))?
             }

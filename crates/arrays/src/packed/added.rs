@@ -30,10 +30,10 @@ fn added(array: &dyn Packed, factor: Option<&Array>, x: &Array) -> Result<Value>
     let stored = array.stored();
     decline_if(!stored.aval.dtype.is_float() || x.dtype() != stored.aval.dtype, "the dense array is of another type")?;
     // Both the way round in which the codes lie.
-    let turned = |x: &Array| if stored.transposed { x.swap_axes(-1, -2) } else { Ok(x.clone()) };
+    let oriented = |x: &Array| if stored.transposed { x.swap_axes(-1, -2) } else { Ok(x.clone()) };
     let shape = stored.shape();
     let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
-    let x = turned(x)?.reshape(&[layout.n as i32, layout.k as i32])?;
+    let x = oriented(x)?.reshape(&[layout.n as i32, layout.k as i32])?;
     let made = kernel::add_dense(layout, &children, factor, &x)?.reshape(&shape)?;
-    Ok(turned(&made)?.into())
+    Ok(oriented(&made)?.into())
 }

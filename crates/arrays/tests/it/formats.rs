@@ -285,8 +285,8 @@ fn the_text_of_a_value_is_a_format_that_stores_it() -> Result<()> {
     }
     for (text, told) in [("int8", Some("int8:columns")), ("int8:32", None), ("nf4:64", None)] {
         let made = format::parse(text)?.quantize(&w)?;
-        let turned = implicit(&made, |made| Ok::<_, tacit_core::Error>(made.t()))?;
-        assert_eq!(format::of_value(&turned).as_deref(), told, "{text}");
+        let transposed = implicit(&made, |made| Ok::<_, tacit_core::Error>(made.t()))?;
+        assert_eq!(format::of_value(&transposed).as_deref(), told, "{text}");
     }
     Ok(())
 }

@@ -212,13 +212,13 @@ fn what_is_transposed_merges_as_it_lies() -> Result<()> {
     let _allow = Policy::Allow.scope();
     let base = nf4(&normal(2, &[40, 96]), 64);
     let w = Value::from(AsStored::new(lora_on(base.clone()), parsed("nf4:64"))?);
-    let turn = |w: &Value| implicit(w, |w| Ok::<_, Error>(w.t()));
-    let turned = turn(&w)?;
-    let (merged, upright) = (merge_exactly(of(&turned))?, merge_exactly(of(&w))?);
+    let transpose = |w: &Value| implicit(w, |w| Ok::<_, Error>(w.t()));
+    let transposed = transpose(&w)?;
+    let (merged, upright) = (merge_exactly(of(&transposed))?, merge_exactly(of(&w))?);
     assert!(merged.loss.is_none(), "{}", merged.loss);
     assert!((merged.loss.change - upright.loss.change).abs() < 1e-5 * upright.loss.change);
-    assert_eq!(bytes(&turn(&merged.value)?), bytes(&upright.value));
-    assert_eq!(of(&turned).base().aval()?.shape, [96, 40]);
-    assert_eq!(bytes(&turn(of(&turned).base())?), bytes(&base));
+    assert_eq!(bytes(&transpose(&merged.value)?), bytes(&upright.value));
+    assert_eq!(of(&transposed).base().aval()?.shape, [96, 40]);
+    assert_eq!(bytes(&transpose(of(&transposed).base())?), bytes(&base));
     Ok(())
 }

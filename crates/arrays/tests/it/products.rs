@@ -178,13 +178,13 @@ fn a_matrix_that_is_repeated_multiplies_as_it_does_alone() -> Result<()> {
     for w in every(F32, 1, &[N, K]).into_iter().chain([rounded]) {
         let left = implicit((&x, &w), |(x, w)| w.matmul(x))?.dense()?;
         let sum = implicit((&y, &w), |(y, w)| ops::addmm(&c, y, w.t(), None, None))?.dense()?;
-        let turned = implicit((&c, &w), |(c, w)| w.t().matmul(c.swap_axes(-1, -2)?))?.dense()?;
+        let transposed = implicit((&c, &w), |(c, w)| w.t().matmul(c.swap_axes(-1, -2)?))?.dense()?;
         for at in 0..2 {
             let of = |array: &Array| array.take_axis(Array::from_int(at), 0).expect("an entry");
             assert_close!(of(&left), implicit((of(&x), &w), |(x, w)| w.matmul(x))?.dense()?, 1e-5);
             let alone = implicit((of(&y), &w), |(y, w)| y.matmul(w.t()))?.dense()?.add(of(&c))?;
             assert_close!(of(&sum), alone, 1e-5);
-            assert_close!(of(&turned), implicit((of(&c), &w), |(c, w)| w.t().matmul(c.t()))?.dense()?, 1e-5);
+            assert_close!(of(&transposed), implicit((of(&c), &w), |(c, w)| w.t().matmul(c.t()))?.dense()?, 1e-5);
         }
     }
     Ok(())

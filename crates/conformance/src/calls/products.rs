@@ -5,7 +5,7 @@ use tacit_core::Value;
 use tacit_core::primitives::{self, TypedPrimitive};
 
 use super::scene::{Generator, Scene};
-use crate::call::{Call, turned_if};
+use crate::call::{Call, transposed_if};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     (primitives::Matmul::NAME, matmul),
@@ -14,12 +14,12 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     (primitives::Convolution::NAME, convolution),
 ];
 
-/// A form of the product: its name, the operands' order and whether each side is turned.
+/// A form of the product: its name, the operands' order and whether each side is transposed.
 struct Form {
     name: &'static str,
     left: Value,
     right: Value,
-    turned: (bool, bool),
+    transposed: (bool, bool),
 }
 
 /// The forms with both operands of two axes or more.
@@ -28,31 +28,36 @@ fn forms(scene: &Scene) -> Vec<Form> {
     let m = scene.case.m;
     let w = || scene.w.clone();
     let mut forms = vec![
-        Form { name: "x W", left: scene.dense(&scene.with_matrix(m, rows)), right: w(), turned: (false, false) },
-        Form { name: "x W^T", left: scene.dense(&scene.with_matrix(m, columns)), right: w(), turned: (false, true) },
-        Form { name: "W x", left: w(), right: scene.dense(&scene.with_matrix(columns, m)), turned: (false, false) },
-        Form { name: "W^T x", left: w(), right: scene.dense(&scene.with_matrix(rows, m)), turned: (true, false) },
-        Form { name: "x^T W", left: scene.dense(&scene.with_matrix(rows, m)), right: w(), turned: (true, false) },
+        Form { name: "x W", left: scene.dense(&scene.with_matrix(m, rows)), right: w(), transposed: (false, false) },
+        Form {
+            name: "x W^T",
+            left: scene.dense(&scene.with_matrix(m, columns)),
+            right: w(),
+            transposed: (false, true),
+        },
+        Form { name: "W x", left: w(), right: scene.dense(&scene.with_matrix(columns, m)), transposed: (false, false) },
+        Form { name: "W^T x", left: w(), right: scene.dense(&scene.with_matrix(rows, m)), transposed: (true, false) },
+        Form { name: "x^T W", left: scene.dense(&scene.with_matrix(rows, m)), right: w(), transposed: (true, false) },
     ];
     if scene.shape.len() == 2 {
         forms.extend([
-            Form { name: "batch W", left: scene.dense(&[2, m, rows]), right: w(), turned: (false, false) },
-            Form { name: "batch W^T", left: scene.dense(&[2, 1, m, columns]), right: w(), turned: (false, true) },
-            Form { name: "W batch", left: w(), right: scene.dense(&[2, columns, m]), turned: (false, false) },
+            Form { name: "batch W", left: scene.dense(&[2, m, rows]), right: w(), transposed: (false, false) },
+            Form { name: "batch W^T", left: scene.dense(&[2, 1, m, columns]), right: w(), transposed: (false, true) },
+            Form { name: "W batch", left: w(), right: scene.dense(&[2, columns, m]), transposed: (false, false) },
         ]);
     }
     forms.extend(scene.another(&scene.shape).map(|other| Form {
         name: "W V^T",
         left: w(),
         right: other,
-        turned: (false, true),
+        transposed: (false, true),
     }));
     if rows == columns {
         forms.extend(scene.another(&scene.shape).map(|other| Form {
             name: "W V",
             left: w(),
             right: other,
-            turned: (false, false),
+            transposed: (false, false),
         }));
     }
     forms
@@ -72,9 +77,9 @@ fn matmul(scene: &Scene) -> Vec<Call> {
         .into_iter()
         .map(|(name, left, right)| Call::new(name, vec![left, right], |arrays| arrays[0].matmul(&arrays[1])));
     let products = forms(scene).into_iter().map(|form| {
-        let (left, right) = form.turned;
+        let (left, right) = form.transposed;
         Call::new(form.name, vec![form.left, form.right], move |arrays| {
-            turned_if(&arrays[0], left)?.matmul(turned_if(&arrays[1], right)?)
+            transposed_if(&arrays[0], left)?.matmul(transposed_if(&arrays[1], right)?)
         })
     });
     // An element of a gradient is a sum along the free axis of the product.
@@ -85,7 +90,7 @@ fn matmul(scene: &Scene) -> Vec<Call> {
 fn addmm(scene: &Scene) -> Vec<Call> {
     let mut calls = Vec::new();
     for (i, form) in forms(scene).into_iter().enumerate() {
-        let (left, right) = form.turned;
+        let (left, right) = form.transposed;
         let extent = |value: &Value, axis: usize| {
             value.aval().map(|aval| aval.shape[aval.shape.len() - 2 + axis]).unwrap_or_default()
         };
@@ -97,7 +102,7 @@ fn addmm(scene: &Scene) -> Vec<Call> {
         };
         let (alpha, beta) = if i % 2 == 0 { (1.0, 1.0) } else { (0.5, -2.0) };
         calls.push(Call::new(format!("{} + c", form.name), vec![form.left, form.right, c], move |arrays| {
-            ops::addmm(&arrays[2], turned_if(&arrays[0], left)?, turned_if(&arrays[1], right)?, alpha, beta)
+            ops::addmm(&arrays[2], transposed_if(&arrays[0], left)?, transposed_if(&arrays[1], right)?, alpha, beta)
         }));
     }
     calls.extend(scene.matrix().map(|(rows, columns)| {
@@ -120,7 +125,7 @@ fn gather_mm(scene: &Scene) -> Vec<Call> {
             let operands = vec![scene.dense(&[2, m, depth]), scene.w.clone(), lhs.clone(), rhs.clone()];
             Call::new(name, operands, move |arrays| {
                 let [x, w, lhs, rhs] = arrays else { return arrays[0].matmul(&arrays[1]) };
-                ops::gather_mm(x, turned_if(w, transposed)?, lhs, rhs, None)
+                ops::gather_mm(x, transposed_if(w, transposed)?, lhs, rhs, None)
             })
         })
         .collect()

@@ -37,10 +37,10 @@ fn transpose(scene: &Scene) -> Vec<Call> {
 }
 
 fn reshape(scene: &Scene) -> Vec<Call> {
-    let mut turned = scene.shape.clone();
-    turned.reverse();
+    let mut reversed = scene.shape.clone();
+    reversed.reverse();
     let (mut halves, last) = (scene.shape.clone(), scene.shape.len() - 1);
-    let mut calls = vec![scene.alone("reshape to the reverse", move |w| w.reshape(&turned))];
+    let mut calls = vec![scene.alone("reshape to the reverse", move |w| w.reshape(&reversed))];
     if last > 0 && halves[last] % 2 == 0 {
         halves[last] /= 2;
         halves[0] *= 2;

@@ -181,7 +181,7 @@ pub(crate) fn dense(values: &[Value]) -> Result<Vec<Array>> {
     values.iter().map(Value::dense).collect()
 }
 
-/// Other arguments of the same avals: float ones halved and turned around.
+/// Other arguments of the same avals: float ones halved and reversed.
 fn others(args: &[Array]) -> Result<Vec<Array>> {
     args.iter()
         .map(|array| {

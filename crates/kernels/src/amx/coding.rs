@@ -100,14 +100,14 @@ impl<'a> Coding<'a> {
                 }
             }
             Self::Bytes { bytes, kind } => {
-                // Offset binary is signed with its highest bit turned.
-                let turned = _mm512_set1_epi8(if *kind == Kind::Offset { i8::MIN } else { 0 });
+                // Offset binary is signed with its highest bit flipped.
+                let flip = _mm512_set1_epi8(if *kind == Kind::Offset { i8::MIN } else { 0 });
                 for row in 0..rows {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let from = bytes.as_ptr().add((first + row) * k + run * RUN);
                         _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(WIDTH * k).cast());
-                        let words = _mm512_xor_si512(_mm512_loadu_si512(from.cast()), turned);
+                        let words = _mm512_xor_si512(_mm512_loadu_si512(from.cast()), flip);
                         let (even, odd) = if *kind == Kind::Unsigned {
                             (_mm512_and_si512(words, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(words))
                         } else {

@@ -127,18 +127,18 @@ pub(super) fn erf(x: f32) -> f32 {
 /// The sine within two units of the last place, or 2^-24, of angles up to [`LARGEST_ANGLE`].
 #[inline(always)]
 pub(super) fn sin(x: f32) -> f32 {
-    turned(x, 0)
+    shifted_sine(x, 0)
 }
 
 /// The cosine, as [`sin`].
 #[inline(always)]
 pub(super) fn cos(x: f32) -> f32 {
-    turned(x, 1)
+    shifted_sine(x, 1)
 }
 
 /// The sine of an angle, and of `quarters` quarters of a turn more.
 #[inline(always)]
-fn turned(x: f32, quarters: u32) -> f32 {
+fn shifted_sine(x: f32, quarters: u32) -> f32 {
     // A whole number in the lowest bits, as with `WHOLE`.
     const WHOLE: f64 = 6_755_399_441_055_744.0;
     let wide = f64::from(x);

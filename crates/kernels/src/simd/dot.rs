@@ -33,7 +33,7 @@ pub(crate) trait Dot: Simd {
     fn lookup_weights(self, table: Self::B, words: Self::I) -> Self::I;
     /// Turns the sign of each byte: a signed one becomes the unsigned one that is 128 more, and an unsigned one the signed one
     /// that is 128 less.
-    fn turned(self, bytes: Self::I) -> Self::I;
+    fn sign_flipped(self, bytes: Self::I) -> Self::I;
     /// Adds to each word the four products of its weights with its signed bytes of `x`, of which none is -128.
     fn dot(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I;
     /// Adds the products of two words of codes from 0 to 15, which are weights as they are, to the sum of the two sums.

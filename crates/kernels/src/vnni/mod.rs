@@ -301,12 +301,12 @@ impl Part<'_> {
                 unsafe { decode(words, count, table, *order == Order::HighFirst, panel) };
             }
             Integers::Bytes { .. } => {
-                let turned = u32::from_le_bytes([if self.codes.is_turned(128) { SIGN } else { 0 }; 4]);
+                let flip = u32::from_le_bytes([if self.codes.flips_sign(128) { SIGN } else { 0 }; 4]);
                 for (half, words) in words.iter().enumerate() {
                     let lines = panel.iter_mut().skip(half).step_by(2);
                     for (line, words) in lines.zip(words.as_chunks::<16>().0).take(count) {
                         for (bytes, word) in line.0.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-                            *bytes = (word ^ turned).to_le_bytes();
+                            *bytes = (word ^ flip).to_le_bytes();
                         }
                     }
                 }

@@ -109,13 +109,13 @@ fn what_is_no_matrix_of_half_floats_stays() {
 fn they_are_not_copied_where_they_lie_row_by_row() {
     let own = normal(3, &[6, 8]).as_dtype(Dtype::Float16).expect("halves");
     own.eval().expect("evaluates");
-    let given = Parameters::from([("own".to_owned(), own.clone().into()), ("turned".to_owned(), own.t().into())]);
+    let given = Parameters::from([("own".to_owned(), own.clone().into()), ("transposed".to_owned(), own.t().into())]);
     let held = hold_halves(given).expect("holds");
     let codes = |path: &str| held[path].downcast::<F16Array>().expect("is held").codes().clone();
     assert_eq!(codes("own").as_slice::<u16>().as_ptr(), own.as_slice::<f16>().as_ptr().cast());
-    assert_eq!(codes("turned").strides(), [6, 1]);
+    assert_eq!(codes("transposed").strides(), [6, 1]);
     let _allow = Policy::Allow.scope();
-    assert!(held["turned"].dense().expect("dense").eq_exact(own.t()).expect("compares"));
+    assert!(held["transposed"].dense().expect("dense").eq_exact(own.t()).expect("compares"));
 }
 
 /// Two mixtures of experts.

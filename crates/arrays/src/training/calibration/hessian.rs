@@ -43,8 +43,8 @@ impl Hessian {
         let upper = with_stream(&Stream::cpu(), || -> Result<Array> {
             let added = ops::eye::<f32>(k, None, None)?.multiply(Array::from_slice(&added, &[k]))?;
             let damped = gram.as_dtype(Dtype::Float64)?.add(added.as_dtype(Dtype::Float64)?)?;
-            let turned = |x: &Array, order: &Array| Ok::<_, Error>(x.take_axis(order, 0)?.take_axis(order, 1)?);
-            let lower = linalg::cholesky(turned(&damped, &index(&reversed))?, None)?;
+            let permuted = |x: &Array, order: &Array| Ok::<_, Error>(x.take_axis(order, 0)?.take_axis(order, 1)?);
+            let lower = linalg::cholesky(permuted(&damped, &index(&reversed))?, None)?;
             // MLX does not say where a matrix has no such triangle: what is left of the factorization has a pivot that is none.
             let pivots = lower.diagonal(None, None, None)?.as_dtype(Dtype::Float32)?;
             if !pivots.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
@@ -53,7 +53,7 @@ impl Hessian {
                     "give `Gptq` more damping, by `with_damping`, or observe more rows",
                 ));
             }
-            let upper = linalg::tri_inv(turned(&lower, &index(&back))?, Some(true))?.as_dtype(Dtype::Float32)?;
+            let upper = linalg::tri_inv(permuted(&lower, &index(&back))?, Some(true))?.as_dtype(Dtype::Float32)?;
             transforms::eval([&upper])?;
             Ok(upper)
         })?;

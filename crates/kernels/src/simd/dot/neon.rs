@@ -51,7 +51,7 @@ impl<const SDOT: bool> Dot for Neon<SDOT> {
         })
     }
     #[inline(always)]
-    fn turned(self, bytes: Self::I) -> Self::I {
+    fn sign_flipped(self, bytes: Self::I) -> Self::I {
         // SAFETY: every AArch64 machine has NEON.
         bytes.map(|bytes| unsafe { veorq_u32(bytes, vdupq_n_u32(0x8080_8080)) })
     }

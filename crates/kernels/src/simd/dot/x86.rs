@@ -68,7 +68,7 @@ impl Dot for Avx512 {
         };
         fn lookup_weights(self, table: __m512i, words: __m512i) -> __m512i =
             _mm512_shuffle_epi8(table, _mm512_and_si512(words, _mm512_set1_epi8(15)));
-        fn turned(self, bytes: __m512i) -> __m512i = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+        fn sign_flipped(self, bytes: __m512i) -> __m512i = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
         // `run` proves this one.
         fn dot(self, sum: __m512i, weights: __m512i, x: __m512i) -> __m512i = _mm512_dpbusd_epi32(sum, weights, x);
         fn add_across(self, words: &[__m512i; 16]) -> [__m512i; 4] = {
@@ -108,7 +108,7 @@ impl Dot for Avx2 {
             _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast()));
         fn lookup_weights(self, table: __m256i, words: __m256i) -> __m256i =
             _mm256_shuffle_epi8(table, _mm256_and_si256(words, _mm256_set1_epi8(15)));
-        fn turned(self, bytes: __m256i) -> __m256i = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
+        fn sign_flipped(self, bytes: __m256i) -> __m256i = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
         fn dot(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i = {
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
             _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
