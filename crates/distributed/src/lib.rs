@@ -27,7 +27,7 @@ mod random;
 mod said;
 mod sentinel;
 mod shard;
-pub mod sharded;
+mod sharded;
 mod split;
 mod watch;
 

@@ -1,13 +1,13 @@
 //! An array of which each rank holds a part.
 
-pub mod along;
-pub mod elementwise;
-pub mod experts;
-pub mod fused;
-pub mod indexing;
-pub mod moving;
+mod along;
+mod elementwise;
+mod experts;
+mod fused;
+mod indexing;
+mod moving;
 mod part;
-pub mod products;
+mod products;
 
 use mlx_rs::Array;
 use tacit_arrays::{Placed, Repeated, shard};

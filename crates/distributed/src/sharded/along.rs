@@ -9,13 +9,13 @@ use super::Sharded;
 
 /// The scan along another axis.
 #[handler]
-pub fn sharded_scan(op: &Scan, x: &Sharded) -> Result<Vec<Value>> {
+pub(crate) fn sharded_scan(op: &Scan, x: &Sharded) -> Result<Vec<Value>> {
     along_another(op, x)
 }
 
 /// The sorted or partitioned part, along another axis.
 #[handler]
-pub fn sharded_rowwise(op: &Rowwise, x: &Sharded) -> Result<Vec<Value>> {
+pub(crate) fn sharded_rowwise(op: &Rowwise, x: &Sharded) -> Result<Vec<Value>> {
     along_another(op, x)
 }
 
@@ -34,7 +34,7 @@ fn along_another(op: &Primitive, x: &Sharded) -> Result<Vec<Value>> {
 
 /// The softmax of each row; of rows that are split, by their maxima and sums over the ranks.
 #[handler]
-pub fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
     if x.behind() > 1 {
         return x.mapped(x.axis, |part| Ok(ops::softmax_axis(part, -1, op.precise)?));
     }
@@ -49,7 +49,7 @@ pub fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
 
 /// The logarithm of each row's sum of exponentials; of rows that are split, by their maxima and sums over the ranks.
 #[handler]
-pub fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Result<Value> {
     if x.behind() > 1 {
         let keep = made[0].shape.len() == x.aval.shape.len();
         return x.mapped(x.axis, |part| Ok(part.logsumexp_axis(-1, keep)?));
@@ -80,7 +80,7 @@ fn exponentials(x: &Sharded, part: &Array, from: &Array) -> Result<(Array, Array
 
 /// Where the extreme is; along the axis that is split, the extreme of the ranks' extremes.
 #[handler]
-pub fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<Value> {
     let axis = op.axis;
     let least = op.reduce_type == "argmin";
     let found = |array: &Array| -> Result<Array> {

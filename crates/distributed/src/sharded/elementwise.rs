@@ -9,28 +9,33 @@ use super::part::own_beside;
 
 /// Element by element of each part.
 #[handler(precedence = 3)]
-pub fn sharded_elementwise(op: &Elementwise, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+pub(crate) fn sharded_elementwise(op: &Elementwise, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
     let own = Value::from(x.clone());
     on_parts(op, x, std::iter::once(&own).chain(rest.iter().copied()))
 }
 
 /// As [`sharded_elementwise`](fn@sharded_elementwise), with the split operand second.
 #[handler(precedence = 2)]
-pub fn sharded_elementwise_second(op: &Elementwise, a: &Value, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+pub(crate) fn sharded_elementwise_second(
+    op: &Elementwise,
+    a: &Value,
+    x: &Sharded,
+    rest: &[&Value],
+) -> Result<Vec<Value>> {
     let own = Value::from(x.clone());
     on_parts(op, x, [a, &own].into_iter().chain(rest.iter().copied()))
 }
 
 /// As [`sharded_elementwise`](fn@sharded_elementwise), with the split operand third.
 #[handler(precedence = 1)]
-pub fn sharded_elementwise_third(op: &Elementwise, a: &Value, b: &Value, x: &Sharded) -> Result<Vec<Value>> {
+pub(crate) fn sharded_elementwise_third(op: &Elementwise, a: &Value, b: &Value, x: &Sharded) -> Result<Vec<Value>> {
     let own = Value::from(x.clone());
     on_parts(op, x, [a, b, &own].into_iter())
 }
 
 /// What MLX compiled of ops element by element, such as `nn::gelu`, on each part.
 #[handler(precedence = 2)]
-pub fn sharded_compiled(op: &Graph, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+pub(crate) fn sharded_compiled(op: &Graph, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
     compiled(op)?;
     let own = Value::from(x.clone());
     on_parts(op, x, std::iter::once(&own).chain(rest.iter().copied()))
@@ -38,7 +43,7 @@ pub fn sharded_compiled(op: &Graph, x: &Sharded, rest: &[&Value]) -> Result<Vec<
 
 /// As [`sharded_compiled`](fn@sharded_compiled), with the split operand second.
 #[handler(precedence = 1)]
-pub fn sharded_compiled_second(op: &Graph, a: &Value, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+pub(crate) fn sharded_compiled_second(op: &Graph, a: &Value, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
     compiled(op)?;
     let own = Value::from(x.clone());
     on_parts(op, x, [a, &own].into_iter().chain(rest.iter().copied()))
@@ -71,7 +76,7 @@ fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a 
 
 /// The reduction of each part; along the axis that is split, that of the ranks' results.
 #[handler]
-pub fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
     let axes = op.params()?.into_iter().find_map(|param| match param {
         Param::Ints(axes) => Some(axes),
         _ => None,

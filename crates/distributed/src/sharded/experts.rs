@@ -13,7 +13,7 @@ use super::part::sum_identity;
 ///
 /// Every rank multiplies as many rows as one alone would, and holds its part of the experts.
 #[handler(precedence = 3)]
-pub fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &Array, right: &Array) -> Result<Value> {
+pub(crate) fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &Array, right: &Array) -> Result<Value> {
     if w.aval.shape.len() != 3 {
         return Err(Error::decline(format!("{} is not a stack of matrices", w.aval)));
     }

@@ -9,7 +9,7 @@ use super::{Sharded, own_part};
 
 /// The attention of the own heads, or of the own rows of the batch.
 #[handler(precedence = 4)]
-pub fn sharded_attention(op: &ScaledDotProductAttention, q: &Sharded, rest: &[&Value]) -> Result<Value> {
+pub(crate) fn sharded_attention(op: &ScaledDotProductAttention, q: &Sharded, rest: &[&Value]) -> Result<Value> {
     let [k, v, more @ ..] = rest else { return Err(Error::decline("there are no keys and values")) };
     if q.axis > 1 || op.output_logsumexp {
         return Err(Error::decline("neither heads nor rows of the batch are split, or sums are wanted"));
@@ -46,7 +46,7 @@ fn own_mask(q: &Sharded, mask: &Value) -> Result<Value> {
 
 /// The rotation of the own heads, or of the own rows of the batch.
 #[handler]
-pub fn sharded_rope(op: &RoPE, x: &Sharded, rest: &[&Value]) -> Result<Value> {
+pub(crate) fn sharded_rope(op: &RoPE, x: &Sharded, rest: &[&Value]) -> Result<Value> {
     if x.behind() < 3 {
         return Err(Error::decline("positions or features are split"));
     }
@@ -68,7 +68,7 @@ pub fn sharded_rope(op: &RoPE, x: &Sharded, rest: &[&Value]) -> Result<Value> {
 
 /// The norm of the own rows.
 #[handler]
-pub fn sharded_rms_norm(op: &RMSNorm, x: &Sharded, weight: &Value) -> Result<Value> {
+pub(crate) fn sharded_rms_norm(op: &RMSNorm, x: &Sharded, weight: &Value) -> Result<Value> {
     whole_rows(x)?;
     let weight = x.entered(weight)?;
     x.mapped(x.axis, |part| Ok(fast::rms_norm(part, if weight.ndim() == 0 { None } else { Some(&weight) }, op.eps)?))
@@ -76,7 +76,7 @@ pub fn sharded_rms_norm(op: &RMSNorm, x: &Sharded, weight: &Value) -> Result<Val
 
 /// The norm of the own rows.
 #[handler]
-pub fn sharded_layer_norm(op: &LayerNorm, x: &Sharded, weight: &Value, bias: &Value) -> Result<Value> {
+pub(crate) fn sharded_layer_norm(op: &LayerNorm, x: &Sharded, weight: &Value, bias: &Value) -> Result<Value> {
     whole_rows(x)?;
     let (weight, bias) = (x.entered(weight)?, x.entered(bias)?);
     x.mapped(x.axis, |part| {

@@ -9,7 +9,7 @@ use super::part::sum_identity;
 
 /// Rows of a table: where its rows are split, each rank gives those that it has, and zeros for the others, to a sum.
 #[handler(precedence = 3)]
-pub fn sharded_gather(op: &Gather, table: &Sharded, rows: &Array) -> Result<Value> {
+pub(crate) fn sharded_gather(op: &Gather, table: &Sharded, rows: &Array) -> Result<Value> {
     let whole = op.axes == [0] && op.slice_sizes.first() == Some(&1) && op.slice_sizes[1..] == table.aval.shape[1..];
     if !whole {
         return Err(Error::decline("only whole rows are gathered from the parts"));
@@ -48,7 +48,7 @@ pub(super) fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> 
 /// Elements along an axis, such as the logits of the targets: along the axis that is split, each rank gives those that it
 /// has, and zeros for the others, to a sum.
 #[handler(precedence = 3)]
-pub fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Result<Value> {
+pub(crate) fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Result<Value> {
     if op.axis as usize != x.axis {
         let places = x.places(places, x.aval.shape[op.axis as usize])?;
         let part = implicit((x.own()?, places), |(part, places)| part.take_along_axis(places, op.axis))?;

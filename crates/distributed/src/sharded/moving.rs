@@ -16,7 +16,7 @@ use super::Sharded;
 
 /// The transposed part.
 #[handler]
-pub fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
     let axis = op.axes.iter().position(|&axis| axis as usize == x.axis);
     let axis = axis.ok_or_else(|| Error::decline("the axis that is split is gone"))?;
     x.mapped(axis, |part| Ok(part.transpose_axes(&op.axes)?))
@@ -24,7 +24,7 @@ pub fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
 
 /// The part in another shape, where the axis that is split leads what it becomes.
 #[handler]
-pub fn sharded_reshape(op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_reshape(op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
     let mut shape = made[0].shape.clone();
     let parts = x.group.size() as i32;
     let split = |found: i32| found % parts == 0 && found > 0;
@@ -39,7 +39,7 @@ pub fn sharded_reshape(op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Val
 
 /// The broadcast part. Where a graph is recorded for any shape, other operands say which.
 #[handler(precedence = 2)]
-pub fn sharded_broadcast(op: &Broadcast, x: &Sharded, shapes: &[&Value]) -> Result<Value> {
+pub(crate) fn sharded_broadcast(op: &Broadcast, x: &Sharded, shapes: &[&Value]) -> Result<Value> {
     let axis = op.shape.len() - x.behind();
     let mut shape = op.shape.clone();
     shape[axis] /= x.group.size() as i32;
@@ -67,7 +67,12 @@ pub fn sharded_broadcast(op: &Broadcast, x: &Sharded, shapes: &[&Value]) -> Resu
 
 /// The part of a matrix for each entry of the other side of a product: MLX repeats it in a function without shapes.
 #[handler]
-pub fn sharded_broadcast_axes(op: &BroadcastAxes, x: &Sharded, _beside: &[&Value], made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_broadcast_axes(
+    op: &BroadcastAxes,
+    x: &Sharded,
+    _beside: &[&Value],
+    made: &[Aval],
+) -> Result<Value> {
     let shape = &made[0].shape;
     if op.ignore_axes != [-2, -1] || x.aval.shape.len() != 2 || shape.len() < 3 {
         return Err(Error::decline("it is no matrix that is repeated whole"));
@@ -79,13 +84,13 @@ pub fn sharded_broadcast_axes(op: &BroadcastAxes, x: &Sharded, _beside: &[&Value
 
 /// A dense array that is broadcast to the shape of one that is split: nothing of that is needed.
 #[handler(precedence = 1)]
-pub fn sharded_broadcast_shape(op: &Broadcast, a: &Array, _like: &Sharded, _shapes: &[&Value]) -> Result<Array> {
+pub(crate) fn sharded_broadcast_shape(op: &Broadcast, a: &Array, _like: &Sharded, _shapes: &[&Value]) -> Result<Array> {
     Ok(ops::broadcast_to(a, &op.shape)?)
 }
 
 /// The part laid out in rows.
 #[handler]
-pub fn sharded_contiguous(_op: &Contiguous, x: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_contiguous(_op: &Contiguous, x: &Sharded) -> Result<Value> {
     x.mapped(x.axis, |part| Ok(part.contiguous()?))
 }
 
@@ -120,7 +125,7 @@ impl Ranges<'_> {
 
 /// The slice of the part.
 #[handler]
-pub fn sharded_slice(op: &Slice, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_slice(op: &Slice, x: &Sharded, made: &[Aval]) -> Result<Value> {
     let ranges = Ranges { start: &op.start_indices, end: &op.end_indices, strides: &op.strides };
     let ranges = ranges.of_part(x, &made[0].shape)?;
     x.mapped(x.axis, |part| Ok(part.try_index(ranges.as_slice())?))
@@ -128,13 +133,13 @@ pub fn sharded_slice(op: &Slice, x: &Sharded, made: &[Aval]) -> Result<Value> {
 
 /// The update of the part by the update's part.
 #[handler(precedence = 2)]
-pub fn sharded_slice_update(op: &SliceUpdate, x: &Sharded, update: &Value) -> Result<Value> {
+pub(crate) fn sharded_slice_update(op: &SliceUpdate, x: &Sharded, update: &Value) -> Result<Value> {
     updated(op, x, &Value::from(x.clone()), update, &update.aval()?)
 }
 
 /// As [`sharded_slice_update`](fn@sharded_slice_update) of an array that was replicated, such as a new cache.
 #[handler(precedence = 1)]
-pub fn sharded_slice_update_of(op: &SliceUpdate, whole: &Value, update: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_slice_update_of(op: &SliceUpdate, whole: &Value, update: &Sharded) -> Result<Value> {
     // What the update leaves whole along the axis that is split is as long as the array there.
     if whole.aval()?.shape[update.axis] != update.aval.shape[update.axis] {
         return Err(Error::decline("the update does not cover the axis that it is split along"));
@@ -157,7 +162,7 @@ fn updated(op: &SliceUpdate, x: &Sharded, whole: &Value, update: &Value, aval: &
 
 /// The dynamic slice of the part, where the axis that is split is not among those that it cuts.
 #[handler]
-pub fn sharded_dynamic_slice(op: &DynamicSlice, x: &Sharded, start: &Array) -> Result<Value> {
+pub(crate) fn sharded_dynamic_slice(op: &DynamicSlice, x: &Sharded, start: &Array) -> Result<Value> {
     let mut size = op.slice_size.clone();
     size[x.axis] = uncut(x, &op.axes, size[x.axis])?;
     x.mapped(x.axis, |part| tacit_core::extra_ops::dynamic_slice(&part, start, &op.axes, &size))
@@ -165,14 +170,19 @@ pub fn sharded_dynamic_slice(op: &DynamicSlice, x: &Sharded, start: &Array) -> R
 
 /// The dynamic update of the part by the update's part.
 #[handler(precedence = 2)]
-pub fn sharded_dynamic_update(op: &DynamicSliceUpdate, x: &Sharded, update: &Value, start: &Array) -> Result<Value> {
+pub(crate) fn sharded_dynamic_update(
+    op: &DynamicSliceUpdate,
+    x: &Sharded,
+    update: &Value,
+    start: &Array,
+) -> Result<Value> {
     uncut(x, &op.axes, update.aval()?.shape[x.axis])?;
     dynamically_updated(op, x, &Value::from(x.clone()), update, start)
 }
 
 /// As [`sharded_dynamic_update`](fn@sharded_dynamic_update) of an array that was replicated, such as a new cache.
 #[handler(precedence = 1)]
-pub fn sharded_dynamic_update_of(
+pub(crate) fn sharded_dynamic_update_of(
     op: &DynamicSliceUpdate,
     whole: &Value,
     update: &Sharded,
@@ -198,13 +208,18 @@ fn dynamically_updated(
 
 /// The part, with the update's part put to the places' part along another axis.
 #[handler(precedence = 2)]
-pub fn sharded_scatter_axis(op: &ScatterAxis, x: &Sharded, places: &Value, update: &Value) -> Result<Value> {
+pub(crate) fn sharded_scatter_axis(op: &ScatterAxis, x: &Sharded, places: &Value, update: &Value) -> Result<Value> {
     scattered(op, x, &Value::from(x.clone()), places, update)
 }
 
 /// As [`sharded_scatter_axis`](fn@sharded_scatter_axis) of an array that was replicated, such as a new cache.
 #[handler(precedence = 1)]
-pub fn sharded_scatter_axis_of(op: &ScatterAxis, whole: &Value, places: &Value, update: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_scatter_axis_of(
+    op: &ScatterAxis,
+    whole: &Value,
+    places: &Value,
+    update: &Sharded,
+) -> Result<Value> {
     if whole.aval()?.shape[update.axis] != update.aval.shape[update.axis] {
         return Err(Error::decline("the update does not cover the axis that it is split along"));
     }
@@ -230,7 +245,7 @@ fn uncut(x: &Sharded, axes: &[i32], extent: i32) -> Result<i32> {
 
 /// The part, split along another axis.
 #[handler]
-pub fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
+pub(crate) fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
     if op.axis as usize == x.axis {
         return Err(Error::decline("the pieces lie across the parts"));
     }
@@ -240,14 +255,14 @@ pub fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
 
 /// The joined parts.
 #[handler(precedence = 2)]
-pub fn sharded_concatenate(op: &Concatenate, x: &Sharded, rest: &[&Value]) -> Result<Value> {
+pub(crate) fn sharded_concatenate(op: &Concatenate, x: &Sharded, rest: &[&Value]) -> Result<Value> {
     let own = Value::from(x.clone());
     joined(op, x, std::iter::once(&own).chain(rest.iter().copied()))
 }
 
 /// As [`sharded_concatenate`](fn@sharded_concatenate) behind an array that was replicated, such as an empty cache.
 #[handler(precedence = 1)]
-pub fn sharded_concatenate_behind(op: &Concatenate, a: &Array, x: &Sharded, rest: &[&Value]) -> Result<Value> {
+pub(crate) fn sharded_concatenate_behind(op: &Concatenate, a: &Array, x: &Sharded, rest: &[&Value]) -> Result<Value> {
     let (a, own) = (Value::from(a), Value::from(x.clone()));
     joined(op, x, [&a, &own].into_iter().chain(rest.iter().copied()))
 }
@@ -262,7 +277,7 @@ fn joined<'a>(op: &Concatenate, x: &Sharded, all: impl Iterator<Item = &'a Value
 
 /// The padded part.
 #[handler]
-pub fn sharded_pad(op: &Pad, x: &Sharded, value: &Array) -> Result<Value> {
+pub(crate) fn sharded_pad(op: &Pad, x: &Sharded, value: &Array) -> Result<Value> {
     let mut widths = vec![(0, 0); x.aval.shape.len()];
     for ((&axis, &low), &high) in op.axes.iter().zip(&op.low_pad_size).zip(&op.high_pad_size) {
         widths[axis as usize] = (low, high);

@@ -9,31 +9,31 @@ use super::Sharded;
 
 /// `a B`, by where either is split.
 #[handler(precedence = 3)]
-pub fn sharded_matmul(_op: &Matmul, a: &Sharded, b: &Value) -> Result<Value> {
+pub(crate) fn sharded_matmul(_op: &Matmul, a: &Sharded, b: &Value) -> Result<Value> {
     left_split(a, b)
 }
 
 /// As [`sharded_matmul`](fn@sharded_matmul), where only the second is split.
 #[handler(precedence = 2)]
-pub fn sharded_matmul_right(_op: &Matmul, a: &Value, b: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_matmul_right(_op: &Matmul, a: &Value, b: &Sharded) -> Result<Value> {
     right_split(a, b)
 }
 
 /// `alpha a B + beta c`, as the product and then the sum.
 #[handler(precedence = 3)]
-pub fn sharded_addmm(op: &AddMM, a: &Sharded, b: &Value, c: &Value) -> Result<Value> {
+pub(crate) fn sharded_addmm(op: &AddMM, a: &Sharded, b: &Value, c: &Value) -> Result<Value> {
     scaled_sum(op, c, factor_of_sum(op, &a.clone().into(), b, || left_split(a, b))?)
 }
 
 /// As [`sharded_addmm`](fn@sharded_addmm), where the second is split.
 #[handler(precedence = 2)]
-pub fn sharded_addmm_right(op: &AddMM, a: &Value, b: &Sharded, c: &Value) -> Result<Value> {
+pub(crate) fn sharded_addmm_right(op: &AddMM, a: &Value, b: &Sharded, c: &Value) -> Result<Value> {
     scaled_sum(op, c, factor_of_sum(op, a, &b.clone().into(), || right_split(a, b))?)
 }
 
 /// As [`sharded_addmm`](fn@sharded_addmm), where only the sum is split: the product, and then the sum of parts.
 #[handler(precedence = 1)]
-pub fn sharded_addmm_sum(op: &AddMM, a: &Array, b: &Array, c: &Sharded) -> Result<Value> {
+pub(crate) fn sharded_addmm_sum(op: &AddMM, a: &Array, b: &Array, c: &Sharded) -> Result<Value> {
     let product = factor_of_sum(op, &a.into(), &b.into(), || Ok(a.matmul(b)?.into()))?;
     scaled_sum(op, &c.clone().into(), product)
 }
