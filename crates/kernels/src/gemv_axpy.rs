@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     Isa, Matrix, Scales,
     output::Rectangle,
-    scales::{Numbers, Per, Reader, RowNumbers, Spread},
+    scales::{Granularity, Numbers, Reader, RowNumbers, Spread},
     simd::{Kernel, LINE, SLACK, Simd, prefetch, run},
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
@@ -79,7 +79,7 @@ impl<U: Units> GemvAxpy<'_, U> {
         // Columns of WIDTH vectors, or of a unit, whose vectors may be more.
         let run = S::LANES * U::SPAN.max(WIDTH);
         let units = columns.len().next_multiple_of(run) / unit::<S, U>();
-        let numbers = Numbers::new(spread, Per::Unit(units), columns);
+        let numbers = Numbers::new(spread, Granularity::Unit(units), columns);
         let mut scratch = Vec::new();
         let mut biases = Biases::new(matrix, spread, columns, if U::DECODED { 0 } else { M });
         let mut sums = Sums([[0.0; MAX_COLUMNS]; M]);
@@ -239,7 +239,7 @@ impl<'a> Biases<'a> {
     /// For `m` rows of x; none if that is 0.
     fn new(matrix: &Matrix<'a>, spread: Spread, columns: &Range<usize>, m: usize) -> Self {
         let (given, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
-        let numbers = Numbers::new(spread, Per::Number, columns);
+        let numbers = Numbers::new(spread, Granularity::Number, columns);
         let sums = if given.is_some() { vec![0.0; m * count] } else { Vec::new() };
         Self { given, numbers, spread, count, sums, scratch: Vec::new() }
     }

@@ -7,7 +7,7 @@ use crate::{
     Isa, Matrix,
     arranged::Arranged,
     output::Rectangle,
-    scales::{Numbers, Per},
+    scales::{Granularity, Numbers},
     simd::{Kernel, Simd, prefetch_second, run},
     unit::{Source, Units, unit},
     unit_products::{Ahead, Products, RowGroup},
@@ -56,8 +56,8 @@ impl<U: Units> GemvDot<'_, U> {
         let (isa, matrix, spread) = (self.isa, self.matrix, self.x.spread);
         let columns = 0..matrix.k;
         let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.x.m - 1));
-        let numbers = Numbers::new(spread, Per::Shared, &columns);
-        let biased = Numbers::new(spread, Per::Number, &columns);
+        let numbers = Numbers::new(spread, Granularity::Shared, &columns);
+        let biased = Numbers::new(spread, Granularity::Number, &columns);
         let given = matrix.biases.as_ref().filter(|_| !U::DECODED);
         let mut scratch = [Vec::new(), Vec::new()];
         let mut decoded = U::DECODED.then(|| Box::new(Scratch([0.0; MOST_ROWS * STRIDE])));

@@ -75,9 +75,9 @@ impl Spread {
     }
 }
 
-/// Which numbers of a row are wanted.
+/// Which numbers of a row are wanted, as units share them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Per {
+pub(crate) enum Granularity {
     /// [`Spread::count`] of them.
     Number,
     /// What [`Reader::read`] reads for units that share theirs, counted from the row's start.
@@ -106,22 +106,22 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    pub(crate) fn new(spread: Spread, per: Per, columns: &Range<usize>) -> Self {
+    pub(crate) fn new(spread: Spread, per: Granularity, columns: &Range<usize>) -> Self {
         let Spread { kind, span, lanes, k, block } = spread;
-        let units = if let Per::Unit(units) = per { units } else { columns.len().div_ceil(spread.unit()) };
+        let units = if let Granularity::Unit(units) = per { units } else { columns.len().div_ceil(spread.unit()) };
         let each = block / spread.unit();
         let (mut shift, mut offset, mut copied) = (0, 0, 0);
         let mut count = spread.count(columns);
         let wanted = match kind {
-            Kind::Units if matches!(per, Per::Unit(_)) && each.is_power_of_two() => {
+            Kind::Units if matches!(per, Granularity::Unit(_)) && each.is_power_of_two() => {
                 (shift, offset) = (each.trailing_zeros(), columns.start % block / spread.unit());
                 (units - 1 + offset) / each + 1
             }
-            Kind::Units if matches!(per, Per::Unit(_)) => {
+            Kind::Units if matches!(per, Granularity::Unit(_)) => {
                 copied = spread.unit();
                 units
             }
-            Kind::Spans(spans) if per != Per::Number => (units - 1) * (lanes / spans) + lanes,
+            Kind::Spans(spans) if per != Granularity::Number => (units - 1) * (lanes / spans) + lanes,
             Kind::Row | Kind::Units | Kind::Spans(_) => count,
             Kind::Each => {
                 copied = span;
@@ -131,7 +131,7 @@ impl Numbers {
             }
         };
         // Lanes beyond a row must not meet the next one's numbers.
-        let apart = per == Per::Shared && wanted > count && !columns.len().is_multiple_of(spread.unit());
+        let apart = per == Granularity::Shared && wanted > count && !columns.len().is_multiple_of(spread.unit());
         let as_stored = (copied == 0 && !apart && k.is_multiple_of(block)).then(|| k / block);
         let before = columns.start / block;
         Self { spread, columns: columns.clone(), as_stored, before, count, wanted, shift, offset, copied }
@@ -152,7 +152,7 @@ impl Numbers {
 
     /// Those of some rows, at least one. They lie in `scales` itself or are written to `scratch`.
     ///
-    /// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Per::Unit`].
+    /// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Granularity::Unit`].
     pub(crate) fn rows(&self, isa: Isa, scales: &Scales, rows: Range<usize>, scratch: &mut Vec<f32>) -> RowNumbers {
         if let (Scales::One, Kind::Row) = (scales, self.spread.kind) {
             return RowNumbers { first: ONE.as_ptr(), stride: 0 };

@@ -31,7 +31,7 @@ use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 use self::own::{Own, Parts};
 use self::saving::{can_save, saving, unsaved};
 use self::ties::{Ties, is_of, shared};
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 use crate::parameters::{Replacements, explained, kept, listed, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;
@@ -144,10 +144,10 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// An implicit array refuses its own children.
     pub fn values(&self) -> Result<Parameters> {
-        self.values_by(Held::value)
+        self.values_by(ArrayLeaves::value)
     }
 
-    fn values_by(&self, value: impl Fn(&Held) -> Result<Value>) -> Result<Parameters> {
+    fn values_by(&self, value: impl Fn(&ArrayLeaves) -> Result<Value>) -> Result<Parameters> {
         let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| !self.parts.ties.is_tied(path));
         own.map(|(path, array)| {
             let value = self.parts.held.get(&*path).map_or_else(|| Ok(array.into()), &value)?;
@@ -186,7 +186,7 @@ impl<M: ModuleParameters> Model<M> {
     /// The bytes of all parameters, implicit and dense.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        let implicit: usize = self.parts.held.values().map(Held::nbytes).sum();
+        let implicit: usize = self.parts.held.values().map(ArrayLeaves::nbytes).sum();
         let is_dense = |path: &str| !self.parts.held.contains_key(path) && !self.parts.ties.is_tied(path);
         let own = sorted(&self.parts.module).into_iter().filter(|(path, _)| is_dense(path));
         implicit + own.map(|(_, array)| array.nbytes()).sum::<usize>()
@@ -333,7 +333,7 @@ impl<M: ModuleParameters> Model<M> {
         for (path, value) in values {
             let path = self.parts.ties.own(&path).to_owned();
             let Some(number) = self.parts.places.find(&path) else { return Err(self.no(&path)) };
-            let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
+            let held = if value.is_implicit() { Some(ArrayLeaves::new(&path, &value)?) } else { None };
             let hollow = |aval: &Aval| ops::broadcast_to(&ops::zeros_dtype(&[], aval.dtype)?, &aval.shape);
             let array = match &value {
                 Value::Dense(array) => array.clone(),
@@ -354,7 +354,7 @@ impl<M: ModuleParameters> Model<M> {
         for (number, path, held, array) in placed {
             *slots[number] = array;
             self.halves.retain(|leaf, _| !is_of(leaf, &path));
-            let adapts = |held: Option<&Held>| held.is_some_and(Held::is_adapter);
+            let adapts = |held: Option<&ArrayLeaves>| held.is_some_and(ArrayLeaves::is_adapter);
             if !(adapts(held.as_ref()) && adapts(own.get(&path))) {
                 // An adapter that comes to a frozen parameter is there to be trained.
                 frozen.remove(&path);

@@ -13,7 +13,7 @@ use tacit_core::{Aval, Result, Value};
 
 use crate::Parameters;
 use crate::apollo::Kept;
-use crate::held::{Held, HeldLeaf};
+use crate::array_leaves::{ArrayLeaf, ArrayLeaves};
 use crate::saved_moments::{DRAW, KEY, NORM, SavedMoments};
 
 /// The moments of a [`QuantizedState`](crate::QuantizedState), whose optimizer is `O`.
@@ -23,7 +23,7 @@ use crate::saved_moments::{DRAW, KEY, NORM, SavedMoments};
 #[derive(Debug)]
 pub struct Moments<O> {
     /// By which moments are rounded at random, once one was.
-    pub(crate) key: Option<Held>,
+    pub(crate) key: Option<ArrayLeaves>,
     parameters: BTreeMap<Rc<str>, Record>,
     optimizer: PhantomData<O>,
 }
@@ -32,10 +32,10 @@ pub struct Moments<O> {
 #[derive(Clone, Debug, Default)]
 struct Record {
     /// The optimizer's own moments, by their names.
-    moments: BTreeMap<String, Held>,
+    moments: BTreeMap<String, ArrayLeaves>,
     /// What is [`Kept`] of it, where its gradients are projected.
-    draw: Option<Held>,
-    norm: Option<Held>,
+    draw: Option<ArrayLeaves>,
+    norm: Option<ArrayLeaves>,
 }
 
 /// The key that mlx-rs gives a moment: the path of its parameter and its name, which is empty where there is one moment.
@@ -47,28 +47,28 @@ impl<O> Moments<O> {
     /// The bytes of all arrays.
     #[must_use]
     pub fn nbytes(&self) -> usize {
-        self.held().map(Held::nbytes).sum()
+        self.held().map(ArrayLeaves::nbytes).sum()
     }
 
     /// All that is held, the random key first.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &Held> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = &ArrayLeaves> {
         let records = self.parameters.values();
         self.key.iter().chain(records.flat_map(|one| one.moments.values().chain(&one.draw).chain(&one.norm)))
     }
 
-    pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut HeldLeaf> {
+    pub(crate) fn leaves_mut(&mut self) -> impl Iterator<Item = &mut ArrayLeaf> {
         let records = self.parameters.values_mut();
         let of_one = records.flat_map(|one| one.moments.values_mut().chain(&mut one.draw).chain(&mut one.norm));
         self.key.iter_mut().chain(of_one).flat_map(|held| &mut held.leaves)
     }
 
     /// The optimizer's own moments of a parameter, by their names.
-    pub(crate) fn of(&self, path: &str) -> impl Iterator<Item = (&String, &Held)> {
+    pub(crate) fn of(&self, path: &str) -> impl Iterator<Item = (&String, &ArrayLeaves)> {
         self.parameters.get(path).into_iter().flat_map(|record| &record.moments)
     }
 
     pub(crate) fn put(&mut self, path: &Rc<str>, name: &str, value: &Value) -> Result<()> {
-        let held = Held::new(&key_of(path, name), value)?;
+        let held = ArrayLeaves::new(&key_of(path, name), value)?;
         self.record(path.clone()).moments.insert(name.to_owned(), held);
         Ok(())
     }
@@ -83,8 +83,8 @@ impl<O> Moments<O> {
 
     pub(crate) fn keep(&mut self, path: &Rc<str>, Kept { draw, norm }: Kept) -> Result<()> {
         let record = self.record(path.clone());
-        record.draw = Some(Held::new(&format!("{path}{DRAW}"), &draw.into())?);
-        record.norm = Some(Held::new(&format!("{path}{NORM}"), &norm.into())?);
+        record.draw = Some(ArrayLeaves::new(&format!("{path}{DRAW}"), &draw.into())?);
+        record.norm = Some(ArrayLeaves::new(&format!("{path}{NORM}"), &norm.into())?);
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl<O> Moments<O> {
             None => random::key(seed)?,
         };
         let (kept, next) = random::split(&present, 2)?;
-        self.key = Some(Held::new(KEY, &kept.into())?);
+        self.key = Some(ArrayLeaves::new(KEY, &kept.into())?);
         Ok(next)
     }
 
@@ -171,7 +171,7 @@ impl<O: Optimizer> SavedMoments for Moments<O> {
     fn of_values(values: &Parameters) -> Result<Option<Self>> {
         let mut moments = Self::default();
         for (key, value) in values {
-            let held = Held::new(key, value)?;
+            let held = ArrayLeaves::new(key, value)?;
             if key == KEY {
                 moments.key = Some(held);
             } else if let Some(path) = key.strip_suffix(DRAW) {

@@ -34,11 +34,12 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         Self { steps, unseen: Vec::new(), of_prompt: 0, mark: None, since: Vec::new() }
     }
 
-    /// Sees to it that the tokens of a round of at most `most` proposed ones can be forgotten.
-    pub(super) fn reserve(&mut self, most: usize, options: &GenerateOptions) -> Result<()> {
+    /// Sees to it that the tokens of a round of at most `max_draft_tokens` proposed ones can be forgotten.
+    pub(super) fn reserve(&mut self, max_draft_tokens: usize, options: &GenerateOptions) -> Result<()> {
         // Of a round whose state goes back, the token before the proposed ones is forgotten, too. No round is longer than all of the
         // text that is made.
-        let round = most.saturating_add(usize::from(self.steps.state.mark().is_some())).min(options.max_tokens);
+        let round =
+            max_draft_tokens.saturating_add(usize::from(self.steps.state.mark().is_some())).min(options.max_tokens);
         self.steps.state.reserve_trim(i32::try_from(round).unwrap_or(i32::MAX))
     }
 

@@ -21,7 +21,7 @@ use super::{GenerateOptions, Sampler, SamplerState};
 /// struct Known(Vec<u32>);
 ///
 /// impl Draft for Known {
-///     fn most(&self) -> usize {
+///     fn max_draft_tokens(&self) -> usize {
 ///         4
 ///     }
 ///
@@ -49,7 +49,7 @@ use super::{GenerateOptions, Sampler, SamplerState};
 /// ```
 pub trait Draft {
     /// The most tokens that it proposes at a time, one at least.
-    fn most(&self) -> usize;
+    fn max_draft_tokens(&self) -> usize;
 
     /// The text goes on by `prompt`, behind what the state of the model has seen. It is called before the first proposal of each generation.
     ///
@@ -104,8 +104,8 @@ pub trait Draft {
 
 /// A draft that serves one generation after the other, such as the turns of a conversation.
 impl<D: Draft + ?Sized> Draft for &mut D {
-    fn most(&self) -> usize {
-        (**self).most()
+    fn max_draft_tokens(&self) -> usize {
+        (**self).max_draft_tokens()
     }
 
     fn start(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {

@@ -17,7 +17,7 @@ use super::{Draft, Drawing, GenerateOptions, Proposal, Trim};
 /// token that was made and that it does not know; those of the prompt it has to know.
 pub struct DraftModel<'a, S> {
     model: Behind<'a, S>,
-    most: usize,
+    max_draft_tokens: usize,
     /// How many tokens it proposed last.
     proposed: usize,
     /// What it was before them, until they are computed.
@@ -34,7 +34,7 @@ impl<'a, S: Tree + Clone + Trim> DraftModel<'a, S> {
         state: &'a mut S,
         tokens: usize,
     ) -> Self {
-        Self { model: Behind::new(Steps::new(step, state)), most: tokens, proposed: 0, before: None }
+        Self { model: Behind::new(Steps::new(step, state)), max_draft_tokens: tokens, proposed: 0, before: None }
     }
 
     fn drafted(&mut self, count: usize, drawing: &Drawing<'_>) -> Result<Proposal> {
@@ -63,13 +63,13 @@ impl<'a, S: Tree + Clone + Trim> DraftModel<'a, S> {
 }
 
 impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
-    fn most(&self) -> usize {
-        self.most
+    fn max_draft_tokens(&self) -> usize {
+        self.max_draft_tokens
     }
 
     fn start(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
         (self.proposed, self.before) = (0, None);
-        self.model.reserve(self.most, options)?;
+        self.model.reserve(self.max_draft_tokens, options)?;
         self.model.prefill(prompt, options)
     }
 
@@ -111,7 +111,7 @@ impl<S: Tree + Clone + Trim> Draft for DraftModel<'_, S> {
 
 impl<S> fmt::Debug for DraftModel<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DraftModel").field("most", &self.most).finish_non_exhaustive()
+        f.debug_struct("DraftModel").field("max_draft_tokens", &self.max_draft_tokens).finish_non_exhaustive()
     }
 }
 

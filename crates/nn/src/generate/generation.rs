@@ -122,13 +122,13 @@ impl<'a> Generation<'a> {
     /// Takes what the engine made of each sequence until that ends.
     fn take(&mut self, rows: Vec<Vec<u32>>) {
         let before = self.queue.len();
-        let most = self.stop.iter().map(Vec::len).max().unwrap_or(0);
+        let longest = self.stop.iter().map(Vec::len).max().unwrap_or(0);
         for (place, (sequence, tokens)) in self.sequences.iter_mut().zip(rows).enumerate() {
             if sequence.finished {
                 continue;
             }
             for (index, &id) in tokens.iter().enumerate() {
-                let finish = sequence.push(id, most, &self.stop, self.max_tokens);
+                let finish = sequence.push(id, longest, &self.stop, self.max_tokens);
                 self.queue.push_back(Token { sequence: place, id, finish });
                 if finish.is_some() {
                     self.unread = tokens.len() - index - 1;
@@ -147,10 +147,10 @@ impl<'a> Generation<'a> {
 }
 
 impl Sequence {
-    fn push(&mut self, id: u32, most: usize, stop: &[Vec<u32>], max_tokens: usize) -> Option<Finish> {
+    fn push(&mut self, id: u32, longest: usize, stop: &[Vec<u32>], max_tokens: usize) -> Option<Finish> {
         self.count += 1;
         self.last.push_back(id);
-        if self.last.len() > most {
+        if self.last.len() > longest {
             self.last.pop_front();
         }
         let stops = |stop: &Vec<u32>| {

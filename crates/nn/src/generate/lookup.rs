@@ -31,7 +31,7 @@ use super::{Draft, Drawing, GenerateOptions, Proposal};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    most: usize,
+    max_draft_tokens: usize,
     matching: usize,
     text: Vec<u32>,
 }
@@ -43,7 +43,7 @@ impl Lookup {
     /// A draft that proposes `tokens` at a time, where the last 2 tokens stand in the text a second time.
     #[must_use]
     pub fn new(tokens: usize) -> Self {
-        Self { most: tokens, matching: 2, text: Vec::new() }
+        Self { max_draft_tokens: tokens, matching: 2, text: Vec::new() }
     }
 
     /// The same for that many last tokens.
@@ -81,8 +81,8 @@ impl Lookup {
 }
 
 impl Draft for Lookup {
-    fn most(&self) -> usize {
-        self.most
+    fn max_draft_tokens(&self) -> usize {
+        self.max_draft_tokens
     }
 
     fn start(&mut self, prompt: &[u32], _: &GenerateOptions) -> Result<()> {

@@ -74,24 +74,29 @@ pub fn speculate<'a, S: Tree + Clone + Trim, E: Into<Error>>(
 ) -> Result<Generation<'a>> {
     let clock = Clock::start();
     options.check(&[prompt])?;
-    let most = draft.most();
-    if most == 0 {
+    let max_draft_tokens = draft.max_draft_tokens();
+    if max_draft_tokens == 0 {
         return Err(Error::invalid(
             "a draft of 0 tokens proposes nothing",
             "let it propose at least 1, or use `generate`",
         ));
     }
-    if i32::try_from(most).is_err() {
+    if i32::try_from(max_draft_tokens).is_err() {
         return Err(Error::invalid(
-            format!("a draft proposes {most} tokens at a time"),
+            format!("a draft proposes {max_draft_tokens} tokens at a time"),
             "let it propose a few, such as 3",
         ));
     }
     let sampler = options.bounded_sampler(&[prompt]);
     let sampling = sampler.start(options.seed, &[prompt])?;
-    let mut engine =
-        Speculative { model: Behind::new(Steps::new(step, state)), draft: Box::new(draft), most, sampler, sampling };
-    engine.model.reserve(most, options)?;
+    let mut engine = Speculative {
+        model: Behind::new(Steps::new(step, state)),
+        draft: Box::new(draft),
+        max_draft_tokens,
+        sampler,
+        sampling,
+    };
+    engine.model.reserve(max_draft_tokens, options)?;
     engine.draft.start(prompt, options)?;
     engine.model.prefill(prompt, options)?;
     Ok(Generation::new(Box::new(engine), options, 1, prompt.len(), clock))
@@ -100,7 +105,7 @@ pub fn speculate<'a, S: Tree + Clone + Trim, E: Into<Error>>(
 struct Speculative<'a, S> {
     model: Behind<'a, S>,
     draft: Box<dyn Draft + 'a>,
-    most: usize,
+    max_draft_tokens: usize,
     sampler: Sampler,
     sampling: SamplerState,
 }
@@ -123,28 +128,28 @@ struct Round {
 
 impl<S: Tree + Clone + Trim> Speculative<'_, S> {
     /// The graph of a round of at most so many proposed tokens. Where it fails, the states are what they were.
-    fn round(&mut self, most: usize) -> Result<Round> {
+    fn round(&mut self, max_draft_tokens: usize) -> Result<Round> {
         let before = self.model.steps.state.clone();
-        self.propose_and_judge(most).inspect_err(|_| {
+        self.propose_and_judge(max_draft_tokens).inspect_err(|_| {
             *self.model.steps.state = before;
             self.model.see_accepted();
             self.draft.fail();
         })
     }
 
-    fn propose_and_judge(&mut self, most: usize) -> Result<Round> {
+    fn propose_and_judge(&mut self, max_draft_tokens: usize) -> Result<Round> {
         // What is drawn for a draft is drawn for nothing else, in this round or in another: else what it draws would tell of what it
         // is judged by, and the tokens would not be the model's.
         let (key, now) = random::split(&self.sampling.key, 2)?;
         let (for_draft, own) = random::split(&now, 2)?;
-        let proposal = match self.model.steps.vocabulary.filter(|_| most > 0) {
+        let proposal = match self.model.steps.vocabulary.filter(|_| max_draft_tokens > 0) {
             // What the model does not know is not proposed: with its first step that is known.
             None => None,
             Some(vocabulary) => {
                 let state = SamplerState { key: for_draft, ..self.sampling.clone() };
                 let drawing = Drawing { sampler: &self.sampler, state: &state, vocabulary };
-                let proposal = self.draft.propose(most, &drawing)?;
-                proposal.map(|proposal| checked(proposal, most, vocabulary)).transpose()?
+                let proposal = self.draft.propose(max_draft_tokens, &drawing)?;
+                proposal.map(|proposal| checked(proposal, max_draft_tokens, vocabulary)).transpose()?
             }
         };
         self.model.mark();
@@ -204,9 +209,9 @@ impl<S: Tree + Clone + Trim> Speculative<'_, S> {
 impl<S: Tree + Clone + Trim> Engine for Speculative<'_, S> {
     fn advance(&mut self, room: usize, _: &[bool], stats: &mut GenerateStats) -> Result<Vec<Vec<u32>>> {
         // Tokens that the model has to see again take the places of proposed ones.
-        let most = (self.most + 1).saturating_sub(self.model.unseen.len()).min(room - 1);
-        let most = self.model.room_for(most).unwrap_or(0);
-        let round = self.round(most)?;
+        let max_draft_tokens = (self.max_draft_tokens + 1).saturating_sub(self.model.unseen.len()).min(room - 1);
+        let max_draft_tokens = self.model.room_for(max_draft_tokens).unwrap_or(0);
+        let round = self.round(max_draft_tokens)?;
         self.draft.begin()?;
         let mut read = vec![round.stay.clone(), round.next.clone(), round.valid.clone()];
         read.extend(round.drafted.clone());
@@ -246,13 +251,16 @@ impl<S: Tree + Clone + Trim> Engine for Speculative<'_, S> {
 }
 
 /// A proposal of tokens that the model knows.
-fn checked(proposal: Proposal, most: usize, vocabulary: i32) -> Result<Proposal> {
+fn checked(proposal: Proposal, max_draft_tokens: usize, vocabulary: i32) -> Result<Proposal> {
     let Proposal { tokens, law, valid } = proposal;
     let wrong = |what: &Array, help: &str| {
-        Err(Error::invalid(format!("a draft that is asked for {most} tokens proposes {}", Aval::from(what)), help))
+        Err(Error::invalid(
+            format!("a draft that is asked for {max_draft_tokens} tokens proposes {}", Aval::from(what)),
+            help,
+        ))
     };
     let count = match *tokens.shape() {
-        [count] if (1..=most).contains(&(count as usize)) && tokens.dtype() == Dtype::Uint32 => count,
+        [count] if (1..=max_draft_tokens).contains(&(count as usize)) && tokens.dtype() == Dtype::Uint32 => count,
         _ => return wrong(&tokens, "give one axis of tokens, u32, at least one and no more than were asked for"),
     };
     if let Some(law) = law.as_ref().filter(|law| law.shape() != [count, vocabulary] || law.dtype() != Dtype::Float32) {

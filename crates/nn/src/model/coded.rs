@@ -6,13 +6,13 @@ use tacit_arrays::TrainedCodes;
 use tacit_core::{Error, Policy, Result, array_id};
 
 use super::Model;
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 use crate::within::mapped;
 
 impl<M: ModuleParameters> Model<M> {
     /// Whether a parameter is trained as its codes.
     pub(super) fn is_coded(&self) -> bool {
-        self.parts.held.values().any(Held::is_coded)
+        self.parts.held.values().any(ArrayLeaves::is_coded)
     }
 
     /// Gives each of these parameters a leaf that a gradient is taken of, and tells whether it did: inside another gradient each has one,
@@ -70,7 +70,7 @@ impl<M: ModuleParameters> Model<M> {
                 value.downcast::<TrainedCodes>().map(|codes| Ok(f(codes)?.into())).transpose()
             })?;
             if let Some(other) = other {
-                made.push((path.clone(), Held::new(path, &other)?));
+                made.push((path.clone(), ArrayLeaves::new(path, &other)?));
             }
         }
         if !made.is_empty() {

@@ -11,7 +11,7 @@ use tacit_core::tree::Stamp;
 
 use super::ties::Ties;
 use crate::ParameterFilter;
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 use crate::places::Places;
 
 /// All that a compiled step sees of a model.
@@ -21,7 +21,7 @@ pub(super) struct Parts<M> {
     /// Where the module has its parameters.
     pub(super) places: Places,
     /// The implicit parameters; a broadcast zero has each one's place in the module.
-    pub(super) held: BTreeMap<String, Held>,
+    pub(super) held: BTreeMap<String, ArrayLeaves>,
     /// Parameters that are another one; a broadcast zero has each one's place in the module.
     pub(super) ties: Ties,
     /// What is trained.

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, Result, Value, tree};
 
 use super::Model;
 use super::surgery::relative_error;
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 use crate::lora::seed_of;
 use crate::matrices::no_matrix;
 use crate::report::{Outcome, Row};
@@ -238,7 +238,7 @@ impl<M: ModuleParameters> Model<M> {
                 Ok(Some(stored))
             })?;
             let Some(stored) = stored else { continue };
-            let leaves = Held::new(&path, &stored)?.leaves;
+            let leaves = ArrayLeaves::new(&path, &stored)?.leaves;
             transforms::eval(leaves.iter().map(|leaf| &leaf.array))
                 .map_err(|error| Error::from(error).of_parameter(&path))?;
             let (aval, before, after) = (value.aval()?, value.nbytes(), stored.nbytes());

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Value};
 
 use super::Model;
 use crate::Parameters;
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 use crate::parameters::sorted;
 use crate::report::{Outcome, Report, Row};
 
@@ -54,7 +54,7 @@ impl<M: ModuleParameters> Model<M> {
         for (path, value) in parameters {
             let own = self.parts.ties.own(path);
             let Some(aval) = avals.get(own) else { continue };
-            let before = self.parts.held.get(own).map_or_else(|| aval.nbytes(), Held::nbytes);
+            let before = self.parts.held.get(own).map_or_else(|| aval.nbytes(), ArrayLeaves::nbytes);
             let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
             let row = report.rows.entry(own.to_owned()).or_insert_with(new);
             row.outcome = match (value, &row.outcome) {

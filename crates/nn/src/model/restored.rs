@@ -10,7 +10,7 @@ use tacit_arrays::format::AnyFormat;
 use super::Model;
 use super::ties::Ties;
 use crate::ParameterFilter;
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 use crate::report::Report;
 
 impl<M: ModuleParameters> Model<M> {
@@ -50,7 +50,7 @@ impl<M: ModuleParameters> Model<M> {
 /// What a model is, but for what its module holds beside parameters.
 struct State {
     arrays: Vec<(Rc<str>, Array)>,
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<String, ArrayLeaves>,
     ties: Ties,
     trained: ParameterFilter,
     frozen: BTreeSet<String>,

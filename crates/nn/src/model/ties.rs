@@ -7,7 +7,7 @@ use mlx_rs::Array;
 use tacit_core::embedding::same_bits;
 use tacit_core::{Result, Value, array_id};
 
-use crate::held::Held;
+use crate::array_leaves::ArrayLeaves;
 
 /// Paths of a module whose parameter is that of another path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -84,7 +84,7 @@ pub(super) fn shared(parameters: &[(Rc<str>, &Array)]) -> Vec<Vec<String>> {
 
 /// Whether two values are the same array, or equal to the last bit.
 pub(super) fn same(a: &Value, b: &Value) -> Result<bool> {
-    let (a, b) = (Held::new("", a)?, Held::new("", b)?);
+    let (a, b) = (ArrayLeaves::new("", a)?, ArrayLeaves::new("", b)?);
     if a.aval != b.aval || a.form != b.form || a.leaves.len() != b.leaves.len() {
         return Ok(false);
     }

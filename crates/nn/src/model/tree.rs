@@ -9,8 +9,8 @@ use tacit_core::{Error, Result, Tree};
 
 use super::Model;
 use super::ties::Ties;
+use crate::array_leaves::{PARAMETER, shown};
 use crate::filter::Role;
-use crate::held::{PARAMETER, shown};
 use crate::moved::Moved;
 
 const MODEL: &str = "Model";

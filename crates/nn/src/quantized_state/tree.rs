@@ -8,7 +8,7 @@ use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, StaticField, Visit
 use tacit_core::{Result, Tree};
 
 use super::QuantizedState;
-use crate::held::{Form, HeldLeaf};
+use crate::array_leaves::{ArrayLeaf, Form};
 use crate::module::empty;
 use crate::stateful::of_another_form;
 
@@ -17,7 +17,7 @@ impl<O: Optimizer + Clone + 'static> Arguments for QuantizedState<O> {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let leaves: Vec<&HeldLeaf> = self.moments.held().flat_map(|held| &held.leaves).collect();
+        let leaves: Vec<&ArrayLeaf> = self.moments.held().flat_map(|held| &held.leaves).collect();
         let keys: Vec<&str> = leaves.iter().map(|leaf| leaf.path.as_str()).collect();
         let template = || -> Rc<dyn Any> {
             let mut hollow = self.clone();

@@ -248,7 +248,7 @@ fn a_seed_gives_the_same_tokens_with_a_lookup() -> Result<()> {
 struct Says(fn(i32) -> Result<Proposal>);
 
 impl Draft for Says {
-    fn most(&self) -> usize {
+    fn max_draft_tokens(&self) -> usize {
         2
     }
 

@@ -88,7 +88,7 @@ struct Guess {
 }
 
 impl Draft for Guess {
-    fn most(&self) -> usize {
+    fn max_draft_tokens(&self) -> usize {
         self.most
     }
 

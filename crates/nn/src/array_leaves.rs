@@ -14,23 +14,23 @@ use crate::within::{has_chosen, undropped};
 
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct ArrayLeaves {
     /// The path of the parameter, or the key of the moment.
     pub(crate) path: String,
     pub(crate) form: Form,
     pub(crate) aval: Aval,
-    pub(crate) leaves: Vec<HeldLeaf>,
+    pub(crate) leaves: Vec<ArrayLeaf>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct HeldLeaf {
+pub(crate) struct ArrayLeaf {
     /// The path of the parameter or moment and that of the child in it.
     pub(crate) path: String,
     pub(crate) role: Role,
     pub(crate) array: Array,
 }
 
-impl Held {
+impl ArrayLeaves {
     /// Takes the value at `path` apart.
     pub(crate) fn new(path: &str, value: &Value) -> Result<Self> {
         let aval = value.aval()?;
@@ -52,7 +52,7 @@ impl Held {
 
     /// Takes other leaves where they make an array of the same form and aval, as those of a step do; tells whether it did.
     pub(crate) fn refill(&mut self, form: &Form, leaves: &[Array]) -> bool {
-        let same = |(own, other): (&HeldLeaf, &Array)| {
+        let same = |(own, other): (&ArrayLeaf, &Array)| {
             own.array.dtype() == other.dtype() && own.array.shape() == other.shape()
         };
         let fits = self.leaves.len() == leaves.len() && self.leaves.iter().zip(leaves).all(same) && self.form == *form;
@@ -113,7 +113,7 @@ impl Held {
 pub(crate) const PARAMETER: &str = "Parameter";
 const FORM: &str = "form";
 
-/// What such a node [shows](Held::show): the form of its array, and the leaves.
+/// What such a node [shows](ArrayLeaves::show): the form of its array, and the leaves.
 pub(crate) fn shown(reader: &mut Reader<'_>) -> Result<(Form, Vec<Array>)> {
     let entered = reader.enter(PARAMETER)?;
     let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<_>>()?;
@@ -179,11 +179,11 @@ impl Hash for Form {
     }
 }
 
-fn taken_apart(path: &str, value: &Value, role: Option<Role>, leaves: &mut Vec<HeldLeaf>) -> Result<Value> {
+fn taken_apart(path: &str, value: &Value, role: Option<Role>, leaves: &mut Vec<ArrayLeaf>) -> Result<Value> {
     let array: &dyn ImplicitArray = match value {
         Value::Dense(array) => {
             let role = role.unwrap_or(Role::Other);
-            leaves.push(HeldLeaf { path: path.to_owned(), role, array: array.clone() });
+            leaves.push(ArrayLeaf { path: path.to_owned(), role, array: array.clone() });
             return Ok(Array::from_bool(false).into());
         }
         Value::Implicit(array) => &**array,
@@ -225,7 +225,7 @@ mod tests {
         let form = |text: &str| {
             let format: AnyFormat = text.parse().expect("a format");
             let value = format.quantize(&ops::ones::<f32>(&[4, 128]).expect("ones")).expect("fits");
-            Held::new("weight", &value).expect("is taken apart").form
+            ArrayLeaves::new("weight", &value).expect("is taken apart").form
         };
         let [one, same, other] = ["nf4:64", "nf4:64", "nf4:128"].map(form);
         assert!(one == same && one != other);
