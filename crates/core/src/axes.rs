@@ -14,12 +14,12 @@ impl Moving {
     /// Where `axis` of the first operand is in each result, if the elements along it stay together and in order.
     ///
     /// `None` if they are cut, or if nothing is known of the primitive. `shape` is that of the first operand, `rest` are the other
-    /// operands, and `made` are the avals of the results.
+    /// operands, and `results` are the avals of the results.
     ///
     /// # Errors
     ///
     /// The parameters of the primitive cannot be read.
-    pub fn axis_after(&self, axis: usize, shape: &[i32], rest: &[&Value], made: &[Aval]) -> Result<Option<usize>> {
+    pub fn axis_after(&self, axis: usize, shape: &[i32], rest: &[&Value], results: &[Aval]) -> Result<Option<usize>> {
         let extent = shape[axis];
         Ok(match self.name() {
             Contiguous::NAME | Copy::NAME => Some(axis),
@@ -27,11 +27,11 @@ impl Moving {
             Slice::NAME => {
                 let slice = self.view::<Slice>()?;
                 let whole = slice.start_indices[axis] == 0 && slice.strides[axis] == 1;
-                (whole && made[0].shape[axis] == extent).then_some(axis)
+                (whole && results[0].shape[axis] == extent).then_some(axis)
             }
             Split::NAME => (self.view::<Split>()?.axis as usize != axis).then_some(axis),
             DynamicSlice::NAME => (!self.view::<DynamicSlice>()?.axes.contains(&(axis as i32))
-                && made[0].shape[axis] == extent)
+                && results[0].shape[axis] == extent)
                 .then_some(axis),
             Gather::NAME => {
                 let gather = self.view::<Gather>()?;
@@ -41,11 +41,11 @@ impl Moving {
                 whole.then_some(axis + indices)
             }
             Broadcast::NAME | BroadcastAxes::NAME => {
-                let place = axis + made[0].shape.len() - shape.len();
-                (made[0].shape[place] == extent).then_some(place)
+                let place = axis + results[0].shape.len() - shape.len();
+                (results[0].shape[place] == extent).then_some(place)
             }
             name if describe(name).is_some_and(|row| row.class == tacit_bridge::typed::Class::Reshaping) => {
-                reshaped_axis(shape, axis, &made[0].shape, |found| found == extent)
+                reshaped_axis(shape, axis, &results[0].shape, |found| found == extent)
             }
             _ => None,
         })

@@ -20,7 +20,7 @@ pub(crate) fn axis_of(aval: &Aval, axis: i32, what_for: &str) -> Result<usize> {
 }
 
 /// Declines a primitive that is a slice which runs backwards along an axis, or one that [`said`] declines.
-pub(crate) fn forward(op: &Moving, shape: &[i32], made: &[Aval]) -> Result<()> {
+pub(crate) fn forward(op: &Moving, shape: &[i32], results: &[Aval]) -> Result<()> {
     if op.name() != Slice::NAME {
         return Ok(());
     }
@@ -28,7 +28,7 @@ pub(crate) fn forward(op: &Moving, shape: &[i32], made: &[Aval]) -> Result<()> {
     if slice.strides.iter().any(|&step| step < 1) {
         return Err(Error::decline("the slice runs backwards"));
     }
-    said(&slice, shape, &made[0])
+    said(&slice, shape, &results[0])
 }
 
 /// Declines a slice of an array of this shape whose ends and steps are not those of what it leaves.

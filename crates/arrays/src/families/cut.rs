@@ -116,8 +116,8 @@ pub fn cut(value: &Value, axis: i32, range: Range<i32>) -> Result<Value> {
 
 /// Ranges along the axes, one after the other, where each is a part of the same kind.
 #[handler]
-pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Value> {
-    ranges(op, &made[0])?;
+pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, results: &[Aval]) -> Result<Value> {
+    ranges(op, &results[0])?;
     let ranges = op.start_indices.iter().zip(&op.end_indices).map(|(&start, &stop)| start..stop);
     let mut part = itself(array);
     for (axis, range) in ranges.enumerate() {
@@ -127,7 +127,7 @@ pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Va
         })?;
     }
     // Inside blocks there are smaller ones with scales of their own, down to one for each element.
-    if array.array_type().joins::<dyn Packed>() && part.nbytes() > made[0].nbytes() {
+    if array.array_type().joins::<dyn Packed>() && part.nbytes() > results[0].nbytes() {
         return Err(Error::decline("the part takes more bytes than its elements"));
     }
     Ok(part)

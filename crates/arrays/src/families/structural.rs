@@ -45,9 +45,9 @@ pub(crate) fn broadcast_beside(
     array: &Value,
     other: &Value,
     more: &[&Value],
-    made: &[Aval],
+    results: &[Aval],
 ) -> Result<Value> {
-    beside(array, &[&[other], more].concat(), &[], &made[0])
+    beside(array, &[&[other], more].concat(), &[], &results[0])
 }
 
 /// What is broadcast against the other operand of an op but for some axes, such as those of the matrices of a product.
@@ -57,9 +57,9 @@ pub(crate) fn broadcast_axes_beside(
     array: &Value,
     other: &Value,
     more: &[&Value],
-    made: &[Aval],
+    results: &[Aval],
 ) -> Result<Value> {
-    beside(array, &[&[other], more].concat(), &op.ignore_axes, &made[0])
+    beside(array, &[&[other], more].concat(), &op.ignore_axes, &results[0])
 }
 
 /// `array`, broadcast against these others but for axes that are counted from the last.

@@ -68,7 +68,7 @@ pub struct Move<'m> {
     op: &'m Moving,
     shape: &'m [i32],
     rest: &'m [&'m Value],
-    made: &'m [Aval],
+    results: &'m [Aval],
 }
 
 impl Move<'_> {
@@ -94,7 +94,7 @@ impl Move<'_> {
             self.op.apply(&operands)
         };
         let moved = arrays.into_iter().map(apply).collect::<Result<Vec<_>>>()?;
-        (0..self.made.len()).map(|result| view(std::array::from_fn(|array| moved[array][result].clone()))).collect()
+        (0..self.results.len()).map(|result| view(std::array::from_fn(|array| moved[array][result].clone()))).collect()
     }
 
     /// The axis of each result that `axis` of the view is.
@@ -103,7 +103,7 @@ impl Move<'_> {
     ///
     /// It declines a primitive that does not move all of the axis together.
     pub fn axis(&self, axis: usize) -> Result<usize> {
-        let after = self.op.axis_after(axis, self.shape, self.rest, self.made)?;
+        let after = self.op.axis_after(axis, self.shape, self.rest, self.results)?;
         after.ok_or_else(|| Error::decline(format!("{} does not keep axis {axis} whole", self.op.name())))
     }
 }
@@ -111,12 +111,12 @@ impl Move<'_> {
 /// The view of the moved elements.
 // What is behind it may be cut in ways of its own.
 #[handler(precedence = 1)]
-pub(crate) fn view_moving(op: &Moving, view: &dyn View, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+pub(crate) fn view_moving(op: &Moving, view: &dyn View, rest: &[&Value], results: &[Aval]) -> Result<Vec<Value>> {
     let shape = view.aval()?.shape;
-    forward(op, &shape, made)?;
+    forward(op, &shape, results)?;
     if op.name() == BroadcastAxes::NAME && shape.len() == 2 {
         // One that has products was asked for them before. Others are built, once and not for each entry.
         return Err(Error::decline("it is repeated for a product, and has none"));
     }
-    view.moved(&Move { op, shape: &shape, rest, made })
+    view.moved(&Move { op, shape: &shape, rest, results })
 }

@@ -308,8 +308,8 @@ impl Linear for Batched {
 
 /// Another shape of the batch.
 #[handler]
-pub(crate) fn batched_reshape(_op: &Reshaping, w: &Batched, made: &[Aval]) -> Result<Value> {
-    let shape = &made[0].shape;
+pub(crate) fn batched_reshape(_op: &Reshaping, w: &Batched, results: &[Aval]) -> Result<Value> {
+    let shape = &results[0].shape;
     let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
     match shape.split_last_chunk::<2>() {
         Some((batch, last)) if last == matrix => w.with(batch, w.matrices.clone()).simplified(),
@@ -351,23 +351,23 @@ pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
 
 /// A part of the batch, and of the rows of each stored matrix.
 #[handler]
-pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Value> {
-    ranges(op, &made[0])?;
+pub(crate) fn batched_slice(op: &Slice, w: &Batched, results: &[Aval]) -> Result<Value> {
+    ranges(op, &results[0])?;
     let rank = w.aval.shape.len();
     let (rows, columns) = if w.transposed { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
-    decline_if(made[0].shape[columns] != w.aval.shape[columns], "the rows of the stored matrices would be cut")?;
+    decline_if(results[0].shape[columns] != w.aval.shape[columns], "the rows of the stored matrices would be cut")?;
     let all = strides(w.batch());
     let first = op.start_indices.iter().zip(&all).map(|(&start, stride)| start as usize * stride).sum();
-    let batch = &made[0].shape[..rank - 2];
+    let batch = &results[0].shape[..rank - 2];
     let matrices = walked(batch, &all, first).into_iter().map(|at| w.matrices[at]).collect();
     let mut part = w.with(batch, matrices);
-    if made[0].shape[rows] != w.aval.shape[rows] {
+    if results[0].shape[rows] != w.aval.shape[rows] {
         let array = w.packed()?;
         let mut stop = array.stored().aval.shape;
         let (mut start, axis) = (vec![0; stop.len()], stop.len() - 2);
         (start[axis], stop[axis]) = (op.start_indices[rows], op.end_indices[rows]);
         part.inner = sliced(array, &start, &stop)?;
-        part.aval.shape[rows] = made[0].shape[rows];
+        part.aval.shape[rows] = results[0].shape[rows];
         if part.inner.family::<dyn Packed>().and_then(stored_matrices).is_none() {
             return Err(Error::decline("a block would belong to several matrices"));
         }

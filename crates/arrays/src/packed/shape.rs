@@ -9,8 +9,8 @@ use crate::packed::units::Supers;
 
 /// The same codes in another shape.
 #[handler]
-pub(crate) fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    let shape = &made[0].shape;
+pub(crate) fn packed_reshape(_op: &Reshaping, array: &dyn Packed, results: &[Aval]) -> Result<Value> {
+    let shape = &results[0].shape;
     let stored = array.stored();
     if stored.transposed {
         let matrices = |shape: &[i32]| shape.last_chunk::<2>().copied();

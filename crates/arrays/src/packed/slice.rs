@@ -14,8 +14,8 @@ use crate::packed::units::Supers;
 
 /// What is cut out where both ends lie between two blocks.
 #[handler(precedence = 1)]
-pub(crate) fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    ranges(op, &made[0])?;
+pub(crate) fn packed_slice(op: &Slice, array: &dyn Packed, results: &[Aval]) -> Result<Value> {
+    ranges(op, &results[0])?;
     let [mut start, mut stop] = [op.start_indices.clone(), op.end_indices.clone()];
     if array.stored().transposed {
         [start, stop] = [swapped(&start), swapped(&stop)];

@@ -174,20 +174,20 @@ impl Linear for Constant {
 
 /// An elementwise primitive of equal elements, on the one element.
 #[handler]
-pub(crate) fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<Value> {
-    Ok(on_elements(op, &[c], made)?.swap_remove(0))
+pub(crate) fn constant_unary(op: &Unary, c: &Constant, results: &[Aval]) -> Result<Value> {
+    Ok(on_elements(op, &[c], results)?.swap_remove(0))
 }
 
 /// The constants that an elementwise primitive makes of constants.
-fn on_elements(op: &Primitive, constants: &[&Constant], made: &[Aval]) -> Result<Vec<Value>> {
+fn on_elements(op: &Primitive, constants: &[&Constant], results: &[Aval]) -> Result<Vec<Value>> {
     let elements = constants.iter().map(|c| c.element()).collect::<Result<Vec<_>>>()?;
     let function = OnElements { op: op.clone(), dtypes: constants.iter().map(|c| c.aval.dtype).collect() };
-    let dtypes = function.dtypes.iter().copied().chain(made.iter().map(|aval| aval.dtype));
+    let dtypes = function.dtypes.iter().copied().chain(results.iter().map(|aval| aval.dtype));
     let is_wide = dtypes.into_iter().all(|dtype| wide(dtype) == dtype);
     let numbers = if is_wide { function.forward(&elements)? } else { apply(&elements, function)? };
     let constant =
         |(number, aval): (Array, &Aval)| Ok(Constant { value: number.reshape(&[])?, aval: aval.clone() }.into());
-    numbers.into_iter().zip(made).map(constant).collect()
+    numbers.into_iter().zip(results).map(constant).collect()
 }
 
 /// An elementwise primitive on one number for each operand, which are in the wide types of their `dtypes`.
@@ -237,8 +237,8 @@ impl Differentiable for OnElements {
 /// Moved elements, which are all the same.
 // It knows more than the families that a constant joins.
 #[handler(precedence = 1)]
-pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
-    forward(op, &c.aval.shape, made)?;
+pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], results: &[Aval]) -> Result<Vec<Value>> {
+    forward(op, &c.aval.shape, results)?;
     let mut value = c.value.clone();
     if matches!(op.name(), Gather::NAME | GatherAxis::NAME) {
         if rest.iter().any(|index| index.is_implicit()) {
@@ -250,13 +250,13 @@ pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: 
             value = ops::select(asked, &value, &value)?;
         }
     }
-    Ok(made.iter().map(|aval| Constant { value: value.clone(), aval: aval.clone() }.into()).collect())
+    Ok(results.iter().map(|aval| Constant { value: value.clone(), aval: aval.clone() }.into()).collect())
 }
 
 /// The reduction of equal elements: the element itself, or so many times it.
 #[handler]
-pub(crate) fn constant_reduction(op: &Reduction, c: &Constant, made: &[Aval]) -> Result<Value> {
-    let aval = made[0].clone();
+pub(crate) fn constant_reduction(op: &Reduction, c: &Constant, results: &[Aval]) -> Result<Value> {
+    let aval = results[0].clone();
     let count = c.aval.size().checked_div(aval.size()).unwrap_or_default();
     match op.name() {
         Max::NAME | Min::NAME if count > 0 => Ok(Constant { value: c.value.clone(), aval }.into()),
@@ -277,8 +277,8 @@ fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Arr
 
 /// An elementwise primitive of two constants, on their elements.
 #[handler]
-pub(crate) fn constant_binary(op: &Binary, a: &Constant, b: &Constant, made: &[Aval]) -> Result<Vec<Value>> {
-    on_elements(op, &[a, b], made)
+pub(crate) fn constant_binary(op: &Binary, a: &Constant, b: &Constant, results: &[Aval]) -> Result<Vec<Value>> {
+    on_elements(op, &[a, b], results)
 }
 
 /// An elementwise primitive with a constant on its left, which MLX reads as a scalar.

@@ -163,7 +163,7 @@ pub(crate) fn int8_inputs_moving(
     op: &primitives::Moving,
     w: &Int8Inputs,
     rest: &[&Value],
-    made: &[Aval],
+    results: &[Aval],
 ) -> Result<Vec<Value>> {
     if op.name() == primitives::Transpose::NAME {
         return Err(Error::decline("its products are those of a transposed matrix"));
@@ -171,7 +171,7 @@ pub(crate) fn int8_inputs_moving(
     let moved = op.apply(&[&[&w.inner], rest].concat())?;
     // MLX repeats matrices for a batch of what they multiply: their products are those of the matrices.
     let repeats = [primitives::Broadcast::NAME, primitives::BroadcastAxes::NAME].contains(&op.name());
-    let matrix = w.aval.shape.last_chunk::<2>().filter(|matrix| repeats && made[0].shape.ends_with(*matrix));
+    let matrix = w.aval.shape.last_chunk::<2>().filter(|matrix| repeats && results[0].shape.ends_with(*matrix));
     if matrix.is_none() {
         return Ok(moved);
     }

@@ -263,8 +263,8 @@ impl Linear for Concat {
 
 /// The parts in another shape, in which their axis is still one.
 #[handler]
-pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, made: &[Aval]) -> Result<Value> {
-    let (own, shape) = (&w.aval.shape, &made[0].shape);
+pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, results: &[Aval]) -> Result<Value> {
+    let (own, shape) = (&w.aval.shape, &results[0].shape);
     let axis = reshaped_axis(own, w.axis, shape, |extent| extent == own[w.axis]);
     let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
     w.shaped(axis, shape, |part, shape| op.of_part(&part, shape))
@@ -272,10 +272,10 @@ pub(crate) fn concat_reshape(op: &Reshaping, w: &Concat, made: &[Aval]) -> Resul
 
 /// The parts several times, along other axes than theirs.
 #[handler]
-pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, others: &[&Value], made: &[Aval]) -> Result<Value> {
+pub(crate) fn concat_broadcast(_op: &Broadcast, w: &Concat, others: &[&Value], results: &[Aval]) -> Result<Value> {
     // In a function without shapes it would be written down how often.
     decline_if(!others.is_empty(), "the other operands say how often")?;
-    let (own, shape) = (&w.aval.shape, &made[0].shape);
+    let (own, shape) = (&w.aval.shape, &results[0].shape);
     let axis = w.axis + shape.len() - own.len();
     decline_if(shape[axis] != own[w.axis], "the parts would be repeated along their own axis")?;
     w.shaped(axis, shape, |part, shape| Ok(ops::broadcast_to(part, shape)?))

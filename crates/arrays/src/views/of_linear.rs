@@ -57,8 +57,8 @@ pub(crate) fn linear_transpose(op: &Transpose, array: &dyn ImplicitArray) -> Res
 
 /// The slice, as a [`Sliced`].
 #[handler]
-pub(crate) fn linear_slice(op: &Slice, array: &dyn ImplicitArray, made: &[Aval]) -> Result<Value> {
-    ranges(op, &made[0])?;
+pub(crate) fn linear_slice(op: &Slice, array: &dyn ImplicitArray, results: &[Aval]) -> Result<Value> {
+    ranges(op, &results[0])?;
     Sliced::of(viewed(array)?, &op.start_indices, &op.end_indices)
 }
 
@@ -107,8 +107,13 @@ pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<V
 
 /// Stored matrices several times, as a [`Batched`].
 #[handler]
-pub(crate) fn linear_broadcast(_op: &Broadcast, array: &dyn Linear, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
-    broadcast(&Batched::seen(array)?, &made[0].shape)
+pub(crate) fn linear_broadcast(
+    _op: &Broadcast,
+    array: &dyn Linear,
+    _shape: &[&Value],
+    results: &[Aval],
+) -> Result<Value> {
+    broadcast(&Batched::seen(array)?, &results[0].shape)
 }
 
 /// The matrices for each entry of the other side of a product, by which MLX repeats them in a function without shapes: stored ones
@@ -119,11 +124,11 @@ pub(crate) fn linear_broadcast_axes(
     op: &BroadcastAxes,
     array: &dyn Linear,
     _beside: &[&Value],
-    made: &[Aval],
+    results: &[Aval],
 ) -> Result<Value> {
     if array.aval()?.shape.len() != 2 {
-        return broadcast(&Batched::seen(array)?, &made[0].shape);
+        return broadcast(&Batched::seen(array)?, &results[0].shape);
     }
     decline_if(op.ignore_axes != [-2, -1], "the matrix is not repeated whole")?;
-    Repeated::of(itself(array), &made[0].shape)
+    Repeated::of(itself(array), &results[0].shape)
 }

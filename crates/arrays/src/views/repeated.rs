@@ -98,16 +98,17 @@ impl Linear for Repeated {
 
 /// The matrix, or its transpose, for the entries of another batch.
 #[handler]
-pub(crate) fn repeated_moving(op: &Moving, w: &Repeated, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+pub(crate) fn repeated_moving(op: &Moving, w: &Repeated, rest: &[&Value], results: &[Aval]) -> Result<Vec<Value>> {
     let shape = &w.aval.shape;
-    forward(op, shape, made)?;
+    forward(op, shape, results)?;
     decline_if(op.name() == Gather::NAME, "an index may be outside")?;
     let rank = shape.len();
-    let [rows, columns] = [rank - 2, rank - 1].map(|axis| op.axis_after(axis, shape, rest, made));
+    let [rows, columns] = [rank - 2, rank - 1].map(|axis| op.axis_after(axis, shape, rest, results));
     let places = (rows?, columns?);
-    made.iter()
-        .map(|made| {
-            let rank = made.shape.len();
+    results
+        .iter()
+        .map(|result| {
+            let rank = result.shape.len();
             let inner = match places {
                 (Some(rows), Some(columns)) if (rows + 2, columns + 1) == (rank, rank) => w.inner.clone(),
                 (Some(rows), Some(columns)) if (rows + 1, columns + 2) == (rank, rank) => {
@@ -115,7 +116,7 @@ pub(crate) fn repeated_moving(op: &Moving, w: &Repeated, rest: &[&Value], made: 
                 }
                 _ => return Err(Error::decline("the matrix would be cut, or be no matrix")),
             };
-            Repeated::of(inner, &made.shape)
+            Repeated::of(inner, &result.shape)
         })
         .collect()
 }

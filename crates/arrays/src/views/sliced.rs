@@ -153,7 +153,7 @@ impl Linear for Sliced {
 
 /// The slice of a slice.
 #[handler]
-pub(crate) fn sliced_slice(op: &Slice, w: &Sliced, made: &[Aval]) -> Result<Value> {
-    ranges(op, &made[0])?;
+pub(crate) fn sliced_slice(op: &Slice, w: &Sliced, results: &[Aval]) -> Result<Value> {
+    ranges(op, &results[0])?;
     Sliced::of(w.clone().into(), &op.start_indices, &op.end_indices)
 }

@@ -61,8 +61,8 @@ fn negate_any(_: &Negative, x: &dyn ImplicitArray) -> Result<Value> {
 }
 
 #[handler]
-fn move_twofold(op: &Moving, x: &dyn Twofold, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
-    if made.len() != 1 || !rest.is_empty() {
+fn move_twofold(op: &Moving, x: &dyn Twofold, rest: &[&Value], results: &[Aval]) -> Result<Vec<Value>> {
+    if results.len() != 1 || !rest.is_empty() {
         return Err(Error::decline(format!("{} moves more than one array", op.name())));
     }
     Ok(op.emit(std::slice::from_ref(x.half()))?.into_iter().map(|half| x.with(half)).collect())

@@ -49,12 +49,12 @@ pub(crate) fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
 
 /// The logarithm of each row's sum of exponentials; of rows that are split, by their maxima and sums over the ranks.
 #[handler]
-pub(crate) fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, results: &[Aval]) -> Result<Value> {
     if x.behind() > 1 {
-        let keep = made[0].shape.len() == x.aval.shape.len();
+        let keep = results[0].shape.len() == x.aval.shape.len();
         return x.mapped(x.axis, |part| Ok(part.logsumexp_axis(-1, keep)?));
     }
-    let shape = &made[0].shape;
+    let shape = &results[0].shape;
     implicit(x.own()?, |part| {
         widely(&part, |part| {
             let most = largest(x, part)?;
@@ -80,7 +80,7 @@ fn exponentials(x: &Sharded, part: &Array, from: &Array) -> Result<(Array, Array
 
 /// Where the extreme is; along the axis that is split, the extreme of the ranks' extremes.
 #[handler]
-pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, results: &[Aval]) -> Result<Value> {
     let axis = op.axis;
     let least = op.reduce_type == "argmin";
     let found = |array: &Array| -> Result<Array> {
@@ -91,12 +91,12 @@ pub(crate) fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> 
         })
     };
     if axis as usize != x.axis {
-        let mut shape = made[0].shape.clone();
+        let mut shape = results[0].shape.clone();
         let at = if shape.len() == x.aval.shape.len() || x.axis < axis as usize { x.axis } else { x.axis - 1 };
         shape[at] /= x.group.size() as i32;
         return x.mapped(at, |part| Ok(found(&part)?.reshape(&shape)?));
     }
-    let shape = &made[0].shape;
+    let shape = &results[0].shape;
     implicit(x.own()?, |part| {
         // A place has no gradient, and an index that had one could not be taken.
         let mut part = mlx_rs::stop_gradient(&part)?;

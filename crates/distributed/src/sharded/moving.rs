@@ -24,14 +24,14 @@ pub(crate) fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
 
 /// The part in another shape, where the axis that is split leads what it becomes.
 #[handler]
-pub(crate) fn sharded_reshape(op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
-    let mut shape = made[0].shape.clone();
+pub(crate) fn sharded_reshape(op: &Reshaping, x: &Sharded, results: &[Aval]) -> Result<Value> {
+    let mut shape = results[0].shape.clone();
     let parts = x.group.size() as i32;
     let split = |found: i32| found % parts == 0 && found > 0;
     let (own, extent) = (&x.aval.shape, x.aval.shape[x.axis]);
     let kept = reshaped_axis(own, x.axis, &shape, |found| found == extent);
     let axis = kept.or_else(|| reshaped_axis(own, x.axis, &shape, split)).ok_or_else(|| {
-        Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, made[0]))
+        Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, results[0]))
     })?;
     shape[axis] /= parts;
     x.mapped(axis, |part| op.of_part(&part, &shape))
@@ -71,9 +71,9 @@ pub(crate) fn sharded_broadcast_axes(
     op: &BroadcastAxes,
     x: &Sharded,
     _beside: &[&Value],
-    made: &[Aval],
+    results: &[Aval],
 ) -> Result<Value> {
-    let shape = &made[0].shape;
+    let shape = &results[0].shape;
     if op.ignore_axes != [-2, -1] || x.aval.shape.len() != 2 || shape.len() < 3 {
         return Err(Error::decline("it is no matrix that is repeated whole"));
     }
@@ -125,9 +125,9 @@ impl Ranges<'_> {
 
 /// The slice of the part.
 #[handler]
-pub(crate) fn sharded_slice(op: &Slice, x: &Sharded, made: &[Aval]) -> Result<Value> {
+pub(crate) fn sharded_slice(op: &Slice, x: &Sharded, results: &[Aval]) -> Result<Value> {
     let ranges = Ranges { start: &op.start_indices, end: &op.end_indices, strides: &op.strides };
-    let ranges = ranges.of_part(x, &made[0].shape)?;
+    let ranges = ranges.of_part(x, &results[0].shape)?;
     x.mapped(x.axis, |part| Ok(part.try_index(ranges.as_slice())?))
 }
 
