@@ -82,7 +82,7 @@ impl Ceilings {
             return Ok(());
         }
         let small = size / TIMES;
-        // What only the first does is no part of it.
+        // What only the first run does is not measured.
         work(small)?;
         let (mut one, mut large) = (f64::INFINITY, f64::INFINITY);
         // The least of two is what the machine's other work disturbed less.
@@ -216,7 +216,7 @@ fn times(ceilings: &mut Ceilings) -> Result<()> {
         black_box(compile(|x: Array| chain(&x, ops)).call(&x)?);
         Ok(())
     })?;
-    // Programs that alternate with what is none: whether two may become one asks for what lies between them.
+    // Programs that alternate with other nodes: whether two may become one asks for what lies between them.
     ceilings.time("compile/groups", 800, |ops| {
         let layers = |x: Array| {
             (0..ops).try_fold(x, |x, at| {

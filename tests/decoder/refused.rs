@@ -483,7 +483,7 @@ fn the_variants_of_newer_files_are_those_of_older_ones() -> tacit::Result<()> {
     assert_eq!(kinds("qwen3", r#"{"sliding_window": 8}"#)?, kinds("qwen3", "{}")?);
     let asked = r#"{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 1}"#;
     assert_eq!(kinds("qwen3", asked)?.len(), 2);
-    // A window is of 4096 tokens where the file has no key for it, and is none where it says so.
+    // A window is of 4096 tokens where the file has no key for it, and there is no window where it says so.
     let window = |kinds: Vec<_>| format!("{kinds:?}").contains("4096");
     let absent = |name: &str| Ok::<_, tacit::Error>(window(without(name, "sliding_window")?.kinds));
     assert!(absent("mistral")? && absent("gemma2")? && absent("gemma3_text")? && !absent("qwen3")?);

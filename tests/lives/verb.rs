@@ -490,7 +490,7 @@ impl Life {
     /// That another model is this one, and computes the same.
     fn same(&self, mut other: Model<Net>, y: &Array, how: &str) -> Checked {
         let (own, of) = (never(Held::of(&self.model))?, never(Held::of(&other))?);
-        // What is frozen is no part of a file.
+        // What is frozen is not in the file.
         let differs = own.holds_other(&of).map(|difference| format!("{how}, it has other {difference}"));
         differs.map_or(Ok(()), Err)?;
         let _policy = never(policy(&other))?.scope();

@@ -294,8 +294,8 @@ using namespace tacit;
 
 extern "C" {
 
-// `axes` are in range; -1 is none. `captured` is whether no eval can compute the results, as a function with a derivative of its own
-// captured what is mapped.
+// `axes` are in range, or -1 for an input that is not mapped. `captured` is whether no eval can compute the results, as a
+// function with a derivative of its own captured what is mapped.
 int tacit_vmap(
     Arrays inputs, Integers axes, Function function, Placement placement, bool* captured, Sink results) {
   return guarded([&] {

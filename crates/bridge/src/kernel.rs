@@ -116,7 +116,7 @@ pub trait Kernel: Any + Send + Sync {
 
 /// Puts `kernel` into the graph.
 ///
-/// It goes to the stream that mlx-rs's own ops go to here, and there as [`place`] says of nothing special.
+/// It goes to the stream that mlx-rs's own ops go to here, placed as [`place`] does by default.
 ///
 /// # Errors
 ///

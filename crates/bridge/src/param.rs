@@ -34,7 +34,7 @@ pub(crate) trait FromParam: Sized {
     /// What it accepts, for errors.
     const EXPECTED: &'static str;
 
-    /// The value, or `None` if `param` is none of this type or out of its range.
+    /// The value, or `None` if `param` is not of this type or out of its range.
     fn from_param(param: &Param) -> Option<Self>;
 }
 

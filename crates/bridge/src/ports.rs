@@ -72,7 +72,7 @@ fn hold(port: u16) -> io::Result<Option<Socket>> {
 ///
 /// # Errors
 ///
-/// Another listens there, or the address is none of this machine.
+/// Another listens there, or the address does not belong to this machine.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).or_else(|error| {
         if error.kind() != io::ErrorKind::AddrInUse {

@@ -67,7 +67,7 @@ pub fn signal(process: u32, signal: Signal) -> io::Result<()> {
 #[must_use]
 pub fn group_is_left(leader: u32) -> bool {
     let Ok(leader) = number(leader) else { return false };
-    // SAFETY: the call has no operands but numbers; signal 0 is none, and only asks.
+    // SAFETY: the call has no operands but numbers; signal 0 is not sent, and only asks.
     let sent = unsafe { libc::kill(-leader, 0) };
     sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }

@@ -15,7 +15,7 @@ pub struct Ends {
     pub inputs: Vec<Array>,
     /// What comes out, likewise.
     pub outputs: Vec<Array>,
-    /// Results of other parts. What depends on an input by way of these alone is none of this part.
+    /// Results of other parts. What depends on an input by way of these alone does not belong to this part.
     pub beyond: Vec<Array>,
 }
 

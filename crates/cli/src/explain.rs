@@ -198,7 +198,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
     })
 }
 
-/// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is none, or tokens have not a
+/// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is no decoder, or tokens have not a
 /// batch and a length.
 fn of_model(path: &Path, tokens: &[i32], backend: Option<Backend>) -> Result<Option<Explanation>> {
     let &[batch, length] = tokens else { return Ok(None) };

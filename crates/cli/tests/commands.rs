@@ -962,7 +962,7 @@ fn filters_of_a_hybrid_decoder_stay_floats() {
     assert!(!fs::read_to_string(rules).expect("reads").contains("conv1d"));
 }
 
-/// Inputs of a layer that is none would be a comparison that nobody made.
+/// Inputs of a parameter that is no layer would be a comparison that nobody made.
 #[test]
 fn inputs_of_no_layer_are_refused() {
     let folder = Folder::new("inputs");

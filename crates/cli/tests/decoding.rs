@@ -435,7 +435,7 @@ fn a_template_that_does_not_end_or_fails_is_named() {
     "#]].assert_eq(&said);
 }
 
-/// The keys and values of an adapted model are none of the plain one.
+/// The keys and values of an adapted model are not those of the plain one.
 #[test]
 fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
     let folder = std::env::temp_dir().join(format!("tacit-cache-of-adapter-{}", std::process::id()));

@@ -87,7 +87,7 @@ fn until_seen(launcher: &Child) {
 }
 
 fn signal(launcher: &Child, signal: &str) {
-    // A shell has it built in; the program is no part of every system.
+    // A shell has it built in; not every system has the program.
     let sent = Command::new("sh").args(["-c", &format!("kill {signal} {}", launcher.id())]).status().expect("a shell");
     assert!(sent.success());
 }

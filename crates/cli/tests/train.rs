@@ -170,7 +170,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The latest step that is saved in the folder of a run; 0 is none.
+/// The latest step that is saved in the folder of a run; 0 where there is none.
 fn saved(folder: &Path) -> u64 {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok();
@@ -335,7 +335,7 @@ fn rows_that_are_too_long_are_refused() {
     }
 }
 
-/// Not even with `--force`: what a command reads is never replaced, and a file that is no record is none.
+/// Not even with `--force`: what a command reads is never replaced, and a file that is no record is refused.
 #[test]
 fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
     let folder = Folder::new("spared");

@@ -277,7 +277,7 @@ pub enum Error {
         kernel: String,
         /// Its own words.
         message: String,
-        /// Whether the array is computed from the results of the kernel, and is none of them.
+        /// Whether the array is computed from the results of the kernel, and is not one of them.
         poisoned: bool,
         /// The next step.
         help: Option<String>,

@@ -10,7 +10,7 @@ use crate::machine::Run;
 
 /// A figure and what it is compared with, both from one run, and that run.
 ///
-/// What an older program did not write is none.
+/// A field that an older program did not write has its default.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Line {
     /// The benchmark.
@@ -62,7 +62,7 @@ impl Line {
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read, or if a line is none of ours: the message names it.
+/// Fails if the file cannot be read, or if a line is not one of these: the message names it.
 pub fn read(path: &Path) -> io::Result<Vec<Line>> {
     let text = fs::read_to_string(path).map_err(|error| named(path, &error))?;
     let parsed = text

@@ -101,7 +101,7 @@ fn an_earlier_commit_is_built_beside_and_takes_turns() {
     fs::create_dir_all(folder.join("benches")).unwrap();
     let run = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
-        // What the run of this test is built with is none of the repository's.
+        // What the run of this test is built with does not belong to the repository.
         command.current_dir(&folder).args(arguments).env("CARGO_TARGET_DIR", folder.join("target"));
         command.output().unwrap()
     };

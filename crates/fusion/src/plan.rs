@@ -44,7 +44,7 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     Ok(replaced)
 }
 
-/// Why each node that plans left is none of theirs.
+/// Why each node that is in no plan was left out.
 pub(crate) fn reasons(nodes: &Nodes) -> Result<Vec<Option<&'static str>>> {
     let read = stage::read(nodes)?;
     let reason = |node: usize| match &read[node] {

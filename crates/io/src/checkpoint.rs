@@ -99,7 +99,7 @@ pub fn save_with(path: impl AsRef<Path>, parameters: impl Borrow<Parameters>, wr
 ///
 /// # Errors
 ///
-/// As for [`Tensors::open`]; the file is none of Tacit's, or of a newer version; an array type is not in this program; an
+/// As for [`Tensors::open`]; the file was not written by Tacit, or by a newer version; an array type is not in this program; an
 /// array is missing, or is not what its type demands; or the file has no parameters but some leaves of a model, such as those of
 /// its adapters. Each message names the file and, where there is one, the path.
 pub fn load(path: impl AsRef<Path>) -> Result<Parameters> {

@@ -273,7 +273,7 @@ impl ModelFolder {
 /// The configuration, which says that the head is the embedding where these parameters have no head.
 ///
 /// What it does not say is the library's default, which may be a head. A model without any, such as a classifier, keeps its own: its
-/// class is none of language models.
+/// class is not that of a language model.
 fn tied_as(config: &Json, parameters: &Parameters) -> Json {
     let class = |class: &Json| class.text().is_some_and(|class| class.ends_with("ForCausalLM"));
     let has_head = match config.get("architectures") {

@@ -19,7 +19,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) needs: fn(&Machine) -> bool,
     /// Whether a product is of a form that it takes.
     pub(crate) takes: fn(&P) -> bool,
-    /// The cycles that a product takes it; infinitely many if the sizes are none for it.
+    /// The cycles that a product takes it; infinitely many if it cannot compute these sizes.
     pub(crate) cost: fn(&W, &Machine) -> f64,
     /// Writes rows of the product, from the first, and says how many: fewer than all of them where the numbers in the next
     /// ones do not fit, which leaves those to the next engine.

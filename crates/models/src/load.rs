@@ -23,8 +23,8 @@ use crate::formats::Formats;
 /// # Errors
 ///
 /// As for [`Config::read`] and [`io::read`], or for [`Config::of_gguf`] and [`Gguf::hugging_face`]; or a parameter is not there,
-/// has another shape, or is none of the decoder's; or the filter of a convolution is codes; or the head is not the embedding, which
-/// the configuration says it is.
+/// has another shape, or does not belong to the decoder; or the filter of a convolution is codes; or the head is not the
+/// embedding, which the configuration says it is.
 pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     let path = path.as_ref();
     if let Some(file) = Gguf::find(path)? {

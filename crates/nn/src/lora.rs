@@ -129,8 +129,8 @@ impl<M: ModuleParameters> Model<M> {
         self.put_all(made)
     }
 
-    /// The parameters that are adapters, by path. One that holds an adapter within, as a weight that was split over ranks with it
-    /// does, is none.
+    /// The parameters that are adapters, by path. A weight that was split over ranks with its adapter holds one inside, and does
+    /// not count.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ const FILTERS: [&str; 2] = ["linear_attn.conv1d.weight", "ssm_conv1d.weight"];
 /// Why a pattern passes by a vector.
 pub(crate) const ONE_AXIS: &str = "it has one axis";
 
-/// Why a parameter is no matrix of a product, if it is none.
+/// Why a parameter is not the matrix of a product, if it is not.
 pub(crate) fn no_matrix(path: &str, aval: &Aval) -> Option<&'static str> {
     if aval.shape.len() < 2 {
         return Some(ONE_AXIS);

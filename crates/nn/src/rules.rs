@@ -383,7 +383,7 @@ impl fmt::Display for Action {
 impl Serialize for Rules {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if let Some(rule) = self.rules.iter().find(|rule| !rule.pattern.is_text()) {
-            return Err(serde::ser::Error::custom(format!("{} is none", rule.pattern)));
+            return Err(serde::ser::Error::custom(format!("{} cannot be written as text", rule.pattern)));
         }
         serializer.collect_map(self.rules.iter().map(|rule| (rule.pattern.to_string(), rule.action.to_string())))
     }

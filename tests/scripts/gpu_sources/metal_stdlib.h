@@ -18,7 +18,7 @@ typedef uchar uint8_t;
 typedef ushort uint16_t;
 typedef uint uint32_t;
 typedef ulong uint64_t;
-// Keywords there: a variable of such a name is none.
+// Keywords there: no variable may have such a name.
 #define half _Float16
 #define bfloat __bf16
 typedef half float16_t;

@@ -63,7 +63,7 @@ impl AsStored {
     ///
     /// # Errors
     ///
-    /// `adapter` is none, the format has no such options, or it cannot hold an array of this shape.
+    /// `adapter` is no adapter, the format has no such options, or it cannot hold an array of this shape.
     pub fn new(adapter: impl Into<Value>, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         let sum = adapter.into();
         let format = format.try_into().map_err(Into::into)?;

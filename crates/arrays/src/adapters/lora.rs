@@ -216,7 +216,7 @@ impl Linear for Lora {
     }
 
     /// The number goes to the base and to `b`, which must hold it as the base does. A divisor does not: `b` begins with zeros,
-    /// and 0/0 is no part of a sum. Nor does `b` of `f16`, which may be beyond the range that the sum is in.
+    /// and 0/0 is NaN. Nor does `b` of `f16`, which may be beyond the range that the sum is in.
     fn scaled(&self, by: &Factor) -> Result<Value> {
         if by.divides() || self.b.dtype() != self.aval.dtype || self.aval.dtype == Dtype::Float16 {
             return Err(Error::decline("the factors do not hold the number as the sum does"));

@@ -128,7 +128,7 @@ impl TextForm for Rotation {
     }
 
     fn from_options(options: &[&str]) -> Option<Self> {
-        // Two rotations are none, and a text of a thousand would be read on as many frames of the stack.
+        // Two rotations cancel each other, and a text of a thousand would be read on as many frames of the stack.
         if options.first().is_none_or(|&name| name == Self::NAME) {
             return None;
         }

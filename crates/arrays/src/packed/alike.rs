@@ -23,7 +23,7 @@ pub(crate) fn check_alike(format: &AnyFormat, aval: &Aval, axis: usize, range: &
     if alike(&whole, &part, axis, range) { Ok(()) } else { Err(inside(format, aval, axis, range)) }
 }
 
-/// Whether a part has the blocks of the whole, whose scales are measured of nothing else, and no block, and nothing that has a
+/// Whether a part has the blocks of the whole, whose scales depend on nothing else, and no block, and nothing that has a
 /// scale of scales in common, reaches over an end of the range.
 fn alike(whole: &Value, part: &Value, axis: usize, range: &Range<i32>) -> bool {
     if let (Some(whole), Some(part)) = (whole.downcast::<Rotated>(), part.downcast::<Rotated>()) {

@@ -72,7 +72,7 @@ impl SavedInputs {
         checked(Self { aval: inner.aval()?, inner, format })
     }
 
-    /// Another weight that saves as this one does; what is not float is none.
+    /// Another weight that saves as this one does. What is not float is given as it is.
     fn around(&self, inner: Value) -> Result<Value> {
         let aval = inner.aval()?;
         Ok(if aval.dtype.is_float() { Self { inner, format: self.format.clone(), aval }.into() } else { inner })

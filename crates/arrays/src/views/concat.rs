@@ -222,7 +222,7 @@ impl Materialize for Concat {
     }
 
     fn check(&self) -> Result<()> {
-        // An axis beyond counting is none.
+        // An axis that is no `i32` does not exist.
         check_made(self, &Self::new(self.parts.clone(), i32::try_from(self.axis).unwrap_or(i32::MAX))?)
     }
 }

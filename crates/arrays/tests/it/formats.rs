@@ -1,4 +1,4 @@
-//! Formats as values: what they make, how they read, and what is none.
+//! Formats as values: what they make, how they read, and what is refused.
 
 use std::collections::HashSet;
 

@@ -46,7 +46,7 @@ pub enum ElementError {
         /// What the array is.
         found: Aval,
     },
-    /// They lie where none of their type may: the array views another one's bytes.
+    /// They lie at an address that is not aligned for their type: the array views another one's bytes.
     #[error("the array {found} begins at an address that its elements may not have")]
     Alignment {
         /// What the array is.

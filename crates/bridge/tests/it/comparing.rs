@@ -75,7 +75,7 @@ fn what_has_no_rule_for_its_shapes_is_told() {
     let told = &mut |args: Vec<Array>| -> Made {
         let (x, kernel) = (&args[0], shift(&args[0], 1.0, true));
         assert_eq!([&x.exp()?, x, &kernel, &cut(x)?].map(|made| has(made, x)), [true, true, true, false]);
-        // What was cut before is none of its own.
+        // What was cut before does not belong to it.
         let before = cut(x)?;
         assert!(has(&before.exp()?, &before));
         Ok(args)

@@ -16,7 +16,7 @@ use crate::{Aval, Error, Result, Tree, Value, trace};
 
 /// Lets a gradient through `f` read the activations of `f` in the form that `encode` gives them: memory for accuracy.
 ///
-/// An activation is a float array that `f` makes of its dense arguments, and these arguments. What `f` captures is none, so
+/// An activation is a float array that `f` makes of its dense arguments, and these arguments. What `f` captures is not one, so
 /// that weights stay as they are: they have their gradients all the same. The results of `f`, and its tangents, are those of
 /// `f` to the bit. For each activation that a gradient reads `encode` is called once, and what it returns stands for it from
 /// the forward pass to the backward pass, which decodes it where it is needed. What a vjp reads is found in the vjp itself: a

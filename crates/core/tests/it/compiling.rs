@@ -244,7 +244,7 @@ fn captured_arrays_are_reported_with_their_avals() -> Result<()> {
     let _allow = Policy::Allow.scope();
     let mut f = compile_with(denied(), |x: Array| implicit((x, &blocked), |(x, w)| x.matmul(w))?.dense());
     assert!(matches!(f.call(row(&[1.0, 2.0])), Err(Error::Constants { .. })));
-    // Arrays that the function computes are none.
+    // Arrays that the function computes are not captured.
     let mut f = compile_with(denied(), |x: Array| x.matmul(ones(&[2, 3])));
     f.call(row(&[1.0, 2.0]))?;
     // A warning lets it pass.

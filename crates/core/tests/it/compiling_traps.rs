@@ -195,7 +195,7 @@ fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
     Ok(())
 }
 
-/// Whatever goes on around the first call, which is no part of what is drawn.
+/// Whatever goes on around the first call, which does not change what is drawn.
 #[test]
 fn a_function_that_is_first_called_in_a_transform_draws_in_each_call() -> Result<()> {
     for constants in [Constants::Deny, Constants::Allow] {

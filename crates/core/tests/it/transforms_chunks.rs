@@ -241,7 +241,7 @@ fn in_rows(x: Array) -> Result<(Array, Array)> {
     Ok((squares.dense()?, mask.dense()?))
 }
 
-/// With a draw that decides what is computed, and is no part of it.
+/// With a draw that decides what is computed, and does not enter the results.
 fn in_depth(x: Array) -> Result<(Array, Array)> {
     let deep = |x: Array| -> Result<(Array, Array)> {
         let mut mask = ops::zeros::<f32>(x.shape())?;

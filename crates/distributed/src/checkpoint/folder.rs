@@ -49,7 +49,7 @@ impl Save {
     ///
     /// # Errors
     ///
-    /// The folder cannot be read or written, another save is under way, or the index that is there is none of ours.
+    /// The folder cannot be read or written, another save is under way, or the index that is there was not written by this crate.
     pub(super) fn begin(folder: &Path, size: usize) -> Result<Self> {
         // Gone again where the note cannot be left there.
         let _new = make_folder(folder)?;
@@ -239,7 +239,7 @@ fn was_free(tried: &Result<(), TryLockError>) -> Option<bool> {
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).map_err(Error::file("read", folder))?;
     let entries = entries.collect::<io::Result<Vec<_>>>().map_err(Error::file("read", folder))?;
-    // A name that is no text is none of ours.
+    // A name that is not UTF-8 was not given by a save.
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 

@@ -97,7 +97,7 @@ impl Groups {
         self.keeping().unwrap_or_else(|| self.nearest(own))
     }
 
-    /// Whether others had something else, and these ranks are none of the groups.
+    /// Whether others had something else, and these ranks are not one of the groups.
     pub(super) fn is_foreign(&self, own: Option<&[usize]>) -> bool {
         self.holder.is_none() && Some(self.nearest(own)) != own
     }

@@ -48,7 +48,7 @@ pub(super) struct NotJoined {
 pub(super) enum Failing {
     /// Ranks did not come in time.
     Late,
-    /// A rank is none of this group.
+    /// A rank does not belong to this group.
     Unfit,
     /// It is another job that meets here.
     Elsewhere,

@@ -26,7 +26,7 @@ impl Default for Limits {
     }
 }
 
-/// The longest limit, which is none: ten years. Times beyond it have no instant.
+/// The longest limit, in place of none: ten years. Times beyond it have no instant.
 const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
 
 impl Limits {

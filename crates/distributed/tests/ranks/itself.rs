@@ -1,4 +1,4 @@
-//! This program itself: it sees an end that is none of the good ones.
+//! This program itself: it sees that it ends in another way than it should.
 
 use std::process::{Command, exit, id};
 use std::thread::sleep;

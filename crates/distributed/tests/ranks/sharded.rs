@@ -194,7 +194,7 @@ fn experts(group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// A product beyond the range of f16 is none of the sum's, whatever is split.
+/// A product beyond the range of f16 does not make the sum infinite, whatever is split.
 fn products_that_alpha_brings_back(group: &Group) -> Result<()> {
     let of = |number: f32, shape: &[i32]| ops::full::<f32>(shape, Array::from_f32(number))?.as_dtype(Dtype::Float16);
     let (a, b, c) = (of(100.0, &[4, 8])?, of(200.0, &[8, 4])?, of(1.0, &[4, 4])?);
@@ -213,7 +213,7 @@ fn products_that_alpha_brings_back(group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// The greatest and least number is none where that of any rank is none; its place has no gradient.
+/// The greatest and least number is NaN where that of any rank is NaN; its place has no gradient.
 fn extremes(group: &Group) -> Result<()> {
     for at in [0, 7] {
         let numbers: Vec<f32> = (0..8).map(|i| if i == at { f32::NAN } else { i as f32 }).collect();

@@ -37,7 +37,7 @@ pub(super) enum Read {
     Other(Reason),
 }
 
-/// Why a node is none of a plan's, beside those that it names.
+/// Why a node is not in a plan, beside the reasons that it names itself.
 #[derive(Clone, Copy)]
 pub(super) struct Reason(pub(super) &'static str);
 

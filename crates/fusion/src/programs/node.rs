@@ -223,7 +223,7 @@ fn operand(nodes: &Nodes, node: usize, at: usize) -> Result<Operand> {
         match nodes.operands(maker).next().flatten() {
             Some(next) => slot = next,
             None => {
-                // Behind it lies what is no part of the trace; a second broadcast stays a node.
+                // Behind it lies what does not belong to the trace; a second broadcast stays a node.
                 return Ok(Operand { base: Base::Constant(source), view: view_of, dtype });
             }
         }

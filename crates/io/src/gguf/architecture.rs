@@ -129,7 +129,7 @@ const CAPS: &[Key] = &[
 
 /// Of positions that are changed for longer contexts: in Hugging Face's configuration they are keys of `rope_scaling`.
 ///
-/// `rope.scaling.yarn_attn_factor` is none of them: llama.cpp's converter writes it, and llama.cpp computes its own in its place.
+/// `rope.scaling.yarn_attn_factor` is not among them: llama.cpp's converter writes it, and llama.cpp computes its own in its place.
 pub(super) const ROPE_SCALING: &[Key] = &[
     ("rope.scaling.type", "rope_type", Kind::Text),
     // What files of 2023 have, and what later ones have in its place.

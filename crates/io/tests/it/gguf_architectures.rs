@@ -35,7 +35,7 @@ fn models_of_one_name_are_told_apart() {
     assert_eq!(said(&mixtral, "num_local_experts"), Some(Json::Integer(4)));
     let plain = of_count("llama", "expert_count", 0).expect("reads");
     assert_eq!(said(&plain, "model_type"), Some(Json::Text("llama".to_owned())));
-    // A window of 0 is none.
+    // A window of 0 means that there is no window.
     for (window, expected) in [(0, None), (2047, Some(Json::Integer(2047)))] {
         let phi = of_count("phi3", "attention.sliding_window", window).expect("reads");
         assert_eq!(said(&phi, "sliding_window"), expected);

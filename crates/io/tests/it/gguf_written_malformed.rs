@@ -435,7 +435,7 @@ fn a_head_beside_an_embedding_that_is_one_is_not_lost() {
     assert!(made.names().any(|name| name == "output.weight"));
 }
 
-/// Those of a `LoRA` are none of a model that llama.cpp has: a converter of its own makes their files.
+/// The tensors of a `LoRA` belong to no model that llama.cpp has: a converter of its own makes their files.
 #[test]
 fn adapters_are_refused_by_name() {
     let path = "model.layers.0.self_attn.q_proj.lora_A.weight";

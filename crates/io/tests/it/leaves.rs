@@ -232,7 +232,7 @@ fn a_file_of_which_nothing_is_loaded_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// Between the steps of a training run an adapter has a key, which is no part of what is saved, by whichever way.
+/// Between the steps of a training run an adapter has a key, which is not saved, by whichever way.
 #[test]
 fn what_a_step_drops_is_not_saved() -> Result<()> {
     use mlx_rs::module::Module;

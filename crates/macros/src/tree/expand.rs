@@ -210,7 +210,7 @@ fn flattened(input: &Input, fields: &Variant, value: impl Fn(&Field) -> TokenStr
         if input.leaf.is_some_and(|leaf| mentions(ty.to_token_stream(), leaf)) {
             quote!(<#ty as ::tacit::tree::Arguments>::flatten(#value, visitor)?;)
         } else {
-            // It is read as a `Tree`, too: what is none is then one error and not two.
+            // It is read as a `Tree`, too: a type that is no tree is then one error and not two.
             quote!(<#ty as ::tacit::tree::Tree>::flatten_tree(#value, visitor)?;)
         }
     });

@@ -17,7 +17,7 @@ pub(super) struct Slots {
 pub(super) enum Run {
     /// Those from one on to before another.
     Kept(i32, i32),
-    /// So many of nothing.
+    /// So many empty slots.
     Empty(i32),
 }
 

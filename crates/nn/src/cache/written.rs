@@ -14,8 +14,8 @@ use super::slots::{Run, Slots};
 /// How many tokens a cache was given, and for how many it has room.
 ///
 /// Of the structure of a tree only the tokens of one step are a part, by which a compiled step says how many it wrote, and
-/// whether there is no room at all, which no trace is for. The number that a step began with is no part of what it was traced
-/// for. So 10,000 steps are one trace, none waits for the device to know where it is, and one that would write beyond the end
+/// whether there is no room at all, which no trace is for. A trace does not depend on the number that its step began
+/// with. So 10,000 steps are one trace, none waits for the device to know where it is, and one that would write beyond the end
 /// fails before MLX has written anything.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
@@ -180,7 +180,7 @@ impl Arguments for Written {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        // What was written before a step is no part of what a compiled one is traced for.
+        // The trace of a compiled step does not depend on what was written before it.
         let shown = self.settled();
         let own = || Rc::new(shown) as Rc<dyn Any>;
         let full = shown.needed(1) > shown.slots.capacity;

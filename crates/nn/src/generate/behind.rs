@@ -109,7 +109,7 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
     }
 
     /// The text has gone on by `tokens`, the last of which nobody proposed. The state has seen `seen` proposed ones, of which it forgets
-    /// those that are no part of the text.
+    /// those that the text does not contain.
     pub(super) fn follow(&mut self, tokens: &[u32], seen: usize) -> Result<()> {
         let right = seen.min(tokens.len() - 1);
         self.since.extend_from_slice(&tokens[..right]);
@@ -136,7 +136,7 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         Ok(())
     }
 
-    /// The state forgets the last `wrong` tokens that it has seen, which are none of `since`.
+    /// The state forgets the last `wrong` tokens that it has seen, which `since` does not contain.
     fn forget(&mut self, wrong: usize) -> Result<()> {
         if wrong == 0 {
             return Ok(());

@@ -87,7 +87,7 @@ pub trait Draft {
     /// Those of the proposal that were refused cannot be forgotten.
     fn follow(&mut self, tokens: &[u32]) -> Result<()>;
 
-    /// The text is at its end, and its last `unread` tokens are no part of it.
+    /// The text is at its end, which does not contain its last `unread` tokens.
     ///
     /// # Errors
     ///

@@ -537,7 +537,7 @@ fn an_argument_that_is_left_in_a_state_is_traced_in_each_call() -> Result<()> {
     Ok(())
 }
 
-/// What was written before a step is no part of what it is traced for, and a call without room takes no trace away.
+/// The trace of a step does not depend on what was written before it, and a call without room takes no trace away.
 #[test]
 fn prompts_of_every_length_have_one_trace() -> Result<()> {
     let all = tokens(5, 1, 12, Dtype::Float32);

@@ -89,7 +89,7 @@ fn a_failing_step_that_moves_a_parameter_leaves_the_others_and_tells_of_it() -> 
             let error = step.call(&mut model, ones(&[1, 64])).expect_err("it fails");
             assert!(matches!(error, Error::NotGivenBack { .. }), "{error}");
             assert_eq!(without_bias(&held(&model)), without_bias(&before), "{quantized} {how:?}");
-            // One that came cannot be taken out; what is left of it is no part of the trace.
+            // One that came cannot be taken out; what is left of it does not belong to the trace.
             assert!(held(&model).iter().all(|(path, numbers)| path != "bias" || *numbers == [0.0]));
         }
     }

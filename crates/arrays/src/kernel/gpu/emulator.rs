@@ -45,7 +45,7 @@ impl Program {
         }
         let description = parts.description.clone();
         let launch = parts.launch();
-        // Types are no part of a name.
+        // A name has no types.
         let types: Vec<&str> = inputs.iter().map(|input| c_type(input.dtype)).collect();
         let next = self.instances.len() as u32;
         let instance = *self.by_name.entry(format!("{} {types:?}", launch.name)).or_insert_with(|| {

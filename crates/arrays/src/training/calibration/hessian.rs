@@ -45,7 +45,7 @@ impl Hessian {
             let damped = gram.as_dtype(Dtype::Float64)?.add(added.as_dtype(Dtype::Float64)?)?;
             let permuted = |x: &Array, order: &Array| Ok::<_, Error>(x.take_axis(order, 0)?.take_axis(order, 1)?);
             let lower = linalg::cholesky(permuted(&damped, &index(&reversed))?, None)?;
-            // MLX does not say where a matrix has no such triangle: what is left of the factorization has a pivot that is none.
+            // MLX does not say where a matrix has no such triangle: what is left of the factorization has a pivot that is not positive.
             let pivots = lower.diagonal(None, None, None)?.as_dtype(Dtype::Float32)?;
             if !pivots.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
                 return Err(Error::invalid(
