@@ -30,7 +30,7 @@ pub use adapters::lora::Lora;
 pub use adapters::lora_set::LoraSet;
 pub use adapters::merge::{MergeLoss, Merged, merge, merge_exactly};
 pub use adapters::qa_lora::QaLora;
-pub use avals::dtypes::{wide, widely};
+pub use avals::dtypes::{accumulator_dtype, in_accumulator_dtype};
 pub use families::adapter::Adapter;
 pub use families::cut::{Cut, cut, shard};
 pub use families::linear::{Factor, Gain, Linear, Product, scaled_sum};

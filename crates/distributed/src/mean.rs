@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::wide;
+use tacit_arrays::accumulator_dtype;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Tree, Value};
 
@@ -121,7 +121,7 @@ impl Group {
             Ok(array)
         });
         let arrays = arrays.collect::<Result<Vec<&Array>>>()?;
-        let wide = arrays.iter().map(|array| before(&array.as_dtype(wide(array.dtype()))?));
+        let wide = arrays.iter().map(|array| before(&array.as_dtype(accumulator_dtype(array.dtype()))?));
         let sums = self.summed(&wide.collect::<Result<Vec<_>>>()?)?;
         let means = sums.iter().zip(&arrays).map(|(sum, array)| Ok(after(sum)?.as_dtype(array.dtype())?.into()));
         tree::unflatten(&def, means.collect::<Result<Vec<Value>>>()?)

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, checked, stored_shape};
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::accumulator_dtype;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product, dense_operand};
@@ -125,7 +125,7 @@ impl Dora {
         let none = norms.eq(&zero)?;
         let norms = ops::select(&none, Array::from_f32(1.0), norms)?;
         let factors = self.m.as_dtype(Dtype::Float32)?.divide(norms)?;
-        Ok(ops::select(none, zero, factors)?.as_dtype(wide(self.aval.dtype))?)
+        Ok(ops::select(none, zero, factors)?.as_dtype(accumulator_dtype(self.aval.dtype))?)
     }
 }
 
@@ -187,7 +187,7 @@ impl Linear for Dora {
 
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let x = dense_operand(x)?;
-        let x = if x.dtype().is_float() { &x.as_dtype(wide(self.aval.dtype))? } else { x };
+        let x = if x.dtype().is_float() { &x.as_dtype(accumulator_dtype(self.aval.dtype))? } else { x };
         let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
         let each = |x: &Array| sum.product_widely(product, &x.into())?.dense();
         Ok(product.of_multiplied(x, &factors, self.transposed, each)?.into())

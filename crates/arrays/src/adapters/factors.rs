@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
-use crate::avals::dtypes::{in_room, wide};
+use crate::avals::dtypes::{accumulator_dtype, in_room};
 use crate::families::cut::cut;
 use crate::families::linear::Linear;
 use crate::families::packed::Packed;
@@ -78,7 +78,7 @@ fn stored(base: &Value) -> Result<Value> {
 /// The dense sum of a base and a product of factors, in the type in which it is summed.
 pub(crate) fn dense_sum(base: &Value, factors: impl FnOnce(Dtype) -> Result<[Array; 2]>) -> Result<Array> {
     let base = base.dense()?;
-    let wide = wide(base.dtype());
-    let [left, right] = factors(wide)?;
-    Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?)
+    let accumulator = accumulator_dtype(base.dtype());
+    let [left, right] = factors(accumulator)?;
+    Ok(base.as_dtype(accumulator)?.add(left.matmul(right)?)?)
 }

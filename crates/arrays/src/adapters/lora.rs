@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::factors;
 use crate::avals::checks::{check_children, check_float, check_key, checked, stored_shape};
-use crate::avals::dtypes::{narrowing, wide};
+use crate::avals::dtypes::{accumulator_dtype, narrowing};
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Factor, Gain, Linear, Product};
@@ -184,14 +184,14 @@ impl Linear for Lora {
     /// In the type in which it is summed: rounded by whoever has done what is left to do.
     fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let dtype = self.aval.dtype;
-        let (x, wide) = match x {
-            Value::Dense(x) => (Value::from(factors::in_room_of(&self.base, x)?), wide(dtype)),
+        let (x, accumulator) = match x {
+            Value::Dense(x) => (Value::from(factors::in_room_of(&self.base, x)?), accumulator_dtype(dtype)),
             // It may have no wider form.
             Value::Implicit(_) => (x.clone(), dtype),
         };
-        let factors = self.factors(wide)?;
+        let factors = self.factors(accumulator)?;
         implicit((x, &self.base), |(x, base)| {
-            let own = product.of(&x, &base)?.as_dtype(wide)?;
+            let own = product.of(&x, &base)?.as_dtype(accumulator)?;
             Ok::<_, Error>(own.add(product.of_factors(&x, &factors)?)?)
         })
     }
@@ -252,7 +252,7 @@ impl Adapter for Lora {
     }
 
     fn change(&self, product: Product, x: &Array) -> Result<Array> {
-        product.of_factors(x, &self.factors(wide(self.aval.dtype))?)
+        product.of_factors(x, &self.factors(accumulator_dtype(self.aval.dtype))?)
     }
 }
 

@@ -9,7 +9,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, checked, stored_shape};
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::accumulator_dtype;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product, dense_operand};
@@ -280,12 +280,12 @@ impl Adapter for LoraSet {
     }
 
     fn change(&self, product: Product, x: &Array) -> Result<Array> {
-        let wide = wide(self.aval.dtype);
+        let accumulator = accumulator_dtype(self.aval.dtype);
         if product != Product::Right || self.index.ndim() == 0 {
-            return product.of_factors(x, &self.single(wide)?);
+            return product.of_factors(x, &self.single(accumulator)?);
         }
-        let x = x.as_dtype(wide)?;
-        let [left, right] = self.factors(wide)?;
+        let x = x.as_dtype(accumulator)?;
+        let [left, right] = self.factors(accumulator)?;
         let (parts, mut shape) = (left.dim(0), x.shape().to_vec());
         let rows: i32 = shape.iter().rev().skip(1).product();
         if rows % parts != 0 {

@@ -9,7 +9,7 @@ use crate::adapters::as_merged;
 use crate::adapters::factors;
 use crate::adapters::lora::check_alpha;
 use crate::avals::checks::{check_children, check_float, checked};
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::accumulator_dtype;
 use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
@@ -203,7 +203,7 @@ impl Adapter for QaLora {
     }
 
     fn change(&self, product: Product, x: &Array) -> Result<Array> {
-        product.of_factors(x, &self.factors(wide(self.aval.dtype))?)
+        product.of_factors(x, &self.factors(accumulator_dtype(self.aval.dtype))?)
     }
 
     fn lossless(&self) -> Result<Option<Value>> {

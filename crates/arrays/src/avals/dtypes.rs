@@ -6,22 +6,22 @@ use tacit_core::{Aval, Error, Result};
 
 /// The type in which numbers of `dtype` are summed.
 #[must_use]
-pub fn wide(dtype: Dtype) -> Dtype {
+pub fn accumulator_dtype(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::Float16 | Dtype::Bfloat16 => Dtype::Float32,
         other => other,
     }
 }
 
-/// What `f` makes of the array in its [`wide`](wide()) type, rounded once to the array's own.
+/// What `f` makes of the array in its [`accumulator_dtype`], rounded once to the array's own.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Dtype, ops};
-/// use tacit_arrays::widely;
+/// use tacit_arrays::in_accumulator_dtype;
 ///
 /// let ones = ops::ones::<f32>(&[1024])?.as_dtype(Dtype::Bfloat16)?;
-/// let sum = widely(&ones, |ones| Ok(ones.sum(None)?))?;
+/// let sum = in_accumulator_dtype(&ones, |ones| Ok(ones.sum(None)?))?;
 /// assert_eq!(sum.dtype(), Dtype::Bfloat16);
 /// assert_eq!(sum.as_dtype(Dtype::Float32)?.item::<f32>(), 1024.0);
 /// # Ok(())
@@ -31,9 +31,9 @@ pub fn wide(dtype: Dtype) -> Dtype {
 /// # Errors
 ///
 /// Those of `f`.
-pub fn widely(array: &Array, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
+pub fn in_accumulator_dtype(array: &Array, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
     let dtype = array.dtype();
-    Ok(f(&array.as_dtype(wide(dtype))?)?.as_dtype(dtype)?)
+    Ok(f(&array.as_dtype(accumulator_dtype(dtype))?)?.as_dtype(dtype)?)
 }
 
 /// The type in which a product is made that becomes small again: what `f16` holds may be beyond its range before.

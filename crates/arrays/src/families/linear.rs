@@ -5,7 +5,7 @@ use tacit_core::primitives::{AddMM, Gather, GatherMM, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::decline_if;
-use crate::avals::dtypes::{roomy, wide};
+use crate::avals::dtypes::{accumulator_dtype, roomy};
 use crate::families::structural::itself;
 
 /// The family of implicit matrices whose products are made of what the matrix is made of.
@@ -220,7 +220,7 @@ impl Factor {
         if array.ndim() > 0 && array.shape() != aval.shape {
             return Err(Error::decline(format!("{} changes the shape of {aval}", Aval::from(array))));
         }
-        Ok(Self { number: scalar(array)?.as_dtype(wide(aval.dtype))?, divides })
+        Ok(Self { number: scalar(array)?.as_dtype(accumulator_dtype(aval.dtype))?, divides })
     }
 
     /// The number: `[]`.
@@ -352,8 +352,8 @@ pub fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
                 return Ok(array.clone());
             }
             // Neither the factor nor the multiple is rounded to a half type before the sum is.
-            let wide = wide(array.dtype());
-            Ok(array.as_dtype(wide)?.multiply(Array::from_f32(factor).as_dtype(wide)?)?)
+            let accumulator = accumulator_dtype(array.dtype());
+            Ok(array.as_dtype(accumulator)?.multiply(Array::from_f32(factor).as_dtype(accumulator)?)?)
         };
         let product = scaled(&product, op.alpha)?;
         #[allow(clippy::float_cmp, reason = "exactly 0 is where MLX does not read c")]

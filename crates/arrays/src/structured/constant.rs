@@ -13,7 +13,7 @@ use tacit_core::{
 
 use crate::avals::axes::forward;
 use crate::avals::checks::{check_made, decline_if};
-use crate::avals::dtypes::wide;
+use crate::avals::dtypes::accumulator_dtype;
 use crate::families::cut::Cut;
 use crate::families::linear::{Gain, Linear, Product};
 use crate::kernel::derivatives::{gradients, of_chosen};
@@ -64,7 +64,7 @@ impl Constant {
                 "give a scalar, such as `Array::from_f32(0.5)`",
             ));
         }
-        Ok(Self { value: value.reshape(&[])?.as_dtype(wide(aval.dtype))?, aval })
+        Ok(Self { value: value.reshape(&[])?.as_dtype(accumulator_dtype(aval.dtype))?, aval })
     }
 
     /// Zeros of `shape`.
@@ -88,7 +88,7 @@ impl Constant {
     /// The element in the type in which it is summed: files of earlier versions have that of a half type in the type itself.
     fn number(&self) -> Result<Array> {
         let is_narrow = self.value.dtype() == self.aval.dtype;
-        Ok(if is_narrow { self.value.as_dtype(wide(self.aval.dtype))? } else { self.value.clone() })
+        Ok(if is_narrow { self.value.as_dtype(accumulator_dtype(self.aval.dtype))? } else { self.value.clone() })
     }
 
     /// The whole array: a view of the element, which is of a half type only where it is repeated.
@@ -103,7 +103,7 @@ impl Constant {
 
     /// The array of this number: it is rounded to the type, and its gradient is not.
     fn rounded(number: &Array, aval: &Aval) -> Result<Value> {
-        let number = number.reshape(&[])?.as_dtype(wide(aval.dtype))?;
+        let number = number.reshape(&[])?.as_dtype(accumulator_dtype(aval.dtype))?;
         let value = if number.dtype() == aval.dtype {
             number
         } else {
@@ -115,12 +115,12 @@ impl Constant {
 
     /// One row or column, of which the product is made: the sum of `x` along `axis` times the value.
     fn times_sum(&self, x: &Value, axis: i32, shape: &[i32]) -> Result<Value> {
-        let (dtype, wide) = (self.aval.dtype, wide(self.aval.dtype));
-        let value = self.value.as_dtype(wide)?;
-        // Repeated before it is rounded, so that the gradient is summed in the wide type, too.
-        let repeat = |thin: Array| ops::broadcast_to(thin.as_dtype(wide)?, shape)?.as_dtype(dtype);
+        let (dtype, accumulator) = (self.aval.dtype, accumulator_dtype(self.aval.dtype));
+        let value = self.value.as_dtype(accumulator)?;
+        // Repeated before it is rounded, so that the gradient is summed in the accumulator dtype, too.
+        let repeat = |thin: Array| ops::broadcast_to(thin.as_dtype(accumulator)?, shape)?.as_dtype(dtype);
         if let Value::Dense(x) = x {
-            return Ok(repeat(x.as_dtype(wide)?.sum_axes(&[axis], true)?.multiply(value)?)?.into());
+            return Ok(repeat(x.as_dtype(accumulator)?.sum_axes(&[axis], true)?.multiply(value)?)?.into());
         }
         // An implicit `x` has a product of its own, for which it need not be built.
         let depth = x.aval()?.shape.iter().nth_back(usize::from(axis != -1)).copied().unwrap_or(1);
@@ -132,7 +132,7 @@ impl Constant {
 
 /// The array in this type if it is a half type; in another one it is already.
 fn narrowed(array: &Array, dtype: Dtype) -> Result<Array> {
-    Ok(if wide(dtype) == dtype { array.clone() } else { array.as_dtype(dtype)? })
+    Ok(if accumulator_dtype(dtype) == dtype { array.clone() } else { array.as_dtype(dtype)? })
 }
 
 impl Materialize for Constant {
@@ -183,14 +183,14 @@ fn on_elements(op: &Primitive, constants: &[&Constant], results: &[Aval]) -> Res
     let elements = constants.iter().map(|c| c.element()).collect::<Result<Vec<_>>>()?;
     let function = OnElements { op: op.clone(), dtypes: constants.iter().map(|c| c.aval.dtype).collect() };
     let dtypes = function.dtypes.iter().copied().chain(results.iter().map(|aval| aval.dtype));
-    let is_wide = dtypes.into_iter().all(|dtype| wide(dtype) == dtype);
+    let is_wide = dtypes.into_iter().all(|dtype| accumulator_dtype(dtype) == dtype);
     let numbers = if is_wide { function.forward(&elements)? } else { apply(&elements, function)? };
     let constant =
         |(number, aval): (Array, &Aval)| Ok(Constant { value: number.reshape(&[])?, aval: aval.clone() }.into());
     numbers.into_iter().zip(results).map(constant).collect()
 }
 
-/// An elementwise primitive on one number for each operand, which are in the wide types of their `dtypes`.
+/// An elementwise primitive on one number for each operand, which are in the accumulator dtypes of their `dtypes`.
 ///
 /// The gradient of such a number is a sum of as many as the array has elements, which is beyond what a half type counts: the
 /// derivative is taken in the half type, and multiplied by the sum in `f32`.
@@ -212,7 +212,7 @@ impl Differentiable for OnElements {
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
         let made = self.op.emit(&self.own(args)?)?;
-        Ok(made.iter().map(|made| made.as_dtype(wide(made.dtype()))).collect::<Result<_, _>>()?)
+        Ok(made.iter().map(|made| made.as_dtype(accumulator_dtype(made.dtype()))).collect::<Result<_, _>>()?)
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
@@ -265,13 +265,13 @@ pub(crate) fn constant_reduction(op: &Reduction, c: &Constant, results: &[Aval])
     }
 }
 
-/// The sum or the product of `count` times `value`, in the wide type.
+/// The sum or the product of `count` times `value`, in the accumulator dtype.
 fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Array> {
     decline_if(count == 0 || count > 1 << 24, "there are no elements to reduce, or more than a float counts")?;
     // A count is beyond the integers that a half type has.
-    let wide = wide(dtype);
-    let value = value.as_dtype(wide)?;
-    let count = Array::from_slice(&[count as i64], &[]).as_dtype(wide)?;
+    let accumulator = accumulator_dtype(dtype);
+    let value = value.as_dtype(accumulator)?;
+    let count = Array::from_slice(&[count as i64], &[]).as_dtype(accumulator)?;
     Ok(if name == Sum::NAME { value.multiply(count)? } else { value.power(count)? })
 }
 

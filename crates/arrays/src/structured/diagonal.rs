@@ -5,7 +5,7 @@ use tacit_core::primitives::{Binary, Matmul, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made, decline_if};
-use crate::avals::dtypes::{wide, widely};
+use crate::avals::dtypes::{accumulator_dtype, in_accumulator_dtype};
 use crate::families::linear::{Factor, Gain, Linear, Product};
 
 /// A square matrix that is zero off its diagonal.
@@ -59,7 +59,10 @@ impl Diagonal {
         let diagonal = self.diagonal.reshape(shape)?;
         match x {
             // The gradient of an element is a sum over a whole row or column.
-            Value::Dense(x) => Ok(widely(x, |x| Ok(x.multiply(diagonal.as_dtype(wide(x.dtype()))?)?))?.into()),
+            Value::Dense(x) => {
+                Ok(in_accumulator_dtype(x, |x| Ok(x.multiply(diagonal.as_dtype(accumulator_dtype(x.dtype()))?)?))?
+                    .into())
+            }
             Value::Implicit(_) => implicit((x, diagonal), |(x, d)| x.multiply(d)),
         }
     }
@@ -142,7 +145,7 @@ pub(crate) fn diagonal_sum(op: &Sum, d: &Diagonal) -> Result<Array> {
     match op.axes.as_slice() {
         [0] => Ok(d.diagonal.reshape(&[1, -1])?),
         [1] => Ok(d.diagonal.reshape(&[-1, 1])?),
-        [0, 1] => widely(&d.diagonal, |diagonal| Ok(diagonal.sum(None)?.reshape(&[1, 1])?)),
+        [0, 1] => in_accumulator_dtype(&d.diagonal, |diagonal| Ok(diagonal.sum(None)?.reshape(&[1, 1])?)),
         _ => Err(Error::decline("the sum is along no axis")),
     }
 }

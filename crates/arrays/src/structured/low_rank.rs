@@ -7,7 +7,7 @@ use tacit_core::primitives::{Add, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made, decline_if};
-use crate::avals::dtypes::{narrowing, roomy, wide};
+use crate::avals::dtypes::{accumulator_dtype, narrowing, roomy};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
 use crate::views::cast::Cast;
@@ -179,9 +179,9 @@ pub(crate) fn low_rank_add(_op: &Add, a: &LowRank, b: &LowRank) -> Result<Value>
 /// The sums of the factors.
 #[handler]
 pub(crate) fn low_rank_sum(op: &Sum, w: &LowRank) -> Result<Value> {
-    let wide = wide(w.aval.dtype);
+    let accumulator = accumulator_dtype(w.aval.dtype);
     let summed = |factor: Array, axis: i32| {
-        let factor = factor.as_dtype(wide)?;
+        let factor = factor.as_dtype(accumulator)?;
         if op.axes.contains(&axis) { Ok(factor.sum_axes(&[axis], true)?) } else { Ok::<_, Error>(factor) }
     };
     implicit((&w.left, &w.right), |(left, right)| {

@@ -7,7 +7,7 @@ use tacit_core::primitives::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::avals::checks::{check_float, check_made, check_transposed, decline_if, stored_shape};
-use crate::avals::dtypes::widely;
+use crate::avals::dtypes::in_accumulator_dtype;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{scalar, whole_rows};
 
@@ -245,5 +245,5 @@ pub(crate) fn sparse24_sum(op: &Sum, w: &Sparse24) -> Result<Array> {
     let own = if w.transposed { 0 } else { w.aval.shape.len() as i32 - 1 };
     decline_if(!op.axes.contains(&own), "a group is not summed as a whole")?;
     let values = if w.transposed { w.values.t() } else { w.values.clone() };
-    widely(&values, |values| Ok(values.sum_axes(&op.axes, true)?))
+    in_accumulator_dtype(&values, |values| Ok(values.sum_axes(&op.axes, true)?))
 }

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::avals::axes::{axis_of, from_zero};
 use crate::avals::checks::{check_made, decline_if};
-use crate::avals::dtypes::{in_room, wide};
+use crate::avals::dtypes::{accumulator_dtype, in_room};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
 
@@ -146,8 +146,8 @@ impl Concat {
                 return Ok(ops::concatenate(&products, axis)?);
             }
             let pieces = x.split_at_indices(inner, axis)?;
-            let wide = wide(self.aval.dtype);
-            let of_part = |(x, part)| Ok(product.of(&in_room(x)?, part)?.as_dtype(wide)?);
+            let accumulator = accumulator_dtype(self.aval.dtype);
+            let of_part = |(x, part)| Ok(product.of(&in_room(x)?, part)?.as_dtype(accumulator)?);
             let products = pieces.iter().zip(&parts).map(of_part);
             let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
             let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;

@@ -11,7 +11,7 @@ use tacit_kernels::hadamard_order;
 
 use crate::avals::axes::axis_of;
 use crate::avals::checks::{check_made, decline_if};
-use crate::avals::dtypes::{castable, check_castable, holds, roomy, wide};
+use crate::avals::dtypes::{accumulator_dtype, castable, check_castable, holds, roomy};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
@@ -96,8 +96,8 @@ impl Rotated {
 
     /// The array behind the rotation in the type in which it is multiplied and moved. Of half floats that is `f32`, where it can
     /// be read so: what is not rotated back may be beyond their range.
-    fn widely(&self) -> Result<Value> {
-        Ok(self.read_in(wide(self.aval.dtype))?.unwrap_or_else(|| self.inner.clone()))
+    fn in_accumulator_dtype(&self) -> Result<Value> {
+        Ok(self.read_in(accumulator_dtype(self.aval.dtype))?.unwrap_or_else(|| self.inner.clone()))
     }
 
     /// The array behind the rotation in this type: read in it, where codes and scales are behind it, and otherwise cast.
@@ -189,7 +189,7 @@ pub(crate) fn check(aval: &Aval, axis: usize) -> Result<()> {
 
 impl Materialize for Rotated {
     fn materialize(&self) -> Result<Value> {
-        self.rounded(Self::of(self.widely()?.opened()?, self.axis)?)
+        self.rounded(Self::of(self.in_accumulator_dtype()?.opened()?, self.axis)?)
     }
 
     fn check(&self) -> Result<()> {
@@ -215,7 +215,7 @@ impl Linear for Rotated {
         let behind = self.behind();
         decline_if(product == Product::Rows, "rows are moved elements")?;
         decline_if(behind > 1, "whole matrices are rotated")?;
-        let inner = self.widely()?;
+        let inner = self.in_accumulator_dtype()?;
         // Either `x` is rotated, too, or the result is rotated back: both may be beyond the range of `f16`.
         let dtype = roomy(inner.aval()?.dtype);
         let shared = usize::from(product != Product::Left);
@@ -254,7 +254,7 @@ impl View for Rotated {
     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
         let axis = step.axis(self.axis)?;
         // What has to be built for it is built in the type in which it is rotated back.
-        step.around([&self.widely()?], |[moved]| self.rounded(Self::of(moved, axis)?))
+        step.around([&self.in_accumulator_dtype()?], |[moved]| self.rounded(Self::of(moved, axis)?))
     }
 }
 

@@ -7,7 +7,7 @@ use tacit_core::primitives::Sum;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::{check_made, decline_if};
-use crate::avals::dtypes::{check_castable, holds, in_room, wide, widely};
+use crate::avals::dtypes::{accumulator_dtype, check_castable, holds, in_accumulator_dtype, in_room};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::families::view::{Move, View};
@@ -63,13 +63,13 @@ impl Scaled {
             return Err(Error::invalid(format!("{aval} cannot be scaled"), "scale a float array"));
         }
         let expected = Aval::new(&[], aval.dtype);
-        if expected != found && Aval::new(&[], wide(aval.dtype)) != found {
+        if expected != found && Aval::new(&[], accumulator_dtype(aval.dtype)) != found {
             return Err(Error::invalid(
                 format!("the scale is {found}, and that of {aval} is {expected}"),
                 "give a scalar of the array's dtype",
             ));
         }
-        Ok(Self { inner, scale: scale.as_dtype(wide(aval.dtype))?, divides: false, aval })
+        Ok(Self { inner, scale: scale.as_dtype(accumulator_dtype(aval.dtype))?, divides: false, aval })
     }
 
     /// The product or quotient as a view where there is something to view.
@@ -81,7 +81,7 @@ impl Scaled {
         match inner {
             Value::Dense(array) => {
                 let scaled = |array: &Array| Ok(if divides { array.divide(scale)? } else { array.multiply(scale)? });
-                Ok(widely(&array, scaled)?.into())
+                Ok(in_accumulator_dtype(&array, scaled)?.into())
             }
             inner @ Value::Implicit(_) => Ok(Self { divides, ..Self::new(inner, scale)? }.into()),
         }

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::{check_float, check_made, decline_if};
-use crate::avals::dtypes::{in_room, wide, widely};
+use crate::avals::dtypes::{accumulator_dtype, in_accumulator_dtype, in_room};
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product, dense_operand};
 use crate::families::view::{Move, View};
@@ -66,7 +66,7 @@ impl ScaledChannels {
                 "give a float vector with a factor for each position along an axis of the array",
             ));
         };
-        Ok(Self { inner, factors: factors.as_dtype(wide(aval.dtype))?, axis, aval })
+        Ok(Self { inner, factors: factors.as_dtype(accumulator_dtype(aval.dtype))?, axis, aval })
     }
 
     /// `inner` times the factors along an axis, as a view where there is something to view.
@@ -85,7 +85,7 @@ impl ScaledChannels {
 fn times(array: &Array, factors: &Array, behind: usize) -> Result<Array> {
     let shape: Vec<i32> = std::iter::once(-1).chain(std::iter::repeat_n(1, behind)).collect();
     let factors = factors.reshape(&shape)?;
-    widely(array, |array| Ok(array.multiply(factors.as_dtype(wide(array.dtype()))?)?))
+    in_accumulator_dtype(array, |array| Ok(array.multiply(factors.as_dtype(accumulator_dtype(array.dtype()))?)?))
 }
 
 impl Materialize for ScaledChannels {

@@ -1,7 +1,7 @@
 //! Ops along one axis: scans, sorts and softmax.
 
 use mlx_rs::{Array, ops};
-use tacit_arrays::widely;
+use tacit_arrays::in_accumulator_dtype;
 use tacit_core::primitives::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
 use tacit_core::{Aval, Error, Param, Primitive, Result, Value, handler, implicit};
 
@@ -40,7 +40,7 @@ pub(crate) fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
     }
     // The distance of an infinity from itself is no number, and so is the row's softmax, as that of one rank is.
     x.mapped(x.axis, |part| {
-        widely(&part, |part| {
+        in_accumulator_dtype(&part, |part| {
             let (powers, sum) = exponentials(x, part, &largest(x, part)?)?;
             Ok(powers.divide(x.group.enter(&sum)?)?)
         })
@@ -56,7 +56,7 @@ pub(crate) fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, results: &[Aval]
     }
     let shape = &results[0].shape;
     implicit(x.own()?, |part| {
-        widely(&part, |part| {
+        in_accumulator_dtype(&part, |part| {
             let most = largest(x, part)?;
             // A row of nothing but -inf, or with an infinity, is measured from 0: the sum is then 0, or infinite.
             let from = ops::select(most.is_inf()?, Array::from_int(0).as_dtype(most.dtype())?, &most)?;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::FlattenedModuleParam;
 use mlx_rs::{Array, Dtype, transforms};
-use tacit_arrays::wide;
+use tacit_arrays::accumulator_dtype;
 use tacit_core::{Aval, Error, Result};
 
 /// The sum of the gradients of several batches.
@@ -58,7 +58,7 @@ impl Accumulated {
     pub fn add(&mut self, gradients: &FlattenedModuleParam) -> Result<()> {
         let mut sums = BTreeMap::new();
         for (path, gradient) in gradients {
-            let own = gradient.as_dtype(wide(gradient.dtype()))?;
+            let own = gradient.as_dtype(accumulator_dtype(gradient.dtype()))?;
             let sum = match self.sums.get(path) {
                 None if self.batches > 0 => {
                     return Err(other(&format!("has a gradient of {path}, and those before had none")));

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::FlattenedModuleParam;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::wide;
+use tacit_arrays::accumulator_dtype;
 use tacit_core::{Error, Result};
 
 /// Scales gradients down to the norm `max` where their norm is greater, and returns the norm that they had as `f32[]`.
@@ -117,7 +117,8 @@ pub fn clip_by_norm_over(
     let factor = ops::minimum(Array::from_f32(max).divide(&unit)?.divide(&relative)?, &one)?;
     let clipped = gradients.into_iter().map(|(path, gradient)| {
         // The factor of a large norm is no half float.
-        let scaled = gradient.as_dtype(wide(gradient.dtype()))?.multiply(&factor)?.as_dtype(gradient.dtype())?;
+        let scaled =
+            gradient.as_dtype(accumulator_dtype(gradient.dtype()))?.multiply(&factor)?.as_dtype(gradient.dtype())?;
         Ok((path, scaled))
     });
     Ok((clipped.collect::<Result<_>>()?, norm))
