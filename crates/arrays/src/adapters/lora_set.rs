@@ -122,14 +122,14 @@ impl LoraSet {
         let index = self.index.reshape(&[-1])?;
         let number = |number: usize| Array::from_slice(&[number as u32], &[]);
         let used = index.lt(number(self.count()))?.reshape(&[-1, 1, 1])?;
-        let chosen = ops::minimum(&index, number(self.count() - 1))?;
+        let indices = ops::minimum(&index, number(self.count() - 1))?;
         let zero = Array::from_f32(0.0).as_dtype(dtype)?;
         // Both factors: zero times an infinity or a NaN of an adapter that is not in use is a NaN.
         let in_use =
-            |stack: &Array| -> Result<Array> { Ok(ops::select(&used, widened(stack, &chosen, dtype)?, &zero)?) };
+            |stack: &Array| -> Result<Array> { Ok(ops::select(&used, widened(stack, &indices, dtype)?, &zero)?) };
         let (a, b) = (in_use(&self.a)?, in_use(&self.b)?);
         let scales: Vec<f32> = self.scales.iter().map(|scale| f32::from_bits(*scale)).collect();
-        let scales = Array::from_slice(&scales, &[scales.len() as i32]).take_axis(&chosen, 0)?;
+        let scales = Array::from_slice(&scales, &[scales.len() as i32]).take_axis(&indices, 0)?;
         let scales = scales.as_dtype(dtype)?.reshape(&[-1, 1, 1])?;
         let (left, right) = if self.transposed { (a.swap_axes(-1, -2)?, b.swap_axes(-1, -2)?) } else { (b, a) };
         Ok([left.multiply(scales)?, right])
@@ -146,11 +146,11 @@ impl LoraSet {
 }
 
 /// The chosen matrices of a stack in a wider type; no other one is widened.
-fn widened(stack: &Array, chosen: &Array, dtype: Dtype) -> Result<Array> {
+fn widened(stack: &Array, indices: &Array, dtype: Dtype) -> Result<Array> {
     if stack.dtype() == dtype {
-        return Ok(stack.take_axis(chosen, 0)?);
+        return Ok(stack.take_axis(indices, 0)?);
     }
-    Ok(apply(&[stack.clone(), chosen.clone()], Widened { dtype })?.swap_remove(0))
+    Ok(apply(&[stack.clone(), indices.clone()], Widened { dtype })?.swap_remove(0))
 }
 
 /// Matrices of a stack by index, in a wider type. Their gradient is summed over all rows that chose a matrix in the wider type: bf16
@@ -169,12 +169,12 @@ impl Differentiable for Widened {
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
-        let chosen = &primals[1];
+        let indices = &primals[1];
         let of_wide = |stack: Vec<Array>| -> Result<Vec<Array>> {
-            Ok(vec![stack[0].as_dtype(self.dtype)?.take_axis(chosen, 0)?])
+            Ok(vec![stack[0].as_dtype(self.dtype)?.take_axis(indices, 0)?])
         };
         let mut found = gradients(&primals[..1], cotangents, &of_wide)?;
-        found.push(ops::zeros_like(chosen)?);
+        found.push(ops::zeros_like(indices)?);
         Ok(found)
     }
 }

@@ -60,13 +60,13 @@ impl Observation {
         Ok(Self { gram, magnitudes, rows: vec![x.dim(-2) as u64; count as usize] })
     }
 
-    /// The sums of each of `experts` over the rows of `x: [n, k]` whose entry in `chosen: [n]` is its number, computed.
-    pub(super) fn summed_by(x: &Array, chosen: &Array, experts: i32) -> Result<Self> {
+    /// The sums of each of `experts` over the rows of `x: [n, k]` whose entry in `indices: [n]` is its number, computed.
+    pub(super) fn summed_by(x: &Array, indices: &Array, experts: i32) -> Result<Self> {
         let (x, k) = (x.as_dtype(Dtype::Float32)?, x.dim(-1));
-        let chosen = chosen.as_dtype(Dtype::Int64)?.contiguous()?;
-        let chosen = if chosen.size() == 0 { &[][..] } else { chosen.try_as_slice::<i64>()? };
+        let indices = indices.as_dtype(Dtype::Int64)?.contiguous()?;
+        let indices = if indices.size() == 0 { &[][..] } else { indices.try_as_slice::<i64>()? };
         let (mut grams, mut magnitudes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
-        for places in places(chosen, experts as usize) {
+        for places in places(indices, experts as usize) {
             rows.push(places.len() as u64);
             if places.is_empty() {
                 grams.push(ops::zeros::<f32>(&[k, k])?);
@@ -198,10 +198,10 @@ impl Observation {
     }
 }
 
-/// Where in `chosen` the number of each of so many experts stands. A number that is no expert's is left out.
-fn places(chosen: &[i64], experts: usize) -> Vec<Vec<u32>> {
+/// Where in `indices` the number of each of so many experts stands. A number that is no expert's is left out.
+fn places(indices: &[i64], experts: usize) -> Vec<Vec<u32>> {
     let mut places = vec![Vec::new(); experts];
-    for (place, &expert) in chosen.iter().enumerate() {
+    for (place, &expert) in indices.iter().enumerate() {
         if let Some(own) = usize::try_from(expert).ok().and_then(|expert| places.get_mut(expert)) {
             own.push(place as u32);
         }
@@ -220,20 +220,20 @@ mod tests {
         assert_eq!(places(&[2, 0, 2, 3, 0], 4), [&[1, 4][..], &[], &[0, 2], &[3]]);
         // What no expert has is left out, as a product has no such matrix.
         assert_eq!(places(&[-1, 1, 4, 0], 2), [[3], [1]]);
-        let chosen: Vec<i64> = (0..1000).map(|row| row * row % 128).collect();
-        assert_eq!(places(&chosen, 128).iter().map(Vec::len).sum::<usize>(), chosen.len());
+        let indices: Vec<i64> = (0..1000).map(|row| row * row % 128).collect();
+        assert_eq!(places(&indices, 128).iter().map(Vec::len).sum::<usize>(), indices.len());
     }
 
     #[test]
     fn the_sums_of_an_expert_are_those_of_its_rows() -> Result<()> {
         let x = Array::from_slice(&[1f32, 2.0, f32::NAN, 4.0, 5.0, 6.0], &[3, 2]);
-        let chosen = Array::from_slice(&[2u32, 1, 2], &[3]);
-        let found = Observation::summed_by(&x, &chosen, 3)?;
+        let indices = Array::from_slice(&[2u32, 1, 2], &[3]);
+        let found = Observation::summed_by(&x, &indices, 3)?;
         assert_eq!(found.rows, [0, 1, 2]);
         let gram = found.gram.try_as_slice::<f32>()?;
         assert_eq!((&gram[..4], &gram[8..]), (&[0.0; 4][..], &[26.0, 32.0, 32.0, 40.0][..]));
         assert_eq!(found.magnitudes.try_as_slice::<f32>()?[4..], [6.0, 8.0]);
-        let none = Observation::summed_by(&x.try_index(..0)?, &chosen.try_index(..0)?, 2)?;
+        let none = Observation::summed_by(&x.try_index(..0)?, &indices.try_index(..0)?, 2)?;
         assert_eq!((none.rows, none.gram.shape()), (vec![0, 0], &[2, 2, 2][..]));
         Ok(())
     }

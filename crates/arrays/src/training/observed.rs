@@ -235,8 +235,8 @@ impl Linear for Observed {
         let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
         let matrices: i32 = x.shape()[..x.ndim() - 2].iter().product();
         let matrices = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
-        let chosen = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
-        self.recorder.add(along, Observation::summed_by(&matrices, &chosen, count))?;
+        let indices = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
+        self.recorder.add(along, Observation::summed_by(&matrices, &indices, count))?;
         Ok(result)
     }
 

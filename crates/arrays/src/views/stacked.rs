@@ -27,8 +27,8 @@ use crate::views::concat::dense;
 /// let expert = Nf4Array::quantize(&ops::ones::<f32>(&[32, 8])?, 64)?;
 /// let experts = Stacked::new(vec![expert.clone().into(), expert.into()])?;
 /// let x = ops::ones::<f32>(&[3, 1, 32])?;
-/// let chosen = Array::from_slice(&[1u32, 0, 1], &[3]);
-/// let y = implicit((x, experts), |(x, w)| ops::gather_mm(x, w, None, &chosen, None))?;
+/// let indices = Array::from_slice(&[1u32, 0, 1], &[3]);
+/// let y = implicit((x, experts), |(x, w)| ops::gather_mm(x, w, None, &indices, None))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 24]);
 /// # Ok(())
 /// # }

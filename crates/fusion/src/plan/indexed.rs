@@ -11,7 +11,7 @@ use super::staged::{BoxError, Stage};
 use super::steps::size;
 
 /// Which elements of an array `[outer, extent, columns, each]` indices `[outer, chosen, columns]` choose.
-pub(super) struct Chosen {
+pub(super) struct Indexed {
     /// The rows among which each index chooses.
     extent: usize,
     /// The indices for one of `outer`, one after the other.
@@ -21,7 +21,7 @@ pub(super) struct Chosen {
     each: usize,
 }
 
-impl Chosen {
+impl Indexed {
     /// An index for each element of the result along an axis.
     pub(super) fn along(whole: &Aval, indices: &Aval, axis: i32) -> Option<Self> {
         let axis = axis as usize;
@@ -29,9 +29,9 @@ impl Chosen {
         let same = whole.shape.len() == indices.shape.len()
             && whole.shape[..axis] == indices.shape[..axis]
             && whole.shape[axis + 1..] == indices.shape[axis + 1..];
-        let chosen =
+        let indexed =
             Self { extent: whole.shape[axis] as usize, indices: size(&indices.shape[axis..]), columns, each: 1 };
-        (same && is_index(indices.dtype)).then_some(chosen)
+        (same && is_index(indices.dtype)).then_some(indexed)
     }
 
     /// An index for each row along the first axis.
@@ -39,8 +39,8 @@ impl Chosen {
         let (&extent, row) = whole.shape.split_first()?;
         let (begin, end) = part.shape.split_at_checked(indices.shape.len())?;
         let same = begin == indices.shape && end.split_first() == Some((&1, row));
-        let chosen = Self { extent: extent as usize, indices: indices.size(), columns: 1, each: size(row) };
-        (same && is_index(indices.dtype)).then_some(chosen)
+        let indexed = Self { extent: extent as usize, indices: indices.size(), columns: 1, each: size(row) };
+        (same && is_index(indices.dtype)).then_some(indexed)
     }
 
     /// Calls `f` with the first element of each chosen part in the whole array and in the part, once all indices are known to
@@ -78,7 +78,7 @@ fn is_index(dtype: Dtype) -> bool {
 }
 
 /// What is taken.
-pub(super) struct Taken(pub(super) Chosen);
+pub(super) struct Taken(pub(super) Indexed);
 
 impl Stage for Taken {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
@@ -91,7 +91,7 @@ impl Stage for Taken {
 }
 
 /// What is put in the place of what is there; of several in one place, the last one.
-pub(super) struct Put(pub(super) Chosen);
+pub(super) struct Put(pub(super) Indexed);
 
 impl Stage for Put {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
@@ -104,11 +104,11 @@ impl Stage for Put {
 }
 
 /// What is added to the array that is there, each sum rounded.
-pub(super) struct Added(Chosen);
+pub(super) struct Added(Indexed);
 
 impl Added {
-    pub(super) fn new(chosen: Chosen, whole: &Aval) -> Option<Self> {
-        matches!(whole.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16).then_some(Self(chosen))
+    pub(super) fn new(indexed: Indexed, whole: &Aval) -> Option<Self> {
+        matches!(whole.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16).then_some(Self(indexed))
     }
 
     fn of<T: Element + Add<Output = T>>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {

@@ -12,7 +12,7 @@ use tacit_kernels::Factors;
 use crate::programs;
 
 use super::arg_reduce::ArgReduce;
-use super::indexed::{Added, Chosen, Put, Taken};
+use super::indexed::{Added, Indexed, Put, Taken};
 use super::integers::Integers;
 use super::lay::{Elements, Lay};
 use super::product::Product;
@@ -99,7 +99,7 @@ fn read_node(nodes: &Nodes, before: &[Read], node: usize) -> Result<Read> {
     if node.count() == 0 {
         return Ok(Read::Other(Reason::UNKNOWN));
     }
-    for read in [Node::lay, Node::placed, Node::chosen, Node::ordered, Node::reduced, Node::product] {
+    for read in [Node::lay, Node::placed, Node::indexed, Node::ordered, Node::reduced, Node::product] {
         if let Some(read) = read(&node)? {
             return Ok(read);
         }
@@ -190,7 +190,7 @@ impl Node<'_> {
     }
 
     /// What indices choose.
-    fn chosen(&self) -> Result<Option<Read>> {
+    fn indexed(&self) -> Result<Option<Read>> {
         let Self { primitive, result, .. } = self;
         Ok(Some(match self.name() {
             // MLX reads what is broadcast or lies in steps where it is, and a plan would copy it.
@@ -199,32 +199,32 @@ impl Node<'_> {
                 let gather = primitive.view::<p::Gather>()?;
                 let whole = self.operand(0)?;
                 let rows = gather.axes == [0] && gather.slice_sizes[1..] == whole.shape[1..];
-                let chosen = if rows { Chosen::rows(&whole, &self.operand(1)?, result) } else { None };
-                self.computed(chosen.map(Taken), Reason::PLACES)
+                let indexed = if rows { Indexed::rows(&whole, &self.operand(1)?, result) } else { None };
+                self.computed(indexed.map(Taken), Reason::PLACES)
             }
             "GatherAxis" => {
                 let axis = primitive.view::<p::GatherAxis>()?.axis;
-                let chosen = Chosen::along(&self.operand(0)?, &self.operand(1)?, axis);
-                self.computed(chosen.map(Taken), Reason::PLACES)
+                let indexed = Indexed::along(&self.operand(0)?, &self.operand(1)?, axis);
+                self.computed(indexed.map(Taken), Reason::PLACES)
             }
             "Scatter" if self.count() == 3 => {
                 let rows = primitive.view::<p::Scatter>()?.axes == [0];
-                let chosen = if rows { Chosen::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
-                self.updated(chosen.map(Put), Reason::PLACES)
+                let indexed = if rows { Indexed::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
+                self.updated(indexed.map(Put), Reason::PLACES)
             }
             "ScatterAxis" => {
                 let axis = primitive.view::<p::ScatterAxis>()?.axis;
-                self.updated(Chosen::along(result, &self.operand(1)?, axis).map(Put), Reason::PLACES)
+                self.updated(Indexed::along(result, &self.operand(1)?, axis).map(Put), Reason::PLACES)
             }
             "Scatter Sum" if self.count() == 3 => {
                 let rows = primitive.view::<p::ScatterSum>()?.axes == [0];
-                let chosen = if rows { Chosen::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
-                self.updated(chosen.and_then(|chosen| Added::new(chosen, result)), Reason::PLACES)
+                let indexed = if rows { Indexed::rows(result, &self.operand(1)?, &self.operand(2)?) } else { None };
+                self.updated(indexed.and_then(|indexed| Added::new(indexed, result)), Reason::PLACES)
             }
             "ScatterAxis Sum" => {
                 let axis = primitive.view::<p::ScatterAxisSum>()?.axis;
-                let chosen = Chosen::along(result, &self.operand(1)?, axis);
-                self.updated(chosen.and_then(|chosen| Added::new(chosen, result)), Reason::PLACES)
+                let indexed = Indexed::along(result, &self.operand(1)?, axis);
+                self.updated(indexed.and_then(|indexed| Added::new(indexed, result)), Reason::PLACES)
             }
             _ => return Ok(None),
         }))

@@ -3,7 +3,7 @@
 use tacit_core::Aval;
 use tacit_kernels::Orientation;
 
-use super::product::{Chosen, Product};
+use super::product::{Product, Selection};
 use super::source::{Parts, Target};
 use crate::kernel::host::rows_of;
 use crate::kernel::{Groups, Layout, StackLayout};
@@ -30,7 +30,7 @@ fn only<'a>(
 ) -> Option<Product<'a>> {
     let (x, children) = inputs.split_first()?;
     let (n, m) = (layout.n, rows_of(&x.shape));
-    Some(Product { layout, n, orientation, m, entries: 1, x, children, chosen: Chosen::Only, unit })
+    Some(Product { layout, n, orientation, m, entries: 1, x, children, selection: Selection::Only, unit })
 }
 
 /// The launch of [`grouped_matmul`](crate::kernel::grouped_matmul), of `x` and the children. None where there is nothing to
@@ -44,8 +44,8 @@ pub(crate) fn grouped_matmul(
 ) -> Option<Parts> {
     let (x, children) = inputs.split_first()?;
     let (Groups { matrices, rows: n }, m) = groups.over(&x.shape);
-    let (entries, chosen) = (matrices.len(), Chosen::Matrices(&matrices));
-    Product { layout, n, orientation, m, entries, x, children, chosen, unit: None }.parts("grouped_matmul", target)
+    let (entries, selection) = (matrices.len(), Selection::Matrices(&matrices));
+    Product { layout, n, orientation, m, entries, x, children, selection, unit: None }.parts("grouped_matmul", target)
 }
 
 /// The launch of [`gather_matmul`](crate::kernel::gather_matmul), of `x`, both indices and the children. The product of an index
@@ -56,6 +56,6 @@ pub(crate) fn gather_matmul(stack: &StackLayout, inputs: &[Aval], target: Target
     let (groups, m, count) = (*x.shape.first()? as usize, *x.shape.get(1)? as usize, stack.count);
     let n = layout.n.checked_div(count)?;
     let (orientation, entries) = (stack.orientation, left.size());
-    let chosen = Chosen::Indices { groups, count, inputs: [left, right] };
-    Product { layout, n, orientation, m, entries, x, children, chosen, unit: None }.parts("gather_matmul", target)
+    let selection = Selection::Indices { groups, count, inputs: [left, right] };
+    Product { layout, n, orientation, m, entries, x, children, selection, unit: None }.parts("gather_matmul", target)
 }

@@ -41,13 +41,13 @@ pub(super) struct Product<'a> {
     pub entries: usize,
     pub x: &'a Aval,
     pub children: &'a [Aval],
-    pub chosen: Chosen<'a>,
+    pub selection: Selection<'a>,
     /// What a number that a code stands for is worth in units of its scale, where rows of activations are rounded to integers.
     pub unit: Option<f32>,
 }
 
 /// Which matrix and which rows of activations an entry multiplies.
-pub(super) enum Chosen<'a> {
+pub(super) enum Selection<'a> {
     /// The only ones.
     Only,
     /// Its own rows, and the matrix of this number.
@@ -107,13 +107,13 @@ impl Product<'_> {
             )
         };
         let many = "  for (tacit::u32 entry = at.z; entry < (tacit::u32)sizes_shape[3]; entry += 32768) {\n";
-        let sequence = if let Chosen::Matrices(matrices) = self.chosen { Sequence::of(matrices) } else { None };
-        match &self.chosen {
-            Chosen::Only => {
+        let sequence = if let Selection::Matrices(matrices) = self.selection { Sequence::of(matrices) } else { None };
+        match &self.selection {
+            Selection::Only => {
                 body += "  {\n    const tacit::u32 entry = 0;\n";
                 body += &entry_of("entry", "0");
             }
-            Chosen::Matrices(matrices) => {
+            Selection::Matrices(matrices) => {
                 body += many;
                 let matrix = if sequence.is_some() {
                     "((tacit::u32)sizes_shape[6] + entry / (tacit::u32)sizes_shape[4] % (tacit::u32)sizes_shape[5])"
@@ -123,7 +123,7 @@ impl Product<'_> {
                 };
                 body += &entry_of("entry", matrix);
             }
-            Chosen::Indices { .. } => {
+            Selection::Indices { .. } => {
                 names.extend(["left".to_owned(), "right".to_owned()]);
                 body += many;
                 let _ = write!(
@@ -140,8 +140,8 @@ impl Product<'_> {
         body += &way.call;
         body += "  }\n";
         names.extend(weight.inputs);
-        let [groups, count, first] = match (&self.chosen, sequence) {
-            (Chosen::Indices { groups, count, .. }, _) => [*groups, *count, 0],
+        let [groups, count, first] = match (&self.selection, sequence) {
+            (Selection::Indices { groups, count, .. }, _) => [*groups, *count, 0],
             (_, Some(Sequence { first, each, count })) => [each, count, first],
             _ => [0; 3],
         };
@@ -164,16 +164,16 @@ impl Product<'_> {
     /// Whether all that is read is there: a GPU would read beyond it.
     fn fits(&self) -> bool {
         let matrices = self.layout.n.checked_div(self.n).unwrap_or(0);
-        let (entries, is_chosen) = match &self.chosen {
-            Chosen::Only => (1, true),
-            Chosen::Matrices(chosen) => (chosen.len(), chosen.iter().all(|&matrix| matrix < matrices)),
-            Chosen::Indices { groups, count, inputs } => {
+        let (entries, is_selected) = match &self.selection {
+            Selection::Only => (1, true),
+            Selection::Matrices(indices) => (indices.len(), indices.iter().all(|&matrix| matrix < matrices)),
+            Selection::Indices { groups, count, inputs } => {
                 let is_index = |input: &&Aval| input.dtype == Dtype::Uint32 && input.size() == self.entries;
                 (*groups, *count == matrices && inputs.iter().all(is_index))
             }
         };
         let is_row = self.x.shape.last().is_some_and(|&last| last as usize == self.depth());
-        is_chosen && self.layout.n == matrices * self.n && is_row && self.x.size() == entries * self.m * self.depth()
+        is_selected && self.layout.n == matrices * self.n && is_row && self.x.size() == entries * self.m * self.depth()
     }
 
     fn depth(&self) -> usize {
