@@ -226,7 +226,7 @@ class Collective : public Primitive {
       auto turn = group->turn();
       auto current = group->begin(op, peer, made, read ? read->value : write.value);
       try {
-        group->run(current, read ? &*read : nullptr, write, run->spoilt());
+        group->run(current, read ? &*read : nullptr, write, run->poisoned());
       } catch (const std::exception& error) {
         poison(write.value);
         Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {

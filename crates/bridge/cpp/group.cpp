@@ -297,7 +297,7 @@ Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) 
       op, peer, ++collectives_, overtaken(op, made), missed(op, made), shown.shape(), shown.dtype(), now};
 }
 
-void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt) {
+void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool poisoned) {
   auto& shown = (input ? *input : output).value;
   Underway underway(*this, current);
   check_whole(current);
@@ -306,7 +306,7 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool 
   auto whole = current.op == Op::scatter && engine_ != "jaccl" && engine_ != "nccl";
   auto from = shown, to = output.value;
   or_end([&] {
-    if (spoilt && input != nullptr) {
+    if (poisoned && input != nullptr) {
       // The other ranks wait for it and know of no failure here. All bits make NaN of floats, and of other numbers what no index
       // is; what was left behind might look right.
       from = array(shown.shape(), shown.dtype(), nullptr, {});

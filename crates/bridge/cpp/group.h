@@ -148,8 +148,8 @@ class Group {
   void miss(uint64_t made);
 
   // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use. The
-  // other ranks get NaN of an input that is `spoilt`, since it came of a failure here.
-  void run(const Current& current, Borrowed* input, Borrowed& output, bool spoilt);
+  // other ranks get NaN of an input that is `poisoned`, since it came of a failure here.
+  void run(const Current& current, Borrowed* input, Borrowed& output, bool poisoned);
 
   // The part of it that this process is in: a ring that the environment describes, or the ranks that give this color, in the
   // order of their keys. Every rank calls it, and it waits for them between two collectives; throws as `run` does.

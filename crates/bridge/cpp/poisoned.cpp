@@ -339,7 +339,7 @@ Run::~Run() {
   }
 }
 
-bool Run::spoilt() const {
+bool Run::poisoned() const {
   return watched() && Failures::all().reached(*trail_, note_);
 }
 

@@ -36,7 +36,7 @@ class Run {
   }
 
   // Whether what it reads came of a run that failed. On the thread of the kernel, before it reads.
-  bool spoilt() const;
+  bool poisoned() const;
 
   // On the thread of the kernel, before its stream goes on.
   void fail(Failure failure);
