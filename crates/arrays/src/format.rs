@@ -35,7 +35,7 @@ pub(crate) mod ternary;
 pub(crate) mod text;
 pub(crate) mod trained_scales;
 
-pub use crate::kernel::{Coding, Encoding, Nested, Scaling, Scheme};
+pub use crate::kernel::scheme::{Coding, Encoding, Nested, Scaling, Scheme};
 pub use crate::packed::array::{Int8Activations, PackedArray, Parts};
 pub use crate::packed::in_pieces::quantize_in_pieces;
 pub use affine::Affine;

@@ -30,7 +30,7 @@ mod quantize_piece;
 mod reach;
 mod round_columns;
 mod scale_gradients;
-mod scheme;
+pub(crate) mod scheme;
 mod sum;
 #[cfg(test)]
 mod tests;
@@ -58,7 +58,6 @@ pub(crate) use quantize_piece::quantize_piece;
 pub(crate) use reach::reaching;
 pub(crate) use round_columns::round_columns;
 pub(crate) use scale_gradients::scale_gradients;
-pub(crate) use scheme::NVFP4_RANGE;
-pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
+pub(crate) use scheme::{Coding, Encoding, NVFP4_RANGE, Nested, Scaling, Scheme};
 pub(crate) use sum::global_scale;
 pub use sum::{Measure, Summands};
