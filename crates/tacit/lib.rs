@@ -29,11 +29,11 @@ pub mod dispatch {
     };
 }
 
-/// What is known of array types, and what one is made of: its children, and what may be an argument.
+/// What is known of array types, and the children that one has.
 pub mod types {
     pub use tacit_core::{
-        Arguments, ArrayType, ChildField, ChildName, ChildRef, NamedChild, StaticType, array_types, dtype_name,
-        dtype_named, materialize, short_name,
+        ArrayType, ChildField, ChildName, ChildRef, NamedChild, StaticType, array_types, dtype_name, dtype_named,
+        materialize, short_name,
     };
 }
 
