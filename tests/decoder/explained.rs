@@ -19,7 +19,7 @@ fn a_decoding_step_is_one_plan_whose_stages_are_told() -> Result<()> {
         Ok::<_, tacit::Error>(argmax_axis(logits, -1, false)?)
     })?;
     expect_test::expect![[r#"
-        compiled: 7 nodes of MLX (united 9, programs 103, plan 70)
+        compiled: 7 nodes of MLX (cse 9, programs 103, plan 70)
             a plan of 23 stages
                 1 AffineGatherRows f32[1,1,32]
                 2 RowProgram f32[1,1,32]

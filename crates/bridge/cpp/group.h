@@ -237,7 +237,7 @@ class Group {
 // whatever makes a second node of a primitive makes a collective anew.
 std::optional<uint64_t> collective_number(const Primitive& primitive);
 
-// Whether both are the same collective, of two graphs. Two of one graph are never one: see `may_unite`.
+// Whether both are the same collective, of two graphs. Two of one graph are never one: see `may_merge`.
 bool same_collective(const Primitive& a, const Primitive& b);
 
 // A collective with the next number; any other primitive as it is.

@@ -182,7 +182,7 @@ class HostKernel : public Primitive {
     return rust_->name.c_str();
   }
 
-  // MLX's compile unites equal nodes by this, and loses results of those that have several.
+  // MLX's compile makes one of equal nodes by this, and loses results of those that have several.
   bool is_equivalent(const Primitive& other) const override {
     return results_ == 1 && same(other);
   }

@@ -44,16 +44,16 @@ std::optional<double> scalar_value(const array& value) {
 }
 
 // What happens between machines happens each time, in MLX's collectives as in ours.
-bool may_unite(const Primitive& primitive) {
+bool may_merge(const Primitive& primitive) {
   return !collective_number(primitive) &&
          std::string_view(typeid(primitive).name()).find("distributed") == std::string_view::npos;
 }
 
 // Points what depends on `inputs` to one of several equal nodes, in a graph of which nobody else holds anything that
 // depends on them. What does not depend on them is compared as well, but stays as it is.
-class Unite {
+class Cse {
  public:
-  Unite(const std::vector<array>& inputs) {
+  Cse(const std::vector<array>& inputs) {
     for (const auto& input : inputs) {
       same_.emplace(input.id(), input);
       depends_.insert(input.id());
@@ -78,8 +78,8 @@ class Unite {
     return same_.at(root.id());
   }
 
-  size_t united() const {
-    return united_;
+  size_t removed() const {
+    return removed_;
   }
 
  private:
@@ -135,7 +135,7 @@ class Unite {
         for (size_t i = 0; i < results.size(); ++i) {
           same_.emplace(results[i].id(), kept[i]);
         }
-        united_ += depends;
+        removed_ += depends;
         // Whoever asks by the address of what is dropped must not meet another array there.
         dropped_.push_back(node);
         return;
@@ -144,7 +144,7 @@ class Unite {
     for (auto& result : results) {
       same_.emplace(result.id(), result);
     }
-    if (may_unite(node.primitive())) {
+    if (may_merge(node.primitive())) {
       known_.emplace(hash, node);
     }
   }
@@ -195,7 +195,7 @@ class Unite {
   std::vector<array> dropped_;
   std::vector<Frame> stack_;
   ParamWriter params_;
-  size_t united_ = 0;
+  size_t removed_ = 0;
 };
 
 }  // namespace
@@ -205,16 +205,16 @@ using namespace tacit;
 
 extern "C" {
 
-// Gives the outputs, each the one that is left of equal ones, and the number of nodes that were united with another.
-int tacit_unite(Arrays outputs, Arrays inputs, Sink found, size_t* united) {
+// Gives the outputs, each the one that is left of equal ones, and the number of nodes that gave way to one of them.
+int tacit_cse(Arrays outputs, Arrays inputs, Sink found, size_t* removed) {
   return guarded([&] {
-    Unite unite(gather(inputs));
+    Cse cse(gather(inputs));
     auto roots = gather(outputs);
     for (auto& root : roots) {
-      root = unite(root);
+      root = cse(root);
     }
     pour(roots, found);
-    *united = unite.united();
+    *removed = cse.removed();
   });
 }
 

@@ -321,7 +321,7 @@ unsafe extern "C" {
     pub(crate) fn tacit_reached(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
     pub(crate) fn tacit_holders(array: mlx_array, count: *mut usize) -> c_int;
     pub(crate) fn tacit_constants(outputs: Arrays, inputs: Arrays, found: Sink) -> c_int;
-    pub(crate) fn tacit_unite(outputs: Arrays, inputs: Arrays, found: Sink, united: *mut usize) -> c_int;
+    pub(crate) fn tacit_cse(outputs: Arrays, inputs: Arrays, found: Sink, removed: *mut usize) -> c_int;
     pub(crate) fn tacit_comes_of_collective(handle: mlx_array, comes: *mut bool) -> c_int;
     pub(crate) fn tacit_scalar_value(array: mlx_array, value: *mut f64, known: *mut bool) -> c_int;
     pub(crate) fn tacit_arg_partition(values: *const f32, count: usize, kth: usize, places: *mut u32) -> c_int;

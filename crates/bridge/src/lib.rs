@@ -75,7 +75,7 @@ pub use program::{
 };
 pub use quantized::{Mode, Quantized, quantized_matmul};
 pub use record::{extent, has_shape_rules, record, record_shapeless};
-pub use rewrite::{comes_of_collective, runs_here, scalar_value, unite};
+pub use rewrite::{comes_of_collective, cse, runs_here, scalar_value};
 pub use saved::{Ends, after, apart, saved, settle};
 pub use scope::Scope;
 pub use tape::{Kept, Slot, Tape};

@@ -10,14 +10,14 @@ use crate::ffi::{self, Span};
 /// the outputs and the number of nodes that are no longer needed.
 ///
 /// Nobody else may hold what depends on `inputs`. What does not is compared as well, but stays as it is.
-pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), BridgeError> {
+pub fn cse(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
-    let mut united = 0;
+    let mut removed = 0;
     // SAFETY: everything is live for the call.
     let found = arrays::collected(|found| unsafe {
-        ffi::tacit_unite(Span::of(&outputs), Span::of(&inputs), found, &raw mut united)
+        ffi::tacit_cse(Span::of(&outputs), Span::of(&inputs), found, &raw mut removed)
     })?;
-    Ok((found, united))
+    Ok((found, removed))
 }
 
 /// Whether a collective is among what `array` is computed from.

@@ -15,7 +15,7 @@ pub(crate) struct Variable {
 }
 
 /// The passes of Tacit itself, in the order in which they run.
-pub(crate) const PASSES: [&str; 6] = ["identities", "turned", "united", "programs", "plan", "agreement"];
+pub(crate) const PASSES: [&str; 6] = ["identities", "transposed", "cse", "programs", "plan", "agreement"];
 
 pub(crate) const VARIABLES: [Variable; 12] = [
     Variable {
@@ -50,7 +50,7 @@ pub(crate) const VARIABLES: [Variable; 12] = [
     },
     Variable {
         name: "TACIT_PASSES",
-        values: "off, or names with commas between them: identities, turned, united, programs, plan, agreement",
+        values: "off, or names with commas between them: identities, transposed, cse, programs, plan, agreement",
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
         // A program may have passes of its own.
         reads: |text| {

@@ -1,13 +1,13 @@
-//! Passes over compiled graphs: identities, turned products, equal nodes, programs over rows, and plans.
+//! Passes over compiled graphs: identities, transposed products, common subexpressions, programs over rows, and plans.
 //!
 //! A function that is [compiled](tacit_core::compile()) leaves a plain graph: forward, gradients and the optimizer's update in
 //! one. What is linked with this crate has five [passes](tacit_core::pass) rewrite it on the CPU, in this order:
 //!
 //! 1. `identities`: what only passes an operand on, such as a function with a derivative of its own, is left out, and a split
 //!    becomes slices.
-//! 2. `turned`: a product whose transpose is what is used becomes the product of the transposes the other way round, so that
-//!    the gradient of a weight comes in the weight's own layout.
-//! 3. `united`: of several nodes of one primitive, state and inputs one is left.
+//! 2. `transposed`: a product whose transpose is what is used becomes the product of the transposes in the other order, so
+//!    that the gradient of a weight comes in the weight's own layout.
+//! 3. `cse`, common subexpression elimination: of several nodes of one primitive, state and inputs one is left.
 //! 4. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
 //!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
 //! 5. `plan`: kernels, programs, products of dense matrices and the plain ops between them become stages of one node, a
@@ -46,15 +46,15 @@
 //! ```
 
 mod collectives;
+mod cse;
 mod identities;
 mod needed;
 mod plan;
 mod programs;
-mod turned;
-mod united;
+mod transposed;
 
 tacit_core::register_pass!("identities", 5, identities::run);
-tacit_core::register_pass!("turned", 10, turned::run);
-tacit_core::register_pass!("united", 20, united::run);
+tacit_core::register_pass!("transposed", 10, transposed::run);
+tacit_core::register_pass!("cse", 20, cse::run);
 tacit_core::register_pass!("programs", 30, programs::run);
 tacit_core::register_pass!("plan", 40, plan::run, plan::reasons);

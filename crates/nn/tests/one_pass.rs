@@ -26,7 +26,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// All passes but that which makes plans.
 fn without_plans() -> Passes {
-    Passes::Only(["identities", "turned", "united", "programs"].map(str::to_owned).to_vec())
+    Passes::Only(["identities", "transposed", "cse", "programs"].map(str::to_owned).to_vec())
 }
 
 fn normal(seed: u64, shape: &[i32], dtype: Dtype) -> Result<Array> {

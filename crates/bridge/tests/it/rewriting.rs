@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::{Aval, Scope, array_id, runs_here, scalar_value, unite};
+use tacit_bridge::{Aval, Scope, array_id, cse, runs_here, scalar_value};
 
 use crate::growth::assert_linear;
 use crate::turns;
@@ -14,12 +14,12 @@ fn equal_nodes_on_equal_constants_become_one() {
     let x = scope.placeholder(&Aval::new(&[4], Dtype::Float32)).unwrap();
     let scaled = |factor: f32| x.multiply(Array::from_f32(factor)).unwrap().exp().unwrap();
     let outputs = [scaled(2.0), scaled(2.0), scaled(3.0), scaled(2.0).log().unwrap()];
-    let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
+    let (left, removed) = cse(&outputs, std::slice::from_ref(&x)).unwrap();
     let ids: Vec<usize> = left.iter().map(array_id).collect();
     assert_eq!(ids[0], ids[1]);
     assert_ne!(ids[0], ids[2]);
     // A product and an exponential, twice.
-    assert_eq!(united, 4);
+    assert_eq!(removed, 4);
 }
 
 #[test]
@@ -33,20 +33,20 @@ fn parameters_and_operands_tell_nodes_apart() {
         x.as_dtype(Dtype::Float16).unwrap(),
         x.as_dtype(Dtype::Bfloat16).unwrap(),
     ];
-    let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
-    assert_eq!(united, 0);
+    let (left, removed) = cse(&outputs, std::slice::from_ref(&x)).unwrap();
+    assert_eq!(removed, 0);
     assert!(left.iter().zip(&outputs).all(|(left, output)| array_id(left) == array_id(output)));
 }
 
 #[test]
-fn the_parts_of_a_split_are_united_in_their_places() {
+fn the_parts_of_a_split_are_merged_in_their_places() {
     let scope = Scope::new().unwrap();
     let x = scope.placeholder(&Aval::new(&[6], Dtype::Float32)).unwrap();
     let (one, two) = (x.split_equal(3, 0).unwrap(), x.split_equal(3, 0).unwrap());
     let sum = one[0].add(&two[2]).unwrap();
     let outputs = [sum, one[1].clone(), two[1].clone()];
-    let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
-    assert_eq!((united, array_id(&left[1])), (1, array_id(&left[2])));
+    let (left, removed) = cse(&outputs, std::slice::from_ref(&x)).unwrap();
+    assert_eq!((removed, array_id(&left[1])), (1, array_id(&left[2])));
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn scalars_that_are_still_computed_are_told_apart() {
     let x = scope.placeholder(&Aval::new(&[4], Dtype::Float32)).unwrap();
     let numbers = [0, 1].map(in_flight);
     let outputs = numbers.each_ref().map(|number| x.multiply(number).unwrap());
-    let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
-    assert_eq!(united, 0);
+    let (left, removed) = cse(&outputs, std::slice::from_ref(&x)).unwrap();
+    assert_eq!(removed, 0);
     assert_ne!(array_id(&left[0]), array_id(&left[1]));
     // Their turn ends with them.
     eval(&numbers).unwrap();
@@ -102,7 +102,7 @@ fn the_slices_of_one_array_take_time_by_their_number() {
         let extent = count as i32;
         let x = scope.placeholder(&Aval::new(&[extent], Dtype::Float32)).unwrap();
         let outputs: Vec<Array> = (0..extent).map(|at| x.try_index(at..at + 1).unwrap()).collect();
-        let (_, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
-        assert_eq!(united, 0);
+        let (_, removed) = cse(&outputs, std::slice::from_ref(&x)).unwrap();
+        assert_eq!(removed, 0);
     });
 }

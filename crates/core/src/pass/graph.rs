@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mlx_rs::Array;
 use tacit_bridge::typed::Class;
-use tacit_bridge::{Slot, Tape, comes_of_collective, unite};
+use tacit_bridge::{Slot, Tape, comes_of_collective, cse};
 
 use crate::{Primitive, Result};
 
@@ -43,11 +43,12 @@ impl Graph {
         &self.outputs
     }
 
-    /// Unites nodes of the same primitive, state and inputs, at any depth, and returns how many of them are gone.
-    pub fn unite(&mut self) -> Result<usize> {
-        let (outputs, united) = unite(&self.outputs, &self.inputs)?;
+    /// Eliminates common subexpressions: of nodes of the same primitive, state and inputs, at any depth, one is left.
+    /// Returns how many are gone.
+    pub fn cse(&mut self) -> Result<usize> {
+        let (outputs, removed) = cse(&self.outputs, &self.inputs)?;
         self.outputs = outputs;
-        Ok(united)
+        Ok(removed)
     }
 
     /// The nodes that depend on an input, in topological order.

@@ -47,11 +47,11 @@ impl Lay {
         let from = steps(&operand.shape);
         let shape: Vec<i32> = axes.iter().map(|&axis| operand.shape[axis as usize]).collect();
         let from = axes.iter().map(|&axis| from[axis as usize] as isize).collect();
-        let mut turned: Vec<i32> = (0..axes.len() as i32).collect();
-        if let [.., a, b] = &mut turned[..] {
+        let mut swapped: Vec<i32> = (0..axes.len() as i32).collect();
+        if let [.., a, b] = &mut swapped[..] {
             std::mem::swap(a, b);
         }
-        let turns = axes.len() >= 2 && turned == axes;
+        let turns = axes.len() >= 2 && swapped == axes;
         Self { turns, ..Self::strided("Transpose", from, 0, &Aval::new(&shape, operand.dtype)) }
     }
 

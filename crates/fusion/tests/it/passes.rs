@@ -10,7 +10,7 @@ use crate::same::{assert_close, check, compiled, floats, nodes, normal};
 #[test]
 fn passes_run_in_their_order() {
     let names: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
-    assert_eq!(names, ["identities", "turned", "united", "programs", "plan"]);
+    assert_eq!(names, ["identities", "transposed", "cse", "programs", "plan"]);
 }
 
 #[test]
@@ -23,10 +23,10 @@ fn an_update_of_weights_by_a_transposed_gradient_is_one_program() {
     };
     let inputs = [normal(&[32, 48], 0), normal(&[24, 48], 1), normal(&[32, 24], 2)];
     let done = check(&update, &inputs, 1e-5);
-    assert_eq!(nodes(&done, "turned"), 1, "{done:?}");
+    assert_eq!(nodes(&done, "transposed"), 1, "{done:?}");
     assert!(nodes(&done, "programs") >= 2, "{done:?}");
-    let (only, done) = compiled(&update, &inputs, Passes::Only(vec!["turned".to_owned()])).unwrap();
-    assert_eq!((nodes(&done, "turned"), done.len()), (1, 1));
+    let (only, done) = compiled(&update, &inputs, Passes::Only(vec!["transposed".to_owned()])).unwrap();
+    assert_eq!((nodes(&done, "transposed"), done.len()), (1, 1));
     assert_close(&only[0], &update(&inputs).unwrap()[0], 1e-5);
 }
 
@@ -37,16 +37,16 @@ fn a_product_whose_transpose_only_goes_into_products_stays() {
         Ok(vec![inputs[2].matmul(ab.t())?])
     };
     let done = check(&product, &[normal(&[8, 16], 0), normal(&[16, 12], 1), normal(&[4, 12], 2)], 1e-5);
-    assert_eq!(nodes(&done, "turned"), 0);
+    assert_eq!(nodes(&done, "transposed"), 0);
 }
 
 #[test]
-fn batched_products_are_turned() {
+fn batched_products_are_transposed() {
     let product = |inputs: &[Array]| -> Result<Vec<Array>> {
         Ok(vec![inputs[0].matmul(&inputs[1])?.swap_axes(-1, -2)?.add(Array::from_f32(1.0))?])
     };
     let done = check(&product, &[normal(&[3, 8, 16], 0), normal(&[3, 16, 12], 1)], 1e-5);
-    assert_eq!(nodes(&done, "turned"), 1);
+    assert_eq!(nodes(&done, "transposed"), 1);
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn equal_nodes_at_any_depth_become_one() {
         Ok(vec![x])
     };
     let inputs = [normal(&[4, 8], 0), normal(&[4], 1)];
-    let (_, done) = compiled(&layers, &inputs, Passes::Only(vec!["united".to_owned()])).unwrap();
-    assert!(nodes(&done, "united") >= 5 * 3, "{done:?}");
+    let (_, done) = compiled(&layers, &inputs, Passes::Only(vec!["cse".to_owned()])).unwrap();
+    assert!(nodes(&done, "cse") >= 5 * 3, "{done:?}");
     check(&layers, &inputs, 1e-5);
 }
 

@@ -232,12 +232,12 @@ fn products_of_half_floats_are_stages() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let [x, w, row, all] = inputs else { unreachable!() };
         let (x, w) = (x.multiply(one(x))?, w.multiply(one(w))?);
-        let turned = w.swap_axes(-1, -2)?;
-        let plain = x.matmul(&turned)?;
-        let of_turned = x.swap_axes(-1, -2)?.matmul(&plain)?;
-        let biased = ops::addmm(row, &x, &turned, 1.0, 1.0)?;
-        let scaled = ops::addmm(all, &x, &turned, 0.5, -2.0)?;
-        Ok(vec![plain.abs()?, of_turned.abs()?, biased.abs()?, scaled.abs()?])
+        let transposed = w.swap_axes(-1, -2)?;
+        let plain = x.matmul(&transposed)?;
+        let of_transposed = x.swap_axes(-1, -2)?.matmul(&plain)?;
+        let biased = ops::addmm(row, &x, &transposed, 1.0, 1.0)?;
+        let scaled = ops::addmm(all, &x, &transposed, 0.5, -2.0)?;
+        Ok(vec![plain.abs()?, of_transposed.abs()?, biased.abs()?, scaled.abs()?])
     };
     for (dtype, relative) in [(Dtype::Float16, 2e-3), (Dtype::Bfloat16, 1.6e-2)] {
         for (batch, m, k) in [(None, 1, 64), (None, 7, 48), (None, 40, 0), (Some(3), 5, 16), (Some(2), 1, 33)] {

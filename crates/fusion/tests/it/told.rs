@@ -26,7 +26,7 @@ fn the_stages_of_a_training_step_are_told() -> Result<()> {
         Ok::<_, tacit_core::Error>((losses[0].clone(), w, b.subtract(gradients[1].multiply(&rate)?)?))
     })?;
     expect_test::expect![[r#"
-        compiled: 1 node of MLX (turned 1, programs 11, plan 10)
+        compiled: 1 node of MLX (transposed 1, programs 11, plan 10)
             a plan of 10 stages
                 1 AddMM f32[8,6]
                 1 GatherAxis f32[8,1]

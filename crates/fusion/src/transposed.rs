@@ -21,7 +21,7 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     for node in (0..nodes.len()).filter(|&node| !matches!(nodes.name(node), "Matmul" | "AddMM")) {
         nodes.operands(node).flatten().for_each(|slot| elsewhere[slot.index()] = true);
     }
-    let mut turned = 0;
+    let mut replaced = 0;
     for (node, product) in all {
         let Some(result) = nodes.results(node).next() else { continue };
         let Some(matmul) = nodes.maker(product) else { continue };
@@ -32,10 +32,10 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
         }
         let (a, b) = (transposed(&nodes, matmul, 0)?, transposed(&nodes, matmul, 1)?);
         nodes.replace(result, ops::matmul(&b, &a)?);
-        turned += 1;
+        replaced += 1;
     }
     graph.rewire(nodes)?;
-    Ok(turned)
+    Ok(replaced)
 }
 
 /// The product that a transpose alone takes.
