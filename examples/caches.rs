@@ -66,14 +66,14 @@ fn step() -> Result<String> {
 }
 // ANCHOR_END: step
 
-// ANCHOR: turned
-/// The same with rotary embeddings, which turn queries and keys by the positions of their tokens.
+// ANCHOR: rotated
+/// The same with rotary embeddings, which rotate queries and keys by the positions of their tokens.
 fn attend_in_order(cache: &mut KvCache, [q, k, v]: [Array; 3]) -> Result<Array> {
-    let turned = |x: &Array| fast::rope_dynamic(x, WIDTH, false, 10_000.0, 1.0, cache.offset(), None);
-    let (q, k) = (turned(&q)?, turned(&k)?);
+    let rotated = |x: &Array| fast::rope_dynamic(x, WIDTH, false, 10_000.0, 1.0, cache.offset(), None);
+    let (q, k) = (rotated(&q)?, rotated(&k)?);
     attend(cache, [q, k, v])
 }
-// ANCHOR_END: turned
+// ANCHOR_END: rotated
 
 // ANCHOR: ordered
 /// Six tokens at once, and the same six in two steps.

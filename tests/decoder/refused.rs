@@ -209,7 +209,7 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
         "llama",
         r#"{"partial_rotary_factor": 0.01}"#,
         &expect![[r#"
-        config.json: partial_rotary_factor: 0 of the 8 numbers of a head are turned, and pairs of them should be
+        config.json: partial_rotary_factor: 0 of the 8 numbers of a head are rotated, and pairs of them should be
         help: fetch the configuration again"#]],
     );
     // The key that is named is the one that says it.
@@ -217,14 +217,14 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
         "llama",
         r#"{"head_dim": 5}"#,
         &expect![[r#"
-        config.json: head_dim: 5 of the 5 numbers of a head are turned, and pairs of them should be
+        config.json: head_dim: 5 of the 5 numbers of a head are rotated, and pairs of them should be
         help: fetch the configuration again"#]],
     );
     check(
         "llama",
         r#"{"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 10000}}"#,
         &expect![[r#"
-        config.json: rope_parameters.partial_rotary_factor: 3 of the 8 numbers of a head are turned, and pairs of them should be
+        config.json: rope_parameters.partial_rotary_factor: 3 of the 8 numbers of a head are rotated, and pairs of them should be
         help: fetch the configuration again"#]],
     );
     check(

@@ -19,8 +19,8 @@ fn layers_see_and_turn_what_the_file_says() -> Result<()> {
         };
         Ok::<_, Error>(config.layers.iter().filter_map(kind).collect::<Vec<_>>())
     };
-    let all = |turned: bool| (Window::Everything, turned);
-    let near = |turned: bool| (Window::Sliding { size: 8, sinks: 0 }, turned);
+    let all = |rotated: bool| (Window::Everything, rotated);
+    let near = |rotated: bool| (Window::Sliding { size: 8, sinks: 0 }, rotated);
     assert_eq!(of("smollm3", "{}")?, [all(true), all(false), all(true)]);
     assert_eq!(of("smollm3", r#"{"no_rope_layers": [0, 1, 1]}"#)?, [all(false), all(true), all(true)]);
     let asked = r#"{"use_sliding_window": true, "sliding_window": 8}"#;

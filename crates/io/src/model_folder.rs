@@ -186,13 +186,13 @@ impl ModelFolder {
         gguf::planned(file, parameters, &beside, others)
     }
 
-    /// Checks that transformers turns heads as the model does: it passes over the key that says otherwise.
+    /// Checks that transformers rotates heads as the model does: it passes over the key that says otherwise.
     fn check_positions(&self) -> Result<()> {
         const KEY: &str = "rope_traditional";
         if self.config.as_ref().and_then(|config| config.get(KEY)?.flag()) != Some(true) {
             return Ok(());
         }
-        let reason = "it is true, and transformers turns the halves of heads whatever it says";
+        let reason = "it is true, and transformers rotates the halves of heads whatever it says";
         let help = "write the model with `--as mlx-lm` or `--as tacit`";
         Err(Error::checkpoint(&self.folder.join(CONFIG), Some(KEY), reason, help))
     }

@@ -106,8 +106,8 @@ impl Attention {
         let mut keys = normalized(&products[1], self.k_norm.as_ref())?;
         let values = split(&products[2])?;
         if let Some(rope) = &shared.kinds[self.kind].rope {
-            let turned = |x: &Array| rope.turn(x, cache.offset(), shared.wavelengths[self.kind].as_ref());
-            (queries, keys) = (turned(&queries)?, turned(&keys)?);
+            let rotated = |x: &Array| rope.rotate(x, cache.offset(), shared.wavelengths[self.kind].as_ref());
+            (queries, keys) = (rotated(&queries)?, rotated(&keys)?);
         }
         let (keys, values) = cache.update(&keys, &values)?;
         let mixed = match self.cap {

@@ -39,10 +39,10 @@ pub(crate) struct Family {
     pub(crate) theta: f64,
     /// That of layers with a window, where it is another one.
     pub(crate) local_theta: Option<f64>,
-    /// The part of a head that is turned, where it is not all.
-    pub(crate) turned: Option<f64>,
+    /// The part of a head that is rotated, where it is not all.
+    pub(crate) rotated: Option<f64>,
     /// Each so many-th layer has no positions.
-    pub(crate) unturned: Option<i32>,
+    pub(crate) without_rope: Option<i32>,
     pub(crate) windows: Windows,
     /// The tokens of a window.
     pub(crate) window: Option<i32>,
@@ -92,7 +92,7 @@ pub(crate) enum Windows {
     /// Those from `max_window_layers` on, if `use_sliding_window` asks for them.
     Late,
     /// Those without positions, if `use_sliding_window` asks for them.
-    Unturned,
+    WithoutRope,
     /// Each second, from the first on.
     Alternate,
     /// All but the last of `sliding_window_pattern`.
@@ -132,8 +132,8 @@ const PLAIN: Family = Family {
     tied: None,
     theta: 1e4,
     local_theta: None,
-    turned: None,
-    unturned: None,
+    rotated: None,
+    without_rope: None,
     windows: Windows::Named,
     window: Some(4096),
     experts: None,
@@ -192,7 +192,7 @@ static FAMILIES: [Family; 14] = [
         head_dim: Some(256),
         head_norms: Some(HeadNorms::Each),
         output_gate: true,
-        turned: Some(0.25),
+        rotated: Some(0.25),
         windows: Windows::States,
         experts: Some(Mixture { normalized: true, shared: Some("shared_expert_intermediate_size"), ..QWEN }),
         ..PLAIN
@@ -237,8 +237,8 @@ static FAMILIES: [Family; 14] = [
         name: "smollm3",
         tied: Some(true),
         theta: 2e6,
-        unturned: Some(4),
-        windows: Windows::Unturned,
+        without_rope: Some(4),
+        windows: Windows::WithoutRope,
         window: None,
         ..PLAIN
     },

@@ -12,7 +12,7 @@ use crate::rope::Rope;
 pub struct Kind {
     /// Which tokens are seen.
     pub window: Window,
-    /// How positions turn queries and keys, if they do.
+    /// How positions rotate queries and keys, if they do.
     pub rope: Option<Rope>,
 }
 
@@ -98,12 +98,12 @@ pub(crate) fn layers(keys: &Keys, family: &Family, head_dim: i32) -> Result<(Vec
         return Err(keys.wrong("num_hidden_layers", reason, "fetch the configuration again"));
     }
     let mut kinds: Vec<Kind> = Vec::new();
-    let turned = turned_layers(keys, family, count)?;
-    let layer = |((layer, seen), &turned): ((i32, Seen), &bool)| {
+    let rotated = rotated_layers(keys, family, count)?;
+    let layer = |((layer, seen), &rotated): ((i32, Seen), &bool)| {
         let mixer = match seen {
             Seen::State => Mixer::DeltaNet(delta_net(keys)?),
             Seen::Window | Seen::Everything => {
-                let kind = kind(keys, family, head_dim, seen == Seen::Window, turned)?;
+                let kind = kind(keys, family, head_dim, seen == Seen::Window, rotated)?;
                 let known = kinds.iter().position(|known| *known == kind);
                 let kind = known.unwrap_or_else(|| {
                     kinds.push(kind);
@@ -114,8 +114,8 @@ pub(crate) fn layers(keys: &Keys, family: &Family, head_dim: i32) -> Result<(Vec
         };
         Ok(LayerConfig { mixer, feed_forward: feed_forward(keys, family, layer)? })
     };
-    let seen = seen_by_layers(keys, family, &turned)?;
-    let layers = (0..).zip(seen).zip(&turned).map(layer).collect::<Result<_>>()?;
+    let seen = seen_by_layers(keys, family, &rotated)?;
+    let layers = (0..).zip(seen).zip(&rotated).map(layer).collect::<Result<_>>()?;
     Ok((kinds, layers))
 }
 
@@ -129,10 +129,10 @@ enum Seen {
     State,
 }
 
-/// Whether positions turn the queries and keys of each layer.
-fn turned_layers(keys: &Keys, family: &Family, count: i32) -> Result<Vec<bool>> {
+/// Whether positions rotate the queries and keys of each layer.
+fn rotated_layers(keys: &Keys, family: &Family, count: i32) -> Result<Vec<bool>> {
     const KEY: &str = "no_rope_layers";
-    let Some(interval) = family.unturned else { return Ok(vec![true; count as usize]) };
+    let Some(interval) = family.without_rope else { return Ok(vec![true; count as usize]) };
     let Some(said) = keys.integers(KEY)? else {
         let interval = keys.size_or("no_rope_layer_interval", interval)?;
         return Ok((1..=count).map(|layer| layer % interval != 0).collect());
@@ -142,16 +142,16 @@ fn turned_layers(keys: &Keys, family: &Family, count: i32) -> Result<Vec<bool>> 
         return Err(keys.wrong(KEY, reason, "fetch the configuration again"));
     }
     // What it says is the contrary of its name.
-    Ok(said.into_iter().map(|turned| turned != 0).collect())
+    Ok(said.into_iter().map(|rotated| rotated != 0).collect())
 }
 
 /// The attention of a layer with a sliding window, if there is one, or without, and with positions or without.
-fn kind(keys: &Keys, family: &Family, head_dim: i32, slides: bool, turned: bool) -> Result<Kind> {
+fn kind(keys: &Keys, family: &Family, head_dim: i32, slides: bool, rotated: bool) -> Result<Kind> {
     let window = match window_size(keys, family)? {
         Some(size) if slides => Window::Sliding { size, sinks: 0 },
         _ => Window::Everything,
     };
-    if !turned {
+    if !rotated {
         return Ok(Kind { window, rope: None });
     }
     let parameters = keys.section("rope_parameters")?;
@@ -164,7 +164,7 @@ fn kind(keys: &Keys, family: &Family, head_dim: i32, slides: bool, turned: bool)
     let theta = keys.positive_number(key)?.unwrap_or(usual);
     let scaling = if local.is_some() { None } else { keys.section("rope_scaling")? };
     let own = of_type.or(parameters).or(scaling);
-    Ok(Kind { window, rope: Some(Rope::of(own.as_ref(), keys, head_dim, theta, family.turned)?) })
+    Ok(Kind { window, rope: Some(Rope::of(own.as_ref(), keys, head_dim, theta, family.rotated)?) })
 }
 
 fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {
@@ -195,7 +195,7 @@ fn delta_net(keys: &Keys) -> Result<DeltaNetConfig> {
 fn window_size(keys: &Keys, family: &Family) -> Result<Option<i32>> {
     let asked = match family.windows {
         Windows::Named => keys.texts("layer_types")?.is_some(),
-        Windows::Asked | Windows::Late | Windows::Unturned => is_asked(keys)?,
+        Windows::Asked | Windows::Late | Windows::WithoutRope => is_asked(keys)?,
         Windows::All | Windows::Alternate | Windows::Period => true,
         Windows::States => false,
     };
@@ -215,11 +215,11 @@ fn is_asked(keys: &Keys) -> Result<bool> {
     Ok(keys.flag("use_sliding_window")? == Some(true))
 }
 
-/// What the tokens of each layer see, of which some are turned; a window only where there is one.
-fn seen_by_layers(keys: &Keys, family: &Family, turned: &[bool]) -> Result<Vec<Seen>> {
+/// What the tokens of each layer see, of which some are rotated; a window only where there is one.
+fn seen_by_layers(keys: &Keys, family: &Family, rotated: &[bool]) -> Result<Vec<Seen>> {
     if let Some(types) = keys.texts("layer_types")? {
-        if types.len() != turned.len() {
-            let reason = format!("it names {} layers, and there are {}", types.len(), turned.len());
+        if types.len() != rotated.len() {
+            let reason = format!("it names {} layers, and there are {}", types.len(), rotated.len());
             return Err(keys.wrong("layer_types", reason, "fetch the configuration again"));
         }
         return types
@@ -242,13 +242,13 @@ fn seen_by_layers(keys: &Keys, family: &Family, turned: &[bool]) -> Result<Vec<S
     let asked = is_asked(keys)?;
     let window = |slides: bool| if slides { Seen::Window } else { Seen::Everything };
     Ok((0..)
-        .zip(turned)
-        .map(|(layer, &turned)| match family.windows {
+        .zip(rotated)
+        .map(|(layer, &rotated)| match family.windows {
             Windows::Named => Seen::Everything,
             Windows::All => Seen::Window,
             Windows::Asked => window(asked),
             Windows::Late => window(layer >= first),
-            Windows::Unturned => window(!turned),
+            Windows::WithoutRope => window(!rotated),
             Windows::Alternate => window(layer % 2 == 0),
             Windows::Period => window(pattern > 0 && (layer + 1) % pattern != 0),
             Windows::States if (layer + 1) % interval == 0 => Seen::Everything,

@@ -1,4 +1,4 @@
-//! Rotary positions: the frequencies by which queries and keys are turned, and their variants for longer contexts.
+//! Rotary positions: the frequencies by which queries and keys are rotated, and their variants for longer contexts.
 
 use std::f32::consts::PI;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tacit_core::Result;
 
 use crate::keys::Keys;
 
-/// How positions turn queries and keys.
+/// How positions rotate queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The first so many of a head are turned.
+    /// The first so many of a head are rotated.
     dims: i32,
-    /// Whether neighbors are turned together, and not the two halves.
+    /// Whether neighbors are rotated together, and not the two halves.
     interleaved: bool,
     theta: f32,
     variant: Variant,
@@ -68,8 +68,8 @@ impl Rope {
         };
         let dims = part.or(usual).map_or(head_dim, |part| (f64::from(head_dim) * part).round() as i32);
         if dims < 2 || dims % 2 != 0 || dims > head_dim {
-            let reason = format!("{dims} of the {head_dim} numbers of a head are turned, and pairs of them should be");
-            // Without the factor all are turned: it is their number that is wrong.
+            let reason = format!("{dims} of the {head_dim} numbers of a head are rotated, and pairs of them should be");
+            // Without the factor all are rotated: it is their number that is wrong.
             let head = if all.has("head_dim") { "head_dim" } else { "hidden_size" };
             let key = if part.is_some() { PART } else { head };
             return Err(said_by.wrong(key, reason, "fetch the configuration again"));
@@ -133,22 +133,22 @@ impl Rope {
         })
     }
 
-    /// Turns `x: [batch, heads, tokens, head_dim]` as the positions from `offset: i32[batch]` on say.
-    pub(crate) fn turn(&self, x: &Array, offset: &Array, wavelengths: Option<&Array>) -> Result<Array, Exception> {
+    /// Rotates `x: [batch, heads, tokens, head_dim]` as the positions from `offset: i32[batch]` on say.
+    pub(crate) fn rotate(&self, x: &Array, offset: &Array, wavelengths: Option<&Array>) -> Result<Array, Exception> {
         let scale = if let Variant::Linear { factor } = self.variant { factor.recip() } else { 1.0 };
         let base = wavelengths.is_none().then_some(self.theta);
-        let turned = |x: &Array| fast::rope_dynamic(x, self.dims, self.interleaved, base, scale, offset, wavelengths);
+        let rotated = |x: &Array| fast::rope_dynamic(x, self.dims, self.interleaved, base, scale, offset, wavelengths);
         match self.variant {
             Variant::Yarn { gain, .. } | Variant::Factors { gain, .. } if (gain - 1.0).abs() > f32::EPSILON => {
                 let gain = Array::from_f32(gain).as_dtype(x.dtype())?;
                 let parts = x.split_at_indices(&[self.dims], -1)?;
                 let x = match &parts[..] {
-                    [turned, rest] if rest.dim(-1) > 0 => ops::concatenate(&[&turned.multiply(gain)?, rest], -1)?,
+                    [rotated, rest] if rest.dim(-1) > 0 => ops::concatenate(&[&rotated.multiply(gain)?, rest], -1)?,
                     _ => x.multiply(gain)?,
                 };
-                turned(&x)
+                rotated(&x)
             }
-            _ => turned(x),
+            _ => rotated(x),
         }
     }
 }
@@ -158,7 +158,7 @@ fn factors(own: &Keys, dims: i32) -> Result<Variant> {
     const KEY: &str = "long_factor";
     let factors = own.positive_numbers(KEY)?;
     if factors.len() != dims as usize / 2 {
-        let reason = format!("it has {} numbers, and {dims} of a head are turned in pairs", factors.len());
+        let reason = format!("it has {} numbers, and {dims} of a head are rotated in pairs", factors.len());
         return Err(own.wrong(KEY, reason, "convert the model again"));
     }
     let gain = own.positive_number("attention_factor")?;

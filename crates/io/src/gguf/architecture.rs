@@ -36,7 +36,7 @@ pub(super) struct Architecture {
     pub(super) head: Head,
     /// Whether llama.cpp reads what rotary frequencies are divided by.
     pub(super) divides: bool,
-    /// Whether llama.cpp turns all of a head: it ends where a file says less.
+    /// Whether llama.cpp rotates all of a head: it ends where a file says less.
     pub(super) turns_all: bool,
     /// Whether the heads together are as wide as the model: llama.cpp asks for tensors of this shape.
     pub(super) heads_fill: bool,

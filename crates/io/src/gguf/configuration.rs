@@ -149,11 +149,11 @@ impl Gguf {
         Ok(Some(Json::List(slides.into_iter().map(|slides| Json::Text(name(slides).to_owned())).collect())))
     }
 
-    /// Which part of a head is turned, and by which frequencies.
+    /// Which part of a head is rotated, and by which frequencies.
     fn positions(&self, json: &mut Json) -> Result<()> {
-        let turned = self.said("rope.dimension_count")?.and_then(|turned| turned.number());
-        if let (Some(turned), Some(width)) = (turned, json.get("head_dim").and_then(Json::number)) {
-            json.set("partial_rotary_factor", Json::Float(turned / width));
+        let rotated = self.said("rope.dimension_count")?.and_then(|rotated| rotated.number());
+        if let (Some(rotated), Some(width)) = (rotated, json.get("head_dim").and_then(Json::number)) {
+            json.set("partial_rotary_factor", Json::Float(rotated / width));
         }
         let mut scaling = Json::Object(Vec::new());
         for &(own, theirs, _) in ROPE_SCALING {

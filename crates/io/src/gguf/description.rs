@@ -21,8 +21,8 @@ pub(super) struct Description<'c> {
 /// More than a head has: a number is computed of each of them.
 const WIDEST: u32 = 1 << 16;
 
-/// What the configuration of every model says that llama.cpp runs, if it says it: where mlx-lm turns neighbors together, llama.cpp
-/// turns the halves of a head.
+/// What the configuration of every model says that llama.cpp runs, if it says it: where mlx-lm rotates neighbors together, llama.cpp
+/// rotates the halves of a head.
 const ALWAYS: &[(&str, Json)] = &[("rope_traditional", Json::Bool(false))];
 
 /// The kind of layers that see a window.
@@ -70,7 +70,7 @@ impl<'c> Description<'c> {
         let of_kinds = self.said_object("rope_scaling")?.or(self.said_object("rope_parameters")?);
         // Of each kind of layers, as transformers 5 has it.
         let positions = of_kinds.map(|own| own.get("full_attention").unwrap_or(own));
-        let dims = self.turned(positions)?;
+        let dims = self.rotated(positions)?;
         if let Some(dims) = dims {
             entries.count(&self.own("rope.dimension_count"), dims);
         }
@@ -204,9 +204,9 @@ impl<'c> Description<'c> {
             return Err(self.wrong("head_dim", reason));
         }
         // llama.cpp knows them by their numbers.
-        let is_turned = |(layer, turned): (i32, &Json)| turned.integer() == Some(i32::from(layer % 4 != 0));
-        if let Some(Json::List(turned)) = self.config.get("no_rope_layers")
-            && !(1..).zip(turned).all(is_turned)
+        let is_rotated = |(layer, rotated): (i32, &Json)| rotated.integer() == Some(i32::from(layer % 4 != 0));
+        if let Some(Json::List(rotated)) = self.config.get("no_rope_layers")
+            && !(1..).zip(rotated).all(is_rotated)
         {
             return Err(self.wrong("no_rope_layers", "not each fourth alone is without positions".to_owned()));
         }
@@ -226,8 +226,8 @@ impl<'c> Description<'c> {
         Ok(())
     }
 
-    /// How many numbers of a head are turned, where a key says it.
-    fn turned(&self, positions: Option<&Json>) -> Result<Option<u32>> {
+    /// How many numbers of a head are rotated, where a key says it.
+    fn rotated(&self, positions: Option<&Json>) -> Result<Option<u32>> {
         const PART: &str = "partial_rotary_factor";
         let part = positions.and_then(|own| own.get(PART)).or(self.said(PART)?);
         let (Some(part), Some(width)) = (part, self.head_dim()?) else { return Ok(None) };
@@ -238,13 +238,13 @@ impl<'c> Description<'c> {
         let dims = dims as u32;
         if self.architecture.turns_all && dims != width {
             let name = self.architecture.name;
-            let reason = format!("it is {part}, and llama.cpp turns all of a head in the architecture {name}");
+            let reason = format!("it is {part}, and llama.cpp rotates all of a head in the architecture {name}");
             return Err(self.wrong(PART, reason));
         }
         Ok(Some(dims))
     }
 
-    /// The keys of positions, or what the frequencies of so many turned numbers are divided by.
+    /// The keys of positions, or what the frequencies of so many rotated numbers are divided by.
     fn positions(&self, entries: &mut Entries, own: &Json, dims: u32) -> Result<Option<Vec<f32>>> {
         let wrong = |key: &str, reason: String| Err(self.wrong(&format!("rope_scaling.{key}"), reason));
         let kind = own.get("rope_type").or(own.get("type")).and_then(Json::text).unwrap_or("default");
@@ -328,7 +328,7 @@ impl<'c> Description<'c> {
         let factors: Vec<f32> =
             factors.collect::<Option<_>>().ok_or_else(|| wrong("long_factor", "it is no list of numbers above 0"))?;
         if factors.len() != dims as usize / 2 {
-            let reason = format!("it has {} numbers, and {dims} of a head are turned in pairs", factors.len());
+            let reason = format!("it has {} numbers, and {dims} of a head are rotated in pairs", factors.len());
             return Err(wrong("long_factor", &reason));
         }
         let number = |key: &str| {

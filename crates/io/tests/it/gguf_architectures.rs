@@ -119,15 +119,15 @@ fn what_llama_cpp_knows_by_the_name_is_checked() {
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: sliding_window: it is 64, and llama.cpp has no windows in the architecture llama
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture granite
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp rotates all of a head in the architecture granite
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen2
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp rotates all of a head in the architecture qwen2
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp rotates all of a head in the architecture qwen3
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture qwen3moe
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp rotates all of a head in the architecture qwen3moe
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture olmo2
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp rotates all of a head in the architecture olmo2
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: tie_word_embeddings: it is false, and with llama.cpp true
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`

@@ -50,7 +50,7 @@ fn factors_of_frequencies_come_with_what_scales_heads() {
         llama(r#""partial_rotary_factor": 0.5"#),
     ];
     expect![[r#"
-        FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are turned in pairs
+        FOLDER/config.json: rope_scaling.long_factor: it has 3 numbers, and 8 of a head are rotated in pairs
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: rope_scaling.attention_factor: it is not there, nor what it is computed of
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
@@ -64,7 +64,7 @@ fn factors_of_frequencies_come_with_what_scales_heads() {
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
         FOLDER/config.json: rope_scaling.attention_factor: it is "x", which is no number above 0
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
-        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp turns all of a head in the architecture llama
+        FOLDER/config.json: partial_rotary_factor: it is 0.5, and llama.cpp rotates all of a head in the architecture llama
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`
     "#]]
     .assert_eq(&refused(cases.iter().map(|config| (&**config, embedding()))));

@@ -177,9 +177,9 @@ fn the_configuration_of_a_model_that_was_tied_says_so() {
     }
 }
 
-/// Transformers passes over the key, and would turn what belongs to other positions.
+/// Transformers passes over the key, and would rotate what belongs to other positions.
 #[test]
-fn heads_whose_neighbors_are_turned_together_are_none_of_transformers() {
+fn transformers_has_no_heads_whose_neighbors_are_rotated_together() {
     let scratch = Scratch::new();
     let parameters = Parameters::from([("w.weight".to_owned(), ops::ones::<f32>(&[2, 2]).expect("ones").into())]);
     for (said, refused) in [("true", true), ("false", false)] {
@@ -189,7 +189,7 @@ fn heads_whose_neighbors_are_turned_together_are_none_of_transformers() {
             let written = model.write(scratch.join("out"), &parameters, library);
             let error = written.err().map(|error| scratch.message(&error));
             let expected = (refused && library == Library::HuggingFace).then_some(
-                "FOLDER/config.json: rope_traditional: it is true, and transformers turns the halves of heads whatever it says\n\
+                "FOLDER/config.json: rope_traditional: it is true, and transformers rotates the halves of heads whatever it says\n\
                  help: write the model with `--as mlx-lm` or `--as tacit`",
             );
             assert_eq!(error.as_deref(), expected, "{library:?}");
@@ -199,7 +199,7 @@ fn heads_whose_neighbors_are_turned_together_are_none_of_transformers() {
 
 /// Of experts and of a hybrid decoder, whose arrangements differ.
 #[test]
-fn the_layouts_of_libraries_are_turned_into_each_other() {
+fn the_layouts_of_libraries_are_converted_into_each_other() {
     for name in ["qwen3_moe", "qwen3_next", "gemma2", "mixtral"] {
         let of_file =
             Gguf::open(of_decoders(&format!("gguf/{name}.gguf"))).and_then(|file| file.hugging_face()).expect("reads");

@@ -31,11 +31,11 @@ fn hybrid(tokens: &Array, caches: &mut [Cache], embedding: &Array) -> Result<Arr
     let x = ops::stack(&read, 1)?.expand_dims(1)?;
     let cache = caches[1].as_kv().expect("keys and values");
     cache.reserve(count)?;
-    let turned = fast::rope_dynamic(&x, 32, false, 100.0, 1.0, cache.offset(), None)?;
+    let rotated = fast::rope_dynamic(&x, 32, false, 100.0, 1.0, cache.offset(), None)?;
     let mask = cache.mask(count)?;
-    let y = tacit_core::implicit_with_state(cache, (&turned, &x, &mask), |cache, (turned, x, mask)| {
-        let (keys, values) = cache.update(&turned, &x)?;
-        Ok::<_, Error>(fast::scaled_dot_product_attention(&turned, &keys, &values, 0.25, Some((&mask).into()), None)?)
+    let y = tacit_core::implicit_with_state(cache, (&rotated, &x, &mask), |cache, (rotated, x, mask)| {
+        let (keys, values) = cache.update(&rotated, &x)?;
+        Ok::<_, Error>(fast::scaled_dot_product_attention(&rotated, &keys, &values, 0.25, Some((&mask).into()), None)?)
     })?
     .dense()?;
     let head = embedding.multiply(Array::from_f32(5.0))?.sin()?;

@@ -84,10 +84,10 @@ pub(crate) fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Result<Vec<u32
 pub(crate) fn attend(tokens: &Array, caches: &mut [KvCache], embedding: &Array) -> Result<Array> {
     let x = embedding.take_axis(tokens, 0)?.expand_dims(1)?;
     let cache = &mut caches[0];
-    let turned = fast::rope_dynamic(&x, 16, false, 100.0, 1.0, cache.offset(), None)?;
+    let rotated = fast::rope_dynamic(&x, 16, false, 100.0, 1.0, cache.offset(), None)?;
     let mask = cache.mask(tokens.dim(1))?;
-    let (keys, values) = cache.update(&turned, &x)?;
-    let y = fast::scaled_dot_product_attention(&turned, &keys, &values, 0.25, Some((&mask).into()), None)?;
+    let (keys, values) = cache.update(&rotated, &x)?;
+    let y = fast::scaled_dot_product_attention(&rotated, &keys, &values, 0.25, Some((&mask).into()), None)?;
     // Another matrix than that of the tokens, which would be repeated.
     let head = embedding.multiply(Array::from_f32(5.0))?.sin()?;
     Ok(y.squeeze_axes(&[1])?.matmul(head.t())?)
