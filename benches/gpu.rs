@@ -9,7 +9,7 @@ use std::time::Instant;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, random, transforms};
 use tacit::dispatch::DeviceFallback;
-use tacit::kernel::Backend;
+use tacit::kernel::GpuBackend;
 use tacit::prelude::*;
 use tacit::tree;
 use tacit_figures::Unit;
@@ -25,7 +25,7 @@ const COLD: usize = 400 << 20;
 
 fn main() -> Result<()> {
     let run = tacit_figures::bench!("gpu");
-    if Backend::available().is_none() {
+    if GpuBackend::available().is_none() {
         println!("no GPU is here, and nothing is measured");
         return Ok(());
     }

@@ -8,7 +8,7 @@ use mlx_rs::optimizers::{Adam, LionBuilder, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit::dispatch::Taker;
-use tacit::io::{Rotation, Training};
+use tacit::io::{CheckpointRotation, Training};
 use tacit::model::training::{
     Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm, distillation_loss,
 };
@@ -280,7 +280,7 @@ fn recorded() -> Result<String> {
 /// A run of steps of four batches each, with checkpoints, that ends where the validation gets no better.
 fn looped() -> Result<String> {
     let folder = std::env::temp_dir().join(format!("tacit-how-to-loop-{}", std::process::id()));
-    let (rotation, schedule) = (Rotation::new(&folder, 2)?, Schedule::cosine(1e-2, 200).with_warmup(20));
+    let (rotation, schedule) = (CheckpointRotation::new(&folder, 2)?, Schedule::cosine(1e-2, 200).with_warmup(20));
     let (mut model, mut adam) = (model()?, Adam::new(0.0));
     let (mut accumulated, mut stopping) = (Accumulated::default(), EarlyStopping::new(2).with_least_gain(1e-3));
     let batch = |seed: u64| random::normal::<f32>(&[8, 128], None, None, Some(&random::key(seed)?));

@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 use tacit::arrays::Constant;
 use tacit::compile::{CompileOptions, compile_with};
 use tacit::dispatch::Param;
-use tacit::kernel::{self, Applied, Backend, Input, Kernel, Launch, NamedKernel, Output, trace_for};
+use tacit::kernel::{self, Applied, GpuBackend, Input, Kernel, Launch, NamedKernel, Output, trace_for};
 use tacit::prelude::*;
 use tacit::transform::grad;
 
@@ -67,11 +67,11 @@ impl Kernel for SoftCap {
     // ANCHOR_END: vjp
 
     // ANCHOR: launch
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         let size: i32 = inputs[0].shape.iter().product();
         let at = match backend {
-            Backend::Metal => "thread_position_in_grid.x",
-            Backend::Cuda => "blockIdx.x * blockDim.x + threadIdx.x",
+            GpuBackend::Metal => "thread_position_in_grid.x",
+            GpuBackend::Cuda => "blockIdx.x * blockDim.x + threadIdx.x",
         };
         // What is compiled into the text is also in its name; what changes from call to call is a size.
         let (bits, cap) = (self.cap.to_bits(), self.cap);
@@ -139,7 +139,7 @@ fn shapes() -> Result<String> {
 
 // ANCHOR: gpu
 fn gpu() -> Result<String> {
-    let _cuda = trace_for(Backend::Cuda);
+    let _cuda = trace_for(GpuBackend::Cuda);
     let x = Array::from_slice(&[-100f32, 1.0], &[2]);
     let (y, counters) = Counters::of(|| soft_cap(30.0, &x));
     Ok(format!("{}, {} kernels as plain ops", numbers(&y?), counters.decomposed))

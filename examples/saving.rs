@@ -294,7 +294,7 @@ fn back() -> Result<String> {
     let of_bitsandbytes = same_tensors(&original, &copy)?;
 
     let original = golden("mlx_lm/uniform");
-    let config = mlx_lm::Config::read(&original)?;
+    let config = mlx_lm::ConfigFile::read(&original)?;
     mlx_lm::write(folder.file("copy"), &mlx_lm::read(&original)?, &config)?;
     let of_mlx = same_tensors(&original.join("model.safetensors"), &folder.file("copy/model.safetensors"))?;
     let config = read(&original.join("config.json"))? == read(&folder.file("copy/config.json"))?;

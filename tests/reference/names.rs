@@ -98,7 +98,7 @@ const PARTS: [Part; 6] = [
             ("model::training::EarlyStopping", "crates/nn/src/training"),
             ("model::QuantizedState", "crates/nn/src"),
             ("model::Apollo", "crates/nn/src"),
-            ("io::Rotation", "crates/io/src"),
+            ("io::CheckpointRotation", "crates/io/src"),
         ],
     ),
     (

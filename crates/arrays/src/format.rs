@@ -59,7 +59,7 @@ pub use nf4::Nf4;
 pub use nvfp4::Nvfp4;
 pub use of_value::of_value;
 pub use options::Granularity;
-pub use pieces::Pieces;
+pub use pieces::RowPieces;
 pub use rotation::Rotation;
 pub use stochastic::Stochastic;
 pub use symmetric::Symmetric;

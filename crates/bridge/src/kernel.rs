@@ -22,7 +22,7 @@ use crate::{Aval, Param, arrays};
 
 pub use elements::{Element, ElementError, Input, Output};
 pub use fallback::Fallback;
-pub use launch::{Backend, Launch, Placed, Placement};
+pub use launch::{GpuBackend, Launch, Placed, Placement};
 pub use pieces::{EvalPiece, Pieces};
 
 use elements::{input, output};
@@ -61,7 +61,7 @@ pub trait Kernel: Any + Send + Sync {
 
     /// The launch that computes the results on a GPU, from dense row-major inputs of these avals; `None` where the kernel has
     /// no source for them, and its [fallback](Self::fallback) stands for it.
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         let _ = (inputs, backend);
         None
     }
@@ -143,7 +143,7 @@ pub fn place(
     let handles = arrays::handles(inputs);
     let mut placed = 0;
     let Placement { host, sourceless, traced_for } = placement;
-    let traced_for = traced_for.map_or(-1, Backend::code);
+    let traced_for = traced_for.map_or(-1, GpuBackend::code);
     let results = arrays::collected(|results| {
         // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
         arrays::with_stream(|stream| unsafe {
@@ -338,7 +338,7 @@ extern "C" fn launch(kernel: *mut c_void, backend: c_int, inputs: Arrays, sink: 
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs)?) };
         let inputs = Aval::all(&inputs);
-        let backend = Backend::of(backend)?;
+        let backend = GpuBackend::of(backend)?;
         match kernel.launch(&inputs, backend) {
             Some(launch) => launch.give(backend, &sink),
             None => Ok(()),

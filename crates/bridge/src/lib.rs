@@ -73,7 +73,7 @@ pub use primitive::Primitive;
 pub use program::{
     KnownInputs, Outcome, Program, any_held_tracer, any_tracer, compiler_available, in_transform, set_no_fuse,
 };
-pub use quantized::{Mode, Quantized, quantized_matmul};
+pub use quantized::{QuantizationMode, Quantized, quantized_matmul};
 pub use record::{extent, has_shape_rules, record, record_shapeless};
 pub use rewrite::{comes_of_collective, cse, runs_here, scalar_value};
 pub use saved::{Ends, after, apart, saved, settle};

@@ -23,12 +23,12 @@ pub struct Quantized<'a> {
     /// Bits of a code.
     pub bits: usize,
     /// How codes and scales are read.
-    pub mode: Mode,
+    pub mode: QuantizationMode,
 }
 
 /// A mode of MLX's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum QuantizationMode {
     /// Integers, times a scale and with a bias.
     Affine,
     /// OCP's MXFP4.
@@ -39,7 +39,7 @@ pub enum Mode {
     Nvfp4,
 }
 
-impl Mode {
+impl QuantizationMode {
     fn text(self) -> &'static CStr {
         match self {
             Self::Affine => c"affine",

@@ -8,7 +8,7 @@ use mlx_rs::{Array, Device, DeviceType, ops};
 use serde::Serialize;
 use tacit_arrays::Nf4Array;
 use tacit_bridge::{compiler_available, mlx};
-use tacit_core::kernel::Backend;
+use tacit_core::kernel::GpuBackend;
 use tacit_core::pass::{PASSES_VARIABLE, Passes};
 use tacit_core::{Policy, Result, compile, implicit};
 use tacit_kernels::{Isa, threads};
@@ -86,7 +86,7 @@ fn device() -> Finding {
     let default = Device::try_default().and_then(|device| device.get_type());
     match default {
         Ok(DeviceType::Cpu) => Finding::ok("device", "cpu"),
-        Ok(DeviceType::Gpu) => match Backend::available() {
+        Ok(DeviceType::Gpu) => match GpuBackend::available() {
             Some(backend) => Finding::ok("device", format!("gpu, {backend:?}").to_lowercase()),
             None => {
                 Finding::with("device", State::Broken, "gpu, and none is here", "set the default device to the cpu")

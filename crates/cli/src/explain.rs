@@ -11,7 +11,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
-use tacit_core::kernel::{Backend, GPU_SOURCES_VARIABLE, trace_for};
+use tacit_core::kernel::{GPU_SOURCES_VARIABLE, GpuBackend, trace_for};
 use tacit_core::{
     CompiledGraph, Counters, Equation, Error, Explanation, Result, Value, explain as explained, printable,
 };
@@ -138,7 +138,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
     {
         return Err(Error::invalid("the drawing and the page are one file", "give each a place of its own"));
     }
-    let backend = options.gpu.as_deref().map(|gpu| if gpu == "metal" { Backend::Metal } else { Backend::Cuda });
+    let backend = options.gpu.as_deref().map(|gpu| if gpu == "metal" { GpuBackend::Metal } else { GpuBackend::Cuda });
     let _traced_for = backend.map(trace_for);
     let only: Option<Pattern> = options.only.as_deref().map(str::parse).transpose()?;
     let tokens = &options.input_shape;
@@ -200,7 +200,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
 
 /// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is no decoder, or tokens have not a
 /// batch and a length.
-fn of_model(path: &Path, tokens: &[i32], backend: Option<Backend>) -> Result<Option<Explanation>> {
+fn of_model(path: &Path, tokens: &[i32], backend: Option<GpuBackend>) -> Result<Option<Explanation>> {
     let &[batch, length] = tokens else { return Ok(None) };
     if !Config::is_known(path)? {
         return Ok(None);

@@ -16,7 +16,7 @@ use tacit_arrays::{AffineArray, Lora, format::Affine};
 use tacit_bridge::process::{Signal, signal, with_default_signals};
 use tacit_core::Value;
 use tacit_io::json::Json;
-use tacit_io::mlx_lm::{self, Config};
+use tacit_io::mlx_lm::{self, ConfigFile};
 use tacit_io::{Metadata, ModelFile, Tensors, Training, save, write};
 use tacit_nn::{Model, ParameterFilter, Parameters};
 
@@ -48,7 +48,7 @@ impl Folder {
         let path = self.at(name);
         let weight = ops::ones::<f32>(&[8, 64]).expect("ones");
         let weight = AffineArray::quantize(&weight, Affine { bits: 4, group: 32 }).expect("quantizes");
-        let config = Config::new(Json::parse(r#"{"model_type": "llama"}"#).expect("JSON"));
+        let config = ConfigFile::new(Json::parse(r#"{"model_type": "llama"}"#).expect("JSON"));
         mlx_lm::write(&path, &Parameters::from([("layer.weight".to_owned(), weight.into())]), &config).expect("writes");
         path
     }

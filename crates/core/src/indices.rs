@@ -6,7 +6,7 @@
 use std::fmt;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::kernel::{Backend, Input, Kernel, Launch, Output};
+use tacit_bridge::kernel::{GpuBackend, Input, Kernel, Launch, Output};
 use tacit_bridge::typed::Indices as Given;
 use tacit_bridge::{Aval, Mapped, NameId, Param, broadcast_source, extent};
 
@@ -187,12 +187,12 @@ impl Kernel for Indices {
     }
 
     /// As the decomposition: what is outside counts as the nearest index that is not.
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         let given = &inputs[0];
         let count = i32::try_from(given.size()).ok().filter(|&count| count > 0)?;
         let (at, long) = match backend {
-            Backend::Metal => ("thread_position_in_grid.x", "long"),
-            Backend::Cuda => ("blockIdx.x * blockDim.x + threadIdx.x", "long long"),
+            GpuBackend::Metal => ("thread_position_in_grid.x", "long"),
+            GpuBackend::Cuda => ("blockIdx.x * blockDim.x + threadIdx.x", "long long"),
         };
         let (extent, place) = match self.extent {
             Some(_) => ("sizes_shape[1]", "known"),
@@ -313,7 +313,7 @@ mod tests {
     const GIVEN: [i32; 9] = [0, 3, 4, 5, 1000, -1, -4, -5, -1000];
 
     /// What the source gives of nine numbers of a C++ type, as a program of the host's.
-    fn run(check: Indices, backend: Backend, dtype: Dtype, numbers: &str) -> Vec<u32> {
+    fn run(check: Indices, backend: GpuBackend, dtype: Dtype, numbers: &str) -> Vec<u32> {
         let launch = check.launch(&[Aval::new(&[9], dtype), Aval::new(&[], Dtype::Int32)], backend).expect("a source");
         let folder =
             std::env::temp_dir().join(format!("tacit-indices-{}-{}-{backend:?}", std::process::id(), launch.name));
@@ -362,7 +362,7 @@ mod tests {
                     let last = expected.as_slice::<u32>()[4];
                     assert!(expected.as_slice::<u32>()[5..].iter().all(|&found| found == last), "{expected}");
                 }
-                for backend in [Backend::Cuda, Backend::Metal] {
+                for backend in [GpuBackend::Cuda, GpuBackend::Metal] {
                     let found = run(check, backend, given.dtype(), text);
                     assert_eq!(found, expected.as_slice::<u32>(), "{backend:?}");
                 }

@@ -11,8 +11,8 @@ use tacit_bridge::kernel::{Placed, Placement};
 use tacit_bridge::typed::describe;
 
 pub use crate::scoped::{TracedForGuard, trace_for};
-pub use tacit_bridge::kernel::{Backend, Element, EvalPiece, Fallback, Input, Kernel, Launch, Output, Pieces};
-pub use tacit_bridge::{Mapped, Mode, Quantized};
+pub use tacit_bridge::kernel::{Element, EvalPiece, Fallback, GpuBackend, Input, Kernel, Launch, Output, Pieces};
+pub use tacit_bridge::{Mapped, QuantizationMode, Quantized};
 
 use crate::counters::Counters;
 use crate::environment::Setting;
@@ -45,7 +45,7 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
         Placed::Cpu | Placed::Gpu => {}
         Placed::Host => Counters { offloaded: 1, ..Counters::default() }.add(),
         Placed::Plain => {
-            let backend = placement.traced_for.or_else(Backend::available).filter(|_| placement.sourceless);
+            let backend = placement.traced_for.or_else(GpuBackend::available).filter(|_| placement.sourceless);
             let avals: Vec<Aval> = inputs.iter().map(Aval::from).collect();
             let has_source = backend.is_some_and(|backend| kernel.launch(&avals, backend).is_some());
             Counters { decomposed: 1, switched_off: has_source.into(), ..Counters::default() }.add();

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread::LocalKey;
 
-use tacit_bridge::kernel::Backend;
+use tacit_bridge::kernel::GpuBackend;
 
 use crate::array_type::ArrayType;
 use crate::environment::Setting;
@@ -18,7 +18,7 @@ type Stack<T> = RefCell<Vec<(u64, T)>>;
 thread_local! {
     static REGISTRY: Stack<Arc<Registry>> = const { RefCell::new(Vec::new()) };
     static POLICY: Stack<Policy> = const { RefCell::new(Vec::new()) };
-    static TRACED_FOR: Stack<Backend> = const { RefCell::new(Vec::new()) };
+    static TRACED_FOR: Stack<GpuBackend> = const { RefCell::new(Vec::new()) };
     static DEVICE_FALLBACK: Stack<DeviceFallback> = const { RefCell::new(Vec::new()) };
 }
 
@@ -110,17 +110,17 @@ pub type DeviceFallbackGuard = ScopeGuard<DeviceFallback>;
 /// It shows without a GPU what one would run. Kernels that have a source for the GPU stay what they are. Other kernels are replaced
 /// as they would be there: the policy is asked, and [`Counters`](crate::Counters) count them. MLX's own ops are those of the CPU.
 #[must_use = "it is in force only while the guard lives"]
-pub fn trace_for(backend: Backend) -> TracedForGuard {
+pub fn trace_for(backend: GpuBackend) -> TracedForGuard {
     ScopeGuard::push(&TRACED_FOR, backend)
 }
 
 /// The backend of the innermost guard.
-pub(crate) fn traced_for() -> Option<Backend> {
+pub(crate) fn traced_for() -> Option<GpuBackend> {
     innermost(&TRACED_FOR)
 }
 
 /// Keeps graphs those of a GPU; see [`trace_for`].
-pub type TracedForGuard = ScopeGuard<Backend>;
+pub type TracedForGuard = ScopeGuard<GpuBackend>;
 
 /// Keeps something in force on this thread; dropping it ends that alone, whatever came into force since.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, Stream, ops, with_stream};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use tacit_arrays::format::Pieces;
+use tacit_arrays::format::RowPieces;
 use tacit_bridge::with_bytes;
 use tacit_core::{Result, Value, implicit};
 
@@ -60,7 +60,7 @@ impl Distance {
     ///
     /// As for [`between`](Self::between), or the policy forbids to build the floats.
     pub fn of_values(right: &Value, other: &Value) -> Result<Self> {
-        let (right, other) = (Pieces::of(right)?, Pieces::of(other)?);
+        let (right, other) = (RowPieces::of(right)?, RowPieces::of(other)?);
         let mut sums = Sums::default();
         for rows in right.ranges() {
             sums.add(&right.get(rows.clone())?, &other.get(rows.clone())?)?;

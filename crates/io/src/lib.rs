@@ -1,7 +1,7 @@
 //! Checkpoints of models whose parameters are implicit arrays.
 //!
 //! [`save`] and [`load`] write and read parameters of any implicit type by path; [`ModelFile`] does so for a model or a part of
-//! one. [`Training`] is a run with its optimizer and random state, which resumes bit by bit. [`Rotation`] keeps the latest
+//! one. [`Training`] is a run with its optimizer and random state, which resumes bit by bit. [`CheckpointRotation`] keeps the latest
 //! checkpoints of a run. [`Tensors`] reads any safetensors files, memory-mapped and checked, and [`write()`] writes them. All files
 //! of a checkpoint appear together: the old ones or the new ones are there, whenever the program ends.
 //!
@@ -66,7 +66,7 @@ pub use positions::positions_once;
 pub use progress::{Progress, progress_bar};
 pub use read::{Content, contents, read};
 pub use resumable::Resumable;
-pub use rotation::Rotation;
+pub use rotation::CheckpointRotation;
 pub use shards::replaced;
 pub use sources::{FileState, sources};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};

@@ -19,7 +19,7 @@ use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
 pub(crate) use as_affine::as_affine;
-pub use config::Config;
+pub use config::ConfigFile;
 pub(crate) use mode::Mode;
 
 use crate::hugging_face::cannot_hold;
@@ -39,14 +39,14 @@ use crate::{Metadata, Tensors, Writing};
 /// use mlx_rs::ops;
 /// use tacit_arrays::{AffineArray, format::Affine};
 /// use tacit_io::json::Json;
-/// use tacit_io::mlx_lm::{self, Config};
+/// use tacit_io::mlx_lm::{self, ConfigFile};
 /// use tacit_nn::Parameters;
 ///
 /// let weight = AffineArray::quantize(&ops::ones::<f32>(&[8, 64])?, Affine { bits: 4, group: 32 })?;
 /// let parameters = Parameters::from([("layers.0.proj.weight".to_owned(), weight.into())]);
-/// mlx_lm::write(&folder, &parameters, &Config::new(Json::Object(Vec::new())))?;
+/// mlx_lm::write(&folder, &parameters, &ConfigFile::new(Json::Object(Vec::new())))?;
 ///
-/// let config = Config::read(&folder)?;
+/// let config = ConfigFile::read(&folder)?;
 /// assert_eq!(config.json().get("quantization").unwrap().line(), r#"{"group_size": 32, "bits": 4, "mode": "affine"}"#);
 /// assert_eq!(mlx_lm::read(&folder)?["layers.0.proj.weight"].to_string(), "Affine(f32[8,64])");
 /// # std::fs::remove_dir_all(folder).ok();
@@ -61,7 +61,7 @@ use crate::{Metadata, Tensors, Writing};
 pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
     let _steady = Steady::of(folder.as_ref());
     let tensors = Tensors::open(folder)?;
-    let config = Config::read(tensors.folder())?;
+    let config = ConfigFile::read(tensors.folder())?;
     let formats = config.formats()?;
     let dtype = config.dtype();
     let mut rest = Remaining::new(&tensors);
@@ -115,7 +115,7 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
 ///
 /// A parameter is neither dense nor the `weight` of a module in one of MLX's formats, or a file cannot be written, as for
 /// [`write_sharded`](crate::write_sharded).
-pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config) -> Result<()> {
+pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &ConfigFile) -> Result<()> {
     write_beside(folder.as_ref(), parameters, config, Vec::new(), Vec::new())
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn holds(path: &str, value: &Value) -> bool {
 pub(crate) fn write_beside(
     folder: &Path,
     parameters: impl Borrow<Parameters>,
-    config: &Config,
+    config: &ConfigFile,
     mut beside: Vec<(&'static str, Vec<u8>)>,
     stale: Vec<&'static str>,
 ) -> Result<()> {

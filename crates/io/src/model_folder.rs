@@ -237,7 +237,7 @@ impl ModelFolder {
         let folder = folder.as_ref();
         let path = folder.join(TENSORS);
         let own = self.config.as_ref().map(|config| tied_as(config, parameters.borrow()));
-        let config = || mlx_lm::Config::new(own.clone().unwrap_or_else(|| Json::Object(Vec::new())));
+        let config = || mlx_lm::ConfigFile::new(own.clone().unwrap_or_else(|| Json::Object(Vec::new())));
         let (mut beside, stale) = (self.beside.clone(), self.stale(folder));
         if let Some(source) = self.source.as_ref().filter(|source| library != Library::Tacit && !source.is_known()) {
             // It says which are.

@@ -12,10 +12,10 @@ use crate::Training;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use tacit_io::{Rotation, Training};
+/// use tacit_io::{CheckpointRotation, Training};
 ///
 /// # let folder = std::env::temp_dir().join(format!("tacit-rotation-{}", std::process::id()));
-/// let rotation = Rotation::new(&folder, 2)?;
+/// let rotation = CheckpointRotation::new(&folder, 2)?;
 /// for step in [100, 200, 300] {
 ///     rotation.save(&Training::new(step))?;
 /// }
@@ -33,7 +33,7 @@ use crate::Training;
 /// The files are `step-00000100.safetensors` and the like, in the order of names that of steps. Other files of the folder, links and
 /// folders of such a name among them, are left alone.
 #[derive(Clone, Debug)]
-pub struct Rotation {
+pub struct CheckpointRotation {
     folder: PathBuf,
     keep: usize,
 }
@@ -41,7 +41,7 @@ pub struct Rotation {
 const BEFORE: &str = "step-";
 const AFTER: &str = ".safetensors";
 
-impl Rotation {
+impl CheckpointRotation {
     /// The checkpoints in a folder, of which the latest `keep` stay.
     ///
     /// # Errors

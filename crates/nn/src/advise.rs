@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, transforms};
 use serde::Serialize;
-use tacit_arrays::format::{AnyFormat, Pieces, quantize_in_pieces};
+use tacit_arrays::format::{AnyFormat, RowPieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use crate::matrices::no_matrix;
@@ -186,7 +186,7 @@ impl Advisor {
         }
         let given = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
         let squares = given.or_else(|| self.squares.get(path).cloned());
-        let pieces = Pieces::of(value)?;
+        let pieces = RowPieces::of(value)?;
         let wide = |rows: Range<i32>| -> Result<Array> { Ok(pieces.get(rows)?.as_dtype(Dtype::Float32)?) };
         of.energy = energy(&pieces, squares.as_ref(), wide)?;
         if !of.energy.is_finite() {
@@ -205,7 +205,7 @@ impl Advisor {
             }
             let made = quantize_in_pieces(&**format, value).map_err(|error| error.of_parameter(path))?;
             let bytes = made.nbytes() as u64;
-            let made = Pieces::of(&made)?;
+            let made = RowPieces::of(&made)?;
             let lost = |rows: Range<i32>| -> Result<Array> {
                 let made = made.get(rows.clone())?.as_dtype(Dtype::Float32)?;
                 Ok(made.subtract(wide(rows)?)?)
@@ -233,7 +233,7 @@ fn mean_squares(path: &str, inputs: &Value, aval: &Aval) -> Result<Array> {
 }
 
 /// The sum of the squares of what `part` gives of each piece of rows, each times that of its channel.
-fn energy(pieces: &Pieces, squares: Option<&Array>, part: impl Fn(Range<i32>) -> Result<Array>) -> Result<f64> {
+fn energy(pieces: &RowPieces, squares: Option<&Array>, part: impl Fn(Range<i32>) -> Result<Array>) -> Result<f64> {
     let mut energy = 0.0;
     for rows in pieces.ranges() {
         let own = part(rows.clone())?.square()?;

@@ -12,7 +12,7 @@ use crate::avals::checks::check_block;
 use crate::families::adapter::Adapter;
 use crate::families::structural::itself;
 use crate::format::fit::{self, Fit};
-use crate::format::pieces::Pieces;
+use crate::format::pieces::RowPieces;
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
 
@@ -76,7 +76,7 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// As for [`quantize`](Self::quantize), or a piece cannot be computed.
-    fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
+    fn quantize_pieces(&self, pieces: &RowPieces) -> Result<Option<Value>> {
         let _ = pieces;
         Ok(None)
     }

@@ -17,10 +17,10 @@ const ALIGNED: usize = 256;
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::ops;
-/// use tacit_arrays::format::Pieces;
+/// use tacit_arrays::format::RowPieces;
 ///
 /// let value = ops::ones::<f32>(&[5000, 1024])?.into();
-/// let pieces = Pieces::of(&value)?;
+/// let pieces = RowPieces::of(&value)?;
 /// let mut rows = 0;
 /// for range in pieces.ranges() {
 ///     rows += pieces.get(range)?.dim(0);
@@ -29,7 +29,7 @@ const ALIGNED: usize = 256;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Pieces {
+pub struct RowPieces {
     value: Value,
     aval: Aval,
     rows: i32,
@@ -40,7 +40,7 @@ pub struct Pieces {
 /// A function of rows.
 pub(super) type Map = fn(&Array) -> Result<Array>;
 
-impl Pieces {
+impl RowPieces {
     /// The pieces of a value.
     ///
     /// An implicit array that cannot be cut into rows is made dense, which the policy is asked for.

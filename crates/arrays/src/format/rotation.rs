@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, Result, Value, implicit};
 use super::any::AnyFormat;
 use super::declaration::{Quantizer, TextForm};
 use super::fit::Fit;
-use super::pieces::Pieces;
+use super::pieces::RowPieces;
 use super::stochastic::refuse_within;
 use super::text::parse;
 use super::trained_scales::{FloatScales, TrainedScales};
@@ -76,7 +76,7 @@ impl Quantizer for Rotation {
         read(self.inner.quantize(&rotated(x)?)?, &x.into())
     }
 
-    fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
+    fn quantize_pieces(&self, pieces: &RowPieces) -> Result<Option<Value>> {
         let dtype = pieces.aval().dtype;
         let rotated_pieces = pieces.mapped(rotated, if dtype == Dtype::Float16 { Dtype::Float32 } else { dtype });
         self.inner.quantize_pieces(&rotated_pieces)?.map(|inner| read(inner, pieces.aval())).transpose()

@@ -1,7 +1,7 @@
 //! A stored matrix times a number, added to a dense array.
 
 use mlx_rs::Array;
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, Pieces, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats, floats_mut, single};
@@ -62,7 +62,7 @@ impl Kernel for AddDense {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::add_dense(&self.layout, self.scaled, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{Attention, Mask, MaskValues, Orientation};
 
@@ -184,7 +184,7 @@ impl Kernel for Attend {
         Ok(tacit_kernels::attention(&attention, floats_mut(&mut outputs[0])?)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::attention(self, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

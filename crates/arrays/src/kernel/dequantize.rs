@@ -1,7 +1,7 @@
 //! All values of a stored matrix.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, Pieces, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats_mut, single};
@@ -53,7 +53,7 @@ impl Kernel for Dequantize {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::dequantize(&self.layout, inputs, self.dtype, backend.into()).map(gpu::Parts::launch)
     }
 

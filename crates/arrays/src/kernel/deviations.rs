@@ -1,7 +1,7 @@
 //! How far a stored matrix is from the floats that were quantized, and which scales and biases would bring it nearer.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::encode::{blocks, number};
@@ -84,7 +84,7 @@ impl Kernel for Deviations {
         Ok(tacit_kernels::deviations(&self.layout.matrix(children)?, x.elements()?, norm, sums)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::deviations(&self.layout, self.power, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

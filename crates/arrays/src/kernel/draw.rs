@@ -3,7 +3,7 @@
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, stop_gradient};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::half_floats;
 use tacit_kernels::stochastic::{Levels, Stochastic};
@@ -96,7 +96,7 @@ impl Kernel for Draw {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::draw(&self.scheme, self.block, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

@@ -1,7 +1,7 @@
 //! Floats to codes, by scales that are there already.
 
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::BlockScales;
 
@@ -78,7 +78,7 @@ impl Kernel for EncodeBy {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::encode_by(&self.scheme, self.block, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

@@ -1,7 +1,7 @@
 //! Some rows of a stored matrix.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::host::{Fallible, floats_mut, single};
@@ -41,7 +41,7 @@ impl Kernel for GatherRows {
         Ok(tacit_kernels::gather_rows(&matrix, inputs[0].elements()?, floats_mut(&mut outputs[0])?)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::gather_rows(&self.layout, inputs, self.dtype, backend.into()).map(gpu::Parts::launch)
     }
 

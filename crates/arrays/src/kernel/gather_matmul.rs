@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Indices, KernelError, Orientation, Stack};
 
@@ -61,7 +61,7 @@ impl Kernel for GatherMatmul {
         Ok(tacit_kernels::gather_matmul(floats(x)?, indices, &stack, *orientation, floats_mut(&mut outputs[0])?)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::gather_matmul(&self.stack, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

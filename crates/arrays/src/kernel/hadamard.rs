@@ -1,7 +1,7 @@
 //! The Hadamard transform of rows.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{hadamard_matrix, hadamard_order};
 
@@ -56,7 +56,7 @@ impl Kernel for Hadamard {
         Ok(tacit_kernels::hadamard(floats(&inputs[0])?, n as usize, floats_mut(&mut outputs[0])?)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         let x = inputs.first()?;
         let (n, order) = Self::orders(x).ok()?;
         gpu::hadamard([n as usize, order as usize], x, backend.into()).map(gpu::Parts::launch)

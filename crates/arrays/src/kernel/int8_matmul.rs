@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
@@ -51,7 +51,7 @@ impl Kernel for Int8Matmul {
         Ok(tacit_kernels::int8_matmul(floats(&inputs[0])?, m, &matrix, Orientation::Transposed, out)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         self.parts(inputs, backend.into()).map(gpu::Parts::launch)
     }
 

@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{KernelError, Orientation};
 
@@ -118,7 +118,7 @@ impl Kernel for Matmul {
         }
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         match &self.groups {
             None => gpu::matmul(&self.layout, self.orientation, inputs, backend.into()),
             Some(groups) => gpu::grouped_matmul(&self.layout, self.orientation, groups, inputs, backend.into()),

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Result;
-use tacit_core::kernel::{Mode, Quantized, quantized_matmul};
+use tacit_core::kernel::{QuantizationMode, Quantized, quantized_matmul};
 use tacit_kernels::{E2M1, Order, Orientation};
 
 use super::{Coding, Layout, Scaling};
@@ -20,15 +20,15 @@ pub(super) fn product(
     let (Some(mode), [codes, scales, more @ ..]) = (mode(layout), children) else { return Ok(None) };
     let wide;
     let (scales, biases, factor) = match (mode, more) {
-        (Mode::Affine, [biases]) => (scales, Some(biases), None),
-        (Mode::Affine, []) => {
+        (QuantizationMode::Affine, [biases]) => (scales, Some(biases), None),
+        (QuantizationMode::Affine, []) => {
             // MLX has no symmetric format. In `f32` biases are exact.
             let widened = scales.as_dtype(Dtype::Float32)?;
             wide = [widened.clone(), widened.multiply(layout.scheme.center())?];
             (&wide[0], Some(&wide[1]), None)
         }
-        (Mode::Nvfp4, [factor]) => (scales, None, Some(factor)),
-        (Mode::Mxfp4 | Mode::Mxfp8 | Mode::Nvfp4, []) => (scales, None, None),
+        (QuantizationMode::Nvfp4, [factor]) => (scales, None, Some(factor)),
+        (QuantizationMode::Mxfp4 | QuantizationMode::Mxfp8 | QuantizationMode::Nvfp4, []) => (scales, None, None),
         _ => return Ok(None),
     };
     let by_rows = |part: &Array| part.reshape(&[layout.n as i32, (part.size() / layout.n) as i32]);
@@ -66,7 +66,7 @@ fn of_halves(
 }
 
 /// The mode in which MLX reads the codes and scales as they lie.
-fn mode(layout: Layout) -> Option<Mode> {
+fn mode(layout: Layout) -> Option<QuantizationMode> {
     let Layout { scheme, n, k, block } = layout;
     // The steps of MLX's kernels along a row are of 32 elements; a matrix without any has nothing to multiply.
     if !scheme.is_grouped() || n == 0 || k == 0 || !k.is_multiple_of(32) {
@@ -75,11 +75,15 @@ fn mode(layout: Layout) -> Option<Mode> {
     let e2m1 = |order, values: &[f32; 16]| order == Order::LowFirst && values.iter().eq(E2M1.iter());
     match (scheme.coding, scheme.scaling, block) {
         (Coding::Unsigned { bits: 2..=6 | 8 } | Coding::Offset { bits: 2..=6 | 8 }, Scaling::Float, 32 | 64 | 128) => {
-            Some(Mode::Affine)
+            Some(QuantizationMode::Affine)
         }
-        (Coding::Table { bits: 4, order, values }, Scaling::E8m0, 32) if e2m1(order, &values) => Some(Mode::Mxfp4),
-        (Coding::Table { bits: 4, order, values }, Scaling::E4m3, 16) if e2m1(order, &values) => Some(Mode::Nvfp4),
-        (Coding::E4m3, Scaling::E8m0, 32) => Some(Mode::Mxfp8),
+        (Coding::Table { bits: 4, order, values }, Scaling::E8m0, 32) if e2m1(order, &values) => {
+            Some(QuantizationMode::Mxfp4)
+        }
+        (Coding::Table { bits: 4, order, values }, Scaling::E4m3, 16) if e2m1(order, &values) => {
+            Some(QuantizationMode::Nvfp4)
+        }
+        (Coding::E4m3, Scaling::E8m0, 32) => Some(QuantizationMode::Mxfp8),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Matrix, Orientation, OuterProducts, Stack};
 
@@ -68,7 +68,7 @@ impl Kernel for ProductScaleGradients {
         )?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::product_scale_gradients(&self.rows, self.count, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

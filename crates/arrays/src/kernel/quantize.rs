@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops, stop_gradient};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Mapped, Output, Pieces, apply};
 use tacit_core::{Aval, Param};
 
 use super::coded::Coded;
@@ -66,7 +66,7 @@ impl Kernel for Quantize {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::quantize(&self.scheme, self.block, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

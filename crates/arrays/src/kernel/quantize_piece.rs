@@ -1,7 +1,7 @@
 //! Floats of a part of an array to codes and scales.
 
 use mlx_rs::Array;
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::Scheme;
@@ -46,7 +46,7 @@ impl Kernel for QuantizePiece {
         counted(self.before, Coded::of(outputs)?.quantize(&scheme, block, inputs[0].elements()?, global))
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         self.piece.launch(inputs, backend)
     }
 

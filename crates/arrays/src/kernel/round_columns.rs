@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Input, Kernel, Launch, Output, apply};
+use tacit_core::kernel::{GpuBackend, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{BlockScales, KernelError, Matrix, Scales, code_bytes, e4m3, e8m0, nvfp4};
 
@@ -109,7 +109,7 @@ impl Kernel for RoundColumns {
         Ok(columns.run(rounded, errors.elements()?)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::round_columns(&self.scheme, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

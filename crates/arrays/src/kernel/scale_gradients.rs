@@ -5,7 +5,7 @@ use std::slice::from_ref;
 use half::{bf16, f16};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::encode::blocks;
@@ -52,7 +52,7 @@ impl Kernel for ScaleGradients {
         Ok(tacit_kernels::scale_gradients(&matrix, x, cotangent, of_x, of_scales, of_biases)?)
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         self.parts(inputs, backend.into()).map(gpu::Parts::launch)
     }
 

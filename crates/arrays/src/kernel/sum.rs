@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Backend, Fallback, Input, Kernel, Launch, Output, apply, permit_dense};
+use tacit_core::kernel::{Fallback, GpuBackend, Input, Kernel, Launch, Output, apply, permit_dense};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::nvfp4::LEAST_GLOBAL;
 use tacit_kernels::{Base, Sum};
@@ -176,7 +176,7 @@ impl Kernel for QuantizeSum {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::quantize_sum(&self.scheme, self.block, &self.read, inputs, backend.into()).map(gpu::Parts::launch)
     }
 
@@ -224,7 +224,7 @@ impl Kernel for MeasureSum {
         })
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         gpu::measure(self.by, &self.read, inputs, backend.into()).map(gpu::Parts::launch)
     }
 

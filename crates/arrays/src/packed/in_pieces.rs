@@ -7,7 +7,7 @@ use tacit_core::extra_ops::dynamic_slice_update;
 use tacit_core::{Aval, Result, Value, implicit, tree};
 
 use crate::format::declaration::{Format, Quantizer};
-use crate::format::pieces::Pieces;
+use crate::format::pieces::RowPieces;
 use crate::kernel::{self, Nested};
 use crate::packed::array::{PackedArray, checked};
 
@@ -33,7 +33,7 @@ use crate::packed::array::{PackedArray, checked};
 ///
 /// As for [`Quantizer::quantize`]; an element is not finite; the policy forbids to build the floats of an implicit array.
 pub fn quantize_in_pieces(format: &dyn Quantizer, value: &Value) -> Result<Value> {
-    let pieces = Pieces::of(value)?;
+    let pieces = RowPieces::of(value)?;
     if !pieces.is_one()
         && let Some(made) = format.quantize_pieces(&pieces)?
     {
@@ -46,7 +46,7 @@ pub fn quantize_in_pieces(format: &dyn Quantizer, value: &Value) -> Result<Value
 }
 
 /// The same of a declared format: none where its blocks are not those of pieces.
-pub(crate) fn quantized<F: Format>(own: &F, pieces: &Pieces) -> Result<Option<Value>> {
+pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option<Value>> {
     let format = own.on(&pieces.aval().shape);
     let (aval, scheme, block) = (checked(pieces.aval().clone(), &format)?, format.scheme(), format.block());
     let width: usize = aval.shape.iter().skip(1).map(|&extent| extent as usize).product();
@@ -133,7 +133,7 @@ mod tests {
                 let x = x.as_dtype(dtype).expect("casts");
                 let whole = format.quantize(&x).expect("quantizes");
                 let value = Value::from(x);
-                let pieces = Pieces::of(&value).expect("has rows");
+                let pieces = RowPieces::of(&value).expect("has rows");
                 assert!(
                     pieces.ranges().count() > 2 && format.quantize_pieces(&pieces).expect("fits").is_some(),
                     "{text}"

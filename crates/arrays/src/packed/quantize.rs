@@ -8,7 +8,7 @@ use crate::families::adapter::Adapter;
 use crate::families::structural::itself;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::fit::Fit;
-use crate::format::pieces::Pieces;
+use crate::format::pieces::RowPieces;
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::{self, Encoding, Measure, Nested, Scheme, Summands};
 use crate::packed::array::{PackedArray, Parts, checked};
@@ -116,7 +116,7 @@ impl<F: Format> Quantizer for F {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
     }
 
-    fn quantize_pieces(&self, pieces: &Pieces) -> Result<Option<Value>> {
+    fn quantize_pieces(&self, pieces: &RowPieces) -> Result<Option<Value>> {
         quantized(self, pieces)
     }
 

@@ -7,14 +7,14 @@ use crate::ffi::{self, Span};
 
 /// The language of a kernel's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Backend {
+pub enum GpuBackend {
     /// The Metal Shading Language.
     Metal,
     /// CUDA C++.
     Cuda,
 }
 
-impl Backend {
+impl GpuBackend {
     /// That of the GPU that MLX runs on here, if there is one.
     #[must_use]
     pub fn available() -> Option<Self> {
@@ -58,7 +58,7 @@ pub struct Placement {
     /// No GPU has a source of the kernel, whatever its [`launch`](super::Kernel::launch) says.
     pub sourceless: bool,
     /// The graph becomes what it would be on such a GPU, although the CPU runs it.
-    pub traced_for: Option<Backend>,
+    pub traced_for: Option<GpuBackend>,
 }
 
 /// Where a kernel went.
@@ -115,7 +115,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    pub(super) fn give(&self, backend: Backend, sink: &ffi::LaunchSink) -> Result<(), BoxError> {
+    pub(super) fn give(&self, backend: GpuBackend, sink: &ffi::LaunchSink) -> Result<(), BoxError> {
         if self.sizes.len() > 8 {
             return Err(format!("a GPU source takes at most 8 sizes, and {} are given", self.sizes.len()).into());
         }
@@ -138,14 +138,14 @@ impl Launch {
 
     /// What stands before the function. Metal's compiler is told how many threads a group has: left alone it may give each of them
     /// so many registers that a group has no room, and MLX refuses the launch.
-    fn head(&self, backend: Backend) -> String {
+    fn head(&self, backend: GpuBackend) -> String {
         match backend {
             // MLX writes the function right behind it.
-            Backend::Metal => {
+            GpuBackend::Metal => {
                 let threads = self.group.iter().fold(1, |all: usize, &along| all.saturating_mul(along));
                 format!("{}\n[[max_total_threads_per_threadgroup({threads})]]\n", self.header)
             }
-            Backend::Cuda => self.header.clone(),
+            GpuBackend::Cuda => self.header.clone(),
         }
     }
 }
@@ -193,8 +193,8 @@ mod tests {
             group: [256, 2, 1],
             memory: 0,
         };
-        assert_eq!(launch.head(Backend::Cuda), launch.header);
+        assert_eq!(launch.head(GpuBackend::Cuda), launch.header);
         let told = "// Ends in a comment.\n[[max_total_threads_per_threadgroup(512)]]\n";
-        assert_eq!(launch.head(Backend::Metal), told);
+        assert_eq!(launch.head(GpuBackend::Metal), told);
     }
 }

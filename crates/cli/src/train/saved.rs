@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::optimizers::AdamW;
 use tacit_core::{Error, Result, printable};
 use tacit_files::{lock_work, make_folder};
-use tacit_io::{FileState, Rotation, Training, sources};
+use tacit_io::{CheckpointRotation, FileState, Training, sources};
 use tacit_models::{Decoder, Formats};
 use tacit_nn::{Model, ParameterFilter, QuantizedState};
 use tacit_record::{Chart, Record, Recorder};
@@ -21,7 +21,7 @@ pub(super) struct Saved {
     folder: PathBuf,
     /// Locked while somebody trains here.
     _lock: File,
-    rotation: Rotation,
+    rotation: CheckpointRotation,
     recorder: Recorder,
     latest: Option<Training>,
     /// By which a run is known again.
@@ -124,9 +124,9 @@ fn begin(
     written: &Written,
     notes: &[(&str, String)],
     own: &mut Own,
-) -> Result<(Rotation, Option<Training>, Recorder)> {
+) -> Result<(CheckpointRotation, Option<Training>, Recorder)> {
     let folder = written.folder();
-    let rotation = Rotation::new(folder, KEPT)?;
+    let rotation = CheckpointRotation::new(folder, KEPT)?;
     let latest = rotation.load_latest()?;
     if let Some(run) = &latest
         && let Some((name, now)) = notes.iter().find(|(name, now)| run.notes.get(*name) != Some(now))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlx_rs::{Array, Stream, thread_local_default_stream};
-use tacit_bridge::kernel::Backend;
+use tacit_bridge::kernel::GpuBackend;
 
 use crate::scoped::traced_for;
 use crate::tree::TreeDef;
@@ -26,7 +26,7 @@ pub(super) struct Scope {
     guard: Option<Policy>,
     device_fallback: DeviceFallback,
     /// The GPU that the CPU stands in for.
-    traced_for: Option<Backend>,
+    traced_for: Option<GpuBackend>,
     /// The stream that mlx-rs was told to use here; MLX's own default is not changed by it.
     stream: Option<Stream>,
 }

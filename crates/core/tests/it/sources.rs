@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
-use tacit::kernel::{self, Backend, GPU_SOURCES_VARIABLE, Input, Kernel, Launch, Output, trace_for};
+use tacit::kernel::{self, GPU_SOURCES_VARIABLE, GpuBackend, Input, Kernel, Launch, Output, trace_for};
 use tacit::{Aval, Counters, DEVICE_FALLBACK_VARIABLE, Result};
 
 use crate::environment;
@@ -27,10 +27,10 @@ impl Kernel for Scaled {
         Ok(())
     }
 
-    fn launch(&self, inputs: &[Aval], backend: Backend) -> Option<Launch> {
+    fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         let at = match backend {
-            Backend::Metal => "thread_position_in_grid.x",
-            Backend::Cuda => "blockIdx.x * blockDim.x + threadIdx.x",
+            GpuBackend::Metal => "thread_position_in_grid.x",
+            GpuBackend::Cuda => "blockIdx.x * blockDim.x + threadIdx.x",
         };
         let size = inputs[1].size();
         Some(Launch {
@@ -85,7 +85,7 @@ fn inputs_may_begin_at_any_address() -> Result<()> {
 #[test]
 #[ignore = "the process that another test starts"]
 fn tell_what_stands_for_a_kernel_with_a_source() {
-    let _traced_for = trace_for(Backend::Cuda);
+    let _traced_for = trace_for(GpuBackend::Cuda);
     let (y, counters) = Counters::of(|| scaled(&Array::from_f32(2.0), &Array::from_slice(&[1.0_f32, 2.0], &[2])));
     let y = y.expect("fits");
     let Counters { decomposed, offloaded, switched_off, .. } = counters;

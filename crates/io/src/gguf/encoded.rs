@@ -3,7 +3,7 @@
 use half::f16;
 use mlx_rs::{Array, Dtype};
 use rayon::prelude::*;
-use tacit_arrays::format::{PackedArray, Pieces};
+use tacit_arrays::format::{PackedArray, RowPieces};
 use tacit_arrays::{
     AffineArray, Bf16Array, CodebookArray, F16Array, Int8Array, KQuantArray, Mxfp4Array, Packed, Stacked,
     SymmetricArray,
@@ -96,7 +96,7 @@ impl Encoded {
                 })
             })?,
             Source::Rounded(value) => {
-                let pieces = Pieces::of(value)?;
+                let pieces = RowPieces::of(value)?;
                 pieces.ranges().try_for_each(|rows| {
                     out(&rounded(&pieces.get(rows.clone())?, self.kind)?)?;
                     pieces.forget(rows)

@@ -15,7 +15,7 @@ use crate::torch_dtype::dtype_of_torch;
 ///
 /// Written again it is the same text, unless the parameters that it is written with have other formats than it says.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ConfigFile {
     file: PathBuf,
     json: Json,
 }
@@ -29,7 +29,7 @@ pub(super) struct Formats {
     pub(super) entries: BTreeMap<String, Option<Mode>>,
 }
 
-impl Config {
+impl ConfigFile {
     /// Reads the `config.json` of a folder.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use mlx_rs::{Array, nn, ops, random};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::Policy;
 use tacit_io::json::Json;
-use tacit_io::mlx_lm::Config;
+use tacit_io::mlx_lm::ConfigFile;
 use tacit_io::{bitsandbytes, mlx_adapter, mlx_lm, peft};
 use tacit_nn::{LoraConfig, Method, Missing, Model, Parameters};
 
@@ -24,7 +24,7 @@ fn forward(model: &mut Model<nn::Sequential>) -> Array {
 fn a_quantized_model_computes_the_same_through_mlx_lm_and_bitsandbytes() {
     let folder = Scratch::new();
     let mut of_mlx = dense().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
-    mlx_lm::write(&*folder, &of_mlx.values().unwrap(), &Config::new(Json::Object(Vec::new()))).expect("writes");
+    mlx_lm::write(&*folder, &of_mlx.values().unwrap(), &ConfigFile::new(Json::Object(Vec::new()))).expect("writes");
     let mut again = dense();
     again.assign(mlx_lm::read(&*folder).expect("reads"), Missing::Refuse).expect("fits");
     assert!(forward(&mut again).eq_values(forward(&mut of_mlx)).unwrap());

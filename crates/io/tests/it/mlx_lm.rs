@@ -5,7 +5,7 @@ use std::fs;
 use tacit_arrays::{AffineArray, Mxfp4Array, format::Affine};
 use tacit_core::Aval;
 use tacit_io::json::Json;
-use tacit_io::mlx_lm::{self, Config};
+use tacit_io::mlx_lm::{self, ConfigFile};
 use tacit_nn::Parameters;
 
 use crate::golden::{assert_reads, assert_same_tensors, golden};
@@ -27,7 +27,7 @@ fn what_is_read_is_written_as_the_same_tensors_and_the_same_configuration() {
     for name in FOLDERS {
         let (theirs, ours) = (golden(&format!("mlx_lm/{name}")), folder.join(name));
         let parameters = mlx_lm::read(&theirs).expect("reads");
-        mlx_lm::write(&ours, &parameters, &Config::read(&theirs).expect("reads")).expect("writes");
+        mlx_lm::write(&ours, &parameters, &ConfigFile::read(&theirs).expect("reads")).expect("writes");
         assert_same_tensors(&theirs.join("model.safetensors"), &ours.join("model.safetensors"));
         let text = |folder: &std::path::Path| fs::read_to_string(folder.join("config.json")).expect("reads");
         assert_eq!(text(&theirs), text(&ours));
@@ -52,7 +52,7 @@ fn formats_are_those_of_the_configuration() {
 
 #[test]
 fn the_configuration_gives_rules() {
-    let config = Config::read(golden("mlx_lm/mixed")).expect("reads");
+    let config = ConfigFile::read(golden("mlx_lm/mixed")).expect("reads");
     let rules = config.rules().expect("rules");
     let aval = Aval::new(&[32, 32], mlx_rs::Dtype::Float32);
     let of = |module: &str| rules.format(&format!("{module}.weight"), &aval).map(ToString::to_string);
@@ -73,11 +73,11 @@ fn a_configuration_says_the_formats_of_what_it_is_written_with() {
         ("c.weight".to_owned(), affine(4).into()),
         ("norm.weight".to_owned(), dense.clone().into()),
     ]);
-    let config = |json: &str| Config::new(Json::parse(json).expect("JSON"));
-    let section = |config: &Config| config.json().get("quantization").map(Json::line);
+    let config = |json: &str| ConfigFile::new(Json::parse(json).expect("JSON"));
+    let section = |config: &ConfigFile| config.json().get("quantization").map(Json::line);
 
     mlx_lm::write(&*folder, &parameters, &config(r#"{"model_type": "llama"}"#)).expect("writes");
-    let written = Config::read(&*folder).expect("reads");
+    let written = ConfigFile::read(&*folder).expect("reads");
     let b = r#""b": {"group_size": 32, "bits": 8, "mode": "affine"}"#;
     assert_eq!(section(&written), Some(format!(r#"{{"group_size": 32, "bits": 4, "mode": "affine", {b}}}"#)));
     assert_eq!(written.json().get("quantization"), written.json().get("quantization_config"));
@@ -89,7 +89,7 @@ fn a_configuration_says_the_formats_of_what_it_is_written_with() {
     parameters
         .insert("c.weight".to_owned(), Mxfp4Array::quantize(&dense, tacit_arrays::ScaleRule::Ceil).unwrap().into());
     mlx_lm::write(&*folder, &parameters, &written).expect("writes");
-    let written = Config::read(&*folder).expect("reads");
+    let written = ConfigFile::read(&*folder).expect("reads");
     let c = r#""c": {"group_size": 32, "bits": 4, "mode": "mxfp4"}"#;
     assert_eq!(section(&written), Some(format!(r#"{{"group_size": 32, "bits": 4, "mode": "affine", {c}}}"#)));
     assert!(mlx_lm::read(&*folder).expect("reads")["c.weight"].downcast::<Mxfp4Array>().is_some());
@@ -97,14 +97,14 @@ fn a_configuration_says_the_formats_of_what_it_is_written_with() {
     // What another library's format was is not said any more.
     let theirs = config(r#"{"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size": 8}"#);
     mlx_lm::write(folder.join("converted"), &parameters, &theirs).expect("writes");
-    let converted = Config::read(folder.join("converted")).expect("reads");
+    let converted = ConfigFile::read(folder.join("converted")).expect("reads");
     assert_eq!(section(&converted), section(&written));
     assert_eq!(converted.json().get("quantization"), converted.json().get("quantization_config"));
 
     // Nothing quantized is nothing said.
     let dense = Parameters::from([("a.weight".to_owned(), dense.into())]);
     mlx_lm::write(&*folder, &dense, &written).expect("writes");
-    assert_eq!(Config::read(&*folder).expect("reads").json().line(), r#"{"model_type": "llama"}"#);
+    assert_eq!(ConfigFile::read(&*folder).expect("reads").json().line(), r#"{"model_type": "llama"}"#);
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn a_method_of_another_library_becomes_a_mode_where_modules_differ() {
         ("b.weight".to_owned(), AffineArray::quantize(&x, Affine { bits: 8, group: 32 }).expect("quantizes").into()),
     ]);
     let said = Json::parse(r#"{"quantization_config": {"quant_method": "mxfp4"}}"#).expect("JSON");
-    mlx_lm::write(&*folder, &parameters, &Config::new(said)).expect("writes");
-    let config = Config::read(&*folder).expect("reads");
+    mlx_lm::write(&*folder, &parameters, &ConfigFile::new(said)).expect("writes");
+    let config = ConfigFile::read(&*folder).expect("reads");
     let b = r#""b": {"group_size": 32, "bits": 8, "mode": "affine"}"#;
     let section = format!(r#"{{"group_size": 32, "bits": 4, "mode": "mxfp4", {b}}}"#);
     assert_eq!(config.json().get("quantization").map(Json::line), Some(section));

@@ -1,7 +1,7 @@
 //! Checkpoints of a run in one folder, of which the latest stay.
 
 use expect_test::expect;
-use tacit_io::{Rotation, Training};
+use tacit_io::{CheckpointRotation, Training};
 
 use crate::scratch::Scratch;
 
@@ -9,7 +9,7 @@ use crate::scratch::Scratch;
 fn the_latest_stay_and_what_is_no_checkpoint_too() {
     let folder = Scratch::new();
     let runs = folder.join("runs");
-    let rotation = Rotation::new(&runs, 2).expect("keeps some");
+    let rotation = CheckpointRotation::new(&runs, 2).expect("keeps some");
     assert!(rotation.load_latest().expect("reads").is_none());
     rotation.save(&Training::new(1)).expect("saves");
     for other in ["step-7.safetensors", "step-00000000.safetensors.bak", "notes.txt"] {
@@ -42,8 +42,8 @@ fn what_cannot_be_rotated_is_told() {
     expect![[r#"
         a rotation that keeps no checkpoint
         help: keep at least 1"#]]
-    .assert_eq(&Rotation::new(&*folder, 0).expect_err("keeps none").to_string());
-    let rotation = Rotation::new(&*folder, 1).expect("keeps some");
+    .assert_eq(&CheckpointRotation::new(&*folder, 0).expect_err("keeps none").to_string());
+    let rotation = CheckpointRotation::new(&*folder, 1).expect("keeps some");
     rotation.save(&Training::new(30)).expect("saves");
     let error = rotation.save(&Training::new(20)).expect_err("a later one is there");
     expect![[r#"
@@ -56,7 +56,7 @@ fn what_cannot_be_rotated_is_told() {
 /// As `Path::new("run.jsonl").parent()` has it: nothing was found there again, and nothing removed.
 #[test]
 fn the_folder_of_a_name_alone_is_the_one_that_the_program_is_in() {
-    let rotation = Rotation::new("", 1).expect("keeps some");
-    assert_eq!(format!("{rotation:?}"), format!("{:?}", Rotation::new(".", 1).expect("keeps some")));
+    let rotation = CheckpointRotation::new("", 1).expect("keeps some");
+    assert_eq!(format!("{rotation:?}"), format!("{:?}", CheckpointRotation::new(".", 1).expect("keeps some")));
     rotation.checkpoints().expect("it is listed");
 }

@@ -13,7 +13,7 @@ use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_core::{Result, Value};
 use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 use tacit_io::json::Json;
-use tacit_io::mlx_lm::{self, Config};
+use tacit_io::mlx_lm::{self, ConfigFile};
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
 use tacit_io::{
     Metadata, ModelFile, Resumable, Tensors, Training, Writing, hugging_face, load, mlx_adapter, peft, save, save_with,
@@ -154,7 +154,7 @@ fn foreign() -> Vec<Writer> {
     ]);
     let affine = AffineArray::quantize(&numbers(5, &[8, 64]), Affine { bits: 8, group: 32 }).expect("quantizes");
     let affine = named([("a.weight", affine.into()), ("norm.weight", numbers(3, &[64]).into())]);
-    let config = || Config::new(Json::parse(r#"{"model_type": "llama"}"#).expect("JSON"));
+    let config = || ConfigFile::new(Json::parse(r#"{"model_type": "llama"}"#).expect("JSON"));
     vec![
         writer(
             "write_sharded",

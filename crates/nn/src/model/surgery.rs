@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Dtype, ops, transforms};
-use tacit_arrays::format::{AnyFormat, Pieces, quantize_in_pieces};
+use tacit_arrays::format::{AnyFormat, RowPieces, quantize_in_pieces};
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
@@ -316,7 +316,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
 pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
     // It is asked for, and lives for the length of this call.
     let _allow = Policy::Allow.scope();
-    let (own, stored) = (Pieces::of(&array.into())?, Pieces::of(quantized)?);
+    let (own, stored) = (RowPieces::of(&array.into())?, RowPieces::of(quantized)?);
     let mut largest = Array::from_f32(0.0);
     for rows in own.ranges() {
         let both =

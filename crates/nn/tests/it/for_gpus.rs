@@ -6,7 +6,7 @@ use mlx_rs::module::Module;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, fast, nn, ops, random};
 use tacit_arrays::format::{AnyFormat, quantize_by_key};
-use tacit_core::kernel::{Backend, trace_for};
+use tacit_core::kernel::{GpuBackend, trace_for};
 use tacit_core::{Counters, Explanation, Policy, Result, explain, implicit};
 use tacit_nn::{
     KvCache, LoraConfig, Method, Model, ParameterFilter, Parameters, explain_with_parameters, straight_through,
@@ -20,7 +20,7 @@ const FORMATS: [&str; 4] = ["nf4:64", "nf4:64:double", "affine:4:64", "affine:8:
 
 /// What `f` does on a GPU of each kind, where nothing may be built.
 fn on_gpus<T>(what: &str, mut f: impl FnMut() -> Result<T>) {
-    for backend in [Backend::Cuda, Backend::Metal] {
+    for backend in [GpuBackend::Cuda, GpuBackend::Metal] {
         let _deny = Policy::Deny.scope();
         let _traced_for = trace_for(backend);
         let (made, counters) = Counters::of(&mut f);

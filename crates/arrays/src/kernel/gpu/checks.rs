@@ -8,7 +8,7 @@ use mlx_rs::{Array, Dtype};
 use serde_json::{Value, json};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch};
+use tacit_core::kernel::{GpuBackend, Launch};
 
 use super::emulator::{Job, Program};
 use super::signature;
@@ -55,7 +55,7 @@ impl Checks {
 
     /// What the parts of a launch are made for.
     pub(super) fn target(&self) -> Target {
-        if self.folder.is_some() { Backend::Cuda.into() } else { Target::Host }
+        if self.folder.is_some() { GpuBackend::Cuda.into() } else { Target::Host }
     }
 
     pub(super) fn add(&mut self, parts: Option<Parts>, inputs: Vec<Array>, expected: Vec<Array>, within: Within) {
@@ -130,7 +130,7 @@ impl Checks {
 /// Writes the text of a launch, and says how it is started and what its inputs are.
 pub(super) fn written(folder: &Path, launch: &Launch, inputs: &[Aval], outputs: &[Dtype]) -> std::io::Result<Value> {
     let Launch { name, sizes, grid, group, memory, .. } = launch;
-    std::fs::write(folder.join(format!("{name}.cu")), signature::function(launch, Backend::Cuda, inputs, outputs))?;
+    std::fs::write(folder.join(format!("{name}.cu")), signature::function(launch, GpuBackend::Cuda, inputs, outputs))?;
     let inputs: Vec<Value> =
         inputs.iter().map(|input| json!({"dtype": named(input.dtype), "shape": input.shape})).collect();
     Ok(json!({"name": name, "sizes": sizes, "grid": grid, "group": group, "memory": memory, "inputs": inputs}))

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Kernel, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Kernel, Launch, apply};
 use tacit_kernels::{fp4, nearest::Table, nf4};
 
 use super::checks::{Checks, Within, avals};
@@ -162,7 +162,7 @@ fn coding(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: D
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all_schemes().into_iter().enumerate().flat_map(move |(turn, (scheme, block))| {
         let shape = if scheme.is_grouped() { vec![4, block as i32] } else { vec![block as i32 * 9 / 4] };
         let x = Aval::new(&shape, DTYPES[turn % 3]);

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 
 use mlx_rs::Dtype;
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch};
+use tacit_core::kernel::{GpuBackend, Launch};
 
 /// The whole text, for inputs of these avals and results of these dtypes.
-pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outputs: &[Dtype]) -> String {
+pub(super) fn function(launch: &Launch, backend: GpuBackend, inputs: &[Aval], outputs: &[Dtype]) -> String {
     let mut parameters = Vec::new();
     let results = launch.outputs.iter().zip(outputs);
     let named = launch.inputs.iter().zip(inputs.iter().map(|input| input.dtype));
     let mut text = String::new();
     match backend {
-        Backend::Cuda => {
+        GpuBackend::Cuda => {
             parameters.extend(named.map(|(name, dtype)| format!("const {}* {name}", cuda(dtype))));
             parameters.extend(results.map(|(name, &dtype)| format!("{}* {name}", cuda(dtype))));
             let sizes: Vec<String> = (0..launch.sizes.len()).map(|at| format!("tacit_size_{at}")).collect();
@@ -31,7 +31,7 @@ pub(super) fn function(launch: &Launch, backend: Backend, inputs: &[Aval], outpu
                 launch.body
             );
         }
-        Backend::Metal => {
+        GpuBackend::Metal => {
             let mut at = 0;
             let mut buffer = |parameter: String| {
                 at += 1;

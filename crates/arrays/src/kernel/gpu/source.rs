@@ -3,20 +3,20 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use mlx_rs::Dtype;
-use tacit_core::kernel::{Backend, Launch};
+use tacit_core::kernel::{GpuBackend, Launch};
 
 /// How the text calls the types and memories of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A GPU, through MLX.
-    Gpu(Backend),
+    Gpu(GpuBackend),
     /// A CPU that plays one.
     #[cfg(test)]
     Host,
 }
 
-impl From<Backend> for Target {
-    fn from(backend: Backend) -> Self {
+impl From<GpuBackend> for Target {
+    fn from(backend: GpuBackend) -> Self {
         Self::Gpu(backend)
     }
 }
@@ -25,8 +25,8 @@ impl Target {
     /// The text before the description of a kernel.
     pub(super) fn header(self) -> String {
         let own = match self {
-            Self::Gpu(Backend::Cuda) => include_str!("source/cuda.h"),
-            Self::Gpu(Backend::Metal) => include_str!("source/metal.h"),
+            Self::Gpu(GpuBackend::Cuda) => include_str!("source/cuda.h"),
+            Self::Gpu(GpuBackend::Metal) => include_str!("source/metal.h"),
             #[cfg(test)]
             Self::Host => include_str!("source/host.h"),
         };
@@ -36,8 +36,8 @@ impl Target {
     /// The products of a warp.
     pub(super) fn matrix(self) -> &'static str {
         match self {
-            Self::Gpu(Backend::Cuda) => include_str!("source/matrix_cuda.h"),
-            Self::Gpu(Backend::Metal) => include_str!("source/matrix_metal.h"),
+            Self::Gpu(GpuBackend::Cuda) => include_str!("source/matrix_cuda.h"),
+            Self::Gpu(GpuBackend::Metal) => include_str!("source/matrix_metal.h"),
             #[cfg(test)]
             Self::Host => include_str!("source/matrix_loops.h"),
         }
@@ -46,8 +46,8 @@ impl Target {
     /// Pairs of half floats, which no simdgroup of Metal shows.
     pub(super) fn pairs(self) -> Option<&'static str> {
         match self {
-            Self::Gpu(Backend::Cuda) => Some(include_str!("source/pairs_cuda.h")),
-            Self::Gpu(Backend::Metal) => None,
+            Self::Gpu(GpuBackend::Cuda) => Some(include_str!("source/pairs_cuda.h")),
+            Self::Gpu(GpuBackend::Metal) => None,
             #[cfg(test)]
             Self::Host => Some(include_str!("source/pairs_host.h")),
         }
@@ -56,16 +56,16 @@ impl Target {
     /// The products of a group, where it can have tiles in its memory, and how many bytes these may have.
     pub(super) fn group(self) -> Option<(&'static str, usize)> {
         match self {
-            Self::Gpu(Backend::Cuda) => {
+            Self::Gpu(GpuBackend::Cuda) => {
                 // What CUDA's guide grants to a group: on Hopper, which graphs that are only traced are for, and on each GPU from Ampere on.
-                let granted = match Backend::cuda_capability().ok()? {
+                let granted = match GpuBackend::cuda_capability().ok()? {
                     None | Some(90) => 227,
                     Some(80..) => 99,
                     Some(_) => return None,
                 };
                 Some((include_str!("source/group_cuda.h"), granted << 10))
             }
-            Self::Gpu(Backend::Metal) => None,
+            Self::Gpu(GpuBackend::Metal) => None,
             #[cfg(test)]
             Self::Host => Some((include_str!("source/group_loops.h"), 227 << 10)),
         }
@@ -73,14 +73,14 @@ impl Target {
 
     /// Bytes that a group may have without asking at its launch.
     pub(super) fn memory(self) -> usize {
-        if self == Self::Gpu(Backend::Metal) { 32 << 10 } else { 48 << 10 }
+        if self == Self::Gpu(GpuBackend::Metal) { 32 << 10 } else { 48 << 10 }
     }
 
     /// About as many groups as run beside each other.
     pub(super) fn groups_at_once(self) -> usize {
         match self {
-            Self::Gpu(Backend::Cuda) => 128,
-            Self::Gpu(Backend::Metal) => 32,
+            Self::Gpu(GpuBackend::Cuda) => 128,
+            Self::Gpu(GpuBackend::Metal) => 32,
             #[cfg(test)]
             Self::Host => 4,
         }
@@ -89,14 +89,14 @@ impl Target {
     /// The start of a body: where the thread is.
     fn place(self) -> &'static str {
         match self {
-            Self::Gpu(Backend::Metal) => {
+            Self::Gpu(GpuBackend::Metal) => {
                 "  const tacit::Place at = {threadgroup_position_in_grid.x, threadgroup_position_in_grid.y,\n    \
                  threadgroup_position_in_grid.z, thread_index_in_threadgroup, thread_index_in_simdgroup,\n    \
                  simdgroup_index_in_threadgroup};\n"
             }
             #[cfg(test)]
             Self::Host => "  const tacit::Place at = TACIT_PLACE();\n",
-            Self::Gpu(Backend::Cuda) => "  const tacit::Place at = TACIT_PLACE();\n",
+            Self::Gpu(GpuBackend::Cuda) => "  const tacit::Place at = TACIT_PLACE();\n",
         }
     }
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 use half::{bf16, f16};
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Kernel, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Kernel, Launch, apply};
 use tacit_kernels::Orientation;
 
 use super::checks::{Checks, Within, avals, bytes, numbers, written};
@@ -220,7 +220,7 @@ fn they_give_what_the_kernels_of_a_cpu_give() {
 }
 
 /// Launches for a matrix whose products fill a GPU, of which only shapes are needed: a few rows of x and all sizes of tiles.
-fn launches_of_large_products(backend: Backend) -> Vec<(Launch, Vec<Aval>, Vec<Dtype>)> {
+fn launches_of_large_products(backend: GpuBackend) -> Vec<(Launch, Vec<Aval>, Vec<Dtype>)> {
     let k = 16384;
     let cases = [
         case(&Nf4::from(64), 1, k),
@@ -287,7 +287,7 @@ fn weights_beyond_the_range_of_f16_are_multiplied_with_f16() {
 }
 
 /// Every launch that the tests know, with its inputs and the dtypes of its results.
-fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all_samples(backend.into())
         .into_iter()
         .chain(attention::samples(is_full(), backend.into()))
@@ -309,12 +309,12 @@ fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dt
 /// Its half floats have names that are no variable's, and its longest integers are `long`.
 #[test]
 fn no_text_for_metal_has_what_that_language_has_not() {
-    let header = Target::from(Backend::Metal).header();
+    let header = Target::from(GpuBackend::Metal).header();
     let is_foreign = |word: &str| {
         let is_number = word.starts_with(|letter: char| letter.is_ascii_digit());
         matches!(word, "half" | "bfloat") || is_number && word.to_lowercase().contains("ll")
     };
-    for (launch, ..) in launches(Backend::Metal) {
+    for (launch, ..) in launches(GpuBackend::Metal) {
         // Only what they all begin with names those types.
         let own = launch.header.strip_prefix(header.as_str()).expect("the same header");
         let code = own.lines().chain(launch.body.lines()).filter(|line| !line.trim_start().starts_with("//"));
@@ -355,7 +355,7 @@ fn reads_what_it_names(launch: &Launch) {
 #[test]
 fn their_sources_are_written_for_compilers() {
     let Some(folder) = std::env::var_os("TACIT_GPU_TEXTS") else { return };
-    for (backend, ending) in [(Backend::Cuda, "cu"), (Backend::Metal, "metal")] {
+    for (backend, ending) in [(GpuBackend::Cuda, "cu"), (GpuBackend::Metal, "metal")] {
         let mut written = HashSet::new();
         for (launch, inputs, outputs) in launches(backend) {
             if written.insert(launch.name.clone()) {
@@ -372,7 +372,7 @@ fn large_products_are_written_to_be_measured() {
     let Some(folder) = std::env::var_os("TACIT_GPU_CASES") else { return };
     let folder = Path::new(&folder);
     let mut lines = String::new();
-    for (launch, inputs, outputs) in launches_of_large_products(Backend::Cuda) {
+    for (launch, inputs, outputs) in launches_of_large_products(GpuBackend::Cuda) {
         let line = written(folder, &launch, &inputs, &outputs).expect("writes");
         let _ = writeln!(lines, "{line}");
     }

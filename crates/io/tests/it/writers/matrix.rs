@@ -9,7 +9,7 @@ use tacit_files::faults::{Fault, inject};
 use tacit_files::{Current, replace};
 use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 use tacit_io::json::Json;
-use tacit_io::mlx_lm::{self, Config};
+use tacit_io::mlx_lm::{self, ConfigFile};
 use tacit_io::{
     Metadata, Progress, Tensors, Writing, hugging_face, load, mlx_adapter, peft, save, save_with, write_sharded,
 };
@@ -80,7 +80,7 @@ fn every_writer_over_every_golden_folder_and_over_itself() {
 #[test]
 fn what_is_read_of_a_checkpoint_is_written_over_it() {
     type Over = fn(&Path) -> Result<()>;
-    let mlx_lm: Over = |at| mlx_lm::write(at, &mlx_lm::read(at)?, &Config::read(at)?);
+    let mlx_lm: Over = |at| mlx_lm::write(at, &mlx_lm::read(at)?, &ConfigFile::read(at)?);
     let shards: Over = |at| hugging_face::write(at.join("model.safetensors"), &hugging_face::read(at)?);
     let bits: Over = |at| {
         bitsandbytes::write(
@@ -154,7 +154,7 @@ fn a_link_beside_the_tensors_is_seen_before_anything_is_written() {
     link("config.json");
     link("model.safetensors.index.json");
     let parameters: Parameters = values().into_iter().map(|(name, array)| (name, array.into())).collect();
-    let config = || Config::new(Json::parse("{}").expect("JSON"));
+    let config = || ConfigFile::new(Json::parse("{}").expect("JSON"));
     let place = folder.join("model.safetensors");
     let beside = inject(usize::MAX, Fault::Stops, || mlx_lm::write(&*folder, &parameters, &config()));
     let index = inject(usize::MAX, Fault::Stops, || write_sharded(&place, values(), &Metadata::new(), 4));

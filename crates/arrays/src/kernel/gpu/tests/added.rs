@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch};
+use tacit_core::kernel::{GpuBackend, Launch};
 
 use super::{DTYPES, normal, on_cpu};
 use crate::format::Nf4;
@@ -30,7 +30,7 @@ fn parts(AddDense { layout, scaled }: &AddDense, inputs: &[Array], target: Targe
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all().map(move |(kernel, inputs)| {
         let launch = parts(&kernel, &inputs, backend.into()).expect("has a source").launch();
         (launch, avals(&inputs), vec![inputs[0].dtype()])

@@ -1,7 +1,7 @@
 //! Attention in every format, with every mask, in each of its ways.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::Backend;
+use tacit_core::kernel::GpuBackend;
 
 use super::{Sample, check, is_full, normal, on_cpu};
 use crate::format::mx::ScaleRule;
@@ -229,7 +229,7 @@ fn what_no_query_sees_may_hold_nan() {
 #[test]
 fn a_group_of_metal_takes_fewer_rows_of_wide_heads() {
     let spec = Spec { batch: 64, format: 9, rows: 1, types: 1, tokens: 1, mask: Mask::Nothing };
-    let [cuda, metal] = [Backend::Cuda, Backend::Metal].map(|backend| sample(spec, backend.into()).parts.label);
+    let [cuda, metal] = [GpuBackend::Cuda, GpuBackend::Metal].map(|backend| sample(spec, backend.into()).parts.label);
     assert!(cuda.ends_with("few4") && metal.ends_with("few2"), "{cuda} {metal}");
 }
 

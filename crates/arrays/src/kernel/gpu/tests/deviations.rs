@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Launch, apply};
 
 use super::normal;
 use crate::format::{Affine, F16, Granularity, Int8, Nf4};
@@ -40,7 +40,7 @@ fn parts(Deviations { layout, power }: &Deviations, inputs: &[Array], target: Ta
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all().map(move |(kernel, inputs)| {
         let launch = parts(&kernel, &inputs, backend.into()).expect("has a source").launch();
         (launch, avals(&inputs), vec![Dtype::Float32; 5])

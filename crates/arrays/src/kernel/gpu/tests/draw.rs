@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Kernel, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Kernel, Launch, apply};
 
 use super::normal;
 use crate::format::{Format, Nf4};
@@ -37,7 +37,7 @@ fn inputs(scheme: Scheme, block: usize, x: &[f32]) -> Vec<Array> {
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     drawn().map(move |(scheme, block)| {
         let count = if scheme.is_grouped() { 4 * block } else { block * 9 / 4 };
         let inputs = avals(&inputs(scheme, block, &vec![1.0; count]));

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch};
+use tacit_core::kernel::{GpuBackend, Launch};
 
 use super::{DTYPES, normal, on_cpu};
 use crate::kernel::gpu::checks::{Checks, Within};
@@ -29,8 +29,8 @@ fn parts(x: &Array, target: Target) -> Option<Parts> {
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
-    let has_room = move |x: &Array| backend == Backend::Cuda || x.dim(1) <= 8192;
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+    let has_room = move |x: &Array| backend == GpuBackend::Cuda || x.dim(1) <= 8192;
     all().filter(has_room).map(move |x| {
         let launch = parts(&x, backend.into()).expect("has a source").launch();
         (launch, vec![Aval::from(&x)], vec![x.dtype()])
@@ -53,7 +53,7 @@ fn rows_that_no_group_has_room_for_have_no_source() {
         let x = Aval::new(&[rows, n], Dtype::Float32);
         hadamard([n as usize, 1], &x, target).map(|parts| parts.memory)
     };
-    let metal = Target::Gpu(Backend::Metal);
+    let metal = Target::Gpu(GpuBackend::Metal);
     assert_eq!([8192, 16384].map(|n| memory(metal, 2, n)), [Some(0), None]);
     assert_eq!([8192, 32768, 65536].map(|n| memory(Target::Host, 2, n)), [Some(0), Some(132_096), None]);
     assert_eq!(memory(Target::Host, 0, 64), None);

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch};
+use tacit_core::kernel::{GpuBackend, Launch};
 
 use super::{DTYPES, LONG, ROWS, is_full, normal, on_cpu, tolerance};
 use crate::format::{Affine, E4m3, Granularity, Int8, Nf4, Symmetric};
@@ -38,7 +38,7 @@ fn all() -> impl Iterator<Item = (Int8Matmul, Vec<Array>)> {
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all().map(move |(kernel, inputs)| {
         let parts = kernel.parts(&avals(&inputs), backend.into()).expect("has a source");
         (parts.launch(), avals(&inputs), vec![inputs[0].dtype()])

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Launch, apply};
 
 use super::normal;
 use crate::format::{Affine, Granularity, Int8, Mxfp8, Nf4, Symmetric, mx::ScaleRule};
@@ -53,7 +53,7 @@ fn parts((rows, count, _): &Stack, inputs: &[Array], target: Target) -> Option<P
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all().into_iter().map(move |stack| {
         let inputs = inputs(&stack, 0);
         let launch = parts(&stack, &inputs, backend.into()).expect("has a source").launch();

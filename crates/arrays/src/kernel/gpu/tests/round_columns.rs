@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Launch, apply};
 
 use super::normal;
 use crate::format::{Format, Nf4, Nvfp4};
@@ -33,7 +33,7 @@ fn inputs((scheme, block): (Scheme, usize), [n, width]: [i32; 2]) -> Vec<Array> 
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     all().map(move |format| {
         let inputs = avals(&inputs(format, [3, 6]));
         let launch = round_columns(&format.0, &inputs, backend.into()).expect("has a source").launch();

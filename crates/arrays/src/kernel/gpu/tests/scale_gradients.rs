@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Launch, apply};
 
 use super::normal;
 use crate::format::{Affine, Granularity, Int8, Mxfp8, Nvfp4, Symmetric, mx::ScaleRule};
@@ -41,7 +41,7 @@ fn parts(case: &Case, target: Target) -> Option<Parts> {
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     trained().into_iter().map(move |case| {
         let launch = parts(&case, backend.into()).expect("has a source").launch();
         let results = launch.outputs.iter().map(|_| Dtype::Float32).collect();

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Aval;
-use tacit_core::kernel::{Backend, Launch, apply};
+use tacit_core::kernel::{GpuBackend, Launch, apply};
 
 use crate::format::{Affine, Binary, Dynamic, Format, Granularity, Int8, Mxfp8, Nf4, Nvfp4, mx::ScaleRule};
 use crate::kernel::gpu::checks::{Checks, Within, avals, bytes, numbers};
@@ -60,7 +60,7 @@ fn measured() -> impl Iterator<Item = (MeasureSum, Vec<Array>)> {
 }
 
 /// Every launch with its inputs and the dtypes of its results.
-pub(super) fn launches(backend: Backend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
+pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec<Aval>, Vec<Dtype>)> {
     let lengths = measured().map(move |(MeasureSum { read, by }, inputs)| {
         let launch = measure(by, &read, &avals(&inputs), backend.into()).expect("has a source").launch();
         (launch, avals(&inputs), vec![Dtype::Float32])
