@@ -2,8 +2,8 @@
 
 pub(crate) mod adapter;
 pub(crate) mod cut;
+pub(crate) mod distributed;
 pub(crate) mod linear;
 pub(crate) mod packed;
-pub(crate) mod placed;
 pub(crate) mod structural;
 pub(crate) mod view;

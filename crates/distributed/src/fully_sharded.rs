@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
-use tacit_arrays::{Linear, Packed, Placed, Product, TrainedCodes};
+use tacit_arrays::{Distributed, Linear, Packed, Product, TrainedCodes};
 use tacit_core::transform::checkpoint;
 use tacit_core::tree::{self, Open, TreeDef};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, array_id, implicit};
@@ -42,7 +42,7 @@ use crate::placed::check_whole;
 /// the third stage of `ZeRO` (Rajbhandari et al., 2020). [`save_run`](crate::save_run) saves it; files of one process have the
 /// whole, [`gathered`](Self::gathered).
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.FullySharded", default = on_gathered, family(Linear, Placed))]
+#[implicit(name = "tacit.FullySharded", default = on_gathered, family(Linear, Distributed))]
 pub struct FullySharded {
     /// The value with this rank's part of each array, a vector, in the place of the array.
     #[implicit(get)]
@@ -210,7 +210,7 @@ fn array_of(leaf: &Value) -> Result<&Array> {
         .ok_or_else(|| Error::invalid(format!("{leaf} does not open into dense arrays"), "give another value"))
 }
 
-impl Placed for FullySharded {
+impl Distributed for FullySharded {
     /// Made of the whole, since the parts of its arrays are no arrays of its shape. Ranks gather what it is made of, and of an array
     /// that stays as it is each keeps its part.
     fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {

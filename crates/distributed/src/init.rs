@@ -16,7 +16,7 @@ use crate::guard::Guard;
 use crate::members::Members;
 use crate::options::GroupOptions;
 use crate::sentinel::Sentinel;
-use crate::watch::{ANNOUNCEMENT, Limits, Part, Place, Seat, Watch, job, ranks_of_ring};
+use crate::watch::{ANNOUNCEMENT, Limits, Part, Place, RankInfo, Watch, job, ranks_of_ring};
 use crate::{agreement, current};
 
 /// How much sooner other ranks are to begin than the last of a ring.
@@ -30,8 +30,8 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
     let limits = Limits::new(options.join, options.silence, options.wait);
     let place = Place::from_environment()?;
     let hosts = hosts(backend)?;
-    let seat = seat(backend, hosts.as_ref().map(Vec::len), |name| env::var_os(name))?;
-    if seat.is_some_and(|seat| seat.size == 1) {
+    let rank_info = rank_info(backend, hosts.as_ref().map(Vec::len), |name| env::var_os(name))?;
+    if rank_info.is_some_and(|rank_info| rank_info.size == 1) {
         return Ok(None);
     }
     if !engine.is_available() {
@@ -41,8 +41,8 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
         });
     }
     let watch = Arc::new(OnceLock::new());
-    let early = match (&place, seat) {
-        (Place::At(place), Some(seat)) => Some(Watch::at(place, job(), seat, limits)?),
+    let early = match (&place, rank_info) {
+        (Place::At(place), Some(rank_info)) => Some(Watch::at(place, job(), rank_info, limits)?),
         _ => None,
     };
     let is_early = early.is_some();
@@ -50,7 +50,7 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
         drop(watch.set(early));
     }
     // The ring's last rank connects first, and waits for a whole second where rank 0 does not listen yet.
-    if is_early && backend == Backend::Ring && seat.is_some_and(|seat| seat.rank + 1 == seat.size) {
+    if is_early && backend == Backend::Ring && rank_info.is_some_and(|rank_info| rank_info.rank + 1 == rank_info.size) {
         thread::sleep(HEAD_START);
     }
     let guard = Guard::new(backend.to_string(), limits, Arc::clone(&watch));
@@ -60,12 +60,12 @@ pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<Me
         help: STARTED,
     })?;
     drop(guard);
-    let found = Seat { rank: group.rank(), size: group.size() };
-    if let Some(seat) = seat.filter(|seat| *seat != found) {
+    let found = RankInfo { rank: group.rank(), size: group.size() };
+    if let Some(rank_info) = rank_info.filter(|rank_info| *rank_info != found) {
         return Err(Error::Group {
             message: format!(
                 "this process was started as rank {} of {}, and is rank {} of {} to the {backend} engine",
-                seat.rank, seat.size, found.rank, found.size
+                rank_info.rank, rank_info.size, found.rank, found.size
             ),
             help: STARTED,
         });
@@ -109,7 +109,11 @@ fn say_goodbye(code: i32) {
 }
 
 /// Which rank of how many this process was started as, where the environment says it; of a ring its hosts are counted.
-fn seat(backend: Backend, hosts: Option<usize>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Seat>> {
+fn rank_info(
+    backend: Backend,
+    hosts: Option<usize>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<RankInfo>> {
     let number = |name: &str| variable(name).map(|text| number(name, &text)).transpose();
     let (rank, size) = match backend {
         Backend::Alone => return Ok(None),
@@ -122,7 +126,7 @@ fn seat(backend: Backend, hosts: Option<usize>, variable: impl Fn(&str) -> Optio
     if at >= size {
         return Err(Error::Group { message: format!("{rank}={at} is not a rank of a group of {size}"), help: STARTED });
     }
-    Ok(Some(Seat { rank: at, size }))
+    Ok(Some(RankInfo { rank: at, size }))
 }
 
 /// Where each rank of a ring is, as the environment says it.
@@ -158,12 +162,12 @@ mod tests {
     #[test]
     fn a_rank_that_is_not_a_number_is_named() {
         let of = |backend, rank: &'static str| {
-            let found = seat(backend, None, |name| match name {
+            let found = rank_info(backend, None, |name| match name {
                 "MLX_RANK" | "OMPI_COMM_WORLD_RANK" => Some(rank.into()),
                 "MLX_WORLD_SIZE" | "OMPI_COMM_WORLD_SIZE" => Some("2".into()),
                 _ => None,
             });
-            found.map(|seat| seat.map(|seat| seat.rank))
+            found.map(|rank_info| rank_info.map(|rank_info| rank_info.rank))
         };
         assert_eq!(of(Backend::Mpi, " 1 ").expect("a number"), Some(1));
         assert_eq!(of(Backend::Nccl, "1").expect("a number"), Some(1));

@@ -1,6 +1,6 @@
 //! What lies in parts already is not split again.
 
-use tacit_arrays::Placed;
+use tacit_arrays::Distributed;
 use tacit_core::{Error, Result, Value};
 
 /// Checks that neither a value nor anything inside it is kept in parts over ranks.
@@ -19,7 +19,7 @@ pub(crate) fn check_whole(value: &Value) -> Result<()> {
 
 fn placed(value: &Value) -> Option<Value> {
     let Value::Implicit(array) = value else { return None };
-    if array.family::<dyn Placed>().is_some() {
+    if array.family::<dyn Distributed>().is_some() {
         return Some(value.clone());
     }
     array.children().iter().find_map(|(_, child)| placed(child))

@@ -10,7 +10,7 @@ mod part;
 mod products;
 
 use mlx_rs::Array;
-use tacit_arrays::{Placed, Repeated, shard};
+use tacit_arrays::{Distributed, Repeated, shard};
 use tacit_core::extra_ops::checked_indices;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, array_id, implicit};
@@ -45,7 +45,7 @@ pub(crate) use part::own_part;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Sharded", family(Placed))]
+#[implicit(name = "tacit.Sharded", family(Distributed))]
 pub struct Sharded {
     /// The part of this rank.
     #[implicit(get)]
@@ -230,7 +230,7 @@ fn counted(axis: i32, aval: &Aval) -> Result<usize> {
         .ok_or_else(|| Error::invalid(format!("{aval} has no axis {axis} to split"), "give an axis of the array"))
 }
 
-impl Placed for Sharded {
+impl Distributed for Sharded {
     fn with_held(&self, f: &mut dyn FnMut(&Value) -> Result<Option<Value>>) -> Result<Option<Value>> {
         let Some(part) = f(&self.part)? else { return Ok(None) };
         let shared = self.shared_in(&part)?;

@@ -16,7 +16,7 @@ use crate::members::Members;
 use crate::named::named;
 use crate::said::said;
 use crate::sentinel::Sentinel;
-use crate::watch::{Part, Seat};
+use crate::watch::{Part, RankInfo};
 
 impl Group {
     /// The ranks that give the same `color`, in the order that they have here, as a group of their own.
@@ -110,8 +110,8 @@ impl Group {
     fn part(&self, members: &Members, order: &[usize], color: u32, part: Part) -> Result<Self> {
         let backend = self.backend();
         let rank = order.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
-        let seat = Seat { rank, size: order.len() };
-        if seat.size == 1 && backend == Backend::Ring {
+        let rank_info = RankInfo { rank, size: order.len() };
+        if rank_info.size == 1 && backend == Backend::Ring {
             return Ok(Self::of(backend, None));
         }
         let hosts: Vec<Vec<String>> = order.iter().filter_map(|&rank| members.hosts.get(rank).cloned()).collect();
@@ -119,25 +119,25 @@ impl Group {
         let sentinel = Box::new(Sentinel::new(limits, Arc::clone(&watch), Some(part.clone())));
         let engine = if backend == Backend::Ring {
             let file = host_file(&hosts)?;
-            if seat.rank + 1 == seat.size {
+            if rank_info.rank + 1 == rank_info.size {
                 thread::sleep(HEAD_START);
             }
-            members.engine.split_ring(seat.rank, file.path(), sentinel)
+            members.engine.split_ring(rank_info.rank, file.path(), sentinel)
         } else {
-            members.engine.split(color as i32, seat.rank as i32, sentinel)
+            members.engine.split(color as i32, rank_info.rank as i32, sentinel)
         };
         let engine = engine.map_err(|error| refused(backend, error))?;
-        let found = Seat { rank: engine.rank(), size: engine.size() };
-        if found != seat {
+        let found = RankInfo { rank: engine.rank(), size: engine.size() };
+        if found != rank_info {
             return Err(Error::Group {
                 message: format!(
                     "this process is rank {} of {} of the part, and rank {} of {} to the {backend} engine",
-                    seat.rank, seat.size, found.rank, found.size
+                    rank_info.rank, rank_info.size, found.rank, found.size
                 ),
                 help: "give every rank the same MLX and Tacit",
             });
         }
-        if seat.size == 1 {
+        if rank_info.size == 1 {
             return Ok(Self::of(backend, None));
         }
         Ok(Self::of(backend, Some(Members { engine, part, hosts, limits, watch, splits: AtomicUsize::new(0) })))

@@ -18,8 +18,8 @@ mod judge;
 mod limits;
 mod link;
 mod meet;
+mod rank_info;
 mod rounds;
-mod seat;
 mod shared;
 mod verdict;
 
@@ -38,8 +38,8 @@ use join::Joined;
 pub(crate) use limits::Limits;
 use meet::Announcement;
 pub(crate) use meet::{ANNOUNCEMENT, Place, job, ranks_of_ring};
+pub(crate) use rank_info::RankInfo;
 use rounds::Rounds;
-pub(crate) use seat::Seat;
 use shared::{Closing, LEFT, OfPart, Shared, group_error};
 
 /// The watch of one rank, until it is dropped.
@@ -51,29 +51,29 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Waits until all ranks of the job have come to `place`, which is rank 0's.
-    pub(crate) fn at(place: &str, job: u64, seat: Seat, limits: Limits) -> Result<Self> {
+    pub(crate) fn at(place: &str, job: u64, rank_info: RankInfo, limits: Limits) -> Result<Self> {
         let until = Instant::now() + limits.join;
         let unknown = |error: io::Error| {
             let help = "set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`";
             refused(&NotJoined { reason: format!("{place}: {error}"), kind: Failing::System }, Some(help))
         };
-        let joined = if seat.rank == 0 {
+        let joined = if rank_info.rank == 0 {
             let listener = meet::listen(place).map_err(unknown)?;
             let own = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-            join::host(&listener, own, seat, job, until)
+            join::host(&listener, own, rank_info, job, until)
         } else {
-            join::come(&meet::resolve(place).map_err(unknown)?, seat, job, until)
+            join::come(&meet::resolve(place).map_err(unknown)?, rank_info, job, until)
         };
-        Self::start(joined, seat, limits)
+        Self::start(joined, rank_info, limits)
     }
 
     /// Waits until all ranks have come to where rank 0 announces, which `announce` brings from it to the others.
     pub(crate) fn announced(
         announce: impl FnOnce([u8; ANNOUNCEMENT]) -> Result<[u8; ANNOUNCEMENT]>,
-        seat: Seat,
+        rank_info: RankInfo,
         limits: Limits,
     ) -> Result<Self> {
-        let joined = if seat.rank == 0 {
+        let joined = if rank_info.rank == 0 {
             // The others wait for the announcement, of whatever kind.
             let listening = Announcement::listen();
             announce(listening.as_ref().map_or([0; ANNOUNCEMENT], |(announced, _)| announced.bytes()))?;
@@ -81,7 +81,7 @@ impl Watch {
             match listening {
                 Ok((announced, listener)) => {
                     let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
-                    join::host(&listener, own, seat, announced.token(), until)
+                    join::host(&listener, own, rank_info, announced.token(), until)
                 }
                 Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
             }
@@ -89,17 +89,17 @@ impl Watch {
             let announced = Announcement::read(&announce([0; ANNOUNCEMENT])?);
             let until = Instant::now() + limits.join;
             match announced {
-                Some(announced) => join::come(&announced.addresses(), seat, announced.token(), until),
+                Some(announced) => join::come(&announced.addresses(), rank_info, announced.token(), until),
                 None => Err(NotJoined { reason: "rank 0 could not listen".to_owned(), kind: Failing::System }),
             }
         };
-        Self::start(joined, seat, limits)
+        Self::start(joined, rank_info, limits)
     }
 
-    fn start(joined: Result<Joined, NotJoined>, seat: Seat, limits: Limits) -> Result<Self> {
+    fn start(joined: Result<Joined, NotJoined>, rank_info: RankInfo, limits: Limits) -> Result<Self> {
         let joined = joined.map_err(|failed| refused(&failed, None))?;
         let shared = Arc::new(Shared::new(joined.addresses));
-        let rounds = Rounds::new(seat, limits, Arc::clone(&shared), joined.links);
+        let rounds = Rounds::new(rank_info, limits, Arc::clone(&shared), joined.links);
         let thread = thread::Builder::new().name("tacit-watch".to_owned()).spawn(|| rounds.run());
         let thread =
             thread.map_err(|error| refused(&NotJoined { reason: error.to_string(), kind: Failing::System }, None))?;

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlx_rs::Array;
-use tacit_arrays::{Adapter, Placed};
+use tacit_arrays::{Adapter, Distributed};
 use tacit_core::tree::{Labels, Node, Reader, Visitor};
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
@@ -188,7 +188,7 @@ fn taken_apart(path: &str, value: &Value, role: Option<Role>, leaves: &mut Vec<A
         }
         Value::Implicit(array) => &**array,
     };
-    let placed = array.family::<dyn Placed>().is_some();
+    let placed = array.family::<dyn Distributed>().is_some();
     let children = array.children().into_iter().map(|(name, child): (ChildName, Value)| {
         let role = match &child {
             Value::Dense(_) if placed => Some(role.unwrap_or(Role::Dense)),

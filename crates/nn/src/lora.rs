@@ -3,7 +3,7 @@
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops, random};
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, Placed, QaLora};
+use tacit_arrays::{Adapter, AsStored, Distributed, Dora, Lora, Packed, QaLora};
 use tacit_core::{Error, Result, Value};
 
 use crate::filter::BASE;
@@ -215,7 +215,7 @@ fn dropping(path: &str, value: &Value, key: Option<&Array>, around: Around<'_>) 
         own = Some(adapter.with_key(key)?.into());
     }
     let Value::Implicit(array) = own.as_ref().unwrap_or(value) else { return Ok(None) };
-    let split = around.split.or_else(|| array.family::<dyn Placed>().map(|_| value));
+    let split = around.split.or_else(|| array.family::<dyn Distributed>().map(|_| value));
     let is_adapter = adapter.is_some() || around.adapter;
     let made = with_others(&**array, |name, child| {
         let around = Around { split, adapter: is_adapter && name.field != BASE };

@@ -1,6 +1,6 @@
 //! Values with something else in place of what is within them.
 
-use tacit_arrays::{Adapter, Placed};
+use tacit_arrays::{Adapter, Distributed};
 use tacit_core::{ChildName, ImplicitArray, Result, Value};
 
 use crate::filter::{BASE, Role};
@@ -45,7 +45,7 @@ pub(crate) fn mapped(value: &Value, f: &mut dyn FnMut(&Value) -> Result<Option<V
         return Ok(Some(other));
     }
     let Value::Implicit(array) = value else { return Ok(None) };
-    match array.family::<dyn Placed>() {
+    match array.family::<dyn Distributed>() {
         Some(placed) => placed.with_held(&mut |held| mapped(held, f)),
         None => with_others(&**array, |_, child| mapped(child, f)),
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::frame::{Failing, Frame, NotJoined};
 use super::link::{Closed, Link};
-use super::seat::Seat;
+use super::rank_info::RankInfo;
 use crate::named::named;
 
 /// Changes whenever frames do.
@@ -32,14 +32,14 @@ pub(super) struct Joined {
 pub(super) fn host(
     listener: &TcpListener,
     own: IpAddr,
-    seat: Seat,
+    rank_info: RankInfo,
     token: u64,
     until: Instant,
 ) -> Result<Joined, NotJoined> {
     let begun = Instant::now();
     let system = |error: std::io::Error| NotJoined { reason: error.to_string(), kind: Failing::System };
     listener.set_nonblocking(true).map_err(system)?;
-    let mut hall = Hall { seat, token, strangers: VecDeque::new(), links: BTreeMap::new(), turned_away: None };
+    let mut hall = Hall { rank_info, token, strangers: VecDeque::new(), links: BTreeMap::new(), turned_away: None };
     let mut told = None;
     loop {
         // The rest of a crowd waits for the next round.
@@ -54,7 +54,7 @@ pub(super) fn host(
         // One that is gone before the group begins may come again.
         hall.links.retain(|_, link| link.receive(&mut Vec::new()).is_ok());
         let links = &mut hall.links;
-        let missing: Vec<usize> = (1..seat.size).filter(|rank| !links.contains_key(rank)).collect();
+        let missing: Vec<usize> = (1..rank_info.size).filter(|rank| !links.contains_key(rank)).collect();
         if missing.is_empty() {
             let own = place(own, std::process::id());
             let others = links.values().map(|link| place(link.address.ip(), link.process));
@@ -87,7 +87,7 @@ pub(super) fn host(
 
 /// Who has come to rank 0.
 struct Hall {
-    seat: Seat,
+    rank_info: RankInfo,
     token: u64,
     /// Who has not said who it is, and since when.
     strangers: VecDeque<(Link, Instant)>,
@@ -136,8 +136,11 @@ impl Hall {
     fn unfit(&self, version: u32, rank: usize, size: usize) -> Option<String> {
         if version != VERSION {
             Some(format!("rank {rank} runs another version of Tacit than rank 0"))
-        } else if size != self.seat.size {
-            Some(format!("rank {rank} was started for a group of {size}, and rank 0 for one of {}", self.seat.size))
+        } else if size != self.rank_info.size {
+            Some(format!(
+                "rank {rank} was started for a group of {size}, and rank 0 for one of {}",
+                self.rank_info.size
+            ))
         } else if rank == 0 || self.links.contains_key(&rank) {
             Some(format!("two processes were started as rank {rank}"))
         } else if rank >= size {
@@ -170,7 +173,12 @@ fn place(host: IpAddr, process: u32) -> String {
 }
 
 /// Another rank: goes to rank 0, at the first of `addresses` where its group meets.
-pub(super) fn come(addresses: &[SocketAddr], seat: Seat, token: u64, until: Instant) -> Result<Joined, NotJoined> {
+pub(super) fn come(
+    addresses: &[SocketAddr],
+    rank_info: RankInfo,
+    token: u64,
+    until: Instant,
+) -> Result<Joined, NotJoined> {
     let begun = Instant::now();
     // Rank 0 knows more, so its word is waited for where both began at the same time.
     let until = until + Duration::from_millis(500);
@@ -182,7 +190,7 @@ pub(super) fn come(addresses: &[SocketAddr], seat: Seat, token: u64, until: Inst
             match TcpStream::connect_timeout(address, left) {
                 // A port of the system's choice may be connected to itself.
                 Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {}
-                Ok(stream) => match greet(stream, seat, token, until, &mut missing) {
+                Ok(stream) => match greet(stream, rank_info, token, until, &mut missing) {
                     Ok(joined) => return Ok(joined),
                     Err(Turned::Away(refused)) => return Err(refused),
                     // One that the end of the time cuts off knows less than one before it.
@@ -212,14 +220,20 @@ enum Turned {
 /// Waits at rank 0 until the group begins.
 fn greet(
     stream: TcpStream,
-    seat: Seat,
+    rank_info: RankInfo,
     token: u64,
     until: Instant,
     missing: &mut Vec<usize>,
 ) -> Result<Joined, Turned> {
     let wrong = |reason: &str| Turned::Wrong(reason.to_owned());
     let mut link = Link::new(stream).map_err(|error| Turned::Wrong(error.to_string()))?.known(0);
-    link.send(&Frame::Hello { version: VERSION, rank: seat.rank, size: seat.size, token, process: std::process::id() });
+    link.send(&Frame::Hello {
+        version: VERSION,
+        rank: rank_info.rank,
+        size: rank_info.size,
+        token,
+        process: std::process::id(),
+    });
     let since = Instant::now();
     let mut answered = false;
     loop {

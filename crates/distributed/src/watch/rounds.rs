@@ -10,7 +10,7 @@ use super::history::Tail;
 use super::judge::{difference, disagreement};
 use super::limits::Limits;
 use super::link::Link;
-use super::seat::Seat;
+use super::rank_info::RankInfo;
 use super::shared::{Closing, LEFT, Shared};
 use super::verdict::Verdict;
 
@@ -18,7 +18,7 @@ use super::verdict::Verdict;
 const FAREWELL: Duration = Duration::from_millis(250);
 
 pub(super) struct Rounds {
-    seat: Seat,
+    rank_info: RankInfo,
     limits: Limits,
     shared: Arc<Shared>,
     /// Rank 0's to all others, and those of each other to rank 0.
@@ -34,15 +34,20 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    pub(super) fn new(seat: Seat, limits: Limits, shared: Arc<Shared>, mut links: BTreeMap<usize, Link>) -> Self {
+    pub(super) fn new(
+        rank_info: RankInfo,
+        limits: Limits,
+        shared: Arc<Shared>,
+        mut links: BTreeMap<usize, Link>,
+    ) -> Self {
         let now = Instant::now();
         // Ranks have nothing to say while they wait for a late one.
         for link in links.values_mut() {
             link.heard = now;
         }
-        let heard = vec![(None, now); seat.size];
+        let heard = vec![(None, now); rank_info.size];
         Self {
-            seat,
+            rank_info,
             limits,
             shared,
             links,
@@ -134,7 +139,7 @@ impl Rounds {
 
     /// Rank 0 to all others.
     fn tell(&mut self, frame: &Frame) {
-        if self.seat.rank == 0 {
+        if self.rank_info.rank == 0 {
             self.links.values_mut().for_each(|link| link.send(frame));
         }
     }
@@ -159,7 +164,7 @@ impl Rounds {
             return;
         }
         // The others are told before this rank knows, which may be its end.
-        if self.seat.rank == 0 || matches!(verdict, Verdict::Disagreement { .. }) {
+        if self.rank_info.rank == 0 || matches!(verdict, Verdict::Disagreement { .. }) {
             let ended = Frame::Ended(verdict.clone());
             self.links.values_mut().for_each(|link| link.send(&ended));
         }
@@ -170,7 +175,7 @@ impl Rounds {
     fn ask(&mut self) {
         let asked = std::mem::take(&mut self.shared.lock().asked);
         for (number, collectives) in asked {
-            if self.seat.rank == 0 {
+            if self.rank_info.rank == 0 {
                 self.collect(0, number, collectives);
             } else {
                 self.links.values_mut().for_each(|link| {
@@ -184,7 +189,7 @@ impl Rounds {
     fn collect(&mut self, rank: usize, number: u64, collectives: Vec<String>) {
         let plans = self.plans.entry(number).or_default();
         plans.insert(rank, collectives);
-        if plans.len() == self.seat.size {
+        if plans.len() == self.rank_info.size {
             let plans: Vec<Vec<String>> =
                 self.plans.remove(&number).into_iter().flatten().map(|(_, plan)| plan).collect();
             let difference = difference(&plans);
@@ -206,7 +211,7 @@ impl Rounds {
         let state = self.shared.lock();
         let (doing, begun) = (state.doing(), state.history.tail());
         drop(state);
-        self.heard[self.seat.rank] = (doing.clone(), Instant::now());
+        self.heard[self.rank_info.rank] = (doing.clone(), Instant::now());
         self.links.values_mut().for_each(|link| link.send(&Frame::Beat { doing: doing.clone(), begun: begun.clone() }));
         self.tell_of_parts();
         for ((rank, part), begun) in std::mem::take(&mut self.ahead) {
@@ -221,16 +226,16 @@ impl Rounds {
         let told: Vec<_> = told.collect();
         drop(state);
         for (part, first, begun) in told {
-            self.bring(part, first, self.seat.rank, begun);
+            self.bring(part, first, self.rank_info.rank, begun);
         }
     }
 
     /// Brings what a rank has begun of a part to its first rank.
     fn bring(&mut self, part: String, first: usize, rank: usize, begun: Tail) {
-        if first == self.seat.rank {
+        if first == self.rank_info.rank {
             return self.compare(rank, part, begun);
         }
-        let next = if self.seat.rank == 0 { first } else { 0 };
+        let next = if self.rank_info.rank == 0 { first } else { 0 };
         if let Some(link) = self.links.get_mut(&next) {
             link.send(&Frame::Begun { part, first, rank, begun });
         }
@@ -241,7 +246,7 @@ impl Rounds {
         let state = self.shared.lock();
         // Here it has begun nothing yet, or is gone.
         let Some(history) = state.history(&part) else { return };
-        let differs = history.differs(self.seat.rank, rank, &begun);
+        let differs = history.differs(self.rank_info.rank, rank, &begun);
         let ahead = begun.begun > history.begun();
         drop(state);
         if let Some(reason) = differs {
@@ -269,7 +274,7 @@ impl Rounds {
             return;
         }
         drop(state);
-        if self.seat.rank == 0 && self.links.values().all(|link| link.heard.elapsed() < self.limits.silence / 2) {
+        if self.rank_info.rank == 0 && self.links.values().all(|link| link.heard.elapsed() < self.limits.silence / 2) {
             // Whoever is silent already may be lost rather than wait for something else.
             let with_age = |(doing, when): &(Option<Doing>, Instant)| {
                 let doing = doing.clone()?;
@@ -285,7 +290,7 @@ impl Rounds {
     /// Says goodbye, where that is news, and waits until it is read: a connection with unread data that is closed may lose
     /// what was said.
     fn leave(mut self, over: bool) {
-        let rank = self.seat.rank;
+        let rank = self.rank_info.rank;
         if !over {
             let begun = self.shared.lock().history.tail();
             for link in self.links.values_mut() {

@@ -38,31 +38,31 @@ fn connect(place: &str) -> TcpStream {
 const JOB: u64 = 4711;
 
 /// What becomes of each rank that comes to a group of `size`.
-fn met(place: &str, seats: &[Seat], limits: Limits) -> Vec<Result<Watch>> {
+fn met(place: &str, ranks: &[RankInfo], limits: Limits) -> Vec<Result<Watch>> {
     thread::scope(|scope| {
         let ranks: Vec<_> =
-            seats.iter().map(|&seat| scope.spawn(move || Watch::at(place, JOB, seat, limits))).collect();
+            ranks.iter().map(|&rank_info| scope.spawn(move || Watch::at(place, JOB, rank_info, limits))).collect();
         ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
     })
 }
 
-fn seats(size: usize) -> Vec<Seat> {
-    (0..size).map(|rank| Seat { rank, size }).collect()
+fn ranks(size: usize) -> Vec<RankInfo> {
+    (0..size).map(|rank| RankInfo { rank, size }).collect()
 }
 
 fn group(size: usize, limits: Limits) -> Vec<Watch> {
-    met(&place().0, &seats(size), limits).into_iter().map(|watch| watch.expect("all come")).collect()
+    met(&place().0, &ranks(size), limits).into_iter().map(|watch| watch.expect("all come")).collect()
 }
 
 /// What rank 0 of too small a group ends with, and what the one that `came` before it looked is told.
-fn too_few(job: u64, size: usize, came: Seat) -> [Error; 2] {
+fn too_few(job: u64, size: usize, came: RankInfo) -> [Error; 2] {
     let (place, _held) = place();
     let listener = meet::listen(&place).expect("a free port");
     let mut link = link::Link::new(connect(&place)).expect("a link").known(0);
-    let Seat { rank, size: its_size } = came;
+    let RankInfo { rank, size: its_size } = came;
     link.send(&Frame::Hello { version: join::VERSION, rank, size: its_size, token: job, process: 1 });
     let until = Instant::now() + Duration::from_millis(300);
-    let first = join::host(&listener, Ipv4Addr::LOCALHOST.into(), Seat { rank: 0, size }, job, until);
+    let first = join::host(&listener, Ipv4Addr::LOCALHOST.into(), RankInfo { rank: 0, size }, job, until);
     let mut frames = Vec::new();
     while link.receive(&mut frames).is_ok() {
         assert!(until.elapsed() < LIMITS.join, "the connection stays open");
@@ -126,7 +126,7 @@ impl Watch {
 fn ranks_that_leave_one_by_one_are_not_lost() {
     let (place, _held) = place();
     let mut watches: Vec<Watch> =
-        met(&place, &seats(3), LIMITS).into_iter().map(|watch| watch.expect("all come")).collect();
+        met(&place, &ranks(3), LIMITS).into_iter().map(|watch| watch.expect("all come")).collect();
     TcpStream::connect(&place).expect_err("nobody listens once all have come");
     while let Some(watch) = watches.pop() {
         drop(watch);
@@ -166,10 +166,10 @@ fn a_rank_that_is_silent_is_lost_after_the_limit() {
     let limits = Limits { silence: SHORT, ..LIMITS };
     let begun = Instant::now();
     let (first, silent) = thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, limits));
+        let first = scope.spawn(|| Watch::at(&place, JOB, RankInfo { rank: 0, size: 2 }, limits));
         let until = Instant::now() + LIMITS.join;
         let addresses = meet::resolve(&place).expect("an address");
-        let silent = join::come(&addresses, Seat { rank: 1, size: 2 }, JOB, until).expect("comes");
+        let silent = join::come(&addresses, RankInfo { rank: 1, size: 2 }, JOB, until).expect("comes");
         (first.join().expect("no panic").expect("both come"), silent)
     });
     let error = first.why(LIMITS.wait, None).expect("silent");
@@ -185,7 +185,7 @@ fn a_rank_that_is_silent_is_lost_after_the_limit() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_by_all_that_did() {
-    for failed in too_few(JOB, 4, Seat { rank: 2, size: 4 }) {
+    for failed in too_few(JOB, 4, RankInfo { rank: 2, size: 4 }) {
         check(
             &failed,
             expect![[r#"
@@ -196,7 +196,8 @@ fn a_rank_that_does_not_come_is_named_by_all_that_did() {
     let (place, _held) = place();
     let limits = Limits { join: Duration::from_millis(300), ..LIMITS };
     let begun = Instant::now();
-    let failed = met(&place, &[Seat { rank: 1, size: 2 }], limits).remove(0).expect_err("nobody is there").to_string();
+    let failed =
+        met(&place, &[RankInfo { rank: 1, size: 2 }], limits).remove(0).expect_err("nobody is there").to_string();
     assert!(failed.starts_with("the group cannot begin: rank 0 has not come within"), "{failed}");
     assert!(failed.contains(&place), "{failed}");
     assert!(begun.elapsed() < LIMITS.join, "it waits for the limits of others");
@@ -204,7 +205,7 @@ fn a_rank_that_does_not_come_is_named_by_all_that_did() {
 
 #[test]
 fn ranks_of_one_job_that_do_not_fit_end_it() {
-    for failed in met(&place().0, &[Seat { rank: 0, size: 2 }, Seat { rank: 1, size: 3 }], LIMITS) {
+    for failed in met(&place().0, &[RankInfo { rank: 0, size: 2 }, RankInfo { rank: 1, size: 3 }], LIMITS) {
         check(
             &failed.expect_err("no group"),
             expect![[r#"
@@ -212,7 +213,7 @@ fn ranks_of_one_job_that_do_not_fit_end_it() {
             help: start every rank of the group by one `tacit launch`, or with the same host file"#]],
         );
     }
-    let twice = [Seat { rank: 0, size: 3 }, Seat { rank: 1, size: 3 }, Seat { rank: 1, size: 3 }];
+    let twice = [RankInfo { rank: 0, size: 3 }, RankInfo { rank: 1, size: 3 }, RankInfo { rank: 1, size: 3 }];
     for failed in met(&place().0, &twice, LIMITS) {
         let failed = failed.expect_err("no group").to_string();
         assert!(failed.starts_with("the group cannot begin: two processes were started as rank 1\n"), "{failed}");
@@ -228,10 +229,10 @@ fn rank_0_announces_a_place_where_none_is_named() {
                 send.send(bytes).expect("rank 1 listens");
                 Ok(bytes)
             };
-            Watch::announced(announce, Seat { rank: 0, size: 2 }, LIMITS)
+            Watch::announced(announce, RankInfo { rank: 0, size: 2 }, LIMITS)
         });
         let announce = |_| Ok(receive.recv().expect("rank 0 announces"));
-        let second = Watch::announced(announce, Seat { rank: 1, size: 2 }, LIMITS).expect("comes");
+        let second = Watch::announced(announce, RankInfo { rank: 1, size: 2 }, LIMITS).expect("comes");
         let first = first.join().expect("no panic").expect("both come");
         first.check().and(second.check()).expect("both are well");
     });

@@ -6,7 +6,7 @@ use std::fmt;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use serde::{Deserialize, Serialize};
-use tacit_arrays::{Adapter, Placed};
+use tacit_arrays::{Adapter, Distributed};
 use tacit_core::{Error, ImplicitArray, Result, Value};
 
 use super::Model;
@@ -278,7 +278,7 @@ fn kinds(path: &str, value: &Value, around: &[&dyn ImplicitArray], all: &mut BTr
         return;
     };
     let mut within = around.to_vec();
-    if array.family::<dyn Placed>().is_none() {
+    if array.family::<dyn Distributed>().is_none() {
         within.push(&**array);
     }
     for (name, child) in array.children() {

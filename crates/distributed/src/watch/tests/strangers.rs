@@ -11,7 +11,7 @@ fn a_late_rank_and_strangers_do_no_harm() {
     let (place, _held) = place();
     let limits = Limits { silence: SHORT, ..LIMITS };
     thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, limits));
+        let first = scope.spawn(|| Watch::at(&place, JOB, RankInfo { rank: 0, size: 2 }, limits));
         let silent = connect(&place);
         thread::sleep(SHORT);
         for text in ["GET / HTTP/1.1\r\n\r\n", "{\"Left\":{\"rank\":1}}\n", "null\n"] {
@@ -19,7 +19,7 @@ fn a_late_rank_and_strangers_do_no_harm() {
                 .and_then(|mut stream| stream.write_all(text.as_bytes()))
                 .expect("rank 0 listens");
         }
-        let late = Watch::at(&place, JOB, Seat { rank: 1, size: 2 }, limits).expect("comes");
+        let late = Watch::at(&place, JOB, RankInfo { rank: 1, size: 2 }, limits).expect("comes");
         let first = first.join().expect("no panic").expect("both come");
         drop(silent);
         thread::sleep(SHORT / 2);
@@ -44,7 +44,7 @@ fn a_stray_hello_does_not_end_a_joining_job() {
     for (job, tokens) in [(0, &[0, 5][..]), (JOB, &[0, 5][..])] {
         let (place, _held) = place();
         thread::scope(|scope| {
-            let first = scope.spawn(|| Watch::at(&place, job, Seat { rank: 0, size: 2 }, LIMITS));
+            let first = scope.spawn(|| Watch::at(&place, job, RankInfo { rank: 0, size: 2 }, LIMITS));
             for &token in tokens {
                 for (rank, size, version) in [(1, 3, 1), (0, 2, 1), (7, 2, 1), (usize::MAX, 2, 1), (1, 2, 99)] {
                     let mut stray = stranger(&place, &hello(rank, size, token, version));
@@ -53,7 +53,7 @@ fn a_stray_hello_does_not_end_a_joining_job() {
                     assert!(told.contains("Refused"), "{told}");
                 }
             }
-            let second = Watch::at(&place, job, Seat { rank: 1, size: 2 }, LIMITS).expect("comes");
+            let second = Watch::at(&place, job, RankInfo { rank: 1, size: 2 }, LIMITS).expect("comes");
             let first = first.join().expect("no panic").expect("both come");
             first.check().and(second.check()).expect("both are well");
         });
@@ -62,7 +62,7 @@ fn a_stray_hello_does_not_end_a_joining_job() {
 
 #[test]
 fn what_kept_a_rank_of_a_nameless_job_away_is_told_in_the_end() {
-    let [first, misfit] = too_few(0, 2, Seat { rank: 1, size: 3 });
+    let [first, misfit] = too_few(0, 2, RankInfo { rank: 1, size: 3 });
     check(
         &misfit,
         expect![[r#"
@@ -80,8 +80,8 @@ fn what_kept_a_rank_of_a_nameless_job_away_is_told_in_the_end() {
 #[test]
 fn ranks_of_two_jobs_that_meet_at_one_place_stay_apart() {
     let (place, _held) = place();
-    let (one, other) = (Seat { rank: 0, size: 2 }, Seat { rank: 1, size: 2 });
-    let at = |job, seat| Watch::at(&place, job, seat, LIMITS).expect("comes");
+    let (one, other) = (RankInfo { rank: 0, size: 2 }, RankInfo { rank: 1, size: 2 });
+    let at = |job, rank_info| Watch::at(&place, job, rank_info, LIMITS).expect("comes");
     thread::scope(|scope| {
         let first = scope.spawn(move || at(1, one));
         // The second rank of another job is there before that of the first.
@@ -108,7 +108,7 @@ fn a_crowd_that_sends_tiny_frames_keeps_no_rank_away() {
     let (place, _held) = place();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, LIMITS));
+        let first = scope.spawn(|| Watch::at(&place, JOB, RankInfo { rank: 0, size: 2 }, LIMITS));
         drop(connect(&place));
         for words in ["{\"Left\":{\"rank\":1}}\n", "\n", "{"] {
             let words = words.repeat((1 << 20) / words.len());
@@ -122,7 +122,7 @@ fn a_crowd_that_sends_tiny_frames_keeps_no_rank_away() {
         }
         let silent: Vec<TcpStream> = (0..100).flat_map(|_| TcpStream::connect(&place)).collect();
         thread::sleep(Duration::from_millis(300));
-        let second = Watch::at(&place, JOB, Seat { rank: 1, size: 2 }, LIMITS);
+        let second = Watch::at(&place, JOB, RankInfo { rank: 1, size: 2 }, LIMITS);
         over.store(true, Ordering::Relaxed);
         second
             .expect("comes")
@@ -157,11 +157,11 @@ fn a_rank_that_sends_many_frames_at_once_is_read_in_a_moment() {
 fn one_that_listens_and_is_no_rank_0_is_given_up_for_another_address() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (place, _held) = place();
-    let seats = seats(2);
+    let ranks = ranks(2);
     thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, JOB, seats[0], LIMITS));
+        let first = scope.spawn(|| Watch::at(&place, JOB, ranks[0], LIMITS));
         let addresses = [silent.local_addr().expect("bound"), place.parse().expect("an address")];
-        let second = join::come(&addresses, seats[1], JOB, Instant::now() + LIMITS.join).expect("at the second");
+        let second = join::come(&addresses, ranks[1], JOB, Instant::now() + LIMITS.join).expect("at the second");
         first.join().expect("no panic").expect("comes").check().expect("both are well");
         drop(second);
     });

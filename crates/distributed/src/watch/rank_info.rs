@@ -2,7 +2,7 @@
 
 /// Which rank of how many this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct RankInfo {
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }

@@ -6,7 +6,7 @@ use tacit_core::{ImplicitArray, Result, Value};
 ///
 /// What a member holds is to a model what it would be by itself: its dense child is a parameter, and is trained as one, and
 /// the children of an implicit one have the roles that they have there.
-pub trait Placed: ImplicitArray {
+pub trait Distributed: ImplicitArray {
     /// The array that holds what `f` makes of what this one holds; `None` where `f` makes nothing of it.
     ///
     /// Its children are what it holds, unless it says otherwise: one whose children are not the array itself, such as flat parts
