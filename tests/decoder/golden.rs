@@ -290,7 +290,7 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
                     compiled.call(&mut state, &tokens).and_then(|logits| Ok(transforms::eval([&logits.dense()?])?));
                 for error in [eager, compiled].map(|made| made.expect_err("it is no word").to_string()) {
                     let expected = format!(
-                        "kernel Indices failed: token {token} (entry 1) is none of those from 0 to {}\n\
+                        "kernel Indices failed: token {token} (entry 1) is not in the range 0 to {}\n\
                          help: use the tokenizer of this model, and begin again with new caches",
                         words - 1
                     );
@@ -319,7 +319,7 @@ fn a_prompt_with_a_token_beyond_the_vocabulary_generates_nothing() -> Result<()>
         let made = generate(step, &mut state, &[prompt], &options)
             .and_then(|tokens| tokens.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>());
         let error = made.expect_err("it is no word").to_string();
-        assert!(error.contains("is none of those from 0 to 127\nhelp: use the tokenizer of this model"), "{error}");
+        assert!(error.contains("is not in the range 0 to 127\nhelp: use the tokenizer of this model"), "{error}");
     }
     Ok(())
 }

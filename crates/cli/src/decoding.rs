@@ -104,7 +104,7 @@ struct Sampling {
     /// Draw from tokens whose probability is at least this part of that of the likeliest; 0 is all
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     min_p: f32,
-    /// Divide the logits of recent tokens by this where they are positive, and multiply them where they are not; 1 is none
+    /// Divide the logits of recent tokens by this where they are positive, and multiply them where they are not; 1 changes nothing
     #[arg(long, value_name = "PENALTY", default_value_t = 1.0)]
     repetition_penalty: f32,
     /// How many of the last tokens are recent

@@ -420,7 +420,7 @@ fn what_cannot_be_measured_is_said() {
         help: give a longer text or shorter windows
         error: no token counts in windows of 2 tokens
         help: give at least 3 tokens a window
-        error: token 4 is none of the 4 that the model knows
+        error: token 4 is not among the 4 that the model knows
         help: give tokens of this model's tokenizer
         error: no token counts in windows of 1 tokens
         help: give at least 2 tokens a window

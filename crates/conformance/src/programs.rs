@@ -206,7 +206,7 @@ mod tests {
     fn a_listing_that_names_what_is_not_there_is_refused() {
         for (listing, what) in [
             ("0 argument f32[2] rows ready normal", "an input needs seven words"),
-            ("0 argument f32[2] sideways ready normal 1", "`sideways` is none of"),
+            ("0 argument f32[2] sideways ready normal 1", "`sideways` is not one of"),
             ("1 = 0 | no_such_op", "no op `no_such_op`"),
             ("results 4", "there is no value 4"),
         ] {

@@ -43,7 +43,7 @@ impl<T: Copy + Default + PartialEq, const N: usize> Setting<T, N> {
             let others = others.join(", ");
             let default = self.words.iter().find(|(_, value)| *value == T::default());
             let default = default.map_or("the default", |(word, _)| word);
-            warn(&format!("{}={text} is none of {others} and {last}; {default} is in force", self.variable));
+            warn(&format!("{}={text} is not one of {others} and {last}; {default} is in force", self.variable));
         }
         value
     }

@@ -288,7 +288,7 @@ impl Bounds {
     fn outside<T: Index>(&self, index: T, entry: usize) -> String {
         let Self { extent, width, named } = *self;
         if let Some((what, help)) = named {
-            return format!("{what} {index} (entry {entry}) is none of those from 0 to {}\nhelp: {help}", extent - 1);
+            return format!("{what} {index} (entry {entry}) is not in the range 0 to {}\nhelp: {help}", extent - 1);
         }
         let help = match extent - width {
             last if last < 0 => "there is nothing to choose".to_owned(),

@@ -102,7 +102,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
         let change = Change { a, b, scale, magnitude };
         parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
     }
-    rest.none_left("it is no part of an adapter of mlx-lm's")?;
+    rest.none_left("it does not belong to an adapter of mlx-lm's")?;
     Ok(parameters)
 }
 

@@ -107,11 +107,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     settings.complete(&tensors, model, &adapted)?;
     for key in rest.stems("") {
         if key.contains(".lora_") {
-            return Err(tensors.wrong(
-                Some(key),
-                "it is no part of an adapter that is there",
-                "fetch the folder again",
-            ));
+            return Err(tensors.wrong(Some(key), "it belongs to no adapter in the file", "fetch the folder again"));
         }
         let name = key.strip_prefix(PREFIX).unwrap_or(key).replace(".modules_to_save.", ".");
         replaced(&mut parameters, &tensors, key, &name)?;

@@ -96,7 +96,7 @@ pub fn perplexity(
         return Err(Error::invalid(message, "give a longer text or shorter windows"));
     }
     if let Some(token) = tokens.iter().chain(&first).find(|&&token| token >= config.vocab_size.unsigned_abs()) {
-        let message = format!("token {token} is none of the {} that the model knows", config.vocab_size);
+        let message = format!("token {token} is not among the {} that the model knows", config.vocab_size);
         return Err(Error::invalid(message, "give tokens of this model's tokenizer"));
     }
     let (of_layers, of_losses) = (config.clone(), config.clone());

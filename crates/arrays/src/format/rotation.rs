@@ -34,7 +34,7 @@ impl Rotation {
         refuse_within(&inner)?;
         if inner.to_string().split(':').next() == Some(Self::NAME) {
             return Err(Error::invalid(
-                format!("the format {inner} is a rotation itself, and two of them are none"),
+                format!("the format {inner} is a rotation itself, and two rotations cancel each other"),
                 "name a format that does not rotate",
             ));
         }

@@ -95,7 +95,7 @@ pub(super) fn refuse_within(inner: &AnyFormat) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(
-        format!("the format {inner} rounds at random, and is no part of another format"),
+        format!("the format {inner} rounds at random, and cannot be part of another format"),
         "say `+stochastic` once, behind the text of the whole format",
     ))
 }

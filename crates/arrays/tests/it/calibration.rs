@@ -616,7 +616,7 @@ fn what_is_not_corrected() {
     check(
         of(0, &normal(2, &[4, 64]), &seen(64)),
         expect![[r#"
-        a correction of rank 0 is none
+        a correction of rank 0 changes nothing
         help: give at least 1; 16 is usual"#]],
     );
     check(

@@ -457,7 +457,7 @@ fn what_has_no_rotation() {
     check(
         Rotation::new("rotated:int8".parse::<format::AnyFormat>().expect("a format")),
         expect![[r#"
-        the format rotated:int8 is a rotation itself, and two of them are none
+        the format rotated:int8 is a rotation itself, and two rotations cancel each other
         help: name a format that does not rotate"#]],
     );
     check(

@@ -218,7 +218,7 @@ fn bad_input() {
         check(
             within,
             expect![[r#"
-                the format nf4:64+stochastic rounds at random, and is no part of another format
+                the format nf4:64+stochastic rounds at random, and cannot be part of another format
                 help: say `+stochastic` once, behind the text of the whole format"#]],
         );
     }

@@ -118,7 +118,7 @@ impl Reader {
         let places = encoding.get_ids().iter().zip(encoding.get_offsets()).zip(encoding.get_special_tokens_mask());
         for ((&token, &(begin, end)), &special) in places {
             if token >= self.words {
-                let message = format!("token {token} is none of the {} that the model knows", self.words);
+                let message = format!("token {token} is not among the {} that the model knows", self.words);
                 return Err(Error::invalid(message, "take the tokenizer of this model"));
             }
             // What the tokenizer puts before a text or behind it stands nowhere in it. Some tokenizers leave spaces out of the

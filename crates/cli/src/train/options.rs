@@ -110,7 +110,7 @@ pub(super) struct Pace {
     /// How the rate falls
     #[arg(long, value_enum, default_value_t = Fall::Cosine)]
     schedule: Fall,
-    /// The greatest norm of a gradient, which is scaled down to it; inf is none
+    /// The greatest norm of a gradient, which is scaled down to it; inf scales none
     #[arg(long, value_name = "NORM", default_value_t = 1.0)]
     pub(super) clip: f32,
     /// What part of a weight, times the rate, each step takes from it

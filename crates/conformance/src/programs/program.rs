@@ -54,7 +54,7 @@ macro_rules! words {
                     let found = Self::ALL.iter().find(|known| known.word() == word);
                     found.copied().ok_or_else(|| {
                         let words: Vec<&str> = Self::ALL.iter().map(|known| known.word()).collect();
-                        format!("`{word}` is none of {words:?}")
+                        format!("`{word}` is not one of {words:?}")
                     })
                 }
             }

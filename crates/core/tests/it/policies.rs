@@ -168,7 +168,7 @@ fn a_value_that_is_no_policy_is_said_and_warn_is_in_force() {
     let (out, error) = told(Some("maybe"));
     assert!(out.contains("policy Warn"), "{out}");
     let line = error.lines().find(|line| line.contains(POLICY_VARIABLE)).unwrap_or_default();
-    assert_eq!(line, "warning: TACIT_MATERIALIZE=maybe is none of allow, warn and deny; warn is in force");
+    assert_eq!(line, "warning: TACIT_MATERIALIZE=maybe is not one of allow, warn and deny; warn is in force");
 }
 
 #[test]

@@ -118,5 +118,5 @@ fn another_word_is_said_and_sources_run() {
     let (out, error) = told(Some("none"), "dense");
     assert!(out.contains("0 plain"), "{out}");
     let line = error.lines().find(|line| line.contains(GPU_SOURCES_VARIABLE)).unwrap_or_default();
-    assert_eq!(line, "warning: TACIT_GPU_SOURCES=none is none of on and off; on is in force");
+    assert_eq!(line, "warning: TACIT_GPU_SOURCES=none is not one of on and off; on is in force");
 }

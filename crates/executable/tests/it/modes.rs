@@ -31,5 +31,5 @@ fn a_value_that_is_no_mode_is_said_and_compiled_is_in_force() {
     let (out, error) = told("fast");
     assert!(out.contains("mode Compiled"), "{out}");
     let line = error.lines().find(|line| line.contains(MODE_VARIABLE)).unwrap_or_default();
-    assert_eq!(line, "warning: TACIT_MODE=fast is none of eager, lazy and compiled; compiled is in force");
+    assert_eq!(line, "warning: TACIT_MODE=fast is not one of eager, lazy and compiled; compiled is in force");
 }

@@ -233,7 +233,7 @@ impl<'c> Description<'c> {
         let (Some(part), Some(width)) = (part, self.head_dim()?) else { return Ok(None) };
         let dims = part.number().map(|part| (part * f64::from(width)).round());
         let dims = dims.filter(|&dims| dims >= 0.0 && dims <= f64::from(width)).ok_or_else(|| {
-            self.damaged(PART, format!("it is {part}, which is no part of the {width} numbers of a head"))
+            self.damaged(PART, format!("it is {part}, which is no share of the {width} numbers of a head"))
         })?;
         let dims = dims as u32;
         if self.architecture.turns_all && dims != width {

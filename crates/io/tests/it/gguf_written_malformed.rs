@@ -260,9 +260,9 @@ fn sizes_that_no_file_holds_are_refused() {
         help: fetch the configuration again, with the tensors
         FOLDER/config.json: head_dim: it is 4000000000, and no head is wider than 65536
         help: fetch the configuration again, with the tensors
-        FOLDER/config.json: partial_rotary_factor: it is 3.0, which is no part of the 8 numbers of a head
+        FOLDER/config.json: partial_rotary_factor: it is 3.0, which is no share of the 8 numbers of a head
         help: fetch the configuration again, with the tensors
-        FOLDER/config.json: partial_rotary_factor: it is -1, which is no part of the 8 numbers of a head
+        FOLDER/config.json: partial_rotary_factor: it is -1, which is no share of the 8 numbers of a head
         help: fetch the configuration again, with the tensors
         FOLDER/config.json: rope_theta: it is 1e+300, which llama.rope.freq_base cannot be
         help: llama.cpp does not run such a model: write it with `--as mlx-lm` or `--as tacit`

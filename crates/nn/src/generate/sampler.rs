@@ -107,12 +107,16 @@ impl Sampler {
             }
         }
         if !(self.repetition_penalty >= 0.0 && self.repetition_penalty.is_finite()) {
-            return wrong("the repetition penalty", self.repetition_penalty, "give a positive number; 1 is none");
+            return wrong(
+                "the repetition penalty",
+                self.repetition_penalty,
+                "give a positive number; 1 changes nothing",
+            );
         }
         if self.penalizes() && self.repetition_window == 0 {
             return Err(Error::invalid(
                 format!("a repetition penalty of {} looks at no tokens", self.repetition_penalty),
-                "give a `repetition_window` of at least 1, or a penalty of 1, which is none",
+                "give a `repetition_window` of at least 1, or a penalty of 1, which changes nothing",
             ));
         }
         match self.bias.iter().find(|(_, bias)| bias.is_nan() || **bias == f32::INFINITY) {

@@ -304,9 +304,9 @@ fn what_is_out_of_bounds_is_said() {
         min-p is -0.1
         help: give a probability, from 0 to 1
         the repetition penalty is -2
-        help: give a positive number; 1 is none
+        help: give a positive number; 1 changes nothing
         a repetition penalty of 2 looks at no tokens
-        help: give a `repetition_window` of at least 1, or a penalty of 1, which is none
+        help: give a `repetition_window` of at least 1, or a penalty of 1, which changes nothing
         the bias of token 3 is NaN
         help: give a number, or minus infinity to forbid the token"#]]
     .assert_eq(&messages.join("\n"));

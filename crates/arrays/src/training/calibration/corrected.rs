@@ -65,7 +65,10 @@ impl<M: Calibrate> Corrected<M> {
     /// The rank is not at least 1.
     pub fn new(method: M, rank: i32) -> Result<Self> {
         if rank < 1 {
-            return Err(Error::invalid(format!("a correction of rank {rank} is none"), "give at least 1; 16 is usual"));
+            return Err(Error::invalid(
+                format!("a correction of rank {rank} changes nothing"),
+                "give at least 1; 16 is usual",
+            ));
         }
         Ok(Self { method, rank, rounds: 1 })
     }

@@ -65,7 +65,7 @@ fn adapters_of_mlx_lm_and_peft() {
         help: give the parameters of the model that the adapter was trained for, under their names in its checkpoint
 
         no adapter:
-        FOLDER/adapters.safetensors: model.norm.weight: it is no part of an adapter of mlx-lm's
+        FOLDER/adapters.safetensors: model.norm.weight: it does not belong to an adapter of mlx-lm's
         help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
 
         {}
