@@ -416,7 +416,7 @@ fn transforms_of_one_array_to_two_lengths_stay_two() -> Result<()> {
     Ok(())
 }
 
-/// As above, of two dtypes: MLX compares neither the shapes nor the dtypes of what it unites.
+/// As above, of two dtypes: MLX compares neither the shapes nor the dtypes of the nodes that it merges.
 #[test]
 fn floats_of_eight_bits_read_as_two_dtypes_stay_two() -> Result<()> {
     let both = |x: Array| -> Result<Array> {

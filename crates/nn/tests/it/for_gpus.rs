@@ -159,7 +159,7 @@ fn explanations_tell_of_no_plain_op_and_no_dense_weight() {
     let (x, wide) = (normal(1, &[9, 64]), normal(1, &[2, 256]));
 
     let mut lines = Vec::new();
-    for backend in [Backend::Cuda, Backend::Metal] {
+    for backend in [GpuBackend::Cuda, GpuBackend::Metal] {
         let _deny = Policy::Deny.scope();
         let _traced_for = trace_for(backend);
         let mut told = |what: &str, explanation: Result<Explanation>| {

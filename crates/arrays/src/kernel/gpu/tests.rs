@@ -77,7 +77,6 @@ fn tolerance(dtype: Dtype) -> f64 {
         _ => 1e-5,
     }
 }
-}
 
 /// The kernels of a case on inputs of such dtypes, which take turns.
 fn samples(case: &Case, turn: usize, target: Target) -> Vec<Sample> {
@@ -326,7 +325,7 @@ fn no_text_for_metal_has_what_that_language_has_not() {
 /// MLX compiles a text once for its name, with a parameter for each input and result.
 #[test]
 fn launches_of_one_name_have_one_text_that_reads_what_it_names() {
-    for backend in [Backend::Cuda, Backend::Metal] {
+    for backend in [GpuBackend::Cuda, GpuBackend::Metal] {
         let mut known: HashMap<String, Launch> = HashMap::new();
         for (launch, inputs, outputs) in launches(backend) {
             assert_eq!((launch.inputs.len(), launch.outputs.len()), (inputs.len(), outputs.len()), "{}", launch.name);
@@ -336,7 +335,7 @@ fn launches_of_one_name_have_one_text_that_reads_what_it_names() {
             assert_eq!(text(before), text(&launch), "{}", launch.name);
             assert_eq!((&before.inputs, &before.outputs), (&launch.inputs, &launch.outputs), "{}", launch.name);
             // Metal's text says how many threads a group has.
-            assert!(backend == Backend::Cuda || before.group == launch.group, "{}", launch.name);
+            assert!(backend == GpuBackend::Cuda || before.group == launch.group, "{}", launch.name);
         }
     }
 }
