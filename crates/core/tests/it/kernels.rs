@@ -195,7 +195,7 @@ fn a_kernel_with_the_name_of_a_primitive_is_refused() {
     }
 }
 
-/// MLX merges equal nodes of a compiled function: kernels of two crates that have one name are none.
+/// MLX merges equal nodes of a compiled function: kernels of two crates that have one name are not equal.
 #[test]
 fn kernels_of_two_types_are_not_merged() -> Result<()> {
     let both = |x: Array| {

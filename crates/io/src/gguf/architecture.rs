@@ -37,7 +37,7 @@ pub(super) struct Architecture {
     /// Whether llama.cpp reads what rotary frequencies are divided by.
     pub(super) divides: bool,
     /// Whether llama.cpp rotates all of a head: it ends where a file says less.
-    pub(super) turns_all: bool,
+    pub(super) rotates_all: bool,
     /// Whether the heads together are as wide as the model: llama.cpp asks for tensors of this shape.
     pub(super) heads_fill: bool,
     /// The file's modules whose biases llama.cpp adds. It loads no file with another one, or leaves that out.
@@ -167,7 +167,7 @@ const PLAIN: Architecture = Architecture {
     gains_plus_one: false,
     head: Head::Own,
     divides: false,
-    turns_all: false,
+    rotates_all: false,
     heads_fill: false,
     biases: &[],
     scale: None,
@@ -180,7 +180,7 @@ const LLAMA: Architecture = Architecture {
     tensors: &[NORMS_BEFORE, MIXED_HEADS, GATED],
     implied: &[("partial_rotary_factor", Json::Float(1.0))],
     divides: true,
-    turns_all: true,
+    rotates_all: true,
     biases: &["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"],
     ..PLAIN
 };
@@ -215,7 +215,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         model_type: "qwen2",
         class: "Qwen2ForCausalLM",
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, GATED],
-        turns_all: true,
+        rotates_all: true,
         heads_fill: true,
         biases: &["attn_q", "attn_k", "attn_v", "output"],
         ..PLAIN
@@ -225,7 +225,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, HEAD_NORMS, GATED],
-        turns_all: true,
+        rotates_all: true,
         ..PLAIN
     },
     Architecture {
@@ -235,7 +235,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         tensors: &[NORMS_BEFORE, PLAIN_HEADS, HEAD_NORMS, EXPERTS],
         keys: &[SIZES, EXPERT_SIZES],
         always: EACH_WITH_EXPERTS,
-        turns_all: true,
+        rotates_all: true,
         ..PLAIN
     },
     // The gains are plus 1 there, which is how mlx-lm has them.
@@ -312,7 +312,7 @@ pub(super) const ARCHITECTURES: [Architecture; 13] = [
         // Those of an Olmo 3 have windows.
         only: &[("attention.sliding_window", Json::Integer(0))],
         head: Head::Always,
-        turns_all: true,
+        rotates_all: true,
         heads_fill: true,
         ..PLAIN
     },

@@ -236,7 +236,7 @@ impl<'c> Description<'c> {
             self.damaged(PART, format!("it is {part}, which is no share of the {width} numbers of a head"))
         })?;
         let dims = dims as u32;
-        if self.architecture.turns_all && dims != width {
+        if self.architecture.rotates_all && dims != width {
             let name = self.architecture.name;
             let reason = format!("it is {part}, and llama.cpp rotates all of a head in the architecture {name}");
             return Err(self.wrong(PART, reason));

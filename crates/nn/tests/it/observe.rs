@@ -130,7 +130,7 @@ fn an_adapter_stays_frozen() {
     assert_eq!(seen.get("layers.0.weight").expect("seen").rows(), [64]);
 }
 
-/// What another rank met has been met, and an error of the group is none of a weight.
+/// What another rank met has been met, and an error of the group is not an error of a weight.
 #[test]
 fn what_was_seen_over_ranks_is_the_same_on_each() {
     let mut embedding = Model::new(nn::Embedding::new(32, 64).expect("builds")).expect("a model");
