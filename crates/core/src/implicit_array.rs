@@ -301,7 +301,7 @@ impl<T: ChildField> ChildField for Vec<T> {
             assert!(
                 !T::IS_LIST,
                 "a list of children holds no lists, whose children would have one name: write one list"
-            )
+            );
         };
         for (index, item) in self.iter().enumerate() {
             item.visit(ChildName { index: Some(index), ..name }, visit);
