@@ -9,7 +9,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, random};
 use serde::Serialize;
 use tacit_arrays::format::AnyFormat;
-use tacit_core::{Aval, Policy, Result, Value, implicit, tree};
+use tacit_core::{Aval, Error, Policy, Result, Value, implicit, tree};
 use tacit_figures::{Limits, Machine, Turns};
 use tacit_kernels::machine::{dot_peak, fma_peak, read_bandwidth};
 use tacit_kernels::{Isa, threads};
@@ -121,6 +121,10 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
         formats = FORMATS.iter().map(|text| text.parse()).collect::<Result<_>>()?;
     }
     let Shape(outputs, inputs) = options.shape;
+    if let Some(rows) = options.rows.iter().find(|rows| rows.checked_mul(outputs.max(inputs)).is_none()) {
+        let message = format!("{rows} rows for a weight of {} are more numbers than an array has", options.shape);
+        return Err(Error::invalid(message, "give fewer `--rows`"));
+    }
     let dense = random::normal::<f32>(&[outputs, inputs], None, 0.02, &random::key(1)?)?;
     let mut weights = vec![
         (DENSE.to_owned(), Value::from(dense.clone())),

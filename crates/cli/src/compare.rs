@@ -25,20 +25,34 @@ pub(crate) struct Options {
     #[arg(long)]
     outputs: bool,
     /// How many rows of normal numbers each layer is given by `--outputs`
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(i32).range(1..),
+        requires = "outputs",
+        conflicts_with = "inputs"
+    )]
     rows: i32,
     /// Compare what layers give for these inputs, in place of normal numbers: a checkpoint with an array `[.., in]` under the path of
     /// each weight
     #[arg(long, value_name = "PATH")]
     inputs: Option<PathBuf>,
     /// Fail where a relative error, of a parameter or of what a layer gives, is larger, or a parameter is missing or has another shape
-    #[arg(long, value_name = "ERROR")]
+    #[arg(long, value_name = "ERROR", value_parser = relative_error)]
     max_error: Option<f64>,
     /// Draw the relative errors into this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     overwriting: Overwriting,
+}
+
+fn relative_error(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(error) if error >= 0.0 => Ok(error),
+        _ => Err("it is no relative error: give 0 or more".to_owned()),
+    }
 }
 
 /// How far two checkpoints are from each other, the parameters of the largest error first.
@@ -48,8 +62,16 @@ pub(crate) struct Comparison {
     /// The paths that one has and the other has not.
     only_a: Vec<String>,
     only_b: Vec<String>,
-    #[serde(skip)]
-    max_error: Option<f64>,
+    #[serde(flatten)]
+    limit: Option<Limit>,
+}
+
+/// How near the parameters were to be.
+#[derive(Serialize)]
+struct Limit {
+    max_error: f64,
+    /// How many of those that both have are not.
+    farther: usize,
 }
 
 #[derive(Serialize)]
@@ -82,7 +104,9 @@ pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     }
     parameters.sort_by(|x, y| y.error().total_cmp(&x.error()));
     let only_b = b.into_keys().collect();
-    Ok(Comparison { parameters, only_a, only_b, max_error: options.max_error })
+    let farther = |most: f64| parameters.iter().filter(|row| !row.is_within(most)).count();
+    let limit = options.max_error.map(|max_error| Limit { max_error, farther: farther(max_error) });
+    Ok(Comparison { parameters, only_a, only_b, limit })
 }
 
 /// The parameters of both, by names that are the same in files of llama.cpp, mlx-lm and Hugging Face.
@@ -144,6 +168,10 @@ impl Inputs {
         }
         match self {
             Self::None => Ok(None),
+            Self::Normal { rows } if aval.shape.iter().any(|&extent| rows.checked_mul(extent).is_none()) => {
+                let message = format!("{rows} rows for {path}, {aval}, are more numbers than an array has");
+                Err(Error::invalid(message, "give fewer `--rows`"))
+            }
             Self::Normal { rows } => Ok(Some(random::normal::<f32>(&[*rows, width], None, None, &random::key(0)?)?)),
             Self::Read(file, read) => read.get(path).map(|x| given(file, path, x, width)).transpose(),
         }
@@ -165,17 +193,19 @@ impl Row {
     fn error(&self) -> f64 {
         self.outputs.or(self.distance).map_or(f64::INFINITY, |distance| distance.error)
     }
+
+    /// Whether no error of it is larger.
+    fn is_within(&self, most: f64) -> bool {
+        self.distance.is_some_and(|distance| distance.error <= most)
+            && self.outputs.is_none_or(|distance| distance.error <= most)
+    }
 }
 
 impl Comparison {
     /// Whether every parameter is as near as was asked.
     pub(crate) fn is_close(&self) -> bool {
-        let Some(most) = self.max_error else { return true };
-        let near = |row: &Row| {
-            row.distance.is_some_and(|distance| distance.error <= most)
-                && row.outputs.is_none_or(|distance| distance.error <= most)
-        };
-        self.only_a.is_empty() && self.only_b.is_empty() && self.parameters.iter().all(near)
+        let near = |limit: &Limit| limit.farther == 0 && self.only_a.is_empty() && self.only_b.is_empty();
+        self.limit.as_ref().is_none_or(near)
     }
 
     /// Draws them into a file, if there is one.
@@ -237,6 +267,11 @@ impl fmt::Display for Comparison {
                 write!(f, "\nonly in {name}: {}", paths.join(", "))?;
             }
         }
-        Ok(())
+        match &self.limit {
+            Some(Limit { max_error, farther }) if *farther > 0 => {
+                write!(f, "\nfarther than {max_error}: {farther} of {} parameters", self.parameters.len())
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -113,6 +113,7 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
         layer.weight  f32[8,64]  Affine(f32[8,64])  4.01e-3  0.999992     47.9
         layer.bias    f32[8]     f32[8]              0.00e0  1.000000    exact
         odd.weight    f32[4,3]   f32[4,3]            0.00e0  1.000000    exact
+        farther than 0.001: 1 of 3 parameters
     "#]]
     .assert_eq(&folder.said(&["compare", &dense, &packed, "--max-error", "0.001"], 1));
     let converted = folder.at("mlx");
@@ -507,6 +508,7 @@ fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
         blk.10.weight  f32[1,3]  f32[1,3]     inf       NaN     -inf
         blk.2.weight   f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
         empty          f32[0,4]  f32[0,4]  0.00e0  1.000000    exact
+        farther than 1: 1 of 3 parameters
     "#]]
     .assert_eq(&folder.said(&["compare", &a, &b, "--max-error", "1", "--svg", &svg], 1));
     well_formed(&fs::read_to_string(&svg).expect("is written"));
@@ -660,6 +662,39 @@ fn layers_are_compared_by_what_they_give() {
         help: give floats whose last axis is that of the weight
     "#]]
     .assert_eq(&folder.said(&["compare", &dense, &packed, "--inputs", &inputs], 1));
+}
+
+/// A limit that no error keeps, and rows that nobody is given, are asked for by mistake.
+#[test]
+fn limits_and_rows_that_mean_nothing_are_refused() {
+    let folder = Folder::new("limits");
+    let (path, inputs) = (folder.checkpoint(), folder.at("inputs.safetensors"));
+    let x = ops::ones::<f32>(&[2, 64]).expect("ones");
+    save(&inputs, &Parameters::from([("layer.weight".to_owned(), x.into())])).expect("saves");
+    let refused: [&[&str]; 4] = [
+        &["--max-error", "nan"],
+        &["--max-error=-1"],
+        &["--rows", "3"],
+        &["--outputs", "--rows", "3", "--inputs", &inputs],
+    ];
+    for options in refused {
+        let output = tacit(&[&["compare", &path, &path][..], options].concat());
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let output = tacit(&["compare", &path, &path, "--max-error", "0", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert_eq!((json["max_error"].as_f64(), json["farther"].as_u64()), (Some(0.0), Some(0)));
+    assert!(tacit(&["compare", &path, &path, "--outputs", "--rows", "3"]).status.success());
+    expect![[r#"
+        error: 2147483647 rows for layer.weight, f32[8,64], are more numbers than an array has
+        help: give fewer `--rows`
+    "#]]
+    .assert_eq(&folder.said(&["compare", &path, &path, "--outputs", "--rows", "2147483647"], 1));
+    expect![[r#"
+        error: 2147483647 rows for a weight of 64x32 are more numbers than an array has
+        help: give fewer `--rows`
+    "#]]
+    .assert_eq(&folder.said(&["bench", "int8", "--shape", "64x32", "--rows", "1,2147483647"], 1));
 }
 
 #[test]
