@@ -71,10 +71,12 @@ impl TextOptions {
         let Some(file) = &self.calibrate else { return Ok(None) };
         let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
         let tokenizer = Source::of(model)?.tokenizer()?;
-        let tokens = text::tokens(&tokenizer, &file.display().to_string(), &text, true)?;
-        if tokens.is_empty() {
+        let name = file.display().to_string();
+        let tokens = text::tokens(&tokenizer, &name, &text, true)?;
+        // What the tokenizer puts before a text is not of it.
+        if tokens.len() <= text::tokens(&tokenizer, &name, "", true)?.len() {
             return Err(Error::invalid(
-                format!("the text in {} has no tokens", file.display()),
+                format!("the text in {name} has no tokens"),
                 "give a text such as the model will read",
             ));
         }

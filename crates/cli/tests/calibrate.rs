@@ -215,14 +215,30 @@ fn what_cannot_be_calibrated_is_said() {
     let mut said = [
         folder.refused(&["--format", "nf4:64", "--calibrate", "none.txt"]),
         folder.refused(&["--format", "nf4:64", "--calibrate", "empty.txt"]),
-        folder.refused(&["--format", "nf4:64", "--method", "awq"]),
-        folder.refused(&["--format", "rotated:nf4:64", "--calibrate", "text.txt"]),
     ]
     .concat();
-    fs::remove_file(folder.0.join("tokenizer.json")).expect("removes");
+    // A tokenizer that begins each text with a token of its own gives that to an empty one too.
+    let file = folder.0.join("tokenizer.json");
+    let plain = fs::read_to_string(&file).expect("reads");
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&plain).expect("json");
+    let [first, second] = ["A", "B"].map(|id| json!({ "Sequence": { "id": id, "type_id": 0 } }));
+    tokenizer["post_processor"] = json!({
+        "type": "TemplateProcessing",
+        "single": [{ "SpecialToken": { "id": "w1", "type_id": 0 } }, &first],
+        "pair": [&first, &second],
+        "special_tokens": { "w1": { "id": "w1", "ids": [1], "tokens": ["w1"] } },
+    });
+    fs::write(&file, tokenizer.to_string()).expect("writes");
+    said += &folder.refused(&["--format", "nf4:64", "--calibrate", "empty.txt"]);
+    fs::write(&file, plain).expect("writes");
+    said += &folder.refused(&["--format", "nf4:64", "--method", "awq"]);
+    said += &folder.refused(&["--format", "rotated:nf4:64", "--calibrate", "text.txt"]);
+    fs::remove_file(&file).expect("removes");
     said += &folder.refused(&["--format", "nf4:64", "--calibrate", "text.txt"]);
     expect![[r#"
         error: cannot read none.txt: No such file or directory (os error 2)
+        error: the text in empty.txt has no tokens
+        help: give a text such as the model will read
         error: the text in empty.txt has no tokens
         help: give a text such as the model will read
         error: the following required arguments were not provided:
