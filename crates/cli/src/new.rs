@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fmt, fs, process};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use tacit_core::{Error, Result};
 
@@ -17,10 +18,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "CLONE", conflicts_with = "git")]
     path: Option<PathBuf>,
     /// Take Tacit from the git repository at this address
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = NonEmptyStringValueParser::new())]
     git: Option<String>,
     /// Stay with this commit of the git repository
-    #[arg(long, value_name = "COMMIT", requires = "git")]
+    #[arg(long, value_name = "COMMIT", requires = "git", value_parser = NonEmptyStringValueParser::new())]
     rev: Option<String>,
 }
 

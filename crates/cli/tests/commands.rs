@@ -664,6 +664,18 @@ fn layers_are_compared_by_what_they_give() {
     .assert_eq(&folder.said(&["compare", &dense, &packed, "--inputs", &inputs], 1));
 }
 
+/// A variable that is not set gives an empty address, by which Cargo would find nothing.
+#[test]
+fn a_project_has_an_address_or_a_clone() {
+    let folder = Folder::new("address");
+    let project = folder.at("hello");
+    for options in [&["--git", ""][..], &["--git", "https://example.org/tacit", "--rev", ""]] {
+        assert_eq!(tacit(&[&["new", &project][..], options].concat()).status.code(), Some(2), "{options:?}");
+    }
+    assert!(!fs::exists(&project).expect("looks"));
+    assert!(tacit(&["new", &project, "--git", "https://example.org/tacit"]).status.success());
+}
+
 /// A limit that no error keeps, and rows that nobody is given, are asked for by mistake.
 #[test]
 fn limits_and_rows_that_mean_nothing_are_refused() {
