@@ -340,6 +340,20 @@ fn devices_are_written_through() {
     assert!(fs::symlink_metadata("/dev/stdout").expect("is there").is_symlink());
 }
 
+/// Nobody writes to it, and a checkpoint is read in any order.
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = Folder::new("pipe");
+    let pipe = folder.at("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("starts").success());
+    let (child, code) = ended(&["inspect", &pipe], Signal::Terminate, || false).expect("fails");
+    assert_eq!(code, Some(1));
+    expect![[r#"
+        error: cannot map FOLDER/pipe: it is no regular file
+    "#]]
+    .assert_eq(&stderr(child).replace(folder.0.to_str().expect("text"), "FOLDER"));
+}
+
 #[test]
 fn a_file_of_mlx_lm_s_keeps_the_configuration_beside_it() {
     let folder = Folder::new("config");

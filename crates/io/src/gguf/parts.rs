@@ -152,7 +152,9 @@ pub(super) fn files(file: &Path) -> Result<Vec<PathBuf>> {
 
 /// Whether a file begins as GGUF files do.
 pub(super) fn is_gguf(path: &Path) -> Result<bool> {
+    let file = current(path)?;
     let mut magic = [0; 4];
-    let read = File::open(current(path)?).and_then(|mut file| file.read_exact(&mut magic));
-    Ok(read.is_ok() && magic == header::MAGIC)
+    // A pipe to which nobody writes would be waited for.
+    let is_read = file.is_file() && File::open(file).and_then(|mut file| file.read_exact(&mut magic)).is_ok();
+    Ok(is_read && magic == header::MAGIC)
 }
