@@ -903,13 +903,13 @@ fn models_of_several_programs_have_the_same_names() {
         help: take one of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
         error: `--format` is a type of GGUF, and another checkpoint is written
         help: leave it out, or quantize by `tacit quantize` first
-        error: FOLDER/none.gguf: nothing says what model these tensors are of
+        error: FOLDER/none.gguf: nothing says of what model it would be: FOLDER has no config.json
         help: name a GGUF file, or the folder of a model with its config.json
         error: the two have no parameter in common: a begins with model.embed_tokens.weight, b with layer.bias
         help: compare two checkpoints of one model; `tacit inspect` lists their parameters
         error: no rule gives a parameter of FOLDER/dense.safetensors a format: the first is layer.bias
         help: name parameters as `tacit inspect` lists them, or, of a GGUF file, as the file does
-        error: FOLDER/none/model.safetensors: nothing says what model these tensors are of
+        error: FOLDER/none/model.safetensors: nothing says of what model it would be: FOLDER has no config.json
         help: name a GGUF file, or the folder of a model with its config.json
     "#]]
     .assert_eq(&said.concat());

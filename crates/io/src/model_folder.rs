@@ -256,7 +256,9 @@ impl ModelFolder {
             Library::HuggingFace => {
                 if self.config.is_none() {
                     let help = "name a GGUF file, or the folder of a model with its config.json";
-                    return Err(Error::checkpoint(&path, None, "nothing says what model these tensors are of", help));
+                    let reason =
+                        format!("nothing says of what model it would be: {} has no config.json", self.folder.display());
+                    return Err(Error::checkpoint(&path, None, reason, help));
                 }
                 self.check_positions()?;
                 let config = config().describing(parameters.borrow())?;

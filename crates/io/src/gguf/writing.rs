@@ -73,7 +73,9 @@ pub(crate) fn planned(
         (None, Some(config)) => Some(Description::new(beside.folder, config)?),
         (None, None) => {
             let help = "name a GGUF file, or the folder of a model with its config.json";
-            return Err(Error::checkpoint(path, None, "nothing says what model these tensors are of", help));
+            let reason =
+                format!("nothing says of what model it would be: {} has no config.json", beside.folder.display());
+            return Err(Error::checkpoint(path, None, reason, help));
         }
     };
     let mut plan = Plan { path, others, widens: description.is_some(), quantized: 0, tensors: Vec::new() };

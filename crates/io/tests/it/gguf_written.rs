@@ -351,7 +351,7 @@ fn tokenizers_and_types_that_are_not_written_are_told() {
         help: make it with `save_pretrained` of the tokenizer in transformers
         there is no quantizing to Q4_K
         help: take one of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
-        FOLDER/made.gguf: nothing says what model these tensors are of
+        FOLDER/made.gguf: nothing says of what model it would be: FOLDER has no config.json
         help: name a GGUF file, or the folder of a model with its config.json"#]].assert_eq(&said);
 }
 

@@ -131,7 +131,7 @@ fn a_library_holds_the_codes_that_it_has_and_the_others_as_floats() {
         })
         .concat();
     expect![[r#"
-        FOLDER/out/model.safetensors: nothing says what model these tensors are of
+        FOLDER/out/model.safetensors: nothing says of what model it would be: FOLDER has no config.json
         help: name a GGUF file, or the folder of a model with its config.json
         FOLDER/out/model.safetensors: affine.bias: a folder of mlx-lm cannot hold Affine(f32[8,256])
         help: convert it to affine, mxfp4, mxfp8 or nvfp4, as the `weight` of a module, or make it dense
