@@ -53,6 +53,8 @@ struct Row {
 struct Histogram {
     reach: f32,
     counts: Vec<u32>,
+    /// How many values are NaN or infinite, which are in no bin.
+    not_finite: usize,
 }
 
 const BINS: u16 = 16;
@@ -111,7 +113,7 @@ fn bits(nbytes: usize, size: usize) -> f64 {
     8.0 * nbytes as f64 / size.max(1) as f64
 }
 
-/// How the finite values are spread; nothing for what is no float, or has no such value.
+/// How the values are spread; nothing for what is no float, or holds nothing but 0.
 fn histogram(value: &Value) -> Result<Option<Histogram>> {
     let aval = value.aval()?;
     if !aval.dtype.is_float() || aval.size() == 0 {
@@ -123,19 +125,20 @@ fn histogram(value: &Value) -> Result<Option<Histogram>> {
     flat.eval()?;
     let finite = || flat.as_slice::<f32>().iter().filter(|value| value.is_finite());
     let reach = finite().fold(0f32, |reach, value| reach.max(value.abs()));
-    if reach == 0.0 {
+    let not_finite = flat.size() - finite().count();
+    if reach == 0.0 && not_finite == 0 {
         return Ok(None);
     }
     let mut counts = vec![0; usize::from(BINS)];
-    for value in finite() {
+    for value in finite().filter(|_| reach > 0.0) {
         let place = f32::midpoint(value / reach, 1.0) * f32::from(BINS);
         counts[(place as usize).min(usize::from(BINS) - 1)] += 1;
     }
-    Ok(Some(Histogram { reach, counts }))
+    Ok(Some(Histogram { reach, counts, not_finite }))
 }
 
 impl fmt::Display for Histogram {
-    /// As `▁▂▇█▇▂▁ 0.4`, with the greatest magnitude.
+    /// As `▁▂▇█▇▂▁ 0.4`, with the greatest finite magnitude, and how many values are not finite where there are some.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or(1).max(1);
@@ -143,7 +146,8 @@ impl fmt::Display for Histogram {
             let height = u64::from(*count) * 7 / u64::from(most);
             write!(f, "{}", BARS[height as usize])?;
         }
-        write!(f, " {:.3}", self.reach)
+        write!(f, " {:.3}", self.reach)?;
+        if self.not_finite > 0 { write!(f, ", {} not finite", self.not_finite) } else { Ok(()) }
     }
 }
 

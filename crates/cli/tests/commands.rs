@@ -491,11 +491,17 @@ fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
     expect![[r#"
         parameter      value     format    bits  bytes  spread and reach
         blk.2.weight   f32[1,3]          32.000     12
-        blk.10.weight  f32[1,3]          32.000     12  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
+        blk.10.weight  f32[1,3]          32.000     12  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000, 2 not finite
         empty          f32[0,4]           0.000      0
         3 parameters, 6 elements, 24 bytes, 32.000 bits an element; read by load
     "#]]
     .assert_eq(&folder.said(&["inspect", &a, "--histograms"], 0));
+    let lost = folder.at("lost.safetensors");
+    save(&lost, &parameters([f32::NAN, f32::NEG_INFINITY, 0.0])).expect("saves");
+    let json = tacit(&["inspect", &lost, "--histograms", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("is JSON");
+    let spread = &json["parameters"][1]["histogram"];
+    assert_eq!((spread["reach"].as_f64(), spread["not_finite"].as_u64()), (Some(0.0), Some(2)), "{json}");
     expect![[r#"
         parameter      a         b          error    cosine  sqnr dB
         blk.10.weight  f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
