@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::{self, DeserializeSeed, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result};
@@ -137,7 +137,7 @@ impl Rules {
         };
         let text = std::fs::read_to_string(path).map_err(|error| named(&error, "name a file that can be read"))?;
         let read = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("toml") => toml::from_str(&text).map_err(|error| one_line(&error)),
+            Some("toml") => toml::from_str(&text).map_err(|error| one_line(&text, &error)),
             Some("json") => serde_json::from_str(&text).map_err(|error| error.to_string()),
             _ => return Err(named(&"the extension says neither TOML nor JSON", "name it .toml or .json")),
         };
@@ -150,7 +150,7 @@ impl Rules {
     ///
     /// It is no table of texts, a key is no pattern, or a value is no format.
     pub fn from_toml(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|error| Error::invalid(format!("the rules: {}", one_line(&error)), FORM))
+        toml::from_str(text).map_err(|error| Error::invalid(format!("the rules: {}", one_line(text, &error)), FORM))
     }
 
     /// Reads an object of JSON.
@@ -352,9 +352,13 @@ impl Rules {
 const FORM: &str =
     "write a path or glob and a format for each rule, such as `\"layers.*.weight\" = \"nf4:64\"`, or \"skip\"";
 
-/// What TOML says without the lines that it shows.
-fn one_line(error: &toml::de::Error) -> String {
-    error.message().to_owned()
+/// What TOML says of a text, with the number of the line in place of the lines that it shows.
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let said = error.message();
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("{said} at line {}", before.matches('\n').count() + 1),
+        None => said.to_owned(),
+    }
 }
 
 impl PartialEq for Rules {
@@ -402,14 +406,29 @@ impl<'de> Deserialize<'de> for Rules {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Rules, A::Error> {
                 let mut rules = Rules::new();
-                while let Some((pattern, text)) = map.next_entry::<String, String>()? {
-                    let read = |rules: Rules| match text.as_str() {
-                        SKIP => rules.skip(&pattern),
-                        text => rules.quantize(&pattern, text),
-                    };
-                    rules = read(rules).map_err(|error| de::Error::custom(error.clause()))?;
+                while let Some(pattern) = map.next_key::<String>()? {
+                    rules = map.next_value_seed(Entry { rules, pattern })?;
                 }
                 Ok(rules)
+            }
+        }
+
+        /// What stands behind a pattern, whose place an error then has.
+        struct Entry {
+            rules: Rules,
+            pattern: String,
+        }
+
+        impl<'de> DeserializeSeed<'de> for Entry {
+            type Value = Rules;
+
+            fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Rules, D::Error> {
+                let Self { rules, pattern } = self;
+                let read = match String::deserialize(deserializer)?.as_str() {
+                    SKIP => rules.skip(&pattern),
+                    text => rules.quantize(&pattern, text),
+                };
+                read.map_err(|error| de::Error::custom(error.clause()))
             }
         }
 

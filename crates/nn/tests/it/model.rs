@@ -298,6 +298,7 @@ fn bad_rules() {
         said_of(Rules::from_json("[]")),
         said_of(Rules::from_toml("a = 1")),
         said_of(Rules::from_toml("a = ")),
+        said_of(Rules::from_toml("'*.bias' = 'skip'\n'*.weight' = 'nf5'\n")),
         said_of(Rules::load("rules.yaml")),
         said_of(Rules::new().quantize("*", Affine { bits: 7, group: 64 })),
     ]
@@ -313,9 +314,11 @@ fn bad_rules() {
         help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: invalid type: sequence, expected a table of patterns and formats at line 1 column 0
         help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
-        the rules: invalid type: integer `1`, expected a string
+        the rules: invalid type: integer `1`, expected a string at line 1
         help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
-        the rules: string values must be quoted, expected literal string
+        the rules: string values must be quoted, expected literal string at line 1
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
+        the rules: no format is named nf5 at line 2
         help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules in rules.yaml: No such file or directory (os error 2)
         help: name a file that can be read
