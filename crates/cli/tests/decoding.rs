@@ -343,6 +343,7 @@ fn what_cannot_be_done_is_said() {
     let said = [
         refused("generate", &["--prompt", "a", "--top-p", "1.5"]),
         refused("generate", &["--prompt", "a", "--kv", "nf5"]),
+        refused("generate", &["--prompt", "a", "--kv", "nf4:64"]),
         refused("generate", &["--prompt", "a", "--prompt-cache", "/no-such-folder/cache"]),
         // A folder in which nobody makes a file.
         refused("generate", &["--prompt", "a", "--prompt-cache", "/proc/cache"]),
@@ -356,6 +357,8 @@ fn what_cannot_be_done_is_said() {
         help: give a probability, from 0 to 1
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
+        error: tokens of f16[1,1,1,8] are not kept in nf4:64: a row is no whole number of blocks
+        help: choose a format whose blocks divide the width 8 and whose scales are numbers of their own, such as int8
         error: cannot write /no-such-folder/cache: No such file or directory (os error 2)
         error: cannot write /proc/cache: No such file or directory (os error 2)
         error: a draft has not seen what a prompt cache holds
@@ -366,6 +369,8 @@ fn what_cannot_be_done_is_said() {
         help: let at least 1 match, such as the last 2
     "#]]
     .assert_eq(&said);
+    // What the help of a format names is kept.
+    printed("generate", &["--prompt", "a", "--max-tokens", "2", "--kv", "int8"]);
 }
 
 /// How many weights round activations is told beside the text, and why none does is an error.

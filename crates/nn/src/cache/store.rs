@@ -153,13 +153,14 @@ fn writable(format: &AnyFormat, aval: &Aval) -> Result<()> {
             error => Some(error.clause()),
         };
         let reason = reason.unwrap_or_else(|| "nothing writes into its codes".to_owned());
-        let fitting =
-            [64, 32, 128].into_iter().filter(|group| width % group == 0).map(|group| format!("affine:8:{group}"));
-        let help = match fitting.into_iter().find(|fitting| *fitting != format.to_string()) {
+        let groups = [64, 32, 128].into_iter().filter(|group| width % group == 0);
+        // A scale for each row fits any width.
+        let mut fitting = groups.map(|group| format!("affine:8:{group}")).chain(["int8".to_owned()]);
+        let help = match fitting.find(|fitting| *fitting != format.to_string()) {
             Some(fitting) => format!(
                 "choose a format whose blocks divide the width {width} and whose scales are numbers of their own, such as {fitting}"
             ),
-            None => format!("keep them dense: no stored format has blocks that divide the width {width}"),
+            None => "keep them dense".to_owned(),
         };
         Error::invalid(
             format!("tokens of {} are not kept in {format}: {reason}", Aval::new(&[1, heads, 1, width], aval.dtype)),
