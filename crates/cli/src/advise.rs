@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "absmax")]
     fit: String,
     /// A file of activations: what each parameter is multiplied with, by its path
-    #[arg(long, conflicts_with = "calibrate")]
+    #[arg(long, conflicts_with_all = ["calibrate", "windows"])]
     inputs: Option<PathBuf>,
     #[command(flatten)]
     text: TextOptions,

@@ -59,7 +59,7 @@ pub(crate) struct DecodingOptions {
     #[arg(long, value_name = "N", default_value_t = 3)]
     draft_tokens: usize,
     /// How many last tokens must have stood in the text before
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "lookup")]
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "lookup", conflicts_with = "draft")]
     match_tokens: usize,
     /// Go on from the caches in this file, as mlx-lm writes them, and write them back in the end; a new file is begun where
     /// there is none

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
+use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -38,17 +39,18 @@ pub(crate) struct Options {
     #[arg(long)]
     hosts: Option<PathBuf>,
     /// Start the ranks of the machine of `--hosts` with this address; by mpi those of all machines, from the first one
-    #[arg(long, requires = "hosts")]
+    // Beside what excludes it, an option that is required is not asked for: so each says itself what it excludes.
+    #[arg(long, requires = "hosts", conflicts_with = "ranks")]
     host: Option<String>,
     /// The name of this start of the program on the machines of `--hosts`, the same on each: ranks of another are refused
-    #[arg(long, requires = "hosts")]
+    #[arg(long, requires = "hosts", conflicts_with = "ranks")]
     job: Option<String>,
     /// The first of the ports that the machines of `--hosts` use: one more than they have ranks each
-    #[arg(long, default_value_t = 7300, requires = "hosts")]
+    #[arg(long, default_value_t = 7300, requires = "hosts", conflicts_with = "ranks")]
     port: u16,
     /// How many threads a rank may use; where it is not given, `TACIT_THREADS` or its share of the cores
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<NonZero<usize>>,
     /// How many seconds the other ranks have to end by themselves once one has failed
     #[arg(long, default_value_t = 10.0)]
     grace: f64,

@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// The folder that is made; its last part names the package
     folder: PathBuf,
     /// Take Tacit from this clone, in place of the one that this program was built in
-    #[arg(long, value_name = "CLONE", conflicts_with = "git")]
+    #[arg(long, value_name = "CLONE", conflicts_with_all = ["git", "rev"])]
     path: Option<PathBuf>,
     /// Take Tacit from the git repository at this address
     #[arg(long, value_name = "URL", value_parser = NonEmptyStringValueParser::new())]

@@ -216,6 +216,9 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
         help: allow more bits, or name a format of fewer; parameters that no format fits stay as they are, and count
     "#]]
     .assert_eq(&folder.said(&["advise", &dense, "--bits", "2", "--formats", "affine:4:64"], 1));
+    // No text is read in windows.
+    let of_text = tacit(&["advise", &dense, "--bits", "6", "--inputs", &dense, "--windows", "2"]);
+    assert_eq!(of_text.status.code(), Some(2));
     let json = tacit(&["advise", &dense, "--bits", "6", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("is JSON");
     assert!(json["bits"].as_f64().expect("a number") <= 6.0 && json["rows"]["a.weight"]["aval"] == "f32[64,128]");
@@ -675,7 +678,10 @@ fn layers_are_compared_by_what_they_give() {
 fn a_project_has_an_address_or_a_clone() {
     let folder = Folder::new("address");
     let project = folder.at("hello");
-    for options in [&["--git", ""][..], &["--git", "https://example.org/tacit", "--rev", ""]] {
+    let clone = env!("CARGO_MANIFEST_DIR");
+    for options in
+        [&["--git", ""][..], &["--git", "https://example.org/tacit", "--rev", ""], &["--path", clone, "--rev", "1"]]
+    {
         assert_eq!(tacit(&[&["new", &project][..], options].concat()).status.code(), Some(2), "{options:?}");
     }
     assert!(!fs::exists(&project).expect("looks"));

@@ -296,7 +296,8 @@ fn prompts_that_are_no_batch_are_named() {
         error: cannot read FOLDER/absent: No such file or directory (os error 2)
     "#]]
     .assert_eq(&said);
-    for options in [&[][..], &["--prompt", "a", "--prompts", "b"]] {
+    let of_lookup = &["--prompt", "a", "--draft", "b", "--match-tokens", "2"];
+    for options in [&[][..], &["--prompt", "a", "--prompts", "b"], of_lookup] {
         assert_eq!(tacit("generate", options).output().expect("starts").status.code(), Some(2), "{options:?}");
     }
 }

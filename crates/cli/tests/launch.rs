@@ -449,6 +449,10 @@ fn what_cannot_start_is_told() {
         error: 0 ranks cannot be started here
         help: start at least one, as in `-n 4`"#]]
     .assert_eq(&lines(&output.stderr));
+    for alone in [["--host", "10.0.0.1"], ["--job", "own"], ["--port", "7400"], ["--threads", "0"]] {
+        let output = run(&[&["-n", "2"][..], &alone].concat(), "true");
+        assert_eq!(output.status.code(), Some(2), "{alone:?}: {}", lines(&output.stderr));
+    }
     let output = launch(&["-n", "2", "--backend", "mpi"], "true").env("PATH", "/nowhere").output().expect("starts");
     expect![[r#"
         error: mpirun is not in the search path

@@ -136,7 +136,7 @@ fn a_model_is_merged_or_trained_for_a_format() {
     for (name, options) in [
         ("merged", ["--lora", "4", "--merge", "int8:8"]),
         ("floats.gguf", ["--dora", "4", "--merge", "none"]),
-        ("aware", ["--qat", "int8:8", "--as", "peft"]),
+        ("aware", ["--qat", "int8:8", "--seed", "0"]),
     ] {
         let json = folder.json(&[&options[..], &FAST].concat(), name);
         let after = folder.perplexity(&folder.at(name), &[]);
@@ -211,6 +211,14 @@ fn what_cannot_be_trained_is_said() {
     let folder = Folder::new("wrong");
     let lora = ["--lora", "4"];
     let with = |more: &[&'static str]| [&lora[..], more].concat();
+    // Of an adapter, where none is written.
+    for options in [
+        &["--qat", "int8:8", "--alpha", "4"][..],
+        &["--qat", "int8:8", "--as", "peft"],
+        &["--lora", "4", "--merge", "none", "--as", "mlx-lm"],
+    ] {
+        assert_eq!(folder.run(options, "adapter").status.code(), Some(2), "{options:?}");
+    }
     let mut said = [
         folder.said(&with(&["--rate", "0"]), "adapter"),
         folder.said(&with(&["--rate", "nan"]), "adapter"),

@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "PATH")]
     pub(super) output: PathBuf,
     /// Whose adapter is written, where none is merged
-    #[arg(long = "as", value_enum, default_value_t = Library::Peft)]
+    #[arg(long = "as", value_enum, default_value_t = Library::Peft, conflicts_with_all = ["merge", "qat"])]
     pub(super) library: Library,
     /// Merge the adapters into the weights and store the sum in this format. Each step rounds the sum to the format too, so the merge
     /// loses nothing. `none` merges into floats
@@ -120,7 +120,7 @@ pub(super) struct Pace {
     #[arg(long, value_enum, value_name = "BITS", default_value_t = MomentBits::ThirtyTwo)]
     pub(super) moments: MomentBits,
     /// Multiply the change of adapters by ALPHA over their rank; unless given, ALPHA is twice the rank
-    #[arg(long, value_name = "ALPHA")]
+    #[arg(long, value_name = "ALPHA", conflicts_with = "qat")]
     alpha: Option<f32>,
 }
 
