@@ -75,9 +75,9 @@ pub(crate) struct Products {
     /// The model, or each kind of layer, op by op.
     #[serde(skip)]
     trace: Option<Explanation>,
-    /// Whether the trace is told, and not only drawn.
-    #[serde(skip)]
-    told: bool,
+    /// The trace as a text, where it is told and not only drawn.
+    #[serde(rename = "trace", skip_serializing_if = "Option::is_none")]
+    told: Option<String>,
     #[serde(skip)]
     deny: bool,
 }
@@ -177,6 +177,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         None if wanted => Some(traced(&members, tokens)?),
         None => None,
     };
+    let told = trace.as_ref().filter(|_| options.trace).map(|trace| format!("{trace:#}"));
     let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum();
     // What a model does counts more than what its layers might.
     let plain = model.as_ref().map_or_else(
@@ -193,7 +194,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         model,
         unbuilt,
         trace,
-        told: options.trace,
+        told,
         deny: options.deny,
     })
 }
@@ -365,8 +366,8 @@ impl fmt::Display for Products {
         for (path, reason) in reasons {
             writeln!(f, "{} {reason}", printable::name(&path))?;
         }
-        if let Some(trace) = self.trace.as_ref().filter(|_| self.told) {
-            writeln!(f, "{trace:#}")?;
+        if let Some(trace) = &self.told {
+            writeln!(f, "{trace}")?;
         }
         let shape: Vec<String> = self.input_shape.iter().map(ToString::to_string).collect();
         write!(

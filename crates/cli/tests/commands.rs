@@ -566,6 +566,11 @@ fn who_takes_each_layer_is_told_and_drawn() {
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("json");
     let layers = json["layers"].as_array().expect("a list");
     assert_eq!((layers.len(), &layers[0]["path"], &json["materialized"]), (1, &"layers.1.weight".into(), &0.into()));
+    assert!(json["trace"].is_null(), "{json}");
+    let json = tacit(&["explain", &packed, "--only", "layers.1.*", "--json", "--trace"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("json");
+    let trace = json["trace"].as_str().expect("a text");
+    assert!(trace.starts_with("{ lambda") && trace.contains("matmul"), "{trace}");
     expect![[r#"
         error: FOLDER/packed.safetensors has no matrix of a path nothing
         help: see what there is with `tacit inspect`
