@@ -140,7 +140,7 @@ fn quantized(
     }
     format.supported()?;
     if let Some(reason) = format.misfit(&aval)? {
-        return left(&format!("{path}: {reason}"));
+        return left(&reason);
     }
     let by = calibration.map(|calibration| format!(" by {}", calibration.recipe)).unwrap_or_default();
     let (value, error) = work.value(path, &format!("{format} of {value}{by}"), || {

@@ -89,7 +89,7 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
         parameter     value                error  before  after
         layer.bias    f32[8]                          32     32  it is no matrix
         layer.weight  Affine(f32[8,64])  0.00401    2048    384
-        odd.weight    f32[4,3]                        48     48  odd.weight: the last axis of f32[4,3] is not whole groups of 32, as affine has them
+        odd.weight    f32[4,3]                        48     48  the last axis of f32[4,3] is not whole groups of 32, as affine has them
         2128 bytes before, 464 after
     "#]]
     .assert_eq(&folder.said(&["quantize", &dense, "--format", "affine:4:32", "-o", &packed], 0));
@@ -162,6 +162,14 @@ fn what_cannot_be_quantized_ends_the_command() {
     let said = String::from_utf8(failed.stderr).expect("text");
     assert!(failed.status.code() == Some(1) && said.contains("b.weight: "), "{said}");
     assert!(!fs::exists(&output).expect("a folder"));
+    // Of a run that made nothing, nothing is left.
+    let (lone, none) = (folder.at("lone.safetensors"), folder.at("none.safetensors"));
+    let weight = Array::from_slice(&[f32::NAN; 64], &[1, 64]);
+    save(&lone, &Parameters::from([("b.weight".to_owned(), weight.into())])).expect("saves");
+    let failed = tacit(&["quantize", &lone, "--format", "nf4:64", "-o", &none]);
+    let said = String::from_utf8(failed.stderr).expect("text");
+    assert!(failed.status.code() == Some(1) && said.contains("b.weight: "), "{said}");
+    assert!(!fs::exists(folder.at(".none.safetensors.parts")).expect("a folder"));
 }
 
 #[test]

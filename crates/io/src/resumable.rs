@@ -24,9 +24,9 @@ use crate::{Tensors, Writing, save_with};
 /// Each value is kept on the disk when it is made, in a folder beside the output: `.model.safetensors.parts` for
 /// `model.safetensors`. A program that was killed and is called again with the same inputs finds what was made, and what it
 /// writes in the end is the same, byte by byte, as without the interruption. The output itself is the old one until
-/// [`finish`](Self::finish) has put the new one in its place; the folder is then gone. So the disk needs room for the output
-/// twice, and the memory for one value: those that were made are parts of files, as [`load`](crate::load()) has them. Where the
-/// output is a device or a pipe, nothing is kept on the disk.
+/// [`finish`](Self::finish) has put the new one in its place; the folder is then gone, as it is where no value could be made. So
+/// the disk needs room for the output twice, and the memory for one value: those that were made are parts of files, as
+/// [`load`](crate::load()) has them. Where the output is a device or a pipe, nothing is kept on the disk.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -164,14 +164,12 @@ impl Resumable {
     /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
     pub fn finish(self, parameters: impl Borrow<Parameters>, writing: Writing<'_>) -> Result<()> {
         save_with(&self.output, parameters, writing)?;
-        let Some(Kept { folder, .. }) = self.kept else { return Ok(()) };
+        let Some(kept) = self.kept else { return Ok(()) };
         // The output is whole: what is left here would be of no inputs that anybody has.
-        let parts = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        for file in parts.filter(|file| is_part(file)).chain([folder.join(INPUTS)]) {
+        let parts = fs::read_dir(&kept.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        for file in parts.filter(|file| is_part(file)).chain([kept.folder.join(INPUTS)]) {
             drop(fs::remove_file(file));
         }
-        // It stays where somebody else has put something into it.
-        drop(fs::remove_dir(folder));
         Ok(())
     }
 }
@@ -216,6 +214,17 @@ impl Kept {
             number += 1;
         }
         name(number)
+    }
+}
+
+impl Drop for Kept {
+    /// Removes the folder while it is locked, where it holds no value. It stays where somebody else has put something into it.
+    fn drop(&mut self) {
+        let is_inputs = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == INPUTS);
+        if fs::read_dir(&self.folder).is_ok_and(|mut entries| entries.all(is_inputs)) {
+            drop(fs::remove_file(self.folder.join(INPUTS)));
+            drop(fs::remove_dir(&self.folder));
+        }
     }
 }
 

@@ -94,6 +94,11 @@ fn two_at_once_and_a_value_that_cannot_be_made_are_refused() {
     assert!(first.value("a", "b", fails).is_err());
     assert_eq!(worked(&mut first, "nf4:64", 1).expect("makes").1, 1);
     drop(first);
+    assert!(folder.join(".out.parts").exists(), "what was made is kept");
+    let mut none = Resumable::open(folder.join("none"), [&input]).expect("begins");
+    assert!(none.value("a", "b", fails).is_err());
+    drop(none);
+    assert_eq!(folder.names(), [".out.parts", "in.safetensors"]);
     assert!(Resumable::open(&output, [folder.join("nothing")]).is_err());
     assert!(Resumable::open(folder.join("no/folder/out"), [&input]).is_err());
     assert!(!output.exists());
