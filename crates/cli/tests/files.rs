@@ -245,11 +245,12 @@ fn only_files_are_replaced_and_only_where_they_can_be() {
     fs::write(folder.0.join("mine.txt"), "mine").expect("writes");
     symlink("mine.txt", folder.0.join("link.safetensors")).expect("links");
     let (inner, link, absent) = (folder.at("folder"), folder.at("link.safetensors"), folder.at("no/out.safetensors"));
-    let mine = folder.at("mine.txt");
+    let (mine, named) = (folder.at("mine.txt"), folder.at("new/"));
     let said = [
         folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &inner]),
         folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &link, "--force"]),
         folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &absent]),
+        folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &named]),
         folder.refused(&["convert", &dense, "--as", "floats", "-o", &inner, "--force"]),
         folder.refused(&["convert", &dense, "--as", "mlx-lm", "-o", &mine, "--force"]),
     ];
@@ -262,6 +263,9 @@ fn only_files_are_replaced_and_only_where_they_can_be() {
         help: name the file itself
         quantize
         error: cannot write FOLDER/no/out.safetensors: No such file or directory (os error 2)
+        quantize
+        error: FOLDER/new/ is the name of a folder, and a file is written
+        help: leave the `/` out
         convert
         error: FOLDER/folder is a folder
         help: name a file in it

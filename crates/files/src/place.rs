@@ -46,7 +46,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// It is a folder, a link or a disk, which are not replaced; or its folder is not there.
+    /// It is a folder, a link or a disk, which are not replaced; it has the name of a folder, which ends with `/`; or its folder is
+    /// not there.
     pub fn of(path: &Path) -> Result<Self> {
         let refused =
             |reason: String, help: &str| Err(Error::invalid(format!("{} {reason}", path.display()), help.to_owned()));
@@ -54,6 +55,10 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if path.file_name().is_none() {
                     return Err(Error::file("write", path)(io::ErrorKind::InvalidFilename.into()));
+                }
+                // A path drops the end that says so.
+                if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                    return refused("is the name of a folder, and a file is written".to_owned(), "leave the `/` out");
                 }
                 let folder = folder_of(path);
                 return match fs::metadata(folder) {
