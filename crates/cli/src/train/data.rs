@@ -82,6 +82,8 @@ impl Reader {
     /// The samples of a line: one, or one for each turn of the assistant.
     fn samples(&mut self, line: &str) -> Result<Vec<Sample>> {
         let json: Json = serde_json::from_str(line).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+        // Which of two texts of one key is meant, nobody knows.
+        tacit_io::json::Json::parse(line).map_err(wrong)?;
         let Json::Object(row) = json else { return Err(wrong("it is no JSON object")) };
         let texts = match (row.get("text"), row.get("prompt"), row.get("completion"), row.get("messages")) {
             (Some(text), None, None, None) => {
@@ -368,5 +370,7 @@ mod tests {
             FOLDER/data.jsonl:3: no message is of the role assistant
             FOLDER/data.jsonl:3: FOLDER/tokenizer_config.json: chat_template: the template cannot be rendered: invalid operation: not for this (in <string>:1)
         "#]].assert_eq(&said.replace(folder.0.to_str().expect("text"), "FOLDER"));
+        let twice = folder.read("{\"text\": \"a\", \"text\": \"b\"}\n").err().expect("is refused").clause();
+        assert!(twice.contains("data.jsonl:1: the key \"text\" is there twice at line 1 "), "{twice}");
     }
 }
