@@ -59,7 +59,8 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
     if options.output.as_ref().is_some_and(|path| path.extension().is_none_or(|kind| kind != "json")) {
         return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
     }
-    let given = [&options.path].into_iter().chain(&options.inputs).chain(&options.text.calibrate);
+    let of_text = options.text.inputs(&options.path);
+    let given = [&options.path].into_iter().chain(&options.inputs).chain(&of_text);
     options.overwriting.check(options.output.as_deref(), given)?;
     let fit: Fit = options.fit.parse()?;
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;

@@ -1,6 +1,7 @@
 //! What the weights of a decoder meet while it reads a text.
 
 use std::fs;
+use std::iter;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use tacit_models::Positions;
 use tacit_nn::Observations;
 
 use crate::decoding;
-use crate::decoding::source::Source;
+use crate::decoding::source::{Source, files_of_text};
 use crate::decoding::text;
 
 /// The text that a decoder reads while its weights are observed.
@@ -66,6 +67,12 @@ pub(crate) struct Calibration {
 }
 
 impl TextOptions {
+    /// The files that are read for it beside the tensors of a model: the text, and what says which tokens it has.
+    pub(crate) fn inputs(&self, model: &Path) -> Vec<PathBuf> {
+        let text = self.calibrate.iter().cloned();
+        text.flat_map(|text| iter::once(text).chain(files_of_text(model))).collect()
+    }
+
     /// What the weights of the decoder at a path meet, by the decoder's names; nothing if there is no text.
     pub(crate) fn observe(&self, model: &Path) -> Result<Option<Observations>> {
         let Some(file) = &self.calibrate else { return Ok(None) };

@@ -14,7 +14,7 @@ use tacit_io::{Progress, progress_bar};
 use tacit_models::{Formats, Windows};
 
 use crate::decoding;
-use crate::decoding::source::Source;
+use crate::decoding::source::{Source, files_of_text};
 use crate::decoding::text;
 use crate::output::{Failure, Output};
 use crate::overwriting::Overwriting;
@@ -99,7 +99,8 @@ struct Row {
 pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let _deny = Policy::Deny.scope();
     // What is wrong is said before anything is measured.
-    options.overwriting.check(options.svg.as_deref(), options.inputs())?;
+    let of_text = files_of_text(&options.model);
+    options.overwriting.check(options.svg.as_deref(), options.inputs().chain(of_text.iter().map(PathBuf::as_path)))?;
     let read = |text: &String| (text != "none").then(|| Formats::read(text)).transpose();
     let asked = options.formats.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (mut tokens, first) = tokens(options)?;

@@ -65,9 +65,10 @@ struct Row {
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let text = &options.calibration.text.calibrate;
+    let of_text = options.calibration.text.inputs(&options.input);
     // Whether files can be made is tried.
     interruption::clear_up(None);
-    options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules).chain(text))?;
+    options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules).chain(&of_text))?;
     let own = options.rules.as_ref().map(Rules::load).transpose()?;
     let values = read(&options.input)?;
     // What the decoder meets has its names, by which experts are one array.
@@ -78,7 +79,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     };
     named(options, &rules, &values)?;
     let calibration = options.calibration.read(&options.input)?;
-    let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(text))?;
+    let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
     let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
     let (mut made, mut rows) = (Parameters::new(), Vec::new());

@@ -212,6 +212,12 @@ fn experts_are_calibrated_together() {
 #[test]
 fn what_cannot_be_calibrated_is_said() {
     let folder = Folder::new("wrong");
+    // What says which tokens the text has is read.
+    let tokenizer = fs::read(folder.0.join("tokenizer.json")).expect("reads");
+    let output = folder.quantize("tokenizer.json", &["--format", "nf4:64", "--calibrate", "text.txt", "--force"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("tokenizer.json is what is read, and would be overwritten"), "{text}");
+    assert!(fs::read(folder.0.join("tokenizer.json")).expect("reads") == tokenizer);
     let mut said = [
         folder.refused(&["--format", "nf4:64", "--calibrate", "none.txt"]),
         folder.refused(&["--format", "nf4:64", "--calibrate", "empty.txt"]),

@@ -28,8 +28,8 @@ use crate::index::Files;
 ///
 /// There is no such checkpoint, or an index that cannot be read.
 pub fn sources(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    /// What says how tensors beside it are to be read.
-    const BESIDE: [&str; 3] = ["config.json", "quantize_config.json", "quant_config.json"];
+    /// What says how tensors beside it are to be read, and where the texts of a decoder end.
+    const BESIDE: [&str; 4] = ["config.json", "generation_config.json", "quantize_config.json", "quant_config.json"];
     if let Some(file) = Gguf::find(&path)? {
         return Gguf::files(&file);
     }

@@ -19,6 +19,14 @@ pub(crate) enum Source {
 
 const TOKENIZER: &str = "tokenizer.json";
 
+/// The files of a folder that say what tokens a text has.
+const OF_TEXT: [&str; 3] = [TOKENIZER, "tokenizer_config.json", "chat_template.jinja"];
+
+/// The files beside a model at a path by which it reads texts; none where they cannot be found, which whoever reads them says.
+pub(crate) fn files_of_text(model: &Path) -> Vec<PathBuf> {
+    Source::of(model).and_then(|source| source.files()).unwrap_or_default()
+}
+
 impl Source {
     /// That of a model at a path, which may be a file in its folder.
     pub(crate) fn of(model: &Path) -> Result<Self> {
@@ -73,6 +81,11 @@ impl Source {
                 Ok((path, json))
             }
         }
+    }
+
+    /// The files of the folder that say what tokens a text has.
+    pub(crate) fn files(&self) -> Result<Vec<PathBuf>> {
+        OF_TEXT.iter().filter_map(|name| self.beside(name).transpose()).collect()
     }
 
     /// Where a file of the folder is, if it is there.

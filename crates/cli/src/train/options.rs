@@ -173,9 +173,6 @@ impl Merged {
 /// The longest row: buffers of this length are allocated before the limit of the model is known.
 const LONGEST: usize = 1 << 24;
 
-/// Files beside the tensors that say what tokens a text has.
-const OF_TEXT: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
-
 /// What a run does, step by step.
 pub(super) struct Plan {
     pub(super) steps: u64,
@@ -206,8 +203,7 @@ impl Options {
 
     /// The files beside the tensors that say what tokens a text has.
     pub(super) fn of_text(&self) -> Result<Vec<PathBuf>> {
-        let source = Source::of(&self.model)?;
-        OF_TEXT.iter().filter_map(|name| source.beside(name).transpose()).collect()
+        Source::of(&self.model)?.files()
     }
 
     /// What adapters are merged into, if they are.
