@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use mlx_rs::Array;
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Policy, Result};
@@ -39,6 +39,7 @@ use crate::interruption::Answering;
 use crate::output::{Failure, Output, note, unreadable_input};
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("drafts").args(["draft", "lookup"]).multiple(true))]
 pub(crate) struct DecodingOptions {
     /// A GGUF file, or a folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
     model: PathBuf,
@@ -56,7 +57,7 @@ pub(crate) struct DecodingOptions {
     #[arg(long, conflicts_with = "draft")]
     lookup: bool,
     /// How many tokens are drafted at a time
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "drafts")]
     draft_tokens: usize,
     /// How many last tokens must have stood in the text before
     #[arg(long, value_name = "N", default_value_t = 2, requires = "lookup", conflicts_with = "draft")]

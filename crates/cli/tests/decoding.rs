@@ -297,7 +297,8 @@ fn prompts_that_are_no_batch_are_named() {
     "#]]
     .assert_eq(&said);
     let of_lookup = &["--prompt", "a", "--draft", "b", "--match-tokens", "2"];
-    for options in [&[][..], &["--prompt", "a", "--prompts", "b"], of_lookup] {
+    let of_drafts = &["--prompt", "a", "--draft-tokens", "2"];
+    for options in [&[][..], &["--prompt", "a", "--prompts", "b"], of_lookup, of_drafts] {
         assert_eq!(tacit("generate", options).output().expect("starts").status.code(), Some(2), "{options:?}");
     }
 }
