@@ -82,6 +82,9 @@ pub(crate) struct Perplexities {
     tokens: usize,
     /// Whether activations were rounded to 8 bits.
     int8: bool,
+    /// The folder of the adapter, with U+FFFD for what is no UTF-8: serde refuses such a path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapter: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -147,6 +150,7 @@ pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), F
         windows,
         tokens: counted,
         int8: options.int8,
+        adapter: options.lora.as_ref().map(|folder| folder.display().to_string()),
     };
     // What was measured is not lost where it cannot be drawn.
     output.show(&measured)?;
@@ -226,17 +230,19 @@ impl Perplexities {
     /// The perplexities, each with a bar from its error below it to its error above.
     fn chart(&self) -> Dots {
         let Self { formats, convention, tokens, .. } = self;
-        let rounded = self.rounded();
+        let conditions = self.conditions();
         Dots {
             title: "Perplexity by format".to_owned(),
-            axis: format!("perplexity of {tokens} tokens, counted as {} does{rounded}", convention.name()),
+            axis: format!("perplexity of {tokens} tokens, counted as {} does{conditions}", convention.name()),
             groups: vec![(String::new(), formats.iter().map(Row::dot).collect())],
         }
     }
 
-    /// How activations were rounded, behind what else is said of the numbers.
-    fn rounded(&self) -> &'static str {
-        if self.int8 { ", with activations in 8 bits" } else { "" }
+    /// How activations were rounded, and by which adapter weights were changed, behind what else is said of the numbers.
+    fn conditions(&self) -> String {
+        let rounded = if self.int8 { ", with activations in 8 bits" } else { "" };
+        let adapter = self.adapter.as_ref().map(|folder| format!(", with the adapter {}", printable::name(folder)));
+        format!("{rounded}{}", adapter.unwrap_or_default())
     }
 }
 
@@ -256,7 +262,7 @@ impl fmt::Display for Perplexities {
             Convention::MlxLm => "all but the first of each",
         };
         let Self { tokens, windows, window, convention, .. } = self;
-        let (name, rounded) = (convention.name(), self.rounded());
-        write!(f, "{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}{rounded}")
+        let (name, conditions) = (convention.name(), self.conditions());
+        write!(f, "{tokens} tokens in {windows} windows of {window} counted as {name} does: {which}{conditions}")
     }
 }

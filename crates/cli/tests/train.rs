@@ -67,12 +67,16 @@ impl Folder {
 
     /// The perplexity of the data as a text, with more options.
     fn perplexity(&self, model: &Path, options: &[&str]) -> f64 {
+        self.measured(model, options)["formats"][0]["perplexity"].as_f64().expect("a number")
+    }
+
+    /// What is said of that.
+    fn measured(&self, model: &Path, options: &[&str]) -> serde_json::Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
         command.current_dir(&self.0).arg("perplexity").arg(model).args(["--text", "data.jsonl", "--window", "32"]);
         let run = command.args(options).arg("--json").output().expect("starts");
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        let json: serde_json::Value = serde_json::from_slice(&run.stdout).expect("json");
-        json["formats"][0]["perplexity"].as_f64().expect("a number")
+        serde_json::from_slice(&run.stdout).expect("json")
     }
 }
 
@@ -104,6 +108,7 @@ fn an_adapter_learns_and_is_read_by_other_commands() {
         assert!(json["loss"].is_number() && number(&json["evaluated"]) < before.ln(), "{json}");
         let after = folder.perplexity(&model(), &["--lora", &output]);
         assert!(after < 0.5 * before, "{way} {library}: {before} became {after}");
+        assert_eq!(folder.measured(&model(), &["--lora", &output])["adapter"].as_str(), Some(&*output));
         // Nothing of the run is left but the output.
         assert!(!folder.at(&format!(".{output}.training")).exists());
         let record = fs::read_to_string(folder.at(&recorded)).expect("was recorded");
