@@ -169,6 +169,7 @@ impl Inputs {
         match self {
             Self::None => Ok(None),
             Self::Normal { rows } if aval.shape.iter().any(|&extent| rows.checked_mul(extent).is_none()) => {
+                let path = printable::name(path);
                 let message = format!("{rows} rows for {path}, {aval}, are more numbers than an array has");
                 Err(Error::invalid(message, "give fewer `--rows`"))
             }

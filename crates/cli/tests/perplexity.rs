@@ -359,7 +359,9 @@ fn a_drawing_replaces_nothing_by_itself() {
     "#]]
     .assert_eq(&folder.said(&with("mine.svg", &[]), 1));
     let of_text = ["tokenizer_config.json", "generation_config.json"];
-    of_text.iter().for_each(|name| fs::write(folder.0.join(name), "{}").expect("writes"));
+    for name in of_text {
+        fs::write(folder.0.join(name), "{}").expect("writes");
+    }
     for file in ["tokens", "coarse.toml", "model.safetensors", "config.json"].into_iter().chain(of_text) {
         let before = fs::read(folder.0.join(file)).expect("reads");
         let output = folder.run(&with(file, &["--force"]));
