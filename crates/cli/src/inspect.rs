@@ -9,8 +9,8 @@ use serde::Serialize;
 use tacit_arrays::format;
 use tacit_core::{Error, Result, Value};
 use tacit_io::{Content, FileKind, Tensors};
+use tacit_nn::path_order;
 
-use crate::natural;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -95,7 +95,7 @@ pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
             histogram,
         });
     }
-    rows.sort_by(|a, b| natural::order(&a.path, &b.path));
+    rows.sort_by(|a, b| path_order(&a.path, &b.path));
     Ok(Inspection { read_by, parameters: rows, elements, nbytes, what })
 }
 

@@ -20,7 +20,6 @@ mod generate;
 mod inspect;
 mod interruption;
 mod launch;
-mod natural;
 mod new;
 mod output;
 mod overwriting;

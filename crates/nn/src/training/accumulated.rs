@@ -8,6 +8,8 @@ use mlx_rs::{Array, Dtype, transforms};
 use tacit_arrays::accumulator_dtype;
 use tacit_core::{Aval, Error, Result};
 
+use crate::path_order::path_order;
+
 /// The sum of the gradients of several batches.
 ///
 /// Where each loss is a mean over a batch of one size, the mean of the gradients is that of one batch of all of them.
@@ -42,6 +44,9 @@ pub struct Accumulated {
     batches: u32,
 }
 
+/// How many sums are evaluated at a time: fewer than a layer of a decoder has, and enough for an evaluation to be worth its call.
+const AT_ONCE: usize = 4;
+
 impl Accumulated {
     /// How many batches were added since the latest mean.
     #[must_use]
@@ -75,7 +80,13 @@ impl Accumulated {
         if let Some(path) = self.sums.keys().find(|path| !sums.contains_key(*path)) {
             return Err(other(&format!("has no gradient of {path}, and those before had one")));
         }
-        transforms::eval(sums.values().map(|(sum, _)| sum))?;
+        // From the last layer to the first, as a gradient passes them. Of all that is asked for at once MLX computes some last, and
+        // what these read of the layers that are passed would stay in memory until then.
+        let mut ordered: Vec<_> = sums.iter().collect();
+        ordered.sort_by(|(a, _), (b, _)| path_order(b, a));
+        for few in ordered.chunks(AT_ONCE) {
+            transforms::eval(few.iter().map(|(_, (sum, _))| sum))?;
+        }
         (self.sums, self.batches) = (sums, self.batches + 1);
         Ok(())
     }

@@ -3,7 +3,14 @@
 use std::cmp::Ordering;
 
 /// Which of two paths comes first: numbers in them by their value, and all else by its characters.
-pub(crate) fn order(a: &str, b: &str) -> Ordering {
+///
+/// ```
+/// let mut paths = ["layers.10.weight", "layers.2.weight"];
+/// paths.sort_by(|a, b| tacit_nn::path_order(a, b));
+/// assert_eq!(paths, ["layers.2.weight", "layers.10.weight"]);
+/// ```
+#[must_use]
+pub fn path_order(a: &str, b: &str) -> Ordering {
     let (mut rest_of_a, mut rest_of_b) = (a, b);
     while let (Some((first, others)), Some((second, more))) = (part(rest_of_a), part(rest_of_b)) {
         let number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
@@ -36,14 +43,14 @@ mod tests {
     #[test]
     fn numbers_are_counted_and_equal_is_what_is_the_same() {
         let mut paths = ["blk.10.w", "blk.2.w", "blk.2", "a", "blk.02.w", "blk.9.w", "10", "9", "", "blk"];
-        paths.sort_by(|a, b| order(a, b));
+        paths.sort_by(|a, b| path_order(a, b));
         assert_eq!(paths, ["", "9", "10", "a", "blk", "blk.2", "blk.02.w", "blk.2.w", "blk.9.w", "blk.10.w"]);
         let long = ["1".repeat(40), "2".repeat(39)];
-        assert_eq!(order(&long[0], &long[1]), Ordering::Greater);
+        assert_eq!(path_order(&long[0], &long[1]), Ordering::Greater);
         for a in paths {
             for b in paths {
-                assert_eq!(order(a, b), order(b, a).reverse());
-                assert_eq!(order(a, b) == Ordering::Equal, a == b);
+                assert_eq!(path_order(a, b), path_order(b, a).reverse());
+                assert_eq!(path_order(a, b) == Ordering::Equal, a == b);
             }
         }
     }
