@@ -1,6 +1,7 @@
 //! `tacit train`: adapts a decoder to a file of texts.
 
 mod data;
+mod memory;
 mod options;
 mod output;
 mod own;
@@ -47,6 +48,7 @@ pub(crate) struct Trained {
 /// Trains, and prints a line for some of the steps as they are made.
 pub(crate) fn train(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let written = output::Written::of(options)?;
+    memory::hold_nothing_idle()?;
     let (rows, others) = rows(options)?;
     // A tokenizer takes as much memory as some models.
     give_back_memory();
