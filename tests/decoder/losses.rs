@@ -68,20 +68,25 @@ fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
     Ok(())
 }
 
+/// Adapters of a change that is not zero, so that both factors have gradients.
+fn adapted(model: Model<Decoder>) -> Result<Model<Decoder>> {
+    let lora = LoraConfig { rank: 2, ..LoraConfig::default() };
+    let mut model = quantize(model, &Formats::read("affine:8:32")?)?.lora("model.layers.*_proj.weight", lora)?;
+    for (path, value) in model.adapters()? {
+        let b = Array::from_slice(&[0.01f32], &[1]);
+        let (path, shape) = (format!("{path}.b"), value.aval()?.shape);
+        model.set_leaves([(path, ops::broadcast_to(&b, &[shape[0], 2])?)])?;
+    }
+    Ok(model)
+}
+
 /// Layers that are computed again for the gradient, of every kind: windows, caps, norms of heads, a state in place of attention,
 /// products that are fused, norms behind alone.
 #[test]
 fn losses_and_gradients_are_the_same_where_layers_are_computed_again() -> Result<()> {
     for name in ["float/llama", "float/gemma2", "float/qwen3", "float/qwen3_next", "float/phi3", "float/olmo2"] {
         let (config, model) = loaded(name)?;
-        let lora = LoraConfig { rank: 2, ..LoraConfig::default() };
-        let mut model = quantize(model, &Formats::read("affine:8:32")?)?.lora("model.layers.*_proj.weight", lora)?;
-        // A change that is not zero, so that both factors have gradients.
-        for (path, value) in model.adapters()? {
-            let b = Array::from_slice(&[0.01f32], &[1]);
-            let (path, shape) = (format!("{path}.b"), value.aval()?.shape);
-            model.set_leaves([(path, ops::broadcast_to(&b, &[shape[0], 2])?)])?;
-        }
+        let mut model = adapted(model)?;
         let _deny = Policy::Deny.scope();
         let tokens = tokens();
         let (outcome, counters) = Counters::of(|| -> Result<_> {
@@ -100,6 +105,47 @@ fn losses_and_gradients_are_the_same_where_layers_are_computed_again() -> Result
             let far = difference(&again[path], gradient)?;
             assert!(far < 1e-5, "{name}: {path} differs by {far}");
             assert!(gradient.abs()?.max(None)?.item_exact::<f32>() > 0.0, "{name}: {path} has no gradient");
+        }
+    }
+    Ok(())
+}
+
+/// All that the layers hold is in codes, or what goes into them where they are computed again; and of layers that no rule names
+/// nothing is.
+#[test]
+fn gradients_read_activations_in_the_formats_of_the_layers() -> Result<()> {
+    for name in ["float/llama", "float/gemma2", "float/qwen3"] {
+        let (config, model) = loaded(name)?;
+        let mut model = adapted(model)?;
+        let _deny = Policy::Deny.scope();
+        for losses in [token_losses, checkpointed_token_losses] {
+            let mut step = |rules: &Rules| -> Result<_> {
+                model.saved_activations("model.layers.*", rules)?;
+                let (outcome, counters) = Counters::of(|| {
+                    model.value_and_grad(ParameterFilter::Lora, &tokens(), |model, tokens| {
+                        Ok::<_, Error>(losses(&config, model, tokens)?.mean(None)?)
+                    })
+                });
+                let (loss, gradients) = outcome?;
+                assert_eq!(counters.materialized_bytes, 0, "{name}");
+                Ok((loss.item_exact::<f32>().to_bits(), gradients))
+            };
+            let (loss, exact) = step(&Rules::new().skip("*")?)?;
+            let mut error_of = |rules: &Rules| -> Result<f32> {
+                let (same, found) = step(rules)?;
+                assert_eq!(same, loss, "{name}");
+                let square = |x: Array| Ok::<_, Error>(x.square()?.sum(None)?.item_exact::<f32>());
+                let (mut off, mut all) = (0.0, 0.0);
+                for (path, exact) in &exact {
+                    off += square(found[path].subtract(exact)?)?;
+                    all += square(exact.clone())?;
+                }
+                Ok((off / all).sqrt())
+            };
+            let every = error_of(&Rules::new().quantize("*", "affine:8:32")?)?;
+            assert!(every > 0.0 && every < 2e-2, "{name}: {every}");
+            let some = error_of(&Rules::new().skip("model.layers.0.*")?.quantize("*", "affine:8:32")?)?;
+            assert!(some > 0.0 && some < 2e-2 && some.to_bits() != every.to_bits(), "{name}: {some} and {every}");
         }
     }
     Ok(())

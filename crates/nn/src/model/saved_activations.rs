@@ -3,6 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_arrays::SavedInputs;
+use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Result};
 
 use super::Model;
@@ -68,5 +69,12 @@ impl<M: ModuleParameters> Model<M> {
         }
         self.parts.saved = saved;
         Ok(self)
+    }
+
+    /// The format in which gradients read the activations of a parameter, if [`saved_activations`](Self::saved_activations) gave it
+    /// one.
+    #[must_use]
+    pub fn saved_activations_of(&self, path: &str) -> Option<&AnyFormat> {
+        self.parts.saved.get(self.parts.ties.own(path))
     }
 }

@@ -138,11 +138,14 @@ fn a_rule_by_path_saves_in_a_step_of_any_model() {
             relative_error(&gradients, &plain)
         };
         model.saved_activations("layers.*", "affine:8:64").expect("names parameters");
+        let format_of = |model: &Model<nn::Sequential>, path| model.saved_activations_of(path).map(ToString::to_string);
+        assert_eq!(format_of(&model, "layers.0.weight").as_deref(), Some("affine:8:64"));
         let all = error_of(&mut model);
         assert!(all > 0.0 && all < 1e-2, "{all}");
         // The first layer and what comes before the next one.
         let last = Rules::new().skip("layers.0.*").and_then(|rules| rules.quantize("*", "affine:8:64")).expect("rules");
         model.saved_activations("*", &last).expect("names parameters");
+        assert_eq!(format_of(&model, "layers.0.weight"), None);
         let some = error_of(&mut model);
         assert!(some > 0.0 && some < all, "{some} of {all}");
         model.saved_activations("*", &Rules::new().skip("*").expect("a rule")).expect("names parameters");
