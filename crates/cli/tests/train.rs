@@ -166,6 +166,26 @@ fn batches_that_are_accumulated_are_one_batch() {
     }
 }
 
+/// The forward pass is the same, and so is the loss of the first step. Those of later ones follow gradients that codes were read
+/// for.
+#[test]
+fn activations_in_codes_change_no_loss_and_gradients_a_little() {
+    let folder = Folder::new("activations");
+    for (way, value) in [("--lora", "4"), ("--dora", "4"), ("--qat", "int8:8")] {
+        for kept in [&[][..], &["--keep-activations"]] {
+            let loss = |steps: &str, format: &[&str]| {
+                let pace = ["--batch", "2", "--rate", "1e-2", "--steps", steps, "--force"];
+                number(&folder.json(&[&[way, value], kept, &pace[..], format].concat(), &format!("made{way}"))["loss"])
+            };
+            let saved = ["--saved-activations", "affine:8:64"];
+            assert_eq!(loss("1", &saved).to_bits(), loss("1", &[]).to_bits(), "{way} {kept:?}");
+            let (found, plain) = (loss("12", &saved), loss("12", &[]));
+            assert!(found.to_bits() != plain.to_bits(), "{way} {kept:?}: no gradient has read codes");
+            assert!((found / plain - 1.0).abs() < 1e-2, "{way} {kept:?}: {found}, and {plain} without codes");
+        }
+    }
+}
+
 /// The bytes of every file of a folder.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(folder).expect("reads").map(|entry| entry.expect("reads").path());
@@ -185,10 +205,18 @@ fn saved(folder: &Path) -> u64 {
 /// A run that is killed again and again ends in the same bytes as one that nobody has touched.
 #[test]
 fn a_run_that_is_killed_goes_on_to_the_same_bits() {
-    for (way, value, moments) in [("--lora", "4", "8"), ("--dora", "4", "32"), ("--qat", "int8:8", "4")] {
-        let folder = Folder::new(&format!("killed{way}"));
+    // Of one row no layer is given as many numbers as are worth codes.
+    let boundaries = ["--batch", "2", "--saved-activations", "affine:8:64"];
+    let all = ["--batch", "2", "--keep-activations", "--saved-activations", "e4m3"];
+    for (way, value, moments, more) in [
+        ("--lora", "4", "8", &[][..]),
+        ("--lora", "4", "8", &boundaries[..]),
+        ("--dora", "4", "32", &all[..]),
+        ("--qat", "int8:8", "4", &boundaries[..]),
+    ] {
+        let folder = Folder::new(&format!("killed{way}{}", more.len()));
         let steps = ["--steps", "40", "--rate", "1e-2", "--save-every", "3", "--report-every", "1"];
-        let options = [&[way, value, "--moments", moments], &steps[..]].concat();
+        let options = [&[way, value, "--moments", moments], more, &steps[..]].concat();
         assert!(folder.run(&options, "whole").status.success());
         let kept = folder.at(".killed.training");
         let (mut kills, mut latest) = (0, 0);
@@ -207,7 +235,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits() {
         assert!(kills > 0, "no run was killed before it ended");
         let json = folder.json(&[&options[..], &["--force"]].concat(), "killed");
         assert!(json["resumed"].as_u64() >= Some(3), "{json}");
-        assert!(files(&folder.at("whole")) == files(&folder.at("killed")), "{way}: the outputs differ");
+        assert!(files(&folder.at("whole")) == files(&folder.at("killed")), "{options:?}: the outputs differ");
     }
 }
 
@@ -231,6 +259,8 @@ fn what_cannot_be_trained_is_said() {
         folder.said(&with(&["--decay=-1"]), "adapter"),
         folder.said(&with(&["--layers", "no.such.weight"]), "adapter"),
         folder.said(&with(&["--merge", "nf5"]), "adapter"),
+        folder.said(&with(&["--saved-activations", "affine:8:63"]), "adapter"),
+        folder.said(&with(&["--saved-activations", "int8+stochastic"]), "adapter"),
         folder.said(&["--qat", "nf5"], "adapter"),
         folder.said(&with(&["--evaluate", "no.jsonl"]), "adapter"),
         folder.said(&lora, "data.jsonl"),
@@ -254,6 +284,10 @@ fn what_cannot_be_trained_is_said() {
         help: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
+        error: MLX has no affine format of 8 bits in groups of 63
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
+        error: the parameter model.layers.0.input_layernorm.weight: activations are not saved in the format int8+stochastic, which rounds by a random key
+        help: write int8
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
         error: cannot open no.jsonl: No such file or directory (os error 2)
@@ -405,6 +439,11 @@ fn a_run_with_other_options_is_not_gone_on_with() {
         help: give the same options to go on, or remove the folder to begin anew
     "#]]
     .assert_eq(&folder.said(&[&begun[..], &["--seed", "1"]].concat(), "adapter"));
+    expect![[r#"
+        error: .adapter.training holds another run, in which --saved-activations was not given, and is affine:8:64
+        help: give the same options to go on, or remove the folder to begin anew
+    "#]]
+    .assert_eq(&folder.said(&[&begun[..], &["--saved-activations", "affine:8:64"]].concat(), "adapter"));
     // A file of another content is another option.
     let rules = |format: &str| fs::write(folder.at("rules.json"), format!(r#"{{"*_proj.weight": "{format}"}}"#));
     rules("int8").expect("writes");

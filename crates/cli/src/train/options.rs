@@ -64,6 +64,10 @@ pub(crate) struct Options {
     /// Keep what layers compute for the gradient, in place of computing it again: less time, and several times the memory
     #[arg(long)]
     keep_activations: bool,
+    /// Hold what the gradient reads of the layers in this format, such as affine:8:64: what goes into each layer, and with
+    /// `--keep-activations` all that the layers compute. The loss of a step stays the same, and its gradient is less exact
+    #[arg(long, value_name = "FORMAT")]
+    saved_activations: Option<String>,
     /// What the order of the data and the adapters begin with
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
@@ -246,14 +250,22 @@ impl Options {
             return Err(Error::invalid(message, "give a shorter `--length`"));
         }
         self.merged()?;
-        self.qat.as_deref().map(str::parse::<AnyFormat>).transpose()?;
-        Ok(())
+        self.qat.iter().chain(&self.saved_activations).try_for_each(|format| format.parse::<AnyFormat>().map(drop))
     }
 
+    /// The model with what is trained, and with the format in which its gradients read activations.
     pub(super) fn prepared(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
-        if let Some(format) = &self.qat {
-            return formats::prepared(model, &self.layers, format);
+        let mut model = match &self.qat {
+            Some(format) => formats::prepared(model, &self.layers, format)?,
+            None => self.adapted(model)?,
+        };
+        if let Some(format) = &self.saved_activations {
+            model.saved_activations("model.layers.*", format)?;
         }
+        Ok(model)
+    }
+
+    fn adapted(&self, model: Model<Decoder>) -> Result<Model<Decoder>> {
         let (method, rank) = match (self.lora, self.dora) {
             (Some(rank), _) => (Method::Lora, rank.get()),
             (_, rank) => (Method::Dora, rank.map_or(1, NonZero::get)),
@@ -289,9 +301,10 @@ impl Options {
 
     /// What decides about the numbers of a run: one that was begun otherwise is another run.
     pub(super) fn described(&self, steps: u64) -> Vec<(&'static str, String)> {
-        let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, keep_activations, seed, .. } = self;
+        let Self { lora, dora, qat, merge, layers, weights, pace, length, apart, seed, .. } = self;
+        let Self { keep_activations, saved_activations, .. } = self;
         let Pace { batch, accumulate, rate, warmup, schedule, clip, decay, moments, alpha, .. } = pace;
-        let given: [(_, Option<&dyn ToString>); 18] = [
+        let given: [(_, Option<&dyn ToString>); 19] = [
             ("--lora", lora.as_ref().map(|rank| rank as _)),
             ("--dora", dora.as_ref().map(|rank| rank as _)),
             ("--qat", qat.as_ref().map(|format| format as _)),
@@ -309,6 +322,7 @@ impl Options {
             ("--length", Some(length)),
             ("--apart", Some(apart)),
             ("--keep-activations", Some(keep_activations)),
+            ("--saved-activations", saved_activations.as_ref().map(|format| format as _)),
             ("--seed", Some(seed)),
         ];
         let text = |value: Option<&dyn ToString>| value.map_or("not given".to_owned(), ToString::to_string);
