@@ -150,7 +150,10 @@ fn sums_where(group: &Group, ends: bool, signal: &str) -> Result<()> {
 
 /// The ranks of the other part wait for the lost one: rank 0, which tells of it, stays until it is lost.
 fn sums_of_parts_until_one_is_killed(group: &Group) -> Result<()> {
-    sums_where(&group.split(group.rank() / 2)?, group.rank() == 3, "KILL")?;
+    let part = group.split(group.rank() / 2)?;
+    // No rank is in the split any more.
+    group.barrier()?;
+    sums_where(&part, group.rank() == 3, "KILL")?;
     group.barrier()
 }
 
