@@ -5,6 +5,7 @@
 
 mod added;
 mod attention;
+mod block_ranges;
 mod coded;
 mod dequantize;
 pub(crate) mod derivatives;
@@ -37,6 +38,7 @@ mod tests;
 
 pub(crate) use added::add_dense;
 pub(crate) use attention::{Attend, Hiding, StoredTokens};
+pub(crate) use block_ranges::block_ranges;
 pub use dequantize::dequantize;
 pub(crate) use deviations::{Norm, Sums, deviations};
 pub(crate) use draw::draw;

@@ -108,7 +108,7 @@ impl Fitting {
     /// The scales that the format itself chooses, as floats.
     fn own(&self) -> Result<FloatScales> {
         let made = if let Some(Nested::Integers { .. }) = self.nested {
-            let made = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
+            let made = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme }, 0)?;
             let flat = made.iter().map(|numbers| numbers.reshape(&[-1]));
             flat.collect::<std::result::Result<Vec<_>, _>>()?
         } else {

@@ -48,7 +48,7 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
         }
         Encoding::Nf4 | Encoding::Fp4 | Encoding::Int8 => vec![absmax()?],
         Encoding::Affine => affine(x, top(scheme))?,
-        Encoding::Symmetric => vec![symmetric(x, scheme)?],
+        Encoding::Symmetric => vec![symmetric(&[x.min_axis(-1, true)?, x.max_axis(-1, true)?], scheme)?],
         Encoding::Mxfp4(rule) => vec![power_of_two(&absmax()?, rule, 6.0)?],
         Encoding::Mxfp8(rule) => vec![power_of_two(&absmax()?, rule, 448.0)?],
         Encoding::Nvfp4 { .. } => {
@@ -218,9 +218,8 @@ fn affine(x: &Array, top: Array) -> Ops<Vec<Array>> {
     Ok(vec![scale, bias])
 }
 
-/// The scales by which the largest elements are the least integer.
-pub(crate) fn symmetric(x: &Array, scheme: &Scheme) -> Ops<Array> {
-    let (low, high) = (x.min_axis(-1, true)?, x.max_axis(-1, true)?);
+/// The scales by which the larger ends of blocks are the least integer.
+pub(crate) fn symmetric([low, high]: &[Array; 2], scheme: &Scheme) -> Ops<Array> {
     let edge = ops::select(low.abs()?.gt(high.abs()?)?, low, high)?;
     // The scale of zeros is not negative.
     number(0.0).subtract(edge.divide(number(scheme.middle()))?)

@@ -9,7 +9,8 @@ use tacit_core::{Aval, Result, Value, implicit, tree};
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::pieces::RowPieces;
 use crate::kernel::{self, Nested};
-use crate::packed::array::{PackedArray, checked};
+use crate::packed::array::{PackedArray, Parts, checked};
+use crate::packed::super_blocks;
 
 /// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and a
 /// few pieces of floats are in memory at a time.
@@ -56,9 +57,12 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option
     if own.by_columns() || scheme.half() == Some(aval.dtype) || !aligned {
         return Ok(None);
     }
+    let before = |rows: &Range<i32>| rows.start as usize * width;
     if groups > 1 {
         let part = |rows: Range<i32>| -> Result<Value> {
-            let part = Value::from(PackedArray::coded(&pieces.get(rows.clone())?, &format, None)?);
+            let x = pieces.get(rows.clone())?;
+            let (codes, scales) = super_blocks::encoded(&x.as_dtype(Dtype::Float32)?, &scheme, block, before(&rows))?;
+            let part = Value::from(PackedArray::of(Parts::new(codes, scales), own.on(x.shape()), Aval::from(&x)));
             tree::eval(&part)?;
             pieces.forget(rows)?;
             Ok(part)
@@ -68,7 +72,6 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option
         tree::eval(&made)?;
         return Ok(Some(made));
     }
-    let before = |rows: &Range<i32>| rows.start as usize * width;
     let mut global = None;
     if scheme.is_relative() {
         let mut absmax = Array::from_f32(0.0);
@@ -150,7 +153,7 @@ mod tests {
         let mut numbers = vec![1.0_f32; 9000 * 512];
         numbers[4_000_007] = f32::NAN;
         let x = Value::from(Array::from_slice(&numbers, &[9000, 512]));
-        for text in ["nf4:64", "affine:4:64", "nvfp4:global", "f16"] {
+        for text in ["nf4:64", "affine:4:64", "nvfp4:global", "f16", "k:4", "k:6"] {
             let format: AnyFormat = text.parse().expect("a format");
             let error = quantize_in_pieces(&*format, &x).expect_err("it has no code").to_string();
             assert!(error.contains("element 4000007 is NaN"), "{text}: {error}");

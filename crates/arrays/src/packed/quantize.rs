@@ -63,7 +63,7 @@ impl<F: Format> PackedArray<F> {
         }
         let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
         if matches!(scheme.nested, Some(Nested::Integers { .. })) {
-            let (codes, scales) = super_blocks::encoded(&inputs[0], &scheme, format.block())?;
+            let (codes, scales) = super_blocks::encoded(&inputs[0], &scheme, format.block(), 0)?;
             return Ok(Self::of(Parts::new(codes, scales), format, aval));
         }
         inputs.extend(global_scale.clone());

@@ -13,10 +13,10 @@ fn top(scheme: &Scheme) -> Array {
     Array::from_f32(((1_u32 << scheme.bits()) - 1) as f32)
 }
 
-/// The codes of `x: f32[..]` and the scales of its blocks.
-pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize) -> Result<(Array, Int8Array)> {
+/// The codes of `x: f32[..]`, before which `before` elements come in the array that it is a piece of, and the scales of its blocks.
+pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize, before: usize) -> Result<(Array, Int8Array)> {
     let blocks = in_blocks(x, scheme, block)?;
-    encoded_by(&blocks, x.size(), &ranges(&blocks, scheme)?, scheme)
+    encoded_by(&blocks, x.size(), &ranges(&blocks, scheme, before)?, scheme)
 }
 
 /// Whole super-blocks of `x`, filled up with zeros: `f32[blocks, block]`.
@@ -27,11 +27,12 @@ pub(crate) fn in_blocks(x: &Array, scheme: &Scheme, block: usize) -> Result<Arra
 }
 
 /// The scales of blocks by their range, and the biases where they are no multiples of them: `f32[blocks, 1]`.
-pub(crate) fn ranges(x: &Array, scheme: &Scheme) -> Result<Vec<Array>> {
+pub(crate) fn ranges(x: &Array, scheme: &Scheme, before: usize) -> Result<Vec<Array>> {
+    let ends = kernel::block_ranges(before, x)?;
     if scheme.is_centered() {
-        return Ok(vec![kernel::symmetric_scales(x, scheme)?]);
+        return Ok(vec![kernel::symmetric_scales(&ends, scheme)?]);
     }
-    let (low, high) = (x.min_axis(-1, true)?, x.max_axis(-1, true)?);
+    let [low, high] = ends;
     let (low, top) = (ops::minimum(low, Array::from_f32(0.0))?, top(scheme));
     // The difference of the two might overflow.
     Ok(vec![high.divide(&top)?.subtract(low.divide(&top)?)?, low])

@@ -3,10 +3,10 @@
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Codebook, Granularity, KQuant, Parts};
+use tacit_arrays::format::{Codebook, Fit, Granularity, KQuant, Parts};
 use tacit_arrays::{CodebookArray, Int8Array, KQuantArray};
 use tacit_conformance::oracle::relative_error;
-use tacit_core::{Aval, Policy, Result, Value, implicit};
+use tacit_core::{Aval, Policy, Result, Value, implicit, tree};
 
 use crate::messages::check;
 use crate::operands::normal;
@@ -117,6 +117,20 @@ fn k_quants_of_parts() {
         there is no K-quant of 7 bits
         help: use 2, 3, 4, 5 or 6 bits"#]],
     );
+}
+
+#[test]
+fn what_has_no_code_is_counted_among_elements() {
+    let mut numbers = vec![1.0_f32; 1000];
+    (numbers[700], numbers[900]) = (f32::NAN, f32::INFINITY);
+    let x = Array::from_slice(&numbers, &[4, 250]);
+    for bits in 2..=6 {
+        for fit in [Fit::Absmax, Fit::search()] {
+            let made: Value = KQuantArray::fitted(&x, KQuant { bits }, fit).expect("is lazy").into();
+            let error = tree::eval(&made).expect_err("it has no code").to_string();
+            assert!(error.contains("element 700 is NaN, which no code can hold"), "{bits} bits by {fit:?}: {error}");
+        }
+    }
 }
 
 #[test]
