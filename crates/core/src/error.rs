@@ -10,7 +10,7 @@ use std::{fmt, io};
 use tacit_bridge::kernel::Fallback;
 use tacit_bridge::{Aval, GradientError};
 
-use self::shown::{Draws, Help, Lines, Listed, Nearest, Parameters, Sites, Together, see_operands};
+use self::shown::{Draws, Help, Lines, Listed, Nearest, Parameters, Sites, Together, next_step};
 use crate::compile::held::CapturedArray;
 use crate::printable::{name, text};
 use crate::{Argument, Decline, NearMiss, Site};
@@ -27,7 +27,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// MLX refused an op.
-    #[error("mlx: {}{}", text(.0), see_operands(.0))]
+    #[error("mlx: {}{}", text(.0), next_step(.0))]
     Mlx(String),
 
     /// A placeholder outlived the trace that it was made for.

@@ -61,6 +61,28 @@ fn an_eval_of_a_traced_array_is_told_from_other_errors() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn memory_that_no_machine_has_is_an_error_of_each_eval() {
+    // In a process of its own: MLX counts it as memory in use.
+    if env::var_os("TACIT_TEST_NO_MEMORY").is_none() {
+        let name = "mlx::memory_that_no_machine_has_is_an_error_of_each_eval";
+        let output =
+            itself::command().args(["--exact", name]).env("TACIT_TEST_NO_MEMORY", "1").output().expect("starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let vast = ops::ones::<f32>(&[1 << 20, 1 << 20, 1 << 10]).expect("is lazy");
+    let negative = vast.negative().expect("is lazy");
+    for array in [&vast, &negative, &vast] {
+        let error = array.eval().expect_err("it has no memory");
+        assert!(error.what().contains("[malloc] Unable to allocate 4503599627370496 bytes"), "{error}");
+    }
+    let after = vector().negative().expect("is lazy");
+    assert_eq!(after.as_slice::<f32>(), [-1.0, -2.0, -3.0]);
+}
+
+#[test]
 fn a_lazy_array_of_another_thread_is_told_from_other_errors() {
     let lazy = thread::spawn(|| vector().negative()).join().expect("no panic").expect("an op");
     let error = lazy.eval().expect_err("its stream is the other thread's");

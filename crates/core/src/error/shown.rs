@@ -8,8 +8,11 @@ use crate::compile::held::{CapturedArray, may_be_key};
 use crate::printable::{name, text};
 use crate::{Argument, Decline, NearMiss, Site};
 
-/// The next step where MLX finds fault with the operands of an op.
-pub(super) fn see_operands(text: &str) -> &'static str {
+/// The next step where MLX finds fault with the operands of an op, or finds no memory.
+pub(super) fn next_step(text: &str) -> &'static str {
+    if text.contains("Unable to allocate") {
+        return "\nhelp: compute fewer rows at a time, or end what else takes memory";
+    }
     let words = ["hape", "imension", "roadcast", " axis", " axes", "dtype"];
     if text.starts_with('[') && words.iter().any(|word| text.contains(word)) {
         "\nhelp: compare the operands of this op: `explain` tells the avals of all ops of a function"

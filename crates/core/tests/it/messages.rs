@@ -78,6 +78,16 @@ fn mlx_refuses() {
 }
 
 #[test]
+fn mlx_finds_no_memory() {
+    said(
+        &expect![[r"
+        mlx: [malloc] Unable to allocate 4503599627370496 bytes.
+        help: compute fewer rows at a time, or end what else takes memory"]],
+        &Error::Mlx("[malloc] Unable to allocate 4503599627370496 bytes.".to_owned()),
+    );
+}
+
+#[test]
 fn a_lazy_array_is_used_on_another_thread() {
     let lazy = std::thread::spawn(|| vector(&[1.0, 2.0]).negative()).join().expect("it does not panic");
     let text = message(&error(lazy.and_then(|lazy| lazy.eval()).map_err(Error::from)));
