@@ -32,6 +32,7 @@ use crate::handling::{entered, is_handling};
 use crate::indices::{self, Choice};
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
+use crate::recording::guarded;
 use crate::registry::{Candidate, Resolution};
 use crate::value::short_name;
 use crate::{Decline, Error, Policy, Primitive, Registry, Result, Site, Value, materialize, policy};
@@ -312,8 +313,12 @@ impl Primitive {
     ///
     /// # Errors
     ///
-    /// A handler fails, or the policy forbids a materialization.
+    /// A handler fails or panics, or the policy forbids a materialization.
     pub fn apply(&self, operands: &[&Value]) -> Result<Vec<Value>> {
+        guarded(|| self.applied(operands))
+    }
+
+    fn applied(&self, operands: &[&Value]) -> Result<Vec<Value>> {
         let operands = operands.iter().map(|&value| used(value)).collect::<Result<_>>()?;
         let mut loose = Loose { primitive: self, operands };
         if loose.operands.iter().any(Value::is_implicit) {

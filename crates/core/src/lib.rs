@@ -47,6 +47,7 @@ mod pattern;
 mod phases;
 mod policy;
 mod primitive;
+mod recording;
 mod registry;
 mod scoped;
 mod site;

@@ -19,7 +19,7 @@ use super::{CompileOptions, CompileStats, kept, switch};
 use crate::pass::{Left, Passes};
 use crate::phases::Phases;
 use crate::tree::{Matched, Matcher, TreeDef, Visitor};
-use crate::{Aval, Error, Result, Value, trace};
+use crate::{Aval, Error, Result, Value, recording};
 
 pub(super) struct Engine {
     options: CompileOptions,
@@ -86,7 +86,7 @@ impl Engine {
 
     fn replayed<'a>(&mut self, show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>) -> Result<Option<Made>> {
         self.stats.calls += 1;
-        if self.entries.is_empty() || !switch::is_enabled() || trace::is_recording() {
+        if self.entries.is_empty() || !switch::is_enabled() || recording::is_recording() {
             return Ok(None);
         }
         let scope = Scope::current();
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     fn called(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Made> {
-        if !switch::is_enabled() || trace::is_recording() {
+        if !switch::is_enabled() || recording::is_recording() {
             return self.inlined(leaves, body);
         }
         let (opened, def) = closed.opened(leaves.clone())?;

@@ -231,6 +231,12 @@ fn a_panic_is_the_same_error_whatever_a_function_is_given_to() {
             let _scopes = with_handlers(Registry::new().with::<panicking_left>());
             error(negated(left()))
         },
+        {
+            let _scopes = with_handlers(Registry::new().with::<panicking_left>());
+            let recorded = vector(&[1.0]).negative().map(|array| tacit_bridge::Primitive::making(&array));
+            let recorded = recorded.expect("is lazy").expect("can be read").expect("a primitive");
+            error(tacit::embedding::primitive(recorded).apply(&[&left()]))
+        },
     ];
     for error in errors {
         assert!(matches!(&error, Error::Function(panic) if panic.is::<tacit_bridge::PanicError>()), "{error}");
