@@ -7,6 +7,7 @@ mod added;
 mod attention;
 mod block_ranges;
 mod coded;
+mod contradictions;
 mod dequantize;
 pub(crate) mod derivatives;
 mod deviations;

@@ -165,7 +165,9 @@ impl<F: Format> PackedArray<F> {
 pub(crate) fn checked<F: Format>(aval: Aval, format: &F) -> Result<Aval> {
     check_elements(F::NAME, &aval)?;
     format.check()?;
-    if format.scheme().is_grouped() {
+    let scheme = format.scheme();
+    scheme.check()?;
+    if scheme.is_grouped() {
         check_groups(F::NAME, &aval, format.block())?;
     }
     Ok(aval)
