@@ -42,9 +42,16 @@ struct Kind {
     fields: BTreeMap<String, String>,
 }
 
-/// Fields that leaves do not depend on: the base may have another float type, products may be computed otherwise, training may
-/// stand elsewhere, and what is joined has the extents of its parts.
-const LEFT_OUT: [&str; 6] = ["aval", "bounds", "dropout", "int8_activations", "on", "stored"];
+/// Fields that leaves do not depend on, of one type where they mean that there alone: the base may have another float type, products
+/// may be computed otherwise, training may stand elsewhere, and what is joined has the extents of its parts.
+const LEFT_OUT: [(&str, Option<&str>); 6] = [
+    ("aval", None),
+    ("dropout", None),
+    ("int8_activations", None),
+    ("bounds", Some("tacit.Concat")),
+    ("on", Some("tacit.Prepared")),
+    ("stored", Some("tacit.Cast")),
+];
 
 impl LeafKinds {
     /// The paths of the leaves.
@@ -97,7 +104,9 @@ impl fmt::Display for LeafKind {
 
 impl Kind {
     fn of(array: &dyn ImplicitArray) -> Self {
-        let adapter = array.family::<dyn Adapter>().is_some();
+        let (kind, adapter) = (array.array_type().saved_as, array.family::<dyn Adapter>().is_some());
+        let is_left_out =
+            |field: &str| LEFT_OUT.iter().any(|(name, of)| *name == field && of.is_none_or(|of| of == kind));
         let field = |(name, text): (&str, String)| {
             // Static fields are compared by their bits, and read as numbers.
             let text = match text.parse() {
@@ -106,8 +115,8 @@ impl Kind {
             };
             (name.to_owned(), text)
         };
-        let fields = array.aux().into_iter().filter(|(name, _)| !LEFT_OUT.contains(name)).map(field).collect();
-        Self { kind: array.array_type().saved_as.to_owned(), fields }
+        let fields = array.aux().into_iter().filter(|(name, _)| !is_left_out(name)).map(field).collect();
+        Self { kind: kind.to_owned(), fields }
     }
 }
 

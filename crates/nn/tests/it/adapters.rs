@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype, nn, ops, random};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{Adapter, Concat, Lora, LoraSet, merge};
 use tacit_core::compile::CompileOptions;
-use tacit_core::{Counters, Policy, Result, Value, compile_with_state};
+use tacit_core::{Aval, Counters, ImplicitArray, Materialize, Policy, Result, Value, compile_with_state};
 use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
 
 use crate::types::{error, normal, numbers, said_of};
@@ -555,6 +555,49 @@ fn leaves_are_loaded_into_the_format_that_they_were_trained_in() -> Result<()> {
     }
     let earlier = serde_json::from_value(earlier).expect("is read");
     stored("int8")?.load_leaves(leaves(), Some(&earlier))
+}
+
+/// A type of another crate, whose fields are named as those of ours that leaves do not depend on.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "test.Switched")]
+struct Switched {
+    array: Value,
+    #[implicit(aux)]
+    on: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Materialize for Switched {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.array.clone())
+    }
+}
+
+#[test]
+fn leaves_depend_on_the_fields_of_another_crate_whatever_their_names() -> Result<()> {
+    let switched = |on: bool| -> Result<Model<nn::Linear>> {
+        let mut model = Model::new(nn::Linear::new(64, 8)?)?;
+        let array = Value::from(normal(1, &[8, 64]));
+        let aval = array.aval()?;
+        model.set("weight", Switched { array, on, aval })?;
+        Ok(model)
+    };
+    let trained = switched(true)?;
+    let leaves = || {
+        let leaves = trained.lasting_leaves(&ParameterFilter::All).into_iter();
+        leaves.map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
+    };
+    let kinds = trained.leaf_kinds(&ParameterFilter::All)?;
+    switched(true)?.load_leaves(leaves(), Some(&kinds))?;
+    let said = error(switched(false)?.load_leaves(leaves(), Some(&kinds))).to_string();
+    let expected = "the leaf weight.array was saved of test.Switched (on true), and is of test.Switched (on false)";
+    assert!(said.starts_with(expected), "{said}");
+    // Whether a prepared weight is quantized at the moment is nothing that its leaves depend on.
+    let prepared = || Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", NF4);
+    let kinds = prepared()?.leaf_kinds(&ParameterFilter::All)?;
+    assert!(!serde_json::to_string(&kinds).expect("is written").contains("\"on\""));
+    Ok(())
 }
 
 #[test]
