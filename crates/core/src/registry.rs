@@ -182,18 +182,19 @@ impl Registry {
         let swappable = operands.len() == 2
             && typed::describe(primitive).is_some_and(|entry| entry.commutative)
             && types().all(|ty| ty.commutes);
-        let mut defaults: Vec<(&'static str, DefaultHandler)> = Vec::new();
-        for ty in types() {
+        // Types of different crates may have one name.
+        let mut defaults: Vec<(&ArrayType, DefaultHandler)> = Vec::new();
+        for &ty in types() {
             if let Some(default) = ty.default
-                && !defaults.iter().any(|(name, _)| *name == ty.saved_as)
+                && !defaults.iter().any(|(known, _)| *known == ty)
             {
-                defaults.push((ty.saved_as, default));
+                defaults.push((ty, default));
             }
         }
         Resolution {
             direct: self.ordered(primitive, operands),
             swapped: if swappable { self.ordered(primitive, &[operands[1], operands[0]]) } else { Vec::new() },
-            defaults,
+            defaults: defaults.into_iter().map(|(ty, default)| (ty.saved_as, default)).collect(),
             warned: AtomicBool::new(false),
         }
     }
@@ -292,5 +293,37 @@ impl Hasher for TypeHasher {
 
     fn write_isize(&mut self, word: isize) {
         self.write_u64(word as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Primitive, Value};
+
+    fn takes(_: &Primitive, _: &[&Value]) -> Result<Vec<Value>> {
+        Ok(Vec::new())
+    }
+
+    const fn of_one_name(id: TypeId) -> ArrayType {
+        ArrayType {
+            policy: None,
+            id,
+            saved_as: "test.Twin",
+            name: || "Twin",
+            families: &[],
+            default: Some(takes),
+            commutes: true,
+            deferred: false,
+        }
+    }
+
+    #[test]
+    fn types_of_one_name_have_each_their_default() {
+        static FIRST: ArrayType = of_one_name(TypeId::of::<u8>());
+        static SECOND: ArrayType = of_one_name(TypeId::of::<u16>());
+        let defaults = |operands: [OperandType; 2]| Registry::new().search("Add", &operands).defaults.len();
+        assert_eq!(defaults([Some(&FIRST), Some(&FIRST)]), 1);
+        assert_eq!(defaults([Some(&FIRST), Some(&SECOND)]), 2);
     }
 }
