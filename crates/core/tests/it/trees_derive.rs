@@ -45,6 +45,10 @@ struct Pair<L>(L, #[tree(static)] u8, L);
 #[derive(Tree, Clone, Debug)]
 struct Newtype<L>(L);
 
+/// Is named as the derive names another leaf.
+#[derive(Tree, Clone, Debug)]
+struct OtherL<L>(L);
+
 #[derive(Tree, Clone, Debug)]
 struct Banks<L: Clone, const N: usize>
 where
@@ -140,6 +144,8 @@ fn every_form_of_struct_comes_back() {
     assert_eq!((&*printed, places, newtype.0.is_implicit()), ("Newtype(*)", vec!["0".to_owned()], false));
     let (printed, _, banks) = back(&Banks { banks: [vector(&[1.0]), vector(&[2.0])] });
     assert_eq!((&*printed, number(&banks.banks[1])), ("Banks{banks: [*, *]}", 2.0));
+    let (printed, ..) = back(&OtherL(a()));
+    assert_eq!(printed, "OtherL(*)");
     let shadowing = Shadowing { visitor: vector(&[1.0]), reader: vector(&[2.0]), entered: 3, r#type: a() };
     let (printed, _, shadowing) = back(&shadowing);
     assert_eq!(printed, "Shadowing{visitor: *, reader: *, type: *, entered=3}");

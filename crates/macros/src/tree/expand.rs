@@ -16,7 +16,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     let given = bounded(input, &parse_quote!(::tacit::tree::Arguments<Arrays = ::tacit::__private::Array>));
     let (given, ..) = given.split_for_impl();
     let arrays = input.leaf.map_or_else(|| quote!(Self), |_| of_leaf(input, &quote!(::tacit::__private::Array)));
-    let other = input.leaf.map_or_else(|| format_ident!("Other"), |leaf| format_ident!("Other{}", leaf.unraw()));
+    let other = other_leaf(input);
     let with = input.leaf.map_or_else(|| quote!(#other::Fixed<Self>), |_| of_leaf(input, &other));
     let (flatten, unflatten, assign) = match &input.shape {
         Shape::Struct(fields) => of_struct(input, fields),
@@ -47,6 +47,23 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
             }
         }
     }
+}
+
+/// A name for another leaf, which neither the item nor one of its parameters has.
+fn other_leaf(input: &Input) -> Ident {
+    let is_taken = |name: &Ident| {
+        let parameters = input.generics.params.iter().map(|parameter| match parameter {
+            GenericParam::Const(constant) => &constant.ident,
+            GenericParam::Type(leaf) => &leaf.ident,
+            GenericParam::Lifetime(lifetime) => &lifetime.lifetime.ident,
+        });
+        std::iter::once(input.ident).chain(parameters).any(|known| known.unraw() == *name)
+    };
+    let mut other = input.leaf.map_or_else(|| format_ident!("Other"), |leaf| format_ident!("Other{}", leaf.unraw()));
+    while is_taken(&other) {
+        other = format_ident!("Other{other}");
+    }
+    other
 }
 
 /// The item's generics with a bound on its leaf.

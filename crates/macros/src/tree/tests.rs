@@ -63,6 +63,16 @@ fn constants_pass_through_and_bounds_stay() {
 }
 
 #[test]
+fn another_leaf_has_no_name_of_the_item_or_its_parameters() {
+    let output = derived(quote! {
+        struct OtherL<L, const OtherOtherL: usize>([L; OtherOtherL]);
+    });
+    let output = output.expect("a tree");
+    let expected = "type With<OtherOtherOtherL: ::tacit::tree::Leaf> = OtherL<";
+    assert!(output.contains(expected), "{output}");
+}
+
+#[test]
 fn a_child_behind_a_static_field_keeps_its_place_as_its_label() {
     let output = derived(quote! {
         struct Named(#[tree(static)] String, Array);
