@@ -215,7 +215,8 @@ impl<S: Tree + Clone + Trim> Engine for Speculative<'_, S> {
         self.draft.begin()?;
         let mut read = vec![round.stay.clone(), round.next.clone(), round.valid.clone()];
         read.extend(round.drafted.clone());
-        self.model.steps.begin(read.clone())?;
+        // Greedily nothing that is read is drawn by the key, whose graph would grow.
+        self.model.steps.begin(read.iter().chain([&round.key]).cloned())?;
         transforms::eval(&read)?;
         let drafted = round.drafted.as_ref().map_or(&[][..], |drafted| drafted.as_slice::<u32>());
         let stay = round.stay.as_slice::<u32>()[0] as usize;
@@ -278,4 +279,47 @@ fn checked(proposal: Proposal, max_draft_tokens: usize, vocabulary: i32) -> Resu
 fn certain(tokens: &Array, vocabulary: i32) -> Result<Array> {
     let words = ops::arange::<_, u32>(0, vocabulary, None)?;
     Ok(words.eq(tokens.expand_dims(1)?)?.as_dtype(Dtype::Float32)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proposes one token, always.
+    struct One;
+
+    impl Draft for One {
+        fn max_draft_tokens(&self) -> usize {
+            1
+        }
+
+        fn propose(&mut self, _: usize, _: &Drawing<'_>) -> Result<Option<Proposal>> {
+            Ok(Some(Proposal::certain(&[0])))
+        }
+
+        fn follow(&mut self, _: &[u32]) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_key_of_the_next_round_is_computed_whether_something_is_drawn_or_not() -> Result<()> {
+        let table = Array::from_slice(&[0.0f32, 1.0, 1.0, 0.0], &[2, 2]);
+        for temperature in [0.0, 1.0] {
+            let step = |tokens: &Array, _: &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
+            let (mut state, options, prompt) = ((), GenerateOptions::default(), [0, 1]);
+            let sampler = Sampler { temperature, ..Sampler::default() };
+            let sampling = sampler.start(options.seed, &[prompt])?;
+            let model = Behind::new(Steps::new(step, &mut state));
+            let mut engine = Speculative { model, draft: Box::new(One), max_draft_tokens: 1, sampler, sampling };
+            engine.model.prefill(&prompt, &options)?;
+            for _ in 0..3 {
+                engine.advance(8, &[true], &mut GenerateStats::default())?;
+                let key = engine.sampling.key.clone();
+                // Another thread refuses what is lazy.
+                std::thread::spawn(move || key.eval()).join().expect("it does not panic")?;
+            }
+        }
+        Ok(())
+    }
 }
