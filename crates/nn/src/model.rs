@@ -30,7 +30,7 @@ use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 
 use self::own::{Own, Parts};
 use self::saving::{can_save, saving, unsaved};
-use self::ties::{Ties, is_of, shared};
+use self::ties::{Ties, remove_of, shared};
 use crate::array_leaves::ArrayLeaves;
 use crate::parameters::{Replacements, explained, kept, listed, missing, run, sorted};
 use crate::places::Places;
@@ -353,7 +353,7 @@ impl<M: ModuleParameters> Model<M> {
         }
         for (number, path, held, array) in placed {
             *slots[number] = array;
-            self.halves.retain(|leaf, _| !is_of(leaf, &path));
+            remove_of(&mut self.halves, &path);
             let adapts = |held: Option<&ArrayLeaves>| held.is_some_and(ArrayLeaves::is_adapter);
             if !(adapts(held.as_ref()) && adapts(own.get(&path))) {
                 // An adapter that comes to a frozen parameter is there to be trained.

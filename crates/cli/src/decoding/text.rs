@@ -49,6 +49,12 @@ pub(crate) struct Stream<'t> {
     out: usize,
 }
 
+/// Tokens that may be held back for the rest of a character before those further back are known to be none.
+const MOST_HELD: usize = 8;
+
+/// The bytes of a character, each of which may be a token.
+const BYTES: usize = 4;
+
 impl<'t> Stream<'t> {
     pub(crate) fn new(tokenizer: &'t Tokenizer) -> Self {
         Self { tokenizer, tokens: Vec::new(), out: 0 }
@@ -63,9 +69,15 @@ impl<'t> Stream<'t> {
         })
     }
 
-    /// What the tokens that are held back add to those before them.
-    fn added(&self) -> Result<String> {
-        let (before, all) = (self.decoded(&self.tokens[..self.out])?, self.decoded(&self.tokens)?);
+    /// Whether a token has no text wherever it stands: one that is special, or that the tokenizer does not know.
+    fn is_silent(&self, token: u32) -> bool {
+        let is_special = |text: String| self.tokenizer.get_added_vocabulary().is_special_token(&text);
+        self.tokenizer.id_to_token(token).is_none_or(is_special)
+    }
+
+    /// What the first `count` tokens add to those that came out.
+    fn added(&self, count: usize) -> Result<String> {
+        let (before, all) = (self.decoded(&self.tokens[..self.out])?, self.decoded(&self.tokens[..count])?);
         let same = before.chars().zip(all.chars()).take_while(|(a, b)| a == b);
         Ok(all[same.map(|(a, _)| a.len_utf8()).sum()..].to_owned())
     }
@@ -73,20 +85,72 @@ impl<'t> Stream<'t> {
 
 impl Detokenizer for Stream<'_> {
     fn push(&mut self, token: u32) -> Result<String> {
-        self.tokens.push(token);
-        let added = self.added()?;
-        // A character whose bytes are not all there.
-        if added.is_empty() || added.ends_with(char::REPLACEMENT_CHARACTER) {
+        if self.is_silent(token) {
             return Ok(String::new());
         }
+        self.tokens.push(token);
+        let (mut count, mut added) = (self.tokens.len(), self.added(self.tokens.len())?);
+        // A character whose bytes are not all there.
+        if added.is_empty() || added.ends_with(char::REPLACEMENT_CHARACTER) {
+            if added.is_empty() || count - self.out < MOST_HELD {
+                return Ok(String::new());
+            }
+            // Bytes that so many others follow are no part of one that is to come.
+            count -= BYTES;
+            if !self.decoded(&self.tokens)?.starts_with(&self.decoded(&self.tokens[..count])?) {
+                return Ok(String::new());
+            }
+            added = self.added(count)?;
+        }
         self.tokens.drain(..self.out);
-        self.out = self.tokens.len();
+        self.out = count - self.out;
         Ok(added)
     }
 
     fn finish(&mut self) -> Result<String> {
-        let added = self.added()?;
+        let added = self.added(self.tokens.len())?;
         (self.tokens, self.out) = (Vec::new(), 0);
         Ok(added)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tokenizer of single bytes: the letter a, and the four of an emoji.
+    fn tokenizer() -> Tokenizer {
+        let json = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [{
+                "id": 5, "content": "<pad>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                "special": true
+            }],
+            "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+            "model": {
+                "type": "BPE",
+                "vocab": { "a": 0, "\u{f0}": 1, "\u{141}": 2, "\u{13a}": 3, "\u{122}": 4, "<pad>": 5 },
+                "merges": []
+            }
+        });
+        Tokenizer::from_bytes(json.to_string()).expect("a tokenizer")
+    }
+
+    #[test]
+    fn few_tokens_are_held_whatever_comes_and_the_text_is_that_of_all() -> Result<()> {
+        let tokenizer = tokenizer();
+        let emoji = [1, 2, 3, 4];
+        let broken = [[1; 300].as_slice(), &[2, 3, 4]].concat();
+        let silent = [&emoji[..2], [5; 300].as_slice(), &emoji[2..], &[0]].concat();
+        for ids in [&emoji[..], &broken, &silent, &[2; 300], &[0, 1, 2, 1, 2, 3, 4, 0]] {
+            let (mut stream, mut text) = (Stream::new(&tokenizer), String::new());
+            for &id in ids {
+                text += &stream.push(id)?;
+                assert!(stream.tokens.len() <= 2 * MOST_HELD, "{} are held", stream.tokens.len());
+            }
+            text += &stream.finish()?;
+            assert_eq!(text, tokenizer.decode(ids, true).expect("decodes"));
+        }
+        Ok(())
     }
 }

@@ -100,3 +100,26 @@ pub(super) fn same(a: &Value, b: &Value) -> Result<bool> {
 pub(super) fn is_of(leaf: &str, parameter: &str) -> bool {
     leaf.strip_prefix(parameter).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
+
+/// Takes the leaves of a parameter, or the parameter itself, out of others.
+pub(super) fn remove_of<T>(leaves: &mut BTreeMap<String, T>, parameter: &str) {
+    leaves.remove(parameter);
+    let begin = format!("{parameter}.");
+    let own = leaves.range(begin.clone()..).map(|(leaf, _)| leaf).take_while(|leaf| leaf.starts_with(&begin));
+    for leaf in own.cloned().collect::<Vec<_>>() {
+        leaves.remove(&leaf);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leaves_of_a_parameter_are_not_those_of_one_whose_name_begins_alike() {
+        let paths = ["weight", "weight-a", "weight.a", "weight.b.c", "weight_a", "weights.a"];
+        let mut leaves = BTreeMap::from(paths.map(|path| (path.to_owned(), 0)));
+        remove_of(&mut leaves, "weight");
+        assert!(leaves.keys().eq(["weight-a", "weight_a", "weights.a"]));
+    }
+}
