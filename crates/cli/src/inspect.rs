@@ -52,7 +52,7 @@ struct Row {
 #[derive(Serialize)]
 struct Histogram {
     reach: f32,
-    counts: Vec<u32>,
+    counts: Vec<u64>,
     /// How many values are NaN or infinite, which are in no bin.
     not_finite: usize,
 }
@@ -119,13 +119,12 @@ fn histogram(value: &Value) -> Result<Option<Histogram>> {
     if !aval.dtype.is_float() || aval.size() == 0 {
         return Ok(None);
     }
-    let flat = value.dense()?.as_dtype(Dtype::Float32)?.flatten(None, None)?;
-    // What was mapped or transposed is brought into order.
-    let flat = flat.contiguous()?;
-    flat.eval()?;
-    let finite = || flat.as_slice::<f32>().iter().filter(|value| value.is_finite());
+    // What was mapped or transposed is brought into order, with its own axes: one of all elements may be longer than MLX counts.
+    let floats = value.dense()?.as_dtype(Dtype::Float32)?.contiguous()?;
+    floats.eval()?;
+    let finite = || floats.as_slice::<f32>().iter().filter(|value| value.is_finite());
     let reach = finite().fold(0f32, |reach, value| reach.max(value.abs()));
-    let not_finite = flat.size() - finite().count();
+    let not_finite = floats.size() - finite().count();
     if reach == 0.0 && not_finite == 0 {
         return Ok(None);
     }
@@ -143,7 +142,7 @@ impl fmt::Display for Histogram {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or(1).max(1);
         for count in &self.counts {
-            let height = u64::from(*count) * 7 / u64::from(most);
+            let height = count * 7 / most;
             write!(f, "{}", BARS[height as usize])?;
         }
         write!(f, " {:.3}", self.reach)?;

@@ -50,9 +50,10 @@ impl Histogram {
         if array.size() == 0 {
             return Ok(Self::of_numbers(&[]));
         }
-        let flat = array.reshape(&[-1])?.as_dtype(Dtype::Float32)?.contiguous()?;
-        flat.eval()?;
-        let elements = flat.try_as_slice::<f32>().map_err(|error| Error::invalid(error.to_string(), "report it"))?;
+        // As it is: one axis of all elements may be longer than MLX counts.
+        let floats = array.as_dtype(Dtype::Float32)?.contiguous()?;
+        floats.eval()?;
+        let elements = floats.try_as_slice::<f32>().map_err(|error| Error::invalid(error.to_string(), "report it"))?;
         Ok(Self::of_numbers(elements))
     }
 
