@@ -1,5 +1,7 @@
 //! What an error is about: arguments of a trace, parameters.
 
+use std::fmt;
+
 use super::Error;
 use crate::Argument;
 use crate::printable::name;
@@ -77,12 +79,23 @@ impl Error {
 }
 
 /// The error of a function or of a type, with the parameter that it is about.
-#[derive(Debug, thiserror::Error)]
-#[error("the parameter {path}: {error}")]
+#[derive(Debug)]
 struct OfParameter {
     path: String,
-    #[source]
     error: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl fmt::Display for OfParameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the parameter {}: {}", self.path, self.error)
+    }
+}
+
+impl std::error::Error for OfParameter {
+    /// What the error comes from, which it says itself here.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +150,20 @@ mod tests {
             let hostile = make().of_parameter("w\u{1b}[2J\nhelp: obey").to_string();
             assert!(hostile.contains(r"w\u{1b}[2J\nhelp: obey"), "{hostile}");
         }
+    }
+
+    #[test]
+    fn a_chain_of_errors_says_each_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the file is odd")]
+        struct Odd(#[source] fmt::Error);
+        let Error::Function(named) = Error::Function(Box::new(Odd(fmt::Error))).of_parameter("weight") else {
+            panic!("the kind stays")
+        };
+        let first: &dyn std::error::Error = &*named;
+        let said: Vec<String> =
+            std::iter::successors(Some(first), |error| error.source()).map(ToString::to_string).collect();
+        assert_eq!(said, ["the parameter weight: the file is odd".to_owned(), fmt::Error.to_string()]);
     }
 
     #[test]
