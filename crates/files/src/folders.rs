@@ -31,8 +31,15 @@ impl Drop for NewFolders {
 ///
 /// # Errors
 ///
-/// The system refuses it.
+/// A link is in its place that leads nowhere, or the system refuses it.
 pub fn make_folder(folder: &Path) -> Result<NewFolders> {
+    if let Some(link) = folder.ancestors().find(|folder| folder.is_symlink() && !folder.exists()) {
+        let to = fs::read_link(link).unwrap_or_default();
+        return Err(Error::invalid(
+            format!("{} is a link to {}, where nothing is", link.display(), to.display()),
+            "name another folder, or remove the link",
+        ));
+    }
     // The names of new folders must be on the disk before what they hold can be said to be.
     let new: Vec<PathBuf> = folder
         .ancestors()

@@ -80,4 +80,11 @@ fn folders_are_made_with_those_that_they_are_in_and_go_where_nothing_came() {
     drop(new);
     assert!(folder.join("a/b/file").is_file(), "what holds something stays");
     assert!(!folder.join("a/b/c").exists(), "what holds nothing goes");
+    symlink("nothing", folder.join("dangling")).expect("links");
+    for name in ["dangling", "dangling/in"] {
+        expect![[r"
+            FOLDER/dangling is a link to nothing, where nothing is
+            help: name another folder, or remove the link"]]
+        .assert_eq(&folder.message(&make_folder(&folder.join(name)).expect_err("leads nowhere")));
+    }
 }
