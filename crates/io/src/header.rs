@@ -12,6 +12,7 @@ use serde::de::{self, DeserializeSeed, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tacit_core::{Aval, Error, Result};
 
+use crate::mistaken;
 use crate::stored_dtype::{dtype_of_stored, known};
 
 /// A tensor of a file.
@@ -45,6 +46,9 @@ const HELP: &str = "the file is not as it was written: fetch or write it again";
 
 /// Reads and checks the header of a file with these bytes.
 pub(crate) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
+    if let Some((reason, help)) = mistaken::kind(bytes) {
+        return Err(Error::checkpoint(file, None, reason, help));
+    }
     let wrong = |reason: String| Error::checkpoint(file, None, reason, HELP);
     let length = bytes.first_chunk::<LENGTH>().map(|length| u64::from_le_bytes(*length));
     let length = length.ok_or_else(|| wrong(format!("it has {} bytes, and a header's length is 8", bytes.len())))?;

@@ -46,6 +46,9 @@ fn wrong() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("empty", vec![]),
         ("no_header", vec![1, 0, 0]),
+        ("zip", b"PK\x03\x04 and what PyTorch wrote".to_vec()),
+        ("lfs", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 8\n".to_vec()),
+        ("page", b"<!DOCTYPE html><html></html>".to_vec()),
         ("header_beyond_the_file", with_length(1000)),
         ("header_beyond_memory", with_length(u64::MAX)),
         ("header_too_short", with_length(3)),
@@ -97,6 +100,9 @@ fn each_way_to_be_wrong_has_its_message() {
     expect![[r#"
         empty: it has 0 bytes, and a header's length is 8
         no_header: it has 3 bytes, and a header's length is 8
+        zip: it is a zip archive, as PyTorch writes it, and no safetensors -- take the safetensors of this model, or write them with the program that wrote the archive
+        lfs: it is the pointer of Git LFS to a file, and not that file -- fetch the file by `git lfs pull`
+        page: it is a page of the web, and no safetensors -- fetch the file itself, by the address of its download
         header_beyond_the_file: its header is to have 1000 bytes, and 62 bytes follow
         header_beyond_memory: its header is to have 18446744073709551615 bytes, and 62 bytes follow
         header_too_short: in its header, EOF while parsing a string at line 1 column 3
