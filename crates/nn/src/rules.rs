@@ -136,9 +136,11 @@ impl Rules {
             Error::invalid(format!("the rules in {}: {error}", path.display()), help)
         };
         let text = std::fs::read_to_string(path).map_err(|error| named(&error, "name a file that can be read"))?;
+        // The mark that editors on Windows put before a text.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let read = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("toml") => toml::from_str(&text).map_err(|error| one_line(&text, &error)),
-            Some("json") => serde_json::from_str(&text).map_err(|error| error.to_string()),
+            Some("toml") => toml::from_str(text).map_err(|error| one_line(text, &error)),
+            Some("json") => serde_json::from_str(text).map_err(|error| error.to_string()),
             _ => return Err(named(&"the extension says neither TOML nor JSON", "name it .toml or .json")),
         };
         read.map_err(|error| named(&error, FORM))

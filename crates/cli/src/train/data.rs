@@ -65,10 +65,12 @@ impl Reader {
         let mut samples = Vec::new();
         for (line, number) in BufReader::new(opened).lines().zip(1..) {
             let line = line.map_err(Error::file("read", file))?;
+            // The mark that editors on Windows put before a text.
+            let line = if number == 1 { line.trim_start_matches('\u{feff}') } else { &line };
             if line.trim().is_empty() {
                 continue;
             }
-            samples.extend(self.samples(&line).map_err(|error| {
+            samples.extend(self.samples(line).map_err(|error| {
                 let place = printable::name(&file.to_string_lossy()).into_owned();
                 Error::invalid(
                     format!("{place}:{number}: {}", error.clause()),
@@ -330,6 +332,15 @@ mod tests {
         sleep(Duration::from_millis(1100));
         let mut reader = Reader::of(&folder.0, None, 100_000)?;
         assert_eq!(reader.read(&folder.0.join("data.jsonl"))?, first);
+        Ok(())
+    }
+
+    #[test]
+    fn the_mark_of_editors_before_a_file_is_no_part_of_its_first_row() -> Result<()> {
+        let folder = Folder::new("marked", "spm.gguf", "");
+        let (_, plain) = folder.read("{\"text\": \"well\"}\n")?;
+        let (_, marked) = folder.read("\u{feff}{\"text\": \"well\"}\n")?;
+        assert_eq!((marked.len(), &marked), (1, &plain));
         Ok(())
     }
 

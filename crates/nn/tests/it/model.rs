@@ -288,6 +288,17 @@ fn the_report_tells_of_every_parameter() {
 }
 
 #[test]
+fn rules_are_read_of_files_with_the_mark_of_editors_before_them() {
+    for (ending, text) in [("json", r#"{"*.weight": "nf4:64"}"#), ("toml", r#""*.weight" = "nf4:64""#)] {
+        let file = std::env::temp_dir().join(format!("tacit-marked-{}.{ending}", std::process::id()));
+        std::fs::write(&file, format!("\u{feff}{text}")).expect("writes");
+        let read = Rules::load(&file);
+        std::fs::remove_file(file).expect("was written");
+        assert!(read.expect("rules") == Rules::from_json(r#"{"*.weight": "nf4:64"}"#).expect("rules"), "{ending}");
+    }
+}
+
+#[test]
 fn bad_rules() {
     let quantize = |pattern: &str, format: &str| Rules::from_json(&format!("{{{pattern:?}: {format:?}}}"));
     let said = [
