@@ -6,7 +6,7 @@ use std::{fmt, fs};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
-use tacit_files::Steady;
+use tacit_files::{Place, Steady};
 use tacit_io::bitsandbytes::BitsAndBytesLayout;
 use tacit_io::{
     FileKind, GgufType, Library, ModelFolder, Writing, bitsandbytes, dense, hugging_face, layout, save_with,
@@ -57,7 +57,8 @@ pub(crate) struct Written {
     target: Target,
     parameters: usize,
     before: usize,
-    after: usize,
+    /// Nothing where a device or a pipe was given what is counted in the file.
+    after: Option<usize>,
     /// Parameters in codes that the target does not have, and that are floats there.
     became_floats: usize,
     /// Parameters that were quantized anew, as `--format` asks.
@@ -128,7 +129,7 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         target: options.to,
         parameters: parameters.len(),
         before,
-        after: nbytes(&parameters),
+        after: Some(nbytes(&parameters)),
         became_floats: codes_before.saturating_sub(codes(&parameters)),
         quantized: 0,
     };
@@ -138,7 +139,8 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         (None, Target::Gguf) => {
             let quantized = model.as_ref().map(|model| model.write_gguf(output, parameters, others));
             written.quantized = quantized.transpose()?.unwrap_or_default();
-            written.after = fs::metadata(output).map_or(0, |file| file.len() as usize);
+            let is_file = Place::of(output)? == Place::File;
+            written.after = fs::metadata(output).ok().filter(|_| is_file).map(|file| file.len() as usize);
         }
         (None, Target::Bitsandbytes) => bitsandbytes::write(output, parameters, BitsAndBytesLayout::default())?,
         (None, Target::Floats) => hugging_face::write(output, parameters)?,
@@ -161,7 +163,10 @@ fn others(options: &Options) -> Result<Option<GgufType>> {
 
 impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} parameters, {} bytes before, {} after", self.parameters, self.before, self.after)?;
+        write!(f, "{} parameters, {} bytes before", self.parameters, self.before)?;
+        if let Some(after) = self.after {
+            write!(f, ", {after} after")?;
+        }
         if self.became_floats > 0 {
             let why = if matches!(self.target, Target::MlxLm) { ": mlx-lm does not have their format" } else { "" };
             write!(f, "\n{} are floats now{why}", self.became_floats)?;

@@ -892,6 +892,9 @@ fn models_of_several_programs_have_the_same_names() {
         26 parameters, 34752 bytes before, 37120 after
     "#]]
     .assert_eq(&said);
+    // What a device takes of it is not counted.
+    let said = tacit(&["convert", &file, "--as", "gguf", "-o", "/dev/null"]).stdout;
+    assert_eq!(String::from_utf8(said).expect("text"), "26 parameters, 34752 bytes before\n");
     let rules = folder.at("rules.json");
     assert_eq!(tacit(&["advise", &file, "--bits", "8", "--formats", "nf4:64", "-o", &rules]).status.code(), Some(0));
     for input in [&file, &folder.at("mlx-lm")] {
