@@ -307,7 +307,7 @@ mod tests {
         let table = Array::from_slice(&[0.0f32, 1.0, 1.0, 0.0], &[2, 2]);
         for temperature in [0.0, 1.0] {
             let step = |tokens: &Array, _: &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
-            let (mut state, options, prompt) = ((), GenerateOptions::default(), [0, 1]);
+            let (mut state, options, prompt) = ((), GenerateOptions::default(), [0u32, 1]);
             let sampler = Sampler { temperature, ..Sampler::default() };
             let sampling = sampler.start(options.seed, &[prompt])?;
             let model = Behind::new(Steps::new(step, &mut state));
