@@ -306,7 +306,7 @@ mod tests {
     fn the_key_of_the_next_round_is_computed_whether_something_is_drawn_or_not() -> Result<()> {
         let table = Array::from_slice(&[0.0f32, 1.0, 1.0, 0.0], &[2, 2]);
         for temperature in [0.0, 1.0] {
-            let step = |tokens: &Array, _: &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
+            let step = |tokens: &Array, (): &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
             let (mut state, options, prompt) = ((), GenerateOptions::default(), [0u32, 1]);
             let sampler = Sampler { temperature, ..Sampler::default() };
             let sampling = sampler.start(options.seed, &[prompt])?;
