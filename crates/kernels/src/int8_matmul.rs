@@ -71,9 +71,14 @@ pub fn int8_matmul<'x, 'o>(
         int8_unpacked::multiply(stream, isa, &rows, matrix, &mut out);
     } else if let Some(weights) = &weights {
         rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
-        let mut product = IntegerProduct { rows: &rows, matrix, weights, threads: 1 };
-        product.threads = threads_for(engine::cost(isa, &product, matrix.n));
-        engine::run(isa, &product, &mut out);
+        multiply(isa, &rows, matrix, weights, &mut out);
     }
     Ok(())
+}
+
+/// Computes all of a product that has results and terms.
+pub(crate) fn multiply(isa: Isa, rows: &Rows, matrix: &Matrix, weights: &Weights, out: &mut Output<f32>) {
+    let mut product = IntegerProduct { rows, matrix, weights, threads: 1 };
+    product.threads = threads_for(engine::cost(isa, &product, matrix.n));
+    engine::run(isa, &product, out);
 }

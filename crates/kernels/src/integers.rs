@@ -3,14 +3,13 @@
 use std::cell::Cell;
 
 use crate::{
-    Codes, Floats, Isa, KernelError, Matrix, Order, encode,
-    int8::{self, Int8, Scale},
-    machine::{Machine, threads_for},
+    Codes, Floats, Isa, KernelError, Matrix, Order,
+    int8_round::round_rows,
+    machine::Machine,
     matrix::{bytes, offset},
     output::Output,
     shape::Shape,
     simd::{Kernel, Simd, run},
-    threads,
 };
 
 /// A product of integers, which has results and terms.
@@ -285,16 +284,17 @@ impl Rows {
     pub(crate) fn new(isa: Isa, x: &Floats, k: usize) -> Self {
         let mut codes = CODES.take();
         codes.resize(x.len(), 0);
-        let mut rows = Self { codes, units: vec![0.0; x.len().checked_div(k).unwrap_or(0)] };
-        let k = k.max(1);
-        let each = ROUNDED.div_ceil(k);
-        let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).enumerate();
-        let threads = threads_for(x.len() as f64);
-        threads::for_each_part(threads, parts, &|(i, (codes, units))| {
-            let x = &x.part(i * each * k..i * each * k + codes.len()).widen();
-            run(isa, Round { x, k, codes, units });
-        });
-        rows
+        let mut units = vec![0.0; x.len().checked_div(k).unwrap_or(0)];
+        round_rows(isa, x, None, &mut codes, &mut units);
+        Self { codes, units }
+    }
+
+    /// Rows that are integers already.
+    pub(crate) fn of(codes: &[i8], units: &[f32]) -> Self {
+        let mut own = CODES.take();
+        own.clear();
+        own.extend_from_slice(codes);
+        Self { codes: own, units: units.to_vec() }
     }
 }
 
@@ -313,46 +313,6 @@ thread_local! {
 
 /// Bytes that a thread keeps for the activations of its next product.
 pub(crate) const KEPT: usize = 1 << 24;
-
-/// Elements that one task rounds, about.
-const ROUNDED: usize = 1 << 14;
-
-/// Rows whose largest magnitude is below this are rounded as so many times as large: 2^-110, and 2^64.
-const TINY: f32 = 7.703_72e-34;
-const GROWN: f32 = 18_446_744_073_709_551_616.0;
-
-struct Round<'a> {
-    x: &'a [f32],
-    k: usize,
-    codes: &'a mut [i8],
-    units: &'a mut [f32],
-}
-
-impl Kernel for Round<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        for ((x, codes), unit) in self.x.chunks(self.k).zip(self.codes.chunks_mut(self.k)).zip(self.units) {
-            let absmax = encode::absmax(simd, x);
-            if !absmax.is_finite() {
-                *unit = f32::NAN;
-                continue;
-            }
-            if absmax > 0.0 && absmax < TINY {
-                // 127 over the magnitude is no float.
-                let x: Vec<f32> = x.iter().map(|x| x * GROWN).collect();
-                let scale = Scale::new(absmax * GROWN);
-                *unit = scale.unit / GROWN;
-                encode::put::<Int8, S>((), simd, scale, &x, int8::as_bytes(codes));
-                continue;
-            }
-            let scale = Scale::new(absmax);
-            *unit = scale.unit;
-            encode::put::<Int8, S>((), simd, scale, x, int8::as_bytes(codes));
-        }
-    }
-}
 
 /// Computes all of the product, by rows of the matrix, each of which is decoded once.
 pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {

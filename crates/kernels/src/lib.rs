@@ -74,6 +74,8 @@ mod int8_lanes;
 mod int8_matmul;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod int8_numbers;
+mod int8_product;
+mod int8_round;
 #[cfg(target_arch = "x86_64")]
 mod int8_rows;
 #[cfg(target_arch = "aarch64")]
@@ -140,6 +142,8 @@ pub use gather_matmul::{Indices, gather_matmul};
 pub use grouped_matmul::grouped_matmul;
 pub use hadamard::{hadamard, hadamard_matrix, hadamard_order};
 pub use int8_matmul::int8_matmul;
+pub use int8_product::int8_product;
+pub use int8_round::Int8Rounding;
 pub use matmul::matmul;
 pub use matrix::{Codes, Matrix, Order, Scales, Stack, code_bytes};
 pub use minifloat::{E2M1, e4m3, e8m0};

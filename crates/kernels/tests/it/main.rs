@@ -13,6 +13,7 @@ mod gather_matmul;
 mod golden;
 mod hadamard;
 mod int8_matmul;
+mod int8_product;
 mod mask_column;
 mod matmul;
 mod nearest;
