@@ -69,6 +69,7 @@ pub use training::calibration::corrected::{Corrected, Rounding};
 pub use training::calibration::gptq::Gptq;
 pub use training::calibration::weighted::WeightedSearch;
 pub use training::int8_inputs::{ActivationGranularity, Int8Inputs, int8_rounded};
+pub use training::int8_training::Int8Training;
 pub use training::observation::Observation;
 pub use training::observed::Observed;
 pub use training::prepared::Prepared;

@@ -2,6 +2,7 @@
 
 pub(crate) mod calibration;
 pub(crate) mod int8_inputs;
+pub(crate) mod int8_training;
 pub(crate) mod observation;
 pub(crate) mod observed;
 pub(crate) mod prepared;
