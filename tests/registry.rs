@@ -41,6 +41,7 @@ fn every_handler_is_registered() {
         identity_multiply: multiply of Identity, dense
         int8_inputs_moving: any moving primitive of Int8Inputs, ..
         int8_inputs_product: any product primitive of dense, Int8Inputs, ..
+        int8_training_broadcast: broadcast of Int8Training, ..
         linear_addmm: addmm of any, any Linear, any
         linear_addmm_left: addmm of any Linear, any, any
         linear_astype: as_type of any implicit

@@ -1,8 +1,9 @@
 //! Weights whose products are of integers in both passes.
 
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit_core::primitives::Broadcast;
 use tacit_core::transform::{Differentiable, apply};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
 use crate::avals::checks::{check_children, check_float, check_key, checked, decline_if};
@@ -13,6 +14,7 @@ use crate::format::int8::{Int8, Int8Array};
 use crate::kernel::{self, Int8Rows, Layout, int8_product};
 use crate::training::prepared::Prepared;
 use crate::training::ste::Ste;
+use crate::views::repeated::Repeated;
 
 /// A matrix of 8-bit codes whose products are of 8-bit integers in the forward and in the backward pass.
 ///
@@ -28,7 +30,7 @@ use crate::training::ste::Ste;
 /// or whatever else has that of the codes. With [`stochastic`](Self::stochastic) `dy` is rounded at random, so that the mean of a
 /// gradient is that of the codes. A row of `x` or `dy` with a NaN or an infinity gives NaN where a product of floats would.
 ///
-/// Rows are those of the codes. Everything else is that of the weight in floats: what plain code reshapes or repeats first, and products
+/// Rows are those of the codes. Everything else is that of the weight in floats: what plain code reshapes first, and products
 /// while the quantization of a `Prepared` weight is [switched off](Prepared::switched). The gradient of a gradient is an error.
 ///
 /// ```
@@ -160,6 +162,19 @@ impl Linear for Int8Training {
     }
 }
 
+/// MLX repeats a matrix for a batch of what it multiplies: the products are those of the matrix.
+#[handler]
+pub(crate) fn int8_training_broadcast(
+    _op: &Broadcast,
+    w: &Int8Training,
+    others: &[&Value],
+    results: &[Aval],
+) -> Result<Value> {
+    decline_if(!others.is_empty(), "the other operands say how often")?;
+    decline_if(!results[0].shape.ends_with(&w.aval.shape), "rows or columns of the matrix are repeated")?;
+    w.around(Repeated::of(w.inner.clone(), &results[0].shape)?)
+}
+
 /// A matrix of signed bytes with a scale for each row, as it is stored.
 struct Codes {
     layout: Layout,
@@ -175,6 +190,7 @@ struct Codes {
 impl Codes {
     /// Those of a value, if it has such.
     fn of(value: &Value) -> Result<Option<Self>> {
+        let value = value.downcast::<Repeated>().map_or(value, Repeated::inner);
         let used = match value {
             Value::Implicit(array) => array.used_as()?,
             Value::Dense(_) => None,

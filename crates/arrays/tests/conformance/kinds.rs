@@ -5,8 +5,8 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::format::{Affine, Bf16, Codebook, Dynamic, F16, Fit, Granularity, KQuant, Nf4, Symmetric};
 use tacit_arrays::{
     ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, DynamicArray, E4m3Array,
-    E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    Prepared, SavedInputs, ScaleRule, SymmetricArray, TernaryArray, TrainedCodes, ste,
+    E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs, Int8Training, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array,
+    Nvfp4Array, Prepared, SavedInputs, ScaleRule, SymmetricArray, TernaryArray, TrainedCodes, ste,
 };
 use tacit_conformance::Subject;
 use tacit_core::{Policy, Result};
@@ -78,6 +78,8 @@ fn every_type_has_a_line() {
     // What rounds the other side of its products is no matrix in the suite's sense; `tests/it/int8_inputs.rs` compares it
     // with what it is defined by.
     subjects.push(Subject::new("int8_inputs", |x: &Array| Int8Inputs::new(x, ActivationGranularity::Token)));
+    // The same in both passes; `tests/it/int8_training.rs`.
+    subjects.push(Subject::new("int8_training", |x: &Array| Int8Training::new(x)));
     // What changes no value, and of gradients what they read; `tests/it/saved_inputs.rs` compares it with the weight itself.
     subjects.push(Subject::new("saved_inputs", |x: &Array| SavedInputs::new(x, "affine:8:32")));
     // What is not materialized but computed; `tests/it/attention.rs` compares it with plain ops.
@@ -85,8 +87,8 @@ fn every_type_has_a_line() {
     tacit_conformance::types_without_a_subject(&subjects).expect_clean();
 }
 
-/// A type whose products round the other side, in `tests/it/int8_inputs.rs`.
-const EIGHT_BITS: [&str; 2] = ["int8_inputs_moving", "int8_inputs_product"];
+/// Types whose products round the other side, in `tests/it/int8_inputs.rs` and `tests/it/int8_training.rs`.
+const EIGHT_BITS: [&str; 3] = ["int8_inputs_moving", "int8_inputs_product", "int8_training_broadcast"];
 
 /// A master whose codes exist: those of a NaN would fail where they are used.
 fn prepared(x: &Array) -> Result<Prepared> {

@@ -29,7 +29,13 @@ type Plain = fn(&[Array]) -> Result<Array>;
 
 /// Handlers of primitives that are recorded on a GPU alone, with a test beside them, and in functions without shapes, whose
 /// gradients are in `shapeless.rs`.
-const ELSEWHERE: [&str; 4] = ["stored_attention", "broadcast_beside", "broadcast_axes_beside", "linear_broadcast_axes"];
+const ELSEWHERE: [&str; 5] = [
+    "stored_attention",
+    "broadcast_beside",
+    "broadcast_axes_beside",
+    "linear_broadcast_axes",
+    "int8_training_broadcast",
+];
 
 /// A call that one handler takes.
 struct Case {

@@ -37,6 +37,7 @@ mod halves;
 mod identity;
 mod indices;
 mod int8_inputs;
+mod int8_training;
 mod k_quants;
 mod loading;
 mod lora;

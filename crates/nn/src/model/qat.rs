@@ -3,7 +3,7 @@
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed, Prepared, TrainedCodes};
+use tacit_arrays::{ActivationGranularity, Int8Inputs, Int8Training, Packed, Prepared, TrainedCodes};
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use super::Model;
@@ -15,8 +15,8 @@ use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{IntoRules, Parameters, Pattern, Rules, within};
 
-/// How a parameter is trained for quantization: its format, whether its scales are trained, and whether activations are
-/// rounded too.
+/// How a parameter is trained for quantization: its format, whether its scales are trained, and whether activations and gradients
+/// are rounded too.
 ///
 /// ```
 /// use tacit_arrays::ActivationGranularity;
@@ -35,8 +35,18 @@ use crate::{IntoRules, Parameters, Pattern, Rules, within};
 pub struct QatConfig {
     rules: Rules,
     trained_scales: bool,
-    activations: Option<ActivationGranularity>,
+    products: Products,
     seed: u64,
+}
+
+/// What products with a prepared parameter round beside it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Products {
+    Nothing,
+    Activations(ActivationGranularity),
+    /// Activations and gradients, as integers.
+    Int8,
+    StochasticInt8,
 }
 
 impl QatConfig {
@@ -46,7 +56,7 @@ impl QatConfig {
     }
 
     fn by(rules: Rules) -> Self {
-        Self { rules, trained_scales: false, activations: None, seed: 0 }
+        Self { rules, trained_scales: false, products: Products::Nothing, seed: 0 }
     }
 
     /// The same with scales that are trained: see [`Prepared::with_trained_scales`].
@@ -58,10 +68,42 @@ impl QatConfig {
     /// The same with activations that are rounded to 8 bits: see [`Int8Inputs`].
     #[must_use]
     pub fn int8_activations(self, granularity: ActivationGranularity) -> Self {
-        Self { activations: Some(granularity), ..self }
+        Self { products: Products::Activations(granularity), ..self }
     }
 
-    /// The same with another seed of the keys by which formats such as `int8+stochastic` round; 0 if it is not said.
+    /// The same with products of 8-bit integers in the forward and in the backward pass: see [`Int8Training`].
+    ///
+    /// The format is `int8`, which has a scale for each row, or `int8+stochastic`, whose codes are trained without a master.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{module::Module, nn, ops};
+    /// use tacit_arrays::format::Int8;
+    /// use tacit_nn::{Model, ParameterFilter, QatConfig};
+    ///
+    /// let in_8_bits = QatConfig::new(Int8::default()).int8_training();
+    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", in_8_bits)?;
+    /// let x = ops::ones::<f32>(&[2, 64])?;
+    /// let (_loss, gradients) =
+    ///     model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
+    /// assert!(gradients.contains_key("weight.inner.master"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn int8_training(self) -> Self {
+        Self { products: Products::Int8, ..self }
+    }
+
+    /// The same as [`int8_training`](Self::int8_training) with gradients that are rounded at random: see [`Int8Training::stochastic`].
+    ///
+    /// Each parameter has a key of its own, by the [seed](Self::seed).
+    #[must_use]
+    pub fn stochastic_int8_training(self) -> Self {
+        Self { products: Products::StochasticInt8, ..self }
+    }
+
+    /// The same with another seed of the keys by which formats such as `int8+stochastic`, and gradients, are rounded; 0 if it is not said.
     ///
     /// A key also depends on the path.
     #[must_use]
@@ -71,7 +113,7 @@ impl QatConfig {
 
     /// What is trained in place of the value of the parameter at `path`.
     fn prepared(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Value> {
-        let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
+        let inner = within_products(value);
         let prepared: Value = if format.stochastic().is_none() {
             let prepared = Prepared::of(inner, format)?;
             if self.trained_scales { prepared.with_trained_scales()?.into() } else { prepared.into() }
@@ -83,9 +125,15 @@ impl QatConfig {
         } else {
             TrainedCodes::of(inner, format, &random::key(seed_of(self.seed, path))?)?.into()
         };
-        Ok(match self.activations {
-            Some(per) => Int8Inputs::new(prepared, per)?.into(),
-            None => prepared,
+        Ok(match self.products {
+            Products::Nothing => prepared,
+            Products::Activations(granularity) => Int8Inputs::new(prepared, granularity)?.into(),
+            Products::Int8 => Int8Training::new(prepared)?.into(),
+            Products::StochasticInt8 => {
+                // The codes of the parameter are rounded by the seed of its path.
+                let key = random::key(seed_of(self.seed, &format!("{path}.key")))?;
+                Int8Training::new(prepared)?.stochastic(&key)?.into()
+            }
         })
     }
 }
@@ -375,10 +423,16 @@ fn nothing_prepared() -> Error {
     Error::invalid("no parameter of the model is prepared", "name some by `Model::prepare`")
 }
 
+/// What has products that round what it is multiplied with, or any other value itself.
+fn within_products(value: &Value) -> &Value {
+    let rounded = value.downcast::<Int8Inputs>().map(Int8Inputs::inner);
+    rounded.or_else(|| value.downcast::<Int8Training>().map(Int8Training::inner)).unwrap_or(value)
+}
+
 /// Why a parameter is not prepared, if it is not.
 fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Option<String>> {
     let aval = value.aval()?;
-    let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
+    let inner = within_products(value);
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
     let reason = match (inner, no_matrix(path, &aval)) {

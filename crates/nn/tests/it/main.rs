@@ -29,6 +29,7 @@ mod generate;
 mod given_back;
 mod halves;
 mod int8_activations;
+mod int8_training;
 #[path = "../../../core/tests/it/log.rs"]
 mod log;
 mod lookup;
