@@ -26,8 +26,9 @@ use mlx_rs::nn::{self, MultiHeadAttention, Sequential};
 use mlx_rs::optimizers::{AdamW, Optimizer, Sgd};
 use mlx_rs::utils::Updatable;
 use mlx_rs::{Array, ops, random};
+use tacit::arrays::Int8Training;
 use tacit::compile::{CompileOptions, Constants, compile_with_state};
-use tacit::model::{Module, Stateful, straight_through, with_parameters};
+use tacit::model::{Module, Stateful, quantized, straight_through, with_parameters};
 use tacit::prelude::*;
 use tacit::tree;
 use tacit_figures::{Bench, Beside, Unit};
@@ -38,13 +39,15 @@ use block::Block;
 const TURN: f64 = 0.02;
 /// The name of weights as they are.
 const FLOAT: &str = "f32";
+/// The name of weights of 8 bits whose products are of integers in the forward and in the backward pass.
+const INT8_TRAINING: &str = "int8-training";
 /// Rounds of a case, at least.
 const ROUNDS: usize = 3;
 
 /// A model with an optimizer, the formats of its weights, and what starts to train it in one of them.
 struct Case {
     name: &'static str,
-    formats: [&'static str; 3],
+    formats: [&'static str; 4],
     run: fn(&str, Option<&str>) -> Result<Run>,
 }
 
@@ -52,17 +55,17 @@ const CASES: [Case; 3] = [
     Case {
         name: "mlp/sgd",
         // Rows of 784 do not divide into MLX's groups.
-        formats: ["nf4:64", "fp4:64", "int8"],
+        formats: ["nf4:64", "fp4:64", "int8", INT8_TRAINING],
         run: |name, format| Run::of::<Mlp, _>(name, Sgd::new(0.05), format),
     },
     Case {
         name: "block/sgd",
-        formats: ["nf4:64", "affine:4:64", "int8"],
+        formats: ["nf4:64", "affine:4:64", "int8", INT8_TRAINING],
         run: |name, format| Run::of::<Block, _>(name, Sgd::new(0.05), format),
     },
     Case {
         name: "block/adamw",
-        formats: ["nf4:64", "affine:4:64", "int8"],
+        formats: ["nf4:64", "affine:4:64", "int8", INT8_TRAINING],
         run: |name, format| Run::of::<Block, _>(name, AdamW::new(1e-4), format),
     },
 ];
@@ -143,12 +146,19 @@ impl Run {
         format: Option<&str>,
     ) -> Result<Self> {
         let name = format!("{name}/{}", format.unwrap_or(FLOAT));
-        let format: Option<AnyFormat> = format.map(str::parse).transpose()?;
+        let both_passes = format == Some(INT8_TRAINING);
+        let format: Option<AnyFormat> = format.filter(|_| !both_passes).map(str::parse).transpose()?;
         let step = move |(model, optimizer): &mut (Module<T>, Stateful<O>), batch: Batch| -> Result<Array, Exception> {
-            let loss = |model: &mut T, batch: Batch| {
-                let Some(format) = &format else { return model.loss(&batch) };
-                let weights =
-                    straight_through(model, |_, w| Ok(if w.ndim() == 2 { Some(format.quantize(w)?) } else { None }))?;
+            let loss = |model: &mut T, batch: Batch| -> Result<Array, Exception> {
+                let weights = match &format {
+                    Some(format) => straight_through(model, |_, w| {
+                        Ok(if w.ndim() == 2 { Some(format.quantize(w)?) } else { None })
+                    })?,
+                    None if both_passes => quantized(model, |_, w| {
+                        Ok(if w.ndim() == 2 { Some(Int8Training::new(w)?.into()) } else { None })
+                    })?,
+                    None => return model.loss(&batch),
+                };
                 Ok(with_parameters(model, &weights, |model| model.loss(&batch))?.dense()?)
             };
             let (loss, gradients) = nn::value_and_grad(loss)(model, batch)?;

@@ -8,11 +8,12 @@ use mlx_rs::optimizers::{Adam, LionBuilder, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit::dispatch::Taker;
+use tacit::format::Int8;
 use tacit::io::{CheckpointRotation, Training};
 use tacit::model::training::{
     Accumulated, EarlyStopping, Schedule, Verdict, chunked_cross_entropy, clip_by_norm, distillation_loss,
 };
-use tacit::model::{Advisor, Apollo, Outcome, Pattern, QuantizedState, Row};
+use tacit::model::{Advisor, Apollo, Outcome, Pattern, QatConfig, QuantizedState, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 use tacit::saved;
@@ -24,7 +25,7 @@ use tacit::transform::value_and_grad;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 23] = [
+pub(crate) const SECTIONS: [Section; 24] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -48,6 +49,7 @@ pub(crate) const SECTIONS: [Section; 23] = [
     ("calibrated", calibrated),
     ("distilled", distilled),
     ("activations", activations),
+    ("int8_training", int8_training),
 ];
 
 // ANCHOR: model
@@ -509,6 +511,33 @@ fn activations() -> Result<String> {
         lines.push(format!("{name:<11}  the same loss: {same}, gradients off by {:.1} %", 100.0 * off));
     }
     Ok(lines.join("\n"))
+}
+
+// ANCHOR: int8_training
+/// A model whose products are of 8-bit integers in the forward and in the backward pass.
+fn in_8_bits() -> Result<Model<nn::Sequential>> {
+    model()?.prepare("*.weight", QatConfig::new(Int8::default()).stochastic_int8_training())
+}
+// ANCHOR_END: int8_training
+
+fn int8_training() -> Result<String> {
+    let x = random::normal::<f32>(&[64, 128], None, None, &random::key(1)?)?;
+    let gradient = |model: &mut Model<nn::Sequential>, path: &str| -> Result<Array> {
+        let (_, gradients) =
+            model.value_and_grad(ParameterFilter::default(), &x, |model, x| model.forward(x)?.square()?.mean(None))?;
+        Ok(gradients[path].clone())
+    };
+    let (mut float, mut integers) = (model()?, in_8_bits()?);
+    let exact = gradient(&mut float, "layers.0.weight")?;
+    let [found, again] = [(); 2].map(|()| gradient(&mut integers, "layers.0.weight.inner.master"));
+    let (found, again) = (found?, again?);
+    let norm = |x: &Array| -> Result<f32> { Ok(x.square()?.sum(None)?.sqrt()?.item_exact::<f32>()) };
+    Ok(format!(
+        "{}\ngradient off by {:.1} %, the same again: {}",
+        integers.get("layers.0.weight")?,
+        100.0 * norm(&found.subtract(&exact)?)? / norm(&exact)?,
+        norm(&found.subtract(&again)?)? == 0.0,
+    ))
 }
 
 pub(crate) fn main() -> Result<()> {

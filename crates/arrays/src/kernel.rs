@@ -56,7 +56,7 @@ pub use hadamard::hadamard;
 pub use int8_matmul::int8_matmul;
 pub(crate) use int8_matmul::rounded_to_int8;
 pub(crate) use int8_product::int8_product;
-pub(crate) use int8_rows::Int8Rows;
+pub(crate) use int8_rows::{Int8Rows, no_int8_derivative};
 pub use layout::Layout;
 pub(crate) use layout::nested;
 pub use matmul::{Groups, grouped_matmul, matmul};

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Codes, Matrix, Orientation, Scales};
 
 use super::host::{Fallible, floats_mut, rows_of, single, with_columns};
-use super::int8_rows::{Int8Rows, NO_DERIVATIVE};
+use super::int8_rows::{Int8Rows, no_int8_derivative};
 
 /// `x W^T` with a scale for each row of `W`, or `x W` without scales, for rows `x` of integers and `matrix: i8[.., k]`, whose rows are
 /// those of all its axes but the last: in `dtype`.
@@ -81,11 +81,11 @@ impl Kernel for Int8Product {
     }
 
     fn vjp(&self, _: &[Array], _: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        Some(Err(NO_DERIVATIVE.into()))
+        Some(Err(no_int8_derivative().into()))
     }
 
     fn jvp(&self, _: &[Array], _: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        Some(Err(NO_DERIVATIVE.into()))
+        Some(Err(no_int8_derivative().into()))
     }
 
     /// The rows of all examples, if they share the matrix.

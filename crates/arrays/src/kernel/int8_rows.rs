@@ -52,9 +52,13 @@ impl Int8Rows {
     }
 }
 
-/// What has no derivative, as integers change in steps: gradients of the products are made of other products.
-pub(super) const NO_DERIVATIVE: &str = "the gradients of products in 8 bits have no derivatives themselves\nhelp: take \
-                                        derivatives of gradients with the weights in floats";
+/// Why gradients of products of integers have no derivatives: integers change in steps.
+pub(crate) fn no_int8_derivative() -> Error {
+    Error::invalid(
+        "the gradients of products in 8 bits have no derivatives themselves",
+        "take derivatives of gradients with the weights in floats",
+    )
+}
 
 struct Int8Round {
     orientation: Orientation,
@@ -102,11 +106,11 @@ impl Kernel for Int8Round {
     }
 
     fn vjp(&self, _: &[Array], _: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        Some(Err(NO_DERIVATIVE.into()))
+        Some(Err(no_int8_derivative().into()))
     }
 
     fn jvp(&self, _: &[Array], _: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        Some(Err(NO_DERIVATIVE.into()))
+        Some(Err(no_int8_derivative().into()))
     }
 
     /// Rows of all examples, if they share the factors; columns go through the rows of an example alone.

@@ -294,6 +294,8 @@ impl Differentiable for Products {
             }
         };
         if self.is_trained {
+            // The codes have no derivative, and the gradient of `x` depends on them.
+            gradients[0] = apply(&[gradients[0].clone(), primals[MASTER].clone()], FirstOrder)?.swap_remove(0);
             let rows = rounded(Orientation::Transposed, Some(x_units), of_w.as_ref())?;
             let gradient = int8_product(&rows, x_codes, None, primals[MASTER].dtype())?;
             gradients[MASTER] = match self.orientation {
@@ -307,6 +309,27 @@ impl Differentiable for Products {
     /// In floats: the products of the tangents with the codes, and of `x` as it was rounded with the tangent of the matrix.
     fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>>> {
         Some(self.along(primals, tangents, argnums))
+    }
+}
+
+/// The first argument, a gradient that depends on the second one and has no derivative.
+struct FirstOrder;
+
+impl Differentiable for FirstOrder {
+    fn name(&self) -> &'static str {
+        "int8_training"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![args[0].clone()])
+    }
+
+    fn backward(&self, _: &[Array], _: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+        Err(kernel::no_int8_derivative())
+    }
+
+    fn tangents(&self, _: &[Array], _: &[Array], _: &[usize]) -> Option<Result<Vec<Array>>> {
+        Some(Err(kernel::no_int8_derivative()))
     }
 }
 

@@ -263,13 +263,23 @@ fn tangents_go_through_the_roundings() -> Result<()> {
 
 #[test]
 fn the_gradient_of_a_gradient_is_an_error() -> Result<()> {
+    // Of the sum of the squares of a gradient by the other operand, and of a loss that is not linear.
+    let losses: [fn(&Array, &Array, &Array) -> Result<Array>; 3] = [
+        |x, w, dy| Ok(step(x, w, dy, TRANSPOSED, None)?[1].square()?.sum(None)?),
+        |w, x, dy| Ok(step(x, w, dy, TRANSPOSED, None)?[2].square()?.sum(None)?),
+        |x, w, _| {
+            let y = implicit((x, Int8Training::new(w)?), |(x, w)| x.matmul(w.t()))?.dense()?;
+            Ok(step(x, w, &y, TRANSPOSED, None)?[1].sum(None)?)
+        },
+    ];
     let [x, w, dy] = operands(Dtype::Float32, (4, 16, 8), true);
-    let mut second = grad(move |w: Array| -> Result<Array> {
-        let [_, dx, _] = step(&x, &w, &dy, TRANSPOSED, None)?;
-        Ok(dx.square()?.sum(None)?)
-    });
-    let error = second.call(&w).err().expect("integers have no derivative").to_string();
-    assert!(error.contains("have no derivatives themselves") && error.contains("help: "), "{error}");
+    for (loss, by_x) in losses.into_iter().zip([false, true, false]) {
+        let (fixed, free) = if by_x { (w.clone(), &x) } else { (x.clone(), &w) };
+        let dy = dy.clone();
+        let error = grad(move |free: Array| loss(&fixed, &free, &dy)).call(free.clone()).err();
+        let error = error.expect("integers have no derivative").to_string();
+        assert!(error.contains("have no derivatives themselves") && error.contains("help: "), "{error}");
+    }
     Ok(())
 }
 
