@@ -20,10 +20,10 @@ pub(crate) fn int8_product(x: &Int8Rows, matrix: &Array, scales: Option<&Array>,
     single(apply(Int8Product { orientation, dtype }, &inputs)?)
 }
 
-struct Int8Product {
-    orientation: Orientation,
+pub(super) struct Int8Product {
+    pub(super) orientation: Orientation,
     /// That of the result.
-    dtype: Dtype,
+    pub(super) dtype: Dtype,
 }
 
 /// The matrix that an array of such a shape is.

@@ -45,9 +45,8 @@ impl Int8Rows {
     }
 
     fn of(made: Vec<Array>) -> Result<Self> {
-        let [codes, units] = made.try_into().map_err(|made: Vec<Array>| {
-            Error::invalid(format!("there are {} arrays, not codes and units", made.len()), "report this")
-        })?;
+        let [codes, units] = <[Array; 2]>::try_from(made)
+            .map_err(|made| Error::invalid(format!("{} arrays are no codes and units", made.len()), "report this"))?;
         Ok(Self { codes, units })
     }
 }
@@ -60,8 +59,8 @@ pub(crate) fn no_int8_derivative() -> Error {
     )
 }
 
-struct Int8Round {
-    orientation: Orientation,
+pub(super) struct Int8Round {
+    pub(super) orientation: Orientation,
 }
 
 impl Kernel for Int8Round {

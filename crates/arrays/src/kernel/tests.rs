@@ -1,5 +1,6 @@
 //! Each kernel, in every format, against its decomposition and against finite differences.
 
+mod int8;
 mod products;
 
 use mlx_rs::error::Exception;

@@ -1,0 +1,74 @@
+//! Kernels of 8-bit integers on both sides, against their decompositions.
+
+use mlx_rs::{Array, Dtype};
+use tacit_conformance::oracle::{floats, relative_error};
+use tacit_core::kernel::{Kernel, apply};
+use tacit_kernels::Orientation;
+
+use super::super::int8_product::Int8Product;
+use super::super::int8_rows::Int8Round;
+use super::normal;
+
+const BOTH: [Orientation; 2] = [Orientation::Plain, Orientation::Transposed];
+
+#[test]
+fn rows_and_columns_are_rounded_as_in_plain_ops() {
+    for shape in [&[5][..], &[1, 1], &[3, 8], &[2, 3, 20], &[40, 33]] {
+        let (columns, size) = (shape[shape.len() - 1], shape.iter().product::<i32>());
+        for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+            let x = normal(1, shape).as_dtype(dtype).expect("a float type");
+            for orientation in BOTH {
+                let length = if orientation == Orientation::Plain { columns } else { size / columns };
+                for inputs in [vec![x.clone()], vec![x.clone(), normal(2, &[length])]] {
+                    let kernel = || Int8Round { orientation };
+                    let made = apply(kernel(), &inputs).expect("rounds");
+                    let plain = kernel().decompose(&inputs).expect("rounds");
+                    for (made, plain) in made.iter().zip(&plain) {
+                        assert_eq!((made.shape(), made.dtype()), (plain.shape(), plain.dtype()), "{shape:?}");
+                        let [made, plain] = [made, plain].map(wide);
+                        assert_eq!(made, plain, "{shape:?} {dtype:?} {orientation:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn wide(array: &Array) -> Vec<f32> {
+    floats(array).expect("numbers")
+}
+
+#[test]
+fn what_is_not_finite_or_tiny_is_rounded_as_in_plain_ops() {
+    let rows = [0.0, 0.0, 1.0, f32::NAN, f32::NEG_INFINITY, 2.0, 2e-38, -5e-39, 1e30, -1e30];
+    let inputs = [Array::from_slice(&rows, &[5, 2])];
+    let made = apply(Int8Round { orientation: Orientation::Plain }, &inputs).expect("rounds");
+    let plain = Int8Round { orientation: Orientation::Plain }.decompose(&inputs).expect("rounds");
+    assert_eq!(wide(&made[0]), wide(&plain[0]));
+    for (made, plain) in wide(&made[1]).into_iter().zip(wide(&plain[1])) {
+        assert!((made - plain).abs() <= 1e-6 * plain || (made.is_nan() && plain.is_nan()), "{made} {plain}");
+    }
+}
+
+#[test]
+fn products_of_integers_are_those_of_plain_ops() {
+    let rounded = |x: &Array| apply(Int8Round { orientation: Orientation::Plain }, std::slice::from_ref(x));
+    for (before, n, k) in [(&[1][..], 1, 1), (&[][..], 8, 16), (&[5][..], 17, 40), (&[2, 3][..], 9, 600)] {
+        let matrix = rounded(&normal(2, &[n, k])).expect("rounds");
+        for orientation in BOTH {
+            let depth = if orientation == Orientation::Plain { n } else { k };
+            let x = rounded(&normal(3, &[before, &[depth]].concat())).expect("rounds");
+            let mut inputs = vec![x[0].clone(), x[1].clone(), matrix[0].clone()];
+            inputs.extend((orientation == Orientation::Transposed).then(|| matrix[1].clone()));
+            for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+                let kernel = || Int8Product { orientation, dtype };
+                let made = apply(kernel(), &inputs).expect("multiplies");
+                let plain = kernel().decompose(&inputs).expect("multiplies");
+                assert_eq!((made[0].shape(), made[0].dtype()), (plain[0].shape(), plain[0].dtype()));
+                let bound = if dtype == Dtype::Float32 { 1e-6 } else { 1e-2 };
+                let error = relative_error(&made[0], &plain[0]).expect("an error");
+                assert!(error < bound, "{before:?} {n} {k} {orientation:?} {dtype:?}: {error}");
+            }
+        }
+    }
+}
