@@ -51,8 +51,9 @@ use crate::views::repeated::Repeated;
 /// # }
 /// ```
 ///
-/// It is what torchao calls mixed-precision training in int8; `SwitchBack` (Wortsman et al., 2023) keeps the gradient of the weights in
-/// floats. Where a machine multiplies bytes faster than floats, large products gain.
+/// It is what torchao calls mixed-precision training in int8. "Stable and low-precision training for large-scale vision-language models"
+/// (Wortsman et al., 2023) keeps the gradient of the weights in floats. Where a machine multiplies bytes faster than floats, large
+/// products gain.
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Int8Training", family(Linear))]
 pub struct Int8Training {
