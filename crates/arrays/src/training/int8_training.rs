@@ -81,8 +81,8 @@ impl Int8Training {
         };
         let array = checked(Self { aval: inner.aval()?, inner, key: None })?;
         let codes = match array.inner.downcast::<Prepared>() {
-            Some(prepared) => Codes::of(&prepared.convert()?)?,
-            None => Codes::of(&array.inner)?,
+            Some(prepared) => Weight::of(&prepared.convert()?)?,
+            None => Weight::of(&array.inner)?,
         };
         match codes {
             Some(_) => Ok(array),
@@ -136,7 +136,7 @@ impl Materialize for Int8Training {
 
 impl Linear for Int8Training {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let own = if product == Product::Rows { None } else { Codes::of(&self.inner)? };
+        let own = if product == Product::Rows { None } else { Weight::of(&self.inner)? };
         // An empty sum has nothing to round by.
         let Some(codes) = own.filter(|_| x.aval().is_ok_and(|x| x.size() > 0 && x.dtype == self.aval.dtype)) else {
             return implicit((x, &self.inner), |(x, w)| product.of(&x, &w));
@@ -177,7 +177,7 @@ pub(crate) fn int8_training_broadcast(
 }
 
 /// A matrix of signed bytes with a scale for each row, as it is stored.
-struct Codes {
+struct Weight {
     layout: Layout,
     codes: Array,
     /// What an integer is worth: `f32[n]`.
@@ -188,7 +188,7 @@ struct Codes {
     orientation: Orientation,
 }
 
-impl Codes {
+impl Weight {
     /// Those of a value, if it has such.
     fn of(value: &Value) -> Result<Option<Self>> {
         let value = value.downcast::<Repeated>().map_or(value, Repeated::inner);
