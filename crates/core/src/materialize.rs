@@ -152,14 +152,15 @@ pub(crate) fn open(array: &dyn ImplicitArray) -> Result<Value> {
     Ok(value)
 }
 
-/// Whether a value is this very array: equal static fields, and the same children.
+/// Whether a value is this very array: equal static fields, and the same children in the same places.
 fn is_itself(value: &Value, array: &dyn ImplicitArray) -> bool {
     let Value::Implicit(value) = value else { return false };
     if !value.aux_eq(array) {
         return false;
     }
     let (own, others) = (array.children(), value.children());
-    let same = |((_, own), (_, other)): (&NamedChild, &NamedChild)| match (own, other) {
+    let same = |((name, own), (other_name, other)): (&NamedChild, &NamedChild)| match (own, other) {
+        _ if name != other_name => false,
         (Value::Dense(own), Value::Dense(other)) => array_id(own) == array_id(other),
         (Value::Implicit(own), other) => is_itself(other, &**own),
         (Value::Dense(_), Value::Implicit(_)) => false,

@@ -58,8 +58,8 @@ fn a_type_may_refuse_and_may_not_lie() {
 
 /// Gives itself where another value is asked for.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "test.Endless")]
-struct Endless {
+#[implicit(name = "test.Circular")]
+struct Circular {
     inner: Value,
     #[implicit(aux)]
     is_used: bool,
@@ -67,7 +67,7 @@ struct Endless {
     aval: Aval,
 }
 
-impl Materialize for Endless {
+impl Materialize for Circular {
     fn materialize(&self) -> Result<Value> {
         Ok(self.clone().into())
     }
@@ -90,18 +90,44 @@ impl Materialize for Bottomless {
     }
 }
 
+/// Built as one of its own type, whose same child has another place.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "test.Staged")]
+struct Staged {
+    before: Option<Array>,
+    after: Option<Array>,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Materialize for Staged {
+    fn materialize(&self) -> Result<Value> {
+        Ok(match &self.after {
+            Some(array) => array.clone().into(),
+            None => Self { before: None, after: self.before.clone(), aval: self.aval.clone() }.into(),
+        })
+    }
+}
+
+#[test]
+fn a_child_in_another_place_makes_another_array() {
+    let _scopes = without_handlers();
+    let staged = Value::from(Staged { before: Some(vector(&[1.0, 2.0])), after: None, aval: aval(&[2]) });
+    assert_eq!(numbers(&staged.dense().expect("another, and then dense")), [1.0, 2.0]);
+}
+
 #[test]
 fn an_array_that_is_built_as_itself_is_an_error() {
     let _scopes = without_handlers();
-    let endless = |is_used| Value::from(Endless { inner: nested(), is_used, aval: aval(&[2, 3]) });
+    let circular = |is_used| Value::from(Circular { inner: nested(), is_used, aval: aval(&[2, 3]) });
     expect![[r#"
-        test.Endless is materialized to itself, and so without end
+        test.Circular is materialized to itself, and so without end
         help: return a more concrete form from `Materialize::materialize`"#]]
-    .assert_eq(&error(endless(false).dense()).to_string());
-    let said = error(implicit(endless(false), |x| x.negative())).to_string();
-    assert!(said.starts_with("test.Endless is materialized to itself"), "{said}");
-    let said = error(implicit(endless(true), |x| x.negative())).to_string();
-    assert!(said.starts_with("test.Endless is used as itself, and so without end\nhelp: return `None`"), "{said}");
+    .assert_eq(&error(circular(false).dense()).to_string());
+    let said = error(implicit(circular(false), |x| x.negative())).to_string();
+    assert!(said.starts_with("test.Circular is materialized to itself"), "{said}");
+    let said = error(implicit(circular(true), |x| x.negative())).to_string();
+    assert!(said.starts_with("test.Circular is used as itself, and so without end\nhelp: return `None`"), "{said}");
     let bottomless = Value::from(Bottomless { array: vector(&[1.0]) });
     assert!(matches!(error(bottomless.aval()), Error::NoAval { ty: "test.Bottomless", .. }));
 }
