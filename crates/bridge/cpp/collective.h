@@ -12,6 +12,7 @@
 
 #include "description.h"
 #include "group.h"
+#include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/ops.h"
 #include "poisoned.h"
@@ -211,7 +212,7 @@ class Collective : public Primitive {
   // Has the stream of the group run it.
   void queue(const std::vector<array>& inputs, array& output) {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    output.set_data(room(output.nbytes()));
+    output.set_data(mlx::core::allocator::malloc(output.nbytes()));
     encoder.set_output_array(output);
     std::optional<Borrowed> read;
     // What stands behind the operand is only the collective before.

@@ -12,6 +12,7 @@
 #include "collective.h"
 #include "description.h"
 #include "main_thread.h"
+#include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/distributed/distributed_impl.h"
 #include "mlx/ops.h"
@@ -310,12 +311,12 @@ void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool 
       // The other ranks wait for it and know of no failure here. All bits make NaN of floats, and of other numbers what no index
       // is; what was left behind might look right.
       from = array(shown.shape(), shown.dtype(), nullptr, {});
-      from.set_data(room(shown.nbytes()));
+      from.set_data(mlx::core::allocator::malloc(shown.nbytes()));
       std::memset(from.data<char>(), 0xff, from.nbytes());
     }
     if (whole) {
       to = array(from.shape(), from.dtype(), nullptr, {});
-      to.set_data(room(from.nbytes()));
+      to.set_data(mlx::core::allocator::malloc(from.nbytes()));
     }
     mlx::core::scheduler::check_error(lane_->engine);
   });

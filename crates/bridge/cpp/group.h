@@ -10,12 +10,10 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bridge.h"
-#include "mlx/allocator.h"
 #include "mlx/distributed/distributed.h"
 
 namespace tacit {
@@ -42,15 +40,6 @@ struct WatcherTable {
   // Leaves the error of a failure with this text: of the eval that met it, or of an array that came of it.
   int (*failed)(void* watcher, InFlight of, const char* text, size_t length, bool later);
 };
-
-// Memory for a collective. MLX's allocator of a CPU gives nothing where there is none.
-inline mlx::core::allocator::Buffer room(size_t bytes) {
-  auto found = mlx::core::allocator::malloc(bytes);
-  if (bytes > 0 && found.ptr() == nullptr) {
-    throw std::runtime_error("there is no memory for the " + std::to_string(bytes) + " bytes of a collective");
-  }
-  return found;
-}
 
 // An array whose memory is MLX's while a task on it is queued. A task that held it would keep MLX from giving the memory to
 // a later result.
