@@ -10,7 +10,7 @@ use crate::{Argument, Decline, NearMiss, Site};
 
 /// The next step where MLX finds fault with the operands of an op, or finds no memory.
 pub(super) fn next_step(text: &str) -> &'static str {
-    if text.contains("Unable to allocate") {
+    if ["Unable to allocate", "failed: out of memory"].iter().any(|words| text.contains(words)) {
         return "\nhelp: compute fewer rows at a time, or end what else takes memory";
     }
     let words = ["hape", "imension", "roadcast", " axis", " axes", "dtype"];

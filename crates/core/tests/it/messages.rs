@@ -85,6 +85,12 @@ fn mlx_finds_no_memory() {
         help: compute fewer rows at a time, or end what else takes memory"]],
         &Error::Mlx("[malloc] Unable to allocate 4503599627370496 bytes.".to_owned()),
     );
+    said(
+        &expect![[r"
+        mlx: cudaMallocAsync(&data, size, stream) failed: out of memory
+        help: compute fewer rows at a time, or end what else takes memory"]],
+        &Error::Mlx("cudaMallocAsync(&data, size, stream) failed: out of memory".to_owned()),
+    );
 }
 
 #[test]
