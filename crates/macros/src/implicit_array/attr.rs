@@ -1,7 +1,7 @@
 //! The `#[implicit(..)]` attributes.
 
 use syn::meta::ParseNestedMeta;
-use syn::{Attribute, Error, Expr, Ident, LitStr, Path, Result, Token};
+use syn::{Attribute, Error, Expr, Ident, Lit, LitStr, Path, Result, Token};
 
 /// What an array type is saved under.
 pub(crate) enum Name {
@@ -116,8 +116,7 @@ fn policy(meta: &ParseNestedMeta) -> Result<Ident> {
 
 fn name(meta: &ParseNestedMeta) -> Result<Name> {
     let value = meta.value()?;
-    let path = [value.peek(Ident), value.peek(Token![Self]), value.peek(Token![<]), value.peek(Token![crate])];
-    if path.contains(&true) {
+    if !value.peek(Lit) {
         return value.parse().map(Name::Constant);
     }
     let name: LitStr = value

@@ -129,6 +129,7 @@ fn a_generic_array_is_saved_under_any_constant_of_its_parameters() {
         (quote!(Self::NAME), "Self::NAME"),
         (quote!(<T as Named>::NAME), "<T as Named>::NAME"),
         (quote!(crate::name_of::<T>()), "crate::name_of::<T>()"),
+        (quote!(super::NAME), "super::NAME"),
     ] {
         let output = derived(quote! {
             #[implicit(name = #name)]
