@@ -30,6 +30,7 @@ mod integers;
 pub mod json;
 mod kind;
 pub mod layout;
+mod mapped;
 mod mistaken;
 pub mod mlx_adapter;
 pub mod mlx_lm;

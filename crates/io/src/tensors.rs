@@ -1,8 +1,6 @@
 //! Reads safetensors: one file, several under an index, or a folder with either.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +11,7 @@ use tacit_files::{Steady, folder_of};
 
 use crate::header::{Stored, header};
 use crate::index::Files;
+use crate::mapped::mapped;
 
 /// The tensors of a checkpoint in safetensors files, by name.
 ///
@@ -81,13 +80,7 @@ impl Tensors {
 
     /// Adds the tensors of a file, whose content is in `held`.
     fn add(&mut self, path: PathBuf, held: &Path, index: Option<&BTreeMap<String, PathBuf>>) -> Result<()> {
-        // A pipe to which nobody writes would be waited for.
-        if fs::metadata(held).is_ok_and(|own| !own.is_file()) {
-            let reason = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
-            return Err(Error::file("map", &path)(reason));
-        }
-        let file = File::open(held).map_err(Error::file("open", &path))?;
-        let mapped = MappedFile::new(&file).map_err(Error::file("map", &path))?;
+        let mapped = mapped(&path, held)?;
         let header = header(&path, mapped.bytes())?;
         for (name, stored) in header.tensors {
             if index.is_some_and(|index| index.get(&name) != Some(&path)) {

@@ -12,6 +12,7 @@ use super::cursor::Cursor;
 use super::header::{self, Header};
 use super::metadata::{self, GgufValue};
 use crate::index::{INDEX, TENSORS};
+use crate::mapped::mapped;
 
 /// The key that says of how many files a model is.
 const COUNT: &str = "split.count";
@@ -82,8 +83,7 @@ const FETCH: &str = "fetch all parts of the model again";
 const TENSOR_COUNT: &str = "split.tensors.count";
 
 fn opened(path: &Path) -> Result<(MappedFile, Header)> {
-    let file = File::open(current(path)?).map_err(Error::file("open", path))?;
-    let file = MappedFile::new(&file).map_err(Error::file("map", path))?;
+    let file = mapped(path, &current(path)?)?;
     let header = header::header(path, file.bytes())?;
     Ok((file, header))
 }

@@ -1,5 +1,10 @@
 //! GGUF files of gguf-py, and what it reads in them.
 
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Policy, Value, implicit};
@@ -225,4 +230,18 @@ fn what_was_read_is_saved_and_loaded() {
         assert!(old.aux_eq(&**new), "{name}");
         assert_equal(&dense(&loaded[name]), &dense(value), name);
     }
+}
+
+/// Nobody writes to it.
+#[test]
+fn a_pipe_in_the_place_of_a_part_is_refused_and_not_waited_for() {
+    let folder = Scratch::new();
+    let part = Maker::default().value("split.no", 2, &[0, 0]).value("split.count", 2, &[2, 0]);
+    let first = folder.file("m-00001-of-00002.gguf", part.tensor("w", &[2], 0, 0).elements(8).bytes());
+    let pipe = folder.join("m-00002-of-00002.gguf");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("starts").success());
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(Gguf::open(first).map(drop).map_err(|error| error.to_string())));
+    let error = told.recv_timeout(Duration::from_secs(60)).expect("it does not wait").expect_err("it is a pipe");
+    assert!(error.ends_with("m-00002-of-00002.gguf: it is no regular file"), "{error}");
 }
