@@ -46,15 +46,15 @@ const HELP: &str = "the file is not as it was written: fetch or write it again";
 
 /// Reads and checks the header of a file with these bytes.
 pub(crate) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
-    if let Some((reason, help)) = mistaken::kind(bytes) {
-        return Err(Error::checkpoint(file, None, reason, help));
-    }
     let wrong = |reason: String| Error::checkpoint(file, None, reason, HELP);
     let length = bytes.first_chunk::<LENGTH>().map(|length| u64::from_le_bytes(*length));
     let length = length.ok_or_else(|| wrong(format!("it has {} bytes, and a header's length is 8", bytes.len())))?;
     let rest = bytes.len() - LENGTH;
     let fits = usize::try_from(length).ok().filter(|&length| length <= rest.min(LONGEST));
     let length = fits.ok_or_else(|| {
+        if let Some((reason, help)) = mistaken::kind(bytes) {
+            return Error::checkpoint(file, None, reason, help);
+        }
         let of = if rest < LONGEST { format!("{rest} bytes follow") } else { format!("{LONGEST} is the most") };
         wrong(format!("its header is to have {length} bytes, and {of}"))
     })?;

@@ -2,7 +2,7 @@
 
 /// What some bytes are and what to do, where they begin like a file of another kind.
 ///
-/// The length of a header, with which safetensors begin, never has these bytes.
+/// Ask it of what cannot be safetensors: these begin with the length of a header, and `PK\x03\x04` may begin one.
 pub(crate) fn kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let begins = |words: &[u8]| bytes.get(..words.len()).is_some_and(|own| own.eq_ignore_ascii_case(words));
     if begins(b"PK\x03\x04") {
