@@ -165,9 +165,9 @@ impl Resumable {
     pub fn finish(self, parameters: impl Borrow<Parameters>, writing: Writing<'_>) -> Result<()> {
         save_with(&self.output, parameters, writing)?;
         let Some(kept) = self.kept else { return Ok(()) };
-        // The output is whole: what is left here would be of no inputs that anybody has.
+        // The output is whole. What the values were made of goes last, with the folder: it is the lock.
         let parts = fs::read_dir(&kept.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        for file in parts.filter(|file| is_part(file)).chain([kept.folder.join(INPUTS)]) {
+        for file in parts.filter(|file| is_part(file)) {
             drop(fs::remove_file(file));
         }
         Ok(())
