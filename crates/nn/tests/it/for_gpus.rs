@@ -178,11 +178,11 @@ fn explanations_tell_of_no_plain_op_and_no_dense_weight() {
         Cuda, a layer: 2 ops, 2 handled, 0 materialized (0 B)
         Cuda, training: 5 ops, 4 handled, 0 materialized (0 B)
         Cuda, an adapter: 5 ops, 4 handled, 0 materialized (0 B)
-        Cuda, attention over a cache: 1 ops, 1 handled, 0 materialized (0 B)
+        Cuda, attention over a cache: 12 ops, 9 handled, 0 materialized (0 B)
         Metal, a layer: 2 ops, 2 handled, 0 materialized (0 B)
         Metal, training: 5 ops, 4 handled, 0 materialized (0 B)
         Metal, an adapter: 5 ops, 4 handled, 0 materialized (0 B)
-        Metal, attention over a cache: 1 ops, 1 handled, 0 materialized (0 B)"#]]
+        Metal, attention over a cache: 12 ops, 9 handled, 0 materialized (0 B)"#]]
     .assert_eq(&lines.join("\n"));
 }
 
