@@ -143,9 +143,9 @@ fn gradients_read_activations_in_the_formats_of_the_layers() -> Result<()> {
                 Ok((off / all).sqrt())
             };
             let every = error_of(&Rules::new().quantize("*", "affine:8:32")?)?;
-            assert!(every > 0.0 && every < 2e-2, "{name}: {every}");
+            assert!(every > 0.0 && every < 3e-2, "{name}: {every}");
             let some = error_of(&Rules::new().skip("model.layers.0.*")?.quantize("*", "affine:8:32")?)?;
-            assert!(some > 0.0 && some < 2e-2 && some.to_bits() != every.to_bits(), "{name}: {some} and {every}");
+            assert!(some > 0.0 && some < 3e-2 && some.to_bits() != every.to_bits(), "{name}: {some} and {every}");
         }
     }
     Ok(())

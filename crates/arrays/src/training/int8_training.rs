@@ -7,7 +7,6 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 use tacit_kernels::Orientation;
 
 use crate::avals::checks::{check_children, check_float, check_key, checked, decline_if};
-use crate::avals::dtypes::{check_castable, holds};
 use crate::families::linear::{Linear, Product};
 use crate::families::packed::Packed;
 use crate::format::int8::{Int8, Int8Array};
@@ -105,6 +104,23 @@ impl Int8Training {
         checked(Self { key: Some(key.clone()), ..self })
     }
 
+    /// What `x` is multiplied with, unless by floats: an empty sum has nothing to round by.
+    fn weight(&self, product: Product, x: &Value) -> Result<Option<Weight>> {
+        if product == Product::Rows || x.aval()?.size() == 0 { Ok(None) } else { Weight::of(&self.inner) }
+    }
+
+    fn multiply(&self, weight: &Weight, product: Product, x: &Value) -> Result<Value> {
+        // Where this declined, the smaller of both would be built, and nobody would round where that is this one.
+        let x = &x.dense()?;
+        if product == Product::Right {
+            return Ok(weight.multiply(x, weight.orientation, self.key.as_ref())?.into());
+        }
+        decline_if(x.ndim() < 2, "the right side is a vector")?;
+        // As the transpose of `x^T W^T`.
+        let y = weight.multiply(&x.swap_axes(-1, -2)?, weight.orientation.transposed(), self.key.as_ref())?;
+        Ok(y.swap_axes(-1, -2)?.into())
+    }
+
     /// The same products of another form of the matrix.
     fn around(&self, inner: Value) -> Result<Value> {
         Ok(Self { aval: inner.aval()?, inner, key: self.key.clone() }.into())
@@ -136,30 +152,22 @@ impl Materialize for Int8Training {
 
 impl Linear for Int8Training {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let own = if product == Product::Rows { None } else { Weight::of(&self.inner)? };
-        // An empty sum has nothing to round by.
-        let Some(codes) = own.filter(|_| x.aval().is_ok_and(|x| x.size() > 0 && x.dtype == self.aval.dtype)) else {
-            return implicit((x, &self.inner), |(x, w)| product.of(&x, &w));
-        };
-        // Where this declined, the smaller of both would be built, and nobody would round where that is this one.
-        let x = &x.dense()?;
-        if product == Product::Right {
-            return Ok(codes.multiply(x, codes.orientation, self.key.as_ref())?.into());
+        match self.weight(product, x)? {
+            Some(weight) if x.aval()?.dtype == self.aval.dtype => self.multiply(&weight, product, x),
+            _ => implicit((x, &self.inner), |(x, w)| product.of(&x, &w)),
         }
-        decline_if(x.ndim() < 2, "the right side is a vector")?;
-        // As the transpose of `x^T W^T`.
-        let y = codes.multiply(&x.swap_axes(-1, -2)?, codes.orientation.transposed(), self.key.as_ref())?;
-        Ok(y.swap_axes(-1, -2)?.into())
+    }
+
+    /// Codes have no type of floats: the products are those of `x`.
+    fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
+        match self.weight(product, x)? {
+            Some(weight) => self.multiply(&weight, product, x),
+            None => Err(Error::decline("it is read in a wider type")),
+        }
     }
 
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
         self.around(implicit(&self.inner, |w| w.transpose_axes(axes))?)
-    }
-
-    fn cast(&self, dtype: Dtype) -> Result<Value> {
-        check_castable(dtype)?;
-        decline_if(!holds(self.aval.dtype, dtype), "a view rounds what its products give")?;
-        self.around(implicit(&self.inner, |w| w.as_dtype(dtype))?)
     }
 }
 
@@ -262,7 +270,10 @@ impl Differentiable for Products {
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-        let [x, codes, scales] = self.operands(args)?;
+        // MLX asks all that is behind results for tangents, which it then drops: the kernels have none.
+        let fixed = self.operands(args)?.map(mlx_rs::stop_gradient);
+        let [x, codes, scales] = fixed;
+        let (x, codes, scales) = (&x?, &codes?, &scales?);
         let rows = Int8Rows::nearest(x, Orientation::Plain, None)?;
         let y = match self.orientation {
             Orientation::Transposed => int8_product(&rows, codes, Some(scales), x.dtype())?,

@@ -45,7 +45,8 @@ fn a_model_learns_as_in_floats_and_the_same_again() -> Result<()> {
         let run = || trained(&mut model().prepare("*.weight", aware.clone())?, 60);
         let losses = run()?;
         assert!(losses[59] < 0.8 * losses[0], "{aware:?}: {losses:?}");
-        assert!((losses[59] - float[59]).abs() < 0.1 * float[59], "{aware:?}: {} {}", losses[59], float[59]);
+        // Of what is learned: what is left at the end is small beside the steps of Adam.
+        assert!((losses[59] - float[59]).abs() < 0.01 * float[0], "{aware:?}: {} {}", losses[59], float[59]);
         assert_eq!(losses, run()?, "{aware:?}");
     }
     let other = trained(&mut model().prepare("*.weight", in_8_bits().stochastic_int8_training().seed(6))?, 3)?;
