@@ -73,7 +73,7 @@ pub use shards::replaced;
 pub use sources::{FileState, sources};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};
 #[doc(hidden)]
-pub use structure::restored;
+pub use structure::{restored, stored};
 pub use tensors::Tensors;
 pub use training::Training;
 pub use write::{write, write_sharded, write_with};

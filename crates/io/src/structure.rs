@@ -21,16 +21,7 @@ pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(S
         let (dense, implicit): (Vec<_>, Vec<_>) =
             values.iter().partition(|(_, value)| matches!(value, Value::Dense(_)));
         let all = dense.into_iter().chain(implicit);
-        let one = |(path, value): (&String, &Value)| {
-            // What a step drops is over with the step, and evaluation is to drop nothing.
-            let lasting = undropped(value)?;
-            let json = store::named(path, || serde_json::to_value(lasting.stored())).map_err(|error| {
-                let text = error.to_string();
-                let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, UNSAVED));
-                Error::invalid(format!("{path}, a {value}, cannot be saved: {reason}"), help)
-            })?;
-            Ok((path.clone(), json))
-        };
+        let one = |(path, value): (&String, &Value)| stored(path, value).map(|json| (path.clone(), json));
         let run = || all.map(one).collect::<Result<Structure>>();
         match prefix {
             Some(prefix) => store::named(prefix, run),
@@ -38,6 +29,22 @@ pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(S
         }
     });
     Ok((structure?, arrays))
+}
+
+/// The structure of the value at a path, whose arrays [`store::collect`] takes.
+///
+/// # Errors
+///
+/// A type of the value cannot be saved.
+#[doc(hidden)]
+pub fn stored(path: &str, value: &Value) -> Result<Json> {
+    // What a step drops is over with the step, and evaluation is to drop nothing.
+    let lasting = undropped(value)?;
+    store::named(path, || serde_json::to_value(lasting.stored())).map_err(|error| {
+        let text = error.to_string();
+        let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, UNSAVED));
+        Error::invalid(format!("{path}, a {value}, cannot be saved: {reason}"), help)
+    })
 }
 
 /// A value of an array type that is not in this program.

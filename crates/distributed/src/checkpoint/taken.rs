@@ -6,10 +6,10 @@ use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use tacit_core::store::{self, Arrays, StoredChild};
+use tacit_core::store::{self, Arrays};
 use tacit_core::{Error, Result, Value};
-use tacit_io::restored;
-use tacit_nn::{Model, undropped};
+use tacit_io::{restored, stored};
+use tacit_nn::Model;
 
 use crate::layout::StoredSplit;
 use crate::placed::check_whole;
@@ -32,16 +32,8 @@ pub(super) type AllTaken = BTreeMap<String, Taken>;
 impl Taken {
     /// The value of this key, and its arrays by name: the key, and that in the value.
     pub(super) fn of(key: &str, value: &Value) -> Result<(Self, Arrays)> {
-        // What a step drops is over with the step.
-        let value = undropped(value)?;
-        let (structure, arrays) = store::collect(|| store::named(key, || serde_json::to_value(value.stored())));
-        let structure = structure.map_err(|error| {
-            let text = error.to_string();
-            let unsaved = "give its static fields types that JSON has a form of";
-            let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, unsaved));
-            Error::invalid(format!("{key}, a {value}, cannot be saved: {reason}"), help)
-        })?;
-        Ok((Self { structure, arrays: arrays.keys().cloned().collect(), split: None }, arrays))
+        let (structure, arrays) = store::collect(|| stored(key, value));
+        Ok((Self { structure: structure?, arrays: arrays.keys().cloned().collect(), split: None }, arrays))
     }
 
     /// The value of the arrays that `get` gives by name.
