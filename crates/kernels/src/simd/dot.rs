@@ -31,7 +31,7 @@ pub(crate) trait Dot: Simd {
     fn weights_table(self, values: [i8; 16]) -> Self::B;
     /// The weights that the lowest four bits of each byte stand for.
     fn lookup_weights(self, table: Self::B, words: Self::I) -> Self::I;
-    /// Turns the sign of each byte: a signed one becomes the unsigned one that is 128 more, and an unsigned one the signed one
+    /// Flips the sign of each byte: a signed one becomes the unsigned one that is 128 more, and an unsigned one the signed one
     /// that is 128 less.
     fn sign_flipped(self, bytes: Self::I) -> Self::I;
     /// Adds to each word the four products of its weights with its signed bytes of `x`, of which none is -128.
