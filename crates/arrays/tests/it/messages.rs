@@ -2,9 +2,7 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{
-    Affine, Coding, Encoding, Format, Int8Activations, Nested, PackedArray, Parts, Scaling, Scheme, TextForm,
-};
+use tacit_arrays::format::{Affine, Format, Int8Activations, PackedArray, Parts, Scheme, TextForm};
 use tacit_arrays::{AffineArray, Nf4Array, register_format, ste};
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
@@ -321,72 +319,6 @@ impl Format for Quarters {
     fn block(&self) -> usize {
         64
     }
-}
-
-/// A format whose scheme is written by hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ByHand {
-    scheme: usize,
-}
-
-impl TextForm for ByHand {
-    const NAME: &'static str = "by_hand";
-    const FORMS: &'static str = "by_hand:SCHEME";
-
-    fn options(&self) -> String {
-        format!(":{}", self.scheme)
-    }
-
-    fn from_options(options: &[&str]) -> Option<Self> {
-        let [scheme] = options else { return None };
-        Some(Self { scheme: scheme.parse().ok()? })
-    }
-}
-
-impl Format for ByHand {
-    const SAVED_AS: &'static str = "messages.ByHand";
-
-    fn scheme(&self) -> Scheme {
-        let table = Scheme::codebook(Self::NAME, &[-1.0, -0.25, 0.25, 1.0]);
-        let Coding::Table { order, values, .. } = table.coding else { panic!("it is a table") };
-        let affine = |bits| Scheme { encoding: Encoding::Affine, coding: Coding::Unsigned { bits }, ..table };
-        match self.scheme {
-            0 => Scheme { coding: Coding::Table { bits: 5, order, values }, ..table },
-            1 => affine(0),
-            2 => affine(32),
-            3 => Scheme { encoding: Encoding::Nf4, ..table },
-            4 => Scheme { scaling: Scaling::One, ..table },
-            5 => Scheme { nested: Some(Nested::Integers { block: 8 }), ..table },
-            6 => Scheme { storage: Dtype::Int8, ..table },
-            _ => table,
-        }
-    }
-
-    fn block(&self) -> usize {
-        32
-    }
-}
-
-register_format!(ByHand);
-
-#[test]
-fn schemes_that_contradict_themselves() {
-    let quantized = |scheme| PackedArray::<ByHand>::quantize(&normal(1, &[4, 64]), ByHand { scheme });
-    for (scheme, bits) in [(0, 5), (1, 0), (2, 32)] {
-        let error = quantized(scheme).expect_err("no such codes").to_string();
-        assert!(error.starts_with(&format!("the scheme of by_hand has codes of {bits} bits\nhelp: ")), "{error}");
-    }
-    check(
-        quantized(3),
-        expect![[r#"
-        in the scheme of by_hand `coding` contradicts the encoding Nf4
-        help: take all fields from a format that is encoded so, or `Scheme::codebook` for a table of your own"#]],
-    );
-    for (scheme, field) in [(4, "scaling"), (5, "nested"), (6, "storage")] {
-        let error = quantized(scheme).expect_err("it contradicts").to_string();
-        assert!(error.starts_with(&format!("in the scheme of by_hand `{field}` contradicts")), "{error}");
-    }
-    assert!(quantized(7).is_ok());
 }
 
 impl Int8Activations for Quarters {}
