@@ -239,10 +239,7 @@ impl Group {
     ///
     /// MLX has no memory left.
     pub fn enter(&self, x: &Array) -> Result<Array> {
-        if !x.dtype().is_inexact() {
-            return Ok(x.clone());
-        }
-        self.collective(Op::Enter, x)
+        if x.dtype().is_inexact() { self.collective(Op::Enter, x) } else { Ok(x.clone()) }
     }
 
     /// `x`, sent to the rank `to` when the result is evaluated.
