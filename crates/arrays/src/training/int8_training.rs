@@ -125,6 +125,11 @@ impl Int8Training {
     fn around(&self, inner: Value) -> Result<Value> {
         Ok(Self { aval: inner.aval()?, inner, key: self.key.clone() }.into())
     }
+
+    /// Another matrix with the same products, where it has codes for them, and otherwise as it is.
+    pub(crate) fn around_codes(&self, made: Value) -> Result<Value> {
+        if Weight::of(&made)?.is_some() { self.around(made) } else { Ok(made) }
+    }
 }
 
 impl Materialize for Int8Training {
@@ -180,8 +185,10 @@ pub(crate) fn int8_training_broadcast(
     results: &[Aval],
 ) -> Result<Value> {
     decline_if(!others.is_empty(), "the other operands say how often")?;
-    decline_if(!results[0].shape.ends_with(&w.aval.shape), "rows or columns of the matrix are repeated")?;
-    w.around(Repeated::of(w.inner.clone(), &results[0].shape)?)
+    // One that is repeated already is repeated for another batch.
+    let matrix = w.inner.downcast::<Repeated>().map_or(&w.inner, Repeated::inner);
+    decline_if(!results[0].shape.ends_with(&matrix.aval()?.shape), "rows or columns of the matrix are repeated")?;
+    w.around(Repeated::of(matrix.clone(), &results[0].shape)?)
 }
 
 /// A matrix of signed bytes with a scale for each row, as it is stored.

@@ -163,6 +163,22 @@ fn a_batch_has_the_products_where_the_matrix_is_repeated() -> Result<()> {
     Ok(())
 }
 
+/// Plain code may repeat it first, for fewer entries than there are.
+#[test]
+fn a_repeated_matrix_is_repeated_for_a_larger_batch() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let (w, x) = (normal(2, &[24, 64]), normal(1, &[3, 2, 5, 64]));
+    let expected = implicit((&x, Int8Training::new(&w)?), |(x, w)| x.matmul(w.t()))?.dense()?;
+    for batch in [1, 2] {
+        let made = implicit((&x, Int8Training::new(&w)?), |(x, w)| -> Result<Array> {
+            let repeated = ops::broadcast_to(&w, &[batch, 24, 64])?;
+            Ok(x.matmul(repeated.swap_axes(-1, -2)?)?)
+        })?;
+        assert_close!(made.dense()?, expected, 0.0, "{batch}");
+    }
+    Ok(())
+}
+
 #[test]
 fn rows_of_the_weight_are_those_of_its_codes() -> Result<()> {
     let _deny = Policy::Deny.scope();
