@@ -11,6 +11,7 @@ use crate::families::linear::Linear;
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
 use crate::training::int8_inputs::Int8Inputs;
+use crate::training::int8_training::Int8Training;
 use crate::training::ste::Ste;
 
 pub(crate) fn transposed(matrix: &Value) -> Result<(Value, Aval)> {
@@ -68,11 +69,16 @@ pub(crate) fn summands(
 /// the codes.
 fn stored(base: &Value) -> Result<Value> {
     let Value::Implicit(array) = base else { return Ok(base.clone()) };
-    let same = base.downcast::<Ste>().map(Ste::inner).or_else(|| base.downcast::<Int8Inputs>().map(Int8Inputs::inner));
-    if let Some(inner) = same {
+    if let Some(inner) = base.downcast::<Ste>().map(Ste::inner).or_else(|| within_products(base)) {
         return stored(inner);
     }
     array.used_as()?.map_or_else(|| Ok(base.clone()), |used| stored(&used))
+}
+
+/// The matrix of what has products that round what it is multiplied with.
+pub(super) fn within_products(base: &Value) -> Option<&Value> {
+    let inputs = base.downcast::<Int8Inputs>().map(Int8Inputs::inner);
+    inputs.or_else(|| base.downcast::<Int8Training>().map(Int8Training::inner))
 }
 
 /// The dense sum of a base and a product of factors, in the type in which it is summed.

@@ -5,11 +5,13 @@ use std::fmt;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value, implicit};
 
+use crate::adapters::factors::within_products;
 use crate::families::adapter::Adapter;
 use crate::families::packed::Packed;
 use crate::families::structural::itself;
 use crate::format::AnyFormat;
 use crate::training::int8_inputs::Int8Inputs;
+use crate::training::int8_training::Int8Training;
 
 /// An adapter that was merged into its base.
 #[derive(Clone, Debug)]
@@ -135,15 +137,19 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
 
 /// The weight whose products round what it is multiplied with.
 fn within(base: &Value) -> &Value {
-    base.downcast::<Int8Inputs>().map_or(base, Int8Inputs::inner)
+    within_products(base).unwrap_or(base)
 }
 
-/// What an adapter of a base became, with products that round activations as those with the base did, where it has such.
+/// What an adapter of a base became, with products that round activations, or are of integers, as those with the base were, where it has
+/// such.
 pub(super) fn rounding_as(base: &Value, made: Value) -> Result<Value> {
     if let Some(inputs) = base.downcast::<Int8Inputs>() {
         // What is rounded a second time is another number.
         let rounding = made.downcast::<Int8Inputs>().is_some();
         return if rounding { Ok(made) } else { Ok(Int8Inputs::new(made, inputs.granularity())?.into()) };
+    }
+    if let Some(training) = base.downcast::<Int8Training>() {
+        return training.around_codes(made);
     }
     let rounds = base.family::<dyn Packed>().is_some_and(Packed::int8_activations);
     let codes = made.family::<dyn Packed>().filter(|codes| rounds && !codes.int8_activations());

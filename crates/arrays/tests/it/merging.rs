@@ -1,9 +1,11 @@
 //! Adapters merged into their base.
 
 use expect_test::expect;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::format::{self, AnyFormat};
-use tacit_arrays::{ActivationGranularity, Adapter, AsStored, Dora, Int8Inputs, Lora, QaLora, merge, merge_exactly};
+use tacit_arrays::{
+    ActivationGranularity, Adapter, AsStored, Dora, Int8Inputs, Int8Training, Lora, QaLora, merge, merge_exactly,
+};
 use tacit_core::{Counters, Error, Policy, Result, Value, implicit};
 
 use crate::adapters::{dora_on, qa_lora_on};
@@ -203,6 +205,27 @@ fn a_base_of_8_bit_activations_loses_nothing_either() -> Result<()> {
             let inner = merged.value.downcast::<Int8Inputs>().expect("rounds").inner();
             assert!(parsed(text).stores(inner), "{text}: {inner}");
         }
+    }
+    Ok(())
+}
+
+/// Codes whose products are of integers in both passes are not quantized anew, and what is merged has such products where it can.
+#[test]
+fn a_base_of_8_bit_products_is_merged_as_its_codes() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let codes = parsed("int8").quantize(&normal(2, &[40, 96]))?;
+    let base = Int8Training::new(codes)?.stochastic(&random::key(1)?)?;
+    let still = Lora::new(base.clone(), normal(3, &[2, 96]), ops::zeros::<f32>(&[40, 2])?, 1.0)?;
+    let merged = merge(&still, "int8")?;
+    assert!(merged.loss.is_none(), "{}", merged.loss);
+    assert_eq!(bytes(&merged.value), bytes(&base.clone().into()));
+    let changed = lora_on(base.into());
+    for text in ["int8", "nf4:64"] {
+        let merged = merge(of(&changed), text)?;
+        let training = merged.value.downcast::<Int8Training>();
+        assert_eq!(training.is_some(), text == "int8", "{}", merged.value);
+        let inner = training.map_or(&merged.value, Int8Training::inner);
+        assert!(parsed(text).stores(inner), "{text}: {inner}");
     }
     Ok(())
 }
