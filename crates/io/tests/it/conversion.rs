@@ -1,9 +1,9 @@
 //! From one format to another.
 
 use expect_test::expect;
-use mlx_rs::{Array, ops};
-use tacit_arrays::Nf4Array;
-use tacit_arrays::format::{Affine, Nf4};
+use mlx_rs::{Array, ops, random};
+use tacit_arrays::format::{Affine, Int8, Nf4};
+use tacit_arrays::{ActivationGranularity, Int8Array, Int8Inputs, Int8Training, Nf4Array};
 use tacit_core::{Policy, Value};
 use tacit_io::{Gguf, bitsandbytes, convert, dense, hugging_face, mlx_lm};
 use tacit_nn::{Parameters, Rules};
@@ -65,6 +65,25 @@ fn scales_alone_change_where_the_codes_are_the_same() {
     assert!(row.kept && row.error > 0.0 && row.error < 5e-3, "the scales lose what they lose: {report}");
     let codes = |parameters: &Parameters| parameters[&row.path].downcast::<Nf4Array>().expect("nf4").codes().clone();
     assert!(codes(&read).eq_values(codes(&doubled)).unwrap());
+}
+
+/// To quantize what they stand for anew would change some.
+#[test]
+fn codes_with_products_that_round_are_kept_without_these() {
+    let _deny = Policy::Deny.scope();
+    let x = random::normal::<f32>(&[8, 64], None, None, &random::key(1).unwrap()).unwrap();
+    let codes = Int8Array::quantize(&x, Int8::default()).unwrap();
+    let parameters = Parameters::from([
+        ("a.weight".to_owned(), Int8Training::new(codes.clone()).unwrap().into()),
+        ("b.weight".to_owned(), Int8Inputs::new(codes.clone(), ActivationGranularity::Token).unwrap().into()),
+    ]);
+    let rules = Rules::new().quantize("*", Int8::default()).unwrap();
+    let (made, report) = convert(&parameters, &rules).expect("converts");
+    assert!(report.converted.iter().all(|row| row.kept && row.error == 0.0), "{report}");
+    for path in ["a.weight", "b.weight"] {
+        let kept = made[path].downcast::<Int8Array>().expect("int8").codes();
+        assert!(kept.eq_values(codes.codes()).unwrap(), "{path}");
+    }
 }
 
 #[test]
