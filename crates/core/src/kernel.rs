@@ -46,8 +46,10 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
         Placed::Host => Counters { offloaded: 1, ..Counters::default() }.add(),
         Placed::Plain => {
             let backend = placement.traced_for.or_else(GpuBackend::available).filter(|_| placement.sourceless);
-            let avals: Vec<Aval> = inputs.iter().map(Aval::from).collect();
-            let has_source = backend.is_some_and(|backend| kernel.launch(&avals, backend).is_some());
+            let has_source = backend.is_some_and(|backend| {
+                let avals: Vec<Aval> = inputs.iter().map(Aval::from).collect();
+                kernel.launch(&avals, backend).is_some()
+            });
             Counters { decomposed: 1, switched_off: has_source.into(), ..Counters::default() }.add();
         }
     }
