@@ -77,6 +77,8 @@ pub use training::saved::saved;
 pub use training::saved_inputs::SavedInputs;
 pub use training::ste::{Ste, ste};
 pub use training::trained_codes::TrainedCodes;
+#[doc(hidden)]
+pub use training::within_products::within_products;
 pub use views::cast::Cast;
 pub use views::concat::Concat;
 pub use views::masked::Masked;

@@ -10,3 +10,4 @@ pub(crate) mod saved;
 pub(crate) mod saved_inputs;
 pub(crate) mod ste;
 pub(crate) mod trained_codes;
+pub(crate) mod within_products;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use mlx_rs::ops;
 use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, Quantizer, quantize_in_pieces};
-use tacit_arrays::{Dynamic8Array, Int8Inputs, Int8Training, Packed};
+use tacit_arrays::{Dynamic8Array, Packed, within_products};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
 
@@ -45,8 +45,8 @@ pub struct Converted {
 /// quantized. The [policy](tacit_core::Policy) is asked for all that is made dense, and so it is for what is compared. Parameters that
 /// no rule names stay as they are, and so does what is no [matrix](Rules::is_matrix) unless the pattern is its path.
 ///
-/// What rounds beside a weight in its products, [`Int8Inputs`] or [`Int8Training`], is left out where a rule names it, and the weight in it is
-/// converted.
+/// What rounds beside a weight in its products, [`Int8Inputs`](tacit_arrays::Int8Inputs) or
+/// [`Int8Training`](tacit_arrays::Int8Training), is left out where a rule names it, and the weight in it is converted.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -114,7 +114,7 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
         nbytes_before: value.nbytes(),
         nbytes: made.nbytes(),
     };
-    let value = within_products(value);
+    let value = within_products(value).unwrap_or(value);
     if has_format(value, format)? {
         return Ok((value.clone(), row(value, true, 0.0)));
     }
@@ -129,12 +129,6 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
     }
     let row = row(&made, kept.is_some(), error);
     Ok((made, row))
-}
-
-/// What has products that round what it is multiplied with, or any other value itself.
-fn within_products(value: &Value) -> &Value {
-    let inputs = value.downcast::<Int8Inputs>().map(Int8Inputs::inner);
-    inputs.or_else(|| value.downcast::<Int8Training>().map(Int8Training::inner)).unwrap_or(value)
 }
 
 /// A value with its own codes in another of the formats `F`, the one that `text` is, if both have the same blocks.

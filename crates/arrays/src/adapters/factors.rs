@@ -10,9 +10,8 @@ use crate::families::cut::cut;
 use crate::families::linear::Linear;
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
-use crate::training::int8_inputs::Int8Inputs;
-use crate::training::int8_training::Int8Training;
 use crate::training::ste::Ste;
+use crate::training::within_products::within_products;
 
 pub(crate) fn transposed(matrix: &Value) -> Result<(Value, Aval)> {
     let matrix = implicit(matrix, |matrix| Ok::<_, Error>(matrix.t()))?;
@@ -73,12 +72,6 @@ fn stored(base: &Value) -> Result<Value> {
         return stored(inner);
     }
     array.used_as()?.map_or_else(|| Ok(base.clone()), |used| stored(&used))
-}
-
-/// The matrix of what has products that round what it is multiplied with.
-pub(super) fn within_products(base: &Value) -> Option<&Value> {
-    let inputs = base.downcast::<Int8Inputs>().map(Int8Inputs::inner);
-    inputs.or_else(|| base.downcast::<Int8Training>().map(Int8Training::inner))
 }
 
 /// The dense sum of a base and a product of factors, in the type in which it is summed.

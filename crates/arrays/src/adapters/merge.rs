@@ -5,13 +5,13 @@ use std::fmt;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value, implicit};
 
-use crate::adapters::factors::within_products;
 use crate::families::adapter::Adapter;
 use crate::families::packed::Packed;
 use crate::families::structural::itself;
 use crate::format::AnyFormat;
 use crate::training::int8_inputs::Int8Inputs;
 use crate::training::int8_training::Int8Training;
+use crate::training::within_products::within_products;
 
 /// An adapter that was merged into its base.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{ActivationGranularity, Int8Inputs, Int8Training, Packed, Prepared, TrainedCodes};
+use tacit_arrays::{ActivationGranularity, Int8Inputs, Int8Training, Packed, Prepared, TrainedCodes, within_products};
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use super::Model;
@@ -113,7 +113,7 @@ impl QatConfig {
 
     /// What is trained in place of the value of the parameter at `path`.
     fn prepared(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Value> {
-        let inner = within_products(value);
+        let inner = within_products(value).unwrap_or(value);
         let prepared: Value = if format.stochastic().is_none() {
             let prepared = Prepared::of(inner, format)?;
             if self.trained_scales { prepared.with_trained_scales()?.into() } else { prepared.into() }
@@ -423,16 +423,10 @@ fn nothing_prepared() -> Error {
     Error::invalid("no parameter of the model is prepared", "name some by `Model::prepare`")
 }
 
-/// What has products that round what it is multiplied with, or any other value itself.
-fn within_products(value: &Value) -> &Value {
-    let rounded = value.downcast::<Int8Inputs>().map(Int8Inputs::inner);
-    rounded.or_else(|| value.downcast::<Int8Training>().map(Int8Training::inner)).unwrap_or(value)
-}
-
 /// Why a parameter is not prepared, if it is not.
 fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Option<String>> {
     let aval = value.aval()?;
-    let inner = within_products(value);
+    let inner = within_products(value).unwrap_or(value);
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
     let reason = match (inner, no_matrix(path, &aval)) {
