@@ -12,7 +12,7 @@ use crate::families::packed::Packed;
 use crate::format::int8::{Int8, Int8Array};
 use crate::kernel::{self, Int8Rows, Layout, int8_product};
 use crate::training::prepared::Prepared;
-use crate::training::ste::Ste;
+use crate::training::ste::{Ste, tangent_at};
 use crate::views::repeated::Repeated;
 
 /// A matrix of 8-bit codes whose products are of 8-bit integers in the forward and in the backward pass.
@@ -355,19 +355,18 @@ impl Differentiable for FirstOrder {
 impl Products {
     fn along(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
         let [x, codes, scales] = self.operands(primals)?;
-        let of = |place| argnums.iter().position(|&argnum| argnum == place).map(|at| &tangents[at]);
         let rows = Int8Rows::nearest(x, Orientation::Plain, None)?;
         let mut sum: Option<Array> = None;
-        if let Some(tangent) = of(0) {
-            sum = Some(kernel::matmul(tangent, self.layout, &[codes.clone(), scales.clone()], self.orientation)?);
+        if let Some(tangent) = tangent_at(0, tangents, argnums) {
+            sum = Some(kernel::matmul(&tangent, self.layout, &[codes.clone(), scales.clone()], self.orientation)?);
         }
-        if let Some(tangent) = of(MASTER).filter(|_| self.is_trained) {
+        if let Some(tangent) = tangent_at(MASTER, tangents, argnums).filter(|_| self.is_trained) {
             let tangent = match self.orientation {
-                Orientation::Transposed => &tangent.swap_axes(0, 1)?,
+                Orientation::Transposed => tangent.swap_axes(0, 1)?,
                 Orientation::Plain => tangent,
             };
             let rounded = rows.codes.as_dtype(Dtype::Float32)?.multiply(rows.units.expand_dims(-1)?)?;
-            let product = rounded.as_dtype(x.dtype())?.matmul(tangent)?.as_dtype(x.dtype())?;
+            let product = rounded.as_dtype(x.dtype())?.matmul(&tangent)?.as_dtype(x.dtype())?;
             sum = Some(match sum {
                 Some(sum) => sum.add(product)?,
                 None => product,

@@ -155,7 +155,7 @@ impl Differentiable for Passed {
 }
 
 /// The tangent of a primal, if there is one.
-fn tangent_at(position: usize, tangents: &[Array], argnums: &[usize]) -> Option<Array> {
+pub(crate) fn tangent_at(position: usize, tangents: &[Array], argnums: &[usize]) -> Option<Array> {
     argnums.iter().zip(tangents).find(|(argnum, _)| **argnum == position).map(|(_, tangent)| tangent.clone())
 }
 
