@@ -7,7 +7,7 @@ use crate::{
     Encoder, KernelError,
     encode::{self, Format},
     encoder::{BlockRule, Rule},
-    simd::{Simd, TO_INTEGERS, nearest_integers},
+    simd::{Simd, nearest_integers, rounded_off},
 };
 
 /// The encoder of groups of `group` elements into codes of `bits` bits, one stream with the least significant first, with a
@@ -99,9 +99,7 @@ impl Format for Affine {
         let distance = simd.sub(x, simd.splat(bias));
         let units = limited(simd, simd.mul(distance, simd.splat(reciprocal)), top);
         let codes = nearest_integers(simd, units);
-        let off = simd.sub(units, simd.sub(simd.floats(codes), simd.splat(TO_INTEGERS)));
-        let off = simd.floats(simd.and(simd.words(off), simd.splat_words(i32::MAX as u32)));
-        if simd.all_less(off, simd.splat(certain)) {
+        if simd.all_less(rounded_off(simd, units, codes), simd.splat(certain)) {
             return codes;
         }
         nearest_integers(simd, limited(simd, simd.div(distance, simd.splat(scale)), top))

@@ -5,7 +5,7 @@
 //! [`NEAR`]. Rounding keeps the order of two floats, and so does the line. So a place that is not as near to a half is rounded to
 //! the number of thresholds below, exactly; and one that is leaves a single threshold to compare with.
 
-use crate::simd::{Simd, TO_INTEGERS, Thresholds, nearest_integers};
+use crate::simd::{Simd, Thresholds, nearest_integers, rounded_off};
 
 /// How far from a half a line may be at a threshold. One of 128 vectors of sixteen floats holds a place that is as near to one.
 const NEAR: f32 = 1.0 / 4096.0;
@@ -70,9 +70,7 @@ impl<S: Simd> Ready<S> {
         // In this order what is no number has the least place, as it has the least rank in a search.
         let place = simd.min(simd.max(place, simd.lookup(self.least, run)), simd.lookup(self.greatest, run));
         let nearest = nearest_integers(simd, place);
-        let off = simd.sub(place, simd.sub(simd.floats(nearest), simd.splat(TO_INTEGERS)));
-        let off = simd.floats(simd.and(simd.words(off), simd.splat_words(i32::MAX as u32)));
-        if simd.all_less(off, simd.splat(0.5 - NEAR)) {
+        if simd.all_less(rounded_off(simd, place, nearest), simd.splat(0.5 - NEAR)) {
             return nearest;
         }
         let below = nearest_integers(simd, simd.sub(place, simd.splat(0.5)));
