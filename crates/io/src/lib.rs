@@ -54,6 +54,7 @@ mod tensors;
 mod torch_dtype;
 pub mod torchao;
 mod training;
+mod unconfigured;
 mod write;
 mod writer;
 

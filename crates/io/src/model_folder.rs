@@ -15,6 +15,7 @@ use crate::json::Json;
 use crate::layout::{EMBEDDING, HEAD};
 use crate::set::Set;
 use crate::structure::take_apart;
+use crate::unconfigured::unconfigured;
 use crate::{Writing, dense, hugging_face, layout, mlx_lm};
 
 /// Whose folder of a model is written.
@@ -255,10 +256,7 @@ impl ModelFolder {
             }
             Library::HuggingFace => {
                 if self.config.is_none() {
-                    let help = "name a GGUF file, or the folder of a model with its config.json";
-                    let reason =
-                        format!("nothing says of what model it would be: {} has no config.json", self.folder.display());
-                    return Err(Error::checkpoint(&path, None, reason, help));
+                    return Err(unconfigured(&path, &self.folder));
                 }
                 self.check_positions()?;
                 let config = config().describing(parameters.borrow())?;

@@ -23,6 +23,7 @@ use super::vocabulary::Tokenizer;
 use super::{Gguf, heads, metadata};
 use crate::json::Json;
 use crate::layout::{EMBEDDING, HEAD};
+use crate::unconfigured::unconfigured;
 use crate::{layout, positions_once};
 
 /// What stands beside the tensors of a model.
@@ -71,12 +72,7 @@ pub(crate) fn planned(
     let description = match (unnamed, config.as_deref()) {
         (Some(_), _) => None,
         (None, Some(config)) => Some(Description::new(beside.folder, config)?),
-        (None, None) => {
-            let help = "name a GGUF file, or the folder of a model with its config.json";
-            let reason =
-                format!("nothing says of what model it would be: {} has no config.json", beside.folder.display());
-            return Err(Error::checkpoint(path, None, reason, help));
-        }
+        (None, None) => return Err(unconfigured(path, beside.folder)),
     };
     let mut plan = Plan { path, others, widens: description.is_some(), quantized: 0, tensors: Vec::new() };
     match &description {
