@@ -252,8 +252,8 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Stores each prepared parameter in its format, and drops masters and keys: the model computes the same as before, bit for
-    /// bit.
+    /// Stores each prepared parameter in its format, and drops masters and the keys by which codes are rounded: the model computes the
+    /// same as before, bit for bit.
     ///
     /// # Errors
     ///
