@@ -88,12 +88,7 @@ pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Ve
                 let unknown = Unknown { ty: ty.to_owned(), nbytes: nbytes(tensors, &json) };
                 return Ok((path, Err(unknown)));
             }
-            let value = restored(&json).map_err(|error| {
-                // serde hands on the text of an array's own error, and nothing else of it.
-                let text = error.to_string();
-                let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
-                tensors.wrong(Some(&path), reason, help)
-            })?;
+            let value = restored(&json).map_err(|(reason, help)| tensors.wrong(Some(&path), reason, help))?;
             // Files of earlier versions have what a step dropped.
             Ok((path, Ok(undropped(&value)?)))
         };
@@ -105,15 +100,21 @@ pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Ve
 ///
 /// # Errors
 ///
-/// The structure is no value's, or an array is not there.
+/// The structure is no value's, or an array is not there: the reason, and what to do.
 #[doc(hidden)]
-pub fn restored(structure: &Json) -> serde_json::Result<Value> {
-    Value::restore(structure.clone()).or_else(|error| {
+pub fn restored(structure: &Json) -> Result<Value, (String, String)> {
+    let value = Value::restore(structure.clone()).or_else(|error| {
         // Keys are sorted, and typetag keeps the fields that it finds before the type. In what it keeps, the key of a map is a
         // text and never a number.
         let mut text = String::new();
         write_type_first(structure, &mut text);
         Value::restore(&mut serde_json::Deserializer::from_str(&text)).map_err(|_| error)
+    });
+    value.map_err(|error| {
+        // serde hands on the text of an array's own error, and nothing else of it.
+        let text = error.to_string();
+        let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
+        (reason.to_owned(), help.to_owned())
     })
 }
 

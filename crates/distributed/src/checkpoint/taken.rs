@@ -40,13 +40,8 @@ impl Taken {
     pub(super) fn value(&self, get: impl Fn(&str) -> Result<Array>) -> Result<Value> {
         let arrays = self.arrays.iter().map(|name| Ok((name.clone(), get(name)?)));
         let arrays = arrays.collect::<Result<Arrays>>()?;
-        store::provide(arrays, || restored(&self.structure)).map_err(|error| {
-            // serde hands on the text of an array's own error, and nothing else of it.
-            let text = error.to_string();
-            let damaged = "the file is not as it was written: fetch or write it again";
-            let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, damaged));
-            Error::invalid(reason, help)
-        })
+        let value = store::provide(arrays, || restored(&self.structure));
+        value.map_err(|(reason, help)| Error::invalid(reason, help))
     }
 }
 
