@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value as Json};
 use tacit_core::{Error, Result, printable};
+use tacit_io::json::Json;
 use tacit_models::Sample;
 use tokenizers::Tokenizer;
 
@@ -83,10 +83,12 @@ impl Reader {
 
     /// The samples of a line: one, or one for each turn of the assistant.
     fn samples(&mut self, line: &str) -> Result<Vec<Sample>> {
-        let json: Json = serde_json::from_str(line).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
-        // Which of two texts of one key is meant, nobody knows.
-        tacit_io::json::Json::parse(line).map_err(wrong)?;
-        let Json::Object(row) = json else { return Err(wrong("it is no JSON object")) };
+        // JSON that is refused has a key twice: which of its two texts is meant, nobody knows.
+        let row: Json = serde_json::from_str(line)
+            .map_err(|error| if error.is_data() { wrong(error) } else { wrong(format!("it is no JSON: {error}")) })?;
+        if !matches!(row, Json::Object(_)) {
+            return Err(wrong("it is no JSON object"));
+        }
         let texts = match (row.get("text"), row.get("prompt"), row.get("completion"), row.get("messages")) {
             (Some(text), None, None, None) => {
                 vec![Text::new(string(text, "text")?.to_owned(), 0)]
@@ -172,24 +174,24 @@ fn answers(template: &Template, messages: &[Message]) -> Result<Vec<Text>> {
 }
 
 fn conversation(json: &Json) -> Result<Vec<Message>> {
-    let list = json.as_array().ok_or_else(|| wrong("its messages are no list"))?;
+    let Json::List(list) = json else { return Err(wrong("its messages are no list")) };
     list.iter().zip(1..).map(|(message, number)| said(message, number)).collect()
 }
 
 fn said(json: &Json, number: usize) -> Result<Message> {
-    let object: &Map<_, _> = json.as_object().ok_or_else(|| wrong(format!("message {number} is no JSON object")))?;
+    let Json::Object(entries) = json else { return Err(wrong(format!("message {number} is no JSON object"))) };
     let field = |key: &str| {
-        let text = object.get(key).and_then(Json::as_str);
+        let text = json.get(key).and_then(Json::text);
         text.ok_or_else(|| wrong(format!("the {key} of message {number} is no text")))
     };
-    if let Some(other) = object.keys().find(|key| !["role", "content", "name"].contains(&key.as_str())) {
+    if let Some((other, _)) = entries.iter().find(|(key, _)| !["role", "content", "name"].contains(&key.as_str())) {
         return Err(wrong(format!("message {number} has {}, which no template is given", printable::name(other))));
     }
     Ok(Message::new(field("role")?, field("content")?))
 }
 
 fn string<'j>(json: &'j Json, key: &str) -> Result<&'j str> {
-    json.as_str().ok_or_else(|| wrong(format!("its {key} is no text")))
+    json.text().ok_or_else(|| wrong(format!("its {key} is no text")))
 }
 
 fn wrong(what: impl Display) -> Error {
