@@ -70,7 +70,7 @@ impl TextOptions {
     /// The files that are read for it beside the tensors of a model: the text, and what says which tokens it has.
     pub(crate) fn inputs(&self, model: &Path) -> Vec<PathBuf> {
         let text = self.calibrate.iter().cloned();
-        text.flat_map(|text| iter::once(text).chain(files_of_text(model))).collect()
+        text.flat_map(|text| iter::once(text).chain(files_of_text(&Source::of(model)))).collect()
     }
 
     /// What the weights of the decoder at a path meet, by the decoder's names; nothing if there is no text.

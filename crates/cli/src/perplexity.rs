@@ -102,11 +102,12 @@ struct Row {
 pub(crate) fn perplexity(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let _deny = Policy::Deny.scope();
     // What is wrong is said before anything is measured.
-    let of_text = files_of_text(&options.model);
+    let source = Source::of(&options.model);
+    let of_text = files_of_text(&source);
     options.overwriting.check(options.svg.as_deref(), options.inputs().chain(of_text.iter().map(PathBuf::as_path)))?;
     let read = |text: &String| (text != "none").then(|| Formats::read(text)).transpose();
     let asked = options.formats.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let (mut tokens, first) = tokens(options)?;
+    let (mut tokens, first) = tokens(options, &source?)?;
     let length = options.window;
     tokens.truncate(options.windows.map_or(usize::MAX, NonZero::get).saturating_mul(length));
     let convention = match options.convention {
@@ -174,8 +175,7 @@ fn line(width: usize, [format, perplexity, error, bits, bytes]: [&str; 5]) -> St
 }
 
 /// The tokens of the text, and the one with which windows begin, if there is one.
-fn tokens(options: &Options) -> Result<(Vec<u32>, Option<u32>)> {
-    let source = Source::of(&options.model)?;
+fn tokens(options: &Options, source: &Source) -> Result<(Vec<u32>, Option<u32>)> {
     let begins = options.convention == Convention::LlamaCpp;
     if let Some(file) = &options.tokens {
         // A tokenizer is read only for what begins a text.

@@ -22,9 +22,9 @@ const TOKENIZER: &str = "tokenizer.json";
 /// The files of a folder that say what tokens a text has.
 const OF_TEXT: [&str; 3] = [TOKENIZER, "tokenizer_config.json", "chat_template.jinja"];
 
-/// The files beside a model at a path by which it reads texts; none where they cannot be found, which whoever reads them says.
-pub(crate) fn files_of_text(model: &Path) -> Vec<PathBuf> {
-    Source::of(model).and_then(|source| source.files()).unwrap_or_default()
+/// The files beside a model by which it reads texts; none where they cannot be found, which whoever reads them says.
+pub(crate) fn files_of_text(source: &Result<Source>) -> Vec<PathBuf> {
+    source.as_ref().ok().and_then(|source| source.files().ok()).unwrap_or_default()
 }
 
 impl Source {
