@@ -8,6 +8,7 @@ use std::rc::Rc;
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use mlx_rs::optimizers::Optimizer;
 use mlx_rs::{Array, Dtype};
+use tacit_arrays::accumulator_dtype;
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
@@ -20,9 +21,10 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// Every leaf keeps its dtype.
     ///
-    /// The optimizers compute in `f32` whatever the leaf is, and leave `f32` in its place where they are called by
-    /// themselves; where they fail then, some leaves and moments are moved and others are not. Here what they made is rounded to the
-    /// leaf's own dtype, so that a model of half floats stays one, and a step is made whole or not at all.
+    /// The optimizers are given gradients of half floats as `f32`, since they square a gradient in its own dtype, and that of 1e-4 is
+    /// zero in `f16`. They leave `f32` in the place of such a leaf where they are called by themselves; where they fail then, some
+    /// leaves and moments are moved and others are not. Here what they made is rounded to the leaf's own dtype, so that a model of half
+    /// floats stays one, and a step is made whole or not at all.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -88,6 +90,10 @@ impl<M: ModuleParameters> Model<M> {
 
     fn step<O: Optimizer>(&mut self, optimizer: &mut O, gradients: &FlattenedModuleParam) -> Result<()> {
         let before = self.moved(gradients)?;
+        let wide = |(path, gradient): (&Rc<str>, &Array)| {
+            Ok((path.clone(), gradient.as_dtype(accumulator_dtype(gradient.dtype()))?))
+        };
+        let gradients = gradients.iter().map(wide).collect::<Result<FlattenedModuleParam>>()?;
         let stepped = catch_unwind(AssertUnwindSafe(|| optimizer.update(self, gradients)));
         let mut slots = self.slots();
         let stepped = stepped.map(|stepped| {

@@ -61,11 +61,8 @@ fn steps<O: Optimizer>(name: &str, optimizer: impl Fn() -> O) -> Result<()> {
             let avals: Vec<String> = avals(&model);
             let before = gradients(&mut model, dtype)?;
             for _ in 0..3 {
-                // Of one size: squares of small ones are zero in half floats, by which some optimizers divide.
-                let one_size = |array: Array| ops::sign(&array)?.multiply(Array::from_f32(0.1))?.as_dtype(dtype);
-                let gradients = gradients(&mut model, dtype)?.into_iter();
-                let gradients = gradients.map(|(path, array)| Ok((path, one_size(array)?)));
-                model.update(&mut own, gradients.collect::<Result<FlattenedModuleParam>>()?)?;
+                let gradients = gradients(&mut model, dtype)?;
+                model.update(&mut own, gradients)?;
             }
             assert_eq!(avals, self::avals(&model), "{case}");
             let after = gradients(&mut model, dtype)?;
@@ -100,17 +97,36 @@ fn leaves_keep_their_dtypes_under_every_optimizer() -> Result<()> {
     steps("rmsprop", || RmsProp::new(1e-2).expect("builds"))
 }
 
-/// What is rounded is what the optimizer alone makes.
+/// What is rounded is what the optimizer alone makes of gradients in `f32`.
 #[test]
 fn a_step_is_the_optimizers_own_rounded() -> Result<()> {
     let (mut ours, mut theirs) = (dense(Dtype::Bfloat16)?, dense(Dtype::Bfloat16)?);
     let made = gradients(&mut ours, Dtype::Bfloat16)?;
     ours.update(&mut Adam::new(1e-2), &made)?;
-    Adam::new(1e-2).update(&mut theirs, &made)?;
+    let wide = made.into_iter().map(|(path, array)| Ok((path, array.as_dtype(Dtype::Float32)?)));
+    Adam::new(1e-2).update(&mut theirs, wide.collect::<Result<FlattenedModuleParam>>()?)?;
     for ((path, ours), (_, theirs)) in
         ours.leaves(&ParameterFilter::All).into_iter().zip(theirs.leaves(&ParameterFilter::All))
     {
         assert!(ours.eq_exact(theirs.as_dtype(Dtype::Bfloat16)?)?, "{path}");
+    }
+    Ok(())
+}
+
+/// Its square is zero in `f16`: the step was divided by the epsilon alone, and was thirty times as long.
+#[test]
+fn a_small_gradient_of_half_floats_makes_the_step_of_single_precision() -> Result<()> {
+    for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
+        let mut model = dense(dtype)?;
+        let wide = |model: &Model<Layers>| -> Result<Array> {
+            Ok(model.get("layers.2.bias")?.dense()?.as_dtype(Dtype::Float32)?)
+        };
+        let before = wide(&model)?;
+        let gradient = ops::full::<f32>(&[8], Array::from_f32(1e-5))?.as_dtype(dtype)?;
+        model.update(&mut Adam::new(1e-2), FlattenedModuleParam::from([("layers.2.bias".into(), gradient)]))?;
+        let step = wide(&model)?.subtract(before)?.abs()?.max(None)?.item_exact::<f32>();
+        // A tenth of the gradient over the root of a thousandth of its square, times the rate.
+        assert!((step - 0.0306).abs() < 1e-3, "{step} in {dtype:?}");
     }
     Ok(())
 }
