@@ -109,14 +109,15 @@ impl<O: Optimizer> QuantizedState<O> {
 
     /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements.
     ///
-    /// The second of two moments, which is a mean of squares, has codes without a sign, and scales by absmax. The scales of all others
-    /// [reach](Fit::Reach) both ends of the table.
+    /// Means of squares, such as Adam's second moment and the only one of `RmsProp`, have codes without a sign, and scales by absmax.
+    /// The scales of all others [reach](Fit::Reach) both ends of the table. A step of a parameter of one element says which are which.
     ///
     /// # Errors
     ///
     /// As for [`new`](Self::new).
-    pub fn eight_bits(optimizer: O) -> Result<Self> {
-        Self::new(optimizer, &dynamic(8, 256)?)
+    pub fn eight_bits(mut optimizer: O) -> Result<Self> {
+        let rules = dynamic(&mut optimizer, 8, 256)?;
+        Self::new(optimizer, &rules)
     }
 
     /// An optimizer whose moments take 4 bits in the same way, in blocks of 128 elements: see [`Dynamic`].
@@ -124,8 +125,9 @@ impl<O: Optimizer> QuantizedState<O> {
     /// # Errors
     ///
     /// As for [`new`](Self::new).
-    pub fn four_bits(optimizer: O) -> Result<Self> {
-        Self::new(optimizer, &dynamic(4, 128)?)
+    pub fn four_bits(mut optimizer: O) -> Result<Self> {
+        let rules = dynamic(&mut optimizer, 4, 128)?;
+        Self::new(optimizer, &rules)
     }
 
     /// The same, where steps quantize moments of at least so many elements; 4096 if it is not said.
@@ -299,10 +301,13 @@ impl<O: Optimizer> QuantizedState<O> {
 
 /// The moments of an optimizer, which has none then.
 fn taken<O: Optimizer>(optimizer: &mut O) -> Result<Vec<(Rc<str>, Array)>> {
-    let nothing = O::State::unflatten(Vec::<(String, Array)>::new()).map_err(unread)?;
-    let mut state = std::mem::replace(optimizer.state_mut(), nothing);
+    let mut state = std::mem::replace(optimizer.state_mut(), nothing::<O>()?);
     let listed = state.flatten().map_err(unlisted)?;
     Ok(listed.into_iter().map(|(key, array)| (key, array.clone())).collect())
+}
+
+fn nothing<O: Optimizer>() -> Result<O::State> {
+    O::State::unflatten(Vec::<(String, Array)>::new()).map_err(unread)
 }
 
 fn unread(error: impl std::fmt::Display) -> Error {
@@ -310,11 +315,25 @@ fn unread(error: impl std::fmt::Display) -> Error {
     Error::invalid(format!("mlx-rs does not take the moments: {error}"), help)
 }
 
-/// Dynamic codes, without a sign for the second of two moments.
-fn dynamic(bits: u8, block: usize) -> Result<Rules> {
+/// Dynamic codes, without a sign for means of squares: those are above zero after a gradient below it.
+fn dynamic<O: Optimizer>(optimizer: &mut O, bits: u8, block: usize) -> Result<Rules> {
     let signed = Dynamic { bits, block, unsigned: false };
-    // The tables end nearer to zero below it: by absmax the least of a block would lose a part of itself in each step.
-    Rules::new().quantize("*.1", Dynamic { unsigned: true, ..signed })?.quantize("*", Fitted::new(signed, Fit::Reach)?)
+    let own = std::mem::replace(optimizer.state_mut(), nothing::<O>()?);
+    let (gradient, mut parameter) = (Array::from_slice(&[-1f32], &[1]), Array::from_slice(&[0f32], &[1]));
+    let stepped = optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter);
+    let made = taken(optimizer);
+    *optimizer.state_mut() = own;
+    stepped?;
+    let mut rules = Rules::new();
+    for (key, moment) in made? {
+        let is_float = Aval::from(&moment).dtype.is_float();
+        if is_float && moment.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
+            let pattern = format!("*.{}", key.rsplit_once('.').map_or("0", |(_, name)| name));
+            rules = rules.quantize(pattern.as_str(), Dynamic { unsigned: true, ..signed })?;
+        }
+    }
+    // The signed tables end nearer to zero below it: by absmax the least of a block would lose a part of itself in each step.
+    rules.quantize("*", Fitted::new(signed, Fit::Reach)?)
 }
 
 impl<O> Deref for QuantizedState<O> {

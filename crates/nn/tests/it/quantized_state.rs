@@ -67,10 +67,9 @@ fn a_run_is_that_of_floats_within_a_hundredth() {
     };
     assert!(apart(sgd(), QuantizedState::eight_bits(sgd()).expect("formats")) < 0.01);
     let rms = || RmsProp::new(1e-3).expect("builds");
-    let unsigned = "dynamic:8:256:unsigned";
-    assert!(apart(rms(), QuantizedState::new(rms(), unsigned).expect("formats")) < 0.01);
+    assert!(apart(rms(), QuantizedState::eight_bits(rms()).expect("formats")) < 0.01);
     let grad = || AdaGrad::new(1e-2);
-    assert!(apart(grad(), QuantizedState::new(grad(), unsigned).expect("formats")) < 0.01);
+    assert!(apart(grad(), QuantizedState::eight_bits(grad()).expect("formats")) < 0.01);
 }
 
 fn alternating(pair: [f32; 2]) -> Array {
@@ -115,6 +114,35 @@ fn constant_means_are_kept_on_both_sides_of_zero() {
     }
     let [_, found] = kept(QuantizedState::new(lion(), "dynamic:4:128").expect("a format"), "weight", [1.0, -1.0]);
     assert!(found > -0.9, "{found}");
+}
+
+/// The least element of a moment in four bits, after a step by gradients of which some are small.
+fn least<O: Optimizer>(optimizer: O, key: &str) -> Result<f32> {
+    let mut optimizer = QuantizedState::four_bits(optimizer)?;
+    optimizer.update_single(&"weight".into(), &alternating([1.0, -0.03]), &mut alternating([0.0, 0.0]))?;
+    assert!(matches!(optimizer.values()?[key], Value::Implicit(_)), "{key}");
+    Ok(optimizer.values()?[key].dense()?.min(None)?.item_exact())
+}
+
+/// Where it is zero, a step is divided by little more than that.
+#[test]
+fn a_mean_of_squares_is_never_rounded_to_zero() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let new = || RmsProp::new(1e-3).expect("builds");
+    assert!(least(new(), "weight")? > 0.0);
+    assert!(least(AdaGrad::new(1e-3), "weight")? > 0.0);
+    assert!(least(AdaDelta::new(1.0).expect("builds"), "weight.0")? > 0.0);
+    assert!(least(AdaDelta::new(1.0).expect("builds"), "weight.1")? > 0.0);
+    assert!(least(Adam::new(1e-3), "weight.1")? > 0.0);
+    // A mean of gradients keeps its sign, of an optimizer that has moments already as well.
+    assert!(least(Adam::new(1e-3), "weight.0")? < 0.0);
+    assert!(least(Lion::new(1e-3), "weight")? < 0.0);
+    let mut begun = new();
+    begun.update_single(&"weight".into(), &alternating([2.0, -2.0]), &mut alternating([0.0, 0.0]))?;
+    let before = begun.state()["weight"].clone();
+    let after = QuantizedState::eight_bits(begun)?.values()?["weight"].dense()?;
+    assert!(after.subtract(&before)?.abs()?.max(None)?.item_exact::<f32>() < 1e-6);
+    Ok(())
 }
 
 /// Codes by absmax are in the same formats.
@@ -163,8 +191,7 @@ fn one_moment_has_a_sign_whatever_its_path() -> Result<()> {
 fn other_optimizers_build_a_moment_where_the_policy_lets_them() {
     let _allow = Policy::Allow.scope();
     let delta = || AdaDelta::new(1.0).expect("builds");
-    let unsigned = "dynamic:8:256:unsigned";
-    assert!(apart(delta(), QuantizedState::new(delta(), unsigned).expect("formats")) < 0.02);
+    assert!(apart(delta(), QuantizedState::eight_bits(delta()).expect("formats")) < 0.02);
     let factor = || -> Adafactor { AdafactorBuilder::new().beta1(0.9).build().expect("builds") };
     let rules = Rules::new().quantize("*.exp_avg", "dynamic:8:256").expect("rules");
     assert!(apart(factor(), QuantizedState::new(factor(), &rules).expect("formats")) < 0.01);
