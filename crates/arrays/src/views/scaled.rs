@@ -124,8 +124,9 @@ impl Linear for Scaled {
     }
 
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        check_castable(dtype)?;
         let own = self.aval.dtype;
+        check_castable(own)?;
+        check_castable(dtype)?;
         if holds(dtype, own) {
             return Cast::of(self.clone().into(), own, dtype);
         }

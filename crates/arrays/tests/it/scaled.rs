@@ -5,7 +5,8 @@ use std::slice::from_ref;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Nf4Array, Scaled, ScaledChannels, ste};
+use tacit_arrays::{Diagonal, Nf4Array, Scaled, ScaledChannels, ste};
+use tacit_conformance::oracle::floats;
 use tacit_core::tree::Gradient;
 use tacit_core::{Counters, Policy, Registry, Result, Value, implicit};
 
@@ -122,6 +123,21 @@ fn what_is_linear_builds_at_most_the_inner_array() {
             oracle(F32).allowing().check(name, from_ref(&w), move |a| Ok(vec![f(&a[0])?]));
         }
     }
+}
+
+/// No factor of `f64` is one of what it scales as floats, and the floats may be beyond `f32` where the multiple is not.
+#[test]
+fn doubles_are_scaled_before_they_are_cast() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let square = |array: Array| array.as_dtype(Dtype::Float64)?.square();
+    let large = square(Array::from_slice(&[2f32.powi(100); 2], &[2]))?;
+    let small = square(Array::from_f32(2f32.powi(-100)))?;
+    let diagonal = Value::from(Diagonal::new(large.clone())?);
+    for (w, expected) in [(Value::from(large), &[1.0, 1.0][..]), (diagonal, &[1.0, 0.0, 0.0, 1.0][..])] {
+        let y = implicit(Scaled::new(w, &small)?, |w| w.as_dtype(F32))?.dense()?;
+        assert_eq!(floats(&y)?, expected);
+    }
+    Ok(())
 }
 
 #[test]
