@@ -227,7 +227,9 @@ impl Differentiable for OnElements {
             let result = of_chosen(&own, &floats, |args| Ok(vec![self.op.emit(args)?.swap_remove(position)]));
             let one = ops::ones_like(&result(chosen.clone())?[0])?;
             for (&at, slope) in floats.iter().zip(gradients(&chosen, &[one], &result)?) {
-                sums[at] = sums[at].add(cotangent.multiply(slope.as_dtype(sums[at].dtype())?)?)?;
+                // Of a complex cotangent a real element has the real part.
+                let dtype = sums[at].dtype();
+                sums[at] = sums[at].add(cotangent.multiply(slope.as_dtype(dtype)?)?.as_dtype(dtype)?)?;
             }
         }
         Ok(sums)

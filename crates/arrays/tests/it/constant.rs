@@ -72,9 +72,10 @@ fn a_sum_of_more_elements_than_a_half_type_counts() {
 fn the_gradient_of_the_element_is_summed_in_f32() {
     for half in [Dtype::Float16, Dtype::Bfloat16] {
         let whole = |w: &Array| Constant::full(&[300, 300], w);
-        let plain: [(&str, Plain, f32); 5] = [
+        let plain: [(&str, Plain, f32); 6] = [
             ("a cast", |w| Ok(w.add(Array::from_f32(0.0))?), 90_000.0),
             ("a function", |w| Ok(w.negative()?), -90_000.0),
+            ("a complex array", |w| Ok(w.as_dtype(Dtype::Complex64)?.real()?), 90_000.0),
             ("two constants", |w| Ok(w.add(w)?), 180_000.0),
             ("a dense array", |w| Ok(ops::zeros_dtype(&[300, 300], w.dtype())?.subtract(w)?), -90_000.0),
             ("a maximum", |w| Ok(ops::broadcast_to(w.max(None)?, &[300, 300])?), 90_000.0),
