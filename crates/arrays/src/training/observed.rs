@@ -10,6 +10,7 @@ use tacit_core::primitives::{Gather, GatherMM, TypedPrimitive};
 use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, any_tracer, implicit};
 
+use crate::avals::axes::extent;
 use crate::avals::checks::check_float;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Factor, Gain, Linear, Product};
@@ -142,7 +143,7 @@ impl Observed {
         let along = self.axis(if product == Product::Left { rank - 1 } else { rank - 2 })?;
         let k = x.dim(-1);
         let rows = match self.stack()? {
-            None => x.reshape(&[-1, k])?,
+            None => x.reshape(&[extent(&x.shape()[..x.ndim() - 1]) as i32, k])?,
             Some(count) => {
                 // Of a batch `[.., e, n, k]` the matrices come first.
                 let x = if x.ndim() < 2 { x.reshape(&[1, k])? } else { x.clone() };
@@ -235,7 +236,8 @@ impl Linear for Observed {
         let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
         let matrices: i32 = x.shape()[..x.ndim() - 2].iter().product();
         let matrices = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
-        let indices = ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.reshape(&[-1])?;
+        let indices =
+            ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.flatten(None, None)?;
         self.recorder.add(along, Observation::summed_by(&matrices, &indices, count))?;
         Ok(result)
     }

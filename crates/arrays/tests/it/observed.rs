@@ -327,4 +327,17 @@ fn a_batch_without_rows_is_no_error() {
         implicit((x, &observed), |(x, w)| x.matmul(w.swap_axes(1, 2)?)).expect("runs");
     }
     assert_eq!(observed.finish().expect("a product").rows(), [3; 4]);
+
+    let observed = Observed::new(normal(1, &[32, 64])).expect("a weight");
+    for x in [normal(2, &[0, 64]), normal(2, &[2, 0, 64]), normal(2, &[3, 64])] {
+        implicit((x, &observed), |(x, w)| x.matmul(w.t())).expect("runs");
+    }
+    assert_eq!(observed.finish().expect("a product").rows(), [3]);
+
+    let observed = Observed::new(normal(1, &[4, 32, 64])).expect("a weight");
+    for count in [0, 2] {
+        let (x, chosen) = (normal(2, &[count, 1, 64]), ops::zeros::<u32>(&[count]).expect("zeros"));
+        implicit((x, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None)).expect("runs");
+    }
+    assert_eq!(observed.finish().expect("a product").rows(), [2, 0, 0, 0]);
 }
