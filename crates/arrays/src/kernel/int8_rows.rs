@@ -37,6 +37,9 @@ impl Int8Rows {
     ///
     /// As for [`nearest`](Self::nearest), or the key is another array.
     pub(crate) fn drawn(x: &Array, orientation: Orientation, factors: Option<&Array>, key: &Array) -> Result<Self> {
+        if x.size() == 0 {
+            return Self::nearest(x, orientation, factors);
+        }
         let (multiples, units) = in_units(&multiplied(x, orientation, factors)?)?;
         let key = key.add(units.view_dtype(Dtype::Uint32)?.sum(None)?)?;
         let uniform = random::uniform::<_, f32>(0.0, 1.0, multiples.shape(), &key)?;
@@ -99,6 +102,10 @@ impl Kernel for Int8Round {
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        if inputs[0].size() == 0 {
+            let zeros = |aval: &Aval| Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?);
+            return self.output_avals(&[Aval::from(&inputs[0])])?.iter().map(zeros).collect();
+        }
         let (multiples, units) = in_units(&multiplied(&inputs[0], self.orientation, inputs.get(1))?)?;
         let codes = ops::clip(multiples.round(None)?, (-127.0, 127.0))?;
         Ok(vec![codes.as_dtype(Dtype::Int8)?, units.squeeze_axes(&[-1])?])

@@ -221,6 +221,20 @@ fn zeros_give_zeros_and_a_nan_stays_in_its_row() -> Result<()> {
 }
 
 #[test]
+fn no_rows_give_zeros() -> Result<()> {
+    let key = random::key(1)?;
+    for (transposed, product) in BOTH {
+        let [x, w, dy] = operands(Dtype::Float32, (0, 16, 8), transposed);
+        for key in [None, Some(&key)] {
+            let [y, dx, dw] = step(&x, &w, &dy, product, key)?;
+            assert_eq!([y.shape(), dx.shape()], [dy.shape(), x.shape()]);
+            assert_eq!(floats(&dw)?, [0.0; 16 * 8]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn transforms_give_the_same() -> Result<()> {
     let _allow = Policy::Allow.scope();
     for (transposed, product) in BOTH {

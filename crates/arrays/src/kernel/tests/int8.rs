@@ -13,7 +13,7 @@ const BOTH: [Orientation; 2] = [Orientation::Plain, Orientation::Transposed];
 
 #[test]
 fn rows_and_columns_are_rounded_as_in_plain_ops() {
-    for shape in [&[5][..], &[1, 1], &[3, 8], &[2, 3, 20], &[40, 33]] {
+    for shape in [&[5][..], &[1, 1], &[0, 8], &[3, 8], &[2, 3, 20], &[40, 33]] {
         let (columns, size) = (shape[shape.len() - 1], shape.iter().product::<i32>());
         for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
             let x = normal(1, shape).as_dtype(dtype).expect("a float type");
