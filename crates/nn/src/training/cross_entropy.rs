@@ -1,6 +1,6 @@
 //! The cross entropy of logits, and of logits that are never all there.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::extra_ops::checked_numbers;
 use tacit_core::transform::map_chunks;
 use tacit_core::tree::Arguments;
@@ -57,7 +57,8 @@ pub fn chunked_cross_entropy<H: Arguments<Arrays: 'static>, E: Into<Error> + 'st
     if before != targets.shape() {
         return Err(unfit(&x, targets));
     }
-    let (x, flat) = (x.reshape(&[-1, width])?, targets.reshape(&[-1])?);
+    let count = targets.size() as i32;
+    let (x, flat) = (x.reshape(&[count, width])?, targets.reshape(&[count])?);
     let rows = match rows {
         Some(rows) => rows,
         None => chunk(&x, &head, &logits)?,
@@ -78,7 +79,7 @@ where
     H: Arguments,
     E: Into<Error>,
 {
-    let one = mlx_rs::ops::zeros_dtype(&[1, x.dim(1)], x.dtype())?;
+    let one = ops::zeros_dtype(&[1, x.dim(1)], x.dtype())?;
     let made = implicit((&one, head), |(one, head)| logits(one, head))?.aval()?;
     Ok(((CHUNK / 4) as i32 / made.shape.last().copied().unwrap_or(1).max(1)).max(1))
 }
@@ -111,6 +112,10 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     let logits = logits.as_dtype(Dtype::Float32)?;
     let targets =
         checked_numbers(targets, classes, "target", "give each row a class, and leave out losses that do not count")?;
+    // MLX refuses the sums of an array without elements.
+    if rows == 0 {
+        return Ok(ops::zeros::<f32>(&[0])?);
+    }
     let at_targets = logits.take_along_axis(targets.expand_dims(1)?, 1)?.squeeze_axes(&[1])?;
     Ok(logits.logsumexp_axis(-1, false)?.subtract(at_targets)?)
 }

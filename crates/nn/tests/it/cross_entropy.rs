@@ -171,6 +171,24 @@ fn targets_have_a_place_for_each_row() -> Result<()> {
     Ok(())
 }
 
+/// As of a rank whose tokens do not count.
+#[test]
+fn of_no_rows_there_are_no_losses() -> Result<()> {
+    for shape in [&[0][..], &[2, 0]] {
+        let (x, targets) = (normal(1, &[shape, &[WIDTH]].concat()), ops::zeros::<u32>(shape)?);
+        for rows in [None, Some(4)] {
+            let losses = |x: Array, w: Array| chunked_cross_entropy(x, w, &targets, rows, |x, w| product(&x, &w));
+            let found = losses(x.clone(), head())?;
+            assert_eq!((found.shape(), found.dtype()), (shape, Dtype::Float32));
+            let sum = |(x, w): (Array, Array)| Ok::<_, Error>(losses(x, w)?.sum(None)?);
+            let (dx, dw) = grad(sum).call((x.clone(), head()))?;
+            assert_eq!(dx.array()?.shape(), x.shape());
+            assert_eq!(numbers(dw.array()?), vec![0.0; (CLASSES * WIDTH) as usize]);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let said = |outcome: Result<Array>| error(outcome).to_string();
