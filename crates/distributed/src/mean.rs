@@ -135,6 +135,10 @@ impl Group {
         let mut small: BTreeMap<&str, Bucket> = BTreeMap::new();
         // Gradients are made from the last layer to the first.
         for (place, array) in arrays.iter().enumerate().rev() {
+            if array.size() == 0 {
+                sums[place] = Some(array.clone());
+                continue;
+            }
             if array.nbytes() >= BUCKET {
                 sums[place] = Some(self.all_sum(array)?);
                 continue;

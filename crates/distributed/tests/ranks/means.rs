@@ -26,6 +26,9 @@ fn means_of_trees(group: &Group) -> Result<()> {
         assert_equal(weight, &of(|layer| &layer.0)?, &format!("weight {layer}"))?;
         assert_equal(bias, &of(|layer| &layer.1)?, &format!("bias {layer}"))?;
     }
+    let (empty, sum) = group.sum(&(ops::zeros::<f32>(&[0, 3])?, Array::from_f32(1.0)))?;
+    assert_eq!(empty.shape(), [0, 3]);
+    assert_equal(&sum, &count, "beside an array without elements")?;
     Ok(())
 }
 
