@@ -18,7 +18,7 @@ pub(super) fn rounded(array: &Array, kind: GgufType) -> Result<Vec<u8>> {
         let narrow = array.as_dtype(dtype)?;
         // What was infinite or no number before is so in each type of floats.
         let lost = || narrow.is_finite()?.logical_not()?.logical_and(array.is_finite()?);
-        if dtype != Dtype::Float32 && array.dtype() != dtype && with_bytes(&lost()?, |lost| lost.contains(&1))? {
+        if array.dtype() != dtype && with_bytes(&lost()?, |lost| lost.contains(&1))? {
             return Err(beyond(kind));
         }
         return Ok(with_bytes(&narrow, <[u8]>::to_vec)?);

@@ -264,7 +264,7 @@ impl Plan<'_> {
         }
         let exact = Encoded::exact(value)?;
         let others =
-            self.others.filter(|_| exact.as_ref().is_none_or(|own| own.kind.dtype.is_some() && aval.dtype.is_float()));
+            self.others.filter(|_| aval.dtype.is_float() && exact.as_ref().is_none_or(|own| own.kind.dtype.is_some()));
         if let Some(kind) = others
             && let Some(encoded) = Encoded::of_type(value, kind)?
         {
@@ -276,6 +276,8 @@ impl Plan<'_> {
             let reason = format!("no type of GGUF has the numbers of {value}");
             let help = if value.family::<dyn Adapter>().is_some() {
                 "merge the adapter first, with `merge` or `merge_exactly` of the model".to_owned()
+            } else if !aval.dtype.is_float() {
+                "leave the parameter out, if the model does not need it".to_owned()
             } else {
                 format!("quantize it to one anew by `--format q8_0`, or to another of {}", names())
             };

@@ -4,7 +4,7 @@
 use std::fs;
 
 use expect_test::expect;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Result, Value};
 use tacit_io::{Gguf, GgufType, GgufValue, ModelFolder};
 use tacit_nn::Parameters;
@@ -396,11 +396,39 @@ fn numbers_beyond_those_of_a_type_are_refused() {
     ] {
         let made = written(&folder(config), &with(number), Some(kind)).expect(kind);
         let read = made.get("blk.0.ffn_up.weight").and_then(|value| value.dense()).expect("reads");
-        let read = read.as_dtype(mlx_rs::Dtype::Float32).expect("casts");
+        let read = read.as_dtype(Dtype::Float32).expect("casts");
         let found = read.as_slice::<f32>()[77];
         let near = if number.is_finite() { (found - number).abs() <= 0.13 * number.abs() } else { true };
         assert!(near && found.is_nan() == number.is_nan() && found.is_infinite() == number.is_infinite(), "{kind}");
     }
+    let folder = folder(config);
+    let error = written(&folder, &parameters([(path, Array::from_slice(&[1e300_f64; 32], &[1, 32]))]), Some("f32"));
+    expect![[r#"
+        FOLDER/made.gguf: blk.0.ffn_up.weight: it has numbers that F32 does not hold
+        help: write it with `--format bf16` or `f32`, or look for weights that are not numbers"#]]
+    .assert_eq(&folder.message(&error.expect_err("is refused")));
+}
+
+/// Other numbers are no weights, such as codes whose scales nothing names.
+#[test]
+fn only_floats_are_quantized() {
+    let mut said = String::new();
+    for dtype in [Dtype::Bool, Dtype::Uint32, Dtype::Complex64] {
+        let weight = numbers(&[8, 32]).as_dtype(dtype).expect("casts");
+        let folder = folder(r#"{"model_type": "qwen3"}"#);
+        let given = parameters([("model.layers.0.mlp.up_proj.weight", weight)]);
+        said += &(folder.message(&written(&folder, &given, Some("q8_0")).expect_err("is refused")) + "\n");
+        assert_eq!(folder.names(), ["config.json"]);
+    }
+    expect![[r#"
+        FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of bool[8,32]
+        help: leave the parameter out, if the model does not need it
+        FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of u32[8,32]
+        help: leave the parameter out, if the model does not need it
+        FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of c64[8,32]
+        help: leave the parameter out, if the model does not need it
+    "#]]
+    .assert_eq(&said);
 }
 
 #[test]
