@@ -63,8 +63,10 @@ impl Aval {
         self.size().saturating_mul(self.item_size())
     }
 
-    /// The bytes of a dense array of this aval, for one that was read and may be of any extents: none where they are more
-    /// than memory can have, or would be if no extent were zero, since MLX computes strides from all others.
+    /// The bytes of a dense array of this aval; `None` where they are more than memory can have.
+    ///
+    /// An aval that was read from a file may have any extents. One of zero counts as 1 in this check, since MLX computes strides
+    /// from all others.
     #[must_use]
     pub fn checked_nbytes(&self) -> Option<usize> {
         let mut extents = self.shape.iter().map(|&extent| usize::try_from(extent).ok());

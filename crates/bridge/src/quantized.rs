@@ -26,7 +26,7 @@ pub struct Quantized<'a> {
     pub mode: QuantizationMode,
 }
 
-/// A mode of MLX's.
+/// How MLX's own quantized products read codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantizationMode {
     /// Integers, times a scale and with a bias.

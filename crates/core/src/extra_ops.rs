@@ -1,4 +1,4 @@
-//! Ops of MLX that mlx-rs does not bind, and the check of indices that MLX has not.
+//! Ops of MLX that mlx-rs does not bind, and a check of indices that MLX lacks.
 
 use mlx_rs::Array;
 

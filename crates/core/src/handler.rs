@@ -63,7 +63,7 @@ pub struct Handler {
     pub call: HandlerFn,
 }
 
-/// What `#[handler]` gives a function beside itself: a type of the same name.
+/// A type that stands for a handler: `#[handler]` declares one beside the function, under the same name.
 pub trait HandlerDef {
     /// The handler.
     const HANDLER: Handler;

@@ -119,7 +119,7 @@ pub(crate) fn traced_for() -> Option<GpuBackend> {
     innermost(&TRACED_FOR)
 }
 
-/// Keeps graphs those of a GPU; see [`trace_for`].
+/// Has graphs built as for a GPU until it is dropped; see [`trace_for`].
 pub type TracedForGuard = ScopeGuard<GpuBackend>;
 
 /// Keeps something in force on this thread; dropping it ends that alone, whatever came into force since.

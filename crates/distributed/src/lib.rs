@@ -2,7 +2,8 @@
 //!
 //! A [`Group`] is the processes that compute together. Its collectives are primitives in the graph: lazy, differentiated,
 //! mapped and compiled like any other. [`Sharded`] is an array of which each process holds a part; plain code that
-//! multiplies by it becomes tensor-parallel.
+//! multiplies by it becomes tensor-parallel. [`FullySharded`] is a value that is gathered where an op uses it. [`save_run`] and
+//! [`load_run`] save a run and go on with it, on any number of processes.
 
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;

@@ -17,7 +17,7 @@
 //! between two renames. So the files without which nothing is read ([`Commit::place_last`]) are away while the others
 //! change: what another program finds then is an incomplete folder, and never a mixed one.
 //!
-//! Nothing is removed but what the caller names, the hidden files of saves that are dead, and nothing is replaced but regular
+//! A save removes only what the caller names and the hidden files of saves whose program has ended. It replaces only regular
 //! files: no folder, no device, no link. [`Output`] writes through devices and pipes.
 
 mod commit;

@@ -12,14 +12,14 @@ use tacit_nn::{Parameters, Rules};
 
 use crate::Distance;
 
-/// What became of each parameter: see [`convert`].
+/// What [`convert`] did with each parameter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConversionReport {
     /// The parameters that a rule gives a format, in order.
     pub converted: Vec<Converted>,
 }
 
-/// What became of one parameter.
+/// What [`convert`] did with one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
     /// Its path.

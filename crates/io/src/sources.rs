@@ -9,8 +9,8 @@ use tacit_core::{Error, Result};
 use crate::Gguf;
 use crate::index::Files;
 
-/// The files that a checkpoint is read of: tensors, their index, and what beside them says how they are to be read; or all parts of
-/// a GGUF file.
+/// The files that a checkpoint is read from: tensors, their index, and what beside them says how they are to be read; or all parts
+/// of a GGUF file.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -60,11 +60,11 @@ pub struct Config {
     pub layers: Vec<LayerConfig>,
     /// The tokens that end a text.
     pub end_tokens: Vec<u32>,
-    /// What says which these are.
+    /// Where these are named.
     pub ends_by: EndsBy,
 }
 
-/// What says which tokens end a text.
+/// Where a decoder's end tokens are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndsBy {
     /// The configuration of the model: the tokenizer of one that was trained on conversations may have another one.
@@ -73,7 +73,7 @@ pub enum EndsBy {
     Generation,
 }
 
-/// Which products have a bias.
+/// Which products of a decoder have a bias.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bias {
     /// Those that give queries, keys and values.
@@ -84,7 +84,7 @@ pub struct Bias {
     pub feed_forward: bool,
 }
 
-/// A division by the root of the mean square, and a gain.
+/// An RMS norm: a division by the root of the mean square, and a gain.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm {
     /// What is added to the mean square.

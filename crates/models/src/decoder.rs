@@ -27,7 +27,7 @@ use crate::norm::Norm;
 use crate::numbers::{capped, narrowed, scalar, widened};
 use crate::vocabulary::known;
 
-/// The logits that are asked for.
+/// The positions whose logits a decoder computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
     /// Those of the last token, which say what comes next.

@@ -60,7 +60,7 @@ pub enum NormPlacement {
     After,
 }
 
-/// What of queries and keys is normalized.
+/// How queries and keys are normalized: head by head, or all heads together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadNorms {
     /// Each head.

@@ -6,7 +6,7 @@ use tacit_arrays::format::{AnyFormat, names};
 use tacit_core::Result;
 use tacit_nn::Rules;
 
-/// What weights become: see [`quantize`](crate::quantize).
+/// The format of a decoder's weights, or rules for them: see [`quantize`](crate::quantize).
 #[derive(Clone, Debug)]
 pub enum Formats {
     /// One format for the weights of all products.

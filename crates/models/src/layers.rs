@@ -7,7 +7,7 @@ use crate::family::{Family, Windows};
 use crate::keys::Keys;
 use crate::rope::Rope;
 
-/// A kind of attention.
+/// A kind of attention: its window, and how it uses positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
     /// Which tokens are seen.
@@ -16,7 +16,7 @@ pub struct Kind {
     pub rope: Option<Rope>,
 }
 
-/// A layer.
+/// One layer of a decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerConfig {
     /// Attention, or what takes its place.
@@ -25,7 +25,7 @@ pub struct LayerConfig {
     pub feed_forward: FeedForwardConfig,
 }
 
-/// What lets the tokens of a layer learn of each other.
+/// What mixes the tokens of a layer: attention, or a gated delta net.
 #[derive(Clone, Copy, Debug)]
 pub enum Mixer {
     /// Attention.
@@ -59,7 +59,7 @@ impl DeltaNetConfig {
     }
 }
 
-/// A feed-forward layer.
+/// The feed-forward part of a layer: one for all tokens, or experts.
 #[derive(Clone, Copy, Debug)]
 pub enum FeedForwardConfig {
     /// One that all tokens go through.
@@ -71,7 +71,7 @@ pub enum FeedForwardConfig {
     Experts(ExpertsConfig),
 }
 
-/// A mixture of experts.
+/// The sizes of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsConfig {
     /// How many there are.

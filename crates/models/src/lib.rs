@@ -5,9 +5,8 @@
 //! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them;
 //! [`token_losses`] is what trains them, on [`Rows`] of tokens, and [`perplexity()`] measures them. The architectures are those
 //! of `model_type` llama, mistral, mixtral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2, `gemma3_text`, phi3, olmo2, granite and
-//! smollm3, and the hybrid `qwen3_next`, whose layers have a convolution and a gated delta rule in place of attention, but for each
-//! fourth. Such a layer goes through a prompt token by token in the graph, so that a long prompt should come in pieces of some
-//! dozens.
+//! smollm3, and the hybrid `qwen3_next`. Most layers of the latter have a convolution and a gated delta rule in place of attention.
+//! Such a layer goes through a prompt token by token in the graph, so that a long prompt should come in pieces of some dozens.
 //!
 //! ```no_run
 //! # fn main() -> tacit_core::Result<()> {

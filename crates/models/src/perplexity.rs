@@ -14,7 +14,7 @@ use crate::losses::{head, hidden};
 /// Bytes of the logits, as `f32`, that are there at a time.
 const LOGITS: i32 = 64 << 20;
 
-/// Which tokens of a window count.
+/// Which tokens of a window count in a perplexity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convention {
     /// Those of its later half but the first, which have half a window before them, as `llama-perplexity` of llama.cpp counts.

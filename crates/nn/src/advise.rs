@@ -66,7 +66,7 @@ pub struct Advice {
     pub bound: f64,
 }
 
-/// What was chosen for one parameter.
+/// The format that an [`Advisor`] chose for one parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advised {
     /// Its shape and dtype, as in `f32[4,8]`.

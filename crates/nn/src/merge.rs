@@ -22,7 +22,7 @@ pub struct MergeReport {
     frozen: BTreeSet<String>,
 }
 
-/// What became of one adapter.
+/// What a merge did with one adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergeRow {
     /// The array that stands for adapter and base, as in `Nf4(f32[4,8])`.
@@ -106,8 +106,8 @@ impl<M: ModuleParameters> Model<M> {
         self.merge_by(|adapter| merge(adapter, &format))
     }
 
-    /// Merges every adapter into its base without a loss: in what it is stored as, which is the dense array where it has no
-    /// other.
+    /// Merges every adapter into its base without a loss: into stored codes where these hold the sum, and into a dense array
+    /// otherwise.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ pub struct Report {
     pub shared: Vec<Vec<String>>,
 }
 
-/// What became of one parameter.
+/// A line of a [`Report`]: one parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Its shape and dtype, as in `f32[4,8]`.

@@ -19,7 +19,7 @@ pub struct Entry {
     pub recorded: Recorded,
 }
 
-/// What was recorded of a step.
+/// What an [`Entry`] records: a number, or a histogram.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Recorded {

@@ -81,7 +81,7 @@ pub fn merge(adapter: &dyn Adapter, format: impl TryInto<AnyFormat, Error: Into<
     merged(adapter, Some(&format.try_into().map_err(Into::into)?))
 }
 
-/// Merges an adapter into its base without a loss: in the array that it is stored as, which is the dense one where it has no other.
+/// Merges an adapter into its base without a loss: into stored codes where these hold the sum, and into a dense array otherwise.
 ///
 /// Dropout is left out.
 ///

@@ -2,10 +2,10 @@
 
 use tacit_core::{ImplicitArray, Result, Value};
 
-/// The family of arrays that say where another one is kept, such as in parts in several processes, and are nothing besides.
+/// The family of arrays that stand for an array that is kept elsewhere, such as in parts on several ranks.
 ///
-/// What a member holds is to a model what it would be by itself: its dense child is a parameter, and is trained as one, and
-/// the children of an implicit one have the roles that they have there.
+/// A model treats what a member holds as if it stood alone: a dense child is a parameter, and is trained as one, and the
+/// children of an implicit child have the roles that they have there.
 pub trait Distributed: ImplicitArray {
     /// The array that holds what `f` makes of what this one holds; `None` where `f` makes nothing of it.
     ///

@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use tacit_core::{Result, Value};
 
-/// The scales of an array of codes as floats, of which there is one a block.
+/// The scales of an array of codes as floats, one for each block.
 ///
 /// Where a format rounds its scales to 8 bits these are not rounded: they are what training moves.
 #[derive(Clone, Debug)]

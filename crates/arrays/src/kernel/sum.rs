@@ -69,7 +69,7 @@ fn stopped(arrays: &[Array]) -> Result<Vec<Array>> {
     arrays.iter().map(|array| Ok(mlx_rs::stop_gradient(array)?)).collect()
 }
 
-/// What is computed of each row.
+/// What is measured of each row of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// The root of the sum of its squares.

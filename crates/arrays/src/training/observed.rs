@@ -17,7 +17,7 @@ use crate::families::linear::{Factor, Gain, Linear, Product};
 use crate::families::view::{Move, View};
 use crate::training::observation::Observation;
 
-/// A weight that records what meets it in products, while plain code runs.
+/// A weight that records what it is multiplied with while plain code runs.
 ///
 /// It stands for the weight, dense or implicit, and everything but its products is the weight's own. A product sums `x^T x`
 /// of the rows that it is multiplied with, in `f32`, and is computed before the next: so the sums of many batches take the

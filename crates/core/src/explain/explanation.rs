@@ -37,7 +37,7 @@ pub struct Variable {
     pub form: String,
 }
 
-/// One node.
+/// One node of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Equation {
     /// The results.

@@ -47,7 +47,7 @@ pub fn unflatten<T: Tree>(def: &TreeDef, leaves: Vec<Value>) -> Result<T> {
     T::unflatten(&mut Reader::new(def, leaves)?)
 }
 
-/// Lets a tree become the one of this structure with these leaves.
+/// Gives a tree, in place, another structure and other leaves.
 ///
 /// What is not part of the structure stays: the other fields of a module, say.
 ///

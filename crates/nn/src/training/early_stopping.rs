@@ -1,6 +1,6 @@
 //! When a run stops because it gets no better.
 
-/// Ends a run whose loss has not fallen for some looks at it.
+/// Says when to stop a run whose loss no longer falls.
 ///
 /// ```
 /// use tacit_nn::training::{EarlyStopping, Verdict};
@@ -18,7 +18,7 @@ pub struct EarlyStopping {
     worse: u32,
 }
 
-/// What a loss says of a run.
+/// Whether a loss is the best so far, and whether to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is the first, or less than the best before by more than the least gain: the model of now is the one to keep.
