@@ -46,7 +46,8 @@ pub fn derive_tree(input: TokenStream) -> TokenStream {
 
 /// The first parameter is the primitive, and the others are its operands.
 ///
-/// The primitive is a type of `tacit::primitives`, a class of them such as `&primitives::Unary`, or `&Primitive` for any. The operands are
+/// The primitive is a type of `tacit::primitives`, a class of them such as `&primitives::Unary`, `&Applied<K>` for a kernel `K` of your
+/// own, or `&Primitive` for any. The operands are
 ///
 /// | Parameter | Operand |
 /// |---|---|
