@@ -147,9 +147,9 @@ impl Calibration {
         let seen = &self.observations.get(path)?.rounding_unmet()?;
         let made = match (self.correct, weight.shape()) {
             (Some(rank), &[n, k]) => {
-                Corrected::new(&*self.method, rank.min(n).min(k)).and_then(|way| way.quantize(&**format, &weight, seen))
+                Corrected::new(&*self.method, rank.min(n).min(k)).and_then(|way| way.quantize(format, &weight, seen))
             }
-            _ => self.method.quantize(&**format, &weight, seen),
+            _ => self.method.quantize(format, &weight, seen),
         };
         let made = made.map_err(|error| error.of_parameter(path))?;
         let error = Distance::of_values(value, &made)?.error as f32;

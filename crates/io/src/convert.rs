@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use mlx_rs::ops;
-use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, Quantizer, quantize_in_pieces};
+use tacit_arrays::format::{AnyFormat, Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts, quantize_in_pieces};
 use tacit_arrays::{Dynamic8Array, Packed, within_products};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
@@ -81,7 +81,7 @@ pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, Co
             made.insert(path.clone(), value.clone());
             continue;
         };
-        let (value, row) = converted(path, value, &**format).map_err(|error| error.of_parameter(path))?;
+        let (value, row) = converted(path, value, format).map_err(|error| error.of_parameter(path))?;
         made.insert(path.clone(), value);
         report.converted.push(row);
     }
@@ -104,7 +104,7 @@ pub fn dense(parameters: impl Borrow<Parameters>) -> Result<Parameters> {
     parameters.borrow().iter().map(dense).collect()
 }
 
-fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value, Converted)> {
+fn converted(path: &str, value: &Value, format: &AnyFormat) -> Result<(Value, Converted)> {
     let row = |made: &Value, kept: bool, error: f32| Converted {
         path: path.to_owned(),
         from: value.to_string(),
@@ -154,7 +154,7 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
 
 /// Whether a value is what this format would make of any array of its aval: the same type, fields and children, but for what
 /// the children hold and which float type that has. The array that this is asked with is never evaluated.
-fn has_format(value: &Value, format: &dyn Quantizer) -> Result<bool> {
+fn has_format(value: &Value, format: &AnyFormat) -> Result<bool> {
     let Value::Implicit(array) = value else { return Ok(false) };
     let aval = array.aval()?;
     let Ok(Value::Implicit(made)) = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) else {

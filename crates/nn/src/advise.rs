@@ -203,7 +203,7 @@ impl Advisor {
             if format.misfit(&of.aval)?.is_some() {
                 continue;
             }
-            let made = quantize_in_pieces(&**format, value).map_err(|error| error.of_parameter(path))?;
+            let made = quantize_in_pieces(format, value).map_err(|error| error.of_parameter(path))?;
             let bytes = made.nbytes() as u64;
             let made = RowPieces::of(&made)?;
             let lost = |rows: Range<i32>| -> Result<Array> {

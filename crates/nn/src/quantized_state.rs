@@ -207,9 +207,10 @@ impl<O: Optimizer> QuantizedState<O> {
             Some(format) if format.stores(&value) => value,
             Some(format) => {
                 let dense = value.dense()?;
-                let made = match format.stochastic() {
-                    Some(format) => quantize_by_key(format, &dense, &self.moments.next_key(self.seed)?),
-                    None => format.quantize(&dense),
+                let made = if format.stochastic().is_some() {
+                    quantize_by_key(format, &dense, &self.moments.next_key(self.seed)?)
+                } else {
+                    format.quantize(&dense)
                 };
                 made.map_err(|error| of_one(&format!("the moment {}", key_of(path, name)), &error))?
             }

@@ -3,6 +3,7 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 
+use super::any::AnyFormat;
 use super::declaration::Quantizer;
 use super::fit::Fit;
 use super::mx::ScaleRule;
@@ -24,11 +25,11 @@ use crate::views::rotated::Rotated;
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, random};
-/// use tacit_arrays::format::{Int8, quantize_by_key};
+/// use tacit_arrays::format::quantize_by_key;
 ///
 /// let x = Array::from_slice(&[127.0f32, 0.25, 0.25, 0.25], &[1, 4]);
 /// let mean = (0..400).try_fold(0.0, |sum, seed| {
-///     let made = quantize_by_key(&Int8::default(), &x, &random::key(seed)?)?.dense()?;
+///     let made = quantize_by_key("int8", &x, &random::key(seed)?)?.dense()?;
 ///     Ok::<_, tacit_core::Error>(sum + made.as_slice::<f32>()[1] / 400.0)
 /// })?;
 /// assert!((mean - 0.25).abs() < 0.1);
@@ -38,10 +39,11 @@ use crate::views::rotated::Rotated;
 ///
 /// # Errors
 ///
-/// As for [`Quantizer::quantize`]; the key is not `u32[2]`, or the format makes no codes.
-pub fn quantize_by_key(format: &dyn Quantizer, x: &Array, key: &Array) -> Result<Value> {
+/// As for [`Quantizer::quantize`]; the text is no format, the key is not `u32[2]`, or the format makes no codes.
+pub fn quantize_by_key(format: impl TryInto<AnyFormat, Error: Into<Error>>, x: &Array, key: &Array) -> Result<Value> {
     check_key("key to round by", key)?;
-    let format = format.stochastic().unwrap_or(format);
+    let format = format.try_into().map_err(Into::into)?;
+    let format = format.stochastic().unwrap_or(&*format);
     // What a fit chose stays.
     drawn(&format.quantize(x)?, x, key, &|scheme| format.fits(Fit::search()) && !scheme.reaches())
 }

@@ -24,7 +24,7 @@ use super::declaration::Quantizer;
 /// let format = Stochastic::new(Nf4 { block: 64, double: false })?;
 /// let x = ops::eye::<f32>(64, None, None)?.add(Array::from_f32(0.01))?;
 /// let nearest = format.inner().quantize(&x)?.dense()?.mean(None)?.item_exact::<f32>();
-/// let drawn = quantize_by_key(&format, &x, &random::key(1)?)?.dense()?.mean(None)?.item_exact::<f32>();
+/// let drawn = quantize_by_key(format.clone(), &x, &random::key(1)?)?.dense()?.mean(None)?.item_exact::<f32>();
 /// assert!((nearest - 0.0256).abs() > 9e-3);
 /// assert!((drawn - 0.0256).abs() < 3e-3);
 /// assert_eq!(AnyFormat::from(format), "nf4:64+stochastic".parse()?);

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::extra_ops::dynamic_slice_update;
-use tacit_core::{Aval, Result, Value, implicit, tree};
+use tacit_core::{Aval, Error, Result, Value, implicit, tree};
 
-use crate::format::declaration::{Format, Quantizer};
+use crate::format::any::AnyFormat;
+use crate::format::declaration::Format;
 use crate::format::pieces::RowPieces;
 use crate::kernel::{self, Nested};
 use crate::packed::array::{PackedArray, Parts, checked};
@@ -15,16 +16,16 @@ use crate::packed::super_blocks;
 /// The array that stands for `value` in a format, computed: in pieces where the format can, so that no more than its codes and a
 /// few pieces of floats are in memory at a time.
 ///
-/// What [`Quantizer::quantize`] makes of all floats is the same. Where `value` is a part of a mapped file, the pages that were read
-/// are let go of.
+/// What [`Quantizer::quantize`](crate::format::Quantizer::quantize) makes of all floats is the same. Where `value` is a part of a
+/// mapped file, the pages that were read are let go of.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::ops;
-/// use tacit_arrays::format::{Nf4, quantize_in_pieces};
+/// use tacit_arrays::format::quantize_in_pieces;
 ///
 /// let w = ops::ones::<f32>(&[64, 128])?.into();
-/// let codes = quantize_in_pieces(&Nf4::from(64), &w)?;
+/// let codes = quantize_in_pieces("nf4:64", &w)?;
 /// assert_eq!(codes.to_string(), "Nf4(f32[64,128])");
 /// # Ok(())
 /// # }
@@ -32,8 +33,10 @@ use crate::packed::super_blocks;
 ///
 /// # Errors
 ///
-/// As for [`Quantizer::quantize`]; an element is not finite; the policy forbids to build the floats of an implicit array.
-pub fn quantize_in_pieces(format: &dyn Quantizer, value: &Value) -> Result<Value> {
+/// As for [`Quantizer::quantize`](crate::format::Quantizer::quantize); the text is no format; an element is not finite; the policy
+/// forbids to build the floats of an implicit array.
+pub fn quantize_in_pieces(format: impl TryInto<AnyFormat, Error: Into<Error>>, value: &Value) -> Result<Value> {
+    let format = format.try_into().map_err(Into::into)?;
     let pieces = RowPieces::of(value)?;
     if !pieces.is_one()
         && let Some(made) = format.quantize_pieces(&pieces)?
@@ -114,7 +117,6 @@ mod tests {
     use mlx_rs::random;
 
     use super::*;
-    use crate::format::AnyFormat;
 
     #[test]
     fn pieces_have_the_codes_of_the_whole() {
@@ -141,7 +143,7 @@ mod tests {
                     pieces.ranges().count() > 2 && format.quantize_pieces(&pieces).expect("fits").is_some(),
                     "{text}"
                 );
-                let found = quantize_in_pieces(&*format, &value).expect("quantizes");
+                let found = quantize_in_pieces(&format, &value).expect("quantizes");
                 assert_eq!(found.to_string(), whole.to_string());
                 assert!(found == whole, "{text} of {dtype:?}");
             }
@@ -155,7 +157,7 @@ mod tests {
         let x = Value::from(Array::from_slice(&numbers, &[9000, 512]));
         for text in ["nf4:64", "affine:4:64", "nvfp4:global", "f16", "k:4", "k:6"] {
             let format: AnyFormat = text.parse().expect("a format");
-            let error = quantize_in_pieces(&*format, &x).expect_err("it has no code").to_string();
+            let error = quantize_in_pieces(&format, &x).expect_err("it has no code").to_string();
             assert!(error.contains("element 4000007 is NaN"), "{text}: {error}");
         }
     }

@@ -128,7 +128,7 @@ fn the_layers_error_is_that_of_the_textbook_and_below_that_of_rounding() {
     ] {
         let format = format(text);
         let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
-        let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
         assert!(format.stores(&codes), "{text}: {codes}");
         let found = error(&x, &w, &codes);
         let expected = error(&x, &w, &textbook(&x, &w, text, group, levels).into());
@@ -163,7 +163,7 @@ fn every_format_gains() {
         let format = format(text);
         let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
         for method in [Gptq::default(), Gptq::default().act_order()] {
-            let codes = method.quantize(&*format, &w, &seen).expect("calibrates");
+            let codes = method.quantize(&format, &w, &seen).expect("calibrates");
             let found = error(&x, &w, &codes);
             assert!(found <= at_most * plain, "{text}: {found} where rounding has {plain}");
             assert_eq!(codes.aval().expect("an aval"), (&w).into());
@@ -181,13 +181,13 @@ fn half_floats_stay_half_floats() {
             let format = format(text);
             let plain = format.quantize(&w).expect("quantizes");
             for method in [&Gptq::default() as &dyn Calibrate, &Awq::default()] {
-                let codes = method.quantize(&*format, &w, &seen).expect("calibrates");
+                let codes = method.quantize(&format, &w, &seen).expect("calibrates");
                 assert_eq!(codes.aval().expect("an aval"), (&w).into(), "{text}");
                 // Codes of eight bits are finer than the half floats that are compared.
                 let compared = !text.starts_with("int8");
                 assert!(!compared || error(&x, &w, &codes) < error(&x, &w, &plain), "{text} of {dtype:?}");
             }
-            let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+            let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
             assert!(format.stores(&codes) && codes.nbytes() == plain.nbytes(), "{text} of {dtype:?}: {codes}");
         }
     }
@@ -202,17 +202,17 @@ fn each_expert_is_coded_by_its_own_inputs() {
     let seen = observed.finish().expect("products");
     for text in ["affine:3:64", "int8", "nf4:64:double"] {
         let format = format(text);
-        let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
         assert!(format.stores(&codes), "{text}: {codes}");
         let all = codes.dense().expect("dense");
         for (matrix, x) in (0..2).zip(&x) {
             let one = |of: &Array| of.take_axis(Array::from_int(matrix), 0).expect("taken");
-            let alone = Gptq::default().quantize(&*format, &one(&w), &Observation::of(x).expect("finite"));
+            let alone = Gptq::default().quantize(&format, &one(&w), &Observation::of(x).expect("finite"));
             let alone = error(x, &one(&w), &alone.expect("calibrates"));
             let found = error(x, &one(&w), &one(&all).into());
             assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
         }
-        let scaled = Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let scaled = Awq::default().quantize(&format, &w, &seen).expect("calibrates");
         assert!(error(&stacked, &w, &scaled) <= error(&stacked, &w, &format.quantize(&w).expect("quantizes")));
     }
 }
@@ -232,15 +232,14 @@ fn experts_that_met_nothing_are_rounded() {
         let one = |of: &Value, matrix: i32| {
             of.dense().and_then(|of| Ok(of.take_axis(Array::from_int(matrix), 0)?)).expect("taken")
         };
-        let codes = Gptq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
         let rounded = format.quantize(&w).expect("quantizes");
         assert_close!(one(&codes, 0), one(&rounded, 0), 1e-6);
-        let alone =
-            Gptq::default().quantize(&*format, &one(&Value::from(&w), 1), &Observation::of(&x).expect("finite"));
+        let alone = Gptq::default().quantize(&format, &one(&Value::from(&w), 1), &Observation::of(&x).expect("finite"));
         let (found, alone) = (error(&x, &one(&Value::from(&w), 1), &one(&codes, 1).into()), alone.expect("calibrates"));
         let alone = error(&x, &one(&Value::from(&w), 1), &alone);
         assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
-        Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        Awq::default().quantize(&format, &w, &seen).expect("calibrates");
     }
 }
 
@@ -256,8 +255,8 @@ fn experts_that_met_nothing_decide_nothing_of_the_others() {
     let seen = observed.finish().and_then(|seen| seen.rounding_unmet()).expect("products");
     let one = |of: &Array| of.take_axis(Array::from_int(7), 0).expect("taken");
     let format = format("affine:3:64");
-    let all = Awq::default().quantize(&*format, &w, &seen).and_then(|codes| codes.dense()).expect("calibrates");
-    let alone = Awq::default().quantize(&*format, &one(&w), &Observation::of(&x).expect("finite"));
+    let all = Awq::default().quantize(&format, &w, &seen).and_then(|codes| codes.dense()).expect("calibrates");
+    let alone = Awq::default().quantize(&format, &one(&w), &Observation::of(&x).expect("finite"));
     let alone = error(&x, &one(&w), &alone.expect("calibrates"));
     let found = error(&x, &one(&w), &one(&all).into());
     assert!(found <= 1.05 * alone, "{found} where it has {alone} alone");
@@ -268,7 +267,7 @@ fn inputs_that_were_always_zero_get_zeros_and_change_nothing() {
     let keep = Array::from_iter((0..K).map(|i| f32::from(u8::from(i % 5 != 0))), &[K as i32]);
     let (x, w) = (inputs(1, K as i32).multiply(&keep).expect("masked"), weight());
     let format = format("affine:4:64");
-    let codes = Gptq::default().quantize(&*format, &w, &Observation::of(&x).expect("finite")).expect("calibrates");
+    let codes = Gptq::default().quantize(&format, &w, &Observation::of(&x).expect("finite")).expect("calibrates");
     let dead = codes.dense().and_then(|codes| Ok(codes.multiply(keep.eq(Array::from_f32(0.0))?)?)).expect("dense");
     assert!(dead.abs().and_then(|dead| dead.max(None)).expect("a maximum").item_exact::<f32>() < 0.2);
     let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
@@ -283,7 +282,7 @@ fn large_inputs_get_finer_codes() {
     for (text, at_most) in [("affine:3:64", 0.4), ("nf4:64", 0.6), ("int8", 0.6), ("k:4", 0.6)] {
         let format = format(text);
         let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
-        let codes = Awq::default().quantize(&*format, &w, &seen).expect("calibrates");
+        let codes = Awq::default().quantize(&format, &w, &seen).expect("calibrates");
         let found = error(&x, &w, &codes);
         assert!(found <= at_most * plain, "{text}: {found} where rounding has {plain}");
         // The division by the scales is exact: products are those of the scaled codes, and nothing dense is built.
@@ -296,7 +295,7 @@ fn large_inputs_get_finer_codes() {
     }
     // Where all inputs are alike there is nothing to scale.
     let x = ops::ones::<f32>(&[4, K as i32]).expect("ones");
-    let plain = Awq::default().quantize(&*format("nf4:64"), &w, &Observation::of(&x).expect("finite"));
+    let plain = Awq::default().quantize(&format("nf4:64"), &w, &Observation::of(&x).expect("finite"));
     assert!(format("nf4:64").stores(&plain.expect("calibrates")));
 }
 
@@ -308,7 +307,7 @@ fn scales_that_a_half_weight_does_not_bear_are_passed_over() -> Result<()> {
     let x = normal(1, &[512, K as i32]).multiply(&sizes)?;
     let w = weight().add(first(150.0))?.as_dtype(Dtype::Float16)?;
     let (seen, format) = (Observation::of(&x)?, format("affine:4:64"));
-    let codes = Awq::default().quantize(&*format, &w, &seen)?;
+    let codes = Awq::default().quantize(&format, &w, &seen)?;
     let (found, plain) = (error(&x, &w, &codes), error(&x, &w, &format.quantize(&w)?));
     assert!(found <= 1.1 * plain, "{found} where rounding has {plain}");
     Ok(())
@@ -336,7 +335,7 @@ fn a_strangers_format_that_only_quantizes_gains() {
     let (x, w) = (inputs(1, K as i32), weight());
     let seen = Observation::of(&x).expect("finite");
     let plain = error(&x, &w, &Steps.quantize(&w).expect("quantizes"));
-    let found = error(&x, &w, &Gptq::default().quantize(&Steps, &w, &seen).expect("calibrates"));
+    let found = error(&x, &w, &Gptq::default().quantize(&Steps.into(), &w, &seen).expect("calibrates"));
     assert!(found < 0.9 * plain);
 }
 
@@ -344,7 +343,7 @@ fn a_strangers_format_that_only_quantizes_gains() {
 fn bad_observations_and_formats() {
     let (x, w) = (inputs(1, K as i32), weight());
     let seen = Observation::of(&x).expect("finite");
-    let gptq = |text: &str, w: &Array, seen: &Observation| Gptq::default().quantize(&*format(text), w, seen);
+    let gptq = |text: &str, w: &Array, seen: &Observation| Gptq::default().quantize(&format(text), w, seen);
     check(
         gptq("nf4:64", &normal(1, &[8, 128]), &seen),
         expect![[r#"
@@ -395,7 +394,7 @@ fn bad_observations_and_formats() {
         help: use 0.01, the usual choice, or more where few rows were observed"#]],
     );
     check(
-        Awq::default().quantize(&*format("bf16"), &w, &seen),
+        Awq::default().quantize(&format("bf16"), &w, &seen),
         expect![[r#"
         the format bf16 has no scales, and codes an input alike however that is scaled
         help: take a format with scales, such as affine:4:64, or quantize without AWQ"#]],
@@ -436,7 +435,7 @@ fn bad_observations_and_formats() {
         help: replace NaN and infinities before quantizing"#]],
     );
     check(
-        Awq::default().quantize(&*format("nf4:64"), &w.multiply(&nan).expect("nan"), &seen),
+        Awq::default().quantize(&format("nf4:64"), &w.multiply(&nan).expect("nan"), &seen),
         expect![[r#"
         kernel Nf4Quantize failed: element 0 is NaN, which no code can hold
         help: replace NaN and infinities before quantizing"#]],
@@ -486,8 +485,8 @@ fn scales_that_are_fitted_lose_less() -> Result<()> {
     ] {
         let format = format(text);
         for method in [Gptq::default(), Gptq::default().act_order()] {
-            let plain = error(&x, &w, &method.quantize(&*format, &w, &seen)?);
-            let codes = method.with_refits(2)?.quantize(&*format, &w, &seen)?;
+            let plain = error(&x, &w, &method.quantize(&format, &w, &seen)?);
+            let codes = method.with_refits(2)?.quantize(&format, &w, &seen)?;
             assert!(format.stores(&codes), "{text}: {codes}");
             let found = error(&x, &w, &codes);
             assert!(found <= at_most * plain, "{text}: {found} where the format's own scales have {plain}");
@@ -507,7 +506,7 @@ fn groups_have_the_scales_of_what_they_are_when_they_are_reached() -> Result<()>
         let format = format(text);
         let rounded = error(&x, &w, &format.quantize(&w)?);
         for refits in [0, 1] {
-            let codes = Gptq::default().with_refits(refits)?.quantize(&*format, &w, &seen)?;
+            let codes = Gptq::default().with_refits(refits)?.quantize(&format, &w, &seen)?;
             let found = error(&x, &w, &codes);
             assert!(found < 0.25 * rounded, "{text} {refits}: {found} where rounding has {rounded}");
         }
@@ -535,7 +534,7 @@ fn a_correction_is_the_best_of_its_rank() -> Result<()> {
             let codes = format.quantize(&w)?;
             let expected = least(&w.subtract(codes.dense()?)?, seen.gram(), rank as usize)?;
             let plain = error(&x, &w, &codes);
-            let value = Corrected::new(Rounding, rank)?.quantize(&*format, &w, &seen)?;
+            let value = Corrected::new(Rounding, rank)?.quantize(&format, &w, &seen)?;
             let found = error(&x, &w, &value);
             assert!(found <= 1.01 * expected + 1e-4 * plain, "{text} {rank}: {found}, at best {expected} of {plain}");
             let lora = value.downcast::<Lora>().expect("is one");
@@ -559,7 +558,7 @@ fn rounds_of_corrections_never_lose_more() -> Result<()> {
         for dtype in [Dtype::Float32, Dtype::Bfloat16] {
             let w = weight().as_dtype(dtype)?;
             let format = format("affine:2:64");
-            let of = |rounds| Corrected::new(Gptq::default(), 4)?.with_rounds(rounds)?.quantize(&*format, &w, &seen);
+            let of = |rounds| Corrected::new(Gptq::default(), 4)?.with_rounds(rounds)?.quantize(&format, &w, &seen);
             let [one, five] = [1, 5].map(of);
             let (one, five) = (error(x, &w, &one?), error(x, &w, &five?));
             assert!(five <= 1.001 * one, "{dtype:?}: {five} after {one}");
@@ -578,7 +577,7 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
     {
         let (format, w) = (format(text), w.as_dtype(dtype)?);
         let rows = |method: Gptq| -> Result<Vec<f32>> {
-            let value = method.quantize(&*format, &w, &seen)?;
+            let value = method.quantize(&format, &w, &seen)?;
             // Fitted scales take no more bytes.
             assert_eq!(value.nbytes(), format.quantize(&w)?.nbytes(), "{text} {dtype:?}");
             let lost = w.as_dtype(Dtype::Float32)?.subtract(value.dense()?.as_dtype(Dtype::Float32)?)?;
@@ -595,7 +594,7 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
     let alive: Vec<f32> = (0..40).map(|row| if row == 5 { 0.0 } else { 1.0 }).collect();
     let w = w.multiply(Array::from_slice(&alive, &[40, 1]))?;
     for text in ["nf4:64", "int8", "affine:4:64", "affine:2:128"] {
-        let codes = Gptq::default().with_refits(1)?.quantize(&*format(text), &w, &seen)?.dense()?;
+        let codes = Gptq::default().with_refits(1)?.quantize(&format(text), &w, &seen)?.dense()?;
         assert_eq!(floats(&codes)?[5 * 512..6 * 512], [0.0; 512], "{text}");
     }
     check(
@@ -611,7 +610,7 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
 fn what_is_not_corrected() {
     let seen = |k| Observation::of(&normal(1, &[64, k])).expect("finite");
     let of = |rank, w: &Array, seen: &Observation| {
-        Corrected::new(Rounding, rank).and_then(|method| method.quantize(&*format("affine:4:32"), w, seen))
+        Corrected::new(Rounding, rank).and_then(|method| method.quantize(&format("affine:4:32"), w, seen))
     };
     check(
         of(0, &normal(2, &[4, 64]), &seen(64)),
@@ -644,7 +643,7 @@ fn what_is_not_corrected() {
     let infinite = ops::full::<f32>(&[4, 64], Array::from_f32(f32::INFINITY)).expect("fills");
     let format = format("affine:4:32");
     check(
-        Corrected::new(Zeros, 2).and_then(|method| method.quantize(&*format, &infinite, &seen(64))),
+        Corrected::new(Zeros, 2).and_then(|method| method.quantize(&format, &infinite, &seen(64))),
         expect![[r#"
         the weight f32[4,64] has an element that is not finite
         help: replace NaN and infinities before quantizing"#]],
@@ -655,7 +654,7 @@ fn what_is_not_corrected() {
 struct Zeros;
 
 impl Calibrate for Zeros {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, _: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, _: &Observation) -> Result<Value> {
         format.quantize(&ops::zeros_like(weight)?)
     }
 }

@@ -17,7 +17,7 @@ fn key(seed: u64) -> Array {
 }
 
 fn drawn(text: &str, x: &Array, seed: u64) -> Value {
-    quantize_by_key(&*format(text), x, &key(seed)).unwrap_or_else(|error| panic!("{text}: {error}"))
+    quantize_by_key(&format(text), x, &key(seed)).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 /// The elements, in the order of rows also where the codes are stored by columns.
@@ -142,7 +142,7 @@ fn it_is_drawn_alike_compiled_and_mapped() {
     let x = normal(5, &[3, 8, 128]);
     for text in ["nf4:64+stochastic", "affine:4:64+stochastic", "int8+stochastic", "bf16+stochastic"] {
         let quantized = format(text);
-        let draw = |x: &Array, key: &Array| quantize_by_key(&*quantized, x, key)?.dense();
+        let draw = |x: &Array, key: &Array| quantize_by_key(&quantized, x, key)?.dense();
         let mut compiled = compile(|(x, key): (Array, Array)| draw(&x, &key));
         for seed in [1, 2] {
             let found = compiled.call((&x, key(seed))).and_then(|found| found.dense()).expect("runs");
@@ -192,19 +192,19 @@ fn bad_input() {
             help: give one to `format::quantize_by_key`, or round to the nearest codes by nf4:64"#]],
     );
     check(
-        quantize_by_key(&*nf4, &x, &Array::from_slice(&[1i32, 2], &[2])),
+        quantize_by_key(&nf4, &x, &Array::from_slice(&[1i32, 2], &[2])),
         expect![[r#"
             the key to round by is i32[2], and a key is u32[2]
             help: make one with `mlx_rs::random::key`"#]],
     );
     check(
-        quantize_by_key(&*format("thirds+stochastic"), &x, &key(1)),
+        quantize_by_key(&format("thirds+stochastic"), &x, &key(1)),
         expect![[r#"
             f32[8,64] has no codes to round to at random
             help: name a format of codes, such as int8 or dynamic:8:256"#]],
     );
     check(
-        quantize_by_key(&Int8::default(), &ops::zeros::<f32>(&[0, 64]).expect("zeros"), &key(1)),
+        quantize_by_key(Int8::default(), &ops::zeros::<f32>(&[0, 64]).expect("zeros"), &key(1)),
         expect![[r#"
             f32[0,64] has no elements to quantize
             help: keep an empty array dense"#]],
@@ -223,7 +223,7 @@ fn bad_input() {
         );
     }
     let nan = x.multiply(Array::from_f32(f32::NAN)).expect("multiplies");
-    let made = quantize_by_key(&*nf4, &nan, &key(1)).expect("is lazy");
+    let made = quantize_by_key(&nf4, &nan, &key(1)).expect("is lazy");
     check(
         tree::eval(&made),
         expect![[r#"

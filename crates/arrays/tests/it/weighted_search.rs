@@ -35,7 +35,7 @@ fn large_inputs_lose_less() -> Result<()> {
         for dtype in [Dtype::Float32, Dtype::Bfloat16] {
             let (format, w) = (format(text), w.as_dtype(dtype)?);
             let plain = weighted(&w, &format.quantize(&w)?, &seen)?;
-            let codes = WeightedSearch.quantize(&*format, &w, &seen)?;
+            let codes = WeightedSearch.quantize(&format, &w, &seen)?;
             assert!(format.stores(&codes), "{text}: {codes}");
             assert_eq!(codes.aval()?, (&w).into());
             let found = weighted(&w, &codes, &seen)?;
@@ -52,12 +52,12 @@ fn each_expert_is_searched_by_its_own_inputs() -> Result<()> {
     let both = tacit_arrays::Observed::new(&w)?;
     let x = ops::stack(&[&large, &even], 0)?;
     tacit_core::implicit((x, &both), |(x, w)| x.matmul(w.swap_axes(1, 2)?))?;
-    let codes = WeightedSearch.quantize(&*format, &w, &both.finish()?)?;
+    let codes = WeightedSearch.quantize(&format, &w, &both.finish()?)?;
     let _allow = Policy::Allow.scope();
     let codes = codes.dense()?;
     for (expert, x) in [(0, &large), (1, &even)] {
         let of = |array: &Array| array.take_axis(Array::from_int(expert), 0);
-        let alone = WeightedSearch.quantize(&*format, &of(&w)?, &Observation::of(x)?)?.dense()?;
+        let alone = WeightedSearch.quantize(&format, &of(&w)?, &Observation::of(x)?)?.dense()?;
         assert!(of(&codes)?.all_close(&alone, 1e-4, 1e-4, None)?, "expert {expert}");
     }
     Ok(())
@@ -67,13 +67,13 @@ fn each_expert_is_searched_by_its_own_inputs() -> Result<()> {
 fn scales_that_are_not_free_are_refused() -> Result<()> {
     let (w, seen) = (normal(2, &[24, K]), Observation::of(&inputs(64)?)?);
     check(
-        WeightedSearch.quantize(&*format("mxfp4"), &w, &seen),
+        WeightedSearch.quantize(&format("mxfp4"), &w, &seen),
         expect![[r#"
         the scales of mxfp4 are not searched: each block has none that may be any float
         help: take a format such as affine:4:64 or nf4:64, or the method `Gptq`"#]],
     );
     check(
-        WeightedSearch.quantize(&*format("nf4:512"), &w, &seen),
+        WeightedSearch.quantize(&format("nf4:512"), &w, &seen),
         expect![[r#"
         the weighted search does not code f32[24,128] in nf4:512: its blocks straddle rows
         help: take a format whose blocks lie along the rows and divide them, or another method"#]],

@@ -109,7 +109,7 @@ impl<M: ModuleParameters> Model<M> {
         self.quantize_by(pattern, formats, &|path: &str, format: &AnyFormat, value: &Value| {
             let seen = observations.get(path)?;
             let weight = value.dense()?;
-            method.quantize(&**format, &weight, seen).map_err(|error| error.of_parameter(path))
+            method.quantize(format, &weight, seen).map_err(|error| error.of_parameter(path))
         })
     }
 }

@@ -47,7 +47,7 @@ impl<M: ModuleParameters> Model<M> {
     /// is dropped then.
     pub fn quantize(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, formats: impl IntoRules) -> Result<Self> {
         self.quantize_by(pattern, formats, &|path, format, value| {
-            quantize_in_pieces(&**format, value).map_err(|error| error.of_parameter(path))
+            quantize_in_pieces(format, value).map_err(|error| error.of_parameter(path))
         })
     }
 

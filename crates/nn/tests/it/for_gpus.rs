@@ -191,7 +191,7 @@ fn numbers_are_rounded_at_random() {
     let (x, key) = (normal(1, &[32, 64]), random::key(3).expect("a key"));
     for text in ["nf4:64", "affine:4:64", "int8:64", "bf16"] {
         let format: AnyFormat = text.parse().expect("a format");
-        on_gpus(text, || quantize_by_key(&*format, &x, &key));
+        on_gpus(text, || quantize_by_key(&format, &x, &key));
     }
 }
 

@@ -87,7 +87,7 @@ fn a_step_is_that_of_the_floats_rounded_by_the_key() {
     model.update(&mut Sgd::new(0.5), &gradients).expect("updates");
     let moved = before.codes().dense().and_then(|w| Ok(w.subtract(gradient.multiply(Array::from_f32(0.5))?)?));
     let (kept, key) = mlx_rs::random::split(before.key(), 2).expect("splits");
-    let expected = quantize_by_key(&Int8::default(), &moved.expect("moves"), &key).expect("quantizes");
+    let expected = quantize_by_key(Int8::default(), &moved.expect("moves"), &key).expect("quantizes");
     let after = model.get(path).expect("is there");
     let after = after.downcast::<TrainedCodes>().expect("is trained as codes");
     assert!(*after.codes() == expected);

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Error, Result, Value, tree};
 
 use crate::families::packed::Packed;
-use crate::format::Quantizer;
+use crate::format::AnyFormat;
 use crate::training::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
 use crate::training::calibration::coder::dense;
 use crate::training::observation::Observation;
@@ -28,7 +28,7 @@ use crate::views::scaled_channels::ScaledChannels;
 /// // Every sixteenth input is large.
 /// let sizes = Array::from_iter((0..128).map(|i| if i % 16 == 0 { 20f32 } else { 1.0 }), &[128]);
 /// let (x, w) = (normal(0, &[64, 128])?.multiply(sizes)?, normal(1, &[32, 128])?);
-/// let codes = Awq::default().quantize(&Affine { bits: 3, group: 64 }, &w, &Observation::of(&x)?)?;
+/// let codes = Awq::default().quantize(&Affine { bits: 3, group: 64 }.into(), &w, &Observation::of(&x)?)?;
 /// assert_eq!(codes.to_string(), "ScaledChannels(f32[32,128])");
 /// # Ok(())
 /// # }
@@ -63,7 +63,7 @@ impl Awq {
 }
 
 impl Calibrate for Awq {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         let (stack, grams) = matrices(weight, seen)?;
         let wide = stack.as_dtype(Dtype::Float32)?;
         let plain = format.quantize(weight)?;

@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result, Value};
 
 use crate::avals::checks::check_float;
-use crate::format::Quantizer;
+use crate::format::AnyFormat;
 use crate::training::observation::Observation;
 
 /// A way to choose the codes of a weight by what it is multiplied with.
@@ -14,7 +14,7 @@ use crate::training::observation::Observation;
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops};
-/// use tacit_arrays::format::{Nf4, Quantizer};
+/// use tacit_arrays::format::{AnyFormat, Nf4};
 /// use tacit_arrays::{Calibrate, Observation};
 /// use tacit_core::{Result, Value};
 ///
@@ -22,13 +22,13 @@ use crate::training::observation::Observation;
 /// struct Rounding;
 ///
 /// impl Calibrate for Rounding {
-///     fn quantize(&self, format: &dyn Quantizer, weight: &Array, _: &Observation) -> Result<Value> {
+///     fn quantize(&self, format: &AnyFormat, weight: &Array, _: &Observation) -> Result<Value> {
 ///         format.quantize(weight)
 ///     }
 /// }
 ///
 /// let (w, x) = (ops::ones::<f32>(&[8, 64])?, ops::ones::<f32>(&[2, 64])?);
-/// let codes = Rounding.quantize(&Nf4 { block: 64, double: false }, &w, &Observation::of(&x)?)?;
+/// let codes = Rounding.quantize(&Nf4 { block: 64, double: false }.into(), &w, &Observation::of(&x)?)?;
 /// assert_eq!(codes.to_string(), "Nf4(f32[8,64])");
 /// # Ok(())
 /// # }
@@ -39,11 +39,11 @@ pub trait Calibrate {
     /// # Errors
     ///
     /// The weight does not fit the format, or what was seen does not fit the weight; the method has no use for the format.
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value>;
+    fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value>;
 }
 
 impl<C: Calibrate + ?Sized> Calibrate for &C {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         (**self).quantize(format, weight, seen)
     }
 }

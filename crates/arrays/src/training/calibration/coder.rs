@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, Policy, Result, Value, tree};
 
 use crate::families::packed::{Packed, Stored, read_in};
-use crate::format::{FloatScales, Quantizer, TrainedScales};
+use crate::format::{AnyFormat, FloatScales, TrainedScales};
 use crate::kernel::{self, Scaling, Scheme};
 use crate::views::rotated::Rotated;
 
@@ -33,7 +33,7 @@ pub(super) struct Scaled<'f> {
 
 impl<'f> Coder<'f> {
     /// How `format` codes `weight`, `[.., n, k]`, for the method of this name.
-    pub(super) fn new(method: &str, format: &'f dyn Quantizer, weight: &Array) -> Result<Self> {
+    pub(super) fn new(method: &str, format: &'f AnyFormat, weight: &Array) -> Result<Self> {
         let (n, k) = (weight.dim(-2), weight.dim(-1));
         let whole = format.quantize(weight)?;
         let none = |why: &str| {
@@ -68,13 +68,13 @@ impl<'f> Coder<'f> {
     }
 
     /// Blocks of a format whose scales cannot be given.
-    fn unscaled(format: &dyn Quantizer, weight: &Array, stored: &Stored) -> Option<Self> {
+    fn unscaled(format: &AnyFormat, weight: &Array, stored: &Stored) -> Option<Self> {
         let widths = if stored.scales.is_none() { vec![1] } else { vec![stored.unit() as i32, stored.block as i32] };
         Self::tried(format, weight, &widths)
     }
 
     /// Blocks of the first of these widths that the format takes.
-    fn tried(format: &dyn Quantizer, weight: &Array, widths: &[i32]) -> Option<Self> {
+    fn tried(format: &AnyFormat, weight: &Array, widths: &[i32]) -> Option<Self> {
         let (n, k) = (weight.dim(-2), weight.dim(-1));
         let fits = |width: &i32| {
             let part = ops::zeros_dtype(&[n, *width], weight.dtype());
@@ -86,7 +86,7 @@ impl<'f> Coder<'f> {
 
 impl Scaled<'_> {
     /// The scales of `part: f32[n, group]`, as the format chooses them for numbers of type `dtype`.
-    pub(super) fn scales(&self, format: &dyn Quantizer, part: &Array, dtype: Dtype) -> Result<FloatScales> {
+    pub(super) fn scales(&self, format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
         let made = format.quantize(&part.as_dtype(dtype)?)?;
         let made = self.trained.scales_of(&made).ok_or_else(|| Error::decline("the format changed its type"))?;
         mapped(&made, |scales| Ok(scales.reshape(&[-1, 1])?))
@@ -139,7 +139,7 @@ impl Scaled<'_> {
     }
 
     /// `numbers: f32[n, k]`, coded by the scales of a matrix and read again.
-    pub(super) fn read(&self, format: &dyn Quantizer, numbers: &Array, scales: &FloatScales) -> Result<Array> {
+    pub(super) fn read(&self, format: &AnyFormat, numbers: &Array, scales: &FloatScales) -> Result<Array> {
         let like = format.quantize(&ops::zeros_like(numbers)?)?;
         let like = self.trained.scales_of(&like).ok_or_else(|| Error::decline("the format changed its type"))?;
         let scales = mapped(scales, |scales| Ok(scales.reshape(like.scales.shape())?))?;

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, Stream, linalg, ops, random, transforms, with_stream}
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use crate::adapters::lora::Lora;
-use crate::format::Quantizer;
+use crate::format::AnyFormat;
 use crate::training::calibration::calibrate::{Calibrate, errors, matrices, not_finite};
 use crate::training::calibration::coder::dense;
 use crate::training::observation::Observation;
@@ -32,7 +32,7 @@ use crate::training::observation::Observation;
 /// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
 ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
 /// };
-/// let format = Affine { bits: 2, group: 64 };
+/// let format = Affine { bits: 2, group: 64 }.into();
 /// let codes = Gptq::default().quantize(&format, &w, &seen)?;
 /// let corrected = Corrected::new(Gptq::default(), 8)?.quantize(&format, &w, &seen)?;
 /// assert_eq!(corrected.to_string(), "Lora(f32[32,64])");
@@ -52,7 +52,7 @@ pub struct Corrected<M> {
 pub struct Rounding;
 
 impl Calibrate for Rounding {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, _: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, _: &Observation) -> Result<Value> {
         format.quantize(weight)
     }
 }
@@ -87,7 +87,7 @@ impl<M: Calibrate> Corrected<M> {
 }
 
 impl<M: Calibrate> Calibrate for Corrected<M> {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         let (_, gram) = matrices(weight, seen)?;
         let &[n, k] = weight.shape() else {
             return Err(Error::invalid(

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Aval, Error, Result, Value, tree};
 
-use crate::format::{FloatScales, Quantizer};
+use crate::format::{AnyFormat, FloatScales};
 use crate::training::calibration::calibrate::{Calibrate, errors, matrices};
 use crate::training::calibration::coder::{Coder, Scaled, dense};
 use crate::training::calibration::hessian::Hessian;
@@ -26,13 +26,13 @@ const TOGETHER: i32 = 128;
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops, random};
-/// use tacit_arrays::format::{Affine, Quantizer};
+/// use tacit_arrays::format::{Affine, AnyFormat};
 /// use tacit_arrays::{Calibrate, Gptq, Observation};
 ///
 /// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
 /// // 256 inputs that are mixtures of 16.
 /// let x = normal(0, &[512, 16])?.matmul(normal(1, &[16, 256])?)?.add(normal(2, &[512, 256])?)?;
-/// let (w, format) = (normal(3, &[32, 256])?, Affine { bits: 3, group: 64 });
+/// let (w, format) = (normal(3, &[32, 256])?, AnyFormat::from(Affine { bits: 3, group: 64 }));
 /// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
 ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
 /// };
@@ -94,7 +94,8 @@ impl Gptq {
     /// use tacit_arrays::{Calibrate, Gptq, Observation};
     ///
     /// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
-    /// let (w, x, format) = (normal(0, &[32, 128])?, normal(1, &[512, 128])?, Affine { bits: 3, group: 64 });
+    /// let (w, x) = (normal(0, &[32, 128])?, normal(1, &[512, 128])?);
+    /// let format = Affine { bits: 3, group: 64 }.into();
     /// let error = |method: Gptq| -> tacit_core::Result<f32> {
     ///     let codes = method.quantize(&format, &w, &Observation::of(&x)?)?;
     ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
@@ -119,7 +120,7 @@ impl Gptq {
 }
 
 impl Calibrate for Gptq {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         let (stack, grams) = matrices(weight, seen)?;
         let coder = Coder::new("GPTQ", format, weight)?;
         let (mut made, mut scales) = (Vec::new(), Vec::new());
@@ -153,7 +154,7 @@ impl Calibrate for Gptq {
 
 /// One matrix.
 struct Run<'r> {
-    format: &'r dyn Quantizer,
+    format: &'r AnyFormat,
     hessian: Hessian,
     matrix: i32,
     dtype: Dtype,

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Error, Result, Value};
 
-use crate::format::{FloatScales, Quantizer};
+use crate::format::{AnyFormat, FloatScales};
 use crate::training::calibration::calibrate::{Calibrate, matrices};
 use crate::training::calibration::coder::{Coder, Scaled};
 use crate::training::calibration::refit::{Refitted, refitted};
@@ -17,14 +17,14 @@ use crate::training::observation::Observation;
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, random};
-/// use tacit_arrays::format::{Affine, Quantizer};
+/// use tacit_arrays::format::{Affine, AnyFormat};
 /// use tacit_arrays::{Calibrate, Observation, WeightedSearch};
 ///
 /// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
 /// // Every sixteenth input is large.
 /// let sizes = Array::from_iter((0..128).map(|i| if i % 16 == 0 { 20f32 } else { 1.0 }), &[128]);
 /// let (x, w) = (normal(0, &[64, 128])?.multiply(sizes)?, normal(1, &[32, 128])?);
-/// let format = Affine { bits: 3, group: 64 };
+/// let format = AnyFormat::from(Affine { bits: 3, group: 64 });
 /// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
 ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
 /// };
@@ -48,7 +48,7 @@ const UNIT: f32 = 0.05;
 const FITS: usize = 2;
 
 impl Calibrate for WeightedSearch {
-    fn quantize(&self, format: &dyn Quantizer, weight: &Array, seen: &Observation) -> Result<Value> {
+    fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         let (stack, grams) = matrices(weight, seen)?;
         let coder = match Coder::new("the weighted search", format, weight)? {
             Coder::Scaled(coder) if coder.has_free_scales() => coder,
@@ -75,7 +75,7 @@ impl Calibrate for WeightedSearch {
 
 /// One matrix: `w: f32[n, k]`, and the sums of squares of its inputs, `f32[k]`.
 struct Search<'s> {
-    format: &'s dyn Quantizer,
+    format: &'s AnyFormat,
     coder: &'s Scaled<'s>,
     w: Array,
     squares: Array,
