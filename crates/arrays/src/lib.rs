@@ -34,6 +34,8 @@ pub use avals::dtypes::{accumulator_dtype, in_accumulator_dtype};
 pub use families::adapter::Adapter;
 pub use families::cut::{Cut, cut, shard};
 pub use families::distributed::Distributed;
+#[doc(hidden)]
+pub use families::linear::within_products;
 pub use families::linear::{Factor, Gain, Linear, Product, scaled_sum};
 pub use families::packed::{Packed, Stored};
 pub use families::view::{Move, View};
@@ -77,8 +79,6 @@ pub use training::saved::saved;
 pub use training::saved_inputs::SavedInputs;
 pub use training::ste::{Ste, ste};
 pub use training::trained_codes::TrainedCodes;
-#[doc(hidden)]
-pub use training::within_products::within_products;
 pub use views::cast::Cast;
 pub use views::concat::Concat;
 pub use views::masked::Masked;

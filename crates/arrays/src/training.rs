@@ -10,4 +10,3 @@ pub(crate) mod saved;
 pub(crate) mod saved_inputs;
 pub(crate) mod ste;
 pub(crate) mod trained_codes;
-pub(crate) mod within_products;

@@ -7,11 +7,10 @@ use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use crate::avals::dtypes::{accumulator_dtype, in_room};
 use crate::families::cut::cut;
-use crate::families::linear::Linear;
+use crate::families::linear::{Linear, within_products};
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
 use crate::training::ste::Ste;
-use crate::training::within_products::within_products;
 
 pub(crate) fn transposed(matrix: &Value) -> Result<(Value, Aval)> {
     let matrix = implicit(matrix, |matrix| Ok::<_, Error>(matrix.t()))?;

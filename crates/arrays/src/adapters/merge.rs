@@ -6,12 +6,9 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value, implicit};
 
 use crate::families::adapter::Adapter;
-use crate::families::packed::Packed;
+use crate::families::linear::{Linear, within_products};
 use crate::families::structural::itself;
 use crate::format::AnyFormat;
-use crate::training::int8_inputs::Int8Inputs;
-use crate::training::int8_training::Int8Training;
-use crate::training::within_products::within_products;
 
 /// An adapter that was merged into its base.
 #[derive(Clone, Debug)]
@@ -143,18 +140,10 @@ fn within(base: &Value) -> &Value {
 /// What an adapter of a base became, with products that round activations, or are of integers, as those with the base were, where it has
 /// such.
 pub(super) fn rounding_as(base: &Value, made: Value) -> Result<Value> {
-    if let Some(inputs) = base.downcast::<Int8Inputs>() {
-        // What is rounded a second time is another number.
-        let rounding = made.downcast::<Int8Inputs>().is_some();
-        return if rounding { Ok(made) } else { Ok(Int8Inputs::new(made, inputs.granularity())?.into()) };
+    match base.family::<dyn Linear>() {
+        Some(base) => base.rounding_alike(made),
+        None => Ok(made),
     }
-    if let Some(training) = base.downcast::<Int8Training>() {
-        return training.around_codes(made);
-    }
-    let rounds = base.family::<dyn Packed>().is_some_and(Packed::int8_activations);
-    let codes = made.family::<dyn Packed>().filter(|codes| rounds && !codes.int8_activations());
-    let rounding = codes.and_then(|codes| codes.rounding_activations().ok());
-    Ok(rounding.map_or(made, Value::from))
 }
 
 /// The share of a total; 0 of a total of 0 is 0.

@@ -87,6 +87,21 @@ pub trait Linear: ImplicitArray {
         Gain::None
     }
 
+    /// The matrix that this is a form of whose products round what it is multiplied with, if that is all it does. What merges,
+    /// quantizes or counts takes that one.
+    fn rounds(&self) -> Option<&Value> {
+        None
+    }
+
+    /// Another matrix, with products that round what it is multiplied with as those of this one do, where it has such.
+    ///
+    /// # Errors
+    ///
+    /// The matrix is none whose products could round.
+    fn rounding_alike(&self, matrix: Value) -> Result<Value> {
+        Ok(matrix)
+    }
+
     /// The array with its axes permuted, which changes something: axis `i` is axis `axes[i]` of this one.
     ///
     /// # Errors
@@ -116,6 +131,13 @@ pub trait Linear: ImplicitArray {
         let _ = by;
         Err(served_by_a_view())
     }
+}
+
+/// The matrix of what has products that round what it is multiplied with.
+#[doc(hidden)]
+#[must_use]
+pub fn within_products(value: &Value) -> Option<&Value> {
+    value.family::<dyn Linear>()?.rounds()
 }
 
 fn served_by_a_view() -> Error {

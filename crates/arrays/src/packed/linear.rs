@@ -43,6 +43,12 @@ impl<T: Packed> Linear for T {
         Ok(products_by_index(dense_operand(x)?, self, orientation, [left, right])?.into())
     }
 
+    fn rounding_alike(&self, matrix: Value) -> Result<Value> {
+        let codes = matrix.family::<dyn Packed>().filter(|codes| self.int8_activations() && !codes.int8_activations());
+        let rounding = codes.and_then(|codes| codes.rounding_activations().ok());
+        Ok(rounding.map_or(matrix, Value::from))
+    }
+
     /// Each matrix transposed, and a batch of them in another order, as a view.
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
         if axes.len() > 2

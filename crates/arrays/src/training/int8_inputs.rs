@@ -133,6 +133,15 @@ impl Materialize for Int8Inputs {
 }
 
 impl Linear for Int8Inputs {
+    fn rounds(&self) -> Option<&Value> {
+        Some(&self.inner)
+    }
+
+    fn rounding_alike(&self, matrix: Value) -> Result<Value> {
+        // What is rounded a second time is another number.
+        if matrix.downcast::<Self>().is_some() { Ok(matrix) } else { Ok(Self::new(matrix, self.per)?.into()) }
+    }
+
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         if product == Product::Rows {
             return Err(Error::decline("rows are those of the matrix"));

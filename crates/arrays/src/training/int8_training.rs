@@ -125,11 +125,6 @@ impl Int8Training {
     fn around(&self, inner: Value) -> Result<Value> {
         Ok(Self { aval: inner.aval()?, inner, key: self.key.clone() }.into())
     }
-
-    /// Another matrix with the same products, where it has codes for them, and otherwise as it is.
-    pub(crate) fn around_codes(&self, made: Value) -> Result<Value> {
-        if Weight::of(&made)?.is_some() { self.around(made) } else { Ok(made) }
-    }
 }
 
 impl Materialize for Int8Training {
@@ -156,6 +151,14 @@ impl Materialize for Int8Training {
 }
 
 impl Linear for Int8Training {
+    fn rounds(&self) -> Option<&Value> {
+        Some(&self.inner)
+    }
+
+    fn rounding_alike(&self, matrix: Value) -> Result<Value> {
+        if Weight::of(&matrix)?.is_some() { self.around(matrix) } else { Ok(matrix) }
+    }
+
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         match self.weight(product, x)? {
             Some(weight) if x.aval()?.dtype == self.aval.dtype => self.multiply(&weight, product, x),
@@ -186,9 +189,14 @@ pub(crate) fn int8_training_broadcast(
 ) -> Result<Value> {
     decline_if(!others.is_empty(), "the other operands say how often")?;
     // One that is repeated already is repeated for another batch.
-    let matrix = w.inner.downcast::<Repeated>().map_or(&w.inner, Repeated::inner);
+    let matrix = unrepeated(&w.inner);
     decline_if(!results[0].shape.ends_with(&matrix.aval()?.shape), "rows or columns of the matrix are repeated")?;
     w.around(Repeated::of(matrix.clone(), &results[0].shape)?)
+}
+
+/// The matrix that is repeated for a batch, where one is.
+fn unrepeated(value: &Value) -> &Value {
+    value.downcast::<Repeated>().map_or(value, Repeated::inner)
 }
 
 /// A matrix of signed bytes with a scale for each row, as it is stored.
@@ -206,7 +214,7 @@ struct Weight {
 impl Weight {
     /// Those of a value, if it has such.
     fn of(value: &Value) -> Result<Option<Self>> {
-        let value = value.downcast::<Repeated>().map_or(value, Repeated::inner);
+        let value = unrepeated(value);
         let used = match value {
             Value::Implicit(array) => array.used_as()?,
             Value::Dense(_) => None,
