@@ -10,7 +10,6 @@ use crate::families::cut::cut;
 use crate::families::packed::Packed;
 use crate::format::AnyFormat;
 use crate::kernel::Scaling;
-use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::reblock::{along, edges};
 use crate::views::rotated::Rotated;
 
@@ -32,7 +31,7 @@ fn alike(whole: &Value, part: &Value, axis: usize, range: &Range<i32>) -> bool {
     let stored = |value: &Value| value.family::<dyn Packed>().map(Packed::stored);
     let (Some(whole), Some(part)) = (stored(whole), stored(part)) else { return false };
     let shared = match whole.scheme.scaling {
-        Scaling::Float => whole.scales.as_ref().is_some_and(|scales| scales.downcast::<Dynamic8Array>().is_some()),
+        Scaling::Float => whole.double_quantized().is_some(),
         _ => whole.global_scale.is_some(),
     };
     if shared || whole.block != part.block {

@@ -5,7 +5,6 @@ use tacit_core::{Error, Result, Value};
 
 use crate::families::packed::Packed;
 use crate::kernel::Scaling;
-use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::units::integers;
 
 /// The scales in `f32`, so that they are rounded no further, after a linear map.
@@ -22,7 +21,7 @@ pub(crate) fn scaled(array: &dyn Packed, map: &dyn Fn(&Array) -> Result<Array>) 
                 stored.scales = Some(scaled(integers, map)?);
                 return Ok(array.restored(stored).into());
             }
-            let nested = scales.downcast::<Dynamic8Array>();
+            let nested = stored.double_quantized();
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
             stored.scales = Some(nested.scaled(map)?.into());
         }

@@ -6,7 +6,6 @@ use tacit_core::{Error, Result, Value};
 
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::{self, Coding, Layout, NVFP4_RANGE, Nested, Scaling};
-use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::units::integers;
 
 impl Stored {
@@ -17,7 +16,7 @@ impl Stored {
         let (n, size) = (n as usize, self.aval.size());
         let layout = Layout { scheme, n, k: size.checked_div(n).unwrap_or_default(), block: self.block };
         let Some(scales) = &self.scales else { return Ok((layout, children)) };
-        match (scales, scales.downcast::<Dynamic8Array>()) {
+        match (scales, self.double_quantized()) {
             (scales, None) if matches!(scheme.nested, Some(Nested::Integers { .. })) => {
                 let (scaling, parts) = read_integers(scales, &layout)?;
                 scheme.scaling = scaling;

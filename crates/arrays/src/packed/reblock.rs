@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, Result, Value, short_name};
 use crate::avals::axes::{divisors, extent, gcd};
 use crate::families::cut::Cut;
 use crate::families::packed::{Packed, Stored};
-use crate::packed::dynamic8::{Dynamic8Array, each_repeated};
+use crate::packed::dynamic8::each_repeated;
 use crate::packed::slice::between;
 
 impl<T: Packed> Cut for T {
@@ -83,7 +83,7 @@ fn reblocked(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored
     stored.biases = stored.biases.as_ref().map(each).transpose()?;
     stored.scales = match &stored.scales {
         Some(Value::Dense(scales)) => Some(each(scales)?.into()),
-        Some(scales) => match scales.downcast::<Dynamic8Array>() {
+        Some(_) => match stored.double_quantized() {
             Some(nested) => {
                 let [codes, absmax, _] = nested.parts();
                 let own = nested.block_size();

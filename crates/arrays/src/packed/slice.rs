@@ -8,7 +8,6 @@ use tacit_core::{Aval, Error, Result, Value, handler};
 use crate::avals::axes::{extent, ranges, swapped};
 use crate::avals::checks::decline_if;
 use crate::families::packed::{Packed, Stored};
-use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::shape::{flat, in_shape, packed, reshaped};
 use crate::packed::units::Supers;
 
@@ -54,8 +53,8 @@ pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result
         (_, Some(supers)) => {
             Some(sliced_supers(&supers, [&old[..axis], &start[..axis], &stop[..axis]], [whole, from, to])?)
         }
-        (Some(scales), None) => {
-            let nested = scales.downcast::<Dynamic8Array>();
+        (Some(_), None) => {
+            let nested = stored.double_quantized();
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
             let edges = [from, to, whole].map(per_block);
             let edges = if flat { &edges[..1] } else { &edges };

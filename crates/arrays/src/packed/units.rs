@@ -5,6 +5,7 @@ use tacit_core::kernel::Pieces;
 
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::Coding;
+use crate::packed::dynamic8::Dynamic8Array;
 
 /// Scales that are integers with a factor for each super-block: `f32[rows, super-blocks, groups]`.
 pub(crate) struct Supers<'a> {
@@ -31,6 +32,11 @@ pub(crate) fn integers(scales: &Value) -> Option<(&dyn Packed, Stored)> {
 }
 
 impl Stored {
+    /// The scales as codes of their own, of the double quantization, if they are such.
+    pub(crate) fn double_quantized(&self) -> Option<&Dynamic8Array> {
+        self.scales.as_ref()?.downcast()
+    }
+
     /// The elements after which a block ends and an element of the array of codes does, too.
     pub(crate) fn unit(&self) -> usize {
         self.unit_of(self.block)
