@@ -14,7 +14,7 @@ STAY = {
     # A value is an array or an implicit array, which has values for children and a type that makes it again of them.
     "core: array_type implicit_array value",
     # A tree is made of leaves, which are trees; both can be arguments, which become trees of arrays.
-    "core: tree tree::arguments tree::leaf",
+    "core: tree::arguments tree::definition tree::leaf",
 }
 
 COMMENT_OR_TEXT = re.compile(

@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{Adam, LionBuilder, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
-use tacit::arrays::{Awq, Calibrate, Corrected, Gptq};
+use tacit::arrays::{Awq, Calibrate, Corrected, Gptq, saved};
 use tacit::dispatch::Taker;
 use tacit::format::Int8;
 use tacit::io::{CheckpointRotation, Training};
@@ -16,7 +16,6 @@ use tacit::model::training::{
 use tacit::model::{Advisor, Apollo, Outcome, Pattern, QatConfig, QuantizedState, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
-use tacit::saved;
 use tacit::transform::value_and_grad;
 
 // ANCHOR_END: use

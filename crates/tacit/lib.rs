@@ -8,7 +8,7 @@ use tacit_blas as _;
 use tacit_fusion as _;
 
 // Array types register their handlers by being linked; a crate that is never named in code would register nothing.
-pub use tacit_arrays::{self as arrays, format, saved, ste};
+pub use tacit_arrays::{self as arrays, format};
 pub use tacit_core::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
     explain, extra_ops, handler, implicit, implicit_with_state, kernel, pass, primitives, store, transform, tree,
@@ -24,8 +24,9 @@ pub use tacit_record as record;
 pub mod dispatch {
     pub use tacit_core::{
         Argument, Call, DEVICE_FALLBACK_VARIABLE, Decline, DefaultHandler, DeviceFallback, DeviceFallbackGuard,
-        Equation, Explanation, Handler, NearMiss, OperandPattern, OperandType, POLICY_VARIABLE, Param, PolicyGuard,
-        PrimitivePattern, Registry, RegistryGuard, Resolution, Results, Signature, Site, Taker, Variable,
+        Equation, Explanation, Handler, HandlerDef, HandlerFn, HandlerPrimitive, IntoResults, NearMiss, OperandPattern,
+        OperandType, POLICY_VARIABLE, Param, PolicyGuard, PrimitivePattern, Registry, RegistryGuard, Resolution,
+        Results, Signature, Site, Taker, Variable,
     };
 }
 
@@ -45,7 +46,7 @@ pub mod register {
 
 /// What most programs need.
 pub mod prelude {
-    pub use crate::arrays::{AffineArray, Nf4Array};
+    pub use crate::arrays::{AffineArray, Nf4Array, ste};
     pub use crate::format::{Affine, AnyFormat, Nf4, Quantizer};
     pub use crate::io::ModelFile;
     pub use crate::model::{
@@ -53,7 +54,7 @@ pub mod prelude {
     };
     pub use crate::{
         Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,
-        implicit, primitives, ste,
+        implicit, primitives,
     };
 }
 

@@ -56,7 +56,6 @@ pub use format::nf4::Nf4Array;
 pub use format::nvfp4::Nvfp4Array;
 pub use format::symmetric::SymmetricArray;
 pub use format::ternary::TernaryArray;
-pub use packed::array::PackedArray;
 pub use packed::batched::Batched;
 pub use packed::dynamic8::Dynamic8Array;
 pub use packed::scores::Scores;

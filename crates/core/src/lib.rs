@@ -32,7 +32,7 @@ mod environment;
 mod error;
 mod explain;
 pub mod extra_ops;
-pub mod handler;
+mod handler;
 mod handling;
 mod implicit;
 mod implicit_array;
@@ -65,7 +65,7 @@ pub use counters::Counters;
 pub use dispatch::Taker;
 pub use error::{Error, Result};
 pub use explain::{CompiledGraph, CompiledNode, Equation, Explanation, Variable};
-pub use handler::{Call, Handler, Results};
+pub use handler::{Call, Handler, HandlerDef, HandlerFn, HandlerPrimitive, IntoResults, Results};
 pub use implicit::{explain, implicit, implicit_with_state};
 pub use implicit_array::{ChildField, ChildName, ChildRef, DefaultHandler, ImplicitArray, Materialize, NamedChild};
 pub use materialize::materialize;
@@ -80,7 +80,8 @@ pub use tacit_bridge::{
     in_transform,
 };
 pub use tacit_drawing::printable;
-pub use tree::{Arguments, Tree};
+pub use tree::Arguments;
+pub use tree::definition::Tree;
 pub use value::{Value, short_name};
 
 pub use macros::{ImplicitArray, Tree, handler};

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use tacit::__private::HandlerDef;
 use tacit::primitives::{Matmul, Negative};
-use tacit::{Handler, ImplicitArray, Materialize, Primitive, Registry, Result, Value, handler};
+use tacit::{Handler, HandlerDef, ImplicitArray, Materialize, Primitive, Registry, Result, Value, handler};
 
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "test.Boxed")]

@@ -45,7 +45,7 @@ pub trait Packed: ImplicitArray {
     }
 
     /// This array, whose products `x W^T` round the activations to 8 bits: see
-    /// [`PackedArray::with_int8_activations`](crate::PackedArray::with_int8_activations), which knows the format.
+    /// [`PackedArray::with_int8_activations`](crate::format::PackedArray::with_int8_activations), which knows the format.
     ///
     /// # Errors
     ///

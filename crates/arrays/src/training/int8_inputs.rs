@@ -83,7 +83,7 @@ pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Arr
 /// # }
 /// ```
 ///
-/// [`PackedArray::with_int8_activations`]: crate::PackedArray::with_int8_activations
+/// [`PackedArray::with_int8_activations`]: crate::format::PackedArray::with_int8_activations
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Int8Inputs", family(Linear))]
 pub struct Int8Inputs {

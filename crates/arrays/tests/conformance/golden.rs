@@ -5,10 +5,10 @@ use std::path::Path;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Affine, Dynamic, Format, Fp4, Granularity, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts};
+use tacit_arrays::format::{Affine, Dynamic, Format, Fp4, Granularity, Mxfp4, Mxfp8, Nf4, Nvfp4, PackedArray, Parts};
 use tacit_arrays::{
     AffineArray, Dynamic8Array, DynamicArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    PackedArray, ScaleRule,
+    ScaleRule,
 };
 use tacit_core::{Aval, Policy, Result, Value};
 

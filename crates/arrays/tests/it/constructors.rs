@@ -4,12 +4,12 @@ use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{
-    Affine, Bf16, Binary, Dynamic, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts,
-    Symmetric, Ternary,
+    Affine, Bf16, Binary, Dynamic, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4,
+    PackedArray, Parts, Symmetric, Ternary,
 };
 use tacit_arrays::{
     AffineArray, BinaryArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    PackedArray, ScaleRule, TernaryArray,
+    ScaleRule, TernaryArray,
 };
 use tacit_core::store;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Value};

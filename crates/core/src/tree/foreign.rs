@@ -78,7 +78,7 @@ macro_rules! register_node {
             }
         }
 
-        impl $(<$($parameter: $($bound)::+ $(+ $($more)::+)*),+>)? $crate::tree::Tree for $name $(<$($parameter),+>)? {
+        impl $(<$($parameter: $($bound)::+ $(+ $($more)::+)*),+>)? $crate::Tree for $name $(<$($parameter),+>)? {
             type With<OtherLeaf: $crate::tree::Leaf> = OtherLeaf::Fixed<Self>;
 
             fn unflatten(reader: &mut $crate::tree::Reader<'_>) -> $crate::Result<Self> {

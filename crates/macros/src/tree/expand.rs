@@ -24,7 +24,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     };
     quote! {
         #[automatically_derived]
-        impl #parameters ::tacit::tree::Tree for #ident #arguments #bounds {
+        impl #parameters ::tacit::Tree for #ident #arguments #bounds {
             type With<#other: ::tacit::tree::Leaf> = #with;
 
             fn unflatten(reader: &mut ::tacit::tree::Reader<'_>) -> ::tacit::Result<Self> {
@@ -228,7 +228,7 @@ fn flattened(input: &Input, fields: &Variant, value: impl Fn(&Field) -> TokenStr
             quote!(<#ty as ::tacit::tree::Arguments>::flatten(#value, visitor)?;)
         } else {
             // It is read as a `Tree`, too: a type that is no tree is then one error and not two.
-            quote!(<#ty as ::tacit::tree::Tree>::flatten_tree(#value, visitor)?;)
+            quote!(<#ty as ::tacit::Tree>::flatten_tree(#value, visitor)?;)
         }
     });
     calls.collect()
@@ -255,7 +255,7 @@ fn made(path: &TokenStream, fields: &Variant) -> TokenStream {
             let name = label(field);
             quote!(#member: entered.static_field(#name)?)
         } else {
-            quote!(#member: <#ty as ::tacit::tree::Tree>::unflatten(reader)?)
+            quote!(#member: <#ty as ::tacit::Tree>::unflatten(reader)?)
         }
     });
     quote!(#path { #(#fields),* })
@@ -273,7 +273,7 @@ fn assigned(
             quote!(#place = entered.static_field(#name)?;)
         } else {
             let value = borrowed(field);
-            quote!(<#ty as ::tacit::tree::Tree>::assign(#value, reader)?;)
+            quote!(<#ty as ::tacit::Tree>::assign(#value, reader)?;)
         }
     });
     fields.collect()

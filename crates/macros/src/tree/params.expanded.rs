@@ -1,13 +1,13 @@
 #[automatically_derived]
-impl<L: ::tacit::tree::Leaf> ::tacit::tree::Tree for Params<L> {
+impl<L: ::tacit::tree::Leaf> ::tacit::Tree for Params<L> {
     type With<OtherL: ::tacit::tree::Leaf> = Params<OtherL>;
     fn unflatten(reader: &mut ::tacit::tree::Reader<'_>) -> ::tacit::Result<Self> {
         let entered = reader
             .enter(::core::concat!(::core::module_path!(), "::Params"))?
             .of_len(2usize)?;
         ::tacit::Result::Ok(Self {
-            weight: <L as ::tacit::tree::Tree>::unflatten(reader)?,
-            layers: <Vec<Layer<L>> as ::tacit::tree::Tree>::unflatten(reader)?,
+            weight: <L as ::tacit::Tree>::unflatten(reader)?,
+            layers: <Vec<Layer<L>> as ::tacit::Tree>::unflatten(reader)?,
             heads: entered.static_field("heads")?,
         })
     }
@@ -15,8 +15,8 @@ impl<L: ::tacit::tree::Leaf> ::tacit::tree::Tree for Params<L> {
         let entered = reader
             .enter(::core::concat!(::core::module_path!(), "::Params"))?
             .of_len(2usize)?;
-        <L as ::tacit::tree::Tree>::assign(&mut self.weight, reader)?;
-        <Vec<Layer<L>> as ::tacit::tree::Tree>::assign(&mut self.layers, reader)?;
+        <L as ::tacit::Tree>::assign(&mut self.weight, reader)?;
+        <Vec<Layer<L>> as ::tacit::Tree>::assign(&mut self.layers, reader)?;
         self.heads = entered.static_field("heads")?;
         ::tacit::Result::Ok(())
     }

@@ -1,5 +1,5 @@
 #[automatically_derived]
-impl ::tacit::tree::Tree for Rule {
+impl ::tacit::Tree for Rule {
     type With<Other: ::tacit::tree::Leaf> = Other::Fixed<Self>;
     fn unflatten(reader: &mut ::tacit::tree::Reader<'_>) -> ::tacit::Result<Self> {
         match reader
@@ -18,14 +18,14 @@ impl ::tacit::tree::Tree for Rule {
             (1, entered) => {
                 let entered = entered.of_len(1usize)?;
                 ::tacit::Result::Ok(Self::Scaled {
-                    0: <Array as ::tacit::tree::Tree>::unflatten(reader)?,
+                    0: <Array as ::tacit::Tree>::unflatten(reader)?,
                     1: entered.static_field("1")?,
                 })
             }
             (_, entered) => {
                 entered.of_len(1usize)?;
                 ::tacit::Result::Ok(Self::Moving {
-                    velocity: <Array as ::tacit::tree::Tree>::unflatten(reader)?,
+                    velocity: <Array as ::tacit::Tree>::unflatten(reader)?,
                 })
             }
         }
@@ -46,7 +46,7 @@ impl ::tacit::tree::Tree for Rule {
                 let entered = reader
                     .enter(::core::concat!(::core::module_path!(), "::Rule::Scaled"))?
                     .of_len(1usize)?;
-                <Array as ::tacit::tree::Tree>::assign(its_0, reader)?;
+                <Array as ::tacit::Tree>::assign(its_0, reader)?;
                 *its_1 = entered.static_field("1")?;
             }
             Self::Moving {
@@ -56,7 +56,7 @@ impl ::tacit::tree::Tree for Rule {
                 reader
                     .enter(::core::concat!(::core::module_path!(), "::Rule::Moving"))?
                     .of_len(1usize)?;
-                <Array as ::tacit::tree::Tree>::assign(its_velocity, reader)?;
+                <Array as ::tacit::Tree>::assign(its_velocity, reader)?;
             }
             _ => *self = Self::unflatten(reader)?,
         }
@@ -89,7 +89,7 @@ impl ::tacit::tree::Arguments for Rule {
                             )
                             .with_statics(&[("1", its_1)]),
                     );
-                <Array as ::tacit::tree::Tree>::flatten_tree(its_0, visitor)?;
+                <Array as ::tacit::Tree>::flatten_tree(its_0, visitor)?;
             }
             Self::Moving { velocity: its_velocity } => {
                 visitor
@@ -99,7 +99,7 @@ impl ::tacit::tree::Arguments for Rule {
                             ::tacit::tree::Labels::Fields(&["velocity"]),
                         ),
                     );
-                <Array as ::tacit::tree::Tree>::flatten_tree(its_velocity, visitor)?;
+                <Array as ::tacit::Tree>::flatten_tree(its_velocity, visitor)?;
             }
         }
         ::tacit::Result::Ok(())

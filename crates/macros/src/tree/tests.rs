@@ -54,7 +54,7 @@ fn constants_pass_through_and_bounds_stay() {
     });
     let output = output.expect("a tree");
     for part in [
-        "impl<L: Clone + ::tacit::tree::Leaf, const N: usize> ::tacit::tree::Tree for Banks<L, N>",
+        "impl<L: Clone + ::tacit::tree::Leaf, const N: usize> ::tacit::Tree for Banks<L, N>",
         "L: Debug",
         "type With<OtherL: ::tacit::tree::Leaf> = Banks<OtherL, N>;",
     ] {

@@ -47,7 +47,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The pattern names no parameter, or none that it names has such products. The model is then what it was.
     ///
-    /// [`PackedArray::with_int8_activations`]: tacit_arrays::PackedArray::with_int8_activations
+    /// [`PackedArray::with_int8_activations`]: tacit_arrays::format::PackedArray::with_int8_activations
     pub fn int8_activations(
         &mut self,
         pattern: impl TryInto<Pattern, Error: Into<Error>>,
