@@ -72,7 +72,7 @@ fn phases(bench: &Bench, what: &str, mut step: impl FnMut() -> Result<()>) -> Re
     }
     let steps = 200;
     let start = Instant::now();
-    let (made, spent) = Phases::of(|| (0..steps).try_for_each(|_| step()));
+    let (made, spent) = Phases::during(|| (0..steps).try_for_each(|_| step()));
     made?;
     let each = |time: Duration| 1e6 * time.as_secs_f64() / f64::from(steps);
     let whole = each(start.elapsed());

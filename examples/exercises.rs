@@ -67,13 +67,13 @@ fn allowed() -> Result<String> {
     let (sum, counters) = {
         // The guard in force is the last one that lives.
         let _allow = Policy::Allow.scope();
-        Counters::of(|| linear.run(|linear| linear.weight.sum(None)))
+        Counters::during(|| linear.run(|linear| linear.weight.sum(None)))
     };
     sum?;
     Ok(format!(
         "{} bytes built, and {} afterwards",
         counters.materialized_bytes,
-        Counters::of(|| linear.forward(&x)).1.materialized_bytes
+        Counters::during(|| linear.forward(&x)).1.materialized_bytes
     ))
 }
 // ANCHOR_END: allowed

@@ -91,7 +91,7 @@ impl Linear for Shifted {
         }
         implicit((x, &self.inner, &self.by), |(x, w, by)| -> Result<Array> {
             let sums = x.sum_axes(&[product.axis()], true)?;
-            Ok(product.of(&x, &w)?.add(sums.multiply(by)?)?)
+            Ok(product.apply(&x, &w)?.add(sums.multiply(by)?)?)
         })
     }
 }

@@ -82,7 +82,7 @@ fn denied() -> Result<String> {
     let mut linear = four_bits(linear)?;
 
     let _guard = Policy::Deny.scope();
-    let (y, counters) = Counters::of(|| linear.forward(&x));
+    let (y, counters) = Counters::during(|| linear.forward(&x));
     y?;
     let refused = linear.run(|linear| linear.weight.sum(None));
     Ok(format!(

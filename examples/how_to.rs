@@ -116,7 +116,7 @@ fn warned() -> Result<String> {
 fn counted() -> Result<String> {
     let weight = Nf4Array::quantize(&ops::ones::<f32>(&[64, 64])?, 64)?;
     let _quiet = Policy::Allow.scope();
-    let (sums, counters) = Counters::of(|| implicit(weight, |w| w.t().cumsum(1, None, None)?.sum(None)));
+    let (sums, counters) = Counters::during(|| implicit(weight, |w| w.t().cumsum(1, None, None)?.sum(None)));
     sums?.dense()?;
     let Counters { seen, handled, materialized, materialized_bytes, .. } = counters;
     Ok(format!("{seen} nodes, {handled} handled, {materialized} arrays built, {materialized_bytes} bytes"))
@@ -333,7 +333,7 @@ fn vocabulary() -> Result<String> {
         let losses = chunked_cross_entropy(x, &head, &targets, None, |x, w| x.matmul(w.t()))?;
         Ok(losses.mean(None)?)
     };
-    let (step, counters) = Counters::of(|| value_and_grad(loss).call(&x));
+    let (step, counters) = Counters::during(|| value_and_grad(loss).call(&x));
     let (loss, gradient) = step?;
     let (loss, gradient) = (loss.dense()?.item_exact::<f32>(), gradient.array()?.shape().to_vec());
     Ok(format!("loss {loss:.2}, gradient {gradient:?}, {} bytes of the head built", counters.materialized_bytes))
@@ -348,7 +348,7 @@ fn moments() -> Result<String> {
     let x = ops::ones::<f32>(&[4, 128])?;
     let (_, gradients) =
         model.value_and_grad(ParameterFilter::default(), x, |m, x: Array| m.forward(&x)?.square()?.mean(None))?;
-    let (step, counters) = Counters::of(|| model.update(&mut adam, &gradients));
+    let (step, counters) = Counters::during(|| model.update(&mut adam, &gradients));
     step?;
     let values = adam.values()?;
     let lines = values.iter().filter(|(key, _)| key.ends_with(".1")).map(|(key, value)| format!("{key} {value}"));
@@ -455,7 +455,7 @@ fn distilled() -> Result<String> {
     };
     let (before, own) = (divergence(&mut student)?, codes(&student));
     let _deny = Policy::Deny.scope();
-    let (trained, counters) = Counters::of(|| distill(&mut student, &mut teacher));
+    let (trained, counters) = Counters::during(|| distill(&mut student, &mut teacher));
     trained?;
     let mut moved = false;
     for (own, now) in own.iter().zip(codes(&student)) {

@@ -107,7 +107,7 @@ fn main() -> Outcome<()> {
         let mut model = Model::new(classifier()?)?;
         model.assign(float.values()?, Missing::Refuse)?;
         let mut model = model.quantize("*.weight", text)?;
-        let (line, counters) = Counters::of(|| -> Outcome<String> {
+        let (line, counters) = Counters::during(|| -> Outcome<String> {
             let base = evaluate(&mut model, &side_test)?;
             let config = LoraConfig { rank: 8, alpha: 16.0, method, ..LoraConfig::default() };
             let mut model = model.lora("*.weight", config)?;

@@ -109,7 +109,7 @@ fn run() -> Result<String> {
     let mut model = model.quantize("*", &Rules::from_toml(RULES)?)?;
 
     let _guard = Policy::Deny.scope();
-    let (y, counters) = Counters::of(|| model.forward((&words, &words, &words)));
+    let (y, counters) = Counters::during(|| model.forward((&words, &words, &words)));
     Ok(format!(
         "{} bytes instead of {before}, {} products by codes, {} bytes built, {:.0} % off",
         model.nbytes(),

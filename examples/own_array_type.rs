@@ -165,7 +165,7 @@ fn declined() -> Result<String> {
     let mut lines = Vec::new();
     for rank in [4, 32] {
         let w = LowRank::new(ops::ones::<f32>(&[64, rank])?, ops::ones::<f32>(&[rank, 256])?)?;
-        let (result, counters) = Counters::of(|| implicit((&w, &w), |(a, b)| a.add(b)));
+        let (result, counters) = Counters::during(|| implicit((&w, &w), |(a, b)| a.add(b)));
         lines.push(format!("rank {rank}: {}, {} declined", result?, counters.declined));
     }
     Ok(lines.join("\n"))

@@ -141,7 +141,7 @@ fn shapes() -> Result<String> {
 fn gpu() -> Result<String> {
     let _cuda = trace_for(GpuBackend::Cuda);
     let x = Array::from_slice(&[-100f32, 1.0], &[2]);
-    let (y, counters) = Counters::of(|| soft_cap(30.0, &x));
+    let (y, counters) = Counters::during(|| soft_cap(30.0, &x));
     Ok(format!("{}, {} kernels as plain ops", numbers(&y?), counters.decomposed))
 }
 // ANCHOR_END: gpu

@@ -164,7 +164,7 @@ fn main() -> Outcome<()> {
         trainer.train(&mut model, "float32", 0..EPOCHS, None)?;
         let halfway = snapshot(&model);
         trainer.train(&mut model, "float32", EPOCHS..EPOCHS + MORE, None)?;
-        let (result, counters) = Counters::of(|| evaluate(&mut model, &test, None));
+        let (result, counters) = Counters::during(|| evaluate(&mut model, &test, None));
         let (accuracy, bytes) = result?;
         let mut add = |name: &str, accuracy: f64, bytes: usize, counters: Counters| {
             let row = row(&mut rows, name);
@@ -174,7 +174,7 @@ fn main() -> Outcome<()> {
         };
         add("float32", accuracy, bytes, counters);
         for (name, rule) in RULES {
-            let (result, counters) = Counters::of(|| evaluate(&mut model, &test, Some(rule)));
+            let (result, counters) = Counters::during(|| evaluate(&mut model, &test, Some(rule)));
             let (accuracy, bytes) = result?;
             add(&format!("{name}, post-training"), accuracy, bytes, counters);
         }
@@ -182,7 +182,7 @@ fn main() -> Outcome<()> {
             let name = format!("{name}, aware");
             bar.set_message(name.clone());
             model.update_flattened(halfway.clone());
-            let (result, counters) = Counters::of(|| -> Outcome<_> {
+            let (result, counters) = Counters::during(|| -> Outcome<_> {
                 trainer.train(&mut model, &name, EPOCHS..EPOCHS + MORE, Some(rule))?;
                 evaluate(&mut model, &test, Some(rule))
             });

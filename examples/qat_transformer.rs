@@ -159,7 +159,7 @@ fn run(trainer: &mut Trainer<'_>) -> Outcome<Vec<Row>> {
         if !trained_scales {
             let mut quantized = model.clone().prepare(QUANTIZED, QatConfig::new(&format))?;
             quantized.convert()?;
-            let (bits, counters) = Counters::of(|| trainer.evaluate(&mut quantized));
+            let (bits, counters) = Counters::during(|| trainer.evaluate(&mut quantized));
             let (name, materialized) = (format!("{name}, post-training"), counters.materialized_bytes);
             let (bytes, verse) = (bytes(&quantized)?, spoken(&mut quantized)?);
             rows.push(Row { name, bits: bits?, bytes, materialized, verse });
@@ -170,13 +170,13 @@ fn run(trainer: &mut Trainer<'_>) -> Outcome<Vec<Row>> {
         let aware = QatConfig::new(format);
         let aware = if trained_scales { aware.trained_scales() } else { aware };
         let mut prepared = halfway.clone().prepare(QUANTIZED, aware)?;
-        let (result, mut counters) = Counters::of(|| {
+        let (result, mut counters) = Counters::during(|| {
             trainer.train(&mut prepared, &name, common..common + more)?;
             trainer.evaluate(&mut prepared)
         });
         let before = result?;
         prepared.convert()?;
-        let (bits, after) = Counters::of(|| trainer.evaluate(&mut prepared));
+        let (bits, after) = Counters::during(|| trainer.evaluate(&mut prepared));
         let bits = bits?;
         if bits.to_bits() != before.to_bits() {
             return Err(format!("{name} has {before} bits prepared and {bits} converted").into());

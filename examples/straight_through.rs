@@ -107,7 +107,7 @@ fn train(model: &mut nn::Linear, loss: Loss, steps: usize, learning_rate: f32) -
 fn denied() -> Result<String> {
     let mut model = layer()?;
     let _guard = Policy::Deny.scope();
-    let (last, counters) = Counters::of(|| train(&mut model, quantized_loss, 1, 1e-4));
+    let (last, counters) = Counters::during(|| train(&mut model, quantized_loss, 1, 1e-4));
     last?;
     Ok(format!("{} bytes materialized", counters.materialized_bytes))
 }

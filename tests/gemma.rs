@@ -122,7 +122,7 @@ fn a_thousand_positions_are_those_of_llama_cpp() -> Result<()> {
     let Some(file) = file() else { return Ok(()) };
     let _deny = Policy::Deny.scope();
     let golden: Golden = read("gemma3_270m.json");
-    let (outcome, counters) = Counters::of(|| -> Result<_> {
+    let (outcome, counters) = Counters::during(|| -> Result<_> {
         let (config, mut model) = load(file)?;
         let mut caches = empty(&config, &model)?;
         let (mut same, mut loss) = (0, 0.0);
@@ -195,7 +195,7 @@ fn codes_are_adapted_and_merged_as_they_are_stored() -> Result<()> {
     let model = quantize(model, &Formats::read("nf4:64")?)?;
     assert!(model.get("model.layers.0.mlp.up_proj.weight")?.to_string().starts_with("Nf4("));
     assert!(model.get("model.embed_tokens.weight")?.to_string().starts_with("Symmetric("));
-    let (outcome, counters) = Counters::of(|| -> Result<()> {
+    let (outcome, counters) = Counters::during(|| -> Result<()> {
         let nf4: AnyFormat = "nf4:64".parse()?;
         let lora = LoraConfig { rank: 8, ..LoraConfig::default() }.as_stored(nf4.clone());
         let mut model = model.lora("*.{q_proj,v_proj}.weight", lora)?;

@@ -42,7 +42,7 @@ pub(crate) fn finetune(model: Model<Bert>, text: &Text) -> Outcome<()> {
     let mut optimizer = Adam::new(LEARNING_RATE);
     let bar = progress("fine-tuning", STEPS, "steps")?;
     let start = Instant::now();
-    let (trained, counters) = Counters::of(|| -> Outcome<()> {
+    let (trained, counters) = Counters::during(|| -> Outcome<()> {
         for batch in training.iter().cycle().take(STEPS) {
             let loss = |model: &mut Model<Bert>, batch: &Batch| loss(&model.run(|bert| bert.embed(batch))?);
             let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, batch, loss)?;

@@ -123,7 +123,7 @@ fn embed(name: &str, folder: &Path, text: &Text, sentences: &[Tokens], options: 
     memory::reset_peak_memory()?;
     let held = memory::active_memory()?;
     let start = Instant::now();
-    let (embeddings, counters) = Counters::of(|| text.embedded(sentences, options.batch, &bar, run));
+    let (embeddings, counters) = Counters::during(|| text.embedded(sentences, options.batch, &bar, run));
     let (embeddings, seconds) = (embeddings?, start.elapsed().as_secs_f64());
     bar.finish_and_clear();
     let (name, bytes) = (name.rsplit('/').next().unwrap_or(name).to_owned(), model.nbytes());

@@ -50,7 +50,7 @@ fn a_step_of_lora_builds_no_dense_weight() -> Result<()> {
         let (_, whole) = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
             Ok::<_, Error>(of_all_logits(&config, model, tokens)?.mean(None)?)
         })?;
-        let (step, counters) = Counters::of(|| {
+        let (step, counters) = Counters::during(|| {
             model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
                 Ok::<_, Error>(token_losses(&config, model, tokens)?.mean(None)?)
             })
@@ -89,7 +89,7 @@ fn losses_and_gradients_are_the_same_where_layers_are_computed_again() -> Result
         let mut model = adapted(model)?;
         let _deny = Policy::Deny.scope();
         let tokens = tokens();
-        let (outcome, counters) = Counters::of(|| -> Result<_> {
+        let (outcome, counters) = Counters::during(|| -> Result<_> {
             let kept = model.value_and_grad(ParameterFilter::Lora, &tokens, |model, tokens| {
                 Ok::<_, Error>(token_losses(&config, model, tokens)?.mean(None)?)
             })?;
@@ -121,7 +121,7 @@ fn gradients_read_activations_in_the_formats_of_the_layers() -> Result<()> {
         for losses in [token_losses, checkpointed_token_losses] {
             let mut step = |rules: &Rules| -> Result<_> {
                 model.saved_activations("model.layers.*", rules)?;
-                let (outcome, counters) = Counters::of(|| {
+                let (outcome, counters) = Counters::during(|| {
                     model.value_and_grad(ParameterFilter::Lora, &tokens(), |model, tokens| {
                         Ok::<_, Error>(losses(&config, model, tokens)?.mean(None)?)
                     })

@@ -1,8 +1,8 @@
 //! What the tests of published models share.
 
+use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::ops::indexing::argmax_axis;
-use mlx_rs::Array;
 use tacit::prelude::*;
 
 /// Every matrix in `format`; the vectors, which are the gains of the norms, stay as they are.

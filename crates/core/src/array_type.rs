@@ -81,7 +81,7 @@ pub struct Membership {
 impl Membership {
     /// The membership in the family `F`, such as `dyn Packed`.
     #[must_use]
-    pub const fn of<F: ?Sized + 'static>(cast: &'static FamilyCast<F>) -> Self {
+    pub const fn new<F: ?Sized + 'static>(cast: &'static FamilyCast<F>) -> Self {
         Self { family: TypeId::of::<F>(), name: type_name::<F>, cast }
     }
 

@@ -241,7 +241,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<O::With<Value>> {
         let Self { engine, f } = self;
         let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
-        let own = Values::of(&*state)?;
+        let own = Values::from_arguments(&*state)?;
         let made = engine.call(leaves, &closed, &mut |values, inspect| {
             let mut made = None;
             let results = trace::run(&values, |arrays| {

@@ -10,7 +10,7 @@ use std::ops::{AddAssign, Sub};
 /// use mlx_rs::Array;
 /// use tacit_core::{Counters, implicit};
 ///
-/// let (y, counters) = Counters::of(|| implicit(Array::from_f32(1.0), |x| x.exp()));
+/// let (y, counters) = Counters::during(|| implicit(Array::from_f32(1.0), |x| x.exp()));
 /// y?;
 /// assert_eq!(counters.materialized_bytes, 0);
 /// # Ok(())
@@ -59,7 +59,7 @@ impl Counters {
     }
 
     /// Runs `f` and counts what it did on this thread.
-    pub fn of<R>(f: impl FnOnce() -> R) -> (R, Self) {
+    pub fn during<R>(f: impl FnOnce() -> R) -> (R, Self) {
         let before = Self::total();
         let result = f();
         (result, Self::total() - before)

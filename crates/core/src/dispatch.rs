@@ -101,7 +101,7 @@ pub(crate) fn dispatch(node: &mut impl Node, lookup: &mut Lookup, outcome: &mut 
     let mut unchecked = Vec::new();
     if indices::are_in(node.name()) {
         let primitive = node.primitive()?;
-        unchecked = node.with_operands(|operands| indices::of(&primitive, operands))?;
+        unchecked = node.with_operands(|operands| indices::choices(&primitive, operands))?;
     }
     loop {
         check_indices(node, &mut unchecked)?;
@@ -266,7 +266,7 @@ fn has_aval(value: &Value, aval: &Aval) -> Result<bool> {
 
 /// Whether the policy has anything to say of a call that nobody takes: [`permit`] need not be called otherwise.
 fn asks(chosen: OperandType, resolution: &Resolution) -> bool {
-    match chosen.map_or_else(Policy::current, Policy::of) {
+    match chosen.map_or_else(Policy::current, Policy::for_type) {
         Policy::Allow => false,
         Policy::Warn => !resolution.warned.load(Ordering::Relaxed),
         Policy::Deny => true,
@@ -284,7 +284,7 @@ fn permit(
 ) -> Result<()> {
     let Value::Implicit(array) = chosen else { return Ok(()) };
     let (call, ty) = (describe(primitive, operands), short_name(&**array));
-    match Policy::of(array.array_type()) {
+    match Policy::for_type(array.array_type()) {
         Policy::Allow => Ok(()),
         Policy::Warn => {
             if !resolution.warned.swap(true, Ordering::Relaxed) {

@@ -35,7 +35,7 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let given = Values::of(&args)?;
+    let given = Values::from_arguments(&args)?;
     drop(args);
     given.run(f)?.into_tree()
 }
@@ -76,9 +76,9 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let given = Values::of(&args)?;
+    let given = Values::from_arguments(&args)?;
     drop(args);
-    let own = Values::of(&*state)?;
+    let own = Values::from_arguments(&*state)?;
     let all: Vec<Value> = own.values.iter().chain(&given.values).cloned().collect();
     let mut made = None;
     let results = trace::run(&all, |mut arrays| {
@@ -132,7 +132,7 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let given = Values::of(&args)?;
+    let given = Values::from_arguments(&args)?;
     drop(args);
     Values::explained(&given.values, |arrays| f(given.with(arrays)?).map_err(Into::into))
 }

@@ -100,7 +100,7 @@ fn given(name: NameId) -> Given {
 }
 
 /// The operands of a call that are indices.
-pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choice>> {
+pub(crate) fn choices(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choice>> {
     let avals = operands.iter().map(|operand| operand.aval()).collect::<Result<Vec<_>>>()?;
     // The operands behind the first choose along its axes.
     let along = |axes: Vec<i32>, width: &dyn Fn(usize, usize) -> i32| {

@@ -64,7 +64,7 @@ impl Value {
 ///
 /// The type refuses, the policy forbids it, or the result is not what the type says that it is.
 pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
-    if Policy::of(array.array_type()) == Policy::Deny && !array.array_type().deferred {
+    if Policy::for_type(array.array_type()) == Policy::Deny && !array.array_type().deferred {
         return Err(Error::MaterializationDenied {
             call: format!("a dense array of {}", Value::from(dyn_clone::clone_box(array))),
             ty: short_name(array),

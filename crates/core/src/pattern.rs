@@ -32,7 +32,7 @@ pub enum OperandPattern {
 impl OperandPattern {
     /// The pattern of the implicit type `T`.
     #[must_use]
-    pub const fn of<T: StaticType>() -> Self {
+    pub const fn for_type<T: StaticType>() -> Self {
         Self::Type(T::TYPE)
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 ///
 /// let mut square = compile(|x: Array| x.square());
 /// let x = Array::from_f32(3.0);
-/// let (y, spent) = Phases::of(|| {
+/// let (y, spent) = Phases::during(|| {
 ///     let y = square.call(&x)?;
 ///     tree::eval(&y)?;
 ///     Ok::<_, tacit_core::Error>(y)
@@ -46,7 +46,7 @@ thread_local! {
 
 impl Phases {
     /// Runs `f`, and what its compiled calls and evaluations of trees took on this thread.
-    pub fn of<R>(f: impl FnOnce() -> R) -> (R, Self) {
+    pub fn during<R>(f: impl FnOnce() -> R) -> (R, Self) {
         let before = Self::total();
         let result = f();
         (result, Self::total() - before)

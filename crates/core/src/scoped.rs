@@ -57,7 +57,7 @@ impl Policy {
     /// The policy in force on this thread for arrays of a type: that of the innermost guard; where there is none, the
     /// type's own; where it has none, that of the environment.
     #[must_use]
-    pub fn of(ty: &ArrayType) -> Self {
+    pub fn for_type(ty: &ArrayType) -> Self {
         Self::guarded().or(ty.policy).unwrap_or_else(Self::of_process)
     }
 

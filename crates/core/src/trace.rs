@@ -45,7 +45,7 @@ pub(crate) fn run_explained(
     f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>,
 ) -> Result<(Vec<Value>, Explanation)> {
     let mut scribe = Scribe::default();
-    let (results, counters) = Counters::of(|| trace(args, f, false, Some(&mut scribe)));
+    let (results, counters) = Counters::during(|| trace(args, f, false, Some(&mut scribe)));
     Ok((results?, scribe.finish(counters)))
 }
 

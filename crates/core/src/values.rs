@@ -14,8 +14,8 @@ pub(crate) struct Values {
 
 impl Values {
     /// The leaves of a tree, or of other arguments.
-    pub(crate) fn of(args: &impl Arguments) -> Result<Self> {
-        let (values, def) = Flattened::of(args, Open::Closed)?;
+    pub(crate) fn from_arguments(args: &impl Arguments) -> Result<Self> {
+        let (values, def) = Flattened::flatten(args, Open::Closed)?;
         Ok(Self { values, def })
     }
 
@@ -60,7 +60,7 @@ impl Values {
             let opened = tree::leaves(&values.to_vec(), Open::Fully)?;
             Ok(opened.iter().filter_map(|leaf| leaf.as_dense().cloned()).collect())
         };
-        let compiled = CompiledGraph::of(&arrays(args)?, arrays(&results)?)?;
+        let compiled = CompiledGraph::from_graph(&arrays(args)?, arrays(&results)?)?;
         Ok(Explanation { compiled, ..explanation })
     }
 

@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn what_is_trained_as_its_codes_is_not_split() {
         let key = random::key(1).expect("a key");
-        let codes = TrainedCodes::of(&normal(1, &[64, 64]).into(), "int8+stochastic", &key).expect("codes");
+        let codes = TrainedCodes::from_value(&normal(1, &[64, 64]).into(), "int8+stochastic", &key).expect("codes");
         let error = FullySharded::new(codes, &Group::alone()).expect_err("is refused").to_string();
         expect![[r"
             TrainedCodes(f32[64,64]) is trained as its codes, which a step rounds as a whole

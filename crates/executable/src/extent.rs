@@ -25,7 +25,7 @@ impl Extent {
     }
 
     /// The aval of an input as it is cut.
-    pub(crate) fn of(self, aval: &Aval) -> Aval {
+    pub(crate) fn cut(self, aval: &Aval) -> Aval {
         let mut cut = aval.clone();
         if self.is_of(aval) {
             cut.shape[0] = self.actual;

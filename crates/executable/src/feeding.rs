@@ -49,7 +49,7 @@ impl Executable<'_> {
                     fed.push((input, value.clone()));
                     continue;
                 }
-                if found != extent.of(aval) {
+                if found != extent.cut(aval) {
                     return Err(Error::invalid(
                         format!(
                             "output {} is {found} in {} of {} rows and cannot be fed to {name}, which is {aval}",

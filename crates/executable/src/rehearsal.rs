@@ -49,7 +49,7 @@ fn scoped<R>(body: &Body<'_>, record: impl FnOnce(&Scope) -> Result<R>) -> Resul
 fn compare(extent: Extent, body: &Body<'_>, scope: &Scope) -> Result<Vec<Aval>> {
     let whole = Graph::record(body, scope, Aval::clone)?;
     body.signature.check_outputs(&whole.outputs, None)?;
-    let cut = Graph::record(body, scope, |aval| extent.of(aval)).map_err(|error| match error {
+    let cut = Graph::record(body, scope, |aval| extent.cut(aval)).map_err(|error| match error {
         Error::EvalInTrace | Error::PlaceholderLeaked { .. } => error,
         other => {
             let why = format!("the function fails on them: {}", other.clause());

@@ -35,7 +35,7 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     let mut nodes = graph.nodes()?;
     let read = stage::read(&nodes)?;
     let groups = Groups::form(&nodes, &read, &collectives::behind(&nodes)?);
-    let exported = Exported::of(&nodes, &read, &groups);
+    let exported = Exported::new(&nodes, &read, &groups);
     let mut replaced = 0;
     for group in groups.list() {
         replaced += build::build(&mut nodes, &read, group, &exported)?;

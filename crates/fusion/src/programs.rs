@@ -50,7 +50,7 @@ fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Resul
             groups.dissolve(group);
         }
     }
-    let needed = needed(nodes, |node| groups.of(node), |group| taken(nodes, read, groups, group));
+    let needed = needed(nodes, |node| groups.group_of(node), |group| taken(nodes, read, groups, group));
     (0..groups.len())
         .map(|group| {
             if groups.members(group).is_empty() {
@@ -68,7 +68,7 @@ fn taken(nodes: &Nodes, read: &[Option<Node>], groups: &Groups, group: usize) ->
         Base::Value(base) => Some(base),
         Base::Constant(_) => None,
     });
-    bases.filter(|&base| nodes.maker(base).is_none_or(|maker| groups.of(maker) != Some(group))).collect()
+    bases.filter(|&base| nodes.maker(base).is_none_or(|maker| groups.group_of(maker) != Some(group))).collect()
 }
 
 /// Puts a group's kernel into the graph, after those that it takes results of.
@@ -82,7 +82,7 @@ fn emit(group: usize, built: &[Option<Built>], groups: &Groups, emitted: &mut [b
         inputs.push(match input {
             Base::Constant(array) => array.clone(),
             Base::Value(slot) => {
-                if let Some(before) = nodes.maker(*slot).and_then(|maker| groups.of(maker)) {
+                if let Some(before) = nodes.maker(*slot).and_then(|maker| groups.group_of(maker)) {
                     emit(before, built, groups, emitted, nodes)?;
                 }
                 nodes.current(*slot)?

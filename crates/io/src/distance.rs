@@ -60,7 +60,7 @@ impl Distance {
     ///
     /// As for [`between`](Self::between), or the policy forbids to build the floats.
     pub fn of_values(right: &Value, other: &Value) -> Result<Self> {
-        let (right, other) = (RowPieces::of(right)?, RowPieces::of(other)?);
+        let (right, other) = (RowPieces::new(right)?, RowPieces::new(other)?);
         let mut sums = Sums::default();
         for rows in right.ranges() {
             sums.add(&right.get(rows.clone())?, &other.get(rows.clone())?)?;

@@ -186,7 +186,7 @@ impl Advisor {
         }
         let given = self.inputs.get(path).map(|inputs| mean_squares(path, inputs, &of.aval)).transpose()?;
         let squares = given.or_else(|| self.squares.get(path).cloned());
-        let pieces = RowPieces::of(value)?;
+        let pieces = RowPieces::new(value)?;
         let wide = |rows: Range<i32>| -> Result<Array> { Ok(pieces.get(rows)?.as_dtype(Dtype::Float32)?) };
         of.energy = energy(&pieces, squares.as_ref(), wide)?;
         if !of.energy.is_finite() {
@@ -205,7 +205,7 @@ impl Advisor {
             }
             let made = quantize_in_pieces(format, value).map_err(|error| error.of_parameter(path))?;
             let bytes = made.nbytes() as u64;
-            let made = RowPieces::of(&made)?;
+            let made = RowPieces::new(&made)?;
             let lost = |rows: Range<i32>| -> Result<Array> {
                 let made = made.get(rows.clone())?.as_dtype(Dtype::Float32)?;
                 Ok(made.subtract(wide(rows)?)?)

@@ -20,7 +20,7 @@ use crate::parameters::{of_one, some_of};
 /// use tacit_arrays::Observation;
 /// use tacit_nn::Observations;
 ///
-/// let seen = Observation::of(&ops::ones::<f32>(&[4, 8])?)?;
+/// let seen = Observation::from_inputs(&ops::ones::<f32>(&[4, 8])?)?;
 /// let both = seen.plus(&seen)?;
 /// let observations: Observations = [("layers.0.weight".to_owned(), both)].into_iter().collect();
 /// assert_eq!(observations.get("layers.0.weight")?.rows(), [8]);
@@ -75,7 +75,7 @@ impl Observations {
     /// use tacit_arrays::Observation;
     /// use tacit_nn::Observations;
     ///
-    /// let seen = Observation::of(&ops::ones::<f32>(&[4, 8])?)?;
+    /// let seen = Observation::from_inputs(&ops::ones::<f32>(&[4, 8])?)?;
     /// let own: Observations = [("layers.0.weight".to_owned(), seen)].into_iter().collect();
     /// // Two ranks that saw the same; with a group it is `|sums| group.all_sum(sums)`.
     /// let all = own.over_ranks(|sums: &Array| Ok(sums.add(sums)?))?;

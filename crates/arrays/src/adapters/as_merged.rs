@@ -13,7 +13,7 @@ use crate::training::ste::dense_with_gradient_of;
 /// A product with `stored`, which stands for `adapter`: its value, with the adapter's derivative.
 pub(crate) fn straight_through(product: Product, x: &Value, stored: &Value, adapter: &dyn Adapter) -> Result<Value> {
     let x = dense_operand(x)?;
-    let value = implicit((x, stored), |(x, w)| product.of(&x, &w))?.dense()?;
+    let value = implicit((x, stored), |(x, w)| product.apply(&x, &w))?.dense()?;
     let still = stopped(&itself(adapter))?;
     let still = still.family::<dyn Adapter>().ok_or_else(|| Error::decline("without gradients it is no adapter"))?;
     // The difference is zero. Its derivative is that of the change: for what is trained, and in the derivative for `x`.

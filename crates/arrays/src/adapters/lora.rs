@@ -191,7 +191,7 @@ impl Linear for Lora {
         };
         let factors = self.factors(accumulator)?;
         implicit((x, &self.base), |(x, base)| {
-            let own = product.of(&x, &base)?.as_dtype(accumulator)?;
+            let own = product.apply(&x, &base)?.as_dtype(accumulator)?;
             Ok::<_, Error>(own.add(product.of_factors(&x, &factors)?)?)
         })
     }

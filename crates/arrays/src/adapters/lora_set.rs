@@ -244,7 +244,7 @@ impl Linear for LoraSet {
         let x = dense_operand(x)?;
         let changed = self.change(product, x)?;
         implicit((factors::in_room_of(&self.base, x)?, &self.base), |(x, base)| {
-            let own = product.of(&x, &base)?.as_dtype(changed.dtype())?;
+            let own = product.apply(&x, &base)?.as_dtype(changed.dtype())?;
             Ok::<_, Error>(own.add(&changed)?)
         })
     }

@@ -36,7 +36,7 @@ use crate::families::structural::itself;
 ///
 /// impl Linear for Double {
 ///     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-///         Ok(product.of(product.operand(x)?, &self.half)?.multiply(Array::from_f32(2.0))?.into())
+///         Ok(product.apply(product.operand(x)?, &self.half)?.multiply(Array::from_f32(2.0))?.into())
 ///     }
 /// }
 ///
@@ -161,7 +161,7 @@ impl Product {
     /// # Errors
     ///
     /// MLX refuses their shapes.
-    pub fn of(self, x: &Array, w: &Array) -> Result<Array> {
+    pub fn apply(self, x: &Array, w: &Array) -> Result<Array> {
         Ok(match self {
             Self::Right => x.matmul(w)?,
             Self::Left => w.matmul(x)?,
@@ -318,7 +318,7 @@ fn factor_of_sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear) -> Res
     // it only where alpha scales the product.
     let is_read = w.is_read_widely() && !x.is_implicit();
     if x.aval()?.dtype == Dtype::Float16 && (is_scaled || is_read) {
-        return implicit((x, itself(w)), |(x, w)| product.of(&x.as_dtype(Dtype::Float32)?, &w));
+        return implicit((x, itself(w)), |(x, w)| product.apply(&x.as_dtype(Dtype::Float32)?, &w));
     }
     if product == Product::Right { right_product(x, w) } else { w.product(product, x) }
 }

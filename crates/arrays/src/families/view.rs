@@ -28,7 +28,7 @@ use crate::avals::axes::forward;
 /// }
 ///
 /// impl Double {
-///     fn of(half: Value) -> Result<Self> {
+///     fn new(half: Value) -> Result<Self> {
 ///         Ok(Self { aval: half.aval()?, half })
 ///     }
 /// }
@@ -41,11 +41,11 @@ use crate::avals::axes::forward;
 ///
 /// impl View for Double {
 ///     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
-///         step.around([&self.half], |[half]| Ok(Self::of(half)?.into()))
+///         step.around([&self.half], |[half]| Ok(Self::new(half)?.into()))
 ///     }
 /// }
 ///
-/// let w = Double::of(Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?.into())?;
+/// let w = Double::new(Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?.into())?;
 /// let _deny = Policy::Deny.scope();
 /// let pairs = implicit(w, |w| w.reshape(&[4, 2, 64]))?;
 /// assert_eq!(pairs.to_string(), "Double(f32[4,2,64])");

@@ -52,7 +52,7 @@ pub fn quantize_by_key(format: impl TryInto<AnyFormat, Error: Into<Error>>, x: &
 /// become such that all of `x` is reached.
 fn drawn(made: &Value, x: &Array, key: &Array, grow: &dyn Fn(&Scheme) -> bool) -> Result<Value> {
     if let Some(inner) = behind(made) {
-        return Rotated::of(drawn(inner, &rotated(x)?, key, grow)?, x.ndim() - 1);
+        return Rotated::view(drawn(inner, &rotated(x)?, key, grow)?, x.ndim() - 1);
     }
     let Some(array) = made.family::<dyn Packed>() else {
         let help = "name a format of codes, such as int8 or dynamic:8:256";
@@ -83,7 +83,7 @@ pub(crate) fn redrawn(codes: &Value, format: &dyn Quantizer, x: &Array, key: &Ar
 /// The codes and scales of `other`, as those of `codes` are held and read, which are in the same format.
 fn read_alike(codes: &Value, other: &Value) -> Result<Value> {
     if let (Some(codes), Some(inner)) = (behind(codes), behind(other)) {
-        return Rotated::of(read_alike(codes, inner)?, other.aval()?.shape.len() - 1);
+        return Rotated::view(read_alike(codes, inner)?, other.aval()?.shape.len() - 1);
     }
     let (Some(codes), Some(array)) = (codes.family::<dyn Packed>(), other.family::<dyn Packed>()) else {
         return Ok(other.clone());
@@ -101,7 +101,7 @@ fn read_alike(codes: &Value, other: &Value) -> Result<Value> {
 pub(crate) fn decoded(value: &Value) -> Result<Array> {
     let wide = |value: &Value| value.family::<dyn Packed>().map(|array| read_in(array, Dtype::Float32));
     let read = match behind(value) {
-        Some(inner) => wide(inner).map(|inner| Rotated::of(inner, value.aval()?.shape.len() - 1)).transpose()?,
+        Some(inner) => wide(inner).map(|inner| Rotated::view(inner, value.aval()?.shape.len() - 1)).transpose()?,
         None => wide(value),
     };
     Ok(read.as_ref().unwrap_or(value).dense()?.as_dtype(Dtype::Float32)?)

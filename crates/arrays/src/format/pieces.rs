@@ -20,7 +20,7 @@ const ALIGNED: usize = 256;
 /// use tacit_arrays::format::RowPieces;
 ///
 /// let value = ops::ones::<f32>(&[5000, 1024])?.into();
-/// let pieces = RowPieces::of(&value)?;
+/// let pieces = RowPieces::new(&value)?;
 /// let mut rows = 0;
 /// for range in pieces.ranges() {
 ///     rows += pieces.get(range)?.dim(0);
@@ -48,7 +48,7 @@ impl RowPieces {
     /// # Errors
     ///
     /// It has no aval, or refuses to be made dense.
-    pub fn of(value: &Value) -> Result<Self> {
+    pub fn new(value: &Value) -> Result<Self> {
         let aval = value.aval()?;
         let mut pieces = Self { value: value.clone(), rows: rows(&aval), aval, map: None };
         if !pieces.is_one() && value.is_implicit() {

@@ -68,7 +68,7 @@ pub(super) fn rotated(x: &Array) -> Result<Array> {
 fn read(inner: Value, x: &Aval) -> Result<Value> {
     let inner =
         if x.dtype == Dtype::Float16 { implicit(inner, |inner| inner.as_dtype(Dtype::Float16))? } else { inner };
-    Rotated::of(inner, x.shape.len().saturating_sub(1))
+    Rotated::view(inner, x.shape.len().saturating_sub(1))
 }
 
 impl Quantizer for Rotation {

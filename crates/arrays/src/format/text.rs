@@ -99,7 +99,7 @@ pub struct FormatEntry {
 impl FormatEntry {
     /// The entry of the format `F`.
     #[must_use]
-    pub const fn of<F: TextForm>() -> Self {
+    pub const fn for_format<F: TextForm>() -> Self {
         const { assert!(is_name(F::NAME), "the name of a format is empty, or has a space, `:` or `+`, which end a name") };
         let parse: fn(&[&str]) -> Option<AnyFormat> = |options| Some(F::from_options(options)?.into());
         Self { name: F::NAME, forms: F::FORMS, parse }
@@ -127,7 +127,7 @@ macro_rules! register_format {
         const _: () = {
             use $crate::format::__private as private;
 
-            private::inventory::submit! { $crate::format::FormatEntry::of::<$format>() }
+            private::inventory::submit! { $crate::format::FormatEntry::for_format::<$format>() }
 
             impl ::core::fmt::Display for $format {
                 fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {

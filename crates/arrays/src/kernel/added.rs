@@ -48,7 +48,7 @@ impl Kernel for AddDense {
 
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let Self { layout, scaled } = *self;
-        let (elements, unit) = (layout.n * layout.k, Unit::of(&layout.scheme, layout.block)?);
+        let (elements, unit) = (layout.n * layout.k, Unit::new(&layout.scheme, layout.block)?);
         let (each, children) = (unit.each(&inputs[0]), unit.children(&layout, &inputs[self.own()..])?);
         let factor = scaled.then_some(None);
         Some(Pieces {

@@ -23,7 +23,7 @@ enum Codes<'a> {
 
 impl<'a> Coded<'a> {
     /// The outputs of a kernel that quantizes.
-    pub(super) fn of(outputs: &'a mut [Output<'_>]) -> Fallible<Self> {
+    pub(super) fn new(outputs: &'a mut [Output<'_>]) -> Fallible<Self> {
         let [codes, more @ ..] = outputs else { return Err("codes are expected".into()) };
         let codes = match codes.aval().dtype {
             Dtype::Uint16 => Codes::Halves(codes.elements()?),

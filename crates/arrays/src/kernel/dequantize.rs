@@ -41,7 +41,7 @@ impl Kernel for Dequantize {
 
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let Self { layout, dtype } = *self;
-        let unit = Unit::of(&layout.scheme, layout.block)?;
+        let unit = Unit::new(&layout.scheme, layout.block)?;
         Some(Pieces {
             elements: layout.n * layout.k,
             unit: unit.elements,

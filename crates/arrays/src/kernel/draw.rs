@@ -77,7 +77,7 @@ impl Kernel for Draw {
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let Self { scheme, block } = *self;
         let [x, _, numbers @ ..] = inputs else { return None };
-        let (count, unit) = (x.size(), Unit::of(&scheme, block).filter(|_| scheme.is_scaled())?);
+        let (count, unit) = (x.size(), Unit::new(&scheme, block).filter(|_| scheme.is_scaled())?);
         let (levels, numbers) = (scheme.levels().ok()?, numbers.iter().map(|numbers| Some(unit.numbers(numbers))));
         Some(Pieces {
             elements: count,

@@ -63,7 +63,7 @@ impl Kernel for EncodeBy {
     /// None where the scales are relative to all elements.
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let (scheme, [x, scales @ ..]) = (self.scheme, inputs) else { return None };
-        let unit = Unit::of(&scheme, self.block).filter(|_| !scheme.is_relative())?;
+        let unit = Unit::new(&scheme, self.block).filter(|_| !scheme.is_relative())?;
         let encoder = scheme.encoder(self.block, None).ok()??.with_block(self.block);
         let scales = scales.iter().map(|scales| Some(unit.numbers(scales)));
         Some(Pieces {

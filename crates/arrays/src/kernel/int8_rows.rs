@@ -26,7 +26,7 @@ impl Int8Rows {
     /// `x` is not `f32`, `f16` or `bf16`, or has no axis; when it runs: there are more factors or fewer.
     pub(crate) fn nearest(x: &Array, orientation: Orientation, factors: Option<&Array>) -> Result<Self> {
         let inputs: Vec<Array> = [x].into_iter().chain(factors).cloned().collect();
-        Self::of(apply(Int8Round { orientation }, &inputs)?)
+        Self::from_outputs(apply(Int8Round { orientation }, &inputs)?)
     }
 
     /// The same, each to one of the two integers around it, so that its mean over all keys is what it was.
@@ -47,7 +47,7 @@ impl Int8Rows {
         Ok(Self { codes: drawn.as_dtype(Dtype::Int8)?, units: units.squeeze_axes(&[-1])? })
     }
 
-    fn of(made: Vec<Array>) -> Result<Self> {
+    fn from_outputs(made: Vec<Array>) -> Result<Self> {
         let [codes, units] = <[Array; 2]>::try_from(made)
             .map_err(|made| Error::invalid(format!("{} arrays are no codes and units", made.len()), "report this"))?;
         Ok(Self { codes, units })

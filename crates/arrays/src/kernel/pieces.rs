@@ -21,7 +21,7 @@ pub(super) struct Unit {
 
 impl Unit {
     /// That of a format in such blocks; none where they are too long.
-    pub(super) fn of(scheme: &Scheme, block: usize) -> Option<Self> {
+    pub(super) fn new(scheme: &Scheme, block: usize) -> Option<Self> {
         let (bits, width) = (scheme.bits(), scheme.width());
         let block = if scheme.is_scaled() { block } else { 1 };
         if block == 0 || block > MOST {

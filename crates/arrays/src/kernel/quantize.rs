@@ -44,13 +44,13 @@ impl Kernel for Quantize {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let global = inputs.get(1).map(scalar).transpose()?;
-        Ok(Coded::of(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global)?)
+        Ok(Coded::new(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global)?)
     }
 
     /// None where the scales are relative to all elements.
     fn pieces(&self, inputs: &[Aval]) -> Option<Pieces> {
         let Self { scheme, block } = *self;
-        let ([x], unit, encoder) = (inputs, Unit::of(&scheme, block)?, scheme.encoder(block, None).ok()?) else {
+        let ([x], unit, encoder) = (inputs, Unit::new(&scheme, block)?, scheme.encoder(block, None).ok()?) else {
             return None;
         };
         let scales = scheme.made(&x.shape, block).into_iter().skip(1).map(|aval| unit.numbers(&aval));
@@ -61,7 +61,7 @@ impl Kernel for Quantize {
             outputs: std::iter::once(unit.codes).chain(scales).collect(),
             eval: Box::new(move |piece, inputs, outputs| {
                 let x = inputs[0].elements()?;
-                counted(piece.start, Coded::of(outputs)?.encode(&scheme, encoder.as_ref(), x))
+                counted(piece.start, Coded::new(outputs)?.encode(&scheme, encoder.as_ref(), x))
             }),
         })
     }

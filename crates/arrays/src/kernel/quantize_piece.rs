@@ -43,7 +43,7 @@ impl Kernel for QuantizePiece {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let Quantize { scheme, block } = self.piece;
         let global = inputs.get(1).map(scalar).transpose()?;
-        counted(self.before, Coded::of(outputs)?.quantize(&scheme, block, inputs[0].elements()?, global))
+        counted(self.before, Coded::new(outputs)?.quantize(&scheme, block, inputs[0].elements()?, global))
     }
 
     fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {

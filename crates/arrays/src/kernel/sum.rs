@@ -166,7 +166,7 @@ impl Kernel for QuantizeSum {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let own = self.read.own();
         let global = if self.relative { Some(scalar(&inputs[own])?) } else { None };
-        let coded = Coded::of(outputs)?;
+        let coded = Coded::new(outputs)?;
         self.read.with(inputs, usize::from(self.relative), |sum| {
             let each = sum.piece(self.block);
             let pieces = coded.pieces(&self.scheme, self.block, each);

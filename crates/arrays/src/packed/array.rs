@@ -100,13 +100,13 @@ impl<F: Format> PackedArray<F> {
         let format = format.into();
         let transposed = format.by_columns();
         let format = format.on(&stored_shape(&aval, transposed)?);
-        let array = Self { transposed, ..Self::of(parts, format, aval) };
+        let array = Self { transposed, ..Self::unchecked(parts, format, aval) };
         array.check()?;
         Ok(array)
     }
 
     /// These parts, as they are stored.
-    pub(super) fn of(parts: Parts, format: F, aval: Aval) -> Self {
+    pub(super) fn unchecked(parts: Parts, format: F, aval: Aval) -> Self {
         let Parts { codes, scales, biases, global_scale } = parts;
         Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed: false, aval }
     }

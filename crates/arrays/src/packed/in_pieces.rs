@@ -37,7 +37,7 @@ use crate::packed::super_blocks;
 /// forbids to build the floats of an implicit array.
 pub fn quantize_in_pieces(format: impl TryInto<AnyFormat, Error: Into<Error>>, value: &Value) -> Result<Value> {
     let format = format.try_into().map_err(Into::into)?;
-    let pieces = RowPieces::of(value)?;
+    let pieces = RowPieces::new(value)?;
     if !pieces.is_one()
         && let Some(made) = format.quantize_pieces(&pieces)?
     {
@@ -65,7 +65,8 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option
         let part = |rows: Range<i32>| -> Result<Value> {
             let x = pieces.get(rows.clone())?;
             let (codes, scales) = super_blocks::encoded(&x.as_dtype(Dtype::Float32)?, &scheme, block, before(&rows))?;
-            let part = Value::from(PackedArray::of(Parts::new(codes, scales), own.on(x.shape()), Aval::from(&x)));
+            let part =
+                Value::from(PackedArray::unchecked(Parts::new(codes, scales), own.on(x.shape()), Aval::from(&x)));
             tree::eval(&part)?;
             pieces.forget(rows)?;
             Ok(part)
@@ -138,7 +139,7 @@ mod tests {
                 let x = x.as_dtype(dtype).expect("casts");
                 let whole = format.quantize(&x).expect("quantizes");
                 let value = Value::from(x);
-                let pieces = RowPieces::of(&value).expect("has rows");
+                let pieces = RowPieces::new(&value).expect("has rows");
                 assert!(
                     pieces.ranges().count() > 2 && format.quantize_pieces(&pieces).expect("fits").is_some(),
                     "{text}"

@@ -64,7 +64,7 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
         });
         Ok(ops::concatenate(&children.collect::<Result<Vec<_>>>()?, 1)?)
     };
-    let supers: Option<Vec<Supers>> = parts.iter().map(Supers::of).collect();
+    let supers: Option<Vec<Supers>> = parts.iter().map(Supers::new).collect();
     let scales = match supers {
         _ if stored.scales.is_none() => None,
         Some(supers) => Some(joined_supers(&supers, outer)?),

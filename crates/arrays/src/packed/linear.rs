@@ -73,7 +73,7 @@ impl<T: Packed> Linear for T {
             return Ok(read_in(self, dtype));
         }
         // The rounding of the narrower type shows; products leave it out.
-        Cast::of(read_in(self, Dtype::Float32), own, dtype)
+        Cast::view(read_in(self, Dtype::Float32), own, dtype)
     }
 
     /// The scales are multiplied, and the codes stay.

@@ -59,12 +59,12 @@ impl<F: Format> PackedArray<F> {
         let scheme = Scheme { encoding, ..format.scheme() };
         if scheme.half() == Some(x.dtype()) {
             let codes = stop_gradient(x)?.view_dtype(scheme.storage)?;
-            return Ok(Self::of(Parts::unscaled(codes), format, aval));
+            return Ok(Self::unchecked(Parts::unscaled(codes), format, aval));
         }
         let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
         if matches!(scheme.nested, Some(Nested::Integers { .. })) {
             let (codes, scales) = super_blocks::encoded(&inputs[0], &scheme, format.block(), 0)?;
-            return Ok(Self::of(Parts::new(codes, scales), format, aval));
+            return Ok(Self::unchecked(Parts::new(codes, scales), format, aval));
         }
         inputs.extend(global_scale.clone());
         let made = kernel::quantize(scheme, format.block(), &inputs)?;
@@ -95,7 +95,7 @@ impl<F: Format> PackedArray<F> {
         let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
         let codes = next();
         if !scheme.is_scaled() {
-            return Ok(Self::of(Parts::unscaled(codes), format, aval));
+            return Ok(Self::unchecked(Parts::unscaled(codes), format, aval));
         }
         let mut scales = next();
         let biases = scheme.biased.then(next);
@@ -107,7 +107,7 @@ impl<F: Format> PackedArray<F> {
             Some(Nested::Dynamic8 { block }) => Dynamic8Array::quantize(&scales, block)?.into(),
             _ => Value::from(scales),
         };
-        Ok(Self::of(Parts { codes, scales: Some(scales), biases, global_scale }, format, aval))
+        Ok(Self::unchecked(Parts { codes, scales: Some(scales), biases, global_scale }, format, aval))
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result
     };
     let (bits, width, block) = (stored.scheme.bits(), stored.scheme.width(), stored.block);
     let per_block = |at: usize| at.div_ceil(block);
-    let scales = match (&stored.scales, Supers::of(&stored)) {
+    let scales = match (&stored.scales, Supers::new(&stored)) {
         (None, _) => None,
         (Some(Value::Dense(scales)), None) => Some(cut(scales, &per_block)?.into()),
         (_, Some(supers)) => {

@@ -17,7 +17,7 @@ pub(crate) struct Supers<'a> {
 }
 
 impl<'a> Supers<'a> {
-    pub(crate) fn of(stored: &'a Stored) -> Option<Self> {
+    pub(crate) fn new(stored: &'a Stored) -> Option<Self> {
         let (integers, own) = integers(stored.scales.as_ref()?)?;
         let &[rows, _, groups] = own.aval.shape.as_slice() else { return None };
         Some(Self { integers, rows, groups, elements: stored.block * groups as usize })
@@ -44,14 +44,14 @@ impl Stored {
 
     /// The elements that have a scale in common, or the scale of their scales.
     pub(crate) fn reach(&self) -> usize {
-        Supers::of(self).map_or(self.block, |supers| supers.elements)
+        Supers::new(self).map_or(self.block, |supers| supers.elements)
     }
 
     /// The same in blocks of another size.
     pub(crate) fn unit_of(&self, block: usize) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());
         let codes = Pieces::common_unit(bits, width) / bits;
-        let block = Supers::of(self).map_or(block, |supers| supers.elements);
+        let block = Supers::new(self).map_or(block, |supers| supers.elements);
         Pieces::common_unit(block, codes)
     }
 }

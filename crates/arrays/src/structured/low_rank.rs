@@ -138,7 +138,7 @@ impl Linear for LowRank {
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         narrowing(&self.aval, dtype)?;
         if dtype == Dtype::Float16 {
-            return Cast::of(self.clone().into(), self.aval.dtype, dtype);
+            return Cast::view(self.clone().into(), self.aval.dtype, dtype);
         }
         let cast = |factor: Array| Ok(factor.as_dtype(dtype)?);
         self.mapped(cast, cast)
@@ -159,7 +159,7 @@ pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Resul
         [_] | [1, _] => w.mapped(own, times),
         _ => Err(Error::decline(format!("{} is no scalar, row or column", Aval::from(&source)))),
     }?;
-    if roomy == dtype { Ok(made) } else { Cast::of(made, dtype, dtype) }
+    if roomy == dtype { Ok(made) } else { Cast::view(made, dtype, dtype) }
 }
 
 /// The factors side by side, where the ranks together are still less than a dense matrix.

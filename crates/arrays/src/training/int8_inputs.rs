@@ -153,7 +153,7 @@ impl Linear for Int8Inputs {
         let tokens = if columns { &x.swap_axes(-1, -2)? } else { x };
         let rounded = int8_rounded(tokens, self.per)?;
         let x = if columns { rounded.swap_axes(-1, -2)? } else { rounded };
-        implicit((x, &self.inner), |(x, w)| product.of(&x, &w))
+        implicit((x, &self.inner), |(x, w)| product.apply(&x, &w))
     }
 
     fn transposed(&self, axes: &[i32]) -> Result<Value> {

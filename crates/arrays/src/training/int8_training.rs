@@ -80,8 +80,8 @@ impl Int8Training {
         };
         let array = checked(Self { aval: inner.aval()?, inner, key: None })?;
         let codes = match array.inner.downcast::<Prepared>() {
-            Some(prepared) => Weight::of(&prepared.convert()?)?,
-            None => Weight::of(&array.inner)?,
+            Some(prepared) => Weight::from_value(&prepared.convert()?)?,
+            None => Weight::from_value(&array.inner)?,
         };
         match codes {
             Some(_) => Ok(array),
@@ -106,7 +106,7 @@ impl Int8Training {
 
     /// What `x` is multiplied with, unless by floats: an empty sum has nothing to round by.
     fn weight(&self, product: Product, x: &Value) -> Result<Option<Weight>> {
-        if product == Product::Rows || x.aval()?.size() == 0 { Ok(None) } else { Weight::of(&self.inner) }
+        if product == Product::Rows || x.aval()?.size() == 0 { Ok(None) } else { Weight::from_value(&self.inner) }
     }
 
     fn multiply(&self, weight: &Weight, product: Product, x: &Value) -> Result<Value> {
@@ -156,13 +156,13 @@ impl Linear for Int8Training {
     }
 
     fn rounding_alike(&self, matrix: Value) -> Result<Value> {
-        if Weight::of(&matrix)?.is_some() { self.around(matrix) } else { Ok(matrix) }
+        if Weight::from_value(&matrix)?.is_some() { self.around(matrix) } else { Ok(matrix) }
     }
 
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         match self.weight(product, x)? {
             Some(weight) if x.aval()?.dtype == self.aval.dtype => self.multiply(&weight, product, x),
-            _ => implicit((x, &self.inner), |(x, w)| product.of(&x, &w)),
+            _ => implicit((x, &self.inner), |(x, w)| product.apply(&x, &w)),
         }
     }
 
@@ -191,7 +191,7 @@ pub(crate) fn int8_training_broadcast(
     // One that is repeated already is repeated for another batch.
     let matrix = unrepeated(&w.inner);
     decline_if(!results[0].shape.ends_with(&matrix.aval()?.shape), "rows or columns of the matrix are repeated")?;
-    w.around(Repeated::of(matrix.clone(), &results[0].shape)?)
+    w.around(Repeated::view(matrix.clone(), &results[0].shape)?)
 }
 
 /// The matrix that is repeated for a batch, where one is.
@@ -213,7 +213,7 @@ struct Weight {
 
 impl Weight {
     /// Those of a value, if it has such.
-    fn of(value: &Value) -> Result<Option<Self>> {
+    fn from_value(value: &Value) -> Result<Option<Self>> {
         let value = unrepeated(value);
         let used = match value {
             Value::Implicit(array) => array.used_as()?,

@@ -7,7 +7,7 @@ use crate::avals::checks::check_float;
 
 /// Sums over the rows `x` that a weight was multiplied with: `x^T x`, the magnitudes, and how many rows there were.
 ///
-/// [`Observed`](crate::Observed) makes one while plain code runs, and [`of`](Self::of) makes one of activations that are at
+/// [`Observed`](crate::Observed) makes one while plain code runs, and [`from_inputs`](Self::from_inputs) makes one of activations that are at
 /// hand. A stack of matrices, such as the experts of a mixture, has these sums for each of them.
 ///
 /// ```
@@ -15,7 +15,7 @@ use crate::avals::checks::check_float;
 /// use mlx_rs::Array;
 /// use tacit_arrays::Observation;
 ///
-/// let seen = Observation::of(&Array::from_slice(&[1f32, 2.0, 3.0, -4.0], &[2, 2]))?;
+/// let seen = Observation::from_inputs(&Array::from_slice(&[1f32, 2.0, 3.0, -4.0], &[2, 2]))?;
 /// assert_eq!(seen.gram().as_slice::<f32>(), [10.0, -10.0, -10.0, 20.0]);
 /// assert_eq!(seen.mean_magnitudes()?.as_slice::<f32>(), [2.0, 3.0]);
 /// assert_eq!(seen.mean_squares()?.try_as_slice::<f32>()?, [5.0, 10.0]);
@@ -39,7 +39,7 @@ impl Observation {
     /// # Errors
     ///
     /// `x` is not float, is empty, or has an element that is not finite.
-    pub fn of(x: &Array) -> Result<Self> {
+    pub fn from_inputs(x: &Array) -> Result<Self> {
         let aval = Aval::from(x);
         check_float("an activation", &aval)?;
         let &[.., k] = x.shape() else {

@@ -216,7 +216,7 @@ impl Materialize for Observed {
 
 impl Linear for Observed {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let result = implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?;
+        let result = implicit((x, &self.inner), |(x, w)| product.apply(&x, &w))?;
         if product != Product::Rows {
             self.record(product, x, &result)?;
         }

@@ -86,7 +86,7 @@ impl Prepared {
     /// # Errors
     ///
     /// As for [`new`](Self::new), or the policy forbids to build the master of an implicit array.
-    pub fn of(value: &Value, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
+    pub fn from_value(value: &Value, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
         let format = format.try_into().map_err(Into::into)?;
         if let Some(prepared) = value.downcast::<Self>() {
             return if prepared.format == format {

@@ -56,7 +56,7 @@ impl SavedInputs {
     ///
     /// `inner` is not float, or the format has no such options or rounds by a random key.
     pub fn new(inner: impl Into<Value>, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
-        Self::of(inner.into(), Some(format.try_into().map_err(Into::into)?))
+        Self::with_format(inner.into(), Some(format.try_into().map_err(Into::into)?))
     }
 
     /// `inner`, whose activations stay as they are: behind an op of it no format of another weight reaches.
@@ -65,10 +65,10 @@ impl SavedInputs {
     ///
     /// `inner` is not float.
     pub fn exact(inner: impl Into<Value>) -> Result<Self> {
-        Self::of(inner.into(), None)
+        Self::with_format(inner.into(), None)
     }
 
-    fn of(inner: Value, format: Option<AnyFormat>) -> Result<Self> {
+    fn with_format(inner: Value, format: Option<AnyFormat>) -> Result<Self> {
         checked(Self { aval: inner.aval()?, inner, format })
     }
 

@@ -29,7 +29,7 @@ use crate::training::ste::with_gradient_of;
 /// use mlx_rs::{Array, ops, random};
 /// use tacit_arrays::TrainedCodes;
 ///
-/// let w = TrainedCodes::of(&ops::ones::<f32>(&[8, 64])?.into(), "int8+stochastic", &random::key(1)?)?;
+/// let w = TrainedCodes::from_value(&ops::ones::<f32>(&[8, 64])?.into(), "int8+stochastic", &random::key(1)?)?;
 /// let moving = w.for_step()?;
 /// let moved = moving.value().expect("it is moved").subtract(Array::from_f32(0.01))?;
 /// let w = moving.with_value(moved).stepped()?;
@@ -68,7 +68,7 @@ impl TrainedCodes {
     ///
     /// The format rounds to the nearest, or rounds its scales so, as double quantization and K-quants do, or has no such options, or the
     /// value does not fit it; the key is another array; or the policy forbids to build the floats of an implicit value.
-    pub fn of(value: &Value, format: impl TryInto<AnyFormat, Error: Into<Error>>, key: &Array) -> Result<Self> {
+    pub fn from_value(value: &Value, format: impl TryInto<AnyFormat, Error: Into<Error>>, key: &Array) -> Result<Self> {
         let format = format.try_into().map_err(Into::into)?;
         let inner = rounding_to(&format)?;
         let value = match value.downcast::<Prepared>() {

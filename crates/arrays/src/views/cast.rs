@@ -64,7 +64,7 @@ impl Cast {
     }
 
     /// `inner`, rounded to `narrow`, as `dtype`: a view where there is something to view.
-    pub(crate) fn of(inner: Value, narrow: Dtype, dtype: Dtype) -> Result<Value> {
+    pub(crate) fn view(inner: Value, narrow: Dtype, dtype: Dtype) -> Result<Value> {
         match inner {
             Value::Dense(array) => Ok(array.as_dtype(narrow)?.as_dtype(dtype)?.into()),
             inner @ Value::Implicit(_) => {
@@ -99,7 +99,7 @@ impl Cast {
 
 impl Materialize for Cast {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.inner.opened()?, self.stored.dtype, self.aval.dtype)
+        Self::view(self.inner.opened()?, self.stored.dtype, self.aval.dtype)
     }
 
     fn check(&self) -> Result<()> {
@@ -113,13 +113,13 @@ impl Materialize for Cast {
 
 impl Cut for Cast {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
-        Self::of(cut::cut(&self.inner, axis as i32, range)?, self.stored.dtype, self.aval.dtype)
+        Self::view(cut::cut(&self.inner, axis as i32, range)?, self.stored.dtype, self.aval.dtype)
     }
 }
 
 impl View for Cast {
     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
-        step.around([&self.inner], |[inner]| Self::of(inner, self.stored.dtype, self.aval.dtype))
+        step.around([&self.inner], |[inner]| Self::view(inner, self.stored.dtype, self.aval.dtype))
     }
 }
 
@@ -128,7 +128,7 @@ impl Linear for Cast {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let (operand, behind) = (product.operand(x)?, self.behind());
         let made = if Self::is_promoted(&behind, operand.dtype())? {
-            implicit((operand, &behind), |(x, w)| product.of(&x, &w))?
+            implicit((operand, &behind), |(x, w)| product.apply(&x, &w))?
         } else {
             let linear = behind.family::<dyn Linear>();
             let linear = linear.ok_or_else(|| Error::decline(format!("{behind} has no products of its own")))?;
@@ -142,11 +142,11 @@ impl Linear for Cast {
         let (stored, own) = (self.stored.dtype, self.aval.dtype);
         check_castable(dtype)?;
         if !holds(stored, own) {
-            return Self::of(self.clone().into(), own, dtype);
+            return Self::view(self.clone().into(), own, dtype);
         }
         if dtype == stored {
             return implicit(&self.inner, |inner| inner.as_dtype(stored));
         }
-        Self::of(self.inner.clone(), stored, dtype)
+        Self::view(self.inner.clone(), stored, dtype)
     }
 }

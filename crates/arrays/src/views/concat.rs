@@ -91,7 +91,7 @@ impl Concat {
     ///
     /// What is joined with something again and again, as the keys of a cache are, has few parts: of joined arrays in each other
     /// every call would go as deep as they do, and end the process where the stack does.
-    pub(crate) fn of(parts: Vec<Value>, axis: usize) -> Result<Value> {
+    pub(crate) fn view(parts: Vec<Value>, axis: usize) -> Result<Value> {
         let mut parts = flattened(parts, axis)?;
         if let [_] = parts[..] {
             return Ok(parts.swap_remove(0));
@@ -105,7 +105,7 @@ impl Concat {
     /// What plain code makes of each part.
     fn mapped(&self, axis: usize, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
         let parts = self.parts.iter().map(|part| implicit(part, &mut f)).collect::<Result<_>>()?;
-        Self::of(parts, axis)
+        Self::view(parts, axis)
     }
 
     /// What plain code makes of each part for a result of this shape, in which `axis` is that of the parts.
@@ -123,7 +123,7 @@ impl Concat {
         if let [Ok(first), Ok(last)] = places
             && first < last
         {
-            return Self::of(self.parts[first..last].to_vec(), self.axis);
+            return Self::view(self.parts[first..last].to_vec(), self.axis);
         }
         let is_dense = |at: usize| self.parts.get(at).is_some_and(|part| part.as_dense().is_some());
         let cuts_dense = places.into_iter().all(|place| match place {
@@ -142,12 +142,12 @@ impl Concat {
         let inner = &self.bounds[1..self.bounds.len() - 1];
         implicit((x, &self.parts), |(x, parts)| {
             if joined {
-                let products = parts.iter().map(|part| product.of(&x, part)).collect::<Result<Vec<_>>>()?;
+                let products = parts.iter().map(|part| product.apply(&x, part)).collect::<Result<Vec<_>>>()?;
                 return Ok(ops::concatenate(&products, axis)?);
             }
             let pieces = x.split_at_indices(inner, axis)?;
             let accumulator = accumulator_dtype(self.aval.dtype);
-            let of_part = |(x, part)| Ok(product.of(&in_room(x)?, part)?.as_dtype(accumulator)?);
+            let of_part = |(x, part)| Ok(product.apply(&in_room(x)?, part)?.as_dtype(accumulator)?);
             let products = pieces.iter().zip(&parts).map(of_part);
             let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
             let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;
@@ -218,7 +218,7 @@ pub(crate) fn dense(values: &[Value]) -> Option<Vec<Array>> {
 
 impl Materialize for Concat {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.parts.iter().map(Value::opened).collect::<Result<_>>()?, self.axis)
+        Self::view(self.parts.iter().map(Value::opened).collect::<Result<_>>()?, self.axis)
     }
 
     fn check(&self) -> Result<()> {
@@ -239,7 +239,7 @@ impl Cut for Concat {
                 parts.push(cut(part, axis as i32, own)?);
             }
         }
-        Self::of(parts, self.axis)
+        Self::view(parts, self.axis)
     }
 }
 

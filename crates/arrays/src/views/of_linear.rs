@@ -52,14 +52,14 @@ pub(crate) fn linear_transpose(op: &Transpose, array: &dyn ImplicitArray) -> Res
     if op.axes.is_sorted() {
         return Ok(itself(array));
     }
-    or_view(array, |own| own.transposed(&op.axes), || Transposed::of(viewed(array)?, &op.axes))
+    or_view(array, |own| own.transposed(&op.axes), || Transposed::view(viewed(array)?, &op.axes))
 }
 
 /// The slice, as a [`Sliced`].
 #[handler]
 pub(crate) fn linear_slice(op: &Slice, array: &dyn ImplicitArray, results: &[Aval]) -> Result<Value> {
     ranges(op, &results[0])?;
-    Sliced::of(viewed(array)?, &op.start_indices, &op.end_indices)
+    Sliced::view(viewed(array)?, &op.start_indices, &op.end_indices)
 }
 
 /// The array in another type: the type's own, or a [`Cast`].
@@ -72,14 +72,14 @@ fn cast(array: &dyn ImplicitArray, dtype: Dtype) -> Result<Value> {
     let own = array.aval()?.dtype;
     check_castable(dtype)?;
     check_castable(own)?;
-    Cast::of(viewed(array)?, own, dtype)
+    Cast::view(viewed(array)?, own, dtype)
 }
 
 /// The other sign: the type's own, or a [`Scaled`].
 #[handler]
 pub(crate) fn linear_negative(_op: &Negative, array: &dyn ImplicitArray) -> Result<Value> {
     let by = Factor::new(&array.aval()?, &Array::from_f32(-1.0), false)?;
-    or_view(array, |own| own.scaled(&by), || Scaled::of(viewed(array)?, by.number(), false))
+    or_view(array, |own| own.scaled(&by), || Scaled::view(viewed(array)?, by.number(), false))
 }
 
 /// An array times a scalar: the type's own, or a [`Scaled`] of any array.
@@ -95,14 +95,14 @@ pub(crate) fn linear_divide(_op: &Divide, array: &dyn ImplicitArray, by: &Array)
 }
 
 fn scaled(array: &dyn ImplicitArray, by: &Factor) -> Result<Value> {
-    or_view(array, |own| own.scaled(by), || Scaled::of(itself(array), by.number(), by.divides()))
+    or_view(array, |own| own.scaled(by), || Scaled::view(itself(array), by.number(), by.divides()))
 }
 
 /// Arrays of any types one after the other, in any order, as a [`Concat`].
 #[handler]
 pub(crate) fn linear_concatenate(op: &Concatenate, parts: &[&Value]) -> Result<Value> {
     decline_if(!parts.iter().any(|part| part.family::<dyn Linear>().is_some()), "no part has a product")?;
-    Concat::of(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
+    Concat::view(parts.iter().map(|&part| part.clone()).collect(), op.axis as usize)
 }
 
 /// Stored matrices several times, as a [`Batched`].
@@ -130,5 +130,5 @@ pub(crate) fn linear_broadcast_axes(
         return broadcast(&Batched::seen(array)?, &results[0].shape);
     }
     decline_if(op.ignore_axes != [-2, -1], "the matrix is not repeated whole")?;
-    Repeated::of(itself(array), &results[0].shape)
+    Repeated::view(itself(array), &results[0].shape)
 }

@@ -53,7 +53,7 @@ impl Repeated {
     }
 
     /// A matrix in this shape, as a view where there is something to view.
-    pub(crate) fn of(inner: Value, shape: &[i32]) -> Result<Value> {
+    pub(crate) fn view(inner: Value, shape: &[i32]) -> Result<Value> {
         match (inner, &shape[..shape.len() - 2]) {
             (inner, []) => Ok(inner),
             // Some of MLX's ops take no broadcast array.
@@ -65,7 +65,7 @@ impl Repeated {
 
 impl Materialize for Repeated {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.inner.opened()?, &self.aval.shape)
+        Self::view(self.inner.opened()?, &self.aval.shape)
     }
 
     fn check(&self) -> Result<()> {
@@ -88,7 +88,7 @@ impl Linear for Repeated {
             _ => true,
         };
         // The matrix is built, and not the batch: a function without shapes cannot write down for how many entries.
-        if serves { own } else { Ok(product.of(x, &self.inner.dense()?)?.into()) }
+        if serves { own } else { Ok(product.apply(x, &self.inner.dense()?)?.into()) }
     }
 
     fn gain(&self) -> Gain {
@@ -116,7 +116,7 @@ pub(crate) fn repeated_moving(op: &Moving, w: &Repeated, rest: &[&Value], result
                 }
                 _ => return Err(Error::decline("the matrix would be cut, or be no matrix")),
             };
-            Repeated::of(inner, &result.shape)
+            Repeated::view(inner, &result.shape)
         })
         .collect()
 }

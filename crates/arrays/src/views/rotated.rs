@@ -87,7 +87,7 @@ impl Rotated {
     }
 
     /// `inner` rotated along `axis`, as a view where there is something to view.
-    pub(crate) fn of(inner: Value, axis: usize) -> Result<Value> {
+    pub(crate) fn view(inner: Value, axis: usize) -> Result<Value> {
         match inner {
             Value::Dense(array) => Ok(rotated(&array, axis)?.into()),
             inner @ Value::Implicit(_) => Ok(Self::new(inner, axis as i32)?.into()),
@@ -189,7 +189,7 @@ pub(crate) fn check(aval: &Aval, axis: usize) -> Result<()> {
 
 impl Materialize for Rotated {
     fn materialize(&self) -> Result<Value> {
-        self.rounded(Self::of(self.in_accumulator_dtype()?.opened()?, self.axis)?)
+        self.rounded(Self::view(self.in_accumulator_dtype()?.opened()?, self.axis)?)
     }
 
     fn check(&self) -> Result<()> {
@@ -206,7 +206,7 @@ impl Cut for Rotated {
                 "cut it along another axis",
             ));
         }
-        Self::of(cut(&self.inner, axis as i32, range)?, self.axis)
+        Self::view(cut(&self.inner, axis as i32, range)?, self.axis)
     }
 }
 
@@ -224,10 +224,10 @@ impl Linear for Rotated {
             let x = dense_operand(x)?.as_dtype(dtype)?;
             let axis = x.ndim().checked_sub(2 - shared);
             let axis = axis.ok_or_else(|| Error::decline("the right side is a vector"))?;
-            implicit((rotated(&x, axis)?, inner), |(x, w)| product.of(&x, &w))
+            implicit((rotated(&x, axis)?, inner), |(x, w)| product.apply(&x, &w))
         } else {
             // An implicit `x`, such as the weights of an attention, is the product's own matter.
-            let made = implicit((x, inner), |(x, w)| product.of(&x.as_dtype(dtype)?, &w))?;
+            let made = implicit((x, inner), |(x, w)| product.apply(&x.as_dtype(dtype)?, &w))?;
             implicit(made, |made| rotated(&made, made.ndim() - 1 - behind))
         };
         self.rounded(result?)
@@ -240,11 +240,11 @@ impl Linear for Rotated {
         // Of a dense array it is a view, too: nothing is built for a cast.
         let read = |dtype| -> Result<Value> { Ok(Self::new(self.inner_in(dtype)?, self.axis as i32)?.into()) };
         if !holds(dtype, own) {
-            return Cast::of(read(Dtype::Float32)?, own, dtype);
+            return Cast::view(read(Dtype::Float32)?, own, dtype);
         }
         if dtype == Dtype::Float16 && own != dtype && self.read_in(dtype)?.is_none() {
             // What is not rotated back may be beyond the range of `f16`.
-            return Cast::of(self.clone().into(), own, dtype);
+            return Cast::view(self.clone().into(), own, dtype);
         }
         read(dtype)
     }
@@ -254,7 +254,7 @@ impl View for Rotated {
     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
         let axis = step.axis(self.axis)?;
         // What has to be built for it is built in the type in which it is rotated back.
-        step.around([&self.in_accumulator_dtype()?], |[moved]| self.rounded(Self::of(moved, axis)?))
+        step.around([&self.in_accumulator_dtype()?], |[moved]| self.rounded(Self::view(moved, axis)?))
     }
 }
 
@@ -300,7 +300,7 @@ pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Resul
     // Codes that were not replaced as they are were built.
     let built = (w.inner.is_implicit() || update.is_implicit()) && !results.iter().all(Value::is_implicit);
     decline_if(built && w.aval.dtype == Dtype::Float16, "what is built rotated may be beyond the range of f16")?;
-    results.into_iter().map(|result| Rotated::of(result, axis)).collect()
+    results.into_iter().map(|result| Rotated::view(result, axis)).collect()
 }
 
 /// The rotation of what is joined along another axis, where all parts are rotated alike.
@@ -314,5 +314,5 @@ pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Va
     for part in rest {
         parts.push(first.rows(part, dtype)?);
     }
-    first.rounded(Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)?)
+    first.rounded(Rotated::view(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)?)
 }

@@ -73,10 +73,10 @@ impl Scaled {
     }
 
     /// The product or quotient as a view where there is something to view.
-    pub(crate) fn of(inner: Value, scale: &Array, divides: bool) -> Result<Value> {
+    pub(crate) fn view(inner: Value, scale: &Array, divides: bool) -> Result<Value> {
         if let Some(view) = inner.downcast::<Self>() {
             let both = if view.divides == divides { view.scale.multiply(scale)? } else { view.scale.divide(scale)? };
-            return Self::of(view.inner.clone(), &both, view.divides);
+            return Self::view(view.inner.clone(), &both, view.divides);
         }
         match inner {
             Value::Dense(array) => {
@@ -89,7 +89,7 @@ impl Scaled {
 
     /// Another array with the same scalar.
     fn with(&self, inner: Value) -> Result<Value> {
-        Self::of(inner, &self.scale, self.divides)
+        Self::view(inner, &self.scale, self.divides)
     }
 }
 
@@ -105,7 +105,7 @@ impl Materialize for Scaled {
 
 impl Cut for Scaled {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
-        Self::of(cut(&self.inner, axis as i32, range)?, &self.scale, self.divides)
+        Self::view(cut(&self.inner, axis as i32, range)?, &self.scale, self.divides)
     }
 }
 
@@ -119,7 +119,7 @@ impl Linear for Scaled {
     /// The product with the array behind the view, scaled.
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let x = in_room(product.operand(x)?)?;
-        let result = self.with(implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?)?;
+        let result = self.with(implicit((x, &self.inner), |(x, w)| product.apply(&x, &w))?)?;
         implicit(result, |result| result.as_dtype(self.aval.dtype))
     }
 
@@ -128,11 +128,11 @@ impl Linear for Scaled {
         check_castable(own)?;
         check_castable(dtype)?;
         if holds(dtype, own) {
-            return Cast::of(self.clone().into(), own, dtype);
+            return Cast::view(self.clone().into(), own, dtype);
         }
         // A product in a narrower type shows its rounding in a wider one.
         let inner = implicit(&self.inner, |w| w.as_dtype(Dtype::Float32))?;
-        Cast::of(self.with(inner)?, own, dtype)
+        Cast::view(self.with(inner)?, own, dtype)
     }
 }
 

@@ -70,7 +70,7 @@ impl ScaledChannels {
     }
 
     /// `inner` times the factors along an axis, as a view where there is something to view.
-    fn of(inner: Value, factors: &Array, axis: usize) -> Result<Value> {
+    fn view(inner: Value, factors: &Array, axis: usize) -> Result<Value> {
         let aval = inner.aval()?;
         match inner {
             // What is left of a view may have no element.
@@ -90,7 +90,7 @@ fn times(array: &Array, factors: &Array, behind: usize) -> Result<Array> {
 
 impl Materialize for ScaledChannels {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.inner.opened()?, &self.factors, self.axis)
+        Self::view(self.inner.opened()?, &self.factors, self.axis)
     }
 
     fn check(&self) -> Result<()> {
@@ -104,7 +104,7 @@ impl Cut for ScaledChannels {
         let inner = cut(&self.inner, axis as i32, range.clone())?;
         let factors = (&self.factors).into();
         let factors = if axis == self.axis { cut(&factors, 0, range)? } else { factors };
-        Self::of(inner, &factors.dense()?, self.axis)
+        Self::view(inner, &factors.dense()?, self.axis)
     }
 }
 
@@ -121,9 +121,9 @@ impl Linear for ScaledChannels {
             let axis = x.ndim().checked_sub(2 - shared);
             let behind = axis.map(|axis| x.ndim() - 1 - axis);
             let x = times(x, &self.factors, behind.ok_or_else(|| Error::decline("the right side is a vector"))?)?;
-            return implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(product.of(&x, &w)?.as_dtype(dtype)?));
+            return implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(product.apply(&x, &w)?.as_dtype(dtype)?));
         }
-        let result = implicit((x, &self.inner), |(x, w)| product.of(&in_room(&x)?, &w))?;
+        let result = implicit((x, &self.inner), |(x, w)| product.apply(&in_room(&x)?, &w))?;
         implicit((result, &self.factors), |(result, factors)| {
             Ok::<_, Error>(times(&result, &factors, behind)?.as_dtype(dtype)?)
         })
@@ -145,6 +145,6 @@ impl Linear for ScaledChannels {
 impl View for ScaledChannels {
     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
         let axis = step.axis(self.axis)?;
-        step.around([&self.inner], |[inner]| Self::of(inner, &self.factors, axis))
+        step.around([&self.inner], |[inner]| Self::view(inner, &self.factors, axis))
     }
 }

@@ -64,12 +64,12 @@ impl Sliced {
     }
 
     /// The slice as a view where there is something to view.
-    pub(crate) fn of(inner: Value, start: &[i32], stop: &[i32]) -> Result<Value> {
+    pub(crate) fn view(inner: Value, start: &[i32], stop: &[i32]) -> Result<Value> {
         if let Some(view) = inner.downcast::<Self>() {
             let from_start =
                 |indices: &[i32]| indices.iter().zip(&view.start).map(|(index, start)| index + start).collect();
             let (start, stop): (Vec<i32>, Vec<i32>) = (from_start(start), from_start(stop));
-            return Self::of(view.inner.clone(), &start, &stop);
+            return Self::view(view.inner.clone(), &start, &stop);
         }
         match inner {
             Value::Dense(array) => Ok(slice(&array, start, stop)?.into()),
@@ -108,7 +108,7 @@ impl Sliced {
 
 impl Materialize for Sliced {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.inner.opened()?, &self.start, &self.stop)
+        Self::view(self.inner.opened()?, &self.start, &self.stop)
     }
 
     fn check(&self) -> Result<()> {
@@ -122,7 +122,7 @@ impl Cut for Sliced {
         let inner = cut::cut(&self.inner, axis as i32, from + range.start..from + range.end)?;
         let (mut start, mut stop) = (self.start.clone(), self.stop.clone());
         (start[axis], stop[axis]) = (0, range.end - range.start);
-        Self::of(inner, &start, &stop)
+        Self::view(inner, &start, &stop)
     }
 }
 
@@ -135,7 +135,7 @@ impl Linear for Sliced {
         let axis = product.axis();
         let range = self.half(-axis as usize)?;
         implicit((x, &self.inner), |(x, w)| {
-            Ok::<_, Error>(product.of(&x, &w)?.split_at_indices(&range, axis)?.swap_remove(1))
+            Ok::<_, Error>(product.apply(&x, &w)?.split_at_indices(&range, axis)?.swap_remove(1))
         })
     }
 
@@ -143,11 +143,11 @@ impl Linear for Sliced {
     fn transposed(&self, axes: &[i32]) -> Result<Value> {
         let permuted = |ends: &[i32]| axes.iter().map(|&axis| ends[axis as usize]).collect::<Vec<i32>>();
         let inner = implicit(&self.inner, |w| w.transpose_axes(axes))?;
-        Self::of(inner, &permuted(&self.start), &permuted(&self.stop))
+        Self::view(inner, &permuted(&self.start), &permuted(&self.stop))
     }
 
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        Self::of(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.start, &self.stop)
+        Self::view(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.start, &self.stop)
     }
 }
 
@@ -155,5 +155,5 @@ impl Linear for Sliced {
 #[handler]
 pub(crate) fn sliced_slice(op: &Slice, w: &Sliced, results: &[Aval]) -> Result<Value> {
     ranges(op, &results[0])?;
-    Sliced::of(w.clone().into(), &op.start_indices, &op.end_indices)
+    Sliced::view(w.clone().into(), &op.start_indices, &op.end_indices)
 }

@@ -68,7 +68,7 @@ impl Stacked {
     }
 
     /// The stack as a view where there is something to view.
-    fn of(experts: Vec<Value>) -> Result<Value> {
+    fn view(experts: Vec<Value>) -> Result<Value> {
         match dense(&experts) {
             Some(arrays) => Ok(ops::stack(&arrays, 0)?.into()),
             None => Ok(Self::new(experts)?.into()),
@@ -77,13 +77,13 @@ impl Stacked {
 
     /// What plain code makes of each expert.
     fn mapped(&self, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
-        Self::of(self.experts.iter().map(|expert| implicit(expert, &mut f)).collect::<Result<_>>()?)
+        Self::view(self.experts.iter().map(|expert| implicit(expert, &mut f)).collect::<Result<_>>()?)
     }
 }
 
 impl Materialize for Stacked {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.experts.iter().map(Value::opened).collect::<Result<_>>()?)
+        Self::view(self.experts.iter().map(Value::opened).collect::<Result<_>>()?)
     }
 
     fn check(&self) -> Result<()> {
@@ -100,7 +100,7 @@ impl Cut for Stacked {
                 each.collect::<Result<_>>()?
             }
         };
-        Self::of(experts)
+        Self::view(experts)
     }
 }
 
@@ -111,7 +111,7 @@ impl Linear for Stacked {
         decline_if(self.aval.shape.len() < 3, "vectors are stacked")?;
         implicit((x, &self.experts), |(x, experts)| {
             let pieces = x.split_equal(experts.len() as i32, 0)?;
-            let products = pieces.iter().zip(&experts).map(|(x, expert)| product.of(&x.squeeze_axes(&[0])?, expert));
+            let products = pieces.iter().zip(&experts).map(|(x, expert)| product.apply(&x.squeeze_axes(&[0])?, expert));
             Ok::<_, Error>(ops::stack(&products.collect::<Result<Vec<_>>>()?, 0)?)
         })
     }

@@ -64,13 +64,13 @@ impl Transposed {
     }
 
     /// The transpose as a view where there is something to view.
-    pub(crate) fn of(inner: Value, axes: &[i32]) -> Result<Value> {
+    pub(crate) fn view(inner: Value, axes: &[i32]) -> Result<Value> {
         if axes.is_sorted() {
             return Ok(inner);
         }
         if let Some(view) = inner.downcast::<Self>() {
             let both: Vec<i32> = axes.iter().map(|&axis| view.axes[axis as usize]).collect();
-            return Self::of(view.inner.clone(), &both);
+            return Self::view(view.inner.clone(), &both);
         }
         match inner {
             Value::Dense(array) => Ok(array.transpose_axes(axes)?.into()),
@@ -88,7 +88,7 @@ impl Transposed {
 
 impl Materialize for Transposed {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.inner.opened()?, &self.axes)
+        Self::view(self.inner.opened()?, &self.axes)
     }
 
     fn check(&self) -> Result<()> {
@@ -98,7 +98,7 @@ impl Materialize for Transposed {
 
 impl Cut for Transposed {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
-        Self::of(cut(&self.inner, self.axes[axis], range)?, &self.axes)
+        Self::view(cut(&self.inner, self.axes[axis], range)?, &self.axes)
     }
 }
 
@@ -107,11 +107,11 @@ impl Linear for Transposed {
         let x = product.operand(x)?;
         let other = if product == Product::Left { Product::Right } else { Product::Left };
         self.matrices()?;
-        implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(other.of(&x.swap_axes(-1, -2)?, &w)?.swap_axes(-1, -2)?))
+        implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(other.apply(&x.swap_axes(-1, -2)?, &w)?.swap_axes(-1, -2)?))
     }
 
     /// The cast of what is behind the view.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
-        Self::of(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.axes)
+        Self::view(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.axes)
     }
 }

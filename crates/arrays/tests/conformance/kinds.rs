@@ -47,7 +47,7 @@ with_lines! {
     binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
     ste_nf4: |x| ste(x, |x| Nf4Array::quantize(x, 32)), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     prepared: |x| prepared(x), elsewhere(&EIGHT_BITS), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
-    trained_codes: |x| TrainedCodes::of(&x.into(), "nf4:32+stochastic", &random::key(1)?), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
+    trained_codes: |x| TrainedCodes::from_value(&x.into(), "nf4:32+stochastic", &random::key(1)?), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     constant: |x| Constant::full(x.shape(), &Array::from_f32(0.5).as_dtype(x.dtype())?), ignores_values(), tolerance(SUM), shared_children();
     identity: |x| identity(x), ignores_values();
     diagonal: |x| diagonal(x), ignores_values();

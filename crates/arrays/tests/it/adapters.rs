@@ -74,7 +74,7 @@ fn products_and_rows_without_a_dense_matrix() {
         });
         let rows = Array::from_slice(&[3i32, -1, 39], &[3]);
         oracle(F32).check("rows", &[w.clone(), rows.into()], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
-        let (y, counters) = Counters::of(|| {
+        let (y, counters) = Counters::during(|| {
             let _deny = Policy::Deny.scope();
             implicit((x(&[3, 96]), &w), |(x, w)| x.matmul(w.t()))
         });
@@ -89,7 +89,7 @@ fn the_base_of_a_dora_is_built_once() {
     let _allow = Policy::Allow.scope();
     for base in [nf4(&normal(2, &[40, 96]), 32), lora_on(normal(2, &[40, 96]).into())] {
         let dora = dora_on(base);
-        let (made, counters) = Counters::of(|| dora.dense());
+        let (made, counters) = Counters::during(|| dora.dense());
         made.expect("is built");
         assert_eq!(counters.materialized, 2, "{dora}: itself and its base");
     }

@@ -37,7 +37,7 @@ fn a_sum_is_that_of_the_dense_array_to_the_bit_and_builds_none() {
             for w in every(dtype, 1, shape) {
                 for x in [&normal_of(dtype, 2, shape), &row] {
                     for (name, sum) in SUMS {
-                        let (made, counters) = Counters::of(|| {
+                        let (made, counters) = Counters::during(|| {
                             let _deny = Policy::Deny.scope();
                             implicit((&w, x), |(w, x)| sum(&w, &x))
                         });

@@ -57,7 +57,7 @@ fn every_format_over_every_base_is_quantized_without_a_dense_matrix() {
         };
         for text in FORMATS {
             let format = parsed(text);
-            let (made, counters) = Counters::of(|| {
+            let (made, counters) = Counters::during(|| {
                 let _deny = Policy::Deny.scope();
                 format.quantize_sum(sum.family::<dyn Adapter>().expect("an adapter"))
             });

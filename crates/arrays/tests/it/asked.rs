@@ -25,9 +25,9 @@ fn a_layer_is_opened_for_a_view_that_was_asked_for_alone() {
         assert!(matches!(scaled().materialize(), Err(Error::MaterializationDenied { .. })));
     }
     let _allow = Policy::Allow.scope();
-    let (_, counters) = Counters::of(|| inner.opened().expect("is built"));
+    let (_, counters) = Counters::during(|| inner.opened().expect("is built"));
     assert_eq!(counters.materialized, 1);
-    let (_, counters) = Counters::of(|| Value::from(scaled()).materialize().expect("is built"));
+    let (_, counters) = Counters::during(|| Value::from(scaled()).materialize().expect("is built"));
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 8 * 64 * 4));
     // The leave ends with the view.
     let _deny = Policy::Deny.scope();
@@ -53,7 +53,7 @@ fn gradient(
     args: (Value, Value),
 ) -> (Result<Gradient>, Counters) {
     let _policy = policy.scope();
-    let (result, counters) = Counters::of(|| grad(f).call(args));
+    let (result, counters) = Counters::during(|| grad(f).call(args));
     (result.map(|(dw, _)| dw), counters)
 }
 
@@ -98,7 +98,7 @@ fn the_gradient_of_scales_of_a_sum_is_asked_for_and_counted_once_for_all_childre
 fn the_gradient_of_the_other_side_needs_no_leave() {
     let _deny = Policy::Deny.scope();
     for w in every(Dtype::Float32, 1, &[8, 64]) {
-        let (result, counters) = Counters::of(|| grad_wrt([1], loss).call((w, x())));
+        let (result, counters) = Counters::during(|| grad_wrt([1], loss).call((w, x())));
         assert_eq!(result.expect("is handled").1.to_string(), "f32[3,64]");
         assert_eq!(counters.materialized, 0);
     }
@@ -121,7 +121,7 @@ fn a_derivative_along_anything_needs_no_leave() {
     let dw = Gradient::Node { name: "tacit.Affine", children };
     let (found, counters) = {
         let _deny = Policy::Deny.scope();
-        Counters::of(|| jvp((w.clone(), x()), (dw, dx.clone()), product))
+        Counters::during(|| jvp((w.clone(), x()), (dw, dx.clone()), product))
     };
     assert_eq!(counters.materialized, 0);
     let moved = AffineArray::from_parts(
@@ -146,7 +146,7 @@ fn a_mapped_weight_is_asked_for_and_counted_for_each_example() {
     };
     let run = |policy: Policy| {
         let _policy = policy.scope();
-        Counters::of(|| vmap(0, 0, product.clone()).call(&scales))
+        Counters::during(|| vmap(0, 0, product.clone()).call(&scales))
     };
     expect![[r#"
         kernel Nf4Matmul builds a dense f32[8,64] mapped over 5 examples, which the policy forbids

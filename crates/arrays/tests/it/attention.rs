@@ -125,7 +125,7 @@ fn oracle(dtype: Dtype) -> Oracle {
 fn check(oracle: Oracle, name: &str, operands: &[Value], way: Way) {
     oracle.check(name, operands, move |a| Ok(vec![way(&a)?]));
     let _deny = Policy::Deny.scope();
-    let (told, counters) = Counters::of(|| explain(operands.to_vec(), move |a: Vec<Array>| way(&a)));
+    let (told, counters) = Counters::during(|| explain(operands.to_vec(), move |a: Vec<Array>| way(&a)));
     let told = told.expect("runs").to_string();
     assert!(told.contains("scores_matmul") && !told.contains("computed"), "{name}: {told}");
     assert_eq!(counters.materialized, 0, "{told}");
@@ -287,7 +287,7 @@ fn scores_and_weights_that_are_wanted_are_computed_by_the_codes() {
     ] {
         oracle(Dtype::Float32).eager_only().check(name, &operands, move |a| Ok(vec![way(&a)?]));
         let _deny = Policy::Deny.scope();
-        let (made, counters) = Counters::of(|| implicit(&operands, |a: Vec<Array>| way(&a)));
+        let (made, counters) = Counters::during(|| implicit(&operands, |a: Vec<Array>| way(&a)));
         assert!(made.expect("runs").as_dense().is_some(), "{name}");
         assert_eq!(counters.materialized, 0, "{name}");
     }
@@ -327,7 +327,7 @@ fn parts_of_keys_and_values_are_views() {
         let operands = [queries(Dtype::Float32, 3), k.clone(), v.clone()];
         oracle(Dtype::Float32).eager_only().check(name, &operands, move |a| Ok(vec![way(&a)?]));
         let _deny = Policy::Deny.scope();
-        let (made, counters) = Counters::of(|| implicit(operands.to_vec(), |a: Vec<Array>| way(&a)));
+        let (made, counters) = Counters::during(|| implicit(operands.to_vec(), |a: Vec<Array>| way(&a)));
         made.expect("runs");
         assert_eq!(counters.materialized, 0, "{name}");
     }

@@ -118,7 +118,7 @@ fn textbook(x: &Array, w: &Array, text: &str, group: usize, levels: Levels) -> A
 #[test]
 fn the_layers_error_is_that_of_the_textbook_and_below_that_of_rounding() {
     let (x, w) = (inputs(1, K as i32), weight());
-    let seen = Observation::of(&x).expect("finite");
+    let seen = Observation::from_inputs(&x).expect("finite");
     for (text, group, at_most) in [
         ("affine:3:64", 64, 0.5),
         ("affine:4:32", 32, 0.5),
@@ -141,7 +141,7 @@ fn the_layers_error_is_that_of_the_textbook_and_below_that_of_rounding() {
 fn every_format_gains() {
     // Two super-blocks of the K-quants.
     let (x, w) = (inputs(1, 512), normal(7, &[16, 512]));
-    let seen = Observation::of(&x).expect("finite");
+    let seen = Observation::from_inputs(&x).expect("finite");
     for (text, at_most) in [
         ("fp4:64", 0.2),
         ("mxfp4", 0.2),
@@ -174,7 +174,7 @@ fn every_format_gains() {
 #[test]
 fn half_floats_stay_half_floats() {
     let x = inputs(1, K as i32);
-    let seen = Observation::of(&x).expect("finite");
+    let seen = Observation::from_inputs(&x).expect("finite");
     for dtype in [Dtype::Float16, Dtype::Bfloat16] {
         let w = weight().as_dtype(dtype).expect("half");
         for text in ["affine:4:64", "nf4:64", "nf4:64:double", "int8:columns", "int8"] {
@@ -207,7 +207,7 @@ fn each_expert_is_coded_by_its_own_inputs() {
         let all = codes.dense().expect("dense");
         for (matrix, x) in (0..2).zip(&x) {
             let one = |of: &Array| of.take_axis(Array::from_int(matrix), 0).expect("taken");
-            let alone = Gptq::default().quantize(&format, &one(&w), &Observation::of(x).expect("finite"));
+            let alone = Gptq::default().quantize(&format, &one(&w), &Observation::from_inputs(x).expect("finite"));
             let alone = error(x, &one(&w), &alone.expect("calibrates"));
             let found = error(x, &one(&w), &one(&all).into());
             assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
@@ -235,7 +235,11 @@ fn experts_that_met_nothing_are_rounded() {
         let codes = Gptq::default().quantize(&format, &w, &seen).expect("calibrates");
         let rounded = format.quantize(&w).expect("quantizes");
         assert_close!(one(&codes, 0), one(&rounded, 0), 1e-6);
-        let alone = Gptq::default().quantize(&format, &one(&Value::from(&w), 1), &Observation::of(&x).expect("finite"));
+        let alone = Gptq::default().quantize(
+            &format,
+            &one(&Value::from(&w), 1),
+            &Observation::from_inputs(&x).expect("finite"),
+        );
         let (found, alone) = (error(&x, &one(&Value::from(&w), 1), &one(&codes, 1).into()), alone.expect("calibrates"));
         let alone = error(&x, &one(&Value::from(&w), 1), &alone);
         assert!((found / alone - 1.0).abs() < 0.01, "{text}: {found} where it has {alone} alone");
@@ -256,7 +260,7 @@ fn experts_that_met_nothing_decide_nothing_of_the_others() {
     let one = |of: &Array| of.take_axis(Array::from_int(7), 0).expect("taken");
     let format = format("affine:3:64");
     let all = Awq::default().quantize(&format, &w, &seen).and_then(|codes| codes.dense()).expect("calibrates");
-    let alone = Awq::default().quantize(&format, &one(&w), &Observation::of(&x).expect("finite"));
+    let alone = Awq::default().quantize(&format, &one(&w), &Observation::from_inputs(&x).expect("finite"));
     let alone = error(&x, &one(&w), &alone.expect("calibrates"));
     let found = error(&x, &one(&w), &one(&all).into());
     assert!(found <= 1.05 * alone, "{found} where it has {alone} alone");
@@ -267,7 +271,8 @@ fn inputs_that_were_always_zero_get_zeros_and_change_nothing() {
     let keep = Array::from_iter((0..K).map(|i| f32::from(u8::from(i % 5 != 0))), &[K as i32]);
     let (x, w) = (inputs(1, K as i32).multiply(&keep).expect("masked"), weight());
     let format = format("affine:4:64");
-    let codes = Gptq::default().quantize(&format, &w, &Observation::of(&x).expect("finite")).expect("calibrates");
+    let codes =
+        Gptq::default().quantize(&format, &w, &Observation::from_inputs(&x).expect("finite")).expect("calibrates");
     let dead = codes.dense().and_then(|codes| Ok(codes.multiply(keep.eq(Array::from_f32(0.0))?)?)).expect("dense");
     assert!(dead.abs().and_then(|dead| dead.max(None)).expect("a maximum").item_exact::<f32>() < 0.2);
     let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
@@ -278,7 +283,7 @@ fn inputs_that_were_always_zero_get_zeros_and_change_nothing() {
 fn large_inputs_get_finer_codes() {
     let sizes = Array::from_iter((0..K).map(|i| if i % 16 == 0 { 30f32 } else { 1.0 }), &[K as i32]);
     let (x, w) = (normal(1, &[512, K as i32]).multiply(&sizes).expect("larger"), weight());
-    let seen = Observation::of(&x).expect("finite");
+    let seen = Observation::from_inputs(&x).expect("finite");
     for (text, at_most) in [("affine:3:64", 0.4), ("nf4:64", 0.6), ("int8", 0.6), ("k:4", 0.6)] {
         let format = format(text);
         let plain = error(&x, &w, &format.quantize(&w).expect("quantizes"));
@@ -295,7 +300,7 @@ fn large_inputs_get_finer_codes() {
     }
     // Where all inputs are alike there is nothing to scale.
     let x = ops::ones::<f32>(&[4, K as i32]).expect("ones");
-    let plain = Awq::default().quantize(&format("nf4:64"), &w, &Observation::of(&x).expect("finite"));
+    let plain = Awq::default().quantize(&format("nf4:64"), &w, &Observation::from_inputs(&x).expect("finite"));
     assert!(format("nf4:64").stores(&plain.expect("calibrates")));
 }
 
@@ -306,7 +311,7 @@ fn scales_that_a_half_weight_does_not_bear_are_passed_over() -> Result<()> {
     let sizes = first(29.0).add(Array::from_iter((0..K).map(|i| if i == 1 { 0f32 } else { 1.0 }), &[K as i32]))?;
     let x = normal(1, &[512, K as i32]).multiply(&sizes)?;
     let w = weight().add(first(150.0))?.as_dtype(Dtype::Float16)?;
-    let (seen, format) = (Observation::of(&x)?, format("affine:4:64"));
+    let (seen, format) = (Observation::from_inputs(&x)?, format("affine:4:64"));
     let codes = Awq::default().quantize(&format, &w, &seen)?;
     let (found, plain) = (error(&x, &w, &codes), error(&x, &w, &format.quantize(&w)?));
     assert!(found <= 1.1 * plain, "{found} where rounding has {plain}");
@@ -333,7 +338,7 @@ impl Quantizer for Steps {
 #[test]
 fn a_strangers_format_that_only_quantizes_gains() {
     let (x, w) = (inputs(1, K as i32), weight());
-    let seen = Observation::of(&x).expect("finite");
+    let seen = Observation::from_inputs(&x).expect("finite");
     let plain = error(&x, &w, &Steps.quantize(&w).expect("quantizes"));
     let found = error(&x, &w, &Gptq::default().quantize(&Steps.into(), &w, &seen).expect("calibrates"));
     assert!(found < 0.9 * plain);
@@ -342,7 +347,7 @@ fn a_strangers_format_that_only_quantizes_gains() {
 #[test]
 fn bad_observations_and_formats() {
     let (x, w) = (inputs(1, K as i32), weight());
-    let seen = Observation::of(&x).expect("finite");
+    let seen = Observation::from_inputs(&x).expect("finite");
     let gptq = |text: &str, w: &Array, seen: &Observation| Gptq::default().quantize(&format(text), w, seen);
     check(
         gptq("nf4:64", &normal(1, &[8, 128]), &seen),
@@ -374,7 +379,7 @@ fn bad_observations_and_formats() {
         GPTQ does not code f32[24,256] in nf4:512: its blocks straddle rows
         help: take a format whose blocks lie along the rows and divide them, or another method"#]],
     );
-    let zeros = Observation::of(&ops::zeros::<f32>(&[4, K as i32]).expect("zeros")).expect("finite");
+    let zeros = Observation::from_inputs(&ops::zeros::<f32>(&[4, K as i32]).expect("zeros")).expect("finite");
     check(
         gptq("nf4:64", &w, &zeros),
         expect![[r#"
@@ -472,7 +477,7 @@ fn experts_with_scaled_inputs_or_results_are_multiplied_as_they_are_stored() -> 
 #[test]
 fn scales_that_are_fitted_lose_less() -> Result<()> {
     let (x, w) = (inputs(1, K as i32), weight());
-    let seen = Observation::of(&x)?;
+    let seen = Observation::from_inputs(&x)?;
     for (text, at_most) in [
         ("affine:3:64", 0.9),
         ("affine:4:32", 0.8),
@@ -501,7 +506,7 @@ fn groups_have_the_scales_of_what_they_are_when_they_are_reached() -> Result<()>
     let common = normal(1, &[512, 32]);
     let other = common.add(normal(2, &[512, 32]).multiply(Array::from_f32(0.1))?)?;
     let (x, zeros) = (ops::concatenate(&[&common, &other], 1)?, ops::zeros::<f32>(&[16, 32])?);
-    let (w, seen) = (ops::concatenate(&[normal(3, &[16, 32]), zeros], 1)?, Observation::of(&x)?);
+    let (w, seen) = (ops::concatenate(&[normal(3, &[16, 32]), zeros], 1)?, Observation::from_inputs(&x)?);
     for text in ["mxfp4", "mxfp8", "nvfp4", "affine:3:32", "nf4:32", "int8:32"] {
         let format = format(text);
         let rounded = error(&x, &w, &format.quantize(&w)?);
@@ -527,7 +532,7 @@ fn least(lost: &Array, gram: &Array, rank: usize) -> Result<f64> {
 fn a_correction_is_the_best_of_its_rank() -> Result<()> {
     let _allow = Policy::Allow.scope();
     let (x, w) = (inputs(1, K as i32), weight());
-    let seen = Observation::of(&x)?;
+    let seen = Observation::from_inputs(&x)?;
     for text in ["affine:2:64", "nf4:64"] {
         for rank in [1, 4, 16, N as i32] {
             let format = format(text);
@@ -554,7 +559,7 @@ fn a_correction_is_the_best_of_its_rank() -> Result<()> {
 #[test]
 fn rounds_of_corrections_never_lose_more() -> Result<()> {
     let (x, identity) = (inputs(1, K as i32), ops::eye::<f32>(K as i32, None, None)?);
-    for (seen, x) in [(Observation::of(&x)?, &x), (Observation::of(&identity)?, &identity)] {
+    for (seen, x) in [(Observation::from_inputs(&x)?, &x), (Observation::from_inputs(&identity)?, &identity)] {
         for dtype in [Dtype::Float32, Dtype::Bfloat16] {
             let w = weight().as_dtype(dtype)?;
             let format = format("affine:2:64");
@@ -572,7 +577,7 @@ fn rounds_of_corrections_never_lose_more() -> Result<()> {
 fn no_row_loses_more_by_fitted_scales() -> Result<()> {
     let _allow = Policy::Allow.scope();
     let (x, w) = (inputs(3, 512), normal(9, &[40, 512]));
-    let seen = Observation::of(&x)?;
+    let seen = Observation::from_inputs(&x)?;
     for (text, dtype) in [("affine:2:64", Dtype::Float32), ("affine:4:128", Dtype::Bfloat16), ("mxfp4", Dtype::Float16)]
     {
         let (format, w) = (format(text), w.as_dtype(dtype)?);
@@ -608,7 +613,7 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
 
 #[test]
 fn what_is_not_corrected() {
-    let seen = |k| Observation::of(&normal(1, &[64, k])).expect("finite");
+    let seen = |k| Observation::from_inputs(&normal(1, &[64, k])).expect("finite");
     let of = |rank, w: &Array, seen: &Observation| {
         Corrected::new(Rounding, rank).and_then(|method| method.quantize(&format("affine:4:32"), w, seen))
     };

@@ -12,7 +12,7 @@ const F32: Dtype = Dtype::Float32;
 /// What `f` counts when it runs on `operands` with materialization allowed.
 fn counted(operands: Vec<Value>, f: impl FnMut(Vec<Array>) -> Result<Vec<Array>>) -> Counters {
     let _allow = Policy::Allow.scope();
-    let (result, counters) = Counters::of(|| implicit(operands, f));
+    let (result, counters) = Counters::during(|| implicit(operands, f));
     result.expect("runs");
     counters
 }

@@ -103,7 +103,7 @@ fn rows_of_a_transposed_matrix_are_materialized() {
 #[test]
 fn only_the_rows_are_dequantized() {
     for w in every(F32, 1, &[40, 96]) {
-        let (y, counters) = Counters::of(|| {
+        let (y, counters) = Counters::during(|| {
             let _deny = Policy::Deny.scope();
             implicit((w, Array::from_slice(&[3u32, 1], &[2])), |(w, i)| w.take_axis(&i, 0))
         });

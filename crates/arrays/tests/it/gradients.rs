@@ -309,7 +309,7 @@ fn a_mapped_quantized_product_is_that_of_a_loop() {
         ] {
             for axis in 0..2 {
                 let mut mapped = vmap([None, Some(axis)], 0, product);
-                let (found, counters) = Counters::of(|| mapped.call((w.clone(), x)));
+                let (found, counters) = Counters::during(|| mapped.call((w.clone(), x)));
                 let found = found.expect("is handled").dense().expect("dense");
                 assert_eq!(counters.materialized, 0);
                 let examples = ops::split_equal(x, x.dim(axis), axis).expect("splits");

@@ -47,7 +47,7 @@ fn products_are_those_of_rounded_activations() {
     for per in BOTH {
         let eight = Int8Inputs::new(w(), per).expect("float");
         let x = normal(3, &[2, 5, 64]);
-        let (y, counters) = Counters::of(|| implicit((&x, &eight), |(x, w)| x.matmul(w.t())));
+        let (y, counters) = Counters::during(|| implicit((&x, &eight), |(x, w)| x.matmul(w.t())));
         let flat = int8_rounded(&x.reshape(&[10, 64]).expect("flat"), per).expect("rounds");
         let plain = implicit((flat, w()), |(x, w)| x.matmul(w.t())?.reshape(&[2, 5, 8])).expect("multiplies");
         let [y, plain] = [y.expect("multiplies"), plain].map(|y| floats(&y.dense().expect("dense")).expect("floats"));

@@ -74,7 +74,7 @@ fn all_three_products_are_those_of_integers() -> Result<()> {
     for shape in SHAPES {
         for (transposed, product) in BOTH {
             let [x, w, dy] = operands(Dtype::Float32, shape, transposed);
-            let (made, counters) = Counters::of(|| step(&x, &w, &dy, product, None));
+            let (made, counters) = Counters::during(|| step(&x, &w, &dy, product, None));
             for (found, expected) in made?.into_iter().zip(decomposed(&x, &w, &dy, transposed)?) {
                 assert_close!(found, expected, 1e-5, "{shape:?}, transposed: {transposed}");
             }
@@ -372,7 +372,7 @@ fn every_form_of_the_codes_has_the_products() -> Result<()> {
     let codes = Int8Array::quantize(&w, Int8::default())?;
     // The forward pass is that of codes whose products round activations.
     assert_close!(expected, product(codes.clone().with_int8_activations()?.into())?, 0.0);
-    let drawn = TrainedCodes::of(&codes.clone().into(), "int8+stochastic", &random::key(1)?)?;
+    let drawn = TrainedCodes::from_value(&codes.clone().into(), "int8+stochastic", &random::key(1)?)?;
     for form in [Value::from(Prepared::new(&w, Int8::default())?), codes.into(), drawn.into()] {
         assert_close!(product(Int8Training::new(form)?.into())?, expected, 0.0);
     }

@@ -60,7 +60,7 @@ fn packed_bases_keep_their_handlers() {
         });
         let rows = Array::from_slice(&[3i32, -1, 39], &[3]);
         oracle(F32).check("rows", &[w.clone(), rows.into()], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
-        let (y, counters) = Counters::of(|| {
+        let (y, counters) = Counters::during(|| {
             let _deny = Policy::Deny.scope();
             implicit((x(&[3, 96]), w), |(x, w)| x.matmul(w.t()))
         });
@@ -77,7 +77,7 @@ fn a_base_with_packed_scales_builds_these_alone() {
         Nf4Array::from_parts(Parts::new(plain.codes().clone(), scales), 64, Aval::new(&[64, 64], F32)).expect("fits");
     let w = lora_on(base.into());
     oracle(F32).allowing().check("x W^T", &[x(&[3, 64]), w.clone()], forward);
-    let (y, counters) = Counters::of(|| {
+    let (y, counters) = Counters::during(|| {
         let _allow = Policy::Allow.scope();
         implicit((x(&[3, 64]), w), |(x, w)| x.matmul(w.t()))
     });

@@ -102,7 +102,7 @@ fn narrower_types() {
 fn packed_factors_keep_their_handlers() {
     let w = LowRank::new(nf4(&normal(2, &[96, 8]), 64), nf4(&normal(3, &[8, 64]), 64)).expect("a product");
     oracle(F32).check("x W", &[x(&[3, 96]), w.clone().into()], product);
-    let (y, counters) = Counters::of(|| {
+    let (y, counters) = Counters::during(|| {
         let _deny = Policy::Deny.scope();
         implicit((x(&[3, 64]), w), |(x, w)| x.matmul(w.t()))
     });

@@ -92,7 +92,7 @@ fn formats_whose_own_values_make_the_same_codes() -> Result<()> {
 fn the_loss_is_that_of_the_dense_arrays() -> Result<()> {
     let base = nf4(&normal(2, &[40, 96]), 64);
     for w in [lora_on(base.clone()), dora_on(base.clone())] {
-        let (merged, counters) = Counters::of(|| {
+        let (merged, counters) = Counters::during(|| {
             let _deny = Policy::Deny.scope();
             merge(of(&w), "nf4:64")
         });

@@ -57,7 +57,7 @@ fn scales_that_are_implicit_themselves() {
     let rows = [w.clone(), Array::from_slice(&[3u32, 39], &[2]).into()];
     oracle(F32).allowing().check("rows", &rows, |arrays| Ok(vec![arrays[0].take_axis(&arrays[1], 0)?]));
 
-    let (y, counters) = Counters::of(|| {
+    let (y, counters) = Counters::during(|| {
         let _allow = Policy::Allow.scope();
         implicit((x, w), |(x, w)| x.matmul(w.t()))
     });

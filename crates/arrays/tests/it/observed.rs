@@ -29,7 +29,7 @@ fn close(found: &Array, expected: &Array) {
 fn seen(w: &Value, x: &Array, f: impl Fn(Array, Array) -> Result<Array>) -> Observation {
     let _deny = Policy::Deny.scope();
     let observed = Observed::new(w).expect("a weight");
-    let (found, counters) = Counters::of(|| implicit((x, &observed), |(x, w)| f(x, w)));
+    let (found, counters) = Counters::during(|| implicit((x, &observed), |(x, w)| f(x, w)));
     assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0));
     let expected = implicit((x, w), |(x, w)| f(x, w)).expect("runs").dense().expect("dense");
     let found = found.expect("runs").dense().expect("dense");
@@ -122,7 +122,7 @@ fn batches_add_up() {
     let rows = rows.expect("rows");
     close(found.gram(), &gram(&rows));
     assert_eq!(found.rows(), [11]);
-    let [first, second] = batches.each_ref().map(|x| Observation::of(x).expect("finite"));
+    let [first, second] = batches.each_ref().map(|x| Observation::from_inputs(x).expect("finite"));
     close(first.plus(&second).expect("of one shape").gram(), found.gram());
 }
 
@@ -264,24 +264,24 @@ fn bad_weights_and_activations() {
         );
     }
     check(
-        Observation::of(&Array::from_slice(&[1i32], &[1, 1])),
+        Observation::from_inputs(&Array::from_slice(&[1i32], &[1, 1])),
         expect![[r#"
         an activation is i32[1,1], which is not float
         help: give an f32, f16 or bf16 array"#]],
     );
     check(
-        Observation::of(&Array::from_f32(1.0)),
+        Observation::from_inputs(&Array::from_f32(1.0)),
         expect![[r#"
         the activations are f32[], which has no axis of inputs
         help: give activations with the inputs along the last axis"#]],
     );
     check(
-        Observation::of(&normal(1, &[0, 8])),
+        Observation::from_inputs(&normal(1, &[0, 8])),
         expect![[r#"
         an activation is f32[0,8], which has no elements
         help: keep an empty array dense"#]],
     );
-    let [a, b] = [2, 3].map(|k| Observation::of(&normal(1, &[4, k])).expect("finite"));
+    let [a, b] = [2, 3].map(|k| Observation::from_inputs(&normal(1, &[4, k])).expect("finite"));
     check(
         a.plus(&b),
         expect![[r#"

@@ -120,7 +120,7 @@ fn a_quantized_array_is_prepared_with_its_codes_and_scales() {
         let converted = prepared(3, text).convert().expect("converts");
         check_denied(&converted, text);
         let _allow = Policy::Allow.scope();
-        let again = Prepared::of(&converted, format(text)).expect("continues");
+        let again = Prepared::from_value(&converted, format(text)).expect("continues");
         let back = again.convert().expect("converts");
         assert!(same(&dense(back.clone()), &dense(converted.clone())), "{text}");
         let (Value::Implicit(back), Value::Implicit(converted)) = (back, converted) else { panic!("it is packed") };
@@ -132,16 +132,17 @@ fn a_quantized_array_is_prepared_with_its_codes_and_scales() {
         }
     }
     let _allow = Policy::Allow.scope();
-    let other = Prepared::of(&prepared(3, "nf4:64").convert().expect("converts"), format("int8")).expect("fits");
+    let other =
+        Prepared::from_value(&prepared(3, "nf4:64").convert().expect("converts"), format("int8")).expect("fits");
     assert!(other.scales().is_none(), "scales of another format are not its own");
-    let same_master = Prepared::of(&prepared(3, "nf4:64").into(), format("int8")).expect("fits");
+    let same_master = Prepared::from_value(&prepared(3, "nf4:64").into(), format("int8")).expect("fits");
     assert!(same(same_master.master(), &normal(3, &[64, 128])), "a master stays");
 }
 
 /// The master of an implicit array is a dense one, which the policy is asked for.
 fn check_denied(value: &Value, text: &str) {
     let _deny = Policy::Deny.scope();
-    assert!(Prepared::of(value, format(text)).is_err());
+    assert!(Prepared::from_value(value, format(text)).is_err());
 }
 
 #[test]
@@ -199,7 +200,7 @@ fn it_is_quantized_once_in_a_trace() {
     let x = normal(7, &[3, 128]);
     let rows = Array::from_slice(&[0u32, 5], &[2]);
     let before = QUANTIZED.load(Ordering::Relaxed);
-    let (result, counters) = Counters::of(|| {
+    let (result, counters) = Counters::during(|| {
         implicit((&x, &w, &rows), |(x, w, rows)| {
             // An embedding that is the head as well, and a product with each side.
             let y = x.add(w.take_axis(rows, 0)?.sum(None)?)?.matmul(w.t())?;
@@ -315,7 +316,7 @@ fn what_does_not_fit_is_told() {
     let quantized = Value::from(Nf4Array::quantize(&normal(1, &[8, 64]), 64).expect("quantizes"));
     let _deny = Policy::Deny.scope();
     check(
-        Prepared::of(&quantized, Counted),
+        Prepared::from_value(&quantized, Counted),
         expect![[r#"
             a dense array of Nf4(f32[8,64]) needs Nf4 materialized, which the policy forbids
             help: allow it here with `Policy::Allow.scope()`"#]],
@@ -347,7 +348,7 @@ fn scales_of_a_stored_array_may_be_negative_or_zero() {
         if w.to_string().starts_with("Scaled") {
             continue;
         }
-        let found = Prepared::of(&w, format);
+        let found = Prepared::from_value(&w, format);
         let Ok(found) = found else { panic!("{text}: {found:?}") };
         let (found, expected) = (Value::from(found).dense().expect("builds"), w.dense().expect("builds"));
         let error = tacit_conformance::oracle::relative_error(&found, &expected).expect("floats");

@@ -215,7 +215,7 @@ fn a_float32_activation_on_a_bfloat16_weight_leaves_out_its_rounding() {
 #[test]
 fn nothing_is_materialized() {
     for w in every(F32, 1, &[N, K]) {
-        let (y, counters) = Counters::of(|| {
+        let (y, counters) = Counters::during(|| {
             let _deny = Policy::Deny.scope();
             implicit((normal(2, &[3, K]), w), |(x, w)| x.matmul(w.t()))
         });

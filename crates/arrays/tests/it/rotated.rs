@@ -414,7 +414,7 @@ fn attention_over_rotated_keys_and_values_builds_nothing() {
             oracle(dtype).values_only().check("attention", &operands, |a| {
                 Ok(vec![fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.125, Some((&a[3]).into()), None)?])
             });
-            let (made, counters) = Counters::of(|| {
+            let (made, counters) = Counters::during(|| {
                 implicit(&operands, |a| {
                     fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.125, Some((&a[3]).into()), None)
                 })
@@ -428,7 +428,7 @@ fn attention_over_rotated_keys_and_values_builds_nothing() {
 #[test]
 fn nothing_is_built_for_a_product() {
     for w in rotated(F32, 1, &[40, 96]) {
-        let (made, counters) = Counters::of(|| implicit((normal(2, &[3, 96]), w), |(x, w)| x.matmul(w.t())));
+        let (made, counters) = Counters::during(|| implicit((normal(2, &[3, 96]), w), |(x, w)| x.matmul(w.t())));
         made.expect("runs");
         assert_eq!(counters.materialized, 0);
     }

@@ -161,7 +161,7 @@ fn lora_over_nf4_builds_no_weight() {
             };
             Ok(y.mean(None)?)
         });
-        let (outcome, counters) = Counters::of(|| step.call(args.clone()));
+        let (outcome, counters) = Counters::during(|| step.call(args.clone()));
         let (loss, (da, db, dx)) = outcome.expect("is handled");
         assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0));
         (loss.dense().expect("dense").item_exact::<f32>(), [da, db, dx].iter().map(float).collect::<Vec<_>>())
@@ -255,7 +255,7 @@ fn a_checkpoint_within_a_gradient_builds_no_argument() {
             };
             Ok(y.mean(None)?)
         });
-        let (outcome, counters) = Counters::of(|| step.call((&w, &x)));
+        let (outcome, counters) = Counters::during(|| step.call((&w, &x)));
         assert_eq!(counters.materialized, 0);
         vec![float(&outcome.expect("is handled").1)]
     };

@@ -148,7 +148,7 @@ fn lora_over_nf4_builds_no_weight() {
             };
             Ok(implicit((x, w), |(x, w)| nn::silu(x.matmul(w.t())?)?.square())?.dense()?.mean(None)?)
         });
-        let (outcome, counters) = Counters::of(|| step.call(args.clone()));
+        let (outcome, counters) = Counters::during(|| step.call(args.clone()));
         let (loss, (da, db, dx)) = outcome.expect("is handled");
         assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0));
         (loss.dense().expect("dense").item_exact::<f32>(), [da, db, dx].each_ref().map(float))

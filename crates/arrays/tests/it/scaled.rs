@@ -195,7 +195,8 @@ fn any_linear_primitive_yields_to_what_is_named() {
 fn what_is_split_is_built_once() {
     let _allow = Policy::Allow.scope();
     let w = Scaled::new(Nf4Array::quantize(&normal(1, &[96, 64]), 64).expect("quantizes"), &Array::from_f32(0.5));
-    let (parts, counters) = Counters::of(|| implicit(w.expect("a factor"), |w| w.split_equal(3, 0)).expect("is split"));
+    let (parts, counters) =
+        Counters::during(|| implicit(w.expect("a factor"), |w| w.split_equal(3, 0)).expect("is split"));
     assert_eq!((parts.len(), counters.materialized), (3, 1));
 }
 

@@ -224,7 +224,7 @@ fn a_view_holds_both_arrays_transposed() {
 fn a_fallback_is_counted_once_for_the_value() {
     let w = ste(normal(2, &[8, 64]), nf4).expect("quantizes");
     let _allow = Policy::Allow.scope();
-    let (y, counters) = Counters::of(|| implicit(w, |w| w.square()));
+    let (y, counters) = Counters::during(|| implicit(w, |w| w.square()));
     y.expect("falls back");
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 8 * 64 * 4));
 }

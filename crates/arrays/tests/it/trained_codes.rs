@@ -16,7 +16,7 @@ fn key(seed: u64) -> Array {
 }
 
 fn trained(x: &Array, text: &str) -> TrainedCodes {
-    TrainedCodes::of(&x.into(), text, &key(5)).expect("fits")
+    TrainedCodes::from_value(&x.into(), text, &key(5)).expect("fits")
 }
 
 /// The values of a step, less by so much.
@@ -58,7 +58,7 @@ fn what_was_prepared_needs_no_floats_but_its_master() {
     let _deny = Policy::Deny.scope();
     let x = normal(8, &[8, 64]);
     let prepared = |text: &str| Prepared::new(&x, text).and_then(Prepared::with_trained_scales).expect("fits");
-    let of = |prepared: Prepared| TrainedCodes::of(&prepared.into(), "int8+stochastic", &key(1)).expect("fits");
+    let of = |prepared: Prepared| TrainedCodes::from_value(&prepared.into(), "int8+stochastic", &key(1)).expect("fits");
     let nearest = format("int8").quantize(&x).expect("quantizes");
     assert!(*of(prepared("affine:4:64")).codes() == nearest);
     let alike = prepared("int8");
@@ -197,7 +197,7 @@ fn it_is_saved_with_its_key() {
 #[test]
 fn formats_whose_scales_are_rounded_are_refused() {
     let x = normal(6, &[8, 256]);
-    let of = |text: &str| TrainedCodes::of(&(&x).into(), format!("{text}+stochastic").as_str(), &key(1));
+    let of = |text: &str| TrainedCodes::from_value(&(&x).into(), format!("{text}+stochastic").as_str(), &key(1));
     for text in ["fp4:64:double", "k:4", "nvfp4", "mxfp4:floor", "mxfp8:round", "rotated:nf4:64:double"] {
         let message = of(text).map(drop).expect_err(text).to_string();
         assert!(
@@ -220,13 +220,13 @@ fn formats_whose_scales_are_rounded_are_refused() {
 fn bad_input() {
     let x = normal(6, &[8, 64]);
     check(
-        TrainedCodes::of(&(&x).into(), "int8", &key(1)),
+        TrainedCodes::from_value(&(&x).into(), "int8", &key(1)),
         expect![[r#"
             codes are not trained in the format int8, which rounds small steps away
             help: write int8+stochastic"#]],
     );
     check(
-        TrainedCodes::of(&(&x).into(), "int8+stochastic", &Array::from_f32(1.0)),
+        TrainedCodes::from_value(&(&x).into(), "int8+stochastic", &Array::from_f32(1.0)),
         expect![[r#"
             its key is f32[], where a weight of trained codes of f32[8,64] has u32[2]
             help: take the parts of one array, with its shape and block size"#]],

@@ -57,7 +57,7 @@ fn what_is_written_is_quantized_alone_and_the_rest_stays() {
                 let coded = (format.of)(&new).expect("quantizes");
                 let expected = write(&dense(&w), &dense(&coded)).expect("writes");
                 for update in [Value::from(new), coded] {
-                    let (made, counters) = Counters::of(|| {
+                    let (made, counters) = Counters::during(|| {
                         let _deny = Policy::Deny.scope();
                         implicit((&w, &update), |(w, x)| write(&w, &x))
                     });

@@ -30,7 +30,7 @@ fn weighted(w: &Array, codes: &Value, seen: &Observation) -> Result<f32> {
 
 #[test]
 fn large_inputs_lose_less() -> Result<()> {
-    let (w, seen) = (normal(2, &[24, K]), Observation::of(&inputs(256)?)?);
+    let (w, seen) = (normal(2, &[24, K]), Observation::from_inputs(&inputs(256)?)?);
     for (text, at_most) in [("affine:3:64", 0.6), ("affine:4:32", 0.8), ("nf4:64", 0.95)] {
         for dtype in [Dtype::Float32, Dtype::Bfloat16] {
             let (format, w) = (format(text), w.as_dtype(dtype)?);
@@ -57,7 +57,7 @@ fn each_expert_is_searched_by_its_own_inputs() -> Result<()> {
     let codes = codes.dense()?;
     for (expert, x) in [(0, &large), (1, &even)] {
         let of = |array: &Array| array.take_axis(Array::from_int(expert), 0);
-        let alone = WeightedSearch.quantize(&format, &of(&w)?, &Observation::of(x)?)?.dense()?;
+        let alone = WeightedSearch.quantize(&format, &of(&w)?, &Observation::from_inputs(x)?)?.dense()?;
         assert!(of(&codes)?.all_close(&alone, 1e-4, 1e-4, None)?, "expert {expert}");
     }
     Ok(())
@@ -65,7 +65,7 @@ fn each_expert_is_searched_by_its_own_inputs() -> Result<()> {
 
 #[test]
 fn scales_that_are_not_free_are_refused() -> Result<()> {
-    let (w, seen) = (normal(2, &[24, K]), Observation::of(&inputs(64)?)?);
+    let (w, seen) = (normal(2, &[24, K]), Observation::from_inputs(&inputs(64)?)?);
     check(
         WeightedSearch.quantize(&format("mxfp4"), &w, &seen),
         expect![[r#"

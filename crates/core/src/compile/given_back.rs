@@ -60,7 +60,7 @@ pub(super) struct GivenBack {
 
 impl GivenBack {
     /// Parts the results that are inputs from those that a program computes. A program computes one at least.
-    pub(super) fn of(results: Vec<Array>, inputs: &[Array]) -> (Self, Vec<Array>) {
+    pub(super) fn split(results: Vec<Array>, inputs: &[Array]) -> (Self, Vec<Array>) {
         let numbers: HashMap<usize, usize> =
             inputs.iter().enumerate().map(|(number, input)| (array_id(input), number)).collect();
         let number = |result: &Array| numbers.get(&array_id(result)).copied();

@@ -25,7 +25,7 @@ pub struct CompileStats {
     pub checked: u64,
     /// Traces that were dropped because there were too many.
     pub evicted: u64,
-    /// Where the time of the calls went; what they return is evaluated elsewhere, and [`Phases::of`] counts that as well.
+    /// Where the time of the calls went; what they return is evaluated elsewhere, and [`Phases::during`] counts that as well.
     pub phases: Phases,
     /// What [passes](crate::pass) did to the graph of the latest trace.
     pub rewritten: Vec<Rewritten>,

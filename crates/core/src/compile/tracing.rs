@@ -70,7 +70,7 @@ impl<'t> Tracing<'t> {
         let (results, left) = pass::rewrite(self.passes, all, results)?;
         check_depth(&results, all)?;
         self.left = left;
-        let (given_back, computed) = GivenBack::of(results, given);
+        let (given_back, computed) = GivenBack::split(results, given);
         self.given_back = given_back;
         Ok(computed)
     }

@@ -14,15 +14,15 @@ pub(super) struct Carry {
 
 impl Carry {
     /// The carry that a loop begins with.
-    pub(super) fn of(init: &impl Arguments) -> Result<Self> {
-        let now = Values::of(init)?;
-        let (_, first) = Structure::of(&now.def, now.values.clone())?;
+    pub(super) fn new(init: &impl Arguments) -> Result<Self> {
+        let now = Values::from_arguments(init)?;
+        let (_, first) = Structure::from_values(&now.def, now.values.clone())?;
         Ok(Self { now, first })
     }
 
     /// Goes on with what a step made; the arrays in it.
     pub(super) fn advance(&mut self, made: Values) -> Result<Vec<Array>> {
-        let (arrays, structure) = Structure::of(&made.def, made.values.clone())?;
+        let (arrays, structure) = Structure::from_values(&made.def, made.values.clone())?;
         if let Some(change) = self.first.change(&structure) {
             let help = if self.now.values.iter().any(Value::is_implicit) {
                 "return the carry as it came; an implicit array that the body computes anew is dense: begin with its `dense`"

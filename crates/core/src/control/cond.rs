@@ -44,9 +44,9 @@ where
     E: Into<Error>,
     E2: Into<Error>,
 {
-    let args = Values::of(&operands)?;
+    let args = Values::from_arguments(&operands)?;
     drop(operands);
-    match Predicate::of(predicate, "the predicate")? {
+    match Predicate::from_array(predicate, "the predicate")? {
         Predicate::Known(predicate) => {
             if read(&predicate)? { args.run(on_true)? } else { args.run(on_false)? }.into_tree()
         }
@@ -56,8 +56,8 @@ where
 
 /// The arrays of `held` where the predicate holds, those of `other` otherwise.
 fn select<T: Tree>(predicate: &Array, held: Values, other: Values) -> Result<T> {
-    let (held, structure) = Structure::of(&held.def, held.values)?;
-    let (other, others) = Structure::of(&other.def, other.values)?;
+    let (held, structure) = Structure::from_values(&held.def, held.values)?;
+    let (other, others) = Structure::from_values(&other.def, other.values)?;
     if let Some(change) = structure.change(&others) {
         return Err(Error::invalid(
             format!(

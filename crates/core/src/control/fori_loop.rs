@@ -34,7 +34,7 @@ where
     C: Arguments,
     E: Into<Error>,
 {
-    let mut carry = Carry::of(&init)?;
+    let mut carry = Carry::new(&init)?;
     drop(init);
     for i in range {
         let next = carry.now.run(|now| body(i, now))?;

@@ -15,7 +15,7 @@ pub(super) enum Predicate {
 
 impl Predicate {
     /// The predicate that an array is; `name` is what messages call it.
-    pub(super) fn of(array: &Array, name: &str) -> Result<Self> {
+    pub(super) fn from_array(array: &Array, name: &str) -> Result<Self> {
         let aval = Aval::from(array);
         if aval.dtype != mlx_rs::Dtype::Bool || aval.size() != 1 {
             return Err(Error::invalid(

@@ -53,8 +53,8 @@ where
     Y: Tree,
     E: Into<Error>,
 {
-    let mut carry = Carry::of(&init)?;
-    let leaves = Values::of(&xs)?;
+    let mut carry = Carry::new(&init)?;
+    let leaves = Values::from_arguments(&xs)?;
     drop((init, xs));
     let length = steps(&leaves, length)?;
     if length == 0 {
@@ -207,5 +207,5 @@ impl Rows {
 /// The arrays that the values stand for.
 fn dense(made: &Values) -> Result<(Vec<Array>, Structure)> {
     let values = made.values.iter().map(|value| value.dense().map(Value::from)).collect::<Result<_>>()?;
-    Structure::of(&made.def, values)
+    Structure::from_values(&made.def, values)
 }

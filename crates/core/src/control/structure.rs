@@ -21,7 +21,7 @@ pub(super) struct Change {
 
 impl Structure {
     /// The structure of these values, and the arrays in it.
-    pub(super) fn of(closed: &TreeDef, values: Vec<Value>) -> Result<(Vec<Array>, Self)> {
+    pub(super) fn from_values(closed: &TreeDef, values: Vec<Value>) -> Result<(Vec<Array>, Self)> {
         let (opened, def) = closed.opened(values)?;
         let arrays = opened.iter().map(Value::dense).collect::<Result<Vec<Array>>>()?;
         let avals = arrays.iter().map(Aval::from).collect();

@@ -40,12 +40,12 @@ where
     E: Into<Error>,
     E2: Into<Error>,
 {
-    let mut carry = Carry::of(&init)?;
+    let mut carry = Carry::new(&init)?;
     drop(init);
     let mut made = Vec::new();
     loop {
         let holds: Value = carry.now.run(&mut condition)?.into_tree()?;
-        let Predicate::Known(holds) = Predicate::of(&holds.dense()?, "the condition")? else {
+        let Predicate::Known(holds) = Predicate::from_array(&holds.dense()?, "the condition")? else {
             return Err(Error::invalid(
                 "the condition of the loop is traced: how many steps it takes is not known before it runs",
                 "use `fori_loop` with a fixed count, or run the loop outside `compile`, `implicit` and `vmap`",

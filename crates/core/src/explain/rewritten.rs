@@ -39,7 +39,7 @@ pub struct CompiledNode {
 
 impl CompiledGraph {
     /// What the passes make of the graph from `inputs` to `outputs`, which nobody else computes.
-    pub(crate) fn of(inputs: &[Array], outputs: Vec<Array>) -> Result<Self> {
+    pub(crate) fn from_graph(inputs: &[Array], outputs: Vec<Array>) -> Result<Self> {
         let telling: Vec<Reasons> = Passes::All.chosen().filter_map(|pass| pass.reasons).collect();
         if telling.is_empty() {
             return Ok(Self::default());

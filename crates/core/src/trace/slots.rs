@@ -16,7 +16,7 @@ impl Slots {
     /// Has `count` slots, the first of which hold `values`.
     pub(super) fn begin(&mut self, values: impl IntoIterator<Item = Value>, count: usize) {
         self.clear();
-        self.layers.extend(values.into_iter().map(Layers::of));
+        self.layers.extend(values.into_iter().map(Layers::new));
         self.numbers.extend(1..=self.layers.len() as u32);
         self.numbers.resize(count, 0);
     }
@@ -49,7 +49,7 @@ impl Slots {
 
     /// Puts a value in the place of what was recorded.
     pub(super) fn put(&mut self, slot: Slot, value: Value) {
-        self.layers.push(Layers::of(value));
+        self.layers.push(Layers::new(value));
         self.numbers[slot.index()] = self.layers.len() as u32;
     }
 }
@@ -79,7 +79,7 @@ pub(super) struct Passed {
 }
 
 impl Layers {
-    fn of(value: Value) -> Self {
+    fn new(value: Value) -> Self {
         Self { outermost: value, below: Vec::new(), used: None, kept: None, passed: None }
     }
 

@@ -41,7 +41,7 @@ where
 {
     let f = Rc::new(f);
     Transformed::new(move |given| {
-        let opened = Opened::of(&given)?;
+        let opened = Opened::from_values(&given)?;
         drop(given);
         again::put(&f, &opened, 1, |body, leaves| tacit_bridge::checkpoint(body, leaves))
     })

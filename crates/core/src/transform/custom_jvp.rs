@@ -103,7 +103,7 @@ where
             .unzip();
         // What is linear has the same vjp everywhere, at zeros as well.
         let all: Vec<usize> = (0..at.len()).collect();
-        let found = Opened::of(&Values::of(&at)?)?.vjp(&all, &given, |tangents: Vec<Array>| {
+        let found = Opened::from_values(&Values::from_arguments(&at)?)?.vjp(&all, &given, |tangents: Vec<Array>| {
             let made = self.tangents(primals, &tangents, &chosen)?;
             results.iter().map(|&result| checked(result, &outputs[result], &made[result])).collect()
         })?;
@@ -129,7 +129,7 @@ const NAME: &str = "the function";
 
 /// The tangent of the dense array that a value stands for, given those of its leaves.
 fn tangent_of(value: &Value, given: &mut impl Iterator<Item = Option<Array>>) -> Result<Array> {
-    let opened = Opened::of(&Values::of(value)?)?;
+    let opened = Opened::from_values(&Values::from_arguments(value)?)?;
     let (mut chosen, mut tangents) = (Vec::new(), Vec::new());
     for (position, leaf) in opened.leaves.iter().enumerate() {
         if let Some(tangent) = given.next().flatten().filter(|_| is_differentiable(leaf)) {

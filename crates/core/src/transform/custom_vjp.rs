@@ -120,7 +120,7 @@ fn differentiable(value: &Value) -> bool {
 
 /// The gradients of an implicit array's leaves, given that of the array it stands for.
 fn through_children(value: &Value, gradient: Array) -> Result<Vec<Array>> {
-    let opened = Opened::of(&Values::of(value)?)?;
+    let opened = Opened::from_values(&Values::from_arguments(value)?)?;
     let chosen: Vec<usize> = (0..opened.leaves.len()).filter(|&i| is_differentiable(&opened.leaves[i])).collect();
     // The policy is not asked, since the gradient is as large.
     let found = opened.vjp(&chosen, &[gradient], |value: Value| Ok(vec![built(value)?]))?;

@@ -119,13 +119,13 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let opened = Opened::of(&given)?;
+    let opened = Opened::from_values(&given)?;
     let chosen = wrt.choose(&given, &opened)?;
     drop(given);
     let mut made = None;
     // The results stay beside the transform: through what it returns no outer transform could differentiate.
     let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args: A::With<Value>| {
-        let results = Values::of(&args)?.run(&mut *f)?;
+        let results = Values::from_arguments(&args)?.run(&mut *f)?;
         let loss = loss(&results)?;
         made = Some(results);
         Ok(vec![loss])
@@ -165,16 +165,16 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let given = Values::of(&args)?;
-    let opened = Opened::of(&given)?;
+    let given = Values::from_arguments(&args)?;
+    let opened = Opened::from_values(&given)?;
     let chosen = Wrt::All.choose(&given, &opened)?;
-    let Values { values, def: cotangents_def } = Values::of(&cotangents)?;
+    let Values { values, def: cotangents_def } = Values::from_arguments(&cotangents)?;
     drop((args, given, cotangents));
     let cotangents = values.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
     let float: Vec<Array> = cotangents.iter().filter(|cotangent| is_differentiable(cotangent)).cloned().collect();
     let mut made = None;
     let gradients = opened.vjp(&chosen, &float, |args: <A::Arrays as Tree>::With<Value>| {
-        let results = Values::of(&args)?.run(&mut f)?;
+        let results = Values::from_arguments(&args)?.run(&mut f)?;
         if let Some(difference) = results.def.difference(&cotangents_def) {
             return Err(Error::invalid(
                 format!("the cotangents do not fit the results: {difference}"),

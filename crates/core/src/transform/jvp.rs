@@ -41,12 +41,12 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let opened = Opened::of(&Values::of(&primals)?)?;
+    let opened = Opened::from_values(&Values::from_arguments(&primals)?)?;
     let (chosen, directions) = directions(&tangents, &opened)?;
     drop((primals, tangents));
     let mut made = None;
     let changes = opened.jvp(&chosen, &directions, |args: <A::Arrays as Tree>::With<Value>| {
-        let results = Values::of(&args)?.run(&mut f)?;
+        let results = Values::from_arguments(&args)?.run(&mut f)?;
         let dense = results.dense()?;
         made = Some((results, dense.clone()));
         Ok(dense.into_iter().filter(is_differentiable).collect())

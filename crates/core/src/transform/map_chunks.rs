@@ -59,15 +59,15 @@ where
         return Err(Error::invalid(format!("chunks of {rows} rows"), "give a chunk at least one row"));
     }
     let (count, total) = {
-        let sliced = Values::of(&xs)?;
+        let sliced = Values::from_arguments(&xs)?;
         (sliced.values.len(), rows_of(&sliced)?)
     };
-    let mut given = Values::of(&(&xs, &shared))?;
+    let mut given = Values::from_arguments(&(&xs, &shared))?;
     drop((xs, shared));
     for value in given.values.iter_mut().take(count) {
         *value = value.dense()?.into();
     }
-    let opened = Opened::of(&given)?;
+    let opened = Opened::from_values(&given)?;
     drop(given);
     let f = Rc::new(move |(xs, shared): (X::Arrays, P::Arrays)| f(xs, shared));
     again::put(&f, &opened, total, |body, leaves| {

@@ -43,7 +43,7 @@ impl<F> NodeFunction<F> {
     /// The arguments whose dense leaves are given.
     pub(super) fn arguments<A: Tree>(&self, leaves: &[Array]) -> Result<Values> {
         let args: A::With<Value> = tree::unflatten(&self.args, leaves.iter().map(Value::from).collect())?;
-        Values::of(&args)
+        Values::from_arguments(&args)
     }
 
     /// The structure of the results.

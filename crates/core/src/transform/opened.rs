@@ -13,7 +13,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn of(given: &Values) -> Result<Self> {
+    pub(super) fn from_values(given: &Values) -> Result<Self> {
         let (leaves, def) = given.def.opened(given.values.clone())?;
         Ok(Self { def, leaves: leaves.iter().map(Value::dense).collect::<Result<_>>()? })
     }

@@ -38,7 +38,7 @@ where
 {
     let (f, own) = (Rc::new(f), Rc::new(own));
     Transformed::new(move |given| {
-        let opened = Opened::of(&given)?;
+        let opened = Opened::from_values(&given)?;
         drop(given);
         let function = NodeFunction::new(&f, &opened);
         let resident = Resident::new(Rule { function, own: Rc::clone(&own), types: PhantomData });

@@ -109,7 +109,7 @@ impl Held {
                 "return a float value that holds all its elements",
             ));
         }
-        let opened = Opened::of(&Values::of(&value)?)?;
+        let opened = Opened::from_values(&Values::from_arguments(&value)?)?;
         let waiting = tacit_bridge::after(&opened.leaves, cotangents)?;
         let again = tree::unflatten(&opened.def, waiting.iter().map(Value::from).collect())?;
         let mut decoded = built(again)?;

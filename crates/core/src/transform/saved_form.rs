@@ -76,7 +76,7 @@ impl SavedForm {
         if !in_transform() {
             return f(activations);
         }
-        let mut given = Opened::of(&Values::of(&activations.to_vec())?)?;
+        let mut given = Opened::from_values(&Values::from_arguments(&activations.to_vec())?)?;
         if !given.leaves.iter().any(is_differentiable) {
             return f(activations);
         }
@@ -109,7 +109,7 @@ impl SavedForm {
             }
         }
         let activations: Vec<Value> = tree::unflatten(&given.def, given.leaves.iter().map(Value::from).collect())?;
-        let mut made = Opened::of(&Values::of(&f(&activations)?)?)?;
+        let mut made = Opened::from_values(&Values::from_arguments(&f(&activations)?)?)?;
         if self.0.is_some() {
             made.leaves = apart(&made.leaves)?;
         }

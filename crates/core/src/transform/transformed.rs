@@ -39,7 +39,7 @@ impl<'f, A: Tree, R> Transformed<'f, A, R> {
     where
         B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
     {
-        let given = Values::of(&args)?;
+        let given = Values::from_arguments(&args)?;
         // What the caller let go of may be written over while the function runs.
         drop(args);
         (self.run)(given)

@@ -99,14 +99,14 @@ where
             made = Some(results.def);
             Ok(dense)
         };
-        let places = |count| (0..count).map(|leaf| out_axes.of(leaf).unwrap_or_default()).collect();
+        let places = |count| (0..count).map(|leaf| out_axes.axis_for(leaf).unwrap_or_default()).collect();
         let results = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| Ok(example(arrays)?))?;
         tree::unflatten(&made.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
     })
 }
 
 impl Axes {
-    fn of(&self, leaf: usize) -> Option<i32> {
+    fn axis_for(&self, leaf: usize) -> Option<i32> {
         match self {
             Self::All(axis) => *axis,
             Self::Each(axes) => axes[leaf],
@@ -130,7 +130,7 @@ impl Axes {
         let mut mapped = Vec::new();
         let mut first: Option<(i32, &Path)> = None;
         for (leaf, value) in values.iter().enumerate() {
-            let Some(axis) = self.of(leaf) else { continue };
+            let Some(axis) = self.axis_for(leaf) else { continue };
             let path = &paths[leaf];
             let Value::Dense(array) = value else {
                 return Err(Error::invalid(
@@ -169,7 +169,7 @@ impl Axes {
         self.check_count(def, "results")?;
         for (leaf, (path, result)) in def.paths().iter().zip(results).enumerate() {
             let aval = Aval::from(result);
-            match self.of(leaf) {
+            match self.axis_for(leaf) {
                 Some(axis) if in_range(axis, aval.shape.len() + 1).is_some() => {}
                 Some(axis) => return Err(out_of_range(axis, path, &aval, 1)),
                 None => {

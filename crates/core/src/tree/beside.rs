@@ -18,7 +18,7 @@ pub(crate) fn beside<G: Arguments>(
     others: &G,
     [misfit, what, help]: [&str; 3],
 ) -> Result<Vec<Option<Array>>> {
-    let (values, other) = Flattened::of(others, Open::Fully)?;
+    let (values, other) = Flattened::flatten(others, Open::Fully)?;
     let mut walk = Walk {
         own: def.entries().iter(),
         other: other.entries().iter(),

@@ -91,7 +91,7 @@ impl Entry {
 }
 
 impl OwnNode {
-    pub(super) fn of(node: &Node<'_>) -> Self {
+    pub(super) fn from_node(node: &Node<'_>) -> Self {
         Self {
             kind: node.kind,
             labels: match node.labels {

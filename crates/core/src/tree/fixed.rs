@@ -37,7 +37,7 @@ pub trait StaticLeaf: Sized {
     fn key(&self) -> Self::Key;
 
     /// The value of a key.
-    fn of(key: Self::Key) -> Self;
+    fn from_key(key: Self::Key) -> Self;
 }
 
 macro_rules! compared_as_they_are {
@@ -49,7 +49,7 @@ macro_rules! compared_as_they_are {
                 self.clone()
             }
 
-            fn of(key: Self) -> Self {
+            fn from_key(key: Self) -> Self {
                 key
             }
         }
@@ -77,7 +77,7 @@ macro_rules! compared_by_bits {
                 $name(self.to_bits())
             }
 
-            fn of(key: $name) -> Self {
+            fn from_key(key: $name) -> Self {
                 Self::from_bits(key.0)
             }
         }
@@ -102,7 +102,7 @@ impl<T: StaticLeaf> Tree for Static<T> {
         let entered = reader.enter(NodeKind::Static)?;
         let found = entered.static_value("value");
         match found.and_then(|value| value.as_any().downcast_ref::<T::Key>()) {
-            Some(key) => Ok(Self(T::of(key.clone()))),
+            Some(key) => Ok(Self(T::from_key(key.clone()))),
             None => Err(mismatch(
                 &format!("a static {}", std::any::type_name::<T>()),
                 &found.map_or_else(|| "nothing".to_owned(), |value| format!("the static {value:?}")),

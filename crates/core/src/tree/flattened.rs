@@ -25,11 +25,11 @@ pub(crate) struct Flattened<'f> {
 }
 
 impl<'f> Flattened<'f> {
-    pub(crate) fn of<T: Arguments + ?Sized>(tree: &T, open: Open<'f>) -> Result<(Vec<Value>, TreeDef)> {
+    pub(crate) fn flatten<T: Arguments + ?Sized>(tree: &T, open: Open<'f>) -> Result<(Vec<Value>, TreeDef)> {
         Self::shown(open, |visitor| tree.flatten(visitor))
     }
 
-    /// As [`of`](Self::of) a tree that `show` shows.
+    /// As [`flatten`](Self::flatten) a tree that `show` shows.
     pub(crate) fn shown<'a>(
         open: Open<'f>,
         show: impl FnOnce(&mut dyn Visitor<'a>) -> Result<()>,
@@ -39,7 +39,7 @@ impl<'f> Flattened<'f> {
         flattened.finish()
     }
 
-    /// As [`of`](Self::of), closed, where a [`Reader`] passes over what has one of these stamps: that is not taken apart.
+    /// As [`flatten`](Self::flatten), closed, where a [`Reader`] passes over what has one of these stamps: that is not taken apart.
     ///
     /// [`Reader`]: super::Reader
     pub(crate) fn beside(tree: &impl Arguments, passed: &'f [u64]) -> Result<(Vec<Value>, TreeDef)> {
@@ -151,7 +151,7 @@ impl<'a> Visitor<'a> for Flattened<'_> {
         if self.stopped.is_none() && !self.chooses(path.as_ref(), Branch::Node(node)) {
             self.stopped = Some(self.places.depth());
         }
-        self.push(Entry::Node(OwnNode::of(node)), path);
+        self.push(Entry::Node(OwnNode::from_node(node)), path);
     }
 
     fn stamped(&mut self, stamp: &'a Stamp) -> bool {

@@ -11,7 +11,7 @@ use crate::{Error, Result, Value};
 ///
 /// The tree cannot be listed.
 pub fn flatten<T: Arguments>(tree: &T, open: Open<'_>) -> Result<(Vec<Value>, TreeDef)> {
-    Flattened::of(tree, open)
+    Flattened::flatten(tree, open)
 }
 
 /// The leaves of a tree with their paths, and its structure.

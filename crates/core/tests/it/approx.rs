@@ -67,7 +67,7 @@ fn integers_are_exact_and_avals_are_equal() {
 fn implicit_values_are_built_for_the_comparison_whatever_the_policy() {
     let _deny = Policy::Deny.scope();
     let hidden = Value::from(Opaque::new(Array::from_slice(&[1f32, 2.0], &[2])));
-    let ((), counted) = Counters::of(|| assert_relative_eq!(hidden, of(Dtype::Float32, &[1.0, 2.0])));
+    let ((), counted) = Counters::during(|| assert_relative_eq!(hidden, of(Dtype::Float32, &[1.0, 2.0])));
     assert_eq!(counted, Counters::default());
     // What refuses to be built equals nothing.
     let refusing = Value::from(Refusing::new(Aval::new(&[2], Dtype::Float32)));
@@ -117,7 +117,7 @@ fn a_value_shows_numbers_that_no_other_dtype_has() -> tacit::Result<()> {
 fn equality_is_of_what_is_stored_and_builds_nothing() {
     let _deny = Policy::Deny.scope();
     let stored = |elements: &[f32]| Value::from(Opaque::new(Array::from_slice(elements, &[2])));
-    let (equal, counted) = Counters::of(|| stored(&[1.0, 2.0]) == stored(&[1.0, 2.0]));
+    let (equal, counted) = Counters::during(|| stored(&[1.0, 2.0]) == stored(&[1.0, 2.0]));
     assert!(equal && stored(&[1.0, 2.0]) != stored(&[1.0, 3.0]));
     assert_eq!(counted, Counters::default());
     // Equal numbers that are stored in another way are compared by `approx`.

@@ -114,7 +114,7 @@ fn cell(transforms: &[&Transform]) -> String {
     let names: Vec<&str> = transforms.iter().map(|transform| transform.name).collect();
     // An axis for each of three nested maps.
     let x = matrix(3, 2).reshape(&[3, 2, 1]).expect("six elements");
-    let (outcome, counters) = Counters::of(|| f(&Array::from_f32(3.0), &x));
+    let (outcome, counters) = Counters::during(|| f(&Array::from_f32(3.0), &x));
     let outcome = match outcome {
         Ok(found) if numbers(&found) == expected(&names) => "works".to_owned(),
         Ok(found) => format!("gives {:?} and not {:?}", numbers(&found), expected(&names)),

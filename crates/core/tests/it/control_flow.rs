@@ -80,7 +80,7 @@ mod branches {
     #[test]
     fn closures_capture_arrays_of_an_enclosing_trace() {
         let _scopes = with_handlers(registry());
-        let (y, counters) = Counters::of(|| {
+        let (y, counters) = Counters::during(|| {
             implicit((Left::of(&matrix(2, 2)), matrix(1, 2)), |(w, x)| {
                 let product = x.matmul(&w)?;
                 let inner = Left::of(&matrix(2, 2));
@@ -208,7 +208,8 @@ mod whiles {
         let _deny = Policy::Deny.scope();
         let small = |(_, x): (Array, Array)| x.sum(None)?.lt(scalar(1000.0));
         let product = |(w, x): (Array, Array)| Ok::<_, Error>((w.clone(), x.matmul(&w)?));
-        let (looped, counters) = Counters::of(|| while_loop((Left::of(&matrix(2, 2)), matrix(1, 2)), small, product));
+        let (looped, counters) =
+            Counters::during(|| while_loop((Left::of(&matrix(2, 2)), matrix(1, 2)), small, product));
         let (w, x) = looped.expect("runs");
         assert_eq!((dense(&x), counters.handled), (vec![1069.0, 1558.0], 4));
         assert!(w.downcast::<Left>().is_some(), "{w}");
@@ -367,7 +368,8 @@ mod scans {
     fn an_implicit_array_gives_its_rows_by_its_handler() {
         let _scopes = with_handlers(registry());
         let _deny = Policy::Deny.scope();
-        let (scanned, counters) = Counters::of(|| scan(vector(&[0.0, 0.0]), Left::of(&matrix(3, 2)), None, running));
+        let (scanned, counters) =
+            Counters::during(|| scan(vector(&[0.0, 0.0]), Left::of(&matrix(3, 2)), None, running));
         assert_eq!(dense(&scanned.expect("runs").1), [1.0, 2.0, 4.0, 6.0, 9.0, 12.0]);
         assert_eq!(counters.handled, 3);
     }
@@ -376,7 +378,7 @@ mod scans {
     fn without_a_handler_it_is_materialized_once() {
         let _scopes = without_handlers();
         let xs = Opaque::new(matrix(3, 2));
-        let (scanned, counters) = Counters::of(|| scan(vector(&[0.0, 0.0]), xs, None, running));
+        let (scanned, counters) = Counters::during(|| scan(vector(&[0.0, 0.0]), xs, None, running));
         assert_eq!(dense(&scanned.expect("runs").0), [9.0, 12.0]);
         assert_eq!(counters.materialized, 1);
     }

@@ -183,7 +183,7 @@ mod clause_3 {
     #[test]
     fn the_next_candidate_is_tried() {
         let registry = Registry::new().with::<takes>().with::<declines>();
-        let (took, counters) = Counters::of(|| takers(registry, negated, vec![left()]));
+        let (took, counters) = Counters::during(|| takers(registry, negated, vec![left()]));
         assert_eq!(took.expect("runs"), ["takes"]);
         assert_eq!((counters.declined, counters.handled, counters.materialized), (1, 1, 0));
     }
@@ -191,7 +191,7 @@ mod clause_3 {
     #[test]
     fn when_all_decline_the_operand_is_materialized() {
         let registry = Registry::new().with::<declines>();
-        let (took, counters) = Counters::of(|| takers(registry, negated, vec![left()]));
+        let (took, counters) = Counters::during(|| takers(registry, negated, vec![left()]));
         assert_eq!(took.expect("runs"), ["materialized"]);
         assert_eq!((counters.declined, counters.handled, counters.materialized), (1, 0, 1));
     }
@@ -286,7 +286,7 @@ mod clause_5 {
 
     #[test]
     fn a_default_may_decline() {
-        let (took, counters) = Counters::of(|| took(negated, vec![Shy::of(&vector(&[1.0]))]));
+        let (took, counters) = Counters::during(|| took(negated, vec![Shy::of(&vector(&[1.0]))]));
         assert_eq!(took.expect("runs"), ["materialized"]);
         assert_eq!(counters.declined, 1);
     }
@@ -304,7 +304,7 @@ mod clause_6 {
     fn one_layer_is_materialized_and_the_call_dispatched_again() {
         let nested = || Outer::of(Outer::of(left()));
         let run = || takers(Registry::new().with::<negate_left>(), negated, vec![nested()]);
-        let (took, counters) = Counters::of(run);
+        let (took, counters) = Counters::during(run);
         assert_eq!(took.expect("runs"), ["negate_left"]);
         assert_eq!((counters.materialized, counters.handled, counters.seen), (2, 1, 1));
     }
@@ -319,7 +319,7 @@ mod clause_6 {
     #[test]
     fn one_array_is_materialized_once_in_a_trace() {
         let _scopes = without_handlers();
-        let (value, counters) = Counters::of(|| {
+        let (value, counters) = Counters::during(|| {
             implicit(Outer::of(left()), |x| -> Result<Array, Exception> {
                 let square = x.multiply(&x)?;
                 square.add(x.negative()?)?.subtract(x.exp()?)

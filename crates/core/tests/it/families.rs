@@ -217,7 +217,7 @@ fn the_operand_of_fewest_bytes_is_materialized_first() {
         let (w, c) = (Double { half: matrix(64, 3) }, Left::of(&matrix(4, 3)));
         implicit((matrix(4, 64), w, c), |(x, w, c)| ops::addmm(&c, &x, &w, None, None))
     };
-    let (value, counters) = Counters::of(run);
+    let (value, counters) = Counters::during(run);
     assert!(value.is_ok());
     assert_eq!((counters.handled, counters.materialized, counters.materialized_bytes), (1, 1, 4 * 3 * 4));
 }

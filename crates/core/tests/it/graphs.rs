@@ -95,7 +95,7 @@ fn an_argument_may_be_returned_twice_and_results_may_repeat() {
 #[test]
 fn unused_arguments_and_no_results_are_no_errors() {
     let args = (left(&[1.0]), vector(&[2.0]), Outer::of(left(&[3.0])));
-    let (value, counters) = Counters::of(|| implicit(args, |(_, y, _)| y.negative()));
+    let (value, counters) = Counters::during(|| implicit(args, |(_, y, _)| y.negative()));
     assert_eq!(dense(&value.expect("runs")), [-2.0]);
     assert_eq!(counters, Counters::default());
     assert!(implicit(vec![left(&[1.0])], |_| Ok::<Vec<Array>, Exception>(vec![])).expect("runs").is_empty());
@@ -112,7 +112,7 @@ fn one_array_may_be_both_operands_and_several_arguments() {
 fn nodes_on_constants_are_not_touched() {
     let captured = vector(&[1.0, 2.0]);
     let _scopes = without_handlers();
-    let (value, counters) = Counters::of(|| {
+    let (value, counters) = Counters::during(|| {
         implicit(left(&[10.0, 20.0]), |x| {
             let constant = captured.exp()?.log()?;
             x.add(constant.add(&captured)?)
@@ -136,7 +136,7 @@ fn a_function_may_be_called_again() {
 fn a_chain_of_a_hundred_thousand_nodes_is_neither_recursion_nor_wrong() {
     let _scopes = without_handlers();
     let one = vector(&[1.0]);
-    let (value, counters) = Counters::of(|| {
+    let (value, counters) = Counters::during(|| {
         implicit((left(&[0.5]), left(&[2.0])), |(x, y)| {
             let mut sum = x;
             for i in 0..100_000 {
@@ -154,7 +154,7 @@ fn a_chain_of_a_hundred_thousand_nodes_is_neither_recursion_nor_wrong() {
 fn a_chain_on_which_every_node_is_handled_is_as_deep() {
     let _scopes = with_handlers(Registry::new().with::<negate_left>());
     let (value, counters) =
-        Counters::of(|| implicit(left(&[3.0]), |x| (0..100_001).try_fold(x, |x, _| x.negative())).expect("runs"));
+        Counters::during(|| implicit(left(&[3.0]), |x| (0..100_001).try_fold(x, |x, _| x.negative())).expect("runs"));
     assert_eq!((counters.seen, counters.handled), (100_001, 100_001));
     assert_eq!(numbers(&value.downcast::<Left>().expect("implicit").array), [-3.0]);
 }
@@ -162,7 +162,7 @@ fn a_chain_on_which_every_node_is_handled_is_as_deep() {
 #[test]
 fn a_graph_that_is_wide_and_shared_is_walked_once() {
     let _scopes = without_handlers();
-    let (value, counters) = Counters::of(|| {
+    let (value, counters) = Counters::during(|| {
         implicit(left(&[1.0, 2.0]), |x| {
             let parts = (0..1000).map(|i| x.multiply(Array::from_f32(i as f32))).collect::<Result<Vec<_>, _>>()?;
             let mut total = ops::stack(&parts, 0)?.sum_axis(0, None)?;

@@ -25,7 +25,7 @@ fn a_value_is_materialized_by_one_layer_or_through() {
 fn a_dense_value_is_itself() {
     let _policy = Policy::Deny.scope();
     let value = Value::from(vector(&[1.0]));
-    let (through, counters) = Counters::of(|| value.materialize().and_then(|value| value.dense()));
+    let (through, counters) = Counters::during(|| value.materialize().and_then(|value| value.dense()));
     assert_eq!(numbers(&through.expect("dense")), [1.0]);
     assert_eq!(counters, Counters::default());
 }
@@ -33,7 +33,7 @@ fn a_dense_value_is_itself() {
 #[test]
 fn every_layer_is_counted_with_the_bytes_that_it_stands_for() {
     let _scopes = without_handlers();
-    let (_, counters) = Counters::of(|| nested().dense());
+    let (_, counters) = Counters::during(|| nested().dense());
     assert_eq!((counters.materialized, counters.materialized_bytes), (3, 3 * 24));
 }
 

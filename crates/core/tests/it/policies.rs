@@ -50,7 +50,7 @@ fn allow_and_deny_say_nothing() {
 #[test]
 fn deny_is_an_error_before_anything_is_built() {
     let (_registry, _policy) = (Arc::new(Registry::new()).scope(), Policy::Deny.scope());
-    let (outcome, counters) = Counters::of(|| implicit(Left::of(&vector(&[1.0])), |x| x.negative()));
+    let (outcome, counters) = Counters::during(|| implicit(Left::of(&vector(&[1.0])), |x| x.negative()));
     assert!(matches!(error(outcome), Error::MaterializationDenied { .. }));
     assert_eq!((counters.seen, counters.materialized), (1, 0));
 }
@@ -60,7 +60,7 @@ const REASONS: [Fallback; 4] = [Fallback::Device, Fallback::Vjp, Fallback::Jvp, 
 #[test]
 fn warn_says_it_once_for_each_kernel_and_reason() {
     let (log, _policy) = (Log::default(), Policy::Warn.scope());
-    let ((), counters) = Counters::of(|| {
+    let ((), counters) = Counters::during(|| {
         tracing::subscriber::with_default(log.clone(), || {
             for reason in [REASONS, REASONS].concat() {
                 permit_dense("warned", &aval(&[2, 5]), reason).expect("is allowed");

@@ -33,7 +33,8 @@ fn left() -> Value {
 fn a_primitive_applied_by_a_handler_goes_to_the_handler_of_the_inner_type() {
     let _scopes = with_handlers(Registry::new().with::<through>().with::<negate_left>());
     let _policy = Policy::Deny.scope();
-    let (value, counters) = Counters::of(|| implicit(Outer::of(Outer::of(left())), |x| x.negative()).expect("runs"));
+    let (value, counters) =
+        Counters::during(|| implicit(Outer::of(Outer::of(left())), |x| x.negative()).expect("runs"));
     assert_eq!(numbers(&value.downcast::<Left>().expect("implicit").array), [-1.0, -2.0]);
     assert_eq!((counters.seen, counters.handled, counters.materialized), (3, 3, 0));
 }

@@ -86,7 +86,7 @@ fn inputs_may_begin_at_any_address() -> Result<()> {
 #[ignore = "the process that another test starts"]
 fn tell_what_stands_for_a_kernel_with_a_source() {
     let _traced_for = trace_for(GpuBackend::Cuda);
-    let (y, counters) = Counters::of(|| scaled(&Array::from_f32(2.0), &Array::from_slice(&[1.0_f32, 2.0], &[2])));
+    let (y, counters) = Counters::during(|| scaled(&Array::from_f32(2.0), &Array::from_slice(&[1.0_f32, 2.0], &[2])));
     let y = y.expect("fits");
     let Counters { decomposed, offloaded, switched_off, .. } = counters;
     println!("{decomposed} plain, {switched_off} of them off, {offloaded} on the CPU: {:?}", y.as_slice::<f32>());

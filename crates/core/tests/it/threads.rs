@@ -21,7 +21,7 @@ fn two_threads_trace_at_once() {
         let (registry, barrier) = (Arc::clone(&registry), Arc::clone(&barrier));
         move || {
             let (_registry, _policy) = (registry.scope(), Policy::Allow.scope());
-            let ((), counters) = Counters::of(|| {
+            let ((), counters) = Counters::during(|| {
                 for i in 0..50 {
                     let args = [first + i as f32, 0.0].map(|number| Left::of(&vector(&[number])));
                     let value = implicit(args, |[x, y]| {

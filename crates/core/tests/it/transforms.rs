@@ -89,9 +89,9 @@ fn a_compiled_function_is_intercepted_while_it_is_traced_and_not_again() {
         None,
     );
     let (w, x) = (vector(&[2.0, 3.0]), vector(&[10.0, 20.0]));
-    let (first, counters) = Counters::of(|| compiled((&w, &x)));
+    let (first, counters) = Counters::during(|| compiled((&w, &x)));
     assert_eq!((numbers(&first.expect("runs")), counters.handled), (vec![1400.0], 1));
-    let (second, counters) = Counters::of(|| compiled((&w, &vector(&[1.0, 1.0]))));
+    let (second, counters) = Counters::during(|| compiled((&w, &vector(&[1.0, 1.0]))));
     assert_eq!((numbers(&second.expect("runs")), counters), (vec![5.0], Counters::default()));
     assert_eq!(traces.get(), 1);
 }
@@ -118,7 +118,7 @@ fn grad_inside_compile_and_grad_of_compile() {
 fn grad_inside_implicit_is_intercepted_in_both_passes() {
     let _scopes = with_handlers(registry());
     let _deny = Policy::Deny.scope();
-    let (value, counters) = Counters::of(|| {
+    let (value, counters) = Counters::during(|| {
         implicit((Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0])), |(w, x)| {
             let mut gradient = grad(move |x: &Array| w.multiply(x)?.sum(None));
             gradient(&x)

@@ -35,7 +35,7 @@ fn an_implicit_argument_gets_a_gradient_of_its_structure() {
     let _scopes = with_handlers(registry());
     let deny = Policy::Deny.scope();
     let args = || (Left::of(&vector(&[2.0, 3.0])), Value::from(vector(&[1.0, 10.0])));
-    let (outcome, counters) = Counters::of(|| grad(weighted).call(args()));
+    let (outcome, counters) = Counters::during(|| grad(weighted).call(args()));
     let (dw, dx) = outcome.expect("is handled");
     expect!["test.Left{array: f32[2]}"].assert_eq(&dw.to_string());
     assert_eq!((of(dw.child("array")), of(&dx)), (vec![1.0, 100.0], vec![4.0, 60.0]));
@@ -249,7 +249,7 @@ fn an_outer_gradient_sees_the_inner_value() {
 fn inside_implicit_both_passes_are_intercepted() {
     let _scopes = with_handlers(registry());
     let _deny = Policy::Deny.scope();
-    let (outcome, counters) = Counters::of(|| {
+    let (outcome, counters) = Counters::during(|| {
         implicit((Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0])), |(w, x)| -> Result<Array> {
             let mut gradient = grad_wrt([1], |(w, x): (Array, Array)| w.multiply(x)?.sum(None));
             Ok(gradient.call((w, x))?.1.array()?.clone())

@@ -101,7 +101,7 @@ fn an_implicit_array_goes_to_every_example_whole() {
     let _scopes = with_handlers(registry());
     let _deny = Policy::Deny.scope();
     let args = (Left::of(&vector(&[1.0, 10.0])), matrix(3, 2));
-    let (outcome, counters) = Counters::of(|| vmap([None, Some(0)], 0, product).call(args));
+    let (outcome, counters) = Counters::during(|| vmap([None, Some(0)], 0, product).call(args));
     assert_eq!(of(&outcome.expect("is handled")), [1.0, 20.0, 3.0, 40.0, 5.0, 60.0]);
     assert_eq!(counters.handled, 1);
 }

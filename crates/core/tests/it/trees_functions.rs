@@ -161,7 +161,7 @@ fn no_time_is_told_twice() -> Result<()> {
     });
     let mut outer = tacit::compile(move |x: Array| inner.call(&x)?.dense());
     let start = std::time::Instant::now();
-    let (called, spent) = tacit::compile::Phases::of(|| outer.call(Array::from_f32(1.0)));
+    let (called, spent) = tacit::compile::Phases::during(|| outer.call(Array::from_f32(1.0)));
     called?;
     assert!(spent.trace + spent.build <= start.elapsed(), "{spent:?}");
     Ok(())
@@ -195,13 +195,13 @@ fn a_tree_is_evaluated_as_a_whole_and_its_time_is_told_by_phase() -> Result<()> 
         Ok(all)
     };
     assert!(!all()?);
-    let (evaluated, spent) = tacit::compile::Phases::of(|| tree::eval(&(&state, &loss)));
+    let (evaluated, spent) = tacit::compile::Phases::during(|| tree::eval(&(&state, &loss)));
     evaluated?;
     assert!(all()?);
     assert!(!spent.encode.is_zero() && spent.trace.is_zero() && spent.build.is_zero());
     assert_eq!(spent.compute(), spent.encode + spent.wait);
     let begun = lazy(5.0)?;
-    let (started, spent) = tacit::compile::Phases::of(|| tree::async_eval(&begun));
+    let (started, spent) = tacit::compile::Phases::during(|| tree::async_eval(&begun));
     started?;
     assert!(spent.wait.is_zero() && !spent.encode.is_zero());
     assert_eq!(begun.as_slice::<f32>(), [6.0]);
@@ -219,7 +219,7 @@ fn a_compiled_call_tells_its_time_by_phase() -> Result<()> {
     f.call(&x)?;
     let traced = f.stats().phases;
     assert!(!traced.trace.is_zero() && traced.build.is_zero());
-    let (called, spent) = tacit::compile::Phases::of(|| f.call(&x).and_then(|y| tree::eval(&y)));
+    let (called, spent) = tacit::compile::Phases::during(|| f.call(&x).and_then(|y| tree::eval(&y)));
     called?;
     assert_eq!((f.stats().phases.trace, f.stats().phases.build), (traced.trace, spent.build));
     assert!(!spent.build.is_zero() && spent.trace.is_zero() && !spent.encode.is_zero());

@@ -63,7 +63,7 @@ fn handlers_see_what_it_is_used_as_which_is_made_once() {
     let before = MADE.get();
     let recipe = Recipe::of(Recipe::of(left()));
     let (made, counters) =
-        Counters::of(|| implicit(&recipe, |x| Ok::<_, tacit::Error>([x.negative()?, x.negative()?, x])));
+        Counters::during(|| implicit(&recipe, |x| Ok::<_, tacit::Error>([x.negative()?, x.negative()?, x])));
     let [first, second, itself] = made.expect("runs");
     for value in [first, second] {
         assert_eq!(numbers(&value.downcast::<Left>().expect("implicit").array), [-1.0, -2.0]);

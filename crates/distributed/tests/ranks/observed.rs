@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = &[
 
 /// What a rank saw: each another number of rows.
 fn seen(rank: usize) -> Result<Observation> {
-    Observation::of(&numbers(rank, &[2 * rank as i32 + 1, 3], Dtype::Float32)?)
+    Observation::from_inputs(&numbers(rank, &[2 * rank as i32 + 1, 3], Dtype::Float32)?)
 }
 
 fn by_rows_of_each(group: &Group) -> Result<()> {
@@ -26,7 +26,7 @@ fn by_rows_of_each(group: &Group) -> Result<()> {
     let found = all.get("w")?;
     let rows = |rank: usize| numbers(rank, &[2 * rank as i32 + 1, 3], Dtype::Float32);
     let whole = (0..group.size()).map(rows).collect::<Result<Vec<_>>>()?;
-    let expected = Observation::of(&ops::concatenate(&whole, 0)?)?;
+    let expected = Observation::from_inputs(&ops::concatenate(&whole, 0)?)?;
     assert_eq!(found.rows(), expected.rows());
     assert_equal(found.gram(), expected.gram(), "the products")?;
     assert_equal(&found.mean_magnitudes()?, &expected.mean_magnitudes()?, "the magnitudes")
@@ -37,7 +37,7 @@ fn but_on_one_rank(group: &Group) -> Result<()> {
     let mut own = vec![("lost".to_owned(), seen(0)?), ("whole".to_owned(), seen(0)?)];
     if group.rank() == 1 {
         // Sums of other inputs, which are added to no others.
-        own.push(("lost".to_owned(), Observation::of(&numbers(0, &[4, 2], Dtype::Float32)?)?));
+        own.push(("lost".to_owned(), Observation::from_inputs(&numbers(0, &[4, 2], Dtype::Float32)?)?));
     }
     let own: Observations = own.into_iter().collect();
     let all = own.over_ranks(|sums| group.all_sum(sums))?;

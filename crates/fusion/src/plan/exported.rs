@@ -28,14 +28,14 @@ enum Takers {
 }
 
 impl Exported {
-    pub(super) fn of(nodes: &Nodes, read: &[Read], groups: &Groups) -> Self {
-        let needed = needed(nodes, |node| groups.of(node), |group| groups.taken(nodes, read, group));
+    pub(super) fn new(nodes: &Nodes, read: &[Read], groups: &Groups) -> Self {
+        let needed = needed(nodes, |node| groups.group_of(node), |group| groups.taken(nodes, read, group));
         let mut takers = vec![Takers::None; nodes.values()];
         nodes.outputs().for_each(|slot| takers[slot.index()] = Takers::Many);
         let groups_take = (0..groups.list().len()).flat_map(|group| groups.taken(nodes, read, group));
         groups_take.for_each(|slot| takers[slot.index()] = Takers::Many);
         let beside =
-            |&node: &usize| groups.of(node).is_none() && nodes.results(node).any(|result| needed[result.index()]);
+            |&node: &usize| groups.group_of(node).is_none() && nodes.results(node).any(|result| needed[result.index()]);
         for node in (0..nodes.len()).filter(beside) {
             for slot in nodes.operands(node).flatten() {
                 let taker = &mut takers[slot.index()];

@@ -41,7 +41,7 @@ impl Groups {
         &self.list
     }
 
-    pub(super) fn of(&self, node: usize) -> Option<usize> {
+    pub(super) fn group_of(&self, node: usize) -> Option<usize> {
         self.of[node]
     }
 

@@ -111,7 +111,7 @@ impl Added {
         matches!(whole.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16).then_some(Self(indexed))
     }
 
-    fn of<T: Element + Add<Output = T>>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+    fn run<T: Element + Add<Output = T>>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let (updates, to, each) = (inputs[1].elements::<T>()?, output.elements::<T>()?, self.0.each);
         self.0.for_each(&inputs[0], |whole, part| {
             let to = to[whole..][..each].iter_mut();
@@ -123,9 +123,9 @@ impl Added {
 impl Stage for Added {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match output.aval().dtype {
-            Dtype::Float32 => self.of::<f32>(inputs, output),
-            Dtype::Float16 => self.of::<f16>(inputs, output),
-            _ => self.of::<bf16>(inputs, output),
+            Dtype::Float32 => self.run::<f32>(inputs, output),
+            Dtype::Float16 => self.run::<f16>(inputs, output),
+            _ => self.run::<bf16>(inputs, output),
         }
     }
 }

@@ -86,7 +86,7 @@ impl Extreme {
         (known && extents.0[1] > 0).then_some(Self { extents, greatest })
     }
 
-    fn of<T: Element + PartialOrd>(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), BoxError> {
+    fn run<T: Element + PartialOrd>(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), BoxError> {
         let stays = |a: T, better: bool| better || a.partial_cmp(&a).is_none();
         let (from, to) = (input.elements::<T>()?, output.elements::<T>()?);
         if self.greatest {
@@ -100,7 +100,7 @@ impl Extreme {
 
 impl Stage for Extreme {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        of_numbers!(output.aval().dtype, self.of(&inputs[0], output))
+        of_numbers!(output.aval().dtype, self.run(&inputs[0], output))
     }
 }
 

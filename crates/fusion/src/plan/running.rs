@@ -27,7 +27,7 @@ impl RunningSum {
         (known && result == operand).then_some(Self { along, reverse, inclusive })
     }
 
-    fn of<T: Element + Default>(
+    fn run<T: Element + Default>(
         &self,
         input: &Input<'_>,
         output: &mut Output<'_>,
@@ -51,11 +51,11 @@ impl RunningSum {
 impl Stage for RunningSum {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match inputs[0].aval().dtype {
-            Dtype::Float32 => self.of::<f32>(&inputs[0], output, |a, b| a + b),
-            Dtype::Float16 => self.of::<f16>(&inputs[0], output, |a, b| a + b),
-            Dtype::Bfloat16 => self.of::<bf16>(&inputs[0], output, |a, b| a + b),
-            Dtype::Int32 => self.of::<i32>(&inputs[0], output, i32::wrapping_add),
-            _ => self.of::<u32>(&inputs[0], output, u32::wrapping_add),
+            Dtype::Float32 => self.run::<f32>(&inputs[0], output, |a, b| a + b),
+            Dtype::Float16 => self.run::<f16>(&inputs[0], output, |a, b| a + b),
+            Dtype::Bfloat16 => self.run::<bf16>(&inputs[0], output, |a, b| a + b),
+            Dtype::Int32 => self.run::<i32>(&inputs[0], output, i32::wrapping_add),
+            _ => self.run::<u32>(&inputs[0], output, u32::wrapping_add),
         }
     }
 }

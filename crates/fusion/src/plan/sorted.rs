@@ -32,7 +32,7 @@ impl Sorted {
         is_ordered(operand.dtype).then_some(Self(along))
     }
 
-    fn of<T: Element + PartialOrd + Default>(
+    fn run<T: Element + PartialOrd + Default>(
         &self,
         input: &Input<'_>,
         output: &mut Output<'_>,
@@ -48,7 +48,7 @@ impl Sorted {
 
 impl Stage for Sorted {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        of_numbers!(inputs[0].aval().dtype, self.of(&inputs[0], output))
+        of_numbers!(inputs[0].aval().dtype, self.run(&inputs[0], output))
     }
 }
 
@@ -61,7 +61,7 @@ impl ArgSorted {
         is_ordered(operand.dtype).then_some(Self(along))
     }
 
-    fn of<T: Element + PartialOrd>(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), BoxError> {
+    fn run<T: Element + PartialOrd>(&self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), BoxError> {
         let sort = |from: &[T], to: &mut [u32]| {
             (0..).zip(&mut *to).for_each(|(place, to)| *to = place);
             to.sort_by(|&a, &b| order(&from[a as usize], &from[b as usize]));
@@ -73,7 +73,7 @@ impl ArgSorted {
 
 impl Stage for ArgSorted {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        of_numbers!(inputs[0].aval().dtype, self.of(&inputs[0], output))
+        of_numbers!(inputs[0].aval().dtype, self.run(&inputs[0], output))
     }
 }
 
@@ -98,10 +98,10 @@ impl ArgPartitioned {
     {
         let mut wide = vec![0.0; input.aval().size()];
         input.elements::<T>()?.convert_to_f32_slice(&mut wide);
-        self.of(&wide, output)
+        self.run(&wide, output)
     }
 
-    fn of(&self, from: &[f32], output: &mut Output<'_>) -> Result<(), BoxError> {
+    fn run(&self, from: &[f32], output: &mut Output<'_>) -> Result<(), BoxError> {
         Ok(self.along.map(from, output.elements()?, |from, to| arg_partition(from, self.kth, to))?)
     }
 }
@@ -109,7 +109,7 @@ impl ArgPartitioned {
 impl Stage for ArgPartitioned {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         match inputs[0].aval().dtype {
-            Dtype::Float32 => self.of(inputs[0].elements()?, output),
+            Dtype::Float32 => self.run(inputs[0].elements()?, output),
             Dtype::Float16 => self.widened::<f16>(&inputs[0], output),
             _ => self.widened::<bf16>(&inputs[0], output),
         }
@@ -128,7 +128,7 @@ impl Searched {
         (known && result.dtype == Dtype::Uint32 && result.shape == values.shape).then_some(Self { right })
     }
 
-    fn of<T: Element + PartialOrd>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
+    fn run<T: Element + PartialOrd>(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
         let (line, values) = (inputs[0].elements::<T>()?, inputs[1].elements::<T>()?);
         for (to, value) in output.elements::<u32>()?.iter_mut().zip(values) {
             let (mut first, mut left) = (0, line.len());
@@ -150,6 +150,6 @@ impl Searched {
 
 impl Stage for Searched {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        of_numbers!(inputs[0].aval().dtype, self.of(inputs, output))
+        of_numbers!(inputs[0].aval().dtype, self.run(inputs, output))
     }
 }

@@ -96,7 +96,7 @@ impl Encoded {
                 })
             })?,
             Source::Rounded(value) => {
-                let pieces = RowPieces::of(value)?;
+                let pieces = RowPieces::new(value)?;
                 pieces.ranges().try_for_each(|rows| {
                     out(&rounded(&pieces.get(rows.clone())?, self.kind)?)?;
                     pieces.forget(rows)

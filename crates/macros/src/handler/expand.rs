@@ -53,7 +53,7 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
 fn pattern(operand: &Operand) -> Option<TokenStream> {
     Some(match operand {
         Operand::Dense => quote!(::tacit::OperandPattern::Dense),
-        Operand::Type(ty) => quote!(::tacit::OperandPattern::of::<#ty>()),
+        Operand::Type(ty) => quote!(::tacit::OperandPattern::for_type::<#ty>()),
         Operand::Family(ty) => quote_spanned!(ty.span()=> ::tacit::OperandPattern::family::<#ty>(|member| member)),
         Operand::AnyImplicit => quote!(::tacit::OperandPattern::AnyImplicit),
         Operand::Any => quote!(::tacit::OperandPattern::Any),

@@ -44,7 +44,7 @@ fn every_kind_of_operand() {
                             primitive: <primitives::Select as ::tacit::__private::HandlerPrimitive>::PATTERN,
                             operands: &[
                                 ::tacit::OperandPattern::Dense,
-                                ::tacit::OperandPattern::of::<lora::Delta<Nf4>>(),
+                                ::tacit::OperandPattern::for_type::<lora::Delta<Nf4>>(),
                                 ::tacit::OperandPattern::AnyImplicit,
                                 ::tacit::OperandPattern::Any,
                                 ::tacit::OperandPattern::Rest,

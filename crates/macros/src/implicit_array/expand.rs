@@ -67,7 +67,7 @@ fn implicit_array(input: &Input) -> TokenStream {
     };
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>
-            ::tacit::__private::Membership::of::<dyn #family>(
+            ::tacit::__private::Membership::new::<dyn #family>(
                 &((|array| array.downcast_ref::<Self>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
             )
         }

@@ -115,7 +115,7 @@ impl QatConfig {
     fn prepared(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Value> {
         let inner = within_products(value).unwrap_or(value);
         let prepared: Value = if format.stochastic().is_none() {
-            let prepared = Prepared::of(inner, format)?;
+            let prepared = Prepared::from_value(inner, format)?;
             if self.trained_scales { prepared.with_trained_scales()?.into() } else { prepared.into() }
         } else if self.trained_scales {
             return Err(Error::invalid(
@@ -123,7 +123,7 @@ impl QatConfig {
                 "train scales with a format that rounds to the nearest, or leave `trained_scales` out",
             ));
         } else {
-            TrainedCodes::of(inner, format, &random::key(seed_of(self.seed, path))?)?.into()
+            TrainedCodes::from_value(inner, format, &random::key(seed_of(self.seed, path))?)?.into()
         };
         Ok(match self.products {
             Products::Nothing => prepared,
@@ -197,7 +197,7 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     ///
     /// What is no [matrix](Rules::is_matrix) stays as it is unless the pattern is its path; so does what the format cannot divide, and
-    /// any implicit array but codes and what was prepared before: see [`Prepared::of`]. [`report`](Self::report) tells of each.
+    /// any implicit array but codes and what was prepared before: see [`Prepared::from_value`]. [`report`](Self::report) tells of each.
     ///
     /// A format that rounds at random, such as `int8+stochastic`, is trained without a master: the parameter is its codes, a
     /// [`TrainedCodes`]. Each [`update`](Self::update) builds its floats, moves them and rounds them to codes at random, by a key that

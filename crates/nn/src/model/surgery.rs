@@ -316,7 +316,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>, quantizer: &ByPath<'_
 pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
     // It is asked for, and lives for the length of this call.
     let _allow = Policy::Allow.scope();
-    let (own, stored) = (RowPieces::of(&array.into())?, RowPieces::of(quantized)?);
+    let (own, stored) = (RowPieces::new(&array.into())?, RowPieces::new(quantized)?);
     let mut largest = Array::from_f32(0.0);
     for rows in own.ranges() {
         let both =

@@ -74,7 +74,8 @@ fn the_factors_alone_are_trained_and_nothing_is_built() {
         let trained: Vec<String> = model.leaves(&ParameterFilter::Lora).into_iter().map(|(path, _)| path).collect();
         let before = bytes(&model);
         let mut optimizer = Adam::new(1e-2);
-        let (losses, counters) = Counters::of(|| (0..30).map(|_| step(&mut model, &mut optimizer)).collect::<Vec<_>>());
+        let (losses, counters) =
+            Counters::during(|| (0..30).map(|_| step(&mut model, &mut optimizer)).collect::<Vec<_>>());
         // Codes of two bits jump, so that the loss does.
         let least = losses.iter().copied().fold(f32::MAX, f32::min);
         assert!(least < 0.5 * losses[0], "{config:?}: {losses:?}");

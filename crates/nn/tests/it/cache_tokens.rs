@@ -72,7 +72,7 @@ fn steps_over_rotated_tokens_build_nothing() {
         let mut dense =
             KvCache::new([2, 2, 64], Dtype::Bfloat16).and_then(|cache| cache.with_window(window)).expect("one");
         for (seed, tokens) in [(0, 5), (1, 1), (2, 1), (3, 1)] {
-            let (made, counters) = Counters::of(|| {
+            let (made, counters) = Counters::during(|| {
                 let _deny = Policy::Deny.scope();
                 step(&mut cache, seed, tokens)
             });

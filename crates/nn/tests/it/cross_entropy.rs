@@ -123,7 +123,7 @@ fn a_packed_head_is_never_built() -> Result<()> {
         let expected = grad(|x: Array| mean(&whole(&x, &dense)?)).call(hidden())?;
         let _deny = Policy::Deny.scope();
         let head = packed.clone();
-        let (found, counters) = Counters::of(|| grad(move |x: Array| mean(&chunked(&x, &head, 4)?)).call(hidden()));
+        let (found, counters) = Counters::during(|| grad(move |x: Array| mean(&chunked(&x, &head, 4)?)).call(hidden()));
         close(found?.array()?, expected.array()?, 2e-3);
         assert_eq!(counters.materialized_bytes, 0, "{text}");
     }

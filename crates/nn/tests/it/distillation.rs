@@ -134,7 +134,7 @@ fn scales_and_biases_follow_the_teacher_and_codes_stay() -> Result<()> {
         let mut student = Model::new(layers())?.quantize("*.weight", text)?;
         let (own, biases) = (codes(&student), student.get("layers.0.bias")?.dense()?);
         let _deny = Policy::Deny.scope();
-        let (losses, counters) = Counters::of(|| distilled(&mut student, &x, &targets, Adam::new(5e-4), 40));
+        let (losses, counters) = Counters::during(|| distilled(&mut student, &x, &targets, Adam::new(5e-4), 40));
         let losses = losses?;
         assert!(losses[39] < at_most * losses[0], "{text}: {losses:?}");
         assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0), "{text}");

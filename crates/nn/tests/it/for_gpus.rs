@@ -23,7 +23,7 @@ fn on_gpus<T>(what: &str, mut f: impl FnMut() -> Result<T>) {
     for backend in [GpuBackend::Cuda, GpuBackend::Metal] {
         let _deny = Policy::Deny.scope();
         let _traced_for = trace_for(backend);
-        let (made, counters) = Counters::of(&mut f);
+        let (made, counters) = Counters::during(&mut f);
         made.unwrap_or_else(|error| panic!("{what}, {backend:?}: {error}"));
         assert_eq!((counters.decomposed, counters.materialized), (0, 0), "{what}, {backend:?}");
     }

@@ -458,7 +458,7 @@ fn a_model_and_its_optimizer_are_one_state() {
         expected.push(numbers(&step(&mut state, x.clone()).expect("steps"))[0]);
     }
     let mut state = (compiled, Stateful(Adam::new(1e-3)));
-    let (result, counters) = Counters::of(|| -> Result<Vec<f32>> {
+    let (result, counters) = Counters::during(|| -> Result<Vec<f32>> {
         let mut run = compile_with_state(tacit_core::compile::CompileOptions::default(), step);
         (0..4).map(|_| Ok(numbers(&run.call(&mut state, x.clone())?.dense()?)[0])).collect()
     });

@@ -158,7 +158,7 @@ fn layer_norm_builds_its_vectors_and_counts_them() {
     let _allow = Policy::Allow.scope();
     let implicit = quantized(&norm, |path, w| Ok(nf4(path, w))).expect("quantizes");
     let x = normal(1, &[2, 64]);
-    let (y, counters) = Counters::of(|| with_parameters(&mut norm.clone(), &implicit, |norm| norm.forward(&x)));
+    let (y, counters) = Counters::during(|| with_parameters(&mut norm.clone(), &implicit, |norm| norm.forward(&x)));
     y.expect("falls back");
     assert_eq!((counters.materialized, counters.materialized_bytes), (2, 2 * 64 * 4));
 }
@@ -216,7 +216,7 @@ fn convolution_builds_its_weight_and_counts_it() {
     let _allow = Policy::Allow.scope();
     let implicit = quantized(&convolution, |path, w| Ok(affine(path, w))).expect("quantizes");
     let x = normal(1, &[2, 6, 6, 32]);
-    let (y, counters) = Counters::of(|| with_parameters(&mut convolution.clone(), &implicit, |m| m.forward(&x)));
+    let (y, counters) = Counters::during(|| with_parameters(&mut convolution.clone(), &implicit, |m| m.forward(&x)));
     y.expect("falls back");
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 8 * 3 * 3 * 32 * 4));
 }

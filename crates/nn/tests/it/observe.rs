@@ -55,7 +55,7 @@ fn a_model_quantized_by_what_was_seen_loses_less() {
     let mut observed = model();
     let (seen, counters) = {
         let _deny = Policy::Deny.scope();
-        Counters::of(|| {
+        Counters::during(|| {
             observed.observe("*", |model| {
                 model.forward(&batch(1))?;
                 model.forward(&batch(3))
@@ -68,7 +68,7 @@ fn a_model_quantized_by_what_was_seen_loses_less() {
     let both = ops::concatenate(&[batch(1), batch(3)], 0).expect("rows");
     let first = seen.get("layers.0.weight").expect("seen");
     assert_eq!(first.rows(), [128]);
-    let expected = Observation::of(&both).expect("finite");
+    let expected = Observation::from_inputs(&both).expect("finite");
     let off = number(&first.gram().subtract(expected.gram()).and_then(|x| x.abs()?.max(None)).expect("a maximum"));
     assert!(off <= 1e-5 * number(&expected.gram().max(None).expect("a maximum")), "off by {off}");
 
@@ -322,9 +322,9 @@ fn sums_of_one_path_are_added() -> Result<()> {
     let of = |parts: [Observation; 2]| -> Observations {
         parts.map(|part| ("weight".to_owned(), part)).into_iter().collect()
     };
-    let both = of([Observation::of(&batch(1))?, Observation::of(&batch(2))?]);
+    let both = of([Observation::from_inputs(&batch(1))?, Observation::from_inputs(&batch(2))?]);
     assert_eq!(both.get("weight")?.rows(), [128]);
-    let unlike = of([Observation::of(&batch(1))?, Observation::of(&normal(3, &[4, 8]))?]);
+    let unlike = of([Observation::from_inputs(&batch(1))?, Observation::from_inputs(&normal(3, &[4, 8]))?]);
     assert!(unlike.get("weight").is_err());
     Ok(())
 }

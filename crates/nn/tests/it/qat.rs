@@ -63,7 +63,7 @@ fn a_converted_model_computes_bit_for_bit_what_the_prepared_one_did() {
             trained(&mut model, &all, 2);
             let prepared = model.forward(&x).expect("runs");
             let bytes = model.nbytes();
-            let (converted, counters) = Counters::of(|| {
+            let (converted, counters) = Counters::during(|| {
                 model.convert().expect("converts");
                 model.forward(&x).expect("runs")
             });

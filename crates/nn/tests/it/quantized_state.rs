@@ -214,7 +214,7 @@ fn a_step_is_that_of_the_dense_moments() {
             *dense.state_mut() = own;
             let (mut a, mut b) = (w.clone(), w.clone());
             let _deny = Policy::Deny.scope();
-            let (made, counters) = Counters::of(|| quantized.update_single(&key, &g, &mut a));
+            let (made, counters) = Counters::during(|| quantized.update_single(&key, &g, &mut a));
             made.expect("steps");
             assert_eq!(counters.materialized, 0);
             dense.update_single(&key, &g, &mut b).expect("steps");

@@ -59,7 +59,7 @@ fn a_step_of_any_model_takes_saved_activations() {
     for (mut model, filter) in [(model(), ParameterFilter::Dense), (adapted(), ParameterFilter::Lora)] {
         let _deny = Policy::Deny.scope();
         let (plain_loss, plain) = step(&mut model, filter.clone(), None).expect("a step");
-        let (outcome, counters) = Counters::of(|| step(&mut model, filter, Some("affine:8:64")));
+        let (outcome, counters) = Counters::during(|| step(&mut model, filter, Some("affine:8:64")));
         let (loss, gradients) = outcome.expect("a step");
         assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0));
         assert_eq!(numbers(&loss), numbers(&plain_loss));
@@ -130,7 +130,7 @@ fn a_rule_by_path_saves_in_a_step_of_any_model() {
         let _deny = Policy::Deny.scope();
         let (plain_loss, plain) = step(&mut model, filter.clone(), None).expect("a step");
         let error_of = |model: &mut Model<nn::Sequential>| {
-            let (outcome, counters) = Counters::of(|| step(model, filter.clone(), None));
+            let (outcome, counters) = Counters::during(|| step(model, filter.clone(), None));
             let (loss, gradients) = outcome.expect("a step");
             assert_eq!((counters.materialized, counters.materialized_bytes), (0, 0));
             assert_eq!(numbers(&loss), numbers(&plain_loss));

@@ -50,7 +50,7 @@ fn steps_reduce_the_loss_and_build_nothing() {
         let mut step =
             nn::value_and_grad(|network: &mut nn::Sequential, (x, y): (&Array, &Array)| loss(network, rule, x, y));
         let mut optimizer = Sgd::new(0.05);
-        let (losses, counters) = Counters::of(|| {
+        let (losses, counters) = Counters::during(|| {
             (0..30)
                 .map(|_| {
                     let (value, gradients) = step(&mut network, (&x, &y)).expect("a step");

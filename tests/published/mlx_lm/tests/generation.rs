@@ -7,7 +7,7 @@ use mlx_lm::models::qwen3::{Generate, Model as Qwen3, ModelArgs, ModelInput};
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module as _;
 use mlx_rs::ops::indexing::IndexOp as _;
-use mlx_rs::{random, Array};
+use mlx_rs::{Array, random};
 use tacit::format::{Affine, Nf4};
 use tacit::prelude::*;
 
@@ -68,7 +68,7 @@ fn generates(tied: bool, format: impl Quantizer + Clone + 'static) {
     let (mut furthest, mut last) = (0f32, None);
     for _ in 0..STEPS {
         let _deny = Policy::Deny.scope();
-        let (logits, counted) = Counters::of(|| model.run(|model| step(model, &tokens[fed..], &mut own)));
+        let (logits, counted) = Counters::during(|| model.run(|model| step(model, &tokens[fed..], &mut own)));
         let logits = logits.expect("runs");
         // Seven products in each of two layers, the head, and the rows of the embedding.
         assert_handled(&counted, 16);

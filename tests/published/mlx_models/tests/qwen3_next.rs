@@ -7,10 +7,10 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::ModuleParameters as _;
 use mlx_rs::ops::indexing::{IndexOp as _, TryIndexOp as _};
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{ops, random, Array, Dtype};
+use mlx_rs::{Array, Dtype, ops, random};
 use tacit::model::KvCache;
 use tacit::prelude::*;
-use tacit::{handler, primitives, Aval, Error, ImplicitArray, Materialize};
+use tacit::{Aval, Error, ImplicitArray, Materialize, handler, primitives};
 
 #[path = "../../shared.rs"]
 mod shared;
@@ -76,7 +76,8 @@ fn decoder() -> Qwen3NextCausalLM {
     let shape = |path: &str| -> Vec<i32> {
         let name = path.trim_end_matches(".weight");
         let last = name.rsplit('.').next().unwrap_or(name);
-        let two = |rows, columns| if name.contains("switch_mlp") { vec![4, rows, columns] } else { vec![rows, columns] };
+        let two =
+            |rows, columns| if name.contains("switch_mlp") { vec![4, rows, columns] } else { vec![rows, columns] };
         match last {
             "q_proj" => vec![256, 128],
             "k_proj" | "v_proj" => vec![64, 128],
@@ -95,7 +96,10 @@ fn decoder() -> Qwen3NextCausalLM {
     for path in paths.iter().filter(|path| path.ends_with(".scales")) {
         let name = path.trim_end_matches(".scales");
         let shape = shape(&format!("{name}.weight"));
-        let w = random::normal::<f32>(&shape, None, None, None).expect("draws").multiply(Array::from_f32(0.1)).expect("scales");
+        let w = random::normal::<f32>(&shape, None, None, None)
+            .expect("draws")
+            .multiply(Array::from_f32(0.1))
+            .expect("scales");
         let bits = if name.ends_with(".gate") || name.ends_with("shared_expert_gate") { 8 } else { 4 };
         let (codes, scales, biases) = ops::quantize(&w, GROUP, bits).expect("quantizes");
         let mut slots = model.parameters_mut().flatten();
@@ -108,7 +112,8 @@ fn decoder() -> Qwen3NextCausalLM {
 
 /// Adapters on the products of attention and of the gated delta rule: the paths of their codes.
 fn adapted(model: &Model<Qwen3NextCausalLM>) -> Vec<(String, AdaptedCodes)> {
-    let names = ["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "out_proj", "shared_expert.up_proj", "lm_head"];
+    let names =
+        ["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "out_proj", "shared_expert.up_proj", "lm_head"];
     let mut made = Vec::new();
     for (path, value) in model.values().expect("values") {
         let name = path.trim_end_matches(".weight");
@@ -118,14 +123,20 @@ fn adapted(model: &Model<Qwen3NextCausalLM>) -> Vec<(String, AdaptedCodes)> {
         let codes = value.dense().expect("codes");
         let (outputs, inputs) = (codes.dim(0), codes.dim(1) * 8);
         let factor = |shape: &[i32], scale: f32| {
-            random::normal::<f32>(shape, None, None, None).and_then(|x| x.multiply(Array::from_f32(scale))).expect("draws")
+            random::normal::<f32>(shape, None, None, None)
+                .and_then(|x| x.multiply(Array::from_f32(scale)))
+                .expect("draws")
         };
         made.push((path, AdaptedCodes::new(&codes, &factor(&[2, inputs], 0.1), &factor(&[outputs, 2], 0.3))));
     }
     made
 }
 
-fn step(model: &mut Qwen3NextCausalLM, tokens: &[u32], cache: &mut Vec<Option<LayerCache>>) -> Result<Array, Exception> {
+fn step(
+    model: &mut Qwen3NextCausalLM,
+    tokens: &[u32],
+    cache: &mut Vec<Option<LayerCache>>,
+) -> Result<Array, Exception> {
     let inputs = Array::from_slice(tokens, &[1, tokens.len() as i32]);
     Ok(model.forward(&inputs, None, cache)?.index((.., -1, ..)))
 }
@@ -157,7 +168,7 @@ fn adapters_that_change_nothing_give_the_same_tokens() {
     let mut tokens = PROMPT.to_vec();
     let mut fed = 0;
     for _ in 0..STEPS {
-        let (logits, counted) = Counters::of(|| model.run(|model| step(model, &tokens[fed..], &mut own)));
+        let (logits, counted) = Counters::during(|| model.run(|model| step(model, &tokens[fed..], &mut own)));
         let logits = logits.expect("runs");
         assert_handled(&counted, ADAPTERS as u64);
         let expected = step(&mut plain, &tokens[fed..], &mut expected_cache).expect("runs");
@@ -230,7 +241,7 @@ fn its_own_caches_hold_keys_and_values_of_eight_bits() {
         };
         let expected = step_with(&mut model, &tokens[fed..], &mut own.clone(), &mut decoded).expect("runs");
         let _deny = Policy::Deny.scope();
-        let (logits, counted) = Counters::of(|| step_with(&mut model, &tokens[fed..], &mut own, &mut codes));
+        let (logits, counted) = Counters::during(|| step_with(&mut model, &tokens[fed..], &mut own, &mut codes));
         let logits = logits.expect("runs");
         assert_handled(&counted, ADAPTERS as u64);
         assert!(distance(&logits, &expected) < 1e-4, "token {fed}: {}", distance(&logits, &expected));
@@ -269,7 +280,7 @@ fn a_state_of_codes_is_named_where_it_is_decoded() {
         assert!(error.contains("multiply of Affine(f32[1,4,32,32])"), "{error}");
     }
     let _allow = Policy::Allow.scope();
-    let (logits, counted) = Counters::of(run);
+    let (logits, counted) = Counters::during(run);
     logits.expect("runs");
     assert_eq!(counted.materialized, 1);
 }
@@ -288,7 +299,8 @@ fn adapters_learn() {
                 model.run(|module| {
                     let logits = module.forward(inputs, None, &mut module.make_cache())?;
                     // The text goes on as it began.
-                    let wanted = logits.index((.., ..-1, ..)).take_along_axis(inputs.index((.., 1..)).expand_dims(-1)?, -1)?;
+                    let wanted =
+                        logits.index((.., ..-1, ..)).take_along_axis(inputs.index((.., 1..)).expand_dims(-1)?, -1)?;
                     logits.index((.., ..-1, ..)).logsumexp_axis(-1, true)?.subtract(wanted)?.mean(None)
                 })
             })

@@ -7,7 +7,7 @@ use mlx_models::cache::{ConcatKeyValueCache, KeyValueCache};
 use mlx_models::transformer::{Model as Transformer, ModelArgs};
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::IndexOp as _;
-use mlx_rs::{random, Array, Dtype};
+use mlx_rs::{Array, Dtype, random};
 use tacit::format::{Affine, Nf4};
 use tacit::model::KvCache;
 use tacit::prelude::*;
@@ -84,8 +84,10 @@ fn generates(model_type: &str, tied: bool, format: impl Quantizer + Clone + 'sta
         let expected = dense.forward(&inputs, Some(&mask), &mut expected_cache).expect("runs").index((.., -1, ..));
 
         let _deny = Policy::Deny.scope();
-        let run = || model.run(|model| Ok::<_, Exception>(model.forward(&inputs, Some(&mask), &mut own)?.index((.., -1, ..))));
-        let (logits, counted) = Counters::of(run);
+        let run = || {
+            model.run(|model| Ok::<_, Exception>(model.forward(&inputs, Some(&mask), &mut own)?.index((.., -1, ..))))
+        };
+        let (logits, counted) = Counters::during(run);
         let logits = logits.expect("runs");
         // Seven products in each of two layers, the head, and the rows of the embedding.
         assert_handled(&counted, 16);
@@ -97,7 +99,7 @@ fn generates(model_type: &str, tied: bool, format: impl Quantizer + Clone + 'sta
             for cache in caches.iter_mut() {
                 cache.reserve(inputs.dim(1)).expect("room");
             }
-            let (logits, counted) = Counters::of(|| {
+            let (logits, counted) = Counters::during(|| {
                 model.run_with(caches, |model, caches| {
                     let mask = caches[0].mask(inputs.dim(1))?;
                     let mut own: Vec<_> = caches.iter_mut().map(|cache| Some(Packed { cache, offset })).collect();

@@ -56,11 +56,11 @@ pub(crate) fn attention(attend: &Attend, inputs: &[Aval], target: Target) -> Opt
     let (kind, out) = (float(q.dtype)?, float(q.dtype)?);
     let keys = Weight::called(KEYS, &attend.keys.layout, keys)?;
     let values = Weight::called(VALUES, &attend.values.layout, values)?;
-    let sharing = Sharing::of(&attend.groups.matrices);
+    let sharing = Sharing::from_matrices(&attend.groups.matrices);
     let rows = sharing.entries * each;
-    let masks = Masks::of(attend.hiding.as_ref(), mask)?;
+    let masks = Masks::new(attend.hiding.as_ref(), mask)?;
     let groups = entries / sharing.entries;
-    let way = Way::of([groups, rows], head.max(width), target);
+    let way = Way::new([groups, rows], head.max(width), target);
     let blocks = rows.div_ceil(way.rows);
     if blocks > MOST_BLOCKS {
         return None;
@@ -120,11 +120,11 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn of(matrices: &[usize]) -> Self {
+    fn from_matrices(matrices: &[usize]) -> Self {
         let runs = matrices.chunk_by(|a, b| a == b).map(<[usize]>::len);
         let entries = runs.fold(0, gcd);
         let of_groups: Vec<usize> = matrices.iter().copied().step_by(entries.max(1)).collect();
-        match Sequence::of(&of_groups) {
+        match Sequence::from_numbers(&of_groups) {
             Some(Sequence { first, each: 1, count }) => {
                 let matrix = "((tacit::u32)sizes_shape[6] + at.x % (tacit::u32)sizes_shape[7])";
                 Self { entries, matrix, sequence: [first, count], table: String::new() }
@@ -148,7 +148,7 @@ struct Masks {
 }
 
 impl Masks {
-    fn of(hiding: Option<&Hiding>, inputs: &[Aval]) -> Option<Self> {
+    fn new(hiding: Option<&Hiding>, inputs: &[Aval]) -> Option<Self> {
         let (kind, element, names): (_, _, &[&str]) = match (hiding, inputs) {
             (None, _) => ("tacit::NO_MASK", "tacit::u8", &[]),
             (Some(_), [added]) => ("tacit::ADDED_MASK", float(added.dtype)?, &["mask"]),
@@ -205,7 +205,7 @@ struct Way {
 
 impl Way {
     /// For so many groups of rows that share keys and values.
-    fn of([groups, rows]: [usize; 2], columns: usize, target: Target) -> Self {
+    fn new([groups, rows]: [usize; 2], columns: usize, target: Target) -> Self {
         if rows <= FEW {
             // Where a GPU would be idle otherwise, keys and values are decoded several times, beside each other.
             let most = if columns <= MANY_COLUMNS {

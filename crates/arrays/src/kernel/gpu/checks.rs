@@ -175,19 +175,19 @@ fn dtypes(arrays: &[Array]) -> Vec<Dtype> {
 }
 
 pub(super) fn bytes(array: &Array) -> Vec<u8> {
-    fn of<T: mlx_rs::ArrayElement + Copy, const N: usize>(array: &Array, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+    fn collected<T: mlx_rs::ArrayElement + Copy, const N: usize>(array: &Array, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
         array.as_slice::<T>().iter().flat_map(|&value| bytes(value)).collect()
     }
     array.eval().expect("evaluates");
     match array.dtype() {
-        Dtype::Bool => of(array, |value: bool| [value.into()]),
-        Dtype::Uint8 => of(array, u8::to_le_bytes),
-        Dtype::Int8 => of(array, i8::to_le_bytes),
-        Dtype::Uint16 => of(array, u16::to_le_bytes),
-        Dtype::Uint32 => of(array, u32::to_le_bytes),
-        Dtype::Float16 => of(array, half::f16::to_le_bytes),
-        Dtype::Bfloat16 => of(array, half::bf16::to_le_bytes),
-        _ => of(array, f32::to_le_bytes),
+        Dtype::Bool => collected(array, |value: bool| [value.into()]),
+        Dtype::Uint8 => collected(array, u8::to_le_bytes),
+        Dtype::Int8 => collected(array, i8::to_le_bytes),
+        Dtype::Uint16 => collected(array, u16::to_le_bytes),
+        Dtype::Uint32 => collected(array, u32::to_le_bytes),
+        Dtype::Float16 => collected(array, half::f16::to_le_bytes),
+        Dtype::Bfloat16 => collected(array, half::bf16::to_le_bytes),
+        _ => collected(array, f32::to_le_bytes),
     }
 }
 

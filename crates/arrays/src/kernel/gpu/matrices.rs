@@ -12,7 +12,7 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// The rule of these numbers, if they have one.
-    pub(super) fn of(numbers: &[usize]) -> Option<Self> {
+    pub(super) fn from_numbers(numbers: &[usize]) -> Option<Self> {
         let &first = numbers.first()?;
         let each = numbers.iter().take_while(|&&number| number == first).count();
         let runs = numbers.iter().step_by(each);
@@ -35,12 +35,12 @@ mod tests {
     #[test]
     fn what_a_batch_broadcasts_follows_a_rule() {
         let rule = |first, each, count| Some(Sequence { first, each, count });
-        assert_eq!(Sequence::of(&[0, 1, 2]), rule(0, 1, 3));
-        assert_eq!(Sequence::of(&[0, 1, 0, 1]), rule(0, 1, 2));
-        assert_eq!(Sequence::of(&[0, 0, 1, 1, 0, 0]), rule(0, 2, 2));
-        assert_eq!(Sequence::of(&[7, 7, 7]), rule(7, 3, 1));
-        assert_eq!(Sequence::of(&[4, 5]), rule(4, 1, 2));
+        assert_eq!(Sequence::from_numbers(&[0, 1, 2]), rule(0, 1, 3));
+        assert_eq!(Sequence::from_numbers(&[0, 1, 0, 1]), rule(0, 1, 2));
+        assert_eq!(Sequence::from_numbers(&[0, 0, 1, 1, 0, 0]), rule(0, 2, 2));
+        assert_eq!(Sequence::from_numbers(&[7, 7, 7]), rule(7, 3, 1));
+        assert_eq!(Sequence::from_numbers(&[4, 5]), rule(4, 1, 2));
         let others: [&[usize]; 4] = [&[], &[1, 0], &[0, 2, 4], &[0, 1, 2, 1]];
-        assert!(others.into_iter().all(|numbers| Sequence::of(numbers).is_none()));
+        assert!(others.into_iter().all(|numbers| Sequence::from_numbers(numbers).is_none()));
     }
 }

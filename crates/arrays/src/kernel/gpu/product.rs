@@ -107,7 +107,8 @@ impl Product<'_> {
             )
         };
         let many = "  for (tacit::u32 entry = at.z; entry < (tacit::u32)sizes_shape[3]; entry += 32768) {\n";
-        let sequence = if let Selection::Matrices(matrices) = self.selection { Sequence::of(matrices) } else { None };
+        let sequence =
+            if let Selection::Matrices(matrices) = self.selection { Sequence::from_numbers(matrices) } else { None };
         match &self.selection {
             Selection::Only => {
                 body += "  {\n    const tacit::u32 entry = 0;\n";

@@ -64,7 +64,7 @@ impl Weight {
         if !is_stored || codes.nbytes() != code_bytes(elements, scheme.bits() as u32) {
             return None;
         }
-        let table = Table::of(&scheme.coding);
+        let table = Table::new(&scheme.coding);
         let mut writer = Writer::new(called, format!("{}_b{}", word(scheme.label), layout.block));
         if let Some(values) = &table.values {
             writer.table("tacit_values", "entry_bits", values);
@@ -244,7 +244,7 @@ struct Table {
 }
 
 impl Table {
-    fn of(coding: &Coding) -> Self {
+    fn new(coding: &Coding) -> Self {
         let plain = |coding| Self { coding, is_high_first: false, values: None, entries: 0, replicas: 1 };
         match coding {
             Coding::Table { bits, order, values } => {

@@ -115,7 +115,7 @@ fn nothing_is_asked_of_the_policy_off_the_cpu() {
     let _deny = Policy::Deny.scope();
     for case in modes() {
         let x = normal(2, &[3, case.layout.k as i32]);
-        let (made, counters) = Counters::of(|| off_the_cpu(&x, &case, Orientation::Transposed));
+        let (made, counters) = Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed));
         assert!(made.is_ok(), "{made:?}");
         assert_eq!(counters.materialized, 0);
     }
@@ -134,7 +134,8 @@ fn formats_that_mlx_has_not_are_asked_for() {
         assert!(matches!(denied, Error::FallbackDenied { reason: Fallback::Device, .. }), "{denied}");
         asked.push(case.layout.scheme.label);
         let _allow = Policy::Allow.scope();
-        let (made, counters) = Counters::of(|| off_the_cpu(&x, &case, Orientation::Transposed).expect("is allowed"));
+        let (made, counters) =
+            Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed).expect("is allowed"));
         assert_eq!(counters.materialized, 1);
         near(&made, &matmul(&x, case.layout, &case.children, Orientation::Transposed).expect("fits"), 1e-5);
     }

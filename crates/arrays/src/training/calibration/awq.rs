@@ -28,7 +28,7 @@ use crate::views::scaled_channels::ScaledChannels;
 /// // Every sixteenth input is large.
 /// let sizes = Array::from_iter((0..128).map(|i| if i % 16 == 0 { 20f32 } else { 1.0 }), &[128]);
 /// let (x, w) = (normal(0, &[64, 128])?.multiply(sizes)?, normal(1, &[32, 128])?);
-/// let codes = Awq::default().quantize(&Affine { bits: 3, group: 64 }.into(), &w, &Observation::of(&x)?)?;
+/// let codes = Awq::default().quantize(&Affine { bits: 3, group: 64 }.into(), &w, &Observation::from_inputs(&x)?)?;
 /// assert_eq!(codes.to_string(), "ScaledChannels(f32[32,128])");
 /// # Ok(())
 /// # }

@@ -28,7 +28,7 @@ use crate::training::observation::Observation;
 /// }
 ///
 /// let (w, x) = (ops::ones::<f32>(&[8, 64])?, ops::ones::<f32>(&[2, 64])?);
-/// let codes = Rounding.quantize(&Nf4 { block: 64, double: false }.into(), &w, &Observation::of(&x)?)?;
+/// let codes = Rounding.quantize(&Nf4 { block: 64, double: false }.into(), &w, &Observation::from_inputs(&x)?)?;
 /// assert_eq!(codes.to_string(), "Nf4(f32[8,64])");
 /// # Ok(())
 /// # }

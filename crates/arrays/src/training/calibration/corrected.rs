@@ -28,7 +28,7 @@ use crate::training::observation::Observation;
 ///
 /// let normal = |seed, shape: &[i32]| random::normal::<f32>(shape, None, None, &random::key(seed)?);
 /// let (w, x) = (normal(0, &[32, 64])?, normal(1, &[128, 64])?);
-/// let seen = Observation::of(&x)?;
+/// let seen = Observation::from_inputs(&x)?;
 /// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
 ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
 /// };

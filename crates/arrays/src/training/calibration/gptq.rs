@@ -36,7 +36,7 @@ const TOGETHER: i32 = 128;
 /// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
 ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
 /// };
-/// let calibrated = Gptq::default().quantize(&format, &w, &Observation::of(&x)?)?;
+/// let calibrated = Gptq::default().quantize(&format, &w, &Observation::from_inputs(&x)?)?;
 /// assert!(error(calibrated)? < 0.5 * error(format.quantize(&w)?)?);
 /// # Ok(())
 /// # }
@@ -97,7 +97,7 @@ impl Gptq {
     /// let (w, x) = (normal(0, &[32, 128])?, normal(1, &[512, 128])?);
     /// let format = Affine { bits: 3, group: 64 }.into();
     /// let error = |method: Gptq| -> tacit_core::Result<f32> {
-    ///     let codes = method.quantize(&format, &w, &Observation::of(&x)?)?;
+    ///     let codes = method.quantize(&format, &w, &Observation::from_inputs(&x)?)?;
     ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
     /// };
     /// assert!(error(Gptq::default().with_refits(2)?)? < 0.95 * error(Gptq::default())?);

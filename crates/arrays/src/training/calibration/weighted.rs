@@ -28,7 +28,7 @@ use crate::training::observation::Observation;
 /// let error = |codes: tacit_core::Value| -> tacit_core::Result<f32> {
 ///     Ok(x.matmul(w.subtract(codes.dense()?)?.t())?.square()?.sum(None)?.item_exact::<f32>())
 /// };
-/// let found = error(WeightedSearch.quantize(&format, &w, &Observation::of(&x)?)?)?;
+/// let found = error(WeightedSearch.quantize(&format, &w, &Observation::from_inputs(&x)?)?)?;
 /// assert!(found < 0.6 * error(format.quantize(&w)?)?);
 /// # Ok(())
 /// # }
