@@ -62,7 +62,7 @@ impl Reshaping {
     ///
     /// The part has not as many elements as `shape`, or the parameters of the primitive cannot be read.
     pub fn of_part(&self, part: &Array, shape: &[i32]) -> Result<Array> {
-        let made = match self.name() {
+        let result = match self.name() {
             ExpandDims::NAME => part.expand_dims_axes(&self.view::<ExpandDims>()?.axes)?,
             Squeeze::NAME => part.squeeze_axes(&self.view::<Squeeze>()?.axes)?,
             Flatten::NAME => {
@@ -72,7 +72,7 @@ impl Reshaping {
             _ => return Ok(part.reshape(shape)?),
         };
         // Of several axes of 1 another one may be meant.
-        if made.shape() == shape { Ok(made) } else { Ok(part.reshape(shape)?) }
+        if result.shape() == shape { Ok(result) } else { Ok(part.reshape(shape)?) }
     }
 }
 

@@ -40,7 +40,7 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     let host = DeviceFallback::current() == DeviceFallback::Cpu;
     let placement = Placement { host, sourceless: !gpu_sources(), traced_for: traced_for() };
     let kernel: Arc<dyn Kernel> = Arc::new(kernel);
-    let (made, placed) = tacit_bridge::kernel::place(Arc::clone(&kernel), inputs, placement)?;
+    let (result, placed) = tacit_bridge::kernel::place(Arc::clone(&kernel), inputs, placement)?;
     match placed {
         Placed::Cpu | Placed::Gpu => {}
         Placed::Host => Counters { offloaded: 1, ..Counters::default() }.add(),
@@ -53,7 +53,7 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
             Counters { decomposed: 1, switched_off: has_source.into(), ..Counters::default() }.add();
         }
     }
-    Ok(made)
+    Ok(result)
 }
 
 /// The variable that says whether kernels run on GPUs from their sources: `on` or `off`.

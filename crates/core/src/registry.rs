@@ -168,13 +168,13 @@ impl Registry {
             return Arc::clone(found);
         }
         drop(cache);
-        let made = Arc::new(self.search(canonical(primitive.text()), operands));
+        let result = Arc::new(self.search(canonical(primitive.text()), operands));
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         if cache.len() <= primitive.index() {
             cache.resize_with(primitive.index() + 1, Resolutions::default);
         }
-        cache[primitive.index()].insert(operands.into(), Arc::clone(&made));
-        made
+        cache[primitive.index()].insert(operands.into(), Arc::clone(&result));
+        result
     }
 
     fn search(&self, primitive: &str, operands: &[OperandType]) -> Resolution {

@@ -74,13 +74,13 @@ impl Values {
     }
 }
 
-/// The arrays of what a traced function made, as `show` shows it; its structure goes to `made`.
+/// The arrays of what a traced function made, as `show` shows it; its structure goes to `structure`.
 pub(crate) fn arrays_of<'a>(
     show: impl FnOnce(&mut dyn Visitor<'a>) -> Result<()>,
-    made: &mut Option<TreeDef>,
+    structure: &mut Option<TreeDef>,
 ) -> Result<Vec<Array>> {
     let (leaves, def) = Flattened::shown(Open::Closed, show)?;
-    *made = Some(def);
+    *structure = Some(def);
     leaves
         .into_iter()
         .map(|leaf| match leaf {

@@ -139,9 +139,9 @@ impl<'f> Executable<'f> {
     pub fn warm_up(&mut self) -> Result<()> {
         let arguments = self.with_stand_ins()?;
         let own = std::mem::replace(&mut self.arguments, arguments);
-        let made = self.results();
+        let result = self.results();
         self.arguments = own;
-        made?.finish().map(drop)
+        result?.finish().map(drop)
     }
 
     /// The arguments, with zeros for the inputs that are not there.
@@ -202,15 +202,15 @@ impl<'f> Executable<'f> {
     /// As for [`run`](Self::run), or an output has another number of bytes than its memory. Nothing is written and nothing
     /// fed then.
     pub fn run_into(&mut self, inputs: &[&Array], outputs: &mut [&mut [u8]]) -> Result<()> {
-        let made = self.call(inputs, &[])?.evaluated()?;
-        let fed = self.fed(&made)?;
-        let returned = self.body.signature.outputs.iter().zip(&made).filter(|(output, _)| output.feeds.is_empty());
+        let results = self.call(inputs, &[])?.evaluated()?;
+        let fed = self.fed(&results)?;
+        let returned = self.body.signature.outputs.iter().zip(&results).filter(|(output, _)| output.feeds.is_empty());
         let returned = returned.map(|(_, value)| value.dense()).collect::<Result<Vec<Array>>>()?;
         // What is fed too: a run that fails feeds nothing.
-        tree::eval(&(&made, &returned))?;
+        tree::eval(&(&results, &returned))?;
         let names: Vec<&str> = self.body.signature.returned.iter().map(|name| &**name).collect();
         bytes::copy_into(&names, &returned, outputs)?;
-        self.hand_over(made, fed, &mut Vec::new());
+        self.hand_over(results, fed, &mut Vec::new());
         Ok(())
     }
 
@@ -236,10 +236,10 @@ impl<'f> Executable<'f> {
     }
 
     fn step(&mut self, inputs: &[&Array], overrides: &[Override<'_>], outputs: &mut Vec<Value>) -> Result<()> {
-        let made = self.call(inputs, overrides)?.evaluated()?;
-        let fed = self.fed(&made)?;
+        let result = self.call(inputs, overrides)?.evaluated()?;
+        let fed = self.fed(&result)?;
         outputs.clear();
-        self.hand_over(made, fed, outputs);
+        self.hand_over(result, fed, outputs);
         Ok(())
     }
 
@@ -272,11 +272,11 @@ impl<'f> Executable<'f> {
         for (index, value) in &mut given {
             std::mem::swap(&mut self.arguments.1[*index], value);
         }
-        let made = self.results();
+        let result = self.results();
         for (index, value) in given {
             self.arguments.1[index] = value;
         }
-        made
+        result
     }
 
     /// Every output of the function on the arguments.

@@ -38,10 +38,10 @@ impl Executable<'_> {
     }
 
     /// What becomes of the resident inputs where rows were cut: those that are left, behind those that were made.
-    pub(crate) fn fed(&self, made: &[Value]) -> Result<Vec<(usize, Value)>> {
+    pub(crate) fn fed(&self, results: &[Value]) -> Result<Vec<(usize, Value)>> {
         let Some(extent) = self.body.extent() else { return Ok(Vec::new()) };
         let mut fed = Vec::new();
-        for (output, value) in self.body.signature.outputs.iter().zip(made) {
+        for (output, value) in self.body.signature.outputs.iter().zip(results) {
             for &input in &output.feeds {
                 let Described { aval, name, .. } = &self.body.signature.inputs[input];
                 let found = value.aval()?;
@@ -67,12 +67,12 @@ impl Executable<'_> {
     }
 
     /// Feeds what is fed and appends the rest to `returned`. `fed` says what stands for an output in an input.
-    pub(crate) fn hand_over(&mut self, made: Vec<Value>, fed: Vec<(usize, Value)>, returned: &mut Vec<Value>) {
+    pub(crate) fn hand_over(&mut self, results: Vec<Value>, fed: Vec<(usize, Value)>, returned: &mut Vec<Value>) {
         let whole = fed.is_empty();
         for (input, value) in fed {
             self.arguments.1[input] = value;
         }
-        for (output, value) in self.body.signature.outputs.iter().zip(made) {
+        for (output, value) in self.body.signature.outputs.iter().zip(results) {
             match output.feeds.as_slice() {
                 [] => returned.push(value),
                 feeds if whole => {

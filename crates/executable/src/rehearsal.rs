@@ -58,9 +58,9 @@ fn compare(extent: Extent, body: &Body<'_>, scope: &Scope) -> Result<Vec<Aval>> 
     })?;
     let placeholders = body.signature.parameters.len() + body.signature.inputs.len();
     let pairs = (0..placeholders).map(|slot| (slot, slot)).collect();
-    let made = cut.outputs.iter().map(Aval::from).collect();
+    let results = cut.outputs.iter().map(Aval::from).collect();
     Sides { extent, whole, cut, pairs }.compare()?;
-    Ok(made)
+    Ok(results)
 }
 
 /// A function recorded on placeholders of some avals.
@@ -125,7 +125,7 @@ impl Sides {
                 continue;
             }
             let more = self.cut.tape.len() - other > self.whole.tape.len() - node;
-            let (alone, pair, made) = match (self.whole.left_out(node), self.cut.left_out(other)) {
+            let (alone, pair, result) = match (self.whole.left_out(node), self.cut.left_out(other)) {
                 (Some((from, to)), _) if !more => {
                     node += 1;
                     let pair = self.pairs.iter().rev().find(|pair| pair.0 == from).copied();
@@ -138,10 +138,10 @@ impl Sides {
                 }
                 _ => return Err(self.differs(node, other)),
             };
-            let (Some(pair), Some(made)) = (pair, made) else { return Err(self.differs(node, other)) };
+            let (Some(pair), Some(result)) = (pair, result) else { return Err(self.differs(node, other)) };
             let primitive = alone.0.tape.primitive(alone.1)?;
-            rule::check(self.extent, primitive, None, &[self.avals(pair)], &[self.avals(made)])?;
-            self.pairs.insert(made);
+            rule::check(self.extent, primitive, None, &[self.avals(pair)], &[self.avals(result)])?;
+            self.pairs.insert(result);
         }
         let outputs = self
             .whole

@@ -294,10 +294,10 @@ impl Adapter for LoraSet {
                 "give an index for each sequence of the batch",
             ));
         }
-        let made = x.reshape(&[parts, rows / parts, x.dim(-1)])?.matmul(left)?.matmul(&right)?;
+        let result = x.reshape(&[parts, rows / parts, x.dim(-1)])?.matmul(left)?.matmul(&right)?;
         if let Some(last) = shape.last_mut() {
             *last = right.dim(-1);
         }
-        Ok(made.reshape(&shape)?)
+        Ok(result.reshape(&shape)?)
     }
 }

@@ -139,10 +139,10 @@ fn within(base: &Value) -> &Value {
 
 /// What an adapter of a base became, with products that round activations, or are of integers, as those with the base were, where it has
 /// such.
-pub(super) fn rounding_as(base: &Value, made: Value) -> Result<Value> {
+pub(super) fn rounding_as(base: &Value, merged: Value) -> Result<Value> {
     match base.family::<dyn Linear>() {
-        Some(base) => base.rounding_alike(made),
-        None => Ok(made),
+        Some(base) => base.rounding_alike(merged),
+        None => Ok(merged),
     }
 }
 

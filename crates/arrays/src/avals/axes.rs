@@ -34,8 +34,8 @@ pub(crate) fn forward(op: &Moving, shape: &[i32], results: &[Aval]) -> Result<()
 /// Declines a slice of an array of this shape whose ends and steps are not those of what it leaves.
 ///
 /// Where one element is left MLX stores a step of 1 whatever the ends are, and its derivatives are of another shape.
-pub(crate) fn said(op: &Slice, shape: &[i32], made: &Aval) -> Result<()> {
-    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(shape.iter().zip(&made.shape));
+pub(crate) fn said(op: &Slice, shape: &[i32], result: &Aval) -> Result<()> {
+    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(shape.iter().zip(&result.shape));
     let is_said = axes.all(|(((&start, &stop), &step), (&whole, &extent))| match step {
         1.. => (stop - start + step - 1) / step == extent,
         // An end before the first element counts from the last.
@@ -48,8 +48,8 @@ pub(crate) fn said(op: &Slice, shape: &[i32], made: &Aval) -> Result<()> {
 /// Declines a slice that is not a range along each axis, at least one element long and without steps.
 ///
 /// MLX stores a stride of 1 where a slice leaves one element, whatever its ends: what it makes is needed to tell.
-pub(crate) fn ranges(op: &Slice, made: &Aval) -> Result<()> {
-    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(&made.shape);
+pub(crate) fn ranges(op: &Slice, result: &Aval) -> Result<()> {
+    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(&result.shape);
     if axes.all(|(((start, stop), &stride), &extent)| stride == 1 && extent > 0 && stop - start == extent) {
         return Ok(());
     }

@@ -86,16 +86,16 @@ pub(crate) fn check_children(label: &str, aval: &Aval, children: &[(&str, Aval, 
     }
 }
 
-/// Checks that `array` is what its constructor made of its children: `made`.
-pub(crate) fn check_made(array: &dyn ImplicitArray, made: &dyn ImplicitArray) -> Result<()> {
+/// Checks that `array` is what its constructor made of its children: `result`.
+pub(crate) fn check_made(array: &dyn ImplicitArray, result: &dyn ImplicitArray) -> Result<()> {
     let children = |array: &dyn ImplicitArray| {
         array.children().into_iter().map(|(name, child)| Ok((name, child.aval()?))).collect::<Result<Vec<_>>>()
     };
-    if array.aux_eq(made) && children(array)? == children(made)? {
+    if array.aux_eq(result) && children(array)? == children(result)? {
         return Ok(());
     }
     Err(Error::invalid(
-        format!("{} has {}, and its children make {}", short_name(array), fields(array), fields(made)),
+        format!("{} has {}, and its children make {}", short_name(array), fields(array), fields(result)),
         "build it by its constructor",
     ))
 }

@@ -171,7 +171,7 @@ pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Val
     };
     // Where one part fails all do, so that no process goes on alone.
     let all = |count: usize| (0..count).map(|other| part(other, count)).collect::<Result<Vec<_>>>();
-    let made = if extent.is_multiple_of(count) && extent > 0 {
+    let result = if extent.is_multiple_of(count) && extent > 0 {
         all(count).and_then(|mut parts| apart(&parts.swap_remove(index), value))
     } else {
         Err(Error::invalid(
@@ -179,7 +179,7 @@ pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Val
             "keep it whole in each process",
         ))
     };
-    made.map_err(|error| {
+    result.map_err(|error| {
         let fits = |count: usize| count > 1 && all(count).is_ok();
         let fitting: Vec<usize> = divisors(extent).into_iter().filter(|&count| fits(count)).take(8).collect();
         let Some((last, others)) = fitting.split_last() else { return error };

@@ -191,12 +191,12 @@ impl Product {
         let (dtype, roomy) = (left.dtype(), roomy(left.dtype()));
         let [left, right] = [left.as_dtype(roomy)?, right.as_dtype(roomy)?];
         let x = if x.dtype().is_float() { &x.as_dtype(roomy)? } else { x };
-        let made = match self {
+        let result = match self {
             Self::Right => x.matmul(left)?.matmul(right)?,
             Self::Left => left.matmul(right.matmul(x)?)?,
             Self::Rows => left.take_axis(x, 0)?.matmul(right)?,
         };
-        Ok(made.as_dtype(dtype)?)
+        Ok(result.as_dtype(dtype)?)
     }
 
     /// The same of the matrix whose rows, or columns, are multiplied by `factors`; `f` gives that of the matrix itself.

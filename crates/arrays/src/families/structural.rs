@@ -63,12 +63,12 @@ pub(crate) fn broadcast_axes_beside(
 }
 
 /// `array`, broadcast against these others but for axes that are counted from the last.
-fn beside(array: &Value, others: &[&Value], ignored: &[i32], made: &Aval) -> Result<Value> {
+fn beside(array: &Value, others: &[&Value], ignored: &[i32], result: &Aval) -> Result<Value> {
     if let Value::Implicit(array) = array {
         has_run(&**array)?;
     }
     // Where nothing repeats it, nothing does for any shape that a function without shapes serves.
-    if array.aval()?.shape == made.shape {
+    if array.aval()?.shape == result.shape {
         return Ok(array.clone());
     }
     let Value::Dense(array) = array else { return Err(Error::decline("it is repeated")) };

@@ -82,8 +82,8 @@ impl PackedArray<Symmetric> {
             None => Parts::unscaled(stored.codes),
             Some(scales) => biased(stored.codes, scales.dense()?, &stored.scheme.center())?,
         };
-        let made = AffineArray::from_parts(parts, Affine { bits, group }, stored.aval)?;
-        if self.int8_activations() { made.with_int8_activations() } else { Ok(made) }
+        let result = AffineArray::from_parts(parts, Affine { bits, group }, stored.aval)?;
+        if self.int8_activations() { result.with_int8_activations() } else { Ok(result) }
     }
 }
 

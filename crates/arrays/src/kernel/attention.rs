@@ -124,7 +124,7 @@ impl Attend {
         chosen: &'a [usize],
     ) -> impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'a {
         derivatives::of_chosen(primals, chosen, |inputs| {
-            self.recomputed(inputs).map(|made| vec![made]).map_err(Error::Function)
+            self.recomputed(inputs).map(|result| vec![result]).map_err(Error::Function)
         })
     }
 }
@@ -189,7 +189,7 @@ impl Kernel for Attend {
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let made = self.by_products(inputs, |x, side, children, orientation| {
+        let result = self.by_products(inputs, |x, side, children, orientation| {
             let dense = self.groups.taken(&side.layout.decoded(children)?)?;
             let right = match orientation {
                 Orientation::Transposed => dense.swap_axes(-1, -2)?,
@@ -197,7 +197,7 @@ impl Kernel for Attend {
             };
             Ok(x.matmul(right)?)
         })?;
-        Ok(vec![made])
+        Ok(vec![result])
     }
 
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
@@ -267,8 +267,8 @@ impl Kernel for Attend {
                 }
             }
             let batch = Self { groups: self.groups.repeated(batches as usize), hiding, ..self.clone() };
-            let made = single(apply(batch, &mapped)?)?;
-            Ok((vec![made.reshape(&[batches, q.dim(1), self.values.layout.k as i32])?], vec![0]))
+            let result = single(apply(batch, &mapped)?)?;
+            Ok((vec![result.reshape(&[batches, q.dim(1), self.values.layout.k as i32])?], vec![0]))
         };
         Some(all())
     }

@@ -16,8 +16,8 @@ use super::quantize::one_by_one;
 ///
 /// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give.
 pub(crate) fn block_ranges(before: usize, x: &Array) -> Result<[Array; 2]> {
-    let made = apply(BlockRanges { before }, std::slice::from_ref(x))?;
-    Ok(made.try_into().unwrap_or_else(|_| unreachable!("the kernel declares two results")))
+    let result = apply(BlockRanges { before }, std::slice::from_ref(x))?;
+    Ok(result.try_into().unwrap_or_else(|_| unreachable!("the kernel declares two results")))
 }
 
 struct BlockRanges {

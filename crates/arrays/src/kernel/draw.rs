@@ -208,12 +208,12 @@ mod tests {
                 };
                 // By scales of other numbers: some are beyond what these reach.
                 let other = normal(7, x.shape());
-                let made = quantize(scheme, block, std::slice::from_ref(&other)).expect("quantizes");
+                let results = quantize(scheme, block, std::slice::from_ref(&other)).expect("quantizes");
                 let layout = Layout { scheme, n: x.dim(0) as usize, k: x.size() / x.dim(0) as usize, block };
-                let found = draw(&layout, &x, &key, &made[1..]).expect("draws");
+                let found = draw(&layout, &x, &key, &results[1..]).expect("draws");
                 let mut inputs = vec![x, key.clone()];
                 if scheme.is_scaled() {
-                    inputs.extend(layout.numbers(&made[1..]).expect("has some"));
+                    inputs.extend(layout.numbers(&results[1..]).expect("has some"));
                 }
                 let expected = Draw { scheme, block }.decompose(&inputs).expect("runs").swap_remove(0);
                 assert_eq!(Aval::from(&found), Aval::from(&expected));

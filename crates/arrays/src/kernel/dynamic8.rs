@@ -19,9 +19,9 @@ use super::quantize::{Quantize, one_by_one};
 ///
 /// When it runs: an element is NaN or infinite.
 pub fn quantize_dynamic8(x: &Array, block: usize) -> Result<[Array; 3]> {
-    let mut made = apply(Dynamic8Quantize { block }, std::slice::from_ref(x))?;
-    made[0] = stop_gradient(&made[0])?;
-    Ok(made.try_into().unwrap_or_else(|_| unreachable!("the kernel declares three results")))
+    let mut results = apply(Dynamic8Quantize { block }, std::slice::from_ref(x))?;
+    results[0] = stop_gradient(&results[0])?;
+    Ok(results.try_into().unwrap_or_else(|_| unreachable!("the kernel declares three results")))
 }
 
 pub(super) struct Dynamic8Quantize {
@@ -76,9 +76,9 @@ impl Kernel for Dynamic8Quantize {
         }
         let mean = inputs[0].mean(None)?;
         let scheme = Scheme::codebook("dynamic8", dynamic8::map());
-        let mut made = apply(Quantize { scheme, block: self.block }, &[inputs[0].subtract(&mean)?])?;
-        made.push(mean);
-        Ok(made)
+        let mut results = apply(Quantize { scheme, block: self.block }, &[inputs[0].subtract(&mean)?])?;
+        results.push(mean);
+        Ok(results)
     }
 
     /// The codes of the kernel itself, which refuses what the decomposition codes.

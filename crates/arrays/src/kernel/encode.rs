@@ -18,22 +18,22 @@ pub(super) fn quantized(scheme: &Scheme, x: &Array, block: usize, global: Option
     if let Some(dtype) = scheme.half() {
         return Ok(vec![stop_gradient(x)?.as_dtype(dtype)?.view_dtype(scheme.storage)?]);
     }
-    let mut made = encoded(scheme, x, block, global)?;
+    let mut results = encoded(scheme, x, block, global)?;
     let (codes, scales) = scheme.children(x.shape(), block);
-    made[0] = packed(&made[0], scheme, x.size())?.reshape(&codes)?;
-    for made in &mut made[1..] {
-        *made = made.reshape(&scales)?;
+    results[0] = packed(&results[0], scheme, x.size())?.reshape(&codes)?;
+    for result in &mut results[1..] {
+        *result = result.reshape(&scales)?;
     }
-    Ok(made)
+    Ok(results)
 }
 
 /// The codes of `x` as bytes, one an element, in whole blocks; and what each block stores.
 fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
     let size = x.size();
     let x = blocks(x, block)?;
-    let mut made = stored(scheme, &x, block, size, global)?;
-    made.insert(0, coded(scheme, &x, &made, global)?);
-    Ok(made)
+    let mut results = stored(scheme, &x, block, size, global)?;
+    results.insert(0, coded(scheme, &x, &results, global)?);
+    Ok(results)
 }
 
 /// What each of the blocks stores, of whose elements `size` count.

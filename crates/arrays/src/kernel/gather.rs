@@ -48,7 +48,7 @@ impl Kernel for GatherRows {
     /// Where each row has codes and scales of its own, of these alone.
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let (rows, children) = (&inputs[0], &inputs[1..]);
-        let made = if rows.size() == 0 {
+        let result = if rows.size() == 0 {
             ops::zeros::<f32>(&self.shape(rows.shape()))?
         } else if self.layout.has_whole_rows() {
             let (layout, taken) = self.layout.taken(children, &rows.flatten(None, None)?)?;
@@ -56,7 +56,7 @@ impl Kernel for GatherRows {
         } else {
             self.layout.decoded(children)?.take_axis(rows, 0)?
         };
-        Ok(vec![made.as_dtype(self.dtype)?])
+        Ok(vec![result.as_dtype(self.dtype)?])
     }
 
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {

@@ -79,8 +79,8 @@ impl Kernel for GatherMatmul {
             dense = dense.swap_axes(-1, -2)?;
         }
         let (left, right) = (within(left, x.dim(0))?, within(right, count as i32)?);
-        let made = ops::gather_mm(x.as_dtype(Dtype::Float32)?, dense, &left, &right, None)?;
-        Ok(vec![made.as_dtype(x.dtype())?])
+        let result = ops::gather_mm(x.as_dtype(Dtype::Float32)?, dense, &left, &right, None)?;
+        Ok(vec![result.as_dtype(x.dtype())?])
     }
 
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
@@ -94,9 +94,9 @@ impl Kernel for GatherMatmul {
             let [x, left, right, children @ ..] = primals else { return Err("x and two indices are expected".into()) };
             let each = ops::arange::<_, u32>(None, left.dim(0), None)?;
             let cotangent = cotangents[0].as_dtype(Dtype::Float32)?;
-            let made = gather_matmul([&cotangent, &each, right], self.stack.transposed(), children)?;
+            let result = gather_matmul([&cotangent, &each, right], self.stack.transposed(), children)?;
             let zeros = ops::zeros::<f32>(x.shape())?;
-            let summed = scatter_add_single(zeros, within(left, x.dim(0))?, made.expand_dims(1)?, 0)?;
+            let summed = scatter_add_single(zeros, within(left, x.dim(0))?, result.expand_dims(1)?, 0)?;
             Ok(summed.as_dtype(x.dtype())?)
         };
         let of_numbers = || -> Fallible<Vec<Array>> {
@@ -139,9 +139,9 @@ impl Kernel for GatherMatmul {
                 groups = x.flatten(0, 1)?;
             }
             let (left, right) = (left.flatten(0, 1)?, right.flatten(0, 1)?);
-            let made = gather_matmul([&groups, &left, &right], self.stack, children)?;
+            let result = gather_matmul([&groups, &left, &right], self.stack, children)?;
             let shape = [examples, pairs, groups.dim(1), self.stack.columns()];
-            Ok((vec![made.reshape(&shape)?], vec![0]))
+            Ok((vec![result.reshape(&shape)?], vec![0]))
         };
         Some(all())
     }

@@ -70,22 +70,22 @@ impl Kernel for Hadamard {
             return Ok(vec![x.clone()]);
         }
         let scale = 1.0 / (n as f32).sqrt();
-        let made = if order == 1 {
+        let result = if order == 1 {
             wide.hadamard_transform(scale)?
         } else {
             let small = Array::from_slice(&hadamard_matrix(order as usize), &[order, order]);
             let blocks = wide.reshape(&[x.size() as i32 / n, order, n / order])?.hadamard_transform(scale)?;
             small.matmul(blocks)?.reshape(x.shape())?
         };
-        Ok(vec![made.as_dtype(x.dtype())?])
+        Ok(vec![result.as_dtype(x.dtype())?])
     }
 
     fn vjp(&self, _: &[Array], cotangents: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        Some(hadamard(&cotangents[0]).map(|made| vec![made]).map_err(Into::into))
+        Some(hadamard(&cotangents[0]).map(|result| vec![result]).map_err(Into::into))
     }
 
     fn jvp(&self, _: &[Array], tangents: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        Some(hadamard(&tangents[0]).map(|made| vec![made]).map_err(Into::into))
+        Some(hadamard(&tangents[0]).map(|result| vec![result]).map_err(Into::into))
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {

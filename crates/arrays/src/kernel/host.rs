@@ -7,8 +7,8 @@ use tacit_kernels::{Floats, FloatsMut};
 
 pub(super) type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-pub(super) fn single(made: Vec<Array>) -> Result<Array> {
-    Ok(made.into_iter().next().unwrap_or_else(|| unreachable!("the kernel declares one result")))
+pub(super) fn single(results: Vec<Array>) -> Result<Array> {
+    Ok(results.into_iter().next().unwrap_or_else(|| unreachable!("the kernel declares one result")))
 }
 
 pub(super) fn int(value: usize) -> Param {

@@ -47,9 +47,10 @@ impl Int8Rows {
         Ok(Self { codes: drawn.as_dtype(Dtype::Int8)?, units: units.squeeze_axes(&[-1])? })
     }
 
-    fn from_outputs(made: Vec<Array>) -> Result<Self> {
-        let [codes, units] = <[Array; 2]>::try_from(made)
-            .map_err(|made| Error::invalid(format!("{} arrays are no codes and units", made.len()), "report this"))?;
+    fn from_outputs(results: Vec<Array>) -> Result<Self> {
+        let [codes, units] = <[Array; 2]>::try_from(results).map_err(|results| {
+            Error::invalid(format!("{} arrays are no codes and units", results.len()), "report this")
+        })?;
         Ok(Self { codes, units })
     }
 }

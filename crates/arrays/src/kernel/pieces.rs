@@ -65,8 +65,8 @@ impl Layout {
 }
 
 /// What came of elements of which so many others lie before, whose errors count from the first of all.
-pub(super) fn counted(before: usize, made: Result<(), KernelError>) -> Fallible<()> {
-    Ok(made.map_err(|mut error| {
+pub(super) fn counted(before: usize, result: Result<(), KernelError>) -> Fallible<()> {
+    Ok(result.map_err(|mut error| {
         if let Some(index) = error.element() {
             *index += before;
         }
@@ -100,21 +100,21 @@ mod tests {
         let [x, factor, key, children @ ..] = &inputs[..] else { panic!("an array, a factor, a key and codes") };
         let moved = [&[*x, *factor], children].concat();
         let moved = plan.stage(Arc::new(AddDense { layout, scaled: true }), &moved).expect("a stage")[0];
-        let mut made = plan.stage(Arc::new(Quantize { scheme, block }), &[moved]).expect("a stage");
+        let mut results = plan.stage(Arc::new(Quantize { scheme, block }), &[moved]).expect("a stage");
         if scheme.is_scaled() {
             let by = [&[moved], &children[1..]].concat();
-            made.extend(plan.stage(Arc::new(EncodeBy { scheme, block }), &by).expect("a stage"));
+            results.extend(plan.stage(Arc::new(EncodeBy { scheme, block }), &by).expect("a stage"));
             // Of numbers that are floats.
             if scheme.scaling == Scaling::Float {
                 let drawn = [&[moved, *key], &children[1..]].concat();
-                made.extend(plan.stage(Arc::new(Draw { scheme, block }), &drawn).expect("a stage"));
+                results.extend(plan.stage(Arc::new(Draw { scheme, block }), &drawn).expect("a stage"));
             }
         }
         let dtype = Dtype::Bfloat16;
         let dense = plan.stage(Arc::new(Dequantize { layout, dtype }), children).expect("a stage")[0];
         let twice = [&[dense], children].concat();
-        made.extend(plan.stage(Arc::new(AddDense { layout, scaled: false }), &twice).expect("a stage"));
-        plan.finish(&made).expect("a plan")
+        results.extend(plan.stage(Arc::new(AddDense { layout, scaled: false }), &twice).expect("a stage"));
+        plan.finish(&results).expect("a plan")
     }
 
     /// A builder whose stages run in pieces.
@@ -123,9 +123,9 @@ mod tests {
     }
 
     fn evaluated(plan: Plan, inputs: &[Array]) -> Result<Vec<Array>> {
-        let made = plan.apply(inputs).expect("a node");
-        tree::eval(&made)?;
-        Ok(made)
+        let result = plan.apply(inputs).expect("a node");
+        tree::eval(&result)?;
+        Ok(result)
     }
 
     fn inputs(layout: &Layout, x: Array) -> Vec<Array> {
@@ -177,12 +177,12 @@ mod tests {
         let [x, factor, key, children @ ..] = &inputs[..] else { panic!("an array, a factor, a key and codes") };
         let moved = [&[*x, *factor], children].concat();
         let moved = plan.stage(Arc::new(AddDense { layout, scaled: true }), &moved).expect("a stage")[0];
-        let made = if by_key {
+        let result = if by_key {
             plan.stage(Arc::new(Draw { scheme, block }), &[&[moved, *key], &children[1..]].concat())
         } else {
             plan.stage(Arc::new(EncodeBy { scheme, block }), &[&[moved], &children[1..]].concat())
         };
-        plan.finish(&made.expect("a stage")).expect("a plan")
+        plan.finish(&result.expect("a stage")).expect("a plan")
     }
 
     #[test]

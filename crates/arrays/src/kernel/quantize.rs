@@ -19,9 +19,9 @@ use super::{Scheme, encode, gpu};
 ///
 /// When it runs on a CPU: an element is NaN or infinite. A GPU has no error to give, and codes it as the decomposition does.
 pub fn quantize(scheme: Scheme, block: usize, inputs: &[Array]) -> tacit_core::Result<Vec<Array>> {
-    let mut made = apply(Quantize { scheme, block }, inputs)?;
-    made[0] = stop_gradient(&made[0])?;
-    Ok(made)
+    let mut results = apply(Quantize { scheme, block }, inputs)?;
+    results[0] = stop_gradient(&results[0])?;
+    Ok(results)
 }
 
 pub(super) struct Quantize {
@@ -91,12 +91,12 @@ impl Quantize {
             let aligned = size.is_multiple_of(self.block) && (size * self.scheme.bits()).is_multiple_of(8);
             if count > 0 && (self.scheme.is_grouped() || aligned) {
                 let (codes, scales) = self.scheme.children(example, self.block);
-                let mut made = apply(again(), std::slice::from_ref(&x))?;
-                for (place, made) in made.iter_mut().enumerate() {
+                let mut results = apply(again(), std::slice::from_ref(&x))?;
+                for (place, result) in results.iter_mut().enumerate() {
                     let shape = if place == 0 { &codes } else { &scales };
-                    *made = made.reshape(&[&[count], &shape[..]].concat())?;
+                    *result = result.reshape(&[&[count], &shape[..]].concat())?;
                 }
-                return Ok(with_axes(made));
+                return Ok(with_axes(results));
             }
         }
         one_by_one(again, inputs, axes)

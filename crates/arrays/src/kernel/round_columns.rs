@@ -41,8 +41,8 @@ pub(crate) fn round_columns(
     };
     let stored = stored.iter().enumerate().map(of_columns).collect::<Result<Vec<_>, Exception>>()?;
     let inputs: Vec<Array> = [x, triangle].into_iter().chain(&stored).cloned().collect();
-    let made = <[Array; 2]>::try_from(apply(RoundColumns { scheme }, &inputs)?);
-    Ok(made.unwrap_or_else(|_| unreachable!("the kernel declares two results")))
+    let result = <[Array; 2]>::try_from(apply(RoundColumns { scheme }, &inputs)?);
+    Ok(result.unwrap_or_else(|_| unreachable!("the kernel declares two results")))
 }
 
 /// What columns and the numbers that they are coded by must do.
@@ -120,11 +120,11 @@ impl Kernel for RoundColumns {
         let (mut x, mut rounded, mut errors) = (x.clone(), Vec::new(), Vec::new());
         for column in 0..x.dim(1) {
             let own = x.try_index((.., column..column + 1))?;
-            let made = self.rounded(&own, stored, column)?;
+            let result = self.rounded(&own, stored, column)?;
             let row = triangle.try_index(column..column + 1)?;
-            let error = own.subtract(&made)?.divide(row.try_index((.., column..column + 1))?)?;
+            let error = own.subtract(&result)?.divide(row.try_index((.., column..column + 1))?)?;
             x = x.subtract(error.multiply(row)?)?;
-            rounded.push(made);
+            rounded.push(result);
             errors.push(error);
         }
         Ok(vec![ops::concatenate(&rounded, 1)?, ops::concatenate(&errors, 1)?])

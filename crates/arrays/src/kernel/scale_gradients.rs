@@ -91,15 +91,15 @@ impl ScaleGradients {
         let inside = u.ge(number(low - slack))?.logical_and(u.le(number(high + slack))?)?;
         let of_x = ops::select(&inside, &cotangent, number(0.0))?;
         let of_scales = cotangent.multiply(ops::select(&inside, q.subtract(u)?, &q)?)?.sum_axis(-1, None)?;
-        let mut made = vec![
+        let mut results = vec![
             of_x.reshape(&[-1])?.try_index(..size as i32)?.reshape(inputs[0].shape())?,
             of_scales.reshape(scales.shape())?,
         ];
         if scheme.biased {
             let of_biases = ops::select(&inside, number(0.0), &cotangent)?.sum_axis(-1, None)?;
-            made.push(of_biases.reshape(scales.shape())?);
+            results.push(of_biases.reshape(scales.shape())?);
         }
-        Ok(made)
+        Ok(results)
     }
 }
 

@@ -232,18 +232,18 @@ fn quantize_equals_its_decomposition_bit_for_bit() {
 fn codes_by_given_scales_are_those_of_the_quantizer_that_made_them() {
     for (scheme, block, _) in schemes().into_iter().filter(|(scheme, ..)| scheme.is_scaled()) {
         let x = normal(5, &[192]);
-        let made = apply(Quantize { scheme, block }, std::slice::from_ref(&x)).expect("quantizes");
-        let again = super::encode_by(scheme, block, &x, &made[1..]).expect("codes");
-        assert!(again.eq_exact(&made[0]).expect("evaluates"), "{}", scheme.label);
+        let results = apply(Quantize { scheme, block }, std::slice::from_ref(&x)).expect("quantizes");
+        let again = super::encode_by(scheme, block, &x, &results[1..]).expect("codes");
+        assert!(again.eq_exact(&results[0]).expect("evaluates"), "{}", scheme.label);
         // By scales of other numbers, which are beyond what all of them reach.
         let other = apply(Quantize { scheme, block }, &[normal(6, &[192])]).expect("quantizes");
         check(|| EncodeBy { scheme, block }, &[&[x], &other[1..]].concat(), &[], 0.0);
     }
     let (scheme, global) = (Nvfp4 { global: true }.scheme(), Array::from_f32(3.0));
     let x = normal(5, &[64]);
-    let made = apply(Quantize { scheme, block: 16 }, &[x.clone(), global]).expect("quantizes");
+    let results = apply(Quantize { scheme, block: 16 }, &[x.clone(), global]).expect("quantizes");
     for global in [3.0, -3.0, 0.0, -0.0] {
-        let stored = [x.clone(), made[1].clone(), Array::from_f32(global)];
+        let stored = [x.clone(), results[1].clone(), Array::from_f32(global)];
         check(|| EncodeBy { scheme, block: 16 }, &stored, &[], 0.0);
     }
 }
@@ -286,7 +286,7 @@ fn deviations_equal_their_decomposition() {
 fn nested_scales_equal_their_decomposition() {
     for size in [1, 100, 1001] {
         let x = normal(3, &[size]).abs().expect("abs");
-        let made = apply(Dynamic8Quantize { block: 256 }, std::slice::from_ref(&x)).expect("runs");
+        let results = apply(Dynamic8Quantize { block: 256 }, std::slice::from_ref(&x)).expect("runs");
         let plain = Dynamic8Quantize { block: 256 }.decompose(std::slice::from_ref(&x)).expect("runs");
         let on_device = Dynamic8Quantize { block: 256 }.fallback(&[x], Fallback::Device).expect("runs");
         for (found, expected) in on_device.iter().zip(&plain) {
@@ -294,7 +294,7 @@ fn nested_scales_equal_their_decomposition() {
             assert!(found.eq_exact(expected).expect("evaluates"));
         }
         let [found, expected] =
-            [made, plain].map(|made| super::nested(&made[0], &made[1], &made[2], 256).expect("decodes"));
+            [results, plain].map(|results| super::nested(&results[0], &results[1], &results[2], 256).expect("decodes"));
         // The means are summed in another order, so a number may take the neighboring code, 1 in 64 apart at most.
         assert!(relative_error(&found, &expected).expect("floats") < 2e-2);
     }
@@ -357,8 +357,8 @@ fn mapped<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axis: usize) -> [
 }
 
 pub(super) fn mapped_along<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axes: &[Option<usize>]) -> [Array; 2] {
-    let (mut made, at) = kernel().vmap(inputs, axes).expect("has a rule").expect("maps");
-    let mapped = made.remove(0).move_axis(at[0] as i32, 0).expect("in range");
+    let (mut results, at) = kernel().vmap(inputs, axes).expect("has a rule").expect("maps");
+    let mapped = results.remove(0).move_axis(at[0] as i32, 0).expect("in range");
     let examples: Vec<Array> = (0..mapped.dim(0))
         .map(|example| {
             let mut one = inputs.to_vec();
@@ -432,8 +432,8 @@ fn an_array_of_many_codes_has_a_decomposition() {
         let children = [zeros(codes, Dtype::Uint32), zeros(k / 64, Dtype::Float32), zeros(k / 64, Dtype::Float32)];
         let layout = Layout { scheme: format.scheme(), n: n as usize, k: k as usize, block: 64 };
         assert_eq!(layout.decoded(&children).expect("ops").shape(), [n, k]);
-        let made = Quantize { scheme: format.scheme(), block: 64 }.decompose(&[zeros(k, Dtype::Float32)]);
-        assert_eq!(made.expect("ops")[0].shape(), [n, codes]);
+        let result = Quantize { scheme: format.scheme(), block: 64 }.decompose(&[zeros(k, Dtype::Float32)]);
+        assert_eq!(result.expect("ops")[0].shape(), [n, codes]);
         // On CPUs, too, these are made by ops.
         let array = KQuantArray::quantize(&zeros(k, Dtype::Float32), KQuant { bits }).expect("ops");
         assert_eq!(array.codes().shape(), [(n / 8) * k * bits as i32]);

@@ -34,6 +34,6 @@ fn added(array: &dyn Packed, factor: Option<&Array>, x: &Array) -> Result<Value>
     let shape = stored.shape();
     let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
     let x = oriented(x)?.reshape(&[layout.n as i32, layout.k as i32])?;
-    let made = kernel::add_dense(layout, &children, factor, &x)?.reshape(&shape)?;
-    Ok(oriented(&made)?.into())
+    let result = kernel::add_dense(layout, &children, factor, &x)?.reshape(&shape)?;
+    Ok(oriented(&result)?.into())
 }

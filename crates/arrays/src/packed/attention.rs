@@ -130,9 +130,9 @@ mod tests {
                     let rest: Vec<Value> = mask.into_iter().chain(&sinks).map(Value::from).collect();
                     let rest: Vec<&Value> = [&k, &v].into_iter().chain(&rest).collect();
                     let _deny = Policy::Deny.scope();
-                    let made = stored_attention(&op, &q, &rest).and_then(|made| made.dense()).expect("runs");
-                    assert_eq!(made.shape(), expected.shape());
-                    let error = relative_error(&made, &expected).expect("floats");
+                    let result = stored_attention(&op, &q, &rest).and_then(|result| result.dense()).expect("runs");
+                    assert_eq!(result.shape(), expected.shape());
+                    let error = relative_error(&result, &expected).expect("floats");
                     assert!(error < if dtype == Dtype::Float32 { 2e-5 } else { 6e-3 }, "{op:?}: {error}");
                 }
             }

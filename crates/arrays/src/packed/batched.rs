@@ -340,13 +340,13 @@ pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
     let batch: Vec<i32> = axes.iter().map(|&axis| w.batch()[axis as usize]).collect();
     let strides: Vec<usize> = axes.iter().map(|&axis| all[axis as usize]).collect();
     let matrices = walked(&batch, &strides, 0).into_iter().map(|at| w.matrices[at]).collect();
-    let mut made = w.with(&batch, matrices);
+    let mut result = w.with(&batch, matrices);
     if last[0] > last[1] {
-        let rank = made.aval.shape.len();
-        made.transposed = !made.transposed;
-        made.aval.shape.swap(rank - 2, rank - 1);
+        let rank = result.aval.shape.len();
+        result.transposed = !result.transposed;
+        result.aval.shape.swap(rank - 2, rank - 1);
     }
-    made.simplified()
+    result.simplified()
 }
 
 /// A part of the batch, and of the rows of each stored matrix.

@@ -39,14 +39,14 @@ pub fn quantize_in_pieces(format: impl TryInto<AnyFormat, Error: Into<Error>>, v
     let format = format.try_into().map_err(Into::into)?;
     let pieces = RowPieces::new(value)?;
     if !pieces.is_one()
-        && let Some(made) = format.quantize_pieces(&pieces)?
+        && let Some(result) = format.quantize_pieces(&pieces)?
     {
-        return Ok(made);
+        return Ok(result);
     }
-    let made = format.quantize(&pieces.value().dense()?)?;
-    tree::eval(&made)?;
+    let result = format.quantize(&pieces.value().dense()?)?;
+    tree::eval(&result)?;
     pieces.ranges().try_for_each(|rows| pieces.forget(rows))?;
-    Ok(made)
+    Ok(result)
 }
 
 /// The same of a declared format: none where its blocks are not those of pieces.

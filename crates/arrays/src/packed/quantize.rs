@@ -67,8 +67,8 @@ impl<F: Format> PackedArray<F> {
             return Ok(Self::unchecked(Parts::new(codes, scales), format, aval));
         }
         inputs.extend(global_scale.clone());
-        let made = kernel::quantize(scheme, format.block(), &inputs)?;
-        Self::of_codes(made, format, global_scale, aval)
+        let results = kernel::quantize(scheme, format.block(), &inputs)?;
+        Self::of_codes(results, format, global_scale, aval)
     }
 
     /// Quantizes the rows of a sum that is not built, or, of a format by columns, those of its transpose.
@@ -79,8 +79,8 @@ impl<F: Format> PackedArray<F> {
         let scheme = format.scheme();
         let global = || kernel::global_scale(&sum.measure(Measure::Absmax)?.max(None)?);
         let global = scheme.is_relative().then(global).transpose()?;
-        let made = sum.quantize(scheme, format.block(), global.as_ref())?;
-        let mut array = Self::of_codes(made, format, global, aval)?;
+        let results = sum.quantize(scheme, format.block(), global.as_ref())?;
+        let mut array = Self::of_codes(results, format, global, aval)?;
         if by_columns {
             array.transposed = true;
             array.aval.shape.reverse();
@@ -89,10 +89,10 @@ impl<F: Format> PackedArray<F> {
     }
 
     /// The array of what a kernel made.
-    pub(crate) fn of_codes(made: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
+    pub(crate) fn of_codes(results: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
         let scheme = format.scheme();
-        let mut made = made.into_iter();
-        let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
+        let mut results = results.into_iter();
+        let mut next = || results.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
         let codes = next();
         if !scheme.is_scaled() {
             return Ok(Self::unchecked(Parts::unscaled(codes), format, aval));

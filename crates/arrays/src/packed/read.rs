@@ -50,8 +50,8 @@ pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     let stored = array.stored();
     let shape = stored.shape();
     let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
-    let made = kernel::dequantize(layout, &children, stored.aval.dtype)?.reshape(&shape)?;
-    Ok(if stored.transposed { made.swap_axes(-1, -2)? } else { made }.into())
+    let result = kernel::dequantize(layout, &children, stored.aval.dtype)?.reshape(&shape)?;
+    Ok(if stored.transposed { result.swap_axes(-1, -2)? } else { result }.into())
 }
 
 /// Scales and biases as the kernels read them, and how these are made, where a block has integers for both; biases are left out

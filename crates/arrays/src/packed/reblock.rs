@@ -35,11 +35,11 @@ pub(crate) fn cut_stored(array: &dyn Packed, stored: Stored, axis: usize, range:
     let block = divisors(largest).into_iter().rev().find(|&block| array.has_block(block));
     let inside = block.map(|block| between(reblocked(stored.clone(), block, &edges)?, &start, &stop));
     // The last block of all may be shorter than the others.
-    let made = match inside {
-        Some(Ok(made)) => Ok(made),
+    let result = match inside {
+        Some(Ok(result)) => Ok(result),
         _ => between(stored.clone(), &start, &stop),
     };
-    made.map_err(|_| {
+    result.map_err(|_| {
         let smallest = divisors(stored.block).into_iter().find(|&block| array.has_block(block));
         let unit = stored.unit_of(smallest.unwrap_or(stored.block));
         let step = unit / gcd(unit, inner);

@@ -129,11 +129,11 @@ impl Scores {
         let mut shape = self.q.shape().to_vec();
         let depth = shape.pop().unwrap_or(1);
         let flat = self.q.reshape(&[shape.iter().product(), depth])?;
-        let made = attend.apply(&flat, &mask, &key_children, &value_children)?;
+        let result = attend.apply(&flat, &mask, &key_children, &value_children)?;
         shape.push(value_layout.k as i32);
-        let made = made.reshape(&shape)?;
-        let made = self.factor.as_ref().map_or_else(|| Ok(made.clone()), |factor| made.multiply(factor))?;
-        Ok(made.as_dtype(self.aval.dtype)?)
+        let result = result.reshape(&shape)?;
+        let result = self.factor.as_ref().map_or_else(|| Ok(result.clone()), |factor| result.multiply(factor))?;
+        Ok(result.as_dtype(self.aval.dtype)?)
     }
 }
 
@@ -158,7 +158,7 @@ impl Materialize for Scores {
     }
 
     fn check(&self) -> Result<()> {
-        let made = Self::new(&self.q, self.keys()?.clone())?;
+        let result = Self::new(&self.q, self.keys()?.clone())?;
         let broadcasts = |mask: &Option<Array>| {
             mask.as_ref().is_none_or(|mask| {
                 let own = mask.shape().iter().rev().zip(self.aval.shape.iter().rev());
@@ -172,7 +172,10 @@ impl Materialize for Scores {
         let visible = self.visible.as_ref().is_none_or(|visible| visible.dtype() == Dtype::Bool);
         let pair = self.visible.is_some() == self.hidden.is_some() && !(self.visible.is_some() && self.added.is_some());
         let masks = broadcasts(&self.added) && broadcasts(&self.visible) && scalar && visible && pair;
-        if masks && made.aval.shape == self.aval.shape && castable(self.aval.dtype) && self.q.dtype() == Dtype::Float32
+        if masks
+            && result.aval.shape == self.aval.shape
+            && castable(self.aval.dtype)
+            && self.q.dtype() == Dtype::Float32
         {
             return Ok(());
         }

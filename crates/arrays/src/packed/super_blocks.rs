@@ -39,12 +39,12 @@ pub(crate) fn ranges(x: &Array, scheme: &Scheme, before: usize) -> Result<Vec<Ar
 }
 
 /// The codes of `size` elements in blocks, and the scales that these are given, as they are stored.
-pub(crate) fn encoded_by(x: &Array, size: usize, made: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
+pub(crate) fn encoded_by(x: &Array, size: usize, results: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
     let groups = scheme.integers()?;
-    let rows: Vec<Array> = made.iter().map(|row| row.reshape(&[-1, groups as i32])).collect::<Result<_, _>>()?;
+    let rows: Vec<Array> = results.iter().map(|row| row.reshape(&[-1, groups as i32])).collect::<Result<_, _>>()?;
     let scales = Int8Array::quantize(&ops::stack(&rows, 0)?, groups)?;
     // Codes are chosen for the scales as they are stored.
-    let stored = dense(&scales)?.dense()?.reshape(&[made.len() as i32, -1, 1])?;
+    let stored = dense(&scales)?.dense()?.reshape(&[results.len() as i32, -1, 1])?;
     let scale = stored.try_index(0)?;
     let codes = if scheme.is_centered() {
         kernel::codes_by(scheme, x, &[scale], None)?

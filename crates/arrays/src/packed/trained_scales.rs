@@ -86,9 +86,9 @@ impl ByScales {
     /// The gradients of the arguments that are trained, linear in the cotangent.
     fn gradients(&self, primals: &[Array], cotangent: &Array) -> Result<Vec<Array>> {
         let children = &primals[self.trained..];
-        let mut made = kernel::scale_gradients(self.layout, &primals[0], cotangent, children)?;
-        made[1] = made[1].multiply(self.unit(children))?;
-        made.iter().zip(primals).map(|(gradient, primal)| Ok(gradient.as_dtype(primal.dtype())?)).collect()
+        let mut results = kernel::scale_gradients(self.layout, &primals[0], cotangent, children)?;
+        results[1] = results[1].multiply(self.unit(children))?;
+        results.iter().zip(primals).map(|(gradient, primal)| Ok(gradient.as_dtype(primal.dtype())?)).collect()
     }
 }
 

@@ -155,8 +155,8 @@ impl WholeRows {
 
     /// Puts what `f` makes of each child in its place in `stored`.
     fn each(&self, stored: &mut Stored, mut f: impl FnMut(Array) -> Result<Array>) -> Result<()> {
-        let mut made = self.children()?.into_iter().map(&mut f);
-        let mut next = || made.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
+        let mut results = self.children()?.into_iter().map(&mut f);
+        let mut next = || results.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
         stored.codes = next()?;
         if stored.scales.is_some() {
             stored.scales = Some(next()?.into());

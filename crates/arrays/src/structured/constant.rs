@@ -143,8 +143,8 @@ impl Materialize for Constant {
 
     fn check(&self) -> Result<()> {
         let value = self.number()?;
-        let made = Self::full(&self.aval.shape, &value.as_dtype(self.aval.dtype)?)?;
-        check_made(&Self { value, aval: self.aval.clone() }, &made)
+        let result = Self::full(&self.aval.shape, &value.as_dtype(self.aval.dtype)?)?;
+        check_made(&Self { value, aval: self.aval.clone() }, &result)
     }
 }
 
@@ -211,8 +211,8 @@ impl Differentiable for OnElements {
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-        let made = self.op.emit(&self.own(args)?)?;
-        Ok(made.iter().map(|made| made.as_dtype(accumulator_dtype(made.dtype()))).collect::<Result<_, _>>()?)
+        let results = self.op.emit(&self.own(args)?)?;
+        Ok(results.iter().map(|result| result.as_dtype(accumulator_dtype(result.dtype()))).collect::<Result<_, _>>()?)
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {

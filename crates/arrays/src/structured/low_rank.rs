@@ -154,12 +154,12 @@ pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Resul
     let source = source.as_dtype(roomy)?;
     let own = |factor: Array| Ok(factor.as_dtype(roomy)?);
     let times = |factor: Array| Ok(factor.as_dtype(roomy)?.multiply(&source)?);
-    let made = match *source.shape() {
+    let result = match *source.shape() {
         [] | [1] | [_, 1] => w.mapped(times, own),
         [_] | [1, _] => w.mapped(own, times),
         _ => Err(Error::decline(format!("{} is no scalar, row or column", Aval::from(&source)))),
     }?;
-    if roomy == dtype { Ok(made) } else { Cast::view(made, dtype, dtype) }
+    if roomy == dtype { Ok(result) } else { Cast::view(result, dtype, dtype) }
 }
 
 /// The factors side by side, where the ranks together are still less than a dense matrix.

@@ -119,8 +119,8 @@ impl Prepared {
         if self.scales.is_some() {
             return Ok(self);
         }
-        let made = self.format.quantize(&self.master)?;
-        let scales = self.trained()?.scales_of(&made);
+        let result = self.format.quantize(&self.master)?;
+        let scales = self.trained()?.scales_of(&result);
         let scales = scales.ok_or_else(|| no_scales(&self.format))?;
         Ok(self.with_scales(scales))
     }
@@ -210,10 +210,10 @@ impl Cut for Prepared {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let part = cut(&(&self.master).into(), axis as i32, range.clone())?.dense()?;
         let aval = Aval::from(&part);
-        let mut made = Self { master: part, aval, ..self.clone() };
+        let mut result = Self { master: part, aval, ..self.clone() };
         let Some(scales) = &self.scales else {
             check_alike(&self.format, &self.aval, axis, &range)?;
-            return Ok(made.into());
+            return Ok(result.into());
         };
         let codes = self.convert()?;
         let behind = match codes.downcast::<Rotated>() {
@@ -232,8 +232,8 @@ impl Cut for Prepared {
         if stored.block != block {
             return Err(inside(&self.format, &self.aval, axis, &range));
         }
-        made.scales = stored.scales.as_ref().and_then(Value::as_dense).cloned();
-        made.biases = self.biases.is_some().then_some(stored.biases).flatten();
-        Ok(made.into())
+        result.scales = stored.scales.as_ref().and_then(Value::as_dense).cloned();
+        result.biases = self.biases.is_some().then_some(stored.biases).flatten();
+        Ok(result.into())
     }
 }

@@ -123,8 +123,12 @@ fn saving(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
         return Err(Error::decline("no operand saves activations"));
     };
     if activations.is_empty() {
-        let made = primitive.apply(&inner)?;
-        return if keeps(primitive) { made.into_iter().map(|made| weight.around(made)).collect() } else { Ok(made) };
+        let results = primitive.apply(&inner)?;
+        return if keeps(primitive) {
+            results.into_iter().map(|result| weight.around(result)).collect()
+        } else {
+            Ok(results)
+        };
     }
     form_of(weight.format.as_ref()).run(&activations, |activations| {
         let mut inner = inner.clone();

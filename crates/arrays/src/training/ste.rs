@@ -332,7 +332,7 @@ impl StraightThrough {
     ) -> Result<Vec<Array>> {
         let args: Vec<Value> =
             operands.iter().map(|operand| operand.value.clone()).chain(more.iter().map(Value::from)).collect();
-        let made = intercept(&args, |arrays| {
+        let results = intercept(&args, |arrays| {
             let (own, more) = arrays.split_at(operands.len());
             let at: Vec<Array> =
                 own.iter().zip(free).filter(|(_, free)| **free).map(|(array, _)| array.clone()).collect();
@@ -348,7 +348,7 @@ impl StraightThrough {
             };
             derivative(&at, more, &function)
         })?;
-        made.iter().map(Value::dense).collect()
+        results.iter().map(Value::dense).collect()
     }
 
     fn along(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {

@@ -103,11 +103,11 @@ impl Materialize for Cast {
     }
 
     fn check(&self) -> Result<()> {
-        let mut made = Self::new(&self.inner, self.aval.dtype)?;
-        if castable(self.stored.dtype) && holds(self.stored.dtype, made.stored.dtype) {
-            made.stored.dtype = self.stored.dtype;
+        let mut result = Self::new(&self.inner, self.aval.dtype)?;
+        if castable(self.stored.dtype) && holds(self.stored.dtype, result.stored.dtype) {
+            result.stored.dtype = self.stored.dtype;
         }
-        check_made(self, &made)
+        check_made(self, &result)
     }
 }
 
@@ -127,14 +127,14 @@ impl View for Cast {
 impl Linear for Cast {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let (operand, behind) = (product.operand(x)?, self.behind());
-        let made = if Self::is_promoted(&behind, operand.dtype())? {
+        let result = if Self::is_promoted(&behind, operand.dtype())? {
             implicit((operand, &behind), |(x, w)| product.apply(&x, &w))?
         } else {
             let linear = behind.family::<dyn Linear>();
             let linear = linear.ok_or_else(|| Error::decline(format!("{behind} has no products of its own")))?;
             linear.product_widely(product, x)?
         };
-        implicit(made, |made| made.as_dtype(self.aval.dtype))
+        implicit(result, |result| result.as_dtype(self.aval.dtype))
     }
 
     /// Both casts as one, where the first one loses nothing.

@@ -83,7 +83,7 @@ impl Linear for Repeated {
         };
         let Value::Dense(x) = x else { return own };
         let serves = match &own {
-            Ok(Value::Dense(made)) => has_shape_rules(made, x)?,
+            Ok(Value::Dense(result)) => has_shape_rules(result, x)?,
             Err(Error::Declined(_)) => false,
             _ => true,
         };

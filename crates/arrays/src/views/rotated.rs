@@ -118,14 +118,14 @@ impl Rotated {
     }
 
     /// What was rotated back, or a view that will be, in the type of the array.
-    fn rounded(&self, made: Value) -> Result<Value> {
+    fn rounded(&self, result: Value) -> Result<Value> {
         let dtype = self.aval.dtype;
-        if made.aval()?.dtype == dtype {
-            return Ok(made);
+        if result.aval()?.dtype == dtype {
+            return Ok(result);
         }
-        match made.downcast::<Self>() {
+        match result.downcast::<Self>() {
             Some(view) => view.cast(dtype),
-            None => implicit(made, |made| made.as_dtype(dtype)),
+            None => implicit(result, |result| result.as_dtype(dtype)),
         }
     }
 
@@ -193,8 +193,8 @@ impl Materialize for Rotated {
     }
 
     fn check(&self) -> Result<()> {
-        let made = Self::new(&self.inner, self.axis.try_into().unwrap_or(i32::MAX))?;
-        check_made(self, &made)
+        let result = Self::new(&self.inner, self.axis.try_into().unwrap_or(i32::MAX))?;
+        check_made(self, &result)
     }
 }
 

@@ -127,10 +127,10 @@ impl Linear for Stacked {
         let chosen = matrices.take_axis(left, 0)?;
         implicit((chosen, right, &self.experts), |(chosen, right, experts)| {
             let right = right.expand_dims_axes(&[-1, -2])?;
-            let mut made: Option<Array> = None;
+            let mut result: Option<Array> = None;
             for (expert, index) in experts.iter().zip(0..) {
                 let product = chosen.matmul(expert)?;
-                made = Some(match made {
+                result = Some(match result {
                     None => product,
                     Some(before) => {
                         let index = Array::from_int(index).as_dtype(right.dtype())?;
@@ -138,7 +138,7 @@ impl Linear for Stacked {
                     }
                 });
             }
-            made.ok_or_else(|| Error::decline("there are no experts"))
+            result.ok_or_else(|| Error::decline("there are no experts"))
         })
     }
 

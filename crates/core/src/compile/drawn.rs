@@ -60,10 +60,10 @@ pub(crate) fn drawing<T>(key: &Array, f: impl FnOnce() -> T) -> T {
 pub(crate) fn watched<T>(f: impl FnOnce() -> T) -> Result<(T, bool)> {
     let key = Array::from_slice(&[0_u32, 0], &[2]);
     let untouched = drawing(&key, || fresh(&[]))?;
-    let (made, next) = drawing(&key, || (f(), fresh(&[])));
+    let (result, next) = drawing(&key, || (f(), fresh(&[])));
     // Each draw splits the key, so that what is drawn next is made of another one.
     let far = |drawn: &Array| depth(slice::from_ref(drawn), slice::from_ref(&key));
-    Ok((made, far(&next?)? != far(&untouched)?))
+    Ok((result, far(&next?)? != far(&untouched)?))
 }
 
 /// Keys from the random state of the thread, in an array of this shape and an axis of two for the numbers of each.

@@ -92,8 +92,8 @@ impl Engine {
         let scope = Scope::current();
         let count = self.entries.len();
         for i in 0..count {
-            if let Some(made) = self.replayed_beside((self.latest + i) % count, &scope, &show)? {
-                return Ok(Some(made));
+            if let Some(result) = self.replayed_beside((self.latest + i) % count, &scope, &show)? {
+                return Ok(Some(result));
             }
         }
         // The structure that was compared last, and the arrays in it if the inputs have it.
@@ -118,10 +118,10 @@ impl Engine {
                     self.latest = self.entries.len();
                     return Ok(None);
                 }
-                Served::With(made) => {
+                Served::With(result) => {
                     entry.used = self.stats.calls;
                     self.latest = i;
-                    return Ok(Some(made));
+                    return Ok(Some(result));
                 }
             }
         }
@@ -143,22 +143,22 @@ impl Engine {
         let mut matcher = Matcher::new(&entry.key.def, &known.parts);
         show(&mut matcher)?;
         let Some(matched) = matcher.finish() else { return Ok(None) };
-        let Served::With(made) = entry.serve(&matched, &known.only(&matched.passed))? else { return Ok(None) };
+        let Served::With(result) = entry.serve(&matched, &known.only(&matched.passed))? else { return Ok(None) };
         entry.used = self.stats.calls;
         self.latest = i;
-        self.stats.steady += u64::from(!made.passed.is_empty());
-        Ok(Some(made))
+        self.stats.steady += u64::from(!result.passed.is_empty());
+        Ok(Some(result))
     }
 
     /// Calls the function where no trace serves the inputs: `leaves` in the structure `closed`.
     pub(super) fn call(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Made> {
         let (start, before, inlined) = (Instant::now(), Phases::total(), self.stats.inlined);
-        let made = self.called(leaves, closed, body);
+        let result = self.called(leaves, closed, body);
         let time = start.elapsed();
         let is_traced = self.stats.inlined == inlined;
         let [trace, build] = if is_traced { [time, Duration::ZERO] } else { [Duration::ZERO, time] };
         self.stats.spent(Phases { trace, build, ..Phases::default() }, before);
-        made
+        result
     }
 
     fn called(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Made> {
@@ -175,14 +175,14 @@ impl Engine {
         let asked = Asked { key: Key::new(def, &inputs, Scope::current()), inputs: &inputs, around: &around };
         let checked = self.checked(&asked, body);
         let traced = || self.traced(asked, body).map(Made::new);
-        let made = checked.and_then(|found| found.map_or_else(traced, Ok));
-        if around.is_held() { self.inlined(leaves, body) } else { made }
+        let result = checked.and_then(|found| found.map_or_else(traced, Ok));
+        if around.is_held() { self.inlined(leaves, body) } else { result }
     }
 
     fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Made> {
         self.stats.inlined += 1;
-        let (made, def) = body(leaves, &mut |_| Ok(()))?;
-        Ok(Made::new((dense(&made)?, def)))
+        let (result, def) = body(leaves, &mut |_| Ok(()))?;
+        Ok(Made::new((dense(&result)?, def)))
     }
 
     /// A trace that serves other shapes too; nothing where there can be none for these.

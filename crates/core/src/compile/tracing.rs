@@ -32,12 +32,12 @@ impl Asked<'_> {
         body: &mut Body<'_>,
         inspect: &mut Inspect<'_>,
     ) -> Result<Opened<Array>, BoxError> {
-        let (made, def) = body(self.key.def.closed(tracers)?, &mut |seen| {
+        let (result, def) = body(self.key.def.closed(tracers)?, &mut |seen| {
             let inputs = [seen.inputs, beside].concat();
             self.around.check(&inputs, seen.outputs)?;
             inspect(&Seen { inputs: &inputs, ..*seen })
         })?;
-        Ok((dense(&made)?, def))
+        Ok((dense(&result)?, def))
     }
 }
 

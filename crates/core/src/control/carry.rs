@@ -21,8 +21,8 @@ impl Carry {
     }
 
     /// Goes on with what a step made; the arrays in it.
-    pub(super) fn advance(&mut self, made: Values) -> Result<Vec<Array>> {
-        let (arrays, structure) = Structure::from_values(&made.def, made.values.clone())?;
+    pub(super) fn advance(&mut self, result: Values) -> Result<Vec<Array>> {
+        let (arrays, structure) = Structure::from_values(&result.def, result.values.clone())?;
         if let Some(change) = self.first.change(&structure) {
             let help = if self.now.values.iter().any(Value::is_implicit) {
                 "return the carry as it came; an implicit array that the body computes anew is dense: begin with its `dense`"
@@ -34,7 +34,7 @@ impl Carry {
                 help,
             ));
         }
-        self.now = made;
+        self.now = result;
         Ok(arrays)
     }
 }

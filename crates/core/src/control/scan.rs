@@ -65,16 +65,16 @@ where
         return Ok((init.into_tree()?, Rows::new(&y)?.none()?));
     }
     let mut rows = sliced(&leaves.values, length)?.into_iter();
-    let mut made: Option<Rows> = None;
+    let mut results: Option<Rows> = None;
     for i in 0..length {
         let (next, y) = step(&mut f, &carry, &leaves, rows.by_ref().take(leaves.values.len()).collect())?;
         carry.advance(next)?;
-        match &mut made {
-            None => made = Some(Rows::new(&y)?),
-            Some(made) => made.push(i, &y)?,
+        match &mut results {
+            None => results = Some(Rows::new(&y)?),
+            Some(results) => results.push(i, &y)?,
         }
     }
-    Ok((carry.now.into_tree()?, made.ok_or_else(never_called)?.stacked()?))
+    Ok((carry.now.into_tree()?, results.ok_or_else(never_called)?.stacked()?))
 }
 
 /// One step: the next carry and what it made.
@@ -165,13 +165,13 @@ struct Rows {
 
 impl Rows {
     /// Begins with what the first step made.
-    fn new(made: &Values) -> Result<Self> {
-        let (arrays, structure) = dense(made)?;
+    fn new(result: &Values) -> Result<Self> {
+        let (arrays, structure) = dense(result)?;
         Ok(Self { structure, leaves: arrays.into_iter().map(|array| vec![array]).collect() })
     }
 
-    fn push(&mut self, step: i32, made: &Values) -> Result<()> {
-        let (arrays, structure) = dense(made)?;
+    fn push(&mut self, step: i32, result: &Values) -> Result<()> {
+        let (arrays, structure) = dense(result)?;
         if let Some(change) = self.structure.change(&structure) {
             return Err(Error::invalid(
                 format!(
@@ -205,7 +205,7 @@ impl Rows {
 }
 
 /// The arrays that the values stand for.
-fn dense(made: &Values) -> Result<(Vec<Array>, Structure)> {
-    let values = made.values.iter().map(|value| value.dense().map(Value::from)).collect::<Result<_>>()?;
-    Structure::from_values(&made.def, values)
+fn dense(result: &Values) -> Result<(Vec<Array>, Structure)> {
+    let values = result.values.iter().map(|value| value.dense().map(Value::from)).collect::<Result<_>>()?;
+    Structure::from_values(&result.def, values)
 }

@@ -42,7 +42,7 @@ where
 {
     let mut carry = Carry::new(&init)?;
     drop(init);
-    let mut made = Vec::new();
+    let mut results = Vec::new();
     loop {
         let holds: Value = carry.now.run(&mut condition)?.into_tree()?;
         let Predicate::Known(holds) = Predicate::from_array(&holds.dense()?, "the condition")? else {
@@ -51,16 +51,16 @@ where
                 "use `fori_loop` with a fixed count, or run the loop outside `compile`, `implicit` and `vmap`",
             ));
         };
-        made.retain(|array| !is_traced(array));
-        made.push(holds);
-        eval(&made)?;
-        let go_on = made.pop().map_or(Ok(false), |holds| read(&holds))?;
+        results.retain(|array| !is_traced(array));
+        results.push(holds);
+        eval(&results)?;
+        let go_on = results.pop().map_or(Ok(false), |holds| read(&holds))?;
         // The step may write into the buffers of the carry only if nothing else holds them.
-        made.clear();
+        results.clear();
         if !go_on {
             return carry.now.into_tree();
         }
         let next = carry.now.run(&mut body)?;
-        made = carry.advance(next)?;
+        results = carry.advance(next)?;
     }
 }

@@ -125,7 +125,7 @@ impl Drawn {
     fn shown(&self, Place { x, y }: Place, links: bool) -> String {
         let (width, left, top) = (self.width(), x - self.width() / 2.0, y - HEIGHT / 2.0);
         let [first, second] = &self.lines;
-        let made = format!(
+        let result = format!(
             "<g class=\"{}\"><title>{}</title>\
              <rect class=\"box\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{HEIGHT}\" rx=\"6\"/>\
              <text x=\"{x:.1}\" y=\"{:.1}\">{}</text><text x=\"{x:.1}\" y=\"{:.1}\">{}</text></g>",
@@ -137,8 +137,8 @@ impl Drawn {
             xml(second),
         );
         match self.equation {
-            Some(at) if links => format!("<a href=\"#{at}\">{made}</a>"),
-            _ => made,
+            Some(at) if links => format!("<a href=\"#{at}\">{result}</a>"),
+            _ => result,
         }
     }
 }

@@ -42,9 +42,9 @@ impl<F> CalledAgain<F> {
             }
             [_, leaves @ ..] if self.keyed => self.function.call(leaves),
             leaves => {
-                let (made, drew) = watched(|| self.function.call(leaves))?;
+                let (result, drew) = watched(|| self.function.call(leaves))?;
                 self.drew.set(drew || self.drew.get());
-                made
+                result
             }
         }
     }
@@ -98,25 +98,25 @@ where
         let leaves = &if inside { apart(leaves)? } else { leaves.to_vec() };
         let held = Arc::clone(&holds);
         let body = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
-            let made = resident.get()?.call::<A, O, E>(arrays)?;
-            held.fetch_or(inside && holds_tracer(arrays, &made)?, Ordering::Relaxed);
-            Ok(made)
+            let result = resident.get()?.call::<A, O, E>(arrays)?;
+            held.fetch_or(inside && holds_tracer(arrays, &result)?, Ordering::Relaxed);
+            Ok(result)
         };
-        let made = place(Box::new(body), leaves).map_err(Error::from);
-        let made = match made {
+        let result = place(Box::new(body), leaves).map_err(Error::from);
+        let result = match result {
             Ok(_) if holds.load(Ordering::Relaxed) => node.call::<A, O, E>(leaves),
-            made => made,
+            result => result,
         };
-        Ok((node, made))
+        Ok((node, result))
     };
     // Inside a function that draws nobody need know whether this one does, and each level would call the next one twice.
     if !DRAWING.get() {
-        let (node, made) = called(false, &opened.leaves)?;
-        if made.is_err() || !node.drew.get() {
-            return node.function.results(made?);
+        let (node, result) = called(false, &opened.leaves)?;
+        if result.is_err() || !node.drew.get() {
+            return node.function.results(result?);
         }
     }
     let leaves: Vec<Array> = iter::once(fresh(&[keys])?).chain(opened.leaves.iter().cloned()).collect();
-    let (node, made) = called(true, &leaves)?;
-    node.function.results(made?)
+    let (node, result) = called(true, &leaves)?;
+    node.function.results(result?)
 }

@@ -94,15 +94,15 @@ impl<F: Differentiable> tacit_bridge::CustomFunction for Bridged<F> {
     }
 
     fn vjp(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Option<Result<Vec<Array>, BoxError>> {
-        let made = self.locked().and_then(|function| function.backward(primals, cotangents, outputs));
-        Some(made.map_err(Into::into))
+        let result = self.locked().and_then(|function| function.backward(primals, cotangents, outputs));
+        Some(result.map_err(Into::into))
     }
 
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
-        let made = match self.locked() {
+        let result = match self.locked() {
             Ok(function) => function.tangents(primals, tangents, argnums)?,
             Err(error) => Err(error),
         };
-        Some(made.map_err(Into::into))
+        Some(result.map_err(Into::into))
     }
 }

@@ -122,15 +122,15 @@ where
     let opened = Opened::from_values(&given)?;
     let chosen = wrt.choose(&given, &opened)?;
     drop(given);
-    let mut made = None;
+    let mut result = None;
     // The results stay beside the transform: through what it returns no outer transform could differentiate.
     let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args: A::With<Value>| {
         let results = Values::from_arguments(&args)?.run(&mut *f)?;
         let loss = loss(&results)?;
-        made = Some(results);
+        result = Some(results);
         Ok(vec![loss])
     })?;
-    Ok((made.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
+    Ok((result.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
 }
 
 /// The value of `f`, and the product of `cotangents` with its Jacobian.

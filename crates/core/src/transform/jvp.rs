@@ -44,14 +44,14 @@ where
     let opened = Opened::from_values(&Values::from_arguments(&primals)?)?;
     let (chosen, directions) = directions(&tangents, &opened)?;
     drop((primals, tangents));
-    let mut made = None;
+    let mut result = None;
     let changes = opened.jvp(&chosen, &directions, |args: <A::Arrays as Tree>::With<Value>| {
         let results = Values::from_arguments(&args)?.run(&mut f)?;
         let dense = results.dense()?;
-        made = Some((results, dense.clone()));
+        result = Some((results, dense.clone()));
         Ok(dense.into_iter().filter(is_differentiable).collect())
     })?;
-    let (results, dense) = made.ok_or_else(never_called)?;
+    let (results, dense) = result.ok_or_else(never_called)?;
     let changes = with_zeros(&dense, changes)?.into_iter().map(Value::from).collect();
     let changes = tree::unflatten(&results.def, changes)?;
     Ok((results.into_tree()?, changes))

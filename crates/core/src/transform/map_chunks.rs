@@ -72,9 +72,9 @@ where
     let f = Rc::new(move |(xs, shared): (X::Arrays, P::Arrays)| f(xs, shared));
     again::put(&f, &opened, total, |body, leaves| {
         let chunk = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
-            let made = body(arrays)?;
-            check_rows(&made, arrays[0].dim(0))?;
-            Ok(made)
+            let result = body(arrays)?;
+            check_rows(&result, arrays[0].dim(0))?;
+            Ok(result)
         };
         // Keys come first, and have a row for each row.
         let sliced = count + leaves.len() - opened.leaves.len();
@@ -103,8 +103,8 @@ fn rows_of(xs: &Values) -> Result<i32> {
     known.map(|(rows, _)| rows).ok_or_else(|| Error::invalid("`xs` holds no array", help))
 }
 
-fn check_rows(made: &[Array], rows: i32) -> Result<()> {
-    let Some(other) = made.iter().find(|result| result.shape().first() != Some(&rows)) else { return Ok(()) };
+fn check_rows(results: &[Array], rows: i32) -> Result<()> {
+    let Some(other) = results.iter().find(|result| result.shape().first() != Some(&rows)) else { return Ok(()) };
     Err(Error::invalid(
         format!("the function of `map_chunks` made {} of a chunk of {rows} rows", Aval::from(other)),
         "return arrays with a row for each row of the chunk; sum them outside",

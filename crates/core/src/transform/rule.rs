@@ -43,8 +43,8 @@ where
         let function = NodeFunction::new(&f, &opened);
         let resident = Resident::new(Rule { function, own: Rc::clone(&own), types: PhantomData });
         let rule = resident.get()?;
-        let made = put(InGraph(resident), &opened.leaves);
-        rule.function.results(made?)
+        let result = put(InGraph(resident), &opened.leaves);
+        rule.function.results(result?)
     })
 }
 

@@ -109,12 +109,12 @@ impl SavedForm {
             }
         }
         let activations: Vec<Value> = tree::unflatten(&given.def, given.leaves.iter().map(Value::from).collect())?;
-        let mut made = Opened::from_values(&Values::from_arguments(&f(&activations)?)?)?;
+        let mut opened = Opened::from_values(&Values::from_arguments(&f(&activations)?)?)?;
         if self.0.is_some() {
-            made.leaves = apart(&made.leaves)?;
+            opened.leaves = apart(&opened.leaves)?;
         }
-        let results = tree::unflatten(&made.def, made.leaves.iter().map(Value::from).collect())?;
-        all.parts.borrow_mut().push(Part { form: self.clone(), inputs, outputs: made.leaves });
+        let results = tree::unflatten(&opened.def, opened.leaves.iter().map(Value::from).collect())?;
+        all.parts.borrow_mut().push(Part { form: self.clone(), inputs, outputs: opened.leaves });
         Ok(results)
     }
 }

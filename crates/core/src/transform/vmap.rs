@@ -87,7 +87,7 @@ where
         let inputs: Vec<Array> =
             mapped.iter().filter_map(|&(position, _)| given.values[position].as_dense().cloned()).collect();
         let axes: Vec<Option<i32>> = mapped.iter().map(|&(_, axis)| Some(axis)).collect();
-        let mut made = None;
+        let mut structure = None;
         let mut example = |arrays: Vec<Array>| -> Result<Vec<Array>> {
             let mut given = given.clone();
             for (&(position, _), array) in mapped.iter().zip(arrays) {
@@ -96,12 +96,12 @@ where
             let results = given.run(&mut f)?;
             let dense = results.dense()?;
             out_axes.check_results(&dense, &results.def)?;
-            made = Some(results.def);
+            structure = Some(results.def);
             Ok(dense)
         };
         let places = |count| (0..count).map(|leaf| out_axes.axis_for(leaf).unwrap_or_default()).collect();
         let results = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| Ok(example(arrays)?))?;
-        tree::unflatten(&made.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
+        tree::unflatten(&structure.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
     })
 }
 

@@ -33,13 +33,13 @@ impl Along {
         if inner == 1 {
             return from.chunks(extent).zip(to.chunks_mut(extent)).try_for_each(|(from, to)| f(from, to));
         }
-        let (mut line, mut made) = (Vec::with_capacity(extent), vec![U::default(); extent]);
+        let (mut line, mut results) = (Vec::with_capacity(extent), vec![U::default(); extent]);
         for (from, to) in from.chunks(extent * inner).zip(to.chunks_mut(extent * inner)) {
             for column in 0..inner {
                 line.clear();
                 line.extend(from[column..].iter().step_by(inner));
-                f(&line, &mut made)?;
-                to[column..].iter_mut().step_by(inner).zip(&made).for_each(|(to, made)| *to = *made);
+                f(&line, &mut results)?;
+                to[column..].iter_mut().step_by(inner).zip(&results).for_each(|(to, results)| *to = *results);
             }
         }
         Ok(())

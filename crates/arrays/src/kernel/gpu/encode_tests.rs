@@ -155,8 +155,8 @@ fn coding(checks: &mut Checks, scheme: Scheme, block: usize, x: &[f32], dtype: D
     let global = scheme.is_relative().then(|| Array::from_f32(GLOBAL));
     let others: Vec<f32> = normal(7, &[x.len() as i32]).as_slice::<f32>().iter().map(|other| other * 1.5).collect();
     let other: Vec<Array> = [array(&others, Dtype::Float32)].into_iter().chain(global.clone()).collect();
-    let made = apply(Quantize { scheme, block }, &other).expect("quantizes");
-    let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(made[1..].iter().cloned()).chain(global).collect();
+    let results = apply(Quantize { scheme, block }, &other).expect("quantizes");
+    let inputs: Vec<Array> = [array(x, dtype)].into_iter().chain(results[1..].iter().cloned()).chain(global).collect();
     let expected = apply(EncodeBy { scheme, block }, &wide(&inputs)).expect("codes");
     checks.add(encode_by(&scheme, block, &avals(&inputs), checks.target()), inputs, expected, Within::Each(0.0));
 }

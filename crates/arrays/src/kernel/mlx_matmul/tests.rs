@@ -106,8 +106,8 @@ fn the_gradient_is_that_of_the_kernel() {
 /// What stands for the kernel off the CPU.
 fn off_the_cpu(x: &Array, case: &Case, orientation: Orientation) -> Result<Array, Error> {
     let inputs = [std::slice::from_ref(x), &case.children].concat();
-    let made = Matmul { layout: case.layout, orientation, groups: None }.fallback(&inputs, Fallback::Device);
-    made.map(|mut made| made.remove(0)).map_err(|error| *error.downcast::<Error>().expect("ours"))
+    let results = Matmul { layout: case.layout, orientation, groups: None }.fallback(&inputs, Fallback::Device);
+    results.map(|mut results| results.remove(0)).map_err(|error| *error.downcast::<Error>().expect("ours"))
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn nothing_is_asked_of_the_policy_off_the_cpu() {
     let _deny = Policy::Deny.scope();
     for case in modes() {
         let x = normal(2, &[3, case.layout.k as i32]);
-        let (made, counters) = Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed));
-        assert!(made.is_ok(), "{made:?}");
+        let (result, counters) = Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed));
+        assert!(result.is_ok(), "{result:?}");
         assert_eq!(counters.materialized, 0);
     }
 }
@@ -134,10 +134,10 @@ fn formats_that_mlx_has_not_are_asked_for() {
         assert!(matches!(denied, Error::FallbackDenied { reason: Fallback::Device, .. }), "{denied}");
         asked.push(case.layout.scheme.label);
         let _allow = Policy::Allow.scope();
-        let (made, counters) =
+        let (result, counters) =
             Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed).expect("is allowed"));
         assert_eq!(counters.materialized, 1);
-        near(&made, &matmul(&x, case.layout, &case.children, Orientation::Transposed).expect("fits"), 1e-5);
+        near(&result, &matmul(&x, case.layout, &case.children, Orientation::Transposed).expect("fits"), 1e-5);
     }
     asked.sort_unstable();
     asked.dedup();

@@ -60,8 +60,8 @@ fn their_own_gradients_are_those_of_the_decomposition() {
         let rest = [Array::from_slice(&[0u32], &[1]), children[0].clone()];
         let gradients = |f: &dyn Fn(&[Array]) -> Vec<Array>| {
             let loss = |sides: &[Array]| -> Result<Vec<Array>, Exception> {
-                let made = f(&[sides, &rest].concat());
-                Ok(vec![made[0].square()?.sum(None)?.add(made[1].square()?.sum(None)?)?])
+                let results = f(&[sides, &rest].concat());
+                Ok(vec![results[0].square()?.sum(None)?.add(results[1].square()?.sum(None)?)?])
             };
             transforms::value_and_grad_with_argnums(loss, &[0, 1][..])(&inputs).expect("a gradient").1
         };

@@ -36,8 +36,8 @@ fn check(scheme: Scheme, block: usize, global: Option<&Array>) {
     let stored = [1, 4].map(|seed| -> Vec<Array> {
         let x = normal(seed, &[ROWS, block as i32]);
         let inputs: Vec<Array> = std::iter::once(&x).chain(global).cloned().collect();
-        let made = apply(Quantize { scheme, block }, &inputs).expect("quantizes");
-        made[1..].iter().chain(global).cloned().collect()
+        let results = apply(Quantize { scheme, block }, &inputs).expect("quantizes");
+        results[1..].iter().chain(global).cloned().collect()
     });
     let numbers = stored[0].len() - usize::from(global.is_some());
     let both = (0..numbers).map(|number| {
@@ -62,10 +62,10 @@ fn check(scheme: Scheme, block: usize, global: Option<&Array>) {
         let at = Array::from_slice(&[column], &[1]);
         let taken = |array: &Array, axis| array.take_axis(&at, axis).expect("takes");
         let (own, row) = (taken(&part, 1), taken(&triangle, 0));
-        let made = in_blocks(scheme, block, &own, &stored[group as usize]);
-        let error = own.subtract(&made).and_then(|lost| lost.divide(taken(&row, 1))).expect("divides");
+        let result = in_blocks(scheme, block, &own, &stored[group as usize]);
+        let error = own.subtract(&result).and_then(|lost| lost.divide(taken(&row, 1))).expect("divides");
         part = error.multiply(row).and_then(|spread| part.subtract(spread)).expect("subtracts");
-        rounded.push(made);
+        rounded.push(result);
         errors.push(error);
     }
     let expected = [rounded, errors].map(|columns| ops::concatenate(&columns, 1).expect("joins"));

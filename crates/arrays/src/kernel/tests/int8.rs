@@ -21,12 +21,12 @@ fn rows_and_columns_are_rounded_as_in_plain_ops() {
                 let length = if orientation == Orientation::Plain { columns } else { size / columns };
                 for inputs in [vec![x.clone()], vec![x.clone(), normal(2, &[length])]] {
                     let kernel = || Int8Round { orientation };
-                    let made = apply(kernel(), &inputs).expect("rounds");
+                    let results = apply(kernel(), &inputs).expect("rounds");
                     let plain = kernel().decompose(&inputs).expect("rounds");
-                    for (made, plain) in made.iter().zip(&plain) {
-                        assert_eq!((made.shape(), made.dtype()), (plain.shape(), plain.dtype()), "{shape:?}");
-                        let [made, plain] = [made, plain].map(wide);
-                        assert_eq!(made, plain, "{shape:?} {dtype:?} {orientation:?}");
+                    for (result, plain) in results.iter().zip(&plain) {
+                        assert_eq!((result.shape(), result.dtype()), (plain.shape(), plain.dtype()), "{shape:?}");
+                        let [result, plain] = [result, plain].map(wide);
+                        assert_eq!(result, plain, "{shape:?} {dtype:?} {orientation:?}");
                     }
                 }
             }
@@ -42,11 +42,11 @@ fn wide(array: &Array) -> Vec<f32> {
 fn what_is_not_finite_or_tiny_is_rounded_as_in_plain_ops() {
     let rows = [0.0, 0.0, 1.0, f32::NAN, f32::NEG_INFINITY, 2.0, 2e-38, -5e-39, 1e30, -1e30];
     let inputs = [Array::from_slice(&rows, &[5, 2])];
-    let made = apply(Int8Round { orientation: Orientation::Plain }, &inputs).expect("rounds");
+    let results = apply(Int8Round { orientation: Orientation::Plain }, &inputs).expect("rounds");
     let plain = Int8Round { orientation: Orientation::Plain }.decompose(&inputs).expect("rounds");
-    assert_eq!(wide(&made[0]), wide(&plain[0]));
-    for (made, plain) in wide(&made[1]).into_iter().zip(wide(&plain[1])) {
-        assert!((made - plain).abs() <= 1e-6 * plain || (made.is_nan() && plain.is_nan()), "{made} {plain}");
+    assert_eq!(wide(&results[0]), wide(&plain[0]));
+    for (result, plain) in wide(&results[1]).into_iter().zip(wide(&plain[1])) {
+        assert!((result - plain).abs() <= 1e-6 * plain || (result.is_nan() && plain.is_nan()), "{result} {plain}");
     }
 }
 
@@ -62,11 +62,11 @@ fn products_of_integers_are_those_of_plain_ops() {
             inputs.extend((orientation == Orientation::Transposed).then(|| matrix[1].clone()));
             for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
                 let kernel = || Int8Product { orientation, dtype };
-                let made = apply(kernel(), &inputs).expect("multiplies");
+                let results = apply(kernel(), &inputs).expect("multiplies");
                 let plain = kernel().decompose(&inputs).expect("multiplies");
-                assert_eq!((made[0].shape(), made[0].dtype()), (plain[0].shape(), plain[0].dtype()));
+                assert_eq!((results[0].shape(), results[0].dtype()), (plain[0].shape(), plain[0].dtype()));
                 let bound = if dtype == Dtype::Float32 { 1e-6 } else { 1e-2 };
-                let error = relative_error(&made[0], &plain[0]).expect("an error");
+                let error = relative_error(&results[0], &plain[0]).expect("an error");
                 assert!(error < bound, "{before:?} {n} {k} {orientation:?} {dtype:?}: {error}");
             }
         }

@@ -87,9 +87,9 @@ impl<'f> Coder<'f> {
 impl Scaled<'_> {
     /// The scales of `part: f32[n, group]`, as the format chooses them for numbers of type `dtype`.
     pub(super) fn scales(&self, format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
-        let made = format.quantize(&part.as_dtype(dtype)?)?;
-        let made = self.trained.scales_of(&made).ok_or_else(|| Error::decline("the format changed its type"))?;
-        mapped(&made, |scales| Ok(scales.reshape(&[-1, 1])?))
+        let result = format.quantize(&part.as_dtype(dtype)?)?;
+        let result = self.trained.scales_of(&result).ok_or_else(|| Error::decline("the format changed its type"))?;
+        mapped(&result, |scales| Ok(scales.reshape(&[-1, 1])?))
     }
 
     /// The scales of matrix `matrix`, of `n` rows of `k`, as the whole weight has them: `[n, groups]`, or one.
@@ -154,13 +154,13 @@ impl Scaled<'_> {
             mapped(&Self::joined(scales, 0)?, |scales| Ok(scales.reshape(self.whole.scales.shape())?))?
         };
         let numbers = ops::concatenate(codes, 0)?.reshape(&weight.shape)?;
-        let made = self.trained.quantize_by(&numbers, &scales)?.0;
-        let made = match made.family::<dyn Packed>() {
+        let result = self.trained.quantize_by(&numbers, &scales)?.0;
+        let result = match result.family::<dyn Packed>() {
             Some(packed) => read_in(packed, weight.dtype),
-            None => made,
+            None => result,
         };
-        tree::eval(&made)?;
-        Ok(made)
+        tree::eval(&result)?;
+        Ok(result)
     }
 }
 

@@ -123,7 +123,7 @@ impl Calibrate for Gptq {
     fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
         let (stack, grams) = matrices(weight, seen)?;
         let coder = Coder::new("GPTQ", format, weight)?;
-        let (mut made, mut scales) = (Vec::new(), Vec::new());
+        let (mut results, mut scales) = (Vec::new(), Vec::new());
         let number = |matrix: i32| Array::from_int(matrix);
         for matrix in 0..stack.dim(0) {
             let gram = grams.take_axis(number(matrix), 0)?;
@@ -134,16 +134,16 @@ impl Calibrate for Gptq {
             match &coder {
                 Coder::Scaled(scaled) => {
                     let (codes, own) = run.fitted(scaled, &w, &gram, self.refits)?;
-                    made.push(codes);
+                    results.push(codes);
                     scales.push(own);
                 }
-                Coder::Blocks(width) => made.push(run.blocks(*width, w)?),
+                Coder::Blocks(width) => results.push(run.blocks(*width, w)?),
             }
         }
         match &coder {
-            Coder::Scaled(scaled) => scaled.put_together(&made, &scales, &weight.into()),
+            Coder::Scaled(scaled) => scaled.put_together(&results, &scales, &weight.into()),
             Coder::Blocks(_) => {
-                let adjusted = ops::concatenate(&made, 0)?.reshape(weight.shape())?;
+                let adjusted = ops::concatenate(&results, 0)?.reshape(weight.shape())?;
                 let value = format.quantize(&adjusted.as_dtype(weight.dtype())?)?;
                 tree::eval(&value)?;
                 Ok(value)

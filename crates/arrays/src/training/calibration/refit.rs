@@ -34,18 +34,18 @@ pub(super) fn refitted(weight: &Array, coded: &Array, scales: &FloatScales, gram
     };
     let unknown = groups * if own_biases.is_some() { 2 } else { 1 };
     let rows = (TOGETHER / (unknown * unknown)).clamp(1, n);
-    let mut made = Vec::new();
+    let mut results = Vec::new();
     for start in (0..n).step_by(rows as usize) {
         let own = |array: &Array| array.try_index(start..(start + rows).min(n));
         let units = own_biases.as_ref().map(|_| own(&own_scales)).transpose()?;
         let changes = changes(&own(&weight.subtract(coded)?)?, &own(&scaled)?, units.as_ref(), gram, groups)?;
         transforms::eval([&changes])?;
-        made.push(changes);
+        results.push(changes);
     }
-    let made = ops::concatenate(&made, 0)?;
-    let factors = made.try_index((.., ..groups))?.add(Array::from_f32(1.0))?;
+    let results = ops::concatenate(&results, 0)?;
+    let factors = results.try_index((.., ..groups))?.add(Array::from_f32(1.0))?;
     let raised = own_biases.as_ref().map(|biases| {
-        let by = made.try_index((.., groups..))?.multiply(&own_scales)?;
+        let by = results.try_index((.., groups..))?.multiply(&own_scales)?;
         Ok::<_, Error>(biases.add(by)?)
     });
     let raised = raised.transpose()?;

@@ -59,17 +59,17 @@ impl Calibrate for WeightedSearch {
                 ));
             }
         };
-        let (mut made, mut scales) = (Vec::new(), Vec::new());
+        let (mut results, mut scales) = (Vec::new(), Vec::new());
         for matrix in 0..stack.dim(0) {
             let own = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
             let squares = own(&grams)?.diagonal(None, None, None)?;
             let w = own(&stack)?.as_dtype(Dtype::Float32)?;
             let own = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
             let best = Search { format, coder: &coder, w, squares }.run(&own)?;
-            made.push(best.numbers);
+            results.push(best.numbers);
             scales.push(best.scales);
         }
-        coder.put_together(&made, &scales, &weight.into())
+        coder.put_together(&results, &scales, &weight.into())
     }
 }
 
