@@ -2,12 +2,7 @@
 //!
 //! Eight codes to a byte, the first in the lowest bit: 1 for values from zero up, 0 for negative ones.
 
-use crate::{
-    Encoder,
-    encode::{Format, absmean},
-    encoder::Rule,
-    simd::Simd,
-};
+use crate::{Encoder, encode::ByAbsmean, encoder::Rule, simd::Simd};
 
 /// The value of each code, in units of the block's scale, repeated to a table of 16.
 pub const VALUES: [f32; 16] = [-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0];
@@ -32,27 +27,11 @@ pub fn encoder(block: usize) -> Encoder {
 #[derive(Clone, Copy)]
 pub(crate) struct Binary;
 
-impl Format for Binary {
-    type Stored = f32;
-    type Scale = f32;
-    type Ready<S: Simd> = ();
+impl ByAbsmean for Binary {
+    const BITS: u32 = 1;
 
     #[inline(always)]
-    fn bits(self) -> u32 {
-        1
-    }
-    #[inline(always)]
-    fn scale<S: Simd>(self, _: S, block: &[f32], _: f32) -> f32 {
-        absmean(block)
-    }
-    #[inline(always)]
-    fn unit(self, scale: f32) -> f32 {
-        scale
-    }
-    #[inline(always)]
-    fn ready<S: Simd>(self, _: S) {}
-    #[inline(always)]
-    fn codes<S: Simd>((): (), simd: S, scale: f32, x: S::F) -> S::I {
+    fn coded<S: Simd>(simd: S, scale: f32, x: S::F) -> S::I {
         // A scale that is given may be negative.
         let x = simd.mul(x, simd.splat(if scale < 0.0 { -1.0 } else { 1.0 }));
         // What is greater than the float below zero.

@@ -37,6 +37,40 @@ pub(crate) trait Format: Copy + Send + Sync {
     fn codes<S: Simd>(ready: Self::Ready<S>, simd: S, scale: Self::Scale, x: S::F) -> S::I;
 }
 
+/// A format whose blocks store the mean of their magnitudes.
+pub(crate) trait ByAbsmean: Copy + Send + Sync {
+    /// Bits of a code.
+    const BITS: u32;
+
+    /// The codes of elements by the scale, in the lowest bytes.
+    fn coded<S: Simd>(simd: S, scale: f32, x: S::F) -> S::I;
+}
+
+impl<F: ByAbsmean> Format for F {
+    type Stored = f32;
+    type Scale = f32;
+    type Ready<S: Simd> = ();
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        F::BITS
+    }
+    #[inline(always)]
+    fn scale<S: Simd>(self, _: S, block: &[f32], _: f32) -> f32 {
+        absmean(block)
+    }
+    #[inline(always)]
+    fn unit(self, scale: f32) -> f32 {
+        scale
+    }
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) {}
+    #[inline(always)]
+    fn codes<S: Simd>((): (), simd: S, scale: f32, x: S::F) -> S::I {
+        F::coded(simd, scale, x)
+    }
+}
+
 /// A format with the size of its blocks, and how its codes are packed.
 #[derive(Clone, Copy)]
 pub(crate) struct Codec<F> {
@@ -143,7 +177,7 @@ pub(crate) fn range<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
 
 /// The mean of `|x|`, summed in `f64`.
 #[inline(always)]
-pub(crate) fn absmean(x: &[f32]) -> f32 {
+fn absmean(x: &[f32]) -> f32 {
     let mut sums = [0_f64; 16];
     let (whole, rest) = x.as_chunks::<16>();
     for values in whole {

@@ -3,12 +3,7 @@
 //! The scale of a block is the mean of its magnitudes; a code is `clip(round(x / scale), -1, 1) + 1`, four to a byte, the
 //! first in the lowest bits.
 
-use crate::{
-    Encoder,
-    encode::{Format, absmean},
-    encoder::Rule,
-    simd::Simd,
-};
+use crate::{Encoder, encode::ByAbsmean, encoder::Rule, simd::Simd};
 
 /// The value of each code, in units of the block's scale, repeated to a table of 16; code 3 is not used.
 pub const VALUES: [f32; 16] = [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0];
@@ -36,27 +31,11 @@ pub fn encoder(block: usize) -> Encoder {
 #[derive(Clone, Copy)]
 pub(crate) struct Ternary;
 
-impl Format for Ternary {
-    type Stored = f32;
-    type Scale = f32;
-    type Ready<S: Simd> = ();
+impl ByAbsmean for Ternary {
+    const BITS: u32 = 2;
 
     #[inline(always)]
-    fn bits(self) -> u32 {
-        2
-    }
-    #[inline(always)]
-    fn scale<S: Simd>(self, _: S, block: &[f32], _: f32) -> f32 {
-        absmean(block)
-    }
-    #[inline(always)]
-    fn unit(self, scale: f32) -> f32 {
-        scale
-    }
-    #[inline(always)]
-    fn ready<S: Simd>(self, _: S) {}
-    #[inline(always)]
-    fn codes<S: Simd>((): (), simd: S, scale: f32, x: S::F) -> S::I {
+    fn coded<S: Simd>(simd: S, scale: f32, x: S::F) -> S::I {
         // Zero by a scale of zero is NaN, and no comparison with it holds.
         let scaled = simd.div(x, simd.splat(scale));
         let codes = simd.raise(simd.splat_words(1), simd.splat_words(1), scaled, simd.splat(0.5));

@@ -42,55 +42,37 @@ pub struct F16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bf16;
 
-impl Format for F16 {
-    const SAVED_AS: &'static str = "tacit.F16";
+macro_rules! half_format {
+    ($format:ident, $name:literal) => {
+        impl Format for $format {
+            const SAVED_AS: &'static str = concat!("tacit.", stringify!($format));
 
-    fn scheme(&self) -> Scheme {
-        Scheme::halves(Self::NAME, Coding::F16)
-    }
+            fn scheme(&self) -> Scheme {
+                Scheme::halves($name, Coding::$format)
+            }
 
-    fn block(&self) -> usize {
-        1
-    }
+            fn block(&self) -> usize {
+                1
+            }
+        }
+
+        impl TextForm for $format {
+            const NAME: &'static str = $name;
+            const FORMS: &'static str = $name;
+
+            fn options(&self) -> String {
+                String::new()
+            }
+
+            fn from_options(options: &[&str]) -> Option<Self> {
+                options.is_empty().then_some(Self)
+            }
+        }
+    };
 }
 
-impl TextForm for F16 {
-    const NAME: &'static str = "f16";
-    const FORMS: &'static str = "f16";
-
-    fn options(&self) -> String {
-        String::new()
-    }
-
-    fn from_options(options: &[&str]) -> Option<Self> {
-        options.is_empty().then_some(Self)
-    }
-}
-
-impl Format for Bf16 {
-    const SAVED_AS: &'static str = "tacit.Bf16";
-
-    fn scheme(&self) -> Scheme {
-        Scheme::halves(Self::NAME, Coding::Bf16)
-    }
-
-    fn block(&self) -> usize {
-        1
-    }
-}
-
-impl TextForm for Bf16 {
-    const NAME: &'static str = "bf16";
-    const FORMS: &'static str = "bf16";
-
-    fn options(&self) -> String {
-        String::new()
-    }
-
-    fn from_options(options: &[&str]) -> Option<Self> {
-        options.is_empty().then_some(Self)
-    }
-}
+half_format!(F16, "f16");
+half_format!(Bf16, "bf16");
 
 register_format!(F16, Bf16);
 register_array!(F16Array, Bf16Array);

@@ -124,16 +124,66 @@ pub(crate) fn read_groups(options: &[&str]) -> Option<(u32, usize)> {
     Some((bits.parse().ok()?, group.parse().ok()?))
 }
 
-/// `:64`, `:64:double`.
-pub(crate) fn blocks(block: usize, double: bool) -> String {
-    format!(":{block}{}", if double { ":double" } else { "" })
-}
+/// What bitsandbytes' formats of 4 bits are, which differ in their tables: blocks counted row-major, whose scales may be quantized,
+/// too.
+macro_rules! bitsandbytes_format {
+    ($format:ident, $name:literal, $table:expr) => {
+        impl From<usize> for $format {
+            fn from(block: usize) -> Self {
+                Self { block, double: false }
+            }
+        }
 
-pub(crate) fn read_blocks(options: &[&str]) -> Option<(usize, bool)> {
-    match options {
-        [] => Some((64, false)),
-        [block] => Some((block.parse().ok()?, false)),
-        [block, "double"] => Some((block.parse().ok()?, true)),
-        _ => None,
-    }
+        impl $crate::format::Format for $format {
+            const SAVED_AS: &'static str = concat!("tacit.", stringify!($format));
+
+            fn scheme(&self) -> $crate::kernel::scheme::Scheme {
+                use $crate::kernel::scheme::{Coding, Encoding, Nested, Scheme};
+                let coding = Coding::Table { bits: 4, order: tacit_kernels::Order::HighFirst, values: $table };
+                let nested = self.double.then_some(Nested::Dynamic8 { block: 256 });
+                Scheme { nested, ..Scheme::flat($name, Encoding::$format, coding) }
+            }
+
+            fn block(&self) -> usize {
+                self.block
+            }
+
+            fn with_block(&self, block: usize) -> Option<Self> {
+                Some(Self { block, ..*self })
+            }
+
+            fn check(&self) -> tacit_core::Result<()> {
+                $crate::avals::checks::check_block_size($name, self.block)
+            }
+        }
+
+        impl $crate::format::Int8Activations for $format {}
+
+        impl $crate::format::TextForm for $format {
+            const NAME: &'static str = $name;
+            const FORMS: &'static str = concat!(
+                $name,
+                " for blocks of 64, ",
+                $name,
+                ":BLOCK, or ",
+                $name,
+                ":BLOCK:double for quantized scales"
+            );
+
+            fn options(&self) -> String {
+                format!(":{}{}", self.block, if self.double { ":double" } else { "" })
+            }
+
+            fn from_options(options: &[&str]) -> Option<Self> {
+                let (block, double) = match options {
+                    [] => ("64", false),
+                    [block] => (*block, false),
+                    [block, "double"] => (*block, true),
+                    _ => return None,
+                };
+                Some(Self { block: block.parse().ok()?, double })
+            }
+        }
+    };
 }
+pub(crate) use bitsandbytes_format;
