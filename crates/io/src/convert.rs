@@ -114,7 +114,7 @@ fn converted(path: &str, value: &Value, format: &AnyFormat) -> Result<(Value, Co
         nbytes_before: value.nbytes(),
         nbytes: made.nbytes(),
     };
-    let value = within_products(value).unwrap_or(value);
+    let value = within_products(value);
     if has_format(value, format)? {
         return Ok((value.clone(), row(value, true, 0.0)));
     }

@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use crate::avals::dtypes::{accumulator_dtype, in_room};
 use crate::families::cut::cut;
-use crate::families::linear::{Linear, within_products};
+use crate::families::linear::Linear;
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
 use crate::training::ste::Ste;
@@ -67,7 +67,7 @@ pub(crate) fn summands(
 /// the codes.
 fn stored(base: &Value) -> Result<Value> {
     let Value::Implicit(array) = base else { return Ok(base.clone()) };
-    if let Some(inner) = base.downcast::<Ste>().map(Ste::inner).or_else(|| within_products(base)) {
+    if let Some(inner) = base.downcast::<Ste>().map(Ste::inner).or_else(|| base.family::<dyn Linear>()?.rounds()) {
         return stored(inner);
     }
     array.used_as()?.map_or_else(|| Ok(base.clone()), |used| stored(&used))

@@ -110,11 +110,12 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     let change = distances(&[&still, base])?;
     if let Some(format) = format
         && change.apart == 0.0
-        && format.stores(within(base))
+        && format.stores(within_products(base))
     {
         return Ok(Merged { value: base.clone(), loss: MergeLoss { relative: 0.0, change: 0.0, of_change: 0.0 } });
     }
-    let lossless = adapter.lossless()?.filter(|stored| format.is_none_or(|format| format.stores(within(stored))));
+    let lossless =
+        adapter.lossless()?.filter(|stored| format.is_none_or(|format| format.stores(within_products(stored))));
     let value = match (lossless, format) {
         (Some(stored), _) => stored,
         (None, Some(format)) => format.quantize_sum(adapter)?,
@@ -122,7 +123,7 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     };
     let value = rounding_as(base, value)?;
     // The dense array is what the adapter stands for: what rows by themselves are off by is no loss of the merge.
-    let exact = matches!(within(&value), Value::Dense(_)) && format.is_none();
+    let exact = matches!(within_products(&value), Value::Dense(_)) && format.is_none();
     let lost = if exact { Distance { apart: 0.0, size: 0.0 } } else { distances(&[&value, &still])? };
     let loss = MergeLoss {
         relative: ratio(lost.apart, lost.size),
@@ -130,11 +131,6 @@ fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
         of_change: ratio(lost.apart, change.apart),
     };
     Ok(Merged { value, loss })
-}
-
-/// The weight whose products round what it is multiplied with.
-fn within(base: &Value) -> &Value {
-    within_products(base).unwrap_or(base)
 }
 
 /// What an adapter of a base became, with products that round activations, or are of integers, as those with the base were, where it has

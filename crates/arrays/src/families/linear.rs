@@ -133,11 +133,11 @@ pub trait Linear: ImplicitArray {
     }
 }
 
-/// The matrix of what has products that round what it is multiplied with.
+/// The matrix of what has products that round what it is multiplied with; any other value itself.
 #[doc(hidden)]
 #[must_use]
-pub fn within_products(value: &Value) -> Option<&Value> {
-    value.family::<dyn Linear>()?.rounds()
+pub fn within_products(value: &Value) -> &Value {
+    value.family::<dyn Linear>().and_then(Linear::rounds).unwrap_or(value)
 }
 
 fn served_by_a_view() -> Error {

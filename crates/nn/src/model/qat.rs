@@ -113,7 +113,7 @@ impl QatConfig {
 
     /// What is trained in place of the value of the parameter at `path`.
     fn prepared(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Value> {
-        let inner = within_products(value).unwrap_or(value);
+        let inner = within_products(value);
         let prepared: Value = if format.stochastic().is_none() {
             let prepared = Prepared::from_value(inner, format)?;
             if self.trained_scales { prepared.with_trained_scales()?.into() } else { prepared.into() }
@@ -426,7 +426,7 @@ fn nothing_prepared() -> Error {
 /// Why a parameter is not prepared, if it is not.
 fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Option<String>> {
     let aval = value.aval()?;
-    let inner = within_products(value).unwrap_or(value);
+    let inner = within_products(value);
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
     let reason = match (inner, no_matrix(path, &aval)) {

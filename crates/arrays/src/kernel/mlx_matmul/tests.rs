@@ -104,9 +104,10 @@ fn the_gradient_is_that_of_the_kernel() {
 }
 
 /// What stands for the kernel off the CPU.
-fn off_the_cpu(x: &Array, case: &Case, orientation: Orientation) -> Result<Array, Error> {
+fn off_the_cpu(x: &Array, case: &Case) -> Result<Array, Error> {
     let inputs = [std::slice::from_ref(x), &case.children].concat();
-    let results = Matmul { layout: case.layout, orientation, groups: None }.fallback(&inputs, Fallback::Device);
+    let results = Matmul { layout: case.layout, orientation: Orientation::Transposed, groups: None }
+        .fallback(&inputs, Fallback::Device);
     results.map(|mut results| results.remove(0)).map_err(|error| *error.downcast::<Error>().expect("ours"))
 }
 
@@ -115,7 +116,7 @@ fn nothing_is_asked_of_the_policy_off_the_cpu() {
     let _deny = Policy::Deny.scope();
     for case in modes() {
         let x = normal(2, &[3, case.layout.k as i32]);
-        let (result, counters) = Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed));
+        let (result, counters) = Counters::during(|| off_the_cpu(&x, &case));
         assert!(result.is_ok(), "{result:?}");
         assert_eq!(counters.materialized, 0);
     }
@@ -128,14 +129,13 @@ fn formats_that_mlx_has_not_are_asked_for() {
         let x = normal(2, &[3, case.layout.k as i32]);
         let denied = {
             let _deny = Policy::Deny.scope();
-            off_the_cpu(&x, &case, Orientation::Transposed)
+            off_the_cpu(&x, &case)
         };
         let Err(denied) = denied else { continue };
         assert!(matches!(denied, Error::FallbackDenied { reason: Fallback::Device, .. }), "{denied}");
         asked.push(case.layout.scheme.label);
         let _allow = Policy::Allow.scope();
-        let (result, counters) =
-            Counters::during(|| off_the_cpu(&x, &case, Orientation::Transposed).expect("is allowed"));
+        let (result, counters) = Counters::during(|| off_the_cpu(&x, &case).expect("is allowed"));
         assert_eq!(counters.materialized, 1);
         near(&result, &matmul(&x, case.layout, &case.children, Orientation::Transposed).expect("fits"), 1e-5);
     }
@@ -148,7 +148,7 @@ fn formats_that_mlx_has_not_are_asked_for() {
     );
     let case = case(&Nf4::from(64), 4, 64);
     let _deny = Policy::Deny.scope();
-    let denied = off_the_cpu(&normal(2, &[3, 64]), &case, Orientation::Transposed).expect_err("is denied");
+    let denied = off_the_cpu(&normal(2, &[3, 64]), &case).expect_err("is denied");
     expect![[r#"
         kernel Nf4Matmul builds a dense f32[4,64] off the CPU, which the policy forbids
         help: run it on the CPU, or only the kernel with TACIT_DEVICE_FALLBACK=cpu, or allow it here with `Policy::Allow.scope()`"#]]
@@ -167,7 +167,7 @@ fn the_graph_holds_no_dense_weight() {
     ] {
         // Whatever is recorded of the product is recorded on its other side.
         let x = tacit_conformance::opaque::Opaque::new(normal(2, &[3, 128]));
-        let product = |x: Array| off_the_cpu(&x, &case, Orientation::Transposed).map_err(Exception::from);
+        let product = |x: Array| off_the_cpu(&x, &case).map_err(Exception::from);
         graphs.push(explain(x, product).expect("is recorded").to_string());
     }
     expect![[r#"
