@@ -84,7 +84,7 @@ impl fmt::Display for Explanation {
         let folded = repeat.as_ref().map(Repeat::folded).unwrap_or_default();
         let shown = |at: usize| !folded.contains(&at);
         let lines: Vec<(String, String)> =
-            self.equations.iter().map(|equation| (equation.made(), equation.call())).collect();
+            self.equations.iter().map(|equation| (equation.result_text(), equation.call())).collect();
         let widest = |of: fn(&(String, String)) -> usize| {
             lines.iter().enumerate().filter(|(at, _)| shown(*at)).map(|(_, line)| of(line)).max().unwrap_or(0)
         };

@@ -161,7 +161,7 @@ impl Builder {
             outputs: described,
             places,
             returned: Rc::new([]),
-            made: OnceCell::new(),
+            output_avals: OnceCell::new(),
         };
         for (output, input) in feeds {
             connect(&mut signature, &output, &input)?;

@@ -45,9 +45,9 @@ impl Executable<'_> {
     ///
     /// The function fails, or asks for the value of an array.
     pub fn outputs(&self) -> Result<Vec<(&str, Aval)>> {
-        let Signature { outputs, made, .. } = &self.body.signature;
+        let Signature { outputs, output_avals, .. } = &self.body.signature;
         let rows = self.body.rows.borrow();
-        let avals = match (&*rows, made.get()) {
+        let avals = match (&*rows, output_avals.get()) {
             (Some((_, avals)), _) | (None, Some(avals)) => avals.clone(),
             (None, None) => rehearsal::avals(&self.body)?,
         };

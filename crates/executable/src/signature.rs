@@ -73,7 +73,7 @@ pub(crate) struct Signature {
     /// The names of the outputs that are not fed back, in order.
     pub(crate) returned: Rc<[Rc<str>]>,
     /// The avals of the outputs, since the function was first called.
-    pub(crate) made: OnceCell<Vec<Aval>>,
+    pub(crate) output_avals: OnceCell<Vec<Aval>>,
 }
 
 /// Nothing has a name; these are the names that there are.
@@ -159,7 +159,7 @@ impl Signature {
                 ));
             }
         }
-        let first = expected.unwrap_or_else(|| self.made.get_or_init(|| avals.clone()));
+        let first = expected.unwrap_or_else(|| self.output_avals.get_or_init(|| avals.clone()));
         match first.iter().zip(&avals).zip(&self.outputs).find(|((first, now), _)| first != now) {
             None => Ok(()),
             Some(((first, now), output)) => Err(Error::invalid(

@@ -39,7 +39,7 @@ impl Kernel for Quantize {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
-        Ok(self.scheme.made(&inputs[0].shape, self.block))
+        Ok(self.scheme.output_avals(&inputs[0].shape, self.block))
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
@@ -53,7 +53,7 @@ impl Kernel for Quantize {
         let ([x], unit, encoder) = (inputs, Unit::new(&scheme, block)?, scheme.encoder(block, None).ok()?) else {
             return None;
         };
-        let scales = scheme.made(&x.shape, block).into_iter().skip(1).map(|aval| unit.numbers(&aval));
+        let scales = scheme.output_avals(&x.shape, block).into_iter().skip(1).map(|aval| unit.numbers(&aval));
         Some(Pieces {
             elements: x.size(),
             unit: unit.elements,

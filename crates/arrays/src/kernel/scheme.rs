@@ -307,7 +307,7 @@ impl Scheme {
     }
 
     /// What quantizing an array of this shape makes: codes, scales and biases, as far as there are any.
-    pub(crate) fn made(&self, shape: &[i32], block: usize) -> Vec<Aval> {
+    pub(crate) fn output_avals(&self, shape: &[i32], block: usize) -> Vec<Aval> {
         let (codes, scales) = self.children(shape, block);
         let bytes = matches!(self.scaling, Scaling::E8m0 | Scaling::E4m3);
         let scales = Aval::new(&scales, if bytes { Dtype::Uint8 } else { Dtype::Float32 });

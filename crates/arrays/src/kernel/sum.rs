@@ -160,7 +160,7 @@ impl Kernel for QuantizeSum {
     }
 
     fn output_avals(&self, _: &[Aval]) -> Fallible<Vec<Aval>> {
-        Ok(self.scheme.made(&[self.read.n as i32, self.read.k as i32], self.block))
+        Ok(self.scheme.output_avals(&[self.read.n as i32, self.read.k as i32], self.block))
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {

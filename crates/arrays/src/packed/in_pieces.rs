@@ -72,9 +72,9 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option
             Ok(part)
         };
         let parts = pieces.ranges().map(part).collect::<Result<Vec<_>>>()?;
-        let made = implicit(parts, |parts: Vec<Array>| ops::concatenate(&parts, 0))?;
-        tree::eval(&made)?;
-        return Ok(Some(made));
+        let result = implicit(parts, |parts: Vec<Array>| ops::concatenate(&parts, 0))?;
+        tree::eval(&result)?;
+        return Ok(Some(result));
     }
     let mut global = None;
     if scheme.is_relative() {
@@ -91,26 +91,26 @@ pub(crate) fn quantized<F: Format>(own: &F, pieces: &RowPieces) -> Result<Option
         }
         global = Some(kernel::global_scale(&absmax)?);
     }
-    let avals = scheme.made(&aval.shape, block);
+    let avals = scheme.output_avals(&aval.shape, block);
     let zeros = |aval: &Aval| ops::zeros_dtype(&aval.shape, aval.dtype);
-    let mut made = avals.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
-    tree::eval(&made)?;
-    let mut places = vec![0; made.len()];
+    let mut results = avals.iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
+    tree::eval(&results)?;
+    let mut places = vec![0; results.len()];
     for rows in pieces.ranges() {
         let x = pieces.get(rows.clone())?.as_dtype(Dtype::Float32)?;
         let inputs: Vec<Array> = [x].into_iter().chain(global.clone()).collect();
         let parts = kernel::quantize_piece(scheme, block, before(&rows), &inputs)?;
-        for ((all, part), place) in made.iter_mut().zip(parts).zip(&mut places) {
+        for ((all, part), place) in results.iter_mut().zip(parts).zip(&mut places) {
             *all = dynamic_slice_update(all, &part, &Array::from_slice(&[*place], &[1]), &[0])?;
             *place += part.dim(0);
         }
         // The buffers are nobody else's, so each piece is written where it belongs.
-        tree::eval(&made)?;
+        tree::eval(&results)?;
         pieces.forget(rows)?;
     }
-    let made = PackedArray::of_codes(made, format, global, aval)?;
-    tree::eval(&Value::from(made.clone()))?;
-    Ok(Some(made.into()))
+    let array = PackedArray::of_codes(results, format, global, aval)?;
+    tree::eval(&Value::from(array.clone()))?;
+    Ok(Some(array.into()))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ type Results<'r> = dyn FnMut(&mut Tracing<'_>, &[Array]) -> Result<Vec<Array>, B
 struct Trace {
     program: Program,
     outcome: Outcome,
-    made: TreeDef,
+    structure: TreeDef,
     given_back: GivenBack,
     outputs: Vec<Array>,
     left: Left,
@@ -277,10 +277,10 @@ impl Engine {
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
             .map_err(|error| shapeless::named(&self.options.name, error.into()))?;
-        let Tracing { made, given_back, left, .. } = tracing;
-        let made = made.ok_or_else(crate::values::never_called)?;
+        let Tracing { structure, given_back, left, .. } = tracing;
+        let structure = structure.ok_or_else(crate::values::never_called)?;
         let outputs = given_back.filled(inputs, outputs);
-        Ok(Trace { program, outcome, made, given_back, outputs, left, recorded: None, drawn: None })
+        Ok(Trace { program, outcome, structure, given_back, outputs, left, recorded: None, drawn: None })
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
@@ -303,7 +303,7 @@ impl Engine {
         let expected = recorded.check(&options.name, inputs, function);
         stats.checked += 1;
         let result = expected.and_then(|expected| {
-            if let Some(difference) = found_def.as_ref().and_then(|found| entry.made.difference(found)) {
+            if let Some(difference) = found_def.as_ref().and_then(|found| entry.structure.difference(found)) {
                 return Err(Error::Shapeless {
                     function: options.name.clone(),
                     reason: format!("a shape went into the structure of its results: {difference}"),
@@ -329,7 +329,7 @@ impl Engine {
         entry.used = stats.calls;
         *latest = i;
         let unchanged = Some(Rc::clone(&entry.unchanged));
-        Ok(result?.map(|outputs| Made { unchanged, ..Made::new((outputs, entry.made.clone())) }))
+        Ok(result?.map(|outputs| Made { unchanged, ..Made::new((outputs, entry.structure.clone())) }))
     }
 
     fn traced(&mut self, asked: Asked<'_>, body: &mut Body<'_>) -> Result<Opened<Array>> {
@@ -340,10 +340,10 @@ impl Engine {
         };
         let mut key = asked.key;
         let Self { options, entries, stats, latest, .. } = self;
-        let Trace { program, outcome, made, given_back, outputs, left, recorded, drawn } = trace;
+        let Trace { program, outcome, structure, given_back, outputs, left, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
-            return Ok((outputs, made));
+            return Ok((outputs, structure));
         }
         stats.traces += 1;
         Left { rewritten: stats.rewritten, nodes: stats.nodes } = left;
@@ -361,10 +361,10 @@ impl Engine {
             stats.evicted += 1;
         }
         *latest = entries.len();
-        let (unchanged, made_def) = (given_back.unchanged(&made, &key.def), made.clone());
+        let (unchanged, shared) = (given_back.unchanged(&structure, &key.def), structure.clone());
         let (steady, used) = (Steady::default(), stats.calls);
-        entries.push(Entry { key, program, made: made_def, given_back, unchanged, recorded, drawn, steady, used });
-        Ok((outputs, made))
+        entries.push(Entry { key, program, structure: shared, given_back, unchanged, recorded, drawn, steady, used });
+        Ok((outputs, structure))
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Entry {
     pub(super) key: Key,
     pub(super) program: Program,
     /// The opened structure of what the call makes.
-    pub(super) made: TreeDef,
+    pub(super) structure: TreeDef,
     pub(super) given_back: GivenBack,
     /// Of each entry of that structure, whether it is what the state had there.
     pub(super) unchanged: Rc<[bool]>,
@@ -62,14 +62,14 @@ impl Entry {
             self.program.call_beside(&inputs, &others, &mut computed)?;
             computed
         };
-        let made = Made {
+        let result = Made {
             leaves: self.given_back.filled_beside(known, &others, computed),
-            def: self.made.clone(),
+            def: self.structure.clone(),
             unchanged: Some(Rc::clone(&self.unchanged)),
             passed: known.parts.iter().map(|part| part.stamp).collect(),
         };
         self.note(matched)?;
-        Ok(Served::With(made))
+        Ok(Served::With(result))
     }
 
     /// What the call makes; nothing where MLX's own cache was cleared.
@@ -95,10 +95,10 @@ impl Entry {
 
     /// Notes which parts of the state a call showed stamps of.
     fn note(&mut self, matched: &Matched<'_>) -> Result<()> {
-        let Self { key, made, unchanged, steady, program, .. } = self;
+        let Self { key, structure, unchanged, steady, program, .. } = self;
         steady.note(program, matched, |shown| {
             let part = key.def.part(shown.entry, shown.array, shown.stamp.number())?;
-            made.leaves_alone(&part, unchanged).then_some(part)
+            structure.leaves_alone(&part, unchanged).then_some(part)
         })
     }
 }

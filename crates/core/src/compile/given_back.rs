@@ -107,7 +107,7 @@ impl GivenBack {
     /// Of each entry of what a call makes, whether it is what the state had there before the call.
     ///
     /// A call is given its state before its arguments, and makes its results before its state.
-    pub(super) fn unchanged(&self, made: &TreeDef, given: &TreeDef) -> Rc<[bool]> {
-        made.unchanged(given, |result, input| self.inputs[result] == Some(input))
+    pub(super) fn unchanged(&self, results: &TreeDef, given: &TreeDef) -> Rc<[bool]> {
+        results.unchanged(given, |result, input| self.inputs[result] == Some(input))
     }
 }

@@ -46,14 +46,14 @@ pub(super) struct Tracing<'t> {
     passes: &'t Passes,
     asked: &'t Asked<'t>,
     /// The opened structure of what it gives.
-    pub(super) made: Option<TreeDef>,
+    pub(super) structure: Option<TreeDef>,
     pub(super) given_back: GivenBack,
     pub(super) left: Left,
 }
 
 impl<'t> Tracing<'t> {
     pub(super) fn new(passes: &'t Passes, asked: &'t Asked<'t>) -> Self {
-        Self { passes, asked, made: None, given_back: GivenBack::default(), left: Left::default() }
+        Self { passes, asked, structure: None, given_back: GivenBack::default(), left: Left::default() }
     }
 
     /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program.
@@ -65,7 +65,7 @@ impl<'t> Tracing<'t> {
         inspect: &mut Inspect<'_>,
     ) -> Result<Vec<Array>, BoxError> {
         let (results, def) = self.asked.recorded(given.to_vec(), &all[given.len()..], body, inspect)?;
-        self.made = Some(def);
+        self.structure = Some(def);
         tacit_bridge::settle(&results)?;
         let (results, left) = pass::rewrite(self.passes, all, results)?;
         check_depth(&results, all)?;

@@ -74,14 +74,14 @@ impl Equation {
         format!("{} {}", self.primitive, operands.join(" "))
     }
 
-    pub(super) fn made(&self) -> String {
+    pub(super) fn result_text(&self) -> String {
         self.results.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
 }
 
 impl fmt::Display for Equation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}   {}", self.made(), self.call(), self.taken_by())
+        write!(f, "{} = {}   {}", self.result_text(), self.call(), self.taken_by())
     }
 }
 

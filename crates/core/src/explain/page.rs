@@ -22,7 +22,7 @@ pub(super) fn html(explanation: &Explanation) -> String {
         for decline in &equation.declined {
             let _ = write!(taker, "<div class=\"declined\">{}</div>", xml(&decline.to_string()));
         }
-        let cells = [xml(&equation.made()), xml(&equation.call()), taker];
+        let cells = [xml(&equation.result_text()), xml(&equation.call()), taker];
         let _ = writeln!(rows, "<tr id=\"{at}\"{class}><td>{}</td></tr>", cells.join("</td><td>"));
     }
     let counters = &explanation.counters;

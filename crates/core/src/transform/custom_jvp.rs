@@ -72,14 +72,14 @@ where
         for arg in &args {
             operands.push(tangent_of(arg, &mut given)?.into());
         }
-        let made = self.function.made()?;
+        let structure = self.function.structure()?;
         let found = trace::run(&operands, |arrays| {
             let mut arrays = arrays.into_iter().map(Value::from);
             let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
             let tangents = (self.own)(primals, tree::unflatten(&def, arrays.collect())?);
             fitting(
                 tangents,
-                &made,
+                &structure,
                 [
                     "the tangents of a custom jvp do not fit the results",
                     "return the structure of the results with a tangent at each leaf",
@@ -104,8 +104,8 @@ where
         // What is linear has the same vjp everywhere, at zeros as well.
         let all: Vec<usize> = (0..at.len()).collect();
         let found = Opened::from_values(&Values::from_arguments(&at)?)?.vjp(&all, &given, |tangents: Vec<Array>| {
-            let made = self.tangents(primals, &tangents, &chosen)?;
-            results.iter().map(|&result| checked(result, &outputs[result], &made[result])).collect()
+            let changes = self.tangents(primals, &tangents, &chosen)?;
+            results.iter().map(|&result| checked(result, &outputs[result], &changes[result])).collect()
         })?;
         let mut gradients = zeros;
         for (&primal, gradient) in chosen.iter().zip(found) {

@@ -68,14 +68,14 @@ where
 {
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
         let Values { values: args, def } = self.function.arguments::<A>(primals)?;
-        let made = self.function.made()?;
+        let structure = self.function.structure()?;
         let operands: Vec<Value> =
             args.iter().cloned().chain(outputs.iter().chain(cotangents).map(Value::from)).collect();
         let gradients = trace::run(&operands, |arrays| {
             let mut arrays = arrays.into_iter().map(Value::from);
             let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
-            let outputs = tree::unflatten(&made, arrays.by_ref().take(outputs.len()).collect())?;
-            let gradients = (self.own)(primals, outputs, tree::unflatten(&made, arrays.collect())?);
+            let outputs = tree::unflatten(&structure, arrays.by_ref().take(outputs.len()).collect())?;
+            let gradients = (self.own)(primals, outputs, tree::unflatten(&structure, arrays.collect())?);
             fitting(
                 gradients,
                 &def,

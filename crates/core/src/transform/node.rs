@@ -14,12 +14,12 @@ use crate::{Error, Result, Tree, Value};
 pub(super) struct NodeFunction<F> {
     f: Rc<F>,
     args: TreeDef,
-    made: RefCell<Option<TreeDef>>,
+    structure: RefCell<Option<TreeDef>>,
 }
 
 impl<F> NodeFunction<F> {
     pub(super) fn new(f: &Rc<F>, args: &Opened) -> Self {
-        Self { f: Rc::clone(f), args: args.def.clone(), made: RefCell::default() }
+        Self { f: Rc::clone(f), args: args.def.clone(), structure: RefCell::default() }
     }
 
     /// Calls the function on the dense leaves of its arguments; the leaves of its results.
@@ -36,7 +36,7 @@ impl<F> NodeFunction<F> {
         if dense.is_empty() {
             return Err(Error::invalid("the function returns no array", "return at least one"));
         }
-        self.made.replace(Some(results.def));
+        self.structure.replace(Some(results.def));
         Ok(dense)
     }
 
@@ -47,13 +47,13 @@ impl<F> NodeFunction<F> {
     }
 
     /// The structure of the results.
-    pub(super) fn made(&self) -> Result<TreeDef> {
-        self.made.borrow().clone().ok_or_else(never_called)
+    pub(super) fn structure(&self) -> Result<TreeDef> {
+        self.structure.borrow().clone().ok_or_else(never_called)
     }
 
     /// What the bridge made of the function, as a tree of values.
-    pub(super) fn results<T: Tree>(&self, made: Vec<Array>) -> Result<T> {
-        let leaves = made.into_iter().map(Value::from).collect();
-        tree::unflatten(&self.made()?, leaves)
+    pub(super) fn results<T: Tree>(&self, results: Vec<Array>) -> Result<T> {
+        let leaves = results.into_iter().map(Value::from).collect();
+        tree::unflatten(&self.structure()?, leaves)
     }
 }

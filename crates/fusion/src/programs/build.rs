@@ -35,7 +35,7 @@ pub(super) fn build(
     for &member in groups.members(group) {
         let Some(node) = &read[member] else { continue };
         let Some(value) = builder.node(node)? else { return Ok(None) };
-        builder.made.insert(node.result.index(), value);
+        builder.results.insert(node.result.index(), value);
         if needed(node.result) {
             let role = builder.domain.role(node.size()).unwrap_or(Role::Each);
             let whole = if role == Role::Each { builder.each(value) } else { value };
@@ -103,7 +103,7 @@ struct Builder {
     wide: Vec<bool>,
     known: HashMap<((bool, usize), Map), usize>,
     /// The value of each member's result.
-    made: HashMap<usize, Number>,
+    results: HashMap<usize, Number>,
 }
 
 impl Builder {
@@ -152,9 +152,9 @@ impl Builder {
 
     fn operand(&mut self, operand: &Operand, role: Role) -> Result<Option<Number>> {
         if let Base::Value(slot) = operand.base
-            && let Some(&made) = self.made.get(&slot.index())
+            && let Some(&number) = self.results.get(&slot.index())
         {
-            return Ok(Some(made));
+            return Ok(Some(number));
         }
         if let Base::Constant(array) = &operand.base
             && array.size() == 1

@@ -68,7 +68,7 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
     let coded = quantized().map(move |(kernel, inputs)| {
         let launch = parts(&kernel, &inputs, backend.into()).launch();
         let shape = [kernel.read.n as i32, kernel.read.k as i32];
-        let dtypes = kernel.scheme.made(&shape, kernel.block).iter().map(|aval| aval.dtype).collect();
+        let dtypes = kernel.scheme.output_avals(&shape, kernel.block).iter().map(|aval| aval.dtype).collect();
         (launch, avals(&inputs), dtypes)
     });
     coded.chain(lengths)
