@@ -109,7 +109,7 @@ impl FullySharded {
     /// A product with the whole, which is gathered again for the gradient.
     fn multiplied(&self, x: &Value, product: Product) -> Result<Value> {
         let Value::Dense(_) = x else {
-            return implicit((x, self.gathered()?), |(x, w)| product.of(&x, &w));
+            return implicit((x, self.gathered()?), |(x, w)| product.apply(&x, &w));
         };
         let (recipe, parts) = self.recipe()?;
         let mut frozen = Vec::new();
@@ -126,7 +126,7 @@ impl FullySharded {
                 },
             );
             let whole = recipe.gathered(&parts.collect::<Vec<_>>())?;
-            implicit((x, whole), |(x, w)| product.of(&x, &w))?.dense()
+            implicit((x, whole), |(x, w)| product.apply(&x, &w))?.dense()
         });
         gathered.call((x.clone(), given))
     }

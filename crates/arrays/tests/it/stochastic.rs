@@ -17,7 +17,7 @@ fn key(seed: u64) -> Array {
 }
 
 fn drawn(text: &str, x: &Array, seed: u64) -> Value {
-    quantize_by_key(&format(text), x, &key(seed)).unwrap_or_else(|error| panic!("{text}: {error}"))
+    quantize_by_key(format(text), x, &key(seed)).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 /// The elements, in the order of rows also where the codes are stored by columns.
@@ -198,7 +198,7 @@ fn bad_input() {
             help: make one with `mlx_rs::random::key`"#]],
     );
     check(
-        quantize_by_key(&format("thirds+stochastic"), &x, &key(1)),
+        quantize_by_key(format("thirds+stochastic"), &x, &key(1)),
         expect![[r#"
             f32[8,64] has no codes to round to at random
             help: name a format of codes, such as int8 or dynamic:8:256"#]],

@@ -41,7 +41,7 @@ fn a_step_rounds_by_one_half_of_the_key_and_keeps_the_other() {
         let value = moving.value().expect("it is moved").clone();
         let stepped = moving.stepped().expect("steps");
         let (kept, half) = random::split(w.key(), 2).expect("splits");
-        assert!(*stepped.codes() == quantize_by_key(&format(text), &value, &half).expect("quantizes"), "{text}");
+        assert!(*stepped.codes() == quantize_by_key(format(text), &value, &half).expect("quantizes"), "{text}");
         assert!(same(stepped.key(), &kept) && stepped.value().is_none(), "{text}");
         // What is not moved keeps its codes, and one that is at rest its key.
         if text == "nf4:64" {

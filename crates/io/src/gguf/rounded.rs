@@ -47,7 +47,11 @@ pub(super) fn rounded(array: &Array, kind: GgufType) -> Result<Vec<u8>> {
 /// What llama-quantize says of such a tensor is that its data are not valid, and it writes nothing either.
 fn beyond(kind: GgufType) -> Error {
     let what = if kind.dtype.is_some() { "numbers" } else { "numbers, or scales of them," };
-    let help = "write it with `--format bf16` or `f32`, or look for weights that are not numbers";
+    // No type has larger numbers than these two.
+    let help = match kind.dtype {
+        Some(Dtype::Float32 | Dtype::Bfloat16) => "look for weights that are too large or are not numbers",
+        _ => "write it with `--format bf16` or `f32`, or look for weights that are not numbers",
+    };
     Error::invalid(format!("it has {what} that {kind} does not hold"), help)
 }
 

@@ -364,7 +364,7 @@ fn numbers_beyond_those_of_a_type_are_refused() {
         FOLDER/made.gguf: blk.0.ffn_up.weight: it has numbers that F16 does not hold
         help: write it with `--format bf16` or `f32`, or look for weights that are not numbers
         FOLDER/made.gguf: blk.0.ffn_up.weight: it has numbers that BF16 does not hold
-        help: write it with `--format bf16` or `f32`, or look for weights that are not numbers
+        help: look for weights that are too large or are not numbers
         FOLDER/made.gguf: blk.0.ffn_up.weight: it has numbers, or scales of them, that Q8_0 does not hold
         help: write it with `--format bf16` or `f32`, or look for weights that are not numbers
         FOLDER/made.gguf: blk.0.ffn_up.weight: it has numbers, or scales of them, that Q4_0 does not hold
@@ -402,10 +402,11 @@ fn numbers_beyond_those_of_a_type_are_refused() {
         assert!(near && found.is_nan() == number.is_nan() && found.is_infinite() == number.is_infinite(), "{kind}");
     }
     let folder = folder(config);
-    let error = written(&folder, &parameters([(path, Array::from_slice(&[1e300_f64; 32], &[1, 32]))]), Some("f32"));
+    let beyond = Array::from_slice(&[1e30_f32; 32], &[1, 32]).as_dtype(Dtype::Float64).and_then(|x| x.square());
+    let error = written(&folder, &parameters([(path, beyond.expect("squares"))]), Some("f32"));
     expect![[r#"
         FOLDER/made.gguf: blk.0.ffn_up.weight: it has numbers that F32 does not hold
-        help: write it with `--format bf16` or `f32`, or look for weights that are not numbers"#]]
+        help: look for weights that are too large or are not numbers"#]]
     .assert_eq(&folder.message(&error.expect_err("is refused")));
 }
 
