@@ -39,18 +39,15 @@ pub fn disable_fusion() {
 #[must_use]
 pub fn is_enabled() -> bool {
     static ALLOWED_BY_MLX: LazyLock<bool> = LazyLock::new(|| std::env::var_os(MLX_VARIABLE).is_none());
-    if !*ALLOWED_BY_MLX {
-        return false;
-    }
-    match SWITCH.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let text = std::env::var(COMPILE_VARIABLE).unwrap_or_default().to_ascii_lowercase();
-            let off = matches!(text.as_str(), "off" | "0" | "false");
-            SWITCH.store(if off { OFF } else { ON }, Ordering::Relaxed);
-            !off
+    static ASKED_FOR: LazyLock<bool> = LazyLock::new(|| {
+        let text = std::env::var(COMPILE_VARIABLE).unwrap_or_default().to_ascii_lowercase();
+        !matches!(text.as_str(), "off" | "0" | "false")
+    });
+    *ALLOWED_BY_MLX
+        && match SWITCH.load(Ordering::Relaxed) {
+            UNKNOWN => *ASKED_FOR,
+            known => known == ON,
         }
-        known => known == ON,
-    }
 }
 
 /// Says once that no compiler is installed.
