@@ -35,8 +35,9 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// There is no set; the sets do not name the same weights; or an adapter is not a [`Lora`], has another adapter as its base, or
-    /// does not fit its weight. The model is then what it was.
+    /// There is no set; the sets do not name the same weights, or not all those of sets that are there already, which would be
+    /// chosen with them; or an adapter is not a [`Lora`], has another adapter as its base, or does not fit its weight. The model is
+    /// then what it was.
     pub fn adapter_sets(&mut self, sets: &[Parameters]) -> Result<()> {
         let Some(first) = sets.first() else {
             return Err(Error::invalid("there is no set of adapters", "give at least one"));
@@ -54,6 +55,13 @@ impl<M: ModuleParameters> Model<M> {
             return Err(Error::invalid(
                 format!("the first set of adapters has none for {other}, and another one has"),
                 "give sets of the same weights",
+            ));
+        }
+        let is_given = |own: &str| self.paths(own).iter().any(|path| made.contains_key(*path));
+        if let Some((path, _)) = self.values()?.into_iter().find(|(path, value)| has_set(value) && !is_given(path)) {
+            return Err(Error::invalid(
+                format!("the model has sets of adapters for {path}, and these have none"),
+                "take out those that are there by `Model::without_adapters`",
             ));
         }
         self.assign(made, Missing::Keep)

@@ -320,6 +320,8 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
     fewer.remove("layers.2.weight");
     said += &[
         said_of(model.adapter_sets(&[sets[0].clone(), fewer.clone()])),
+        // The old ones would stay on the other weight, and be chosen with these.
+        said_of(model.adapter_sets(std::slice::from_ref(&fewer))),
         said_of(model.adapter_sets(&[fewer, sets[0].clone()])),
     ]
     .concat();
@@ -332,6 +334,8 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
         help: give u32[] for all rows, or u32[n] for n parts of them
         the parameter layers.2.weight: a set of adapters has nothing for it
         help: give a `Lora` for the same weights in each set
+        the model has sets of adapters for layers.2.weight, and these have none
+        help: take out those that are there by `Model::without_adapters`
         the first set of adapters has none for layers.2.weight, and another one has
         help: give sets of the same weights
     "#]]
