@@ -58,9 +58,9 @@ impl<M: ModuleParameters> Model<M> {
         args: A,
         f: impl FnOnce(&mut Self, A) -> Result<O, E>,
     ) -> Result<(O, FlattenedModuleParam)> {
-        self.check_halves()?;
-        self.check_dropout()?;
         let mut state = Restored::of(self);
+        state.model.check_halves()?;
+        state.model.check_dropout()?;
         let lends = state.model.lend_for_gradient()?;
         let (paths, arrays): (Vec<String>, Vec<Array>) =
             state.model.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();

@@ -161,8 +161,6 @@ impl<M: ModuleParameters> Model<M> {
         let message = format!("half floats became f32 since the latest gradient: {}", some_of(widened.iter()));
         let masters = self.parts.held.values().flat_map(|held| &held.leaves).filter(|leaf| leaf.role == Role::Master);
         if masters.into_iter().any(|leaf| widened.contains(&&leaf.path)) {
-            // The next call has the same to say.
-            self.halves = halves;
             let help = "step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32";
             return Err(Error::invalid(message, help));
         }

@@ -156,6 +156,15 @@ fn leaves_that_an_optimizer_widened_are_told_of() -> Result<()> {
     let again = gradients(&mut prepared, Dtype::Bfloat16).expect_err("they are still wide").to_string();
     assert!(again.starts_with("half floats became f32 since the latest gradient: "), "{again}");
 
+    // So is one whose gradient failed before the step.
+    let [_, (_, mut prepared), _] = forms(Dtype::Bfloat16)?;
+    let made = gradients(&mut prepared, Dtype::Bfloat16)?;
+    let fails = |_: &mut Model<Layers>, ()| Err::<Array, _>(Exception::custom("not now"));
+    assert!(prepared.value_and_grad(ParameterFilter::default(), (), fails).is_err());
+    Adam::new(1e-2).update(&mut prepared, &made)?;
+    let said = gradients(&mut prepared, Dtype::Bfloat16).expect_err("they are wide").to_string();
+    assert!(said.starts_with("half floats became f32 since the latest gradient: "), "{said}");
+
     // What somebody puts there is no doing of an optimizer.
     let [(_, mut dense), ..] = forms(Dtype::Bfloat16)?;
     let told = log.lines().len();
