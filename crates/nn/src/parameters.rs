@@ -108,6 +108,22 @@ pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters)
     Ok(())
 }
 
+/// Checks that a step of an optimizer leaves a leaf its shape: moments of another model spread it over axes of their own.
+///
+/// # Errors
+///
+/// It is of another shape.
+pub(crate) fn check_step(path: &str, stepped: &Array, before: &Array) -> Result<()> {
+    if stepped.shape() == before.shape() {
+        return Ok(());
+    }
+    let (stepped, before) = (Aval::from(stepped), Aval::from(before));
+    Err(Error::invalid(
+        format!("the optimizer makes {stepped} of the leaf {path}, which is {before}"),
+        "restore the moments of a model of the same shapes, or begin with a new optimizer",
+    ))
+}
+
 /// What stands in place of some parameters of a module.
 pub(crate) struct Replacements<'p> {
     pub(crate) places: &'p Places,

@@ -17,7 +17,7 @@ use tacit_arrays::format::{Dynamic, Fit, Fitted, quantize_by_key};
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use crate::moments::{Moments, key_of};
-use crate::parameters::of_one;
+use crate::parameters::{check_step, of_one};
 use crate::saved_moments::{SavedMoments, unlisted};
 use crate::{Apollo, IntoRules, Pattern, Rules};
 
@@ -219,6 +219,12 @@ impl<O: Optimizer> QuantizedState<O> {
         self.moments.put(path, name, &value)
     }
 
+    /// What `f` makes; where it fails, the moments are what they were.
+    fn transaction<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let before = self.moments.clone();
+        f(self).inspect_err(|_| self.moments = before)
+    }
+
     /// What a step makes of a parameter. The `rates` of a step are found for the first parameter that needs them.
     fn step(
         &mut self,
@@ -292,11 +298,13 @@ impl<O: Optimizer> QuantizedState<O> {
         });
         // Whatever happened: no placeholder stays in it.
         taken(&mut self.optimizer)?;
-        let (parameter, moments) = ran?;
+        let (stepped, moments) = ran?;
+        let stepped = stepped.dense()?;
+        check_step(path, &stepped, parameter)?;
         for (key, moment) in made.into_iter().zip(moments) {
             self.put(path, key.rsplit_once('.').map_or("", |(_, name)| name), moment)?;
         }
-        parameter.dense()
+        Ok(stepped)
     }
 }
 
@@ -369,7 +377,7 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
     }
 
     fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
-        *parameter = self.step(key, gradient, parameter, &mut None)?;
+        *parameter = self.transaction(|own| own.step(key, gradient, parameter, &mut None))?;
         Ok(())
     }
 
@@ -379,21 +387,18 @@ impl<O: Optimizer> Optimizer for QuantizedState<O> {
         model: &mut M,
         gradients: impl Borrow<FlattenedModuleParam>,
     ) -> Result<(), Exception> {
-        let before = self.moments.clone();
         let mut parameters = model.parameters_mut().flatten();
         // In one order, so that equal steps make equal graphs.
         let mut gradients: Vec<_> = gradients.borrow().iter().collect();
         gradients.sort_unstable_by_key(|(path, _)| *path);
-        let (mut rates, mut stepped) = (None, Vec::new());
-        let updated: Result<(), Exception> = gradients.into_iter().try_for_each(|(path, gradient)| {
-            let Some(parameter) = parameters.get(path) else { return Ok(()) };
-            stepped.push((path, self.step(path, gradient, parameter, &mut rates)?));
-            Ok(())
-        });
-        if updated.is_err() {
-            self.moments = before;
-            return updated;
-        }
+        let stepped = self.transaction(|own| {
+            let (mut rates, mut stepped) = (None, Vec::new());
+            for (path, gradient) in gradients {
+                let Some(parameter) = parameters.get(path) else { continue };
+                stepped.push((path, own.step(path, gradient, parameter, &mut rates)?));
+            }
+            Ok(stepped)
+        })?;
         for (path, array) in stepped {
             if let Some(parameter) = parameters.get_mut(path) {
                 **parameter = array;

@@ -331,6 +331,41 @@ fn what_fails_changes_no_moment() {
     model.eval().expect("evaluates");
 }
 
+/// The first of its moments was kept, and the next step had one of two.
+#[test]
+fn a_step_of_one_parameter_that_fails_keeps_no_moment() -> Result<()> {
+    // 96 is no multiple of 64.
+    let rules = Rules::new().quantize("*.1", "affine:4:64")?;
+    let mut optimizer = QuantizedState::new(Adam::new(1e-3), &rules)?;
+    let mut weight = normal(1, &[64, 96]);
+    let before = numbers(&weight);
+    assert!(optimizer.update_single(&"weight".into(), &normal(2, &[64, 96]), &mut weight).is_err());
+    assert_eq!((optimizer.nbytes(), numbers(&weight)), (0, before));
+    Ok(())
+}
+
+/// MLX spreads a vector over the rows of moments. Those of the weight took codes in this step, and were lost.
+#[test]
+fn moments_of_another_shape_do_not_reach_a_leaf_and_the_others_stay() -> Result<()> {
+    let mut model = model();
+    let (_, gradients) = gradients(&mut model, 10)?;
+    let mut optimizer = QuantizedState::eight_bits(Adam::new(1e-3))?;
+    let moments = [("bias.0", [4, 64]), ("bias.1", [4, 64]), ("weight.0", [64, 96]), ("weight.1", [64, 96])];
+    let moments = moments.into_iter().map(|(key, shape)| Ok((key.to_owned(), ops::ones::<f32>(&shape)?.into())));
+    let moments = moments.collect::<Result<Parameters>>()?;
+    *optimizer.state_mut() = SavedMoments::of_values(&moments)?.expect("the moments of Adam");
+    expect![[r"
+        the optimizer makes f32[4,64] of the leaf bias, which is f32[64]
+        help: restore the moments of a model of the same shapes, or begin with a new optimizer"]]
+    .assert_eq(&error(model.update(&mut optimizer, &gradients)).to_string());
+    assert!(optimizer.update(&mut model, &gradients).is_err());
+    assert_eq!(model.get("bias")?.to_string(), "f32[64]");
+    let kept = optimizer.values()?;
+    assert!(kept.keys().eq(moments.keys()));
+    assert!(kept["weight.1"].dense()?.eq_exact(&moments["weight.1"].dense()?)?);
+    Ok(())
+}
+
 /// Moments that an optimizer has are quantized, and those of other formats are coded again by the next step.
 #[test]
 fn a_run_goes_on_in_fewer_bits() {
