@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use crate::tree::{Arguments, Labels, Node, Reader, Visitor};
+use crate::tree::{Arguments, Labels, Node, Reader, TreeDef, Visitor};
 use crate::values::Values;
-use crate::{Error, Result, Tree};
+use crate::{Error, Result, Tree, Value};
 
 /// The tree of what a call is given, and of what it gives.
 pub(crate) const CALL: &str = "call";
@@ -47,6 +47,15 @@ pub(crate) fn in_step() -> bool {
     STEPS.get() > 0
 }
 
+/// Gives a state back what it was before a call, by the structure and the leaves that it had then.
+///
+/// # Errors
+///
+/// The state cannot have this structure again.
+pub fn give_back<S: Tree>(state: &mut S, def: &TreeDef, leaves: Vec<Value>) -> Result<()> {
+    state.assign(&mut Reader::new(def, leaves)?.given_back())
+}
+
 /// A state that holds the arrays of a trace, until it is dropped.
 pub(crate) struct Lent<'s, S: Tree> {
     pub(crate) state: &'s mut S,
@@ -74,7 +83,7 @@ impl<'s, S: Tree> Lent<'s, S> {
 
     fn give_back(&mut self) -> Result<()> {
         match self.own.take() {
-            Some(Values { values, def }) => self.state.assign(&mut Reader::new(&def, values)?.given_back()),
+            Some(Values { values, def }) => give_back(&mut *self.state, &def, values),
             None => Ok(()),
         }
     }

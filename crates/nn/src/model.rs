@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::embedding::guarded;
+use tacit_core::embedding::{give_back, guarded};
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 
@@ -292,7 +292,7 @@ impl<M: ModuleParameters> Model<M> {
         });
         if ended.is_err() {
             let (leaves, structure) = before;
-            trees::assign(state, &structure, leaves)?;
+            give_back(state, &structure, leaves)?;
         }
         ended
     }

@@ -35,6 +35,21 @@ fn a_result_that_cannot_be_built_leaves_parameters_and_state() -> Result<()> {
     Ok(())
 }
 
+/// What is no leaf of a state, too: later calls dropped nothing.
+#[test]
+fn a_result_that_cannot_be_built_leaves_the_mode_of_a_state() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(64, 4)?)?.quantize("weight", "nf4:64")?;
+    let mut dropout = Module::new(nn::Dropout::new());
+    let _deny = Policy::Deny.scope();
+    let made = model.run_with(&mut dropout, |linear, dropout| {
+        dropout.training_mode(false);
+        Ok::<_, Error>(linear.weight.value.clone())
+    });
+    assert!(made.is_err());
+    assert!(numbers(&dropout.forward(&ops::ones::<f32>(&[1, 64])?)?).contains(&0.0));
+    Ok(())
+}
+
 /// What is assigned to two paths of a tie is refused: parameters are what they were, and the state has to be.
 #[test]
 fn different_arrays_for_a_tie_leave_the_state() -> Result<()> {
