@@ -234,6 +234,12 @@ impl Tree for Written {
             }
         }
         made.add(step - made.step)?;
+        if !reader.is_replayed() && (left.oldest, left.padded) != (made.oldest, made.padded) {
+            return Err(Error::invalid(
+                "a step pads a cache that it was given, or writes tokens into its window and takes them away",
+                "prepare a prompt, and trim, outside a step",
+            ));
+        }
         *self = made.settled();
         Ok(())
     }
