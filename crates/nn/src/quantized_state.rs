@@ -14,6 +14,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Optimizer, OptimizerState};
 use mlx_rs::utils::{StateProjection, Updatable};
 use tacit_arrays::format::{Dynamic, Fit, Fitted, quantize_by_key};
+use tacit_core::embedding::guarded;
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use crate::moments::{Moments, key_of};
@@ -278,7 +279,7 @@ impl<O: Optimizer> QuantizedState<O> {
     /// leaves of a parameter of one.
     fn rates(&mut self) -> Result<[Array; 2]> {
         let (gradient, mut parameter) = (Array::from_slice(&[1f32, 0.0], &[2]), Array::from_slice(&[0f32, 1.0], &[2]));
-        let stepped = self.optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter);
+        let stepped = guarded(|| Ok(self.optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter)?));
         taken(&mut self.optimizer)?;
         stepped?;
         Ok([parameter.try_index(0)?.negative()?, parameter.try_index(1)?])

@@ -13,7 +13,7 @@ use mlx_rs::utils::{StateProjection, Updatable};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_core::Result;
-use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Stateful};
+use tacit_nn::{Apollo, LoraConfig, Missing, Model, ParameterFilter, Parameters, QuantizedState, Rules, Stateful};
 
 use crate::log::Log;
 use crate::types::{error, normal, numbers, said_of};
@@ -323,6 +323,20 @@ fn after_a_panic_of_the_optimizer_all_is_what_it_was() -> Result<()> {
         assert_same(&owned(&model), &before, form)?;
     }
     Ok(())
+}
+
+/// The moments of the bias had moved by then, and stayed.
+#[test]
+fn after_a_panic_of_an_optimizer_that_is_asked_for_its_rate_there_is_no_moment() -> Result<()> {
+    let mut model = dense(Dtype::Float32)?;
+    let (gradients, before) = (gradients(&mut model, Dtype::Float32)?, owned(&model));
+    // The bias is stepped, and for the weight the optimizer is asked for its rate first.
+    let failing = Failing { panics: true, ..Failing::after(1, Adam::new(1e-2)) };
+    let mut optimizer = QuantizedState::new(failing, &Rules::new())?.apollo("*", Apollo::new(4))?;
+    let said = error(model.update(&mut optimizer, &gradients)).to_string();
+    assert!(said.contains("by design"), "{said}");
+    assert_eq!(optimizer.nbytes(), 0);
+    assert_same(&owned(&model), &before, "a panic")
 }
 
 #[test]
