@@ -62,9 +62,11 @@ impl KvCache {
         let runs = slots.rolled(len, sinks);
         let placed = |store: &Store, tokens: Value| Ok::<_, Error>(store.with(store.with(tokens).arranged(&runs)?));
         (self.keys, self.values) = (placed(&self.keys, keys)?, placed(&self.values, values)?);
+        // It ends where the prompt was said to end.
+        let padded = self.written.padded;
         self.written =
             self.written.with_capacity(count).later(len).with_oldest(if count < len { len - count + sinks } else { 0 });
-        self.written.padded = 0;
+        self.written.padded = padded;
         self.next = Array::from_slice(&[len], &[1]);
         self.offset = Padding::offset(&self.padding, &self.next, self.batch())?;
         Ok(self)

@@ -94,3 +94,16 @@ fn a_padded_batch_goes_on_as_it_would() {
     step(&mut cache, 1, 1).expect("runs");
     assert_goes_on(cache, [None, None], &[2, 0, 3], 100);
 }
+
+/// It was forgotten that the prompt is padded, and padding could be taken away.
+#[test]
+fn the_padding_of_a_prompt_that_is_filled_in_is_not_trimmed() {
+    let mut cache = KvCache::new([2, 2, 16], Dtype::Float32).expect("one");
+    cache.prepare(4, &[1, 4], PaddingSide::Left).expect("a prompt");
+    let tokens = normal(1, &[2, 2, 5, 16]);
+    let mut cache = cache.filled(tokens.clone(), tokens, 5).expect("fills");
+    assert_eq!(cache.offset().as_slice::<i32>(), [2, 5]);
+    cache.trim(1).expect("it is behind the prompt");
+    assert!(cache.trim(1).is_err());
+    assert_eq!(cache.offset().as_slice::<i32>(), [1, 4]);
+}
