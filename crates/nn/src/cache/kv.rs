@@ -396,8 +396,7 @@ impl KvCache {
     pub fn trim(&mut self, tokens: i32) -> Result<()> {
         let mut written = self.written;
         written.trim(tokens)?;
-        // Of the cache that a step is given, whatever number its trace saw.
-        let next = self.next.subtract(Array::from_int(tokens))?;
+        let next = Array::from_slice(&[written.total()], &[1]);
         self.offset = Padding::offset(&self.padding, &next, self.batch())?;
         (self.next, self.written) = (next, written);
         Ok(())

@@ -157,7 +157,8 @@ impl Written {
                 ));
             }
         }
-        (self.before, self.step) = (left, 0);
+        // A step that leaves it is refused: its replays would take away what they did not write.
+        (self.before, self.step, self.cache) = (left, 0, number());
         Ok(())
     }
 
@@ -219,10 +220,10 @@ impl Tree for Written {
         let mut made = self.settled();
         // A trace whose state refuses what it leaves is not kept.
         if !reader.is_replayed() {
-            if (left.cache, left.before) != (made.cache, made.before) {
+            if (left.cache, left.before, left.padded) != (made.cache, made.before, made.padded) {
                 return Err(Error::invalid(
-                    "a step leaves another cache in the place of the one that it was given, or fewer tokens in it",
-                    "put another cache there, or trim the one that is there, outside a step",
+                    "a step leaves another cache in the place of the one that it was given, or trims or pads that one",
+                    "put another cache there, or trim or pad the one that is there, outside a step",
                 ));
             }
             if left.slots.capacity != made.slots.capacity {
@@ -234,12 +235,6 @@ impl Tree for Written {
             }
         }
         made.add(step - made.step)?;
-        if !reader.is_replayed() && (left.oldest, left.padded) != (made.oldest, made.padded) {
-            return Err(Error::invalid(
-                "a step pads a cache that it was given, or writes tokens into its window and takes them away",
-                "prepare a prompt, and trim, outside a step",
-            ));
-        }
         *self = made.settled();
         Ok(())
     }

@@ -481,8 +481,8 @@ fn another_cache_in_the_place_of_one_within_a_step_is_refused() -> Result<()> {
         Ok::<_, Error>(())
     });
     expect![[r#"
-        a step leaves another cache in the place of the one that it was given, or fewer tokens in it
-        help: put another cache there, or trim the one that is there, outside a step"#]]
+        a step leaves another cache in the place of the one that it was given, or trims or pads that one
+        help: put another cache there, or trim or pad the one that is there, outside a step"#]]
     .assert_eq(&swapped.expect_err("the counts are not swapped").to_string());
     assert_eq!((both.0.len(), both.1.len()), (5, 2));
     // Copies are caches of their own, of one length too, where a replay would go on with the other's count.
@@ -514,49 +514,37 @@ fn another_cache_in_the_place_of_one_within_a_step_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The number of tokens was a constant of the trace, and each replay wrote into the same slot.
+/// Replays went on from the number of tokens at the trace, and did not know of padding.
 #[test]
-fn a_step_that_takes_its_own_tokens_away_goes_on_from_the_cache_that_it_is_given() -> Result<()> {
-    let all = tokens(5, 1, 12, Dtype::Float32);
-    let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32)?.with_capacity(12)?;
-    let looking = |cache: &mut KvCache, (next, ahead): (Tokens, Tokens)| {
-        layer(cache, ahead)?;
-        cache.trim(2)?;
-        layer(cache, next)
-    };
-    let mut step = compile_with_state(CompileOptions::default(), looking);
-    for at in 0..4 {
-        step.call(&mut cache, (part(&all, at, at + 1), part(&all, 8, 10)))?;
-        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (at + 1, &[at + 1][..]));
-    }
-    assert_eq!(step.stats().traces, 1);
-    Ok(())
-}
-
-/// Later calls did not know of it.
-#[test]
-fn padding_and_what_a_window_loses_within_a_step_are_refused() -> Result<()> {
+fn a_step_that_trims_or_pads_the_cache_that_it_is_given_is_refused() -> Result<()> {
     let all = tokens(5, 2, 12, Dtype::Float32);
-    let new = || KvCache::new([2, HEADS, WIDTH], Dtype::Float32);
-    let mut cache = new()?.with_capacity(12)?;
-    let padded = implicit_with_state(&mut cache, part(&all, 0, 4), |cache, tokens| {
-        cache.prepare(4, &[1, 4], PaddingSide::Left)?;
-        layer(cache, tokens)
-    });
-    expect![[r"
-        a step pads a cache that it was given, or writes tokens into its window and takes them away
-        help: prepare a prompt, and trim, outside a step"]]
-    .assert_eq(&padded.expect_err("the padding is not counted").to_string());
-    assert_eq!(cache.len(), 0);
-    let mut ring = new()?.with_window(Window::Sliding { size: 2, sinks: 0 })?.with_capacity(4)?;
-    eager(&mut ring, &part(&all, 0, 4))?;
-    let overwritten = implicit_with_state(&mut ring, part(&all, 4, 6), |cache, tokens| {
-        let made = layer(cache, tokens)?;
-        cache.trim(2)?;
-        Ok::<_, Error>(made)
-    });
-    assert!(overwritten.is_err());
-    assert_eq!(ring.len(), 4);
+    let mut cache = KvCache::new([2, HEADS, WIDTH], Dtype::Float32)?.with_capacity(12)?;
+    eager(&mut cache, &part(&all, 0, 2))?;
+    let steps: [fn(&mut KvCache, Tokens) -> Result<Array>; 3] = [
+        |cache, tokens| {
+            let made = layer(cache, tokens)?;
+            cache.trim(2)?;
+            Ok(made)
+        },
+        |cache, tokens| {
+            cache.trim(0)?;
+            layer(cache, tokens)
+        },
+        |cache, tokens| {
+            cache.prepare(2, &[1, 2], PaddingSide::Left)?;
+            layer(cache, tokens)
+        },
+    ];
+    for step in steps {
+        let next = part(&all, 2, 4);
+        let refused = implicit_with_state(&mut cache, &next, step);
+        expect![[r"
+            a step leaves another cache in the place of the one that it was given, or trims or pads that one
+            help: put another cache there, or trim or pad the one that is there, outside a step"]]
+        .assert_eq(&refused.expect_err("a replay does not do it").to_string());
+        assert!(compile_with_state(CompileOptions::default(), step).call(&mut cache, next).is_err());
+        assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (2, &[2, 2][..]));
+    }
     Ok(())
 }
 
