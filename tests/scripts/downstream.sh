@@ -33,6 +33,7 @@ for _ in first second; do
     [[ $(stat -c %a "$scratch/jit") == 700 ]] || fail "the kernel folder is open to others"
     [[ $(ls -A "$scratch/jit") == "$(uname -m)" ]] || fail "a process left its folder behind"
     [[ $(find "$scratch/jit" -name '*.so' | wc -l) == 1 ]] || fail "the kernel was not kept"
+    [[ -d $scratch/jit/$(uname -m)/$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)/mlx ]] || fail "the kernel is not kept by C library"
 done
 TMPDIR="$scratch/tmp" TACIT_MLX_TMPDIR=keep "$binary" >"$scratch/output"
 [[ -d $scratch/tmp/mlx ]] || fail "TACIT_MLX_TMPDIR=keep has no effect"

@@ -7,11 +7,13 @@
 // folder of this process alone, and hands every other call on. `TMPDIR` stays as it is.
 //
 // The folder is `<cache>/jit/tacit-<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
-// earlier processes are linked in at the start, new ones are linked out at exit. A home may serve machines with several
-// processors, and the loader refuses kernels of another one: they are shared in a folder of the processor. Beside the
+// earlier processes are linked in at the start, new ones are linked out at exit. A home may serve several machines, and the
+// loader refuses kernels of another processor or of a newer C library: they are shared in a folder of the two. Beside the
 // kernels stands the header that each begins with, as the build has precompiled it.
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <gnu/libc-version.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -93,14 +95,26 @@ bool is_loaded(const fs::path& kernel) {
   return handle != nullptr && dlclose(handle) == 0;
 }
 
-// Links the kernels under `from` that pass the test to the same place under `to`.
+// Brings a kernel to the disk; whether it is there. One that is empty when the machine comes up again is never compiled anew.
+bool is_on_disk(const fs::path& kernel) {
+  const int file = open(kernel.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return false;
+  }
+  const bool synced = fsync(file) == 0;
+  close(file);
+  return synced;
+}
+
+// Links the kernels under `from` that are not yet at the same place under `to`, and pass the test, to there.
 template <typename Test>
 void share(const fs::path& from, const fs::path& to, Test test) {
   std::error_code ignored;
   for (auto file = fs::recursive_directory_iterator(from, ignored); file != fs::recursive_directory_iterator();
        file.increment(ignored)) {
-    if (file->path().extension() == ".so" && file->is_regular_file(ignored) && test(file->path())) {
-      const fs::path target = to / file->path().lexically_relative(from);
+    const fs::path target = to / file->path().lexically_relative(from);
+    if (file->path().extension() == ".so" && file->is_regular_file(ignored) && !fs::exists(target, ignored) &&
+        test(file->path())) {
       fs::create_directories(target.parent_path(), ignored);
       fs::create_hard_link(file->path(), target, ignored);
     }
@@ -160,7 +174,7 @@ class PrivateFolder {
     bring_preamble(own_);
     if (!shared_.empty()) {
       sweep(shared_);
-      share(shared_ / MLX_SYS_ARCHITECTURE / kernels, own_ / kernels, [](const fs::path&) { return true; });
+      share(shared_kernels(), own_ / kernels, [](const fs::path&) { return true; });
     }
   }
 
@@ -170,7 +184,9 @@ class PrivateFolder {
     }
     if (!shared_.empty()) {
       // What has been loaded is whole; the compiler may still be at work on the rest.
-      share(own_ / kernels, shared_ / MLX_SYS_ARCHITECTURE / kernels, is_loaded);
+      share(own_ / kernels, shared_kernels(), [](const fs::path& kernel) {
+        return is_loaded(kernel) && is_on_disk(kernel);
+      });
     }
     std::error_code ignored;
     fs::remove_all(own_, ignored);
@@ -181,6 +197,10 @@ class PrivateFolder {
   }
 
  private:
+  fs::path shared_kernels() const {
+    return shared_ / MLX_SYS_ARCHITECTURE / gnu_get_libc_version() / kernels;
+  }
+
   // Makes the folder of this process; why that failed, if it did.
   std::error_code make_own(const fs::path& parent) {
     std::string name = (parent / before_owner).string() + std::to_string(owner_) + std::string(behind_owner);
