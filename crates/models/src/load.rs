@@ -35,9 +35,12 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
         return built(config, parameters, &source).map_err(|error| file.in_own_names(error));
     }
     let folder = folder_of(path)?;
-    let _steady = Steady::of(folder);
+    let steady = Steady::of(folder);
     let config = Config::read(folder)?;
-    built(config, io::read(path)?, &Source { tensors: folder, config: &folder.join("config.json") })
+    let parameters = io::read(path)?;
+    // From here on they are parts of files that are mapped: no save has to wait while they are computed with.
+    drop(steady);
+    built(config, parameters, &Source { tensors: folder, config: &folder.join("config.json") })
 }
 
 /// Dense floats in the dtype of the embedding: llama.cpp widens vectors and small matrices to `F32`, and a decoder of half floats
