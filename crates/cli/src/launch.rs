@@ -264,10 +264,7 @@ fn library_of(mpirun: &Path) -> PathBuf {
 fn threads(options: &Options, ranks: usize) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let share = (cores / ranks.max(1)).max(1);
-    match options.threads {
-        Some(threads) => threads.to_string(),
-        None => env::var("TACIT_THREADS").ok().filter(|text| !text.is_empty()).unwrap_or_else(|| share.to_string()),
-    }
+    options.threads.map(NonZero::get).or_else(tacit_kernels::threads::named).unwrap_or(share).to_string()
 }
 
 /// What each machine is to run; over MPI the first starts the ranks of all.

@@ -69,7 +69,7 @@ pub(crate) const VARIABLES: [Variable; 12] = [
     Variable {
         name: "TACIT_THREADS",
         values: "a number",
-        doc: "how many threads a kernel may use; that of the cores where it is not set or 0",
+        doc: "how many threads a kernel may use, at most 1024; that of the cores where it is not set or 0",
         reads: |text| text.is_empty() || text.trim().parse::<usize>().is_ok(),
     },
     Variable {

@@ -126,6 +126,12 @@ fn ranks_have_an_address_each_and_share_the_cores() {
     let again = run(&["-n", "2"], r#"echo "$TACIT_JOB""#);
     assert!(!lines(&again.stdout).contains(job), "another start is another job");
     assert!(!PathBuf::from(file).exists(), "it is gone with the ranks");
+    let threads = |of_all: &str| {
+        let output = launch(&["-n", "2"], r#"echo "$TACIT_THREADS""#).env("TACIT_THREADS", of_all).output();
+        lines(&output.expect("starts").stdout)
+    };
+    assert_eq!(threads("7"), "[0] 7\n[1] 7");
+    assert!(threads("0") == threads("") && threads("all") == threads(""), "{}", threads("0"));
     // One rank is no group.
     let output = run(&["-n", "1"], r#"echo "rank:$MLX_RANK hosts:$MLX_HOSTFILE job:$TACIT_JOB""#);
     assert_eq!(lines(&output.stdout), "[0] rank: hosts: job:");

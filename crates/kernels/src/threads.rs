@@ -1,6 +1,6 @@
 //! The pool that all kernels share.
 //!
-//! `TACIT_THREADS` sets how many threads a kernel may use; unset, empty, 0 or unreadable, it is the number of cores.
+//! `TACIT_THREADS` sets how many threads a kernel may use, at most 1024; unset, empty, 0 or unreadable, it is the number of cores.
 //! The thread that calls a kernel works too, so a kernel on a pool of two starts at once and has one helper.
 
 mod pool;
@@ -22,6 +22,12 @@ use pool::Pool;
 #[must_use]
 pub fn count() -> usize {
     current().threads()
+}
+
+/// The number of threads that `TACIT_THREADS` names; nothing where that is the number of cores.
+#[must_use]
+pub fn named() -> Option<usize> {
+    std::env::var("TACIT_THREADS").ok().and_then(|text| number(&text))
 }
 
 /// Runs `f` with kernels limited to `threads` threads, on a pool of their own that ends with it.
@@ -117,16 +123,26 @@ fn current() -> Arc<Pool> {
 }
 
 fn setting() -> usize {
-    std::env::var("TACIT_THREADS")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .filter(|&threads| threads > 0)
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    named().unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Where the system grants more, it has none left for MLX and the compiler that MLX starts.
+const MOST: usize = 1024;
+
+fn number(text: &str) -> Option<usize> {
+    text.trim().parse().ok().filter(|&threads: &usize| threads > 0).map(|threads| threads.min(MOST))
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_names_a_number_of_threads_that_a_system_grants() {
+        let numbers = ["3", " 7\n", "1000000"].map(number);
+        assert_eq!(numbers, [Some(3), Some(7), Some(MOST)]);
+        assert_eq!(["", "0", "-1", "all", "99999999999999999999"].map(number), [None; 5]);
+    }
 
     #[test]
     fn runs_cover_each_number_once_and_follow_each_other() {
