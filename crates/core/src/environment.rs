@@ -26,11 +26,12 @@ impl<T: Copy + Default + PartialEq, const N: usize> Setting<T, N> {
     pub fn get(&self) -> T {
         let mut wrong = None;
         let value = *self.read.get_or_init(|| {
-            let Ok(text) = std::env::var(self.variable) else { return T::default() };
+            let Some(text) = std::env::var_os(self.variable) else { return T::default() };
+            let text = text.to_string_lossy();
             let known = self.words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
             known.map_or_else(
                 || {
-                    wrong = Some(text);
+                    wrong = Some(text.into_owned());
                     T::default()
                 },
                 |(_, value)| *value,

@@ -118,8 +118,9 @@ pub enum Passes {
 impl Passes {
     /// What [`PASSES_VARIABLE`] chooses, read once.
     fn of_process() -> &'static Self {
-        static CHOSEN: LazyLock<Passes> =
-            LazyLock::new(|| std::env::var(PASSES_VARIABLE).map_or(Passes::All, |text| Passes::named(&text)));
+        static CHOSEN: LazyLock<Passes> = LazyLock::new(|| {
+            std::env::var_os(PASSES_VARIABLE).map_or(Passes::All, |text| Passes::named(&text.to_string_lossy()))
+        });
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Who is told may compile a function itself, and so ask again.
         if !TOLD.swap(true, Ordering::Relaxed) {

@@ -1,5 +1,7 @@
 //! What happens when a call needs an array materialized, and where that is set.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use mlx_rs::Array;
@@ -169,6 +171,10 @@ fn a_value_that_is_no_policy_is_said_and_warn_is_in_force() {
     assert!(out.contains("policy Warn"), "{out}");
     let line = error.lines().find(|line| line.contains(POLICY_VARIABLE)).unwrap_or_default();
     assert_eq!(line, "warning: TACIT_MATERIALIZE=maybe is not one of allow, warn and deny; warn is in force");
+    let no_text = OsStr::from_bytes(b"den\xff");
+    let output = environment::command(TELLS, &[]).env(POLICY_VARIABLE, no_text).output().expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("TACIT_MATERIALIZE=den\u{fffd} is not one of"), "{error}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Limits {
 
     /// The defaults with what `TACIT_WATCH_LIMITS` says, such as `join=300 silence=30`, in seconds.
     pub(crate) fn from_environment() -> Result<Self> {
-        std::env::var(VARIABLE).map_or_else(|_| Ok(Self::default()), |text| Self::parse(&text))
+        std::env::var_os(VARIABLE).map_or_else(|| Ok(Self::default()), |text| Self::parse(&text.to_string_lossy()))
     }
 
     fn parse(text: &str) -> Result<Self> {

@@ -41,13 +41,13 @@ pub(crate) enum Place {
 impl Place {
     /// `TACIT_WATCH` where it is set; at rank 0's host by the ring's host file where there is one.
     pub(crate) fn from_environment() -> Result<Self> {
-        match std::env::var(VARIABLE) {
-            Ok(text) if text == "off" => return Ok(Self::Nowhere),
-            Ok(text) if !text.is_empty() => return Ok(Self::At(text)),
+        match std::env::var_os(VARIABLE) {
+            Some(text) if text == "off" => return Ok(Self::Nowhere),
+            Some(text) if !text.is_empty() => return Ok(Self::At(text.to_string_lossy().into_owned())),
             _ => {}
         }
-        match std::env::var("MLX_HOSTFILE") {
-            Ok(file) if std::env::var_os("MLX_RANK").is_some() => beside_the_ring(Path::new(&file)).map(Self::At),
+        match std::env::var_os("MLX_HOSTFILE") {
+            Some(file) if std::env::var_os("MLX_RANK").is_some() => beside_the_ring(Path::new(&file)).map(Self::At),
             _ => Ok(Self::Announced),
         }
     }
