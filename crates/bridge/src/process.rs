@@ -84,14 +84,14 @@ pub fn group_is_left(leader: u32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
-/// Gives the program that this command starts the default actions of `SIGINT`, `SIGQUIT`, `SIGTERM`, `SIGTTIN` and `SIGCHLD`, whatever
-/// this process was told to ignore.
+/// Gives the program that this command starts the default actions of `SIGINT`, `SIGQUIT`, `SIGTERM`, `SIGTTIN`, `SIGCHLD` and
+/// `SIGXFSZ`, whatever this process was told to ignore.
 ///
 /// A program inherits which signals are ignored: those of a script's background jobs ignore interrupt and quit. Hangup
 /// stays as it is, so that `nohup` holds for what is started below it as well.
 pub fn with_default_signals(command: &mut Command) {
     let reset = || {
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGTTIN, libc::SIGCHLD] {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGTTIN, libc::SIGCHLD, libc::SIGXFSZ] {
             // SAFETY: the default action needs nothing of this process.
             if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
                 return Err(io::Error::last_os_error());
@@ -114,6 +114,12 @@ pub fn see_ends_of_children() {
 pub fn read_without_stops() {
     // SAFETY: nothing runs where a signal is ignored.
     unsafe { libc::signal(libc::SIGTTIN, libc::SIG_IGN) };
+}
+
+/// From now on a write beyond the limit on the size of files is an error, `EFBIG`, and does not end this process.
+pub fn write_without_ends() {
+    // SAFETY: nothing runs where a signal is ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Has the system send the program that this command starts a signal when the thread that starts it has ended, however it

@@ -20,7 +20,7 @@ fn programs_start_with_signals_that_this_process_may_have_been_told_to_ignore() 
     // The shell ignores them for what it starts, which is this test again.
     if std::env::var_os("TACIT_TEST_IGNORES").is_none() {
         let name = "processes::programs_start_with_signals_that_this_process_may_have_been_told_to_ignore";
-        let mut command = shell(r#"trap '' INT QUIT TERM TTIN HUP; exec "$@""#);
+        let mut command = shell(r#"trap '' INT QUIT TERM TTIN XFSZ HUP; exec "$@""#);
         command.arg("sh").args(itself::words()).args(["--exact", name]);
         let output = command.env("TACIT_TEST_IGNORES", "1").output().expect("a shell");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -33,7 +33,7 @@ fn programs_start_with_signals_that_this_process_may_have_been_told_to_ignore() 
     };
     let ask = "sed -n 's/^SigIgn:\\s*//p' /proc/self/status";
     let bits = |signals: &[i32]| signals.iter().map(|signal| 1_u64 << (signal - 1)).sum::<u64>();
-    let ours = bits(&[2, 3, 15, 21]);
+    let ours = bits(&[2, 3, 15, 21, 25]);
     assert_eq!(ignored(&mut shell(ask)) & ours, ours, "inherited");
     let mut command = shell(ask);
     process::with_default_signals(&mut command);
