@@ -20,7 +20,7 @@ use crate::interruption;
 pub(super) struct Saved {
     folder: PathBuf,
     /// Locked while somebody trains here.
-    _lock: File,
+    lock: File,
     rotation: CheckpointRotation,
     recorder: Recorder,
     latest: Option<Training>,
@@ -57,7 +57,7 @@ impl Saved {
         }
         let (rotation, latest, recorder) = begun?;
         drop(new);
-        Ok(Self { folder, _lock: lock, rotation, recorder, latest, notes, own, svg: options.svg.clone() })
+        Ok(Self { folder, lock, rotation, recorder, latest, notes, own, svg: options.svg.clone() })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -110,10 +110,17 @@ impl Saved {
     /// Removes the folder, once what was trained is written.
     pub(super) fn finish(self) -> Result<()> {
         drop(self.recorder);
+        // A run that is ended here goes on with the latest that is left, and knows what it has begun.
+        for (_, file) in self.rotation.checkpoints()? {
+            fs::remove_file(&file).map_err(Error::file("remove", &file))?;
+        }
         // From here on the run is complete, and nothing of it goes on.
         self.own.forget()?;
         interruption::clear_up(None);
-        fs::remove_dir_all(&self.folder).map_err(Error::file("remove", &self.folder))
+        let removed = fs::remove_dir_all(&self.folder);
+        // A file system over a network keeps what is open there, under another name.
+        drop(self.lock);
+        removed.or_else(|_| fs::remove_dir(&self.folder)).map_err(Error::file("remove", &self.folder))
     }
 }
 
