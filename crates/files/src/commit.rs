@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
@@ -11,7 +12,7 @@ use crate::disk;
 use crate::leftovers;
 use crate::lock::Locked;
 use crate::place::Place;
-use crate::record::{Identity, Moved, RECORD, Record, Removed, is_plain, own};
+use crate::record::{Identity, Moved, RECORD, Record, Removed, is_plain, may_replace, own};
 use crate::staged::{Staged, committing};
 
 /// The files that a save puts into a folder at once, and those that go then.
@@ -143,9 +144,13 @@ impl Commit {
             return Err(Error::checkpoint(&place, None, reason, "save it again, and let nothing remove hidden files"));
         }
         let failed = |error| Error::file("write", &place)(error);
-        // What only its owner may read stays so.
         if let Ok(old) = fs::symlink_metadata(&place) {
             let new = staged.file.metadata().map_err(failed)?;
+            // Later it would fail in the middle.
+            if !may_replace(new.uid(), &self.locked.0.metadata().map_err(failed)?, &old) {
+                return Err(failed(ErrorKind::PermissionDenied.into()));
+            }
+            // What only its owner may read stays so.
             if new.permissions() != old.permissions() {
                 disk::step().and_then(|()| staged.file.set_permissions(old.permissions())).map_err(failed)?;
                 staged.synced = false;

@@ -85,15 +85,31 @@ pub(crate) fn own(folder: &Path, name: &str) -> Option<Metadata> {
     fs::symlink_metadata(folder.join(name)).ok()
 }
 
+/// Whether the system lets a user replace or remove a file of a folder that the user may write to: in one that everybody shares,
+/// such as `/tmp`, each file is its owner's.
+pub(crate) fn may_replace(user: u32, folder: &Metadata, file: &Metadata) -> bool {
+    const STICKY: u32 = 0o1000;
+    const ROOT: u32 = 0;
+    folder.mode() & STICKY == 0 || [ROOT, folder.uid(), file.uid()].contains(&user)
+}
+
 impl Record {
     pub(crate) fn new(files: Vec<Moved>, removed: Vec<Removed>) -> Self {
         Self { version: VERSION, files, removed }
     }
 
-    /// The record of a save in this folder that has not come to its end; none in almost all folders.
+    /// The record of a save in this folder that has not come to its end; none in almost all folders, and none where it names
+    /// files that its owner may not replace, and whoever finished it might.
     pub(crate) fn of(folder: &Path) -> Result<Option<Self>> {
         let file = folder.join(RECORD);
-        let text = match fs::read(&file) {
+        // A pipe to which nobody writes would be waited for.
+        let read = |own: Metadata| {
+            if !own.is_file() {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            }
+            Ok((own.uid(), fs::read(&file)?))
+        };
+        let (owner, text) = match fs::symlink_metadata(&file).and_then(read) {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
@@ -112,8 +128,17 @@ impl Record {
         let removed = record.removed.iter().map(|removed| &removed.name).filter(|name| !is_plain(name));
         match strange.map(|moved| &moved.to).chain(removed).next() {
             Some(name) => Err(wrong(format!("it names {name:?}, which no save does"))),
-            None => Ok(Some(record)),
+            None => Ok(Some(record).filter(|record| record.is_owned(owner, folder))),
         }
+    }
+
+    /// Whether its owner may do what it says.
+    fn is_owned(&self, owner: u32, folder: &Path) -> bool {
+        let moved = self.files.iter().flat_map(|moved| [&moved.from, &moved.to]);
+        let mut names = moved.chain(self.removed.iter().map(|removed| &removed.name));
+        let may =
+            |shared: Metadata| names.all(|name| own(folder, name).is_none_or(|own| may_replace(owner, &shared, &own)));
+        fs::metadata(folder).is_ok_and(may)
     }
 
     /// Whether what the save began can be finished: nothing is left to be done; all files are the very ones that it wrote; or
@@ -187,4 +212,24 @@ pub(crate) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
         && !name.starts_with(BEGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn in_a_folder_that_all_share_a_file_is_its_owner_s() {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        fs::write(folder.path().join("a"), "ours").expect("writes");
+        let file = own(folder.path(), "a").expect("is there");
+        let may = |mode: u32| {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).expect("is ours");
+            let folder = fs::metadata(folder.path()).expect("is there");
+            [0, file.uid(), file.uid() + 1].map(|user| may_replace(user, &folder, &file))
+        };
+        assert_eq!((may(0o777), may(0o1777)), ([true; 3], [true, true, false]));
+    }
 }

@@ -32,5 +32,11 @@ fn a_pipe_is_given_the_bytes_and_stays_one() {
         help: name a file, or remove what is there"#]]
     .assert_eq(&error.to_string().replace(&folder.display().to_string(), "FOLDER"));
     assert!(fs::symlink_metadata(&pipe).expect("is there").file_type().is_fifo());
-    fs::remove_file(pipe).expect("is there");
+    drop(commit);
+    // One that nobody writes to is not waited for.
+    let record = folder.join(".tacit-save.json");
+    fs::rename(pipe, &record).expect("is there");
+    let error = replace(folder.join("file"), b"new").expect_err("is no record").to_string();
+    assert_eq!(error, format!("cannot read {}: it is no regular file", record.display()));
+    fs::remove_file(record).expect("is there");
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -273,6 +273,26 @@ fn a_record_that_no_save_wrote_is_refused() {
     .assert_eq(&messages);
     assert_eq!(fs::read(folder.join("thesis.txt")).expect("is there"), b"years");
     assert_eq!(fs::read(folder.join("config.json")).expect("is there"), b"old");
+}
+
+/// In a folder that everybody shares, nobody says what becomes of the files of others. Only root can make files of others.
+#[test]
+fn a_record_of_files_of_another_user_is_passed_over() {
+    const STRANGER: u32 = 54_321;
+    for (all, text) in [(false, "old"), (true, "new")] {
+        let folder = interrupted();
+        fs::set_permissions(&*folder, fs::Permissions::from_mode(0o1777)).expect("is ours");
+        let named = if all { folder.raw().into_keys().collect() } else { vec![".tacit-save.json".to_owned()] };
+        if named.iter().any(|name| chown(folder.join(name), Some(STRANGER), None).is_err()) {
+            return;
+        }
+        let files = [("tensors", text), ("config.json", text)];
+        assert_eq!(folder.current(), held(&files));
+        replace(folder.join("more"), b"more").expect("saves");
+        assert_eq!(folder.current(), held(&[&files[..], &[("more", "more")]].concat()));
+        pair(&folder, "newer").expect("saves");
+        assert_eq!(folder.raw(), held(&[("tensors", "newer"), ("config.json", "newer"), ("more", "more")]));
+    }
 }
 
 /// Where the record says that files are on their way, the names that they were given.
