@@ -40,7 +40,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 // MLX takes its BLAS from this executable.
 use tacit_blas as _;
-use tacit_bridge::process::write_without_ends;
+use tacit_bridge::process::{see_ends_of_children, write_without_ends};
 use tacit_core::{Error, Policy};
 // Its passes make compiled steps fast.
 use tacit_fusion as _;
@@ -136,6 +136,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // Whoever started this may have it ignore how ranks, compilers and others end.
+    see_ends_of_children();
     // What was begun is then removed, and the file named.
     write_without_ends();
     // Whoever asks for a dense array here asks for it by name.

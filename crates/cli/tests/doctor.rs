@@ -198,6 +198,16 @@ fn with_another_mlx() {
     );
 }
 
+/// Whoever started it may have it ignore the ends of what it starts.
+#[cfg(unix)]
+#[test]
+fn what_it_starts_is_waited_for() {
+    let command = format!("trap '' CHLD; exec '{}' doctor", env!("CARGO_BIN_EXE_tacit"));
+    let ended = Command::new("bash").args(["-c", &command]).output().expect("starts");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(said.contains("python") && !said.contains("No child processes"), "{said}");
+}
+
 /// As on a disk that is full, on which a file can be made and not written.
 #[cfg(unix)]
 #[test]

@@ -150,7 +150,6 @@ impl Ending {
 /// removed by whoever calls this, and by the warden where that does not come to it.
 pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<Ended, Failure> {
     process::catch_signals();
-    process::see_ends_of_children();
     let parent = parent_id();
     let (out, err) = (Printer::new(io::stdout(), false), Printer::new(io::stderr(), io::stderr().is_terminal()));
     // `mpirun` ends this process and its rank together.
