@@ -8,9 +8,10 @@ use mlx_rs::{Array, Device, DeviceType, ops};
 use serde::Serialize;
 use tacit_arrays::Nf4Array;
 use tacit_bridge::{compiler_available, mlx};
+use tacit_core::compile::CompileOptions;
 use tacit_core::kernel::GpuBackend;
 use tacit_core::pass::{PASSES_VARIABLE, Passes};
-use tacit_core::{Policy, Result, compile, implicit};
+use tacit_core::{Policy, Result, compile, compile_with, implicit};
 use tacit_kernels::{Isa, threads};
 
 use crate::folders;
@@ -66,6 +67,7 @@ pub(crate) fn examine() -> Findings {
     findings.push(works("dense product", dense_product()));
     findings.push(works("packed product", packed_product()));
     findings.push(works("compiled function", compiled()));
+    findings.push(works("compiled loop", compiled_loop()));
     Findings(findings)
 }
 
@@ -262,6 +264,14 @@ fn compiled() -> Result<bool> {
     let (x, w) = ones()?;
     let mut product = compile(|(x, w): (Array, Array)| x.matmul(w.t())?.add(Array::from_f32(0.0)));
     is_right(&product.call((x, w))?.dense()?)
+}
+
+/// MLX makes a loop of what passes leave to it.
+fn compiled_loop() -> Result<bool> {
+    let (x, _) = ones()?;
+    let options = CompileOptions { passes: Passes::Off, ..CompileOptions::default() };
+    let mut sum = compile_with(options, |x: Array| x.add(Array::from_f32(1.0))?.multiply(Array::from_f32(32.0)));
+    is_right(&sum.call(x)?.dense()?)
 }
 
 impl Findings {

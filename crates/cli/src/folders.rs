@@ -1,7 +1,9 @@
 //! Where Tacit keeps what outlives a program, and whether it can.
 
+use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io, process};
 
 /// Where builds unpack MLX; nothing where no variable names an absolute path.
@@ -40,22 +42,30 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 
 /// Writes a file into the folder, or where it would be made.
 pub(crate) fn write_into(folder: &Path) -> io::Result<()> {
-    probed(folder).map(drop)
+    probed(folder, |_| Ok(()))
 }
 
-/// Writes such a file, and tells whose it is: this process's user's.
-fn probed(folder: &Path) -> io::Result<u32> {
+/// Writes such a file, a script that does nothing, and looks at it.
+fn probed<T>(folder: &Path, look: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let probe = there.join(format!(".tacit-doctor-{}", process::id()));
-    let owner = fs::write(&probe, b"probe").and_then(|()| Ok(fs::metadata(&probe)?.uid()));
+    let seen = fs::write(&probe, b"#!/bin/sh\n").and_then(|()| look(&probe));
     // On a full disk there is one too, an empty one.
     let removed = fs::remove_file(&probe);
-    owner.and_then(|owner| removed.map(|()| owner))
+    seen.and_then(|seen| removed.map(|()| seen))
 }
 
-/// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there.
+/// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there, or none can be loaded.
 pub(crate) fn write_loops(folder: &Path) -> io::Result<()> {
-    let user = probed(folder)?;
+    let user = probed(folder, |probe| {
+        fs::set_permissions(probe, Permissions::from_mode(0o700))?;
+        match Command::new(probe).status() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(io::Error::other("nothing that lies there can be run, as where it is mounted noexec"))
+            }
+            _ => Ok(fs::metadata(probe)?.uid()),
+        }
+    })?;
     if loops_as_mlx() {
         return Ok(());
     }

@@ -124,6 +124,26 @@ fn with_a_folder_of_loops_that_is_everybodys() {
     drop(fs::remove_dir_all(&folder));
 }
 
+/// Nothing can be loaded from there, and loops are kept elsewhere. Where nobody may mount, nothing is tried.
+#[test]
+#[cfg(target_os = "linux")]
+fn with_a_folder_of_loops_that_is_mounted_noexec() {
+    let folder = env::temp_dir().join(format!("tacit-doctor-noexec-{}", process::id()));
+    fs::create_dir_all(&folder).expect("makes a folder");
+    let script = r#"mount -t tmpfs -o noexec,mode=700 tmpfs "$TACIT_MLX_TMPDIR" || exit 99; exec "$0" doctor"#;
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_tacit")]);
+    let ended = command.env("TACIT_MLX_TMPDIR", &folder).output();
+    fs::remove_dir(&folder).expect("is empty");
+    let Ok(ended) = ended else { return };
+    let said = String::from_utf8_lossy(&ended.stdout);
+    if said.is_empty() {
+        return;
+    }
+    let wrong = format!("{}: nothing that lies there can be run, as where it is mounted noexec", folder.display());
+    assert!(ended.status.success() && said.contains(&wrong), "{said}");
+}
+
 /// Scripts and containers set a variable to nothing to unset it, and so programs read it.
 #[test]
 fn with_variables_that_are_empty() {

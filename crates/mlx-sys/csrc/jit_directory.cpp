@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <gnu/libc-version.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -163,7 +164,8 @@ void bring_preamble(const fs::path& own) {
 class PrivateFolder {
  public:
   PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
-    // What cannot be written to, as where a system is mounted to be read alone, keeps no kernels either.
+    // What cannot be written to, as where a system is mounted to be read alone, or what nothing is loaded from keeps no
+    // kernels either.
     if (shared_.empty() || make_own(shared_)) {
       shared_.clear();
       const fs::path parent = system_temp_directory();
@@ -203,6 +205,10 @@ class PrivateFolder {
 
   // Makes the folder of this process; why that failed, if it did.
   std::error_code make_own(const fs::path& parent) {
+    struct statvfs mount {};
+    if (statvfs(parent.c_str(), &mount) == 0 && (mount.f_flag & ST_NOEXEC) != 0) {
+      return std::make_error_code(std::errc::permission_denied);
+    }
     std::string name = (parent / before_owner).string() + std::to_string(owner_) + std::string(behind_owner);
     if (mkdtemp(name.data()) == nullptr) {
       return {errno, std::generic_category()};
