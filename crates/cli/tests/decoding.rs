@@ -117,6 +117,27 @@ fn a_closed_pipe_loses_no_prompt_cache() {
     std::fs::remove_dir_all(&folder).expect("removes");
 }
 
+/// A Mac has no such names.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_prompt_cache_knows_a_model_again_whose_name_is_no_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = std::env::temp_dir().join(format!("tacit-no-text-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let (own, cache) = (folder.join(OsStr::from_bytes(b"m\xff.gguf")), folder.join("cache"));
+    std::fs::copy(model(), &own).expect("copies");
+    let options = ["--prompt", "Hello", "--max-tokens", "2", "--prompt-cache"];
+    for _ in 0..2 {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        program.arg("generate").arg(&own).args(options).arg(&cache);
+        let output = program.output().expect("starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
 /// It keeps what mlx-lm has written in it, and is of one model.
 #[test]
 fn a_prompt_cache_keeps_what_it_says_and_is_of_one_model() {

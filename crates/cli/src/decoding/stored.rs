@@ -38,11 +38,14 @@ impl Stored {
     pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path, adapter: Option<&Path>) -> Result<Self> {
         // It is written when the answer is made: that it cannot be is said before.
         check_makes(file)?;
-        let whole = |path: &Path| fs::canonicalize(path).map_err(Error::file("read", path));
-        let (model, adapter) = (whole(model)?, adapter.map(whole).transpose()?);
-        let adapter = adapter.unwrap_or_default().to_string_lossy().into_owned();
+        // What is no text is known by as much of it as is.
+        let whole = |path: &Path| {
+            let whole = fs::canonicalize(path).map_err(Error::file("read", path))?;
+            Ok::<_, Error>(whole.to_string_lossy().into_owned())
+        };
+        let (model, adapter) = (whole(model)?, adapter.map(whole).transpose()?.unwrap_or_default());
         if !file.exists() {
-            let own = [(MODEL, model.to_string_lossy().into_owned()), (ADAPTER, adapter), (TOKENIZER, "{}".to_owned())];
+            let own = [(MODEL, model), (ADAPTER, adapter), (TOKENIZER, "{}".to_owned())];
             let metadata = own.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
             return Ok(Self { caches, conversation: None, metadata });
         }
@@ -52,7 +55,7 @@ impl Stored {
         let read = mlx_prompt_cache::read(file)?;
         // A name says nothing of a path.
         if let Some(other) = read.metadata.get(MODEL).filter(|other| Path::new(other).is_absolute())
-            && Path::new(other) != model
+            && Path::new(other) != Path::new(&model)
         {
             return Err(wrong(format!("it is of the model {}", printable::name(other))));
         }
