@@ -1,8 +1,10 @@
 //! What the program does to files: nothing is lost, and nothing is left.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -314,6 +316,17 @@ fn devices_are_written_through() {
         assert!(stdout == whole, "{name}: {} bytes", stdout.len());
         assert_eq!(String::from_utf8(stderr).expect("text"), report, "{name}");
     }
+    // Some programs that start others have the other end of a socket there.
+    let (mut ours, theirs) = UnixStream::pair().expect("a socket");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tacit"))
+        .args(["convert", &mlx, "--as", "tacit", "-o", "/dev/stdout"])
+        .stdout(OwnedFd::from(theirs))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    let mut read = Vec::new();
+    ours.read_to_end(&mut read).expect("reads");
+    assert!(child.wait().expect("ends").success() && read == whole, "{} bytes", read.len());
     // Into a file that the shell has open, which holds something already, and where the report goes as well.
     for (name, on_stdout) in [("/dev/stdout", true), ("/dev/stderr", false)] {
         let mut file = File::create(folder.0.join("shell")).expect("makes");

@@ -72,7 +72,9 @@ impl Place {
         // What these link to is open already, such as a file that the shell made for the standard output.
         let opened = own.is_symlink() && OPENED.iter().any(|folder| path.parent() == Some(Path::new(folder)));
         let kind = if opened { fs::metadata(path).map_err(Error::file("write", path))? } else { own }.file_type();
-        if kind.is_char_device() || kind.is_fifo() || (opened && kind.is_file()) {
+        // Nobody opens a socket by its name, which the two standard streams need not.
+        let is_stream = (opened && kind.is_file()) || (kind.is_socket() && Standard::of(path).is_some());
+        if kind.is_char_device() || kind.is_fifo() || is_stream {
             Ok(Self::Stream)
         } else if kind.is_file() {
             Ok(Self::File)
