@@ -55,8 +55,12 @@ fn probed<T>(folder: &Path, look: impl FnOnce(&Path) -> io::Result<T>) -> io::Re
     seen.and_then(|seen| removed.map(|()| seen))
 }
 
-/// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there, or none can be loaded.
+/// Writes into the folder of loops, which programs pass over where somebody else may have put a loop there, or none can be compiled
+/// or loaded.
 pub(crate) fn write_loops(folder: &Path) -> io::Result<()> {
+    if folder.to_string_lossy().contains(['"', '$', '`', '\\']) {
+        return Err(io::Error::other("MLX gives the path to a shell, to which one of its characters is special"));
+    }
     let user = probed(folder, |probe| {
         fs::set_permissions(probe, Permissions::from_mode(0o700))?;
         match Command::new(probe).status() {

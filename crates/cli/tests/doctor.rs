@@ -90,6 +90,11 @@ fn with_folders_that_cannot_be_written() {
     let (inside, variable) = (format!("{}/cache", blocked.path()), "TACIT_CACHE_DIR");
     check(&[(variable, &inside)], 0, &format!("slow cache folder {inside}: "), "set TACIT_CACHE_DIR to a folder");
     check(&[(variable, &inside)], 0, &format!("slow loop folder {inside}/jit: "), "set TACIT_MLX_TMPDIR to a folder");
+    let odd = env::temp_dir().join(format!("tacit-doctor-$x-{}", process::id()));
+    let path = odd.to_str().expect("text");
+    let wrong = format!("slow loop folder {path}: MLX gives the path to a shell");
+    check(&[("TACIT_MLX_TMPDIR", path)], 0, &wrong, "set TACIT_MLX_TMPDIR to a folder");
+    drop(fs::remove_dir(odd));
     let without = [("TACIT_CACHE_DIR", ""), ("XDG_CACHE_HOME", ""), ("HOME", "")];
     check(&without, 0, "slow cache folder no variable names a place", "set TACIT_CACHE_DIR");
     let relative = "slow cache folder TACIT_CACHE_DIR=cache is a relative path";

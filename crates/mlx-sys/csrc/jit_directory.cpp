@@ -164,8 +164,8 @@ void bring_preamble(const fs::path& own) {
 class PrivateFolder {
  public:
   PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
-    // What cannot be written to, as where a system is mounted to be read alone, or what nothing is loaded from keeps no
-    // kernels either.
+    // What cannot be written to, as where a system is mounted to be read alone, and what neither loader nor compiler takes,
+    // keeps no kernels either.
     if (shared_.empty() || make_own(shared_)) {
       shared_.clear();
       const fs::path parent = system_temp_directory();
@@ -208,6 +208,10 @@ class PrivateFolder {
     struct statvfs mount {};
     if (statvfs(parent.c_str(), &mount) == 0 && (mount.f_flag & ST_NOEXEC) != 0) {
       return std::make_error_code(std::errc::permission_denied);
+    }
+    // MLX's command for the shell has the path between double quotes.
+    if (parent.native().find_first_of("\"$`\\") != std::string::npos) {
+      return std::make_error_code(std::errc::invalid_argument);
     }
     std::string name = (parent / before_owner).string() + std::to_string(owner_) + std::string(behind_owner);
     if (mkdtemp(name.data()) == nullptr) {
