@@ -5,9 +5,6 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use tacit_core::Result;
-use tacit_core::store::serde::{Serialize, Serializer};
-
 use super::declaration::Quantizer;
 
 /// Any format, as an array type or a rule holds it: cloned, compared, hashed and stored by its text.
@@ -67,11 +64,5 @@ impl Eq for AnyFormat {}
 impl Hash for AnyFormat {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
-    }
-}
-
-impl Serialize for AnyFormat {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
     }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use mlx_rs::{Array, ops};
+use tacit_core::__private::serde::Serialize;
 use tacit_core::__private::serde::de::DeserializeOwned;
-use tacit_core::__private::serde::{Serialize, Serializer};
 use tacit_core::{Aval, Error, Result, Value};
 
 use crate::avals::checks::check_block;
@@ -266,11 +266,5 @@ impl Eq for dyn Quantizer {}
 impl Hash for dyn Quantizer {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.to_string().hash(state);
-    }
-}
-
-impl Serialize for dyn Quantizer {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }

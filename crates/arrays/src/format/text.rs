@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use tacit_core::__private::inventory;
-use tacit_core::__private::serde::{Deserialize, Deserializer, de};
+use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 use tacit_core::{Error, Result};
 
 use super::any::AnyFormat;
@@ -190,6 +190,20 @@ impl FromStr for AnyFormat {
 
     fn from_str(text: &str) -> Result<Self> {
         parse(text)
+    }
+}
+
+/// A format that would not be read again is refused, and so the file that is to hold its text.
+impl Serialize for AnyFormat {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = self.to_string();
+        let reason = match parse(&text) {
+            Ok(read) if read == *self => return serializer.serialize_str(&text),
+            Ok(read) => format!("the format {text} would be read as {read}"),
+            Err(error) => format!("the format {text} could not be read again: {}", error.clause()),
+        };
+        let help = "implement `TextForm` so that it reads what it writes, and add `register_format!` once";
+        Err(ser::Error::custom(format!("{reason}\nhelp: {help}")))
     }
 }
 

@@ -1,9 +1,12 @@
 //! Array types of a stranger's crate: what is saved of them is read again, and what could not be is refused.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use expect_test::expect;
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
+use tacit_arrays::Prepared;
+use tacit_arrays::format::{Nf4, Quantizer};
 use tacit_core::{ImplicitArray, Materialize, Result, Value, register_array};
 use tacit_io::{load, save};
 use tacit_nn::Parameters;
@@ -37,15 +40,17 @@ fn numbers() -> Value {
     Array::from_slice(&[1.0f32, 2.0], &[2]).into()
 }
 
+/// What is said of a value that is not saved.
+fn said(value: Value) -> String {
+    let folder = Scratch::new();
+    let values = Parameters::from([("w".to_owned(), value)]);
+    let error = save(folder.join("m.safetensors"), &values).expect_err("it is not saved");
+    assert!(folder.names().is_empty());
+    error.to_string()
+}
+
 #[test]
 fn a_type_that_could_not_be_read_again_is_not_saved() {
-    let folder = Scratch::new();
-    let said = |value: Value| {
-        let values = Parameters::from([("w".to_owned(), value)]);
-        let error = save(folder.join("m.safetensors"), &values).expect_err("it is not saved");
-        assert!(folder.names().is_empty());
-        error.to_string()
-    };
     expect![[r#"
         w, a Many(f32[2]), cannot be saved: no array type is registered under the name "strange.Many"
         help: register it with `register_array!`"#]]
@@ -60,6 +65,31 @@ fn a_type_that_could_not_be_read_again_is_not_saved() {
         w, a Pair(f32[2]), cannot be saved: no array type is registered under the name "strange.Many"
         help: register it with `register_array!`"#]]
     .assert_eq(&said(inside.into()));
+}
+
+/// A format that only quantizes: no text is read as it.
+#[derive(Debug)]
+struct Unread;
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unread")
+    }
+}
+
+impl Quantizer for Unread {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Nf4 { block: 64, double: false }.quantize(x)
+    }
+}
+
+#[test]
+fn a_format_that_could_not_be_read_again_is_not_saved() {
+    let master = ops::ones::<f32>(&[2, 64]).expect("ones");
+    expect![[r#"
+        w, a Prepared(f32[2,64]), cannot be saved: the format unread could not be read again: no format is named unread
+        help: implement `TextForm` so that it reads what it writes, and add `register_format!` once"#]]
+    .assert_eq(&said(Prepared::new(&master, Unread).expect("fits").into()));
 }
 
 /// With a map whose keys are numbers, in fields that are before and behind `type` in the order of letters.
