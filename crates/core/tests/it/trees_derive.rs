@@ -71,7 +71,7 @@ struct Shadowing<L> {
 enum Rule<L = Array> {
     Frozen,
     Scaled(L, #[tree(static)] u8),
-    Moving { visitor: L, reader: Box<Rule<L>> },
+    Moving { visitor: L, reader: Box<Self> },
 }
 
 #[allow(dead_code, reason = "a type of the same name as another")]

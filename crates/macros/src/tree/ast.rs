@@ -1,5 +1,7 @@
 //! The struct or enum that the derive stands on.
 
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::{Data, DeriveInput, Error, Fields, GenericParam, Generics, Ident, Index, Member, Result, Type};
 
 use super::attr;
@@ -31,6 +33,8 @@ pub(crate) struct Field<'a> {
     pub(crate) member: Member,
     pub(crate) ty: &'a Type,
     pub(crate) fixed: bool,
+    /// Whether its type is another one where the leaf is.
+    pub(crate) of_leaf: bool,
 }
 
 impl<'a> Input<'a> {
@@ -40,7 +44,7 @@ impl<'a> Input<'a> {
         errors.keep(attr::refuse(&input.attrs));
         let leaf = leaf(&input.generics, &mut errors);
         let shape = match &input.data {
-            Data::Struct(data) => Shape::Struct(Variant::new(None, &data.fields, &mut errors)),
+            Data::Struct(data) => Shape::Struct(Variant::new(None, &data.fields, leaf, &mut errors)),
             Data::Enum(data) => {
                 if data.variants.is_empty() {
                     let message = "an enum without variants has no value to take apart: add a variant";
@@ -48,7 +52,7 @@ impl<'a> Input<'a> {
                 }
                 let variants = data.variants.iter().map(|variant| {
                     errors.keep(attr::refuse(&variant.attrs));
-                    Variant::new(Some(&variant.ident), &variant.fields, &mut errors)
+                    Variant::new(Some(&variant.ident), &variant.fields, leaf, &mut errors)
                 });
                 Shape::Enum(variants.collect())
             }
@@ -63,12 +67,18 @@ impl<'a> Input<'a> {
 }
 
 impl<'a> Variant<'a> {
-    fn new(ident: Option<&'a Ident>, fields: &'a Fields, errors: &mut Errors) -> Self {
+    fn new(ident: Option<&'a Ident>, fields: &'a Fields, leaf: Option<&Ident>, errors: &mut Errors) -> Self {
         let named = matches!(fields, Fields::Named(_));
         let fields = fields.iter().enumerate().filter_map(|(place, field)| {
             let member = field.ident.clone().map_or_else(|| Member::Unnamed(Index::from(place)), Member::Named);
             let fixed = errors.keep(attr::is_static(&field.attrs))?;
-            Some(Field { member, ty: &field.ty, fixed })
+            let named = leaf.filter(|leaf| mentions(field.ty.to_token_stream(), leaf));
+            if let (true, Some(leaf)) = (fixed, named) {
+                let message =
+                    format!("a static field is the same whatever `{leaf}` is: write its type without `{leaf}`");
+                errors.add(Error::new_spanned(&field.ty, message));
+            }
+            Some(Field { member, ty: &field.ty, fixed, of_leaf: named.is_some() })
         });
         Self { ident, named, fields: fields.collect() }
     }
@@ -86,6 +96,15 @@ impl<'a> Variant<'a> {
         let in_place = |(place, field): (usize, &Field)| matches!(&field.member, Member::Unnamed(index) if usize::try_from(index.index) == Ok(place));
         !self.named && self.children().enumerate().all(in_place)
     }
+}
+
+/// Whether a type has the leaf in it, by its name or in `Self`.
+fn mentions(tokens: TokenStream, leaf: &Ident) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == *leaf || ident == "Self",
+        TokenTree::Group(group) => mentions(group.stream(), leaf),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 /// The type parameter, if there is one and nothing else that a tree cannot have.

@@ -1,6 +1,6 @@
 //! The implementation that the derive writes.
 
-use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -93,7 +93,7 @@ fn of_struct(input: &Input, fields: &Variant) -> (TokenStream, TokenStream, Toke
         let own = place(field);
         at(field, &quote!(&#own))
     });
-    let flatten = flattened(input, fields, |field| {
+    let flatten = flattened(fields, |field| {
         let own = place(field);
         quote!(&#own)
     });
@@ -116,7 +116,7 @@ fn of_enum(input: &Input, variants: &[Variant]) -> (TokenStream, TokenStream, To
     let flatten = cases.iter().map(|case| {
         let pattern = &case.pattern;
         let node = node(&case.name, case.variant, |field| at(field, &bound(field)));
-        let flatten = flattened(input, case.variant, |field| bound(field).into_token_stream());
+        let flatten = flattened(case.variant, |field| bound(field).into_token_stream());
         quote!(#pattern => { #node #flatten })
     });
     let last = cases.len().saturating_sub(1);
@@ -221,10 +221,10 @@ fn at(field: &Field, tokens: &impl ToTokens) -> TokenStream {
     placed.collect()
 }
 
-fn flattened(input: &Input, fields: &Variant, value: impl Fn(&Field) -> TokenStream) -> TokenStream {
+fn flattened(fields: &Variant, value: impl Fn(&Field) -> TokenStream) -> TokenStream {
     let calls = fields.children().map(|field| {
         let (ty, value) = (field.ty, value(field));
-        if input.leaf.is_some_and(|leaf| mentions(ty.to_token_stream(), leaf)) {
+        if field.of_leaf {
             quote!(<#ty as ::tacit::tree::Arguments>::flatten(#value, visitor)?;)
         } else {
             // It is read as a `Tree`, too: a type that is no tree is then one error and not two.
@@ -232,14 +232,6 @@ fn flattened(input: &Input, fields: &Variant, value: impl Fn(&Field) -> TokenStr
         }
     });
     calls.collect()
-}
-
-fn mentions(tokens: TokenStream, leaf: &Ident) -> bool {
-    tokens.into_iter().any(|token| match token {
-        TokenTree::Ident(ident) => ident == *leaf,
-        TokenTree::Group(group) => mentions(group.stream(), leaf),
-        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
-    })
 }
 
 fn enter(name: &TokenStream, fields: &Variant) -> TokenStream {
@@ -250,7 +242,7 @@ fn enter(name: &TokenStream, fields: &Variant) -> TokenStream {
 
 fn made(path: &TokenStream, fields: &Variant) -> TokenStream {
     let fields = fields.fields.iter().map(|field| {
-        let Field { member, ty, fixed } = field;
+        let Field { member, ty, fixed, .. } = field;
         if *fixed {
             let name = label(field);
             quote!(#member: entered.static_field(#name)?)

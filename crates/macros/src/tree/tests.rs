@@ -81,6 +81,18 @@ fn a_child_behind_a_static_field_keeps_its_place_as_its_label() {
 }
 
 #[test]
+fn a_type_within_itself_has_other_leaves_there_too() {
+    let output = derived(quote! {
+        struct Branch<L> {
+            weight: L,
+            below: Vec<Self>,
+        }
+    });
+    let output = output.expect("a tree");
+    assert!(output.contains("<Vec<Self> as ::tacit::tree::Arguments>::flatten(&self.below, visitor)?;"), "{output}");
+}
+
+#[test]
 fn raw_names_are_labels_without_the_mark() {
     let output = derived(quote! {
         enum r#Type { r#Box { r#type: Array } }
@@ -99,6 +111,8 @@ fn all_mistakes_are_reported_at_once() {
                 borrowed: &'a L,
                 #[tree(static, static)]
                 heads: usize,
+                #[tree(static)]
+                tag: PhantomData<(u8, L)>,
             }
         },
         &expect![[r#"
@@ -106,7 +120,8 @@ fn all_mistakes_are_reported_at_once() {
             a tree owns its arrays: hold them by value, they are shared and cheap to clone
             a tree has one type parameter, its leaf: write the type that `M` stands for into the field
             expected `static`: a field is a tree, or static with `#[tree(static)]`
-            `static` is there twice: remove one of them"#]],
+            `static` is there twice: remove one of them
+            a static field is the same whatever `L` is: write its type without `L`"#]],
     );
 }
 
