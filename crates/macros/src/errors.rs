@@ -1,6 +1,6 @@
 //! The mistakes in one item, all of which are reported at once.
 
-use syn::{Error, Result};
+use syn::{Error, LifetimeParam, Result};
 
 /// The mistakes so far.
 #[derive(Default)]
@@ -18,4 +18,10 @@ impl Errors {
     pub(crate) fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
+}
+
+/// What holds arrays borrows them.
+pub(crate) fn borrows(what: &str, parameter: &LifetimeParam) -> Error {
+    let message = format!("{what} owns its arrays: hold them by value, they are shared and cheap to clone");
+    Error::new_spanned(&parameter.lifetime, message)
 }

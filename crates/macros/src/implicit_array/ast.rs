@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
 use super::attr::{FieldAttr, Name, StructAttr};
-use crate::errors::Errors;
+use crate::errors::{Errors, borrows};
 
 /// A struct that can be an implicit array.
 pub(crate) struct Input<'a> {
@@ -46,8 +46,9 @@ impl<'a> Input<'a> {
                 Some(Field { ident, ty: &field.ty, aux, get, docs })
             })
             .collect();
-        let ident = &input.ident;
-        let generic = !input.generics.params.is_empty();
+        let (ident, generics) = (&input.ident, &input.generics);
+        generics.lifetimes().for_each(|lifetime| errors.add(borrows("an implicit array", lifetime)));
+        let generic = generics.params.len() > generics.lifetimes().count();
         let name = attr.name.unwrap_or_else(|| {
             if errors.0.is_none() {
                 let message =
@@ -68,7 +69,7 @@ impl<'a> Input<'a> {
             _ => {}
         }
         let (default, families, commutes, policy) = (attr.default, attr.families, !attr.no_commute, attr.policy);
-        let read = Self { ident, generics: &input.generics, name, default, families, commutes, policy, fields };
+        let read = Self { ident, generics, name, default, families, commutes, policy, fields };
         errors.0.map_or(Ok(read), Err)
     }
 

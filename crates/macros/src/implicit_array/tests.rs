@@ -123,6 +123,19 @@ fn all_mistakes_are_reported_at_once() {
 }
 
 #[test]
+fn an_array_that_borrows_is_not_asked_for_another_name() {
+    check_errors(
+        quote! {
+            #[implicit(name = "test.Weight")]
+            struct Weight<'a> {
+                array: &'a Array,
+            }
+        },
+        &expect!["an implicit array owns its arrays: hold them by value, they are shared and cheap to clone"],
+    );
+}
+
+#[test]
 fn a_generic_array_is_saved_under_any_constant_of_its_parameters() {
     for (name, text) in [
         (quote!(T::NAME), "T::NAME"),

@@ -5,7 +5,7 @@ use quote::ToTokens;
 use syn::{Data, DeriveInput, Error, Fields, GenericParam, Generics, Ident, Index, Member, Result, Type};
 
 use super::attr;
-use crate::errors::Errors;
+use crate::errors::{Errors, borrows};
 
 /// A type that can be a tree.
 pub(crate) struct Input<'a> {
@@ -112,10 +112,7 @@ fn leaf<'a>(generics: &'a Generics, errors: &mut Errors) -> Option<&'a Ident> {
     let mut leaf = None;
     for parameter in &generics.params {
         match parameter {
-            GenericParam::Lifetime(lifetime) => {
-                let message = "a tree owns its arrays: hold them by value, they are shared and cheap to clone";
-                errors.add(Error::new_spanned(&lifetime.lifetime, message));
-            }
+            GenericParam::Lifetime(lifetime) => errors.add(borrows("a tree", lifetime)),
             GenericParam::Type(ty) if leaf.is_some() => {
                 let message = format!(
                     "a tree has one type parameter, its leaf: write the type that `{}` stands for into the field",
