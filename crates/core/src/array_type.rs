@@ -179,11 +179,15 @@ pub fn load<T: ImplicitArray + DeserializeOwned>(deserializer: &mut dyn erased_s
 macro_rules! register_array {
     ($($array:ty),+ $(,)?) => {$(
         const _: () = {
-            use $crate::__private::{Load, StaticType, TypeEntry, inventory, load};
-
-            const TYPE: &$crate::ArrayType = <$array as StaticType>::TYPE;
-            inventory::submit! { TypeEntry(TYPE) }
-            inventory::submit! { <dyn $crate::ImplicitArray>::typetag_register(TYPE.saved_as, load::<$array> as Load) }
+            $crate::__private::inventory::submit! {
+                $crate::__private::TypeEntry(<$array as $crate::StaticType>::TYPE)
+            }
+            $crate::__private::inventory::submit! {
+                <dyn $crate::ImplicitArray>::typetag_register(
+                    <$array as $crate::StaticType>::TYPE.saved_as,
+                    $crate::__private::load::<$array> as $crate::__private::Load,
+                )
+            }
         };
     )+};
 }

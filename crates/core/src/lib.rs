@@ -104,9 +104,10 @@ pub mod __private {
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, family_operand,
         implicit_operand, typed_operand,
     };
+    pub use crate::register_array;
     pub use crate::store::StoredChild;
     pub use crate::tree::{flatten_node, unflatten_node};
-    pub use {inventory, serde, typetag};
+    pub use {inventory, serde};
 
     /// An alias: where a hidden module exports the type itself, the compiler no longer names it in its hints.
     pub type Array = mlx_rs::Array;

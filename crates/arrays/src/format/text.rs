@@ -125,34 +125,37 @@ const fn is_name(name: &str) -> bool {
 macro_rules! register_format {
     ($($format:ty),+ $(,)?) => {$(
         const _: () = {
-            use $crate::format::__private as private;
-
-            private::inventory::submit! { $crate::format::FormatEntry::for_format::<$format>() }
+            $crate::format::__private::inventory::submit! { $crate::format::FormatEntry::for_format::<$format>() }
 
             impl ::core::fmt::Display for $format {
                 fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.write_str(<Self as private::TextForm>::NAME)?;
-                    f.write_str(&private::TextForm::options(self))
+                    f.write_str(<Self as $crate::format::__private::TextForm>::NAME)?;
+                    f.write_str(&$crate::format::__private::TextForm::options(self))
                 }
             }
 
             impl ::core::str::FromStr for $format {
-                type Err = private::Error;
+                type Err = $crate::format::__private::Error;
 
-                fn from_str(text: &str) -> private::Result<Self> {
-                    private::read(text)
+                fn from_str(text: &str) -> $crate::format::__private::Result<Self> {
+                    $crate::format::__private::read(text)
                 }
             }
 
-            impl private::serde::Serialize for $format {
-                fn serialize<S: private::serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
+            impl $crate::format::__private::serde::Serialize for $format {
+                fn serialize<S: $crate::format::__private::serde::Serializer>(
+                    &self,
+                    serializer: S,
+                ) -> ::core::result::Result<S::Ok, S::Error> {
                     serializer.collect_str(self)
                 }
             }
 
-            impl<'de> private::serde::Deserialize<'de> for $format {
-                fn deserialize<D: private::serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                    private::deserialized(deserializer)
+            impl<'de> $crate::format::__private::serde::Deserialize<'de> for $format {
+                fn deserialize<D: $crate::format::__private::serde::Deserializer<'de>>(
+                    deserializer: D,
+                ) -> ::core::result::Result<Self, D::Error> {
+                    $crate::format::__private::deserialized(deserializer)
                 }
             }
         };

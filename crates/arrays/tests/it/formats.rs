@@ -133,7 +133,12 @@ fn what_is_no_format_is_told_with_what_there_is() {
 #[derive(Clone, Copy, Debug)]
 struct Thirds;
 
-register_format!(Thirds);
+/// Has a name that a registration could take for its own.
+mod private {
+    pub(super) use super::Thirds;
+}
+
+register_format!(private::Thirds);
 
 impl TextForm for Thirds {
     const NAME: &'static str = "thirds";

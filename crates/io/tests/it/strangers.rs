@@ -24,6 +24,7 @@ impl<const COUNT: usize> Many<COUNT> {
     const NAME: &'static str = match COUNT {
         2 => "strange.Pair",
         3 | 4 => "strange.Few",
+        TYPE => "strange.Dozen",
         _ => "strange.Many",
     };
 }
@@ -34,7 +35,10 @@ impl<const COUNT: usize> Materialize for Many<COUNT> {
     }
 }
 
-register_array!(Many<2>, Many<3>, Many<4>);
+/// Has a name that a registration could take for its own.
+const TYPE: usize = 12;
+
+register_array!(Many<2>, Many<3>, Many<4>, Many<TYPE>);
 
 fn numbers() -> Value {
     Array::from_slice(&[1.0f32, 2.0], &[2]).into()
@@ -90,6 +94,48 @@ fn a_format_that_could_not_be_read_again_is_not_saved() {
         w, a Prepared(f32[2,64]), cannot be saved: the format unread could not be read again: no format is named unread
         help: implement `TextForm` so that it reads what it writes, and add `register_format!` once"#]]
     .assert_eq(&said(Prepared::new(&master, Unread).expect("fits").into()));
+}
+
+/// Modules with the names of crates that the derive needs.
+mod serde {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ::serde::Serialize, ::serde::Deserialize)]
+    pub(super) enum Order {
+        Rising,
+        Falling,
+    }
+}
+
+mod typetag {
+    pub(super) use super::serde::Order;
+}
+
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "strange.Ordered")]
+struct Ordered {
+    array: Value,
+    #[implicit(aux)]
+    rows: serde::Order,
+    #[implicit(aux)]
+    columns: typetag::Order,
+}
+
+impl Materialize for Ordered {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.array.clone())
+    }
+}
+
+#[test]
+fn static_fields_may_lie_in_modules_of_any_name() {
+    let folder = Scratch::new();
+    let path = folder.join("m.safetensors");
+    let array = Many::<TYPE> { one: numbers() }.into();
+    let value = Ordered { array, rows: serde::Order::Falling, columns: serde::Order::Rising };
+    save(&path, &Parameters::from([("w".to_owned(), value.into())])).expect("saves");
+    let values = load(&path).expect("loads");
+    let found = values["w"].downcast::<Ordered>().expect("an Ordered");
+    assert_eq!((found.rows, found.columns), (serde::Order::Falling, typetag::Order::Rising));
+    assert!(found.array.downcast::<Many<TYPE>>().is_some());
 }
 
 /// With a map whose keys are numbers, in fields that are before and behind `type` in the order of letters.

@@ -19,9 +19,6 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
         #getters
 
         const _: () = {
-            // typetag and serde write paths that begin with their own names.
-            use ::tacit::__private::{serde, typetag};
-
             #serde
             #array
             #arguments
@@ -33,7 +30,11 @@ fn implicit_array(input: &Input) -> TokenStream {
     let Input { ident, generics, name, commutes, families, .. } = input;
     let this = quote_spanned!(ident.span()=> Self);
     let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
-    let Saved { name, attribute, methods, entry } = saved(ident, name);
+    // A generic type is registered with each of its parameters by who uses it.
+    let (name, registered) = match name {
+        Name::Literal(name) => (quote!(#name), quote!(::tacit::__private::register_array!(#ident);)),
+        Name::Constant(name) => (quote!(#name), TokenStream::new()),
+    };
     let aval = aval(input);
     let visit = input.children().map(|field| {
         let Field { ident, ty, .. } = field;
@@ -73,9 +74,14 @@ fn implicit_array(input: &Input) -> TokenStream {
         }
     });
     quote! {
-        #attribute
         impl #impl_generics ::tacit::ImplicitArray for #ident #ty_generics #bounds {
-            #methods
+            #[doc(hidden)]
+            fn typetag_name(&self) -> &'static str {
+                #name
+            }
+
+            #[doc(hidden)]
+            fn typetag_deserialize(&self) {}
 
             fn aval(&self) -> ::tacit::Result<::tacit::Aval> {
                 #aval
@@ -140,7 +146,7 @@ fn implicit_array(input: &Input) -> TokenStream {
             };
         }
 
-        #entry
+        #registered
     }
 }
 
@@ -196,42 +202,6 @@ fn default_handler(input: &Input) -> TokenStream {
     }}
 }
 
-/// How a type is registered to be saved.
-struct Saved {
-    name: TokenStream,
-    attribute: TokenStream,
-    methods: TokenStream,
-    entry: TokenStream,
-}
-
-/// typetag registers types; a generic one is registered with each of its parameters, by `register_array!`.
-fn saved(ident: &Ident, name: &Name) -> Saved {
-    match name {
-        Name::Literal(name) => Saved {
-            name: quote!(#name),
-            attribute: quote!(#[typetag::serde(name = #name)]),
-            methods: TokenStream::new(),
-            entry: quote! {
-                ::tacit::__private::inventory::submit! {
-                    ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
-                }
-            },
-        },
-        Name::Constant(name) => Saved {
-            name: quote!(#name),
-            attribute: TokenStream::new(),
-            methods: quote! {
-                fn typetag_name(&self) -> &'static str {
-                    #name
-                }
-
-                fn typetag_deserialize(&self) {}
-            },
-            entry: TokenStream::new(),
-        },
-    }
-}
-
 fn arguments(input: &Input) -> TokenStream {
     let Input { ident, generics, .. } = input;
     let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
@@ -284,12 +254,12 @@ fn serde(input: &Input) -> TokenStream {
         quote!(#[serde(deserialize_with = #with)] #ident: #ty)
     });
     quote! {
-        impl #impl_generics serde::Serialize for #ident #ty_generics #bounds {
-            fn serialize<__TacitSerializer: serde::Serializer>(
+        impl #impl_generics ::tacit::__private::serde::Serialize for #ident #ty_generics #bounds {
+            fn serialize<__TacitSerializer: ::tacit::__private::serde::Serializer>(
                 &self,
                 serializer: __TacitSerializer,
             ) -> ::core::result::Result<__TacitSerializer::Ok, __TacitSerializer::Error> {
-                use serde::ser::SerializeStruct as _;
+                use ::tacit::__private::serde::ser::SerializeStruct as _;
 
                 let mut fields = serializer.serialize_struct(#name, #count)?;
                 #(#serialize)*
@@ -297,18 +267,19 @@ fn serde(input: &Input) -> TokenStream {
             }
         }
 
-        #[derive(serde::Deserialize)]
+        #[derive(::tacit::__private::serde::Deserialize)]
         #[serde(crate = "::tacit::__private::serde", remote = #remote, deny_unknown_fields, bound = "")]
         struct #copy #generics #bounds {
             #(#deserialize,)*
         }
 
-        impl #with_lifetime serde::Deserialize<'de> for #ident #ty_generics #bounds {
-            fn deserialize<__TacitDeserializer: serde::Deserializer<'de>>(
+        impl #with_lifetime ::tacit::__private::serde::Deserialize<'de> for #ident #ty_generics #bounds {
+            fn deserialize<__TacitDeserializer: ::tacit::__private::serde::Deserializer<'de>>(
                 deserializer: __TacitDeserializer,
             ) -> ::core::result::Result<Self, __TacitDeserializer::Error> {
                 let array = #copy #turbofish::deserialize(deserializer)?;
-                ::tacit::Materialize::check(&array).map_err(<__TacitDeserializer::Error as serde::de::Error>::custom)?;
+                ::tacit::Materialize::check(&array)
+                    .map_err(<__TacitDeserializer::Error as ::tacit::__private::serde::de::Error>::custom)?;
                 ::core::result::Result::Ok(array)
             }
         }

@@ -1,11 +1,10 @@
 const _: () = {
-    use ::tacit::__private::{serde, typetag};
-    impl serde::Serialize for Weight {
-        fn serialize<__TacitSerializer: serde::Serializer>(
+    impl ::tacit::__private::serde::Serialize for Weight {
+        fn serialize<__TacitSerializer: ::tacit::__private::serde::Serializer>(
             &self,
             serializer: __TacitSerializer,
         ) -> ::core::result::Result<__TacitSerializer::Ok, __TacitSerializer::Error> {
-            use serde::ser::SerializeStruct as _;
+            use ::tacit::__private::serde::ser::SerializeStruct as _;
             let mut fields = serializer.serialize_struct("Weight", 2usize)?;
             <Array as ::tacit::__private::StoredChild>::write(
                 &self.packed,
@@ -16,7 +15,7 @@ const _: () = {
             fields.end()
         }
     }
-    #[derive(serde::Deserialize)]
+    #[derive(::tacit::__private::serde::Deserialize)]
     #[serde(
         crate = "::tacit::__private::serde",
         remote = "Weight",
@@ -29,18 +28,27 @@ const _: () = {
         #[serde(deserialize_with = "::tacit::__private::Aux::restore")]
         aval: Aval,
     }
-    impl<'de> serde::Deserialize<'de> for Weight {
-        fn deserialize<__TacitDeserializer: serde::Deserializer<'de>>(
+    impl<'de> ::tacit::__private::serde::Deserialize<'de> for Weight {
+        fn deserialize<
+            __TacitDeserializer: ::tacit::__private::serde::Deserializer<'de>,
+        >(
             deserializer: __TacitDeserializer,
         ) -> ::core::result::Result<Self, __TacitDeserializer::Error> {
             let array = __TacitStoredWeight::deserialize(deserializer)?;
             ::tacit::Materialize::check(&array)
-                .map_err(<__TacitDeserializer::Error as serde::de::Error>::custom)?;
+                .map_err(
+                    <__TacitDeserializer::Error as ::tacit::__private::serde::de::Error>::custom,
+                )?;
             ::core::result::Result::Ok(array)
         }
     }
-    #[typetag::serde(name = "test.Weight")]
     impl ::tacit::ImplicitArray for Weight {
+        #[doc(hidden)]
+        fn typetag_name(&self) -> &'static str {
+            "test.Weight"
+        }
+        #[doc(hidden)]
+        fn typetag_deserialize(&self) {}
         fn aval(&self) -> ::tacit::Result<::tacit::Aval> {
             let aval: &::tacit::Aval = &self.aval;
             ::tacit::Result::Ok(aval.clone())
@@ -123,10 +131,7 @@ const _: () = {
             deferred: <Self as ::tacit::Materialize>::DEFERRED,
         };
     }
-    ::tacit::__private::inventory::submit! {
-        ::tacit::__private::TypeEntry(< Weight as ::tacit::__private::StaticType >
-        ::TYPE)
-    }
+    ::tacit::__private::register_array!(Weight);
     impl ::tacit::tree::Arguments for Weight {
         type Arrays = ::tacit::__private::Array;
         fn flatten<'a>(
