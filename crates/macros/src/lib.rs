@@ -8,6 +8,7 @@ mod errors;
 mod handler;
 mod implicit_array;
 mod tree;
+mod types;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, ItemFn, parse_macro_input};

@@ -4,6 +4,8 @@ use syn::{
     Error, FnArg, Ident, ItemFn, Result, ReturnType, Signature, Type, TypeParamBound, TypeReference, Visibility,
 };
 
+use crate::types::plain;
+
 /// A function that can be a handler.
 pub(crate) struct Handler<'a> {
     pub(crate) visibility: &'a Visibility,
@@ -173,15 +175,6 @@ fn reference<'a>(parameter: &'a FnArg, what: &str) -> Result<&'a Type> {
         }
         Type::Reference(reference) => Ok(plain(&reference.elem)),
         ty => Err(Error::new_spanned(ty, format!("{what}: write `&` before the type"))),
-    }
-}
-
-/// The type without parentheses and invisible groups.
-fn plain(ty: &Type) -> &Type {
-    match ty {
-        Type::Paren(inner) => plain(&inner.elem),
-        Type::Group(inner) => plain(&inner.elem),
-        ty => ty,
     }
 }
 

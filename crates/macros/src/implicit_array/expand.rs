@@ -8,6 +8,7 @@ use syn::{Ident, LitStr, PathArguments, PathSegment, Type, parse_quote};
 
 use super::ast::{Field, Input};
 use super::attr::Name;
+use crate::types::plain;
 
 /// The `ImplicitArray`, `Arguments`, `Serialize` and `Deserialize` of a struct, and its getters.
 pub(crate) fn expand(input: &Input) -> TokenStream {
@@ -165,14 +166,14 @@ fn getters(input: &Input) -> Option<TokenStream> {
 }
 
 /// The numbers and the flag that a getter gives as they are.
-const COPIED: [&str; 13] =
-    ["bool", "f32", "f64", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize"];
+const COPIED: [&str; 15] =
+    ["bool", "f32", "f64", "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize"];
 
 /// The method that gives a field: a number or a flag as it is, a list as a slice, what may be missing as an option of a
 /// reference, and anything else by reference.
 fn getter(field: &Field<'_>) -> TokenStream {
     let Field { ident, ty, docs, .. } = field;
-    let last = if let Type::Path(of) = ty { of.path.segments.last() } else { None };
+    let last = if let Type::Path(of) = plain(ty) { of.path.segments.last() } else { None };
     let (result, value) = match last {
         Some(PathSegment { ident: name, arguments: PathArguments::AngleBracketed(of) }) if name == "Vec" => {
             let items = &of.args;

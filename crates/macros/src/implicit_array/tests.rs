@@ -75,6 +75,24 @@ fn a_getter_has_the_documentation_of_its_field() {
     assert_eq!((output.matches("The codes.").count(), output.matches("pub fn").count()), (1, 4), "{output}");
 }
 
+/// A macro that is given a type hands it on in a group that is not seen.
+#[test]
+fn a_getter_of_a_type_that_a_macro_was_given_is_as_any() {
+    let [places, bits] =
+        [quote!(Vec<i64>), quote!(u128)].map(|ty| proc_macro2::Group::new(proc_macro2::Delimiter::None, ty));
+    let output = derived(quote! {
+        #[implicit(name = "test.Weight")]
+        struct Weight {
+            #[implicit(aux, get)]
+            places: #places,
+            #[implicit(aux, get)]
+            bits: #bits,
+        }
+    });
+    let output = output.expect("an implicit array");
+    assert!(output.contains("places(&self) -> &[i64] {") && output.contains("bits(&self) -> u128 {"), "{output}");
+}
+
 #[test]
 fn raw_names_are_stored_plain() {
     let output = derived(quote! {
