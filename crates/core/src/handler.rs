@@ -6,7 +6,8 @@ use mlx_rs::Array;
 use tacit_bridge::Aval;
 use tacit_bridge::typed::TypedPrimitive;
 
-use crate::pattern::{PrimitivePattern, Signature};
+use crate::array_type::StaticType;
+use crate::pattern::{OperandPattern, PrimitivePattern, Signature};
 use crate::{Error, ImplicitArray, Primitive, Result, Site, Value};
 
 /// The function behind a handler.
@@ -138,37 +139,64 @@ impl IntoResults for Vec<Value> {
     }
 }
 
-/// The dense operand at a position, for expanded handlers.
-#[doc(hidden)]
-pub fn dense_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a Array> {
-    operands.get(position).and_then(|value| value.as_dense()).ok_or_else(|| mismatch(position))
+/// A type that may stand behind the `&` of a handler's operand; a family is one by [`OperandPattern::family`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an implicit array",
+    label = "not an implicit array",
+    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, a family `&dyn Family`, `&dyn ImplicitArray` \
+            or `&Value`"
+)]
+pub trait HandlerOperand: 'static {
+    /// The operands that it stands for.
+    const PATTERN: OperandPattern;
+
+    /// The operand, if it is one of them.
+    fn of(operand: &Value) -> Option<&Self>;
 }
 
-/// The operand of type `T` at a position, for expanded handlers.
+impl HandlerOperand for Array {
+    const PATTERN: OperandPattern = OperandPattern::Dense;
+
+    fn of(operand: &Value) -> Option<&Self> {
+        operand.as_dense()
+    }
+}
+
+impl HandlerOperand for Value {
+    const PATTERN: OperandPattern = OperandPattern::Any;
+
+    fn of(operand: &Value) -> Option<&Self> {
+        Some(operand)
+    }
+}
+
+impl HandlerOperand for dyn ImplicitArray {
+    const PATTERN: OperandPattern = OperandPattern::AnyImplicit;
+
+    fn of(operand: &Value) -> Option<&Self> {
+        if let Value::Implicit(array) = operand { Some(&**array) } else { None }
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: StaticType> HandlerOperand for T {
+    const PATTERN: OperandPattern = OperandPattern::for_type::<T>();
+
+    fn of(operand: &Value) -> Option<&Self> {
+        operand.downcast()
+    }
+}
+
+/// The operand at a position, for expanded handlers.
 #[doc(hidden)]
-pub fn typed_operand<'a, T: ImplicitArray>(operands: &[&'a Value], position: usize) -> Result<&'a T> {
-    operands.get(position).and_then(|value| value.downcast()).ok_or_else(|| mismatch(position))
+pub fn operand<'a, T: HandlerOperand + ?Sized>(operands: &[&'a Value], position: usize) -> Result<&'a T> {
+    operands.get(position).and_then(|operand| T::of(operand)).ok_or_else(|| mismatch(position))
 }
 
 /// The operand of the family `F` at a position, for expanded handlers.
 #[doc(hidden)]
 pub fn family_operand<'a, F: ?Sized + 'static>(operands: &[&'a Value], position: usize) -> Result<&'a F> {
     operands.get(position).and_then(|value| value.family()).ok_or_else(|| mismatch(position))
-}
-
-/// The implicit operand at a position, for expanded handlers.
-#[doc(hidden)]
-pub fn implicit_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a dyn ImplicitArray> {
-    match operands.get(position) {
-        Some(Value::Implicit(array)) => Ok(&**array),
-        _ => Err(mismatch(position)),
-    }
-}
-
-/// The operand at a position, for expanded handlers.
-#[doc(hidden)]
-pub fn any_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a Value> {
-    operands.get(position).copied().ok_or_else(|| mismatch(position))
 }
 
 fn mismatch(position: usize) -> Error {

@@ -101,8 +101,7 @@ pub mod __private {
     pub use crate::array_type::{ArrayType, FamilyCast, Load, Membership, StaticType, TypeEntry, load};
     pub use crate::derive_support::*;
     pub use crate::handler::{
-        HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, family_operand,
-        implicit_operand, typed_operand,
+        HandlerDef, HandlerOperand, HandlerPrimitive, IntoResults, Registration, family_operand, operand,
     };
     pub use crate::register_array;
     pub use crate::store::StoredChild;

@@ -329,3 +329,34 @@ fn an_error_reads_the_same_when_it_is_debugged() {
     let found = Error::invalid("the block size 7 is odd", "use 64");
     assert_eq!(format!("{found:?}"), "the block size 7 is odd\nhelp: use 64");
 }
+
+mod names {
+    use mlx_rs::Array as Dense;
+    use tacit::primitives::Add;
+
+    use super::*;
+
+    #[derive(ImplicitArray, Clone, Debug)]
+    #[implicit(name = "test.Array")]
+    struct Array {
+        inner: Dense,
+    }
+
+    impl Materialize for Array {
+        fn materialize(&self) -> Result<Value> {
+            Ok(self.inner.clone().into())
+        }
+    }
+
+    #[handler]
+    fn add_dense(_: &Add, x: &Array, y: &Dense) -> Result<Dense> {
+        Ok(x.inner.add(y)?)
+    }
+
+    #[test]
+    fn an_operand_is_of_its_type_whatever_that_is_called() {
+        let args = vec![Array { inner: vector(&[1.0]) }.into(), vector(&[2.0]).into()];
+        let taken = takers(Registry::new().with::<add_dense>(), |x| Ok(vec![x[0].add(&x[1])?]), args);
+        assert_eq!(taken.expect("runs"), ["add_dense"]);
+    }
+}

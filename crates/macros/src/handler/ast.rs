@@ -17,11 +17,9 @@ pub(crate) struct Handler<'a> {
 
 /// What an operand's parameter says that it may be.
 pub(crate) enum Operand<'a> {
-    Dense,
+    /// A dense array, an implicit type, any implicit array or any value, as the type says.
     Type(&'a Type),
     Family(&'a Type),
-    AnyImplicit,
-    Any,
     Rest,
     /// No operand: the avals of the results.
     Results,
@@ -117,11 +115,9 @@ fn is_results(parameter: &FnArg) -> bool {
 fn operand(parameter: &FnArg, [last, last_operand]: [bool; 2]) -> Result<Operand<'_>> {
     let ty = reference(parameter, "operands are borrowed")?;
     match ty {
-        Type::Path(_) if names(ty, "Array") => Ok(Operand::Dense),
-        Type::Path(_) if names(ty, "Value") => Ok(Operand::Any),
         Type::Path(_) => Ok(Operand::Type(ty)),
         Type::TraitObject(object) => match object.bounds.iter().collect::<Vec<_>>()[..] {
-            [TypeParamBound::Trait(bound)] if ends_in(&bound.path, "ImplicitArray") => Ok(Operand::AnyImplicit),
+            [TypeParamBound::Trait(bound)] if ends_in(&bound.path, "ImplicitArray") => Ok(Operand::Type(ty)),
             [TypeParamBound::Trait(_)] => Ok(Operand::Family(ty)),
             _ => Err(Error::new_spanned(ty, "a family is one trait: write `&dyn Family`")),
         },

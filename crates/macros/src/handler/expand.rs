@@ -52,11 +52,8 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
 
 fn pattern(operand: &Operand) -> Option<TokenStream> {
     Some(match operand {
-        Operand::Dense => quote!(::tacit::OperandPattern::Dense),
-        Operand::Type(ty) => quote!(::tacit::OperandPattern::for_type::<#ty>()),
+        Operand::Type(ty) => quote!(<#ty as ::tacit::__private::HandlerOperand>::PATTERN),
         Operand::Family(ty) => quote_spanned!(ty.span()=> ::tacit::OperandPattern::family::<#ty>(|member| member)),
-        Operand::AnyImplicit => quote!(::tacit::OperandPattern::AnyImplicit),
-        Operand::Any => quote!(::tacit::OperandPattern::Any),
         Operand::Rest => quote!(::tacit::OperandPattern::Rest),
         Operand::Results => return None,
     })
@@ -65,11 +62,8 @@ fn pattern(operand: &Operand) -> Option<TokenStream> {
 fn argument(call: &Ident, position: usize, operand: &Operand) -> TokenStream {
     let position = Literal::usize_unsuffixed(position);
     match operand {
-        Operand::Dense => quote!(::tacit::__private::dense_operand(#call.operands, #position)?),
-        Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(#call.operands, #position)?),
+        Operand::Type(ty) => quote!(::tacit::__private::operand::<#ty>(#call.operands, #position)?),
         Operand::Family(ty) => quote!(::tacit::__private::family_operand::<#ty>(#call.operands, #position)?),
-        Operand::AnyImplicit => quote!(::tacit::__private::implicit_operand(#call.operands, #position)?),
-        Operand::Any => quote!(::tacit::__private::any_operand(#call.operands, #position)?),
         Operand::Rest => quote!(::tacit::__private::rest_operands(#call.operands, #position)?),
         Operand::Results => quote!(#call.results.avals()?),
     }

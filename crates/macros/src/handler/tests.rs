@@ -43,10 +43,12 @@ fn every_kind_of_operand() {
                         signature: ::tacit::Signature {
                             primitive: <primitives::Select as ::tacit::__private::HandlerPrimitive>::PATTERN,
                             operands: &[
-                                ::tacit::OperandPattern::Dense,
-                                ::tacit::OperandPattern::for_type::<lora::Delta<Nf4>>(),
-                                ::tacit::OperandPattern::AnyImplicit,
-                                ::tacit::OperandPattern::Any,
+                                <Array as ::tacit::__private::HandlerOperand>::PATTERN,
+                                <lora::Delta<
+                                    Nf4,
+                                > as ::tacit::__private::HandlerOperand>::PATTERN,
+                                <dyn ImplicitArray as ::tacit::__private::HandlerOperand>::PATTERN,
+                                <tacit::Value as ::tacit::__private::HandlerOperand>::PATTERN,
                                 ::tacit::OperandPattern::Rest,
                             ],
                         },
@@ -57,12 +59,16 @@ fn every_kind_of_operand() {
                                 |op| ::tacit::__private::results(
                                     select(
                                         op,
-                                        ::tacit::__private::dense_operand(call.operands, 0)?,
-                                        ::tacit::__private::typed_operand::<
+                                        ::tacit::__private::operand::<Array>(call.operands, 0)?,
+                                        ::tacit::__private::operand::<
                                             lora::Delta<Nf4>,
                                         >(call.operands, 1)?,
-                                        ::tacit::__private::implicit_operand(call.operands, 2)?,
-                                        ::tacit::__private::any_operand(call.operands, 3)?,
+                                        ::tacit::__private::operand::<
+                                            dyn ImplicitArray,
+                                        >(call.operands, 2)?,
+                                        ::tacit::__private::operand::<
+                                            tacit::Value,
+                                        >(call.operands, 3)?,
                                         ::tacit::__private::rest_operands(call.operands, 4)?,
                                     ),
                                 ),
