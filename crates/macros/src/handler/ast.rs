@@ -4,6 +4,7 @@ use syn::{
     Error, FnArg, Ident, ItemFn, Result, ReturnType, Signature, Type, TypeParamBound, TypeReference, Visibility,
 };
 
+use crate::errors::Errors;
 use crate::types::plain;
 
 /// A function that can be a handler.
@@ -29,18 +30,19 @@ impl<'a> Handler<'a> {
     /// Checks everything and reports all mistakes at once.
     pub(crate) fn new(function: &'a ItemFn) -> Result<Self> {
         let signature = &function.sig;
-        let mut errors = qualifiers(signature);
-        let output = keep(&mut errors, output(signature));
+        let mut errors = Errors::default();
+        qualifiers(signature, &mut errors);
+        let output = errors.keep(output(signature));
         let mut parameters = signature.inputs.iter();
-        let primitive = keep(&mut errors, parameters.next().ok_or_else(|| no_primitive(signature)).and_then(primitive));
+        let primitive = errors.keep(parameters.next().ok_or_else(|| no_primitive(signature)).and_then(primitive));
         // What the results are comes behind all operands.
         let results = usize::from(parameters.clone().next_back().is_some_and(is_results));
         let (count, rest) = (parameters.len(), parameters.len() - results);
         let operands = parameters
             .enumerate()
-            .filter_map(|(i, parameter)| keep(&mut errors, operand(parameter, [i + 1 == count, i + 1 == rest])))
+            .filter_map(|(i, parameter)| errors.keep(operand(parameter, [i + 1 == count, i + 1 == rest])))
             .collect();
-        match (errors.into_iter().reduce(combined), primitive, output) {
+        match (errors.0, primitive, output) {
             (None, Some(primitive), Some(output)) => {
                 Ok(Self { visibility: &function.vis, ident: &signature.ident, primitive, operands, output })
             }
@@ -49,18 +51,8 @@ impl<'a> Handler<'a> {
     }
 }
 
-fn combined(mut first: Error, second: Error) -> Error {
-    first.combine(second);
-    first
-}
-
-fn keep<T>(errors: &mut Vec<Error>, result: Result<T>) -> Option<T> {
-    result.map_err(|error| errors.push(error)).ok()
-}
-
-fn qualifiers(signature: &Signature) -> Vec<Error> {
-    let mut errors = Vec::new();
-    let mut refuse = |span, message| errors.push(Error::new(span, message));
+fn qualifiers(signature: &Signature, errors: &mut Errors) {
+    let mut refuse = |span, message| errors.add(Error::new(span, message));
     if let Some(token) = &signature.constness {
         refuse(token.span, "a handler cannot be `const`: remove it");
     }
@@ -76,9 +68,8 @@ fn qualifiers(signature: &Signature) -> Vec<Error> {
     if !signature.generics.params.is_empty() {
         let message = "a handler cannot be generic, because its signature is its registration: \
                        take a family `&dyn Family`, `&dyn ImplicitArray` or `&Value`";
-        errors.push(Error::new_spanned(&signature.generics, message));
+        errors.add(Error::new_spanned(&signature.generics, message));
     }
-    errors
 }
 
 fn output(signature: &Signature) -> Result<&Type> {
