@@ -4,6 +4,7 @@
 //! absolute path. Each macro is a folder: `attr` reads its arguments, `ast` reads and checks the item, `expand` writes
 //! the output. What the output does is in ordinary functions behind `tacit::__private`.
 
+mod deprecated;
 mod errors;
 mod handler;
 mod implicit_array;

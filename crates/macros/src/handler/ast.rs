@@ -1,9 +1,11 @@
 //! The function that `#[handler]` stands on.
 
+use proc_macro2::TokenStream;
 use syn::{
     Error, FnArg, Ident, ItemFn, Result, ReturnType, Signature, Type, TypeParamBound, TypeReference, Visibility,
 };
 
+use crate::deprecated::allowed;
 use crate::errors::Errors;
 use crate::types::plain;
 
@@ -14,6 +16,8 @@ pub(crate) struct Handler<'a> {
     pub(crate) primitive: &'a Type,
     pub(crate) operands: Vec<Operand<'a>>,
     pub(crate) output: &'a Type,
+    /// What stands before code that calls the function.
+    pub(crate) deprecated: Option<TokenStream>,
 }
 
 /// What an operand's parameter says that it may be.
@@ -44,7 +48,8 @@ impl<'a> Handler<'a> {
             .collect();
         match (errors.0, primitive, output) {
             (None, Some(primitive), Some(output)) => {
-                Ok(Self { visibility: &function.vis, ident: &signature.ident, primitive, operands, output })
+                let (visibility, ident, deprecated) = (&function.vis, &signature.ident, allowed(&function.attrs));
+                Ok(Self { visibility, ident, primitive, operands, output, deprecated })
             }
             (error, ..) => Err(error.unwrap_or_else(|| Error::new(signature.ident.span(), "not a handler"))),
         }

@@ -10,7 +10,7 @@ use super::attr::Args;
 
 /// The type that stands for the handler, and its entry in the registry.
 pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
-    let Handler { visibility, ident, primitive, operands, output } = handler;
+    let Handler { visibility, ident, primitive, operands, output, deprecated } = handler;
     let name = Literal::string(&ident.unraw().to_string());
     let line = quote_spanned!(ident.span()=> ::core::line!());
     let precedence = args.precedence();
@@ -28,6 +28,7 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
         #[allow(non_camel_case_types)]
         #visibility enum #ident {}
 
+        #deprecated
         const _: () = {
             impl ::tacit::__private::HandlerDef for #ident {
                 const HANDLER: ::tacit::Handler = ::tacit::Handler {

@@ -100,6 +100,21 @@ fn a_primitive_without_operands() {
 }
 
 #[test]
+fn a_deprecated_handler_is_called_without_a_warning() {
+    let output = registration(
+        quote!(),
+        quote!(
+            #[deprecated]
+            fn zero(op: &Primitive) -> Result<Value> {
+                todo!()
+            }
+        ),
+    );
+    let output = output.expect("a handler");
+    assert!(output.contains("#[allow(deprecated)]\nconst _: () = {"), "{output}");
+}
+
+#[test]
 fn a_precedence_may_be_negative() {
     let output = registration(
         quote!(precedence = -3,),

@@ -1,11 +1,12 @@
 //! The struct that the derive stands on.
 
-use proc_macro2::Span;
+use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
 use super::attr::{FieldAttr, Name, StructAttr};
+use crate::deprecated::allowed_of;
 use crate::errors::{Errors, borrows};
 
 /// A struct that can be an implicit array.
@@ -18,6 +19,8 @@ pub(crate) struct Input<'a> {
     pub(crate) commutes: bool,
     pub(crate) policy: Option<Ident>,
     pub(crate) fields: Vec<Field<'a>>,
+    /// What stands before code that uses the struct.
+    pub(crate) deprecated: Option<TokenStream>,
 }
 
 pub(crate) struct Field<'a> {
@@ -69,7 +72,8 @@ impl<'a> Input<'a> {
             _ => {}
         }
         let (default, families, commutes, policy) = (attr.default, attr.families, !attr.no_commute, attr.policy);
-        let read = Self { ident, generics, name, default, families, commutes, policy, fields };
+        let deprecated = allowed_of(input);
+        let read = Self { ident, generics, name, default, families, commutes, policy, fields, deprecated };
         errors.0.map_or(Ok(read), Err)
     }
 

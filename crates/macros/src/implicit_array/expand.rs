@@ -16,9 +16,11 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     let array = implicit_array(input);
     let arguments = arguments(input);
     let getters = getters(input);
+    let deprecated = &input.deprecated;
     quote! {
         #getters
 
+        #deprecated
         const _: () = {
             #serde
             #array
@@ -153,11 +155,12 @@ fn implicit_array(input: &Input) -> TokenStream {
 
 /// The methods that give fields, where any is asked for.
 fn getters(input: &Input) -> Option<TokenStream> {
-    let Input { ident, generics, fields, .. } = input;
+    let Input { ident, generics, fields, deprecated, .. } = input;
     let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
     let methods: Vec<TokenStream> = fields.iter().filter(|field| field.get).map(getter).collect();
     (!methods.is_empty()).then(|| {
         quote! {
+            #deprecated
             impl #impl_generics #ident #ty_generics #bounds {
                 #(#methods)*
             }

@@ -75,6 +75,22 @@ fn a_getter_has_the_documentation_of_its_field() {
     assert_eq!((output.matches("The codes.").count(), output.matches("pub fn").count()), (1, 4), "{output}");
 }
 
+#[test]
+fn a_deprecated_field_is_used_without_a_warning() {
+    let output = derived(quote! {
+        #[implicit(name = "test.Weight")]
+        struct Weight {
+            #[implicit(get)]
+            #[deprecated]
+            packed: Array,
+        }
+    });
+    let output = output.expect("an implicit array");
+    for code in ["impl Weight {", "const _: () = {"] {
+        assert!(output.contains(&format!("#[allow(deprecated)]\n{code}")), "{output}");
+    }
+}
+
 /// A macro that is given a type hands it on in a group that is not seen.
 #[test]
 fn a_getter_of_a_type_that_a_macro_was_given_is_as_any() {

@@ -5,6 +5,7 @@ use quote::ToTokens;
 use syn::{Data, DeriveInput, Error, Fields, GenericParam, Generics, Ident, Index, Member, Result, Type};
 
 use super::attr;
+use crate::deprecated::allowed_of;
 use crate::errors::{Errors, borrows};
 
 /// A type that can be a tree.
@@ -14,6 +15,8 @@ pub(crate) struct Input<'a> {
     /// The type parameter.
     pub(crate) leaf: Option<&'a Ident>,
     pub(crate) shape: Shape<'a>,
+    /// What stands before code that uses the type.
+    pub(crate) deprecated: Option<TokenStream>,
 }
 
 /// What kind of item it is.
@@ -61,7 +64,8 @@ impl<'a> Input<'a> {
                 return Err(Error::new(data.union_token.span, message));
             }
         };
-        let read = Self { ident: &input.ident, generics: &input.generics, leaf, shape };
+        let (ident, generics, deprecated) = (&input.ident, &input.generics, allowed_of(input));
+        let read = Self { ident, generics, leaf, shape, deprecated };
         errors.0.map_or(Ok(read), Err)
     }
 }

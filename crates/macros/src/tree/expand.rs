@@ -10,7 +10,7 @@ use super::ast::{Field, Input, Shape, Variant};
 
 /// The `Tree` and `Arguments` of a struct or an enum.
 pub(crate) fn expand(input: &Input) -> TokenStream {
-    let ident = input.ident;
+    let Input { ident, deprecated, .. } = input;
     let leaves = bounded(input, &parse_quote!(::tacit::tree::Leaf));
     let (parameters, arguments, bounds) = leaves.split_for_impl();
     let given = bounded(input, &parse_quote!(::tacit::tree::Arguments<Arrays = ::tacit::__private::Array>));
@@ -24,6 +24,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
     };
     quote! {
         #[automatically_derived]
+        #deprecated
         impl #parameters ::tacit::Tree for #ident #arguments #bounds {
             type With<#other: ::tacit::tree::Leaf> = #with;
 
@@ -38,6 +39,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
         }
 
         #[automatically_derived]
+        #deprecated
         impl #given ::tacit::tree::Arguments for #ident #arguments #bounds {
             type Arrays = #arrays;
 

@@ -93,6 +93,19 @@ fn a_type_within_itself_has_other_leaves_there_too() {
 }
 
 #[test]
+fn a_deprecated_variant_is_used_without_a_warning() {
+    let output = derived(quote! {
+        enum Rule {
+            Frozen,
+            #[deprecated]
+            Scaled(Array),
+        }
+    });
+    let output = output.expect("a tree");
+    assert_eq!(output.matches("#[allow(deprecated)]\nimpl").count(), 2, "{output}");
+}
+
+#[test]
 fn raw_names_are_labels_without_the_mark() {
     let output = derived(quote! {
         enum r#Type { r#Box { r#type: Array } }
