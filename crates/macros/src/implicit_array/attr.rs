@@ -104,12 +104,13 @@ fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Resul
 
 /// The variant of `Policy` that a word names.
 fn policy(meta: &ParseNestedMeta) -> Result<Ident> {
-    let word: LitStr = meta.value()?.parse()?;
+    let expected = |span| Error::new(span, "expected `materialize = \"allow\"`, `\"warn\"` or `\"deny\"`");
+    let word: LitStr = meta.value()?.parse().map_err(|error| expected(error.span()))?;
     let variant = match &*word.value() {
         "allow" => "Allow",
         "warn" => "Warn",
         "deny" => "Deny",
-        _ => return Err(Error::new(word.span(), "expected `materialize = \"allow\"`, `\"warn\"` or `\"deny\"`")),
+        _ => return Err(expected(word.span())),
     };
     Ok(Ident::new(variant, word.span()))
 }

@@ -222,8 +222,10 @@ fn a_policy_is_one_of_three_words() {
             "{output}"
         );
     }
-    let wrong = derived_with(quote!(materialize = "never")).expect_err("no policy").to_string();
-    assert_eq!(wrong, r#"expected `materialize = "allow"`, `"warn"` or `"deny"`"#);
+    for wrong in [quote!(materialize = "never"), quote!(materialize = deny)] {
+        let wrong = derived_with(wrong).expect_err("no policy").to_string();
+        assert_eq!(wrong, r#"expected `materialize = "allow"`, `"warn"` or `"deny"`"#);
+    }
     let twice = derived_with(quote!(materialize = "deny", materialize = "warn")).expect_err("two").to_string();
     assert_eq!(twice, "two policies: keep one of them");
 }
