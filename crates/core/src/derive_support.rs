@@ -65,6 +65,23 @@ impl<T: Clone + Debug + Eq + Hash + Serialize + DeserializeOwned> Aux for T {
     }
 }
 
+/// The type of a static field named `aval`.
+#[diagnostic::on_unimplemented(
+    message = "a static field named `aval` is the array's aval, and `{Self}` is none",
+    label = "not an `Aval`",
+    note = "give the field the type `tacit::Aval`, or another name"
+)]
+pub trait DeclaredAval {
+    /// The aval.
+    fn declared(&self) -> Aval;
+}
+
+impl DeclaredAval for Aval {
+    fn declared(&self) -> Aval {
+        self.clone()
+    }
+}
+
 /// Hashes which type `T` is, so that equal static fields of two types differ.
 pub fn hash_type<T: 'static>(mut state: &mut dyn Hasher) {
     TypeId::of::<T>().hash(&mut state);

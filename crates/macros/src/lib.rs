@@ -8,6 +8,7 @@ mod deprecated;
 mod errors;
 mod handler;
 mod implicit_array;
+mod spans;
 mod tree;
 mod types;
 

@@ -331,6 +331,8 @@ fn an_error_reads_the_same_when_it_is_debugged() {
 }
 
 mod names {
+    #![deny(trivial_casts, reason = "the derive casts")]
+
     use mlx_rs::Array as Dense;
     use tacit::primitives::Add;
 
@@ -346,6 +348,44 @@ mod names {
         fn materialize(&self) -> Result<Value> {
             Ok(self.inner.clone().into())
         }
+    }
+
+    /// A struct with the derive, which is not written where its fields are.
+    macro_rules! implicit_array {
+        ($name:ident $saved_as:literal { $($(#[$attribute:meta])* $field:ident: $ty:ty),+ }) => {
+            #[derive(ImplicitArray, Clone, Debug)]
+            #[implicit(name = $saved_as, family(Twofold))]
+            struct $name {
+                $($(#[$attribute])* $field: $ty),+
+            }
+        };
+    }
+
+    implicit_array! { Given "test.Given" { half: Dense, #[implicit(aux)] aval: Aval } }
+
+    impl Twofold for Given {
+        fn half(&self) -> &Dense {
+            &self.half
+        }
+
+        fn with(&self, half: Dense) -> Value {
+            Self { half, aval: self.aval.clone() }.into()
+        }
+    }
+
+    impl Materialize for Given {
+        fn materialize(&self) -> Result<Value> {
+            Ok(self.half.add(&self.half)?.into())
+        }
+    }
+
+    #[test]
+    fn a_macro_may_write_the_derive_around_fields() {
+        let given = Given { half: vector(&[1.0]), aval: aval(&[1]) };
+        assert_eq!(Value::from(given.clone()).aval().expect("declares it"), given.aval);
+        let taken =
+            takers(Registry::new().with::<negate_twofold>(), |x| Ok(vec![x[0].negative()?]), vec![given.into()]);
+        assert_eq!(taken.expect("runs"), ["negate_twofold"]);
     }
 
     #[handler]

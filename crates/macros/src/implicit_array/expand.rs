@@ -8,6 +8,7 @@ use syn::{Ident, LitStr, PathArguments, PathSegment, Type, parse_quote};
 
 use super::ast::{Field, Input};
 use super::attr::Name;
+use crate::spans::at;
 use crate::types::plain;
 
 /// The `ImplicitArray`, `Arguments`, `Serialize` and `Deserialize` of a struct, and its getters.
@@ -70,7 +71,7 @@ fn implicit_array(input: &Input) -> TokenStream {
         quote!(::core::option::Option::None)
     };
     let families = families.iter().map(|family| {
-        quote_spanned! {family.span()=>
+        quote_spanned! {at(family)=>
             ::tacit::__private::Membership::new::<dyn #family>(
                 &((|array| array.downcast_ref::<Self>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
             )
@@ -225,11 +226,8 @@ fn aval(input: &Input) -> TokenStream {
     let Some(field) = input.statics().find(|field| field.ident == "aval") else {
         return quote!(::tacit::__private::inferred_aval(self));
     };
-    let declared = quote_spanned!(field.ty.span()=> &self.aval);
-    quote! {
-        let aval: &::tacit::Aval = #declared;
-        ::tacit::Result::Ok(aval.clone())
-    }
+    let ty = field.ty;
+    quote!(::tacit::Result::Ok(<#ty as ::tacit::__private::DeclaredAval>::declared(&self.aval)))
 }
 
 /// `Serialize`, and serde's own derive of `Deserialize` on a copy of the struct that says how each field is stored.

@@ -50,8 +50,9 @@ const _: () = {
         #[doc(hidden)]
         fn typetag_deserialize(&self) {}
         fn aval(&self) -> ::tacit::Result<::tacit::Aval> {
-            let aval: &::tacit::Aval = &self.aval;
-            ::tacit::Result::Ok(aval.clone())
+            ::tacit::Result::Ok(
+                <Aval as ::tacit::__private::DeclaredAval>::declared(&self.aval),
+            )
         }
         fn build(
             &self,

@@ -1,12 +1,12 @@
 //! The implementation that the derive writes.
 
-use proc_macro2::{Ident, Literal, Span, TokenStream};
+use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
-use syn::spanned::Spanned;
 use syn::{GenericParam, Generics, Member, TypeParamBound, parse_quote};
 
 use super::ast::{Field, Input, Shape, Variant};
+use crate::spans::at;
 
 /// The `Tree` and `Arguments` of a struct or an enum.
 pub(crate) fn expand(input: &Input) -> TokenStream {
@@ -93,7 +93,7 @@ fn of_struct(input: &Input, fields: &Variant) -> (TokenStream, TokenStream, Toke
     };
     let node = node(&name, fields, |field| {
         let own = place(field);
-        at(field, &quote!(&#own))
+        at_type(field, &quote!(&#own))
     });
     let flatten = flattened(fields, |field| {
         let own = place(field);
@@ -117,7 +117,7 @@ fn of_enum(input: &Input, variants: &[Variant]) -> (TokenStream, TokenStream, To
     let names = cases.iter().map(|case| &case.name);
     let flatten = cases.iter().map(|case| {
         let pattern = &case.pattern;
-        let node = node(&case.name, case.variant, |field| at(field, &bound(field)));
+        let node = node(&case.name, case.variant, |field| at_type(field, &bound(field)));
         let flatten = flattened(case.variant, |field| bound(field).into_token_stream());
         quote!(#pattern => { #node #flatten })
     });
@@ -214,8 +214,8 @@ fn node(name: &TokenStream, fields: &Variant, value: impl Fn(&Field) -> TokenStr
 }
 
 /// The tokens where the field's type stands, so that an error about the type is shown there.
-fn at(field: &Field, tokens: &impl ToTokens) -> TokenStream {
-    let span = Span::call_site().located_at(field.ty.span());
+fn at_type(field: &Field, tokens: &impl ToTokens) -> TokenStream {
+    let span = at(field.ty);
     let placed = tokens.to_token_stream().into_iter().map(|mut token| {
         token.set_span(span);
         token
