@@ -13,7 +13,7 @@ mod tree;
 mod types;
 
 use proc_macro::TokenStream;
-use syn::{DeriveInput, ItemFn, parse_macro_input};
+use syn::{DeriveInput, parse_macro_input};
 
 /// Each field is a child, or static and marked `#[implicit(aux)]`.
 ///
@@ -66,6 +66,5 @@ pub fn derive_tree(input: TokenStream) -> TokenStream {
 /// stands a type of the same name that implements `HandlerDef`, for a registry built by hand.
 #[proc_macro_attribute]
 pub fn handler(args: TokenStream, item: TokenStream) -> TokenStream {
-    let function = parse_macro_input!(item as ItemFn);
-    handler::expand(args.into(), &function).into()
+    handler::expand(args.into(), item.into()).into()
 }

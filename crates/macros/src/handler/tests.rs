@@ -158,10 +158,18 @@ fn all_mistakes_are_reported_at_once() {
 
 #[test]
 fn a_function_with_a_mistake_is_kept() {
-    let function: ItemFn = syn::parse2(quote!(
+    let function = quote!(
         fn wrong() {}
-    ))
-    .expect("a function");
-    let output = super::expand(quote!(), &function).to_string();
+    );
+    let output = super::expand(quote!(), function).to_string();
     assert!(output.starts_with("fn wrong () { }") && output.contains("compile_error"), "{output}");
+}
+
+#[test]
+fn what_is_no_function_is_kept_too() {
+    let item = quote!(
+        struct Double;
+    );
+    let output = super::expand(quote!(), item).to_string();
+    assert!(output.starts_with("struct Double ;") && output.contains("a handler is a function"), "{output}");
 }
