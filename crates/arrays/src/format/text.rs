@@ -147,7 +147,7 @@ macro_rules! register_format {
                     &self,
                     serializer: S,
                 ) -> ::core::result::Result<S::Ok, S::Error> {
-                    serializer.collect_str(self)
+                    $crate::format::__private::serialized(self, serializer)
                 }
             }
 
@@ -165,7 +165,7 @@ macro_rules! register_format {
 /// What [`register_format!`](crate::register_format) refers to.
 #[doc(hidden)]
 pub mod __private {
-    pub use super::{deserialized, read};
+    pub use super::{deserialized, read, serialized};
     pub use crate::format::declaration::TextForm;
     pub use tacit_core::__private::{inventory, serde};
     pub use tacit_core::{Error, Result};
@@ -184,6 +184,23 @@ pub fn read<F: TextForm>(text: &str) -> Result<F> {
 }
 
 #[doc(hidden)]
+pub fn serialized<F: TextForm, S: Serializer>(format: &F, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = format.to_string();
+    written(&text, read::<F>(&text).map(|read| read.to_string()), serializer)
+}
+
+/// Writes the text of a format; one that would not be `read` as it again is refused, and so the file that is to hold it.
+fn written<S: Serializer>(text: &str, read: Result<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let reason = match read {
+        Ok(read) if read == text => return serializer.serialize_str(text),
+        Ok(read) => format!("the format {text} would be read as {read}"),
+        Err(error) => format!("the format {text} could not be read again: {}", error.clause()),
+    };
+    let help = "implement `TextForm` so that it reads what it writes, and add `register_format!` once";
+    Err(ser::Error::custom(format!("{reason}\nhelp: {help}")))
+}
+
+#[doc(hidden)]
 pub fn deserialized<'de, F: TextForm, D: Deserializer<'de>>(deserializer: D) -> Result<F, D::Error> {
     read(&String::deserialize(deserializer)?).map_err(de::Error::custom)
 }
@@ -196,17 +213,10 @@ impl FromStr for AnyFormat {
     }
 }
 
-/// A format that would not be read again is refused, and so the file that is to hold its text.
 impl Serialize for AnyFormat {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = self.to_string();
-        let reason = match parse(&text) {
-            Ok(read) if read == *self => return serializer.serialize_str(&text),
-            Ok(read) => format!("the format {text} would be read as {read}"),
-            Err(error) => format!("the format {text} could not be read again: {}", error.clause()),
-        };
-        let help = "implement `TextForm` so that it reads what it writes, and add `register_format!` once";
-        Err(ser::Error::custom(format!("{reason}\nhelp: {help}")))
+        written(&text, parse(&text).map(|read| read.to_string()), serializer)
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt;
 
 use expect_test::expect;
 use mlx_rs::{Array, ops};
-use tacit_arrays::Prepared;
-use tacit_arrays::format::{Nf4, Quantizer};
+use tacit_arrays::format::{Nf4, Quantizer, TextForm};
+use tacit_arrays::{Prepared, register_format};
 use tacit_core::{ImplicitArray, Materialize, Result, Value, register_array};
 use tacit_io::{load, save};
 use tacit_nn::Parameters;
@@ -87,6 +87,33 @@ impl Quantizer for Unread {
     }
 }
 
+/// A format that does not read what it writes.
+#[derive(Debug)]
+struct Misread {
+    block: usize,
+}
+
+impl Quantizer for Misread {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Nf4 { block: self.block, double: false }.quantize(x)
+    }
+}
+
+impl TextForm for Misread {
+    const NAME: &'static str = "misread";
+    const FORMS: &'static str = "misread:BLOCK";
+
+    fn options(&self) -> String {
+        format!(":{}", self.block)
+    }
+
+    fn from_options(_: &[&str]) -> Option<Self> {
+        Some(Self { block: 32 })
+    }
+}
+
+register_format!(Misread);
+
 #[test]
 fn a_format_that_could_not_be_read_again_is_not_saved() {
     let master = ops::ones::<f32>(&[2, 64]).expect("ones");
@@ -94,6 +121,12 @@ fn a_format_that_could_not_be_read_again_is_not_saved() {
         w, a Prepared(f32[2,64]), cannot be saved: the format unread could not be read again: no format is named unread
         help: implement `TextForm` so that it reads what it writes, and add `register_format!` once"#]]
     .assert_eq(&said(Prepared::new(&master, Unread).expect("fits").into()));
+    let misread = expect![[r#"
+        w, a Prepared(f32[2,64]), cannot be saved: the format misread:64 would be read as misread:32
+        help: implement `TextForm` so that it reads what it writes, and add `register_format!` once"#]];
+    misread.assert_eq(&said(Prepared::new(&master, Misread { block: 64 }).expect("fits").into()));
+    assert!(serde_json::to_string(&Misread { block: 64 }).is_err());
+    assert_eq!(serde_json::to_string(&Misread { block: 32 }).expect("is read"), r#""misread:32""#);
 }
 
 /// Modules with the names of crates that the derive needs.
