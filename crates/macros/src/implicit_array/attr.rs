@@ -1,6 +1,7 @@
 //! The `#[implicit(..)]` attributes.
 
 use syn::meta::ParseNestedMeta;
+use syn::parse::Parse;
 use syn::{Attribute, Error, Expr, Ident, Lit, LitStr, Path, Result, Token};
 
 /// What an array type is saved under.
@@ -40,7 +41,7 @@ impl StructAttr {
             } else if meta.path.is_ident("family") {
                 let list;
                 syn::parenthesized!(list in meta.input);
-                read.families.extend(list.parse_terminated(Path::parse_mod_style, Token![,])?);
+                read.families.extend(list.parse_terminated(Path::parse, Token![,])?);
             } else if meta.path.is_ident("materialize") {
                 let policy = policy(&meta)?;
                 if read.policy.replace(policy).is_some() {

@@ -206,6 +206,20 @@ fn a_namespace_is_a_word_before_a_dot() {
 }
 
 #[test]
+fn a_family_may_have_parameters() {
+    let output = derived(quote! {
+        #[implicit(name = "test.Weight", family(Coded<u8>, crate::Packed))]
+        struct Weight {
+            array: Array,
+        }
+    });
+    let output = output.expect("an implicit array");
+    for family in ["dyn Coded<u8>", "dyn crate::Packed"] {
+        assert_eq!(output.matches(family).count(), 3, "{output}");
+    }
+}
+
+#[test]
 fn a_policy_is_one_of_three_words() {
     let derived_with = |attribute: TokenStream| {
         derived(quote! {
