@@ -18,6 +18,9 @@ use crate::kernel::Scheme;
 
 /// A stored format with its options.
 ///
+/// An array that holds one, such as a [`Prepared`](crate::Prepared), is saved with its text, and is not saved unless that is read
+/// again: the format then has a [`TextForm`] and a [`register_format!`](crate::register_format).
+///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::ops;
