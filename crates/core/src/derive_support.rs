@@ -11,7 +11,6 @@ use tacit_bridge::Aval;
 
 pub use crate::implicit_array::Permit;
 
-use crate::handler::IntoResults;
 use crate::materialize;
 use crate::{Error, ImplicitArray, Result, Value};
 
@@ -154,13 +153,4 @@ pub fn rest_operands<'a, 'b>(operands: &'b [&'a Value], position: usize) -> Resu
             "call handlers through a registry",
         )
     })
-}
-
-/// A handler's answer as the registry takes it.
-///
-/// # Errors
-///
-/// Those of the handler.
-pub fn results<R: IntoResults, E: Into<Error>>(answer: Result<R, E>) -> Result<Vec<Value>> {
-    answer.map(IntoResults::into_results).map_err(Into::into)
 }

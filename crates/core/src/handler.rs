@@ -111,6 +111,45 @@ impl HandlerPrimitive for Primitive {
     }
 }
 
+/// What a handler may return.
+#[diagnostic::on_unimplemented(
+    message = "a handler cannot return `{Self}`",
+    label = "not a `Result`",
+    note = "return `Result<Value>`, `Result<Array>`, or `Result<Vec<Value>>` for a primitive with several results"
+)]
+pub trait HandlerResult {
+    /// The results as the registry takes them.
+    ///
+    /// # Errors
+    ///
+    /// That of the handler.
+    fn results(self) -> Result<Vec<Value>>;
+}
+
+impl<R: IntoResults, E: HandlerError> HandlerResult for Result<R, E> {
+    fn results(self) -> Result<Vec<Value>> {
+        self.map(IntoResults::into_results).map_err(HandlerError::into_error)
+    }
+}
+
+/// What a handler may fail with.
+#[diagnostic::on_unimplemented(
+    message = "a handler cannot fail with `{Self}`",
+    label = "not an error that becomes a `tacit::Error`",
+    note = "return `tacit::Result`, or implement `From<{Self}>` for `tacit::Error` if the error is your own"
+)]
+pub trait HandlerError {
+    /// The error.
+    fn into_error(self) -> Error;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<Error>> HandlerError for E {
+    fn into_error(self) -> Error {
+        self.into()
+    }
+}
+
 /// What a handler may return inside its `Result`.
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `Result<{Self}>`",

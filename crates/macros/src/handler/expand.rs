@@ -21,7 +21,8 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
     // At the type that the function returns: what is wrong with the answer is said there.
     let mut answering = (*ident).clone();
     answering.set_span(output.span());
-    let results = quote_spanned!(output.span()=> ::tacit::__private::results(#answering(#op, #(#arguments),*)));
+    let results =
+        quote_spanned!(output.span()=> ::tacit::__private::HandlerResult::results(#answering(#op, #(#arguments),*)));
     quote! {
         // In the namespace of types, so that it does not clash with the function.
         #[doc(hidden)]

@@ -56,7 +56,7 @@ fn every_kind_of_operand() {
                         call: |call| {
                             <primitives::Select as ::tacit::__private::HandlerPrimitive>::with(
                                 call.primitive,
-                                |op| ::tacit::__private::results(
+                                |op| ::tacit::__private::HandlerResult::results(
                                     select(
                                         op,
                                         ::tacit::__private::operand::<Array>(call.operands, 0)?,
