@@ -81,12 +81,17 @@ pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Ve
     }
     let arrays: Arrays =
         tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?))).collect::<Result<_>>()?;
-    let known: Vec<&str> = array_types().iter().map(|ty| ty.saved_as).collect();
+    let types = array_types();
+    let count = |name: &str| types.iter().filter(|ty| ty.saved_as == name).count();
     store::provide(arrays, || {
         let one = |(path, json): (String, Json)| {
-            if let Some(ty) = unknown_type(&json, &known) {
+            if let Some(ty) = type_in(&json, &|ty| count(ty) == 0) {
                 let unknown = Unknown { ty: ty.to_owned(), nbytes: nbytes(tensors, &json) };
                 return Ok((path, Err(unknown)));
+            }
+            if let Some(ty) = type_in(&json, &|ty| count(ty) > 1) {
+                let what = format!("several array types of this program are registered under the name {ty:?}");
+                return Err(tensors.wrong(Some(&path), what, "give each a name of its own, and register it once"));
             }
             let value = restored(&json).map_err(|(reason, help)| tensors.wrong(Some(&path), reason, help))?;
             // Files of earlier versions have what a step dropped.
@@ -160,15 +165,14 @@ const UNSAVED: &str = "give its static fields types that JSON has a form of";
 
 pub(crate) const DAMAGED: &str = "the file is not as it was written: fetch or write it again";
 
-/// The first array type in a structure that is not among `known`.
-fn unknown_type<'j>(json: &'j Json, known: &[&str]) -> Option<&'j str> {
+/// The first array type in a structure of whose name this holds.
+fn type_in<'j>(json: &'j Json, holds: &dyn Fn(&str) -> bool) -> Option<&'j str> {
     match json {
         Json::Object(fields) => {
             let own = fields.get("implicit").and_then(|array| array.get("type")).and_then(Json::as_str);
-            let own = own.filter(|own| known.binary_search(own).is_err());
-            own.or_else(|| fields.values().find_map(|field| unknown_type(field, known)))
+            own.filter(|own| holds(own)).or_else(|| fields.values().find_map(|field| type_in(field, holds)))
         }
-        Json::Array(items) => items.iter().find_map(|item| unknown_type(item, known)),
+        Json::Array(items) => items.iter().find_map(|item| type_in(item, holds)),
         _ => None,
     }
 }

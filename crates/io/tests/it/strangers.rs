@@ -1,7 +1,7 @@
 //! Array types of a stranger's crate: what is saved of them is read again, and what could not be is refused.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::{fmt, fs};
 
 use expect_test::expect;
 use mlx_rs::{Array, ops};
@@ -23,7 +23,7 @@ struct Many<const COUNT: usize> {
 impl<const COUNT: usize> Many<COUNT> {
     const NAME: &'static str = match COUNT {
         2 => "strange.Pair",
-        3 | 4 => "strange.Few",
+        3 | 4 => "strange.Twin",
         TYPE => "strange.Dozen",
         _ => "strange.Many",
     };
@@ -60,7 +60,7 @@ fn a_type_that_could_not_be_read_again_is_not_saved() {
         help: register it with `register_array!`"#]]
     .assert_eq(&said(Many::<5> { one: numbers() }.into()));
     expect![[r#"
-        w, a Few(f32[2]), cannot be saved: 2 array types are registered under the name "strange.Few", and a reader would not know which is meant
+        w, a Twin(f32[2]), cannot be saved: 2 array types are registered under the name "strange.Twin", and a reader would not know which is meant
         help: give each a name of its own, and register it once"#]]
     .assert_eq(&said(Many::<3> { one: numbers() }.into()));
     // Nor is one that is inside another.
@@ -69,6 +69,22 @@ fn a_type_that_could_not_be_read_again_is_not_saved() {
         w, a Pair(f32[2]), cannot be saved: no array type is registered under the name "strange.Many"
         help: register it with `register_array!`"#]]
     .assert_eq(&said(inside.into()));
+}
+
+#[test]
+fn a_type_whose_name_another_has_as_well_is_not_read() {
+    let folder = Scratch::new();
+    let path = folder.join("m.safetensors");
+    save(&path, &Parameters::from([("w".to_owned(), Many::<2> { one: numbers() }.into())])).expect("saves");
+    let mut bytes = fs::read(&path).expect("reads");
+    let at = bytes.windows(12).position(|text| text == b"strange.Pair").expect("is named");
+    bytes[at..at + 12].copy_from_slice(b"strange.Twin");
+    fs::write(&path, bytes).expect("writes");
+    let error = load(&path).expect_err("either could be meant").to_string();
+    expect![[r#"
+        w: several array types of this program are registered under the name "strange.Twin"
+        help: give each a name of its own, and register it once"#]]
+    .assert_eq(error.split_once("m.safetensors: ").expect("names the file").1);
 }
 
 /// A format that only quantizes: no text is read as it.
