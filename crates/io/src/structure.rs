@@ -67,8 +67,8 @@ pub(crate) fn put_together(tensors: &Tensors, structure: Structure) -> Result<Pa
     let known = |(path, value): (String, Result<Value, Unknown>)| match value {
         Ok(value) => Ok((path, value)),
         Err(Unknown { ty, .. }) => {
-            let help = "use the crate that declares the type, or a newer Tacit";
-            Err(tensors.wrong(Some(&path), format!("this program has no array type {ty:?}"), help))
+            let (reason, help) = not_one(&ty, 0);
+            Err(tensors.wrong(Some(&path), reason, help))
         }
     };
     known_or_not(tensors, structure)?.into_iter().map(known).collect()
@@ -81,17 +81,12 @@ pub(crate) fn known_or_not(tensors: &Tensors, structure: Structure) -> Result<Ve
     }
     let arrays: Arrays =
         tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?))).collect::<Result<_>>()?;
-    let types = array_types();
-    let count = |name: &str| types.iter().filter(|ty| ty.saved_as == name).count();
+    let known: Vec<&str> = array_types().iter().map(|ty| ty.saved_as).collect();
     store::provide(arrays, || {
         let one = |(path, json): (String, Json)| {
-            if let Some(ty) = type_in(&json, &|ty| count(ty) == 0) {
+            if let Some(ty) = type_in(&json, &|ty| !known.contains(&ty)) {
                 let unknown = Unknown { ty: ty.to_owned(), nbytes: nbytes(tensors, &json) };
                 return Ok((path, Err(unknown)));
-            }
-            if let Some(ty) = type_in(&json, &|ty| count(ty) > 1) {
-                let what = format!("several array types of this program are registered under the name {ty:?}");
-                return Err(tensors.wrong(Some(&path), what, "give each a name of its own, and register it once"));
             }
             let value = restored(&json).map_err(|(reason, help)| tensors.wrong(Some(&path), reason, help))?;
             // Files of earlier versions have what a step dropped.
@@ -116,6 +111,12 @@ pub fn restored(structure: &Json) -> Result<Value, (String, String)> {
         Value::restore(&mut serde_json::Deserializer::from_str(&text)).map_err(|_| error)
     });
     value.map_err(|error| {
+        let types = array_types();
+        let count = |name: &str| types.iter().filter(|ty| ty.saved_as == name).count();
+        if let Some(ty) = type_in(structure, &|ty| count(ty) != 1) {
+            let (reason, help) = not_one(ty, count(ty));
+            return (reason, help.to_owned());
+        }
         // serde hands on the text of an array's own error, and nothing else of it.
         let text = error.to_string();
         let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
@@ -164,6 +165,16 @@ fn nbytes(tensors: &Tensors, json: &Json) -> usize {
 const UNSAVED: &str = "give its static fields types that JSON has a form of";
 
 pub(crate) const DAMAGED: &str = "the file is not as it was written: fetch or write it again";
+
+/// The reason, and what to do, where no type of this program is registered under the name of an array type, or several are.
+fn not_one(ty: &str, count: usize) -> (String, &'static str) {
+    if count == 0 {
+        (format!("this program has no array type {ty:?}"), "use the crate that declares the type, or a newer Tacit")
+    } else {
+        let reason = format!("{count} array types of this program are registered under the name {ty:?}");
+        (reason, "give each a name of its own, and register it once")
+    }
+}
 
 /// The first array type in a structure of whose name this holds.
 fn type_in<'j>(json: &'j Json, holds: &dyn Fn(&str) -> bool) -> Option<&'j str> {

@@ -82,7 +82,7 @@ fn a_type_whose_name_another_has_as_well_is_not_read() {
     fs::write(&path, bytes).expect("writes");
     let error = load(&path).expect_err("either could be meant").to_string();
     expect![[r#"
-        w: several array types of this program are registered under the name "strange.Twin"
+        w: 2 array types of this program are registered under the name "strange.Twin"
         help: give each a name of its own, and register it once"#]]
     .assert_eq(error.split_once("m.safetensors: ").expect("names the file").1);
 }
