@@ -38,9 +38,9 @@ pub fn derive_implicit_array(input: TokenStream) -> TokenStream {
 
 /// Each field is a tree, or static and marked `#[tree(static)]`.
 ///
-/// It stands on structs and enums. The type of a static field is `Clone + Debug + Eq + Hash + 'static`; it is part of the
-/// structure. One type parameter is allowed, the leaf: `Params<Array>` inside a traced function is `Params<Value>`
-/// outside. Constant parameters are allowed too.
+/// It stands on structs and enums. The type of a static field is `Clone + Debug + Eq + Hash + 'static`, whatever the leaf is; it is
+/// part of the structure. One type parameter is allowed, the leaf: `Params<Array>` inside a traced function is `Params<Value>`
+/// outside. Constant parameters are allowed too, and fields of the type itself.
 #[proc_macro_derive(Tree, attributes(tree))]
 pub fn derive_tree(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
