@@ -190,13 +190,13 @@ pub trait HandlerOperand: 'static {
     const PATTERN: OperandPattern;
 
     /// The operand, if it is one of them.
-    fn of(operand: &Value) -> Option<&Self>;
+    fn from_value(operand: &Value) -> Option<&Self>;
 }
 
 impl HandlerOperand for Array {
     const PATTERN: OperandPattern = OperandPattern::Dense;
 
-    fn of(operand: &Value) -> Option<&Self> {
+    fn from_value(operand: &Value) -> Option<&Self> {
         operand.as_dense()
     }
 }
@@ -204,7 +204,7 @@ impl HandlerOperand for Array {
 impl HandlerOperand for Value {
     const PATTERN: OperandPattern = OperandPattern::Any;
 
-    fn of(operand: &Value) -> Option<&Self> {
+    fn from_value(operand: &Value) -> Option<&Self> {
         Some(operand)
     }
 }
@@ -212,7 +212,7 @@ impl HandlerOperand for Value {
 impl HandlerOperand for dyn ImplicitArray {
     const PATTERN: OperandPattern = OperandPattern::AnyImplicit;
 
-    fn of(operand: &Value) -> Option<&Self> {
+    fn from_value(operand: &Value) -> Option<&Self> {
         if let Value::Implicit(array) = operand { Some(&**array) } else { None }
     }
 }
@@ -221,7 +221,7 @@ impl HandlerOperand for dyn ImplicitArray {
 impl<T: StaticType> HandlerOperand for T {
     const PATTERN: OperandPattern = OperandPattern::for_type::<T>();
 
-    fn of(operand: &Value) -> Option<&Self> {
+    fn from_value(operand: &Value) -> Option<&Self> {
         operand.downcast()
     }
 }
@@ -229,7 +229,7 @@ impl<T: StaticType> HandlerOperand for T {
 /// The operand at a position, for expanded handlers.
 #[doc(hidden)]
 pub fn operand<'a, T: HandlerOperand + ?Sized>(operands: &[&'a Value], position: usize) -> Result<&'a T> {
-    operands.get(position).and_then(|operand| T::of(operand)).ok_or_else(|| mismatch(position))
+    operands.get(position).and_then(|operand| T::from_value(operand)).ok_or_else(|| mismatch(position))
 }
 
 /// The operand of the family `F` at a position, for expanded handlers.

@@ -101,7 +101,8 @@ pub mod __private {
     pub use crate::array_type::{ArrayType, FamilyCast, Load, Membership, StaticType, TypeEntry, load};
     pub use crate::derive_support::*;
     pub use crate::handler::{
-        HandlerDef, HandlerOperand, HandlerPrimitive, HandlerResult, Registration, family_operand, operand,
+        HandlerDef, HandlerError, HandlerOperand, HandlerPrimitive, HandlerResult, Registration, family_operand,
+        operand,
     };
     pub use crate::register_array;
     pub use crate::store::StoredChild;
