@@ -11,7 +11,7 @@ use quote::quote;
 use syn::{Error, ItemFn, Result};
 
 /// The function and its registration; with a mistake in it, the function and the errors.
-pub(crate) fn expand(args: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn expand(args: TokenStream, item: &TokenStream) -> TokenStream {
     let function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,
         Err(error) => {

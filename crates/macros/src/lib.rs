@@ -66,5 +66,5 @@ pub fn derive_tree(input: TokenStream) -> TokenStream {
 /// stands a type of the same name that implements `HandlerDef`, for a registry built by hand.
 #[proc_macro_attribute]
 pub fn handler(args: TokenStream, item: TokenStream) -> TokenStream {
-    handler::expand(args.into(), item.into()).into()
+    handler::expand(args.into(), &item.into()).into()
 }

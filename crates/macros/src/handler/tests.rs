@@ -161,7 +161,7 @@ fn a_function_with_a_mistake_is_kept() {
     let function = quote!(
         fn wrong() {}
     );
-    let output = super::expand(quote!(), function).to_string();
+    let output = super::expand(quote!(), &function).to_string();
     assert!(output.starts_with("fn wrong () { }") && output.contains("compile_error"), "{output}");
 }
 
@@ -170,6 +170,6 @@ fn what_is_no_function_is_kept_too() {
     let item = quote!(
         struct Double;
     );
-    let output = super::expand(quote!(), item).to_string();
+    let output = super::expand(quote!(), &item).to_string();
     assert!(output.starts_with("struct Double ;") && output.contains("a handler is a function"), "{output}");
 }

@@ -31,7 +31,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 }
 
 fn implicit_array(input: &Input) -> TokenStream {
-    let Input { ident, generics, name, commutes, families, .. } = input;
+    let Input { ident, generics, name, .. } = input;
     let this = quote_spanned!(ident.span()=> Self);
     let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
     // A generic type is registered with each of its parameters by who uses it.
@@ -64,19 +64,7 @@ fn implicit_array(input: &Input) -> TokenStream {
         let name = text(ident);
         quote!((#name, ::std::format!("{:?}", self.#ident)))
     });
-    let default = default_handler(input);
-    let policy = if let Some(policy) = &input.policy {
-        quote!(::core::option::Option::Some(::tacit::Policy::#policy))
-    } else {
-        quote!(::core::option::Option::None)
-    };
-    let families = families.iter().map(|family| {
-        quote_spanned! {at(family)=>
-            ::tacit::__private::Membership::new::<dyn #family>(
-                &((|array| array.downcast_ref::<Self>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
-            )
-        }
-    });
+    let static_type = static_type(input, &name);
     quote! {
         impl #impl_generics ::tacit::ImplicitArray for #ident #ty_generics #bounds {
             #[doc(hidden)]
@@ -137,6 +125,30 @@ fn implicit_array(input: &Input) -> TokenStream {
             }
         }
 
+        #static_type
+
+        #registered
+    }
+}
+
+/// What is said of the type and not of an array of it.
+fn static_type(input: &Input, name: &TokenStream) -> TokenStream {
+    let Input { ident, generics, commutes, families, .. } = input;
+    let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
+    let default = default_handler(input);
+    let policy = if let Some(policy) = &input.policy {
+        quote!(::core::option::Option::Some(::tacit::Policy::#policy))
+    } else {
+        quote!(::core::option::Option::None)
+    };
+    let families = families.iter().map(|family| {
+        quote_spanned! {at(family)=>
+            ::tacit::__private::Membership::new::<dyn #family>(
+                &((|array| array.downcast_ref::<Self>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
+            )
+        }
+    });
+    quote! {
         impl #impl_generics ::tacit::__private::StaticType for #ident #ty_generics #bounds {
             const TYPE: &'static ::tacit::__private::ArrayType = &::tacit::__private::ArrayType {
                 id: ::core::any::TypeId::of::<Self>(),
@@ -149,8 +161,6 @@ fn implicit_array(input: &Input) -> TokenStream {
                 deferred: <Self as ::tacit::Materialize>::DEFERRED,
             };
         }
-
-        #registered
     }
 }
 
