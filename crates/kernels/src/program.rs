@@ -10,6 +10,7 @@
 mod apply;
 mod data;
 mod half_floats;
+mod in_place;
 mod math;
 mod op;
 mod parts;

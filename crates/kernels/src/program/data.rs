@@ -34,29 +34,22 @@ pub enum Data<'a> {
     I32(&'a [i32]),
     /// Of [`Kind::U32`].
     U32(&'a [u32]),
+    /// What the result of this number holds before the program writes it: one of [`Program::in_place`](super::Program::in_place).
+    Result(usize),
 }
 
 impl Data<'_> {
-    pub(super) fn kind(&self) -> Kind {
-        match self {
-            Self::F32(_) => Kind::F32,
-            Self::F16(_) => Kind::F16,
-            Self::Bf16(_) => Kind::Bf16,
-            Self::Bool(_) => Kind::Bool,
-            Self::I32(_) => Kind::I32,
-            Self::U32(_) => Kind::U32,
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::F16(values) => values.len(),
-            Self::Bf16(values) => values.len(),
-            Self::Bool(values) => values.len(),
-            Self::I32(values) => values.len(),
-            Self::U32(values) => values.len(),
-        }
+    /// The kind and the number of what there is; none where it is in a result.
+    pub(super) fn shape(&self) -> Option<(Kind, usize)> {
+        Some(match self {
+            Self::F32(values) => (Kind::F32, values.len()),
+            Self::F16(values) => (Kind::F16, values.len()),
+            Self::Bf16(values) => (Kind::Bf16, values.len()),
+            Self::Bool(values) => (Kind::Bool, values.len()),
+            Self::I32(values) => (Kind::I32, values.len()),
+            Self::U32(values) => (Kind::U32, values.len()),
+            Self::Result(_) => return None,
+        })
     }
 
     /// The numbers from `start` on, as many as `out` holds.
@@ -86,6 +79,7 @@ impl Data<'_> {
                     *out = *value as f32;
                 }
             }
+            Self::Result(_) => unreachable!("it is read where it is"),
         }
     }
 }
@@ -119,6 +113,17 @@ impl<'a> DataMut<'a> {
             Self::F16(values) => values.len(),
             Self::Bf16(values) => values.len(),
             Self::Bool(values) => values.len(),
+        }
+    }
+
+    /// What is there now.
+    #[inline(always)]
+    pub(super) fn data(&self) -> Data<'_> {
+        match self {
+            Self::F32(values) => Data::F32(values),
+            Self::F16(values) => Data::F16(values),
+            Self::Bf16(values) => Data::Bf16(values),
+            Self::Bool(values) => Data::Bool(values),
         }
     }
 

@@ -100,11 +100,15 @@ impl Program {
             }
             Err(KernelError::Program { what: format!("has {expected:?} where {found:?} was given") })
         };
-        for (input, source) in inputs.iter().zip(&self.sources) {
-            kind(input.kind(), source.kind)?;
+        for (number, (input, source)) in inputs.iter().zip(&self.sources).enumerate() {
+            let Some((found, count)) = input.shape() else {
+                self.check_in_place(number, inputs)?;
+                continue;
+            };
+            kind(found, source.kind)?;
             let columns = if source.map.wide { size[1] } else { 1 };
             let rows = if source.map.is_own(self.rows) { size[0] } else { source.map.modulus };
-            check_length("an input", input.len(), rows * columns, "the rows that its map gives it")?;
+            check_length("an input", count, rows * columns, "the rows that its map gives it")?;
         }
         for (result, &(extent, expected)) in results.iter().zip(&self.results) {
             kind(result.kind(), expected)?;
@@ -222,11 +226,10 @@ impl Task<'_, '_> {
             }
             Action::Store { place, extent, result } => {
                 let start = if extent == Extent::Each { self.start.1 } else { self.start.0 };
-                let values = match place {
-                    Place::Register(register) => &registers[register][..area.numbers(extent)],
-                    Place::Input(input) => self.input(input, area.range(extent)),
-                };
-                self.results[result].store(area.range(extent).start - start, values);
+                // Another result may be what is stored.
+                let mut own = mem::replace(&mut self.results[result], DataMut::F32(&mut []));
+                own.store(area.range(extent).start - start, self.numbers(place, area, extent, registers));
+                self.results[result] = own;
             }
         }
     }
@@ -240,12 +243,13 @@ impl Task<'_, '_> {
     }
 
     #[inline(always)]
-    fn input<'v>(&self, input: usize, range: Range<usize>) -> &'v [f32]
-    where
-        Self: 'v,
-    {
+    fn input(&self, input: usize, range: Range<usize>) -> &[f32] {
         match self.inputs[input] {
             Data::F32(values) => &values[range],
+            Data::Result(result) => match &self.results[result] {
+                DataMut::F32(values) => &values[range.start - self.start.1..range.end - self.start.1],
+                _ => unreachable!("a result has the type of the input that lies in it"),
+            },
             _ => unreachable!("only floats are read where they are"),
         }
     }
@@ -260,7 +264,11 @@ impl Task<'_, '_> {
                 out.fill(value[0]);
             }
             Extent::Each if map.is_own(self.program.rows) => {
-                data.load(area.range(extent).start, &mut out[..area.numbers(extent)]);
+                let (start, out) = (area.range(extent).start, &mut out[..area.numbers(extent)]);
+                match *data {
+                    Data::Result(result) => self.results[result].data().load(start - self.start.1, out),
+                    data => data.load(start, out),
+                }
             }
             Extent::Each => {
                 for (row, out) in area.rows.clone().zip(out.chunks_exact_mut(area.columns.len())) {
