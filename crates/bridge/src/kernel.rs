@@ -59,6 +59,16 @@ pub trait Kernel: Any + Send + Sync {
         None
     }
 
+    /// The results that may lie in the memory of an input, each with that input, of inputs of these avals: every element of such a
+    /// result is written after all that is made of that element of the input.
+    ///
+    /// A [plan](crate::Plan) gives a kernel the memory of inputs that nothing else needs, for any of these pairs with each result and
+    /// each input in one of them. Such an input says so by [`Input::output`], and is read there.
+    fn in_place(&self, inputs: &[Aval]) -> Vec<(usize, usize)> {
+        let _ = inputs;
+        Vec::new()
+    }
+
     /// The launch that computes the results on a GPU, from dense row-major inputs of these avals; `None` where the kernel has
     /// no source for them, and its [fallback](Self::fallback) stands for it.
     fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {

@@ -11,6 +11,7 @@ mod chains;
 mod draft;
 mod gaps;
 mod memory;
+mod over_inputs;
 mod pieced;
 mod places;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use crate::kernel::{self, Input, Kernel, KernelError, Output};
 use crate::{Aval, arrays, aval};
 
 use arena::Arena;
-use memory::{Bases, Place, input, output};
+use memory::{Bases, Place, in_place, input, output};
 use pieced::Pieced;
 pub use pieced::Threads;
 pub use places::PlanBuilder;
@@ -100,6 +101,16 @@ struct Stage {
     outputs: Vec<Place>,
     /// What the first output holds before the kernel runs; nothing where that may be anything.
     begins_as: Option<Place>,
+    /// The outputs that lie in the memory of an input, if the plan was given that memory.
+    in_place: Vec<(usize, usize)>,
+}
+
+impl Stage {
+    /// The outputs that lie in an input, each with that input.
+    fn lying_in_place(&self, bases: &Bases<'_>) -> impl Iterator<Item = (usize, usize)> {
+        let pairs = self.in_place.iter().copied();
+        pairs.filter(move |&(output, input)| bases.at(&self.inputs[input]) == bases.at(&self.outputs[output]))
+    }
 }
 
 impl Plan {
@@ -183,14 +194,22 @@ impl Plan {
             } else {
                 *name = told;
                 // SAFETY: the builder placed what a stage reads and what it writes within their memory, and apart from each other
-                // and from all that later stages still read. The slices end with the stage.
+                // and from all that later stages still read; of an input that lies in an output there is no slice. The slices
+                // end with the stage.
                 unsafe {
                     if let (Some(from), Some(to)) = (&stage.begins_as, stage.outputs.first()) {
                         bases.copy(from, to);
                     }
-                    read.extend(stage.inputs.iter().map(|place| input(bases.at(place), &place.aval)));
-                    let fresh = stage.begins_as.is_none();
-                    written.extend(stage.outputs.iter().map(|place| output(bases.at(place), &place.aval, fresh)));
+                    read.extend(stage.inputs.iter().enumerate().map(|(number, place)| {
+                        match stage.lying_in_place(&bases).find(|&(_, input)| input == number) {
+                            Some((output, _)) => in_place(output, &place.aval),
+                            None => input(bases.at(place), &place.aval),
+                        }
+                    }));
+                    written.extend(stage.outputs.iter().enumerate().map(|(number, place)| {
+                        let begins = stage.lying_in_place(&bases).any(|(output, _)| output == number);
+                        output(bases.at(place), &place.aval, stage.begins_as.is_none() && !begins)
+                    }));
                     stage.kernel.eval_cpu(&read, &mut written)?;
                     read.clear();
                     written.clear();

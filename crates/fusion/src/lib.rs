@@ -14,9 +14,10 @@
 //!    [`Plan`](tacit_core::pass::Plan). What the stages leave to each other lies in one arena, at places that are chosen once;
 //!    stages of the same elements run together, a piece of these at a time, so that what only they use is never there as a whole;
 //!    reshapes, and transposes and slices of what lies together, cost nothing; a state that nobody else holds is updated where
-//!    it lies. An op that no stage computes stays a node of MLX, between two plans. Nodes go together only if the same
-//!    collectives are behind them, so that nothing that a process sends waits for more than it needs. All results of a plan are
-//!    computed when one is; if a stage fails, all of them are errors, also those that do not depend on it.
+//!    it lies, parameters and moments by a program that reads each element before it writes it. An op that no stage computes
+//!    stays a node of MLX, between two plans. Nodes go together only if the same collectives are behind them, so that nothing
+//!    that a process sends waits for more than it needs. All results of a plan are computed when one is; if a stage fails, all
+//!    of them are errors, also those that do not depend on it.
 //!
 //! A program computes what the plain ops compute. Each op is rounded to the dtype of its result, in a program as outside of
 //! one. Adding, multiplying, comparing and casting give the same bits as MLX. So do elementary functions of half floats on

@@ -52,6 +52,14 @@ pub enum ElementError {
         /// What the array is.
         found: Aval,
     },
+    /// They are where an output is.
+    #[error("the array {found} is what output {output} begins as")]
+    InPlace {
+        /// What the array is.
+        found: Aval,
+        /// The number of the output.
+        output: usize,
+    },
 }
 
 /// Checks that `T` is the element type and that its elements may lie at `data`.
@@ -69,11 +77,18 @@ fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), Elemen
 pub struct Input<'a> {
     data: &'a [u8],
     aval: Cow<'a, Aval>,
+    /// The output in whose memory it is, with no bytes here.
+    output: Option<usize>,
 }
 
 impl<'a> Input<'a> {
     pub(crate) fn of(data: &'a [u8], aval: Cow<'a, Aval>) -> Self {
-        Self { data, aval }
+        Self { data, aval, output: None }
+    }
+
+    /// One that is where this output is.
+    pub(crate) fn in_place(output: usize, aval: Cow<'a, Aval>) -> Self {
+        Self { data: &[], aval, output: Some(output) }
     }
 
     /// Shape and dtype.
@@ -82,12 +97,22 @@ impl<'a> Input<'a> {
         &self.aval
     }
 
+    /// The output that holds the elements until it is written, where they are nowhere else: only kernels that say which
+    /// may be so, by [`in_place`](super::Kernel::in_place), meet one.
+    #[must_use]
+    pub fn output(&self) -> Option<usize> {
+        self.output
+    }
+
     /// The elements.
     ///
     /// # Errors
     ///
-    /// `T` is not the array's element type, or the array is an unaligned view.
+    /// `T` is not the array's element type, the array is an unaligned view, or it is where an output is.
     pub fn elements<T: Element>(&self) -> Result<&[T], ElementError> {
+        if let Some(output) = self.output {
+            return Err(ElementError::InPlace { found: self.aval().clone(), output });
+        }
         check_elements::<T>(self.data.as_ptr(), &self.aval)?;
         if self.aval.size() == 0 {
             return Ok(&[]);
@@ -96,7 +121,7 @@ impl<'a> Input<'a> {
         Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
     }
 
-    /// The elements as they lie in memory, whatever their type.
+    /// The elements as they lie in memory, whatever their type; none where they are in an [output](Self::output).
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.data

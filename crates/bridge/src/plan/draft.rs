@@ -41,4 +41,14 @@ pub(super) struct Draft {
     pub(super) outputs: Vec<PlanValue>,
     pub(super) begins_as: Option<PlanValue>,
     pub(super) pieces: Option<Pieces>,
+    /// The outputs that may lie in the memory of an input; once the places are known, those that may in this plan.
+    pub(super) in_place: Vec<(usize, usize)>,
+}
+
+/// The buffer whose memory this one has.
+pub(super) fn root(buffers: &[Buffer], mut buffer: usize) -> usize {
+    while let Home::Of(other) = buffers[buffer].home {
+        buffer = other;
+    }
+    buffer
 }

@@ -69,6 +69,11 @@ pub(super) unsafe fn input(data: *const u8, aval: &Aval) -> Input<'_> {
     Input::of(data, Cow::Borrowed(aval))
 }
 
+/// An array of this aval that is where an output is.
+pub(super) fn in_place(output: usize, aval: &Aval) -> Input<'_> {
+    Input::in_place(output, Cow::Borrowed(aval))
+}
+
 /// # Safety
 ///
 /// There is room for an array of this aval at `data`, and nobody else uses it while the result lives.

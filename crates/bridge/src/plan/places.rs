@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::arena::ALIGNMENT;
 use super::chains::{self, Chain, are_sound};
-use super::draft::{Buffer, Draft, Home, Value};
+use super::draft::{Buffer, Draft, Home, Value, root};
 use super::gaps::Gaps;
 use super::memory::{Memory, Place};
+use super::over_inputs::write_over_inputs;
 use super::pieced::{Part, Pieced, Step, Threads};
 use super::{Plan, PlanValue, Stage};
 use crate::Aval;
@@ -66,8 +67,11 @@ impl PlanBuilder {
         let outputs = kernel.output_avals(&avals)?;
         let pieces = if self.threads.is_some() { kernel.pieces(&avals) } else { None };
         let pieces = pieces.filter(|pieces| are_sound(pieces, &avals, &outputs));
+        let mut in_place = kernel.in_place(&avals);
+        in_place.retain(|&(output, input)| outputs.get(output).is_some_and(|aval| avals.get(input) == Some(aval)));
         let outputs = outputs.into_iter().map(|aval| self.buffer(aval, Home::Arena(0))).collect::<Vec<_>>();
-        self.drafts.push(Draft { kernel, inputs: inputs.to_vec(), outputs: outputs.clone(), begins_as: None, pieces });
+        let (inputs, made) = (inputs.to_vec(), outputs.clone());
+        self.drafts.push(Draft { kernel, inputs, outputs: made, begins_as: None, pieces, in_place });
         Ok(outputs)
     }
 
@@ -76,7 +80,8 @@ impl PlanBuilder {
     pub fn update(&mut self, kernel: Arc<dyn Kernel>, target: PlanValue, inputs: &[PlanValue]) -> PlanValue {
         let output = self.buffer(self.aval(target).clone(), Home::Arena(0));
         let (inputs, outputs) = (inputs.to_vec(), vec![output]);
-        self.drafts.push(Draft { kernel, inputs, outputs, begins_as: Some(target), pieces: None });
+        let in_place = Vec::new();
+        self.drafts.push(Draft { kernel, inputs, outputs, begins_as: Some(target), pieces: None, in_place });
         output
     }
 
@@ -94,7 +99,8 @@ impl PlanBuilder {
         }
         let chains = self.take_chains();
         self.find_lives(&chains);
-        let donated = self.merge();
+        let mut donated = self.merge();
+        write_over_inputs(&mut self.drafts, &self.values, &self.buffers, &chains, &mut donated);
         let scratch = chains.iter().map(|chain| self.place_inside(chain));
         let scratch = scratch.collect::<Option<Vec<_>>>().ok_or(TOO_LARGE)?;
         let arena = self.place_in_arena()?;
@@ -109,6 +115,7 @@ impl PlanBuilder {
                 inputs: draft.inputs.iter().filter_map(place).collect(),
                 outputs: draft.outputs.iter().filter_map(place).collect(),
                 begins_as: draft.begins_as.as_ref().and_then(place),
+                in_place: draft.in_place.clone(),
             }
         });
         let stages = stages.collect();
@@ -185,7 +192,7 @@ impl PlanBuilder {
             if reads || !whole || self.buffers[old].life.end > stage + 1 {
                 continue;
             }
-            let root = self.root(new);
+            let root = root(&self.buffers, new);
             match (self.buffers[old].home, self.buffers[root].home) {
                 (Home::Arena(_), _) => {
                     self.buffers[old].home = Home::Of(root);
@@ -198,14 +205,6 @@ impl PlanBuilder {
             }
         }
         donated
-    }
-
-    /// The buffer whose memory this one has.
-    fn root(&self, mut buffer: usize) -> usize {
-        while let Home::Of(other) = self.buffers[buffer].home {
-            buffer = other;
-        }
-        buffer
     }
 
     /// Finds a place for each array that is left to later stages, and gives the bytes of all.
@@ -276,7 +275,7 @@ impl PlanBuilder {
 
     fn place(&self, value: PlanValue) -> Place {
         let Value { buffer, offset, aval } = &self.values[value.0];
-        let (memory, base) = match self.buffers[self.root(*buffer)].home {
+        let (memory, base) = match self.buffers[root(&self.buffers, *buffer)].home {
             Home::Input(at) => (Memory::Input(at), 0),
             Home::Output(at) => (Memory::Output(at), 0),
             Home::Arena(base) => (Memory::Arena, base),

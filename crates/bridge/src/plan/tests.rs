@@ -32,12 +32,17 @@ struct Stage {
     bad: Option<(usize, bool)>,
 }
 
+/// The numbers of an input, wherever it lies.
+fn read(input: &Input<'_>, output: &[f32]) -> Result<Vec<f32>, BoxError> {
+    Ok(if input.output().is_some() { output.to_vec() } else { input.elements::<f32>()?.to_vec() })
+}
+
 fn run(stage: &Stage, before: usize, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
     let y = outputs[0].elements::<f32>()?;
     match stage.computes {
         Computes::Sum => {
-            let both = inputs[0].elements::<f32>()?.iter().zip(inputs[1].elements::<f32>()?);
-            y.iter_mut().zip(both).for_each(|(y, (a, b))| *y = 2.0 * a + b);
+            let (a, b) = (read(&inputs[0], y)?, read(&inputs[1], y)?);
+            y.iter_mut().zip(a.iter().zip(&b)).for_each(|(y, (a, b))| *y = 2.0 * a + b);
         }
         Computes::Scalar => {
             let b = inputs[1].elements::<f32>()?[0];
@@ -107,6 +112,10 @@ impl Kernel for Stage {
         })
     }
 
+    fn in_place(&self, _: &[Aval]) -> Vec<(usize, usize)> {
+        if self.computes == Computes::Sum { vec![(0, 0), (0, 1)] } else { Vec::new() }
+    }
+
     fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
         Err("it is for plans".into())
     }
@@ -142,6 +151,15 @@ fn results(plan: Plan, inputs: &[Array]) -> Result<Vec<Vec<f32>>, String> {
     let made = plan.apply(inputs).expect("a node");
     crate::eval(&made).map_err(|error| error.to_string())?;
     Ok(made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect())
+}
+
+/// The results of a plan to which the inputs are left.
+fn results_of_own(plan: Plan, inputs: impl Into<Vec<Array>>) -> Vec<Vec<f32>> {
+    let inputs = inputs.into();
+    let made = plan.apply(&inputs).expect("a node");
+    drop(inputs);
+    crate::eval(&made).expect("it runs");
+    made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect()
 }
 
 /// An update as an optimizer has it: a number of each block is spread, changed, and made anew.
@@ -262,6 +280,43 @@ fn a_chain_that_begins_first_and_ends_last_runs_last() {
     assert_eq!(results(made(1), &inputs).expect("it runs"), expected);
 }
 
+#[test]
+fn an_output_takes_the_memory_of_an_input_that_nothing_needs_any_more() {
+    let floats = || Aval::new(&[10_000], Dtype::Float32);
+    let sums = |later: bool, threads: usize| {
+        let mut plan = builder(threads);
+        let [x, y] = [floats(), floats()].map(|aval| plan.input(aval));
+        let mut sum = |a: PlanValue, b: PlanValue| plan.stage(stage(Computes::Sum), &[a, b]).expect("a stage")[0];
+        let first = sum(x, y);
+        let second = if later { sum(x, x) } else { sum(y, y) };
+        let outputs = [first, second];
+        plan.finish(&outputs).expect("a plan")
+    };
+    // What is read twice stays, and what is read later.
+    assert_eq!((sums(false, 0).donated, sums(true, 0).donated), (vec![(0, 0)], vec![(0, 1)]));
+    assert_eq!((sums(false, 0).arena(), sums(false, 1).pieced()), (0, 0));
+    let (x, y) = (numbers(10_000), numbers(10_000).multiply(Array::from_f32(3.0)).expect("numbers"));
+    crate::eval(std::slice::from_ref(&y)).expect("numbers");
+    let copied = |array: &Array| Array::from_slice(array.as_slice::<f32>(), array.shape());
+    for later in [false, true] {
+        // Somebody holds them.
+        let before = [&x, &y].map(|array| array.as_slice::<f32>().to_vec());
+        let expected = results(sums(later, 0), &[x.clone(), y.clone()]).expect("it runs");
+        assert_eq!([&x, &y].map(|array| array.as_slice::<f32>().to_vec()), before);
+        let (own, other) = (copied(&x), copied(&y));
+        let taken = if later { &other } else { &own };
+        let given = taken.as_slice::<f32>().as_ptr();
+        let made = sums(later, 0).apply(&[own, other]).expect("a node");
+        crate::eval(&made).expect("it runs");
+        assert_eq!(made[0].as_slice::<f32>().as_ptr(), given);
+        assert_eq!(made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect::<Vec<_>>(), expected);
+        // One array as both inputs is held by the other one.
+        let both = results(sums(later, 0), &[x.clone(), x.clone()]).expect("it runs");
+        let one = copied(&x);
+        assert_eq!(results_of_own(sums(later, 0), [one.clone(), one]), both);
+    }
+}
+
 /// Plans of any stages compute what they compute one after the other.
 #[test]
 fn stages_in_any_order_compute_the_same() {
@@ -271,7 +326,7 @@ fn stages_in_any_order_compute_the_same() {
         (seed >> 33) as usize % below
     };
     // More than one thread computes alone.
-    let (elements, block, mut pieced) = (17_001_usize, 7, 0);
+    let (elements, block, mut pieced, mut over_inputs) = (17_001_usize, 7, 0, 0);
     for round in 0..200 {
         let drafts: Vec<(Computes, [usize; 2])> = (0..2 + drawn(9))
             .map(|_| {
@@ -315,13 +370,17 @@ fn stages_in_any_order_compute_the_same() {
             outputs.extend([whole[whole.len() - 1], blocks[blocks.len() - 1]]);
             plan.finish(&outputs).expect("a plan")
         };
-        let inputs = [numbers(elements), numbers(elements), numbers(elements.div_ceil(block)), Array::from_f32(0.5)];
+        let [inputs, own] = [(), ()]
+            .map(|()| [numbers(elements), numbers(elements), numbers(elements.div_ceil(block)), Array::from_f32(0.5)]);
         let expected = results(made(0), &inputs).expect("it runs");
         for threads in [1, 3] {
             let plan = made(threads);
             pieced += plan.pieced();
             assert_eq!(results(plan, &inputs).expect("it runs"), expected, "{round} on {threads}: {drafts:?}");
         }
+        let plan = made(0);
+        over_inputs += plan.stages.iter().map(|stage| stage.in_place.len()).sum::<usize>();
+        assert_eq!(results_of_own(plan, own), expected, "{round} over its inputs: {drafts:?}");
     }
-    assert!(pieced > 200, "{pieced}");
+    assert!(pieced > 200 && over_inputs > 5, "{pieced} {over_inputs}");
 }

@@ -59,6 +59,10 @@ impl Kernel for RowProgram {
         Some(Pieces { elements, unit, inputs, outputs, eval })
     }
 
+    fn in_place(&self, _: &[Aval]) -> Vec<(usize, usize)> {
+        self.program.in_place()
+    }
+
     /// Nothing asks for it: a program is put in on the CPU, into a graph that nothing transforms any more.
     fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
         Err("a program of a compiled graph has no derivative\nhelp: differentiate the function before it is compiled"
@@ -67,6 +71,9 @@ impl Kernel for RowProgram {
 }
 
 fn data<'a>(input: &'a Input<'_>) -> Result<Data<'a>, BoxError> {
+    if let Some(output) = input.output() {
+        return Ok(Data::Result(output));
+    }
     Ok(match input.aval().dtype {
         Dtype::Float32 => Data::F32(input.elements()?),
         Dtype::Float16 => Data::F16(input.elements::<f16>()?),

@@ -5,6 +5,7 @@ mod expressions;
 mod halves;
 mod models;
 mod odd;
+mod over_inputs;
 mod passes;
 mod plans;
 mod residents;
