@@ -317,6 +317,29 @@ fn an_output_takes_the_memory_of_an_input_that_nothing_needs_any_more() {
     }
 }
 
+/// More threads than arenas wait for them.
+#[test]
+fn plans_of_several_threads_at_once_share_no_arena() {
+    let elements = |seed: usize| 30_000 + 600 * seed;
+    let inputs = move |seed: usize| {
+        let elements = elements(seed);
+        [numbers(elements), numbers(elements.div_ceil(6)), Array::from_f32(seed as f32 / 8.0)]
+    };
+    let alone = |seed: usize| results(step(0, elements(seed), None), &inputs(seed)).expect("it runs");
+    let expected: Vec<_> = (0..4).map(alone).collect();
+    std::thread::scope(|scope| {
+        for (seed, expected) in expected.iter().enumerate() {
+            scope.spawn(move || {
+                let inputs = inputs(seed);
+                for round in 0..60 {
+                    let plan = step([0, 1, 3][round % 3], elements(seed), None);
+                    assert_eq!(&results(plan, &inputs).expect("it runs"), expected, "{seed} in round {round}");
+                }
+            });
+        }
+    });
+}
+
 /// Plans of any stages compute what they compute one after the other.
 #[test]
 fn stages_in_any_order_compute_the_same() {
