@@ -2,7 +2,8 @@
 //! ones.
 //!
 //! Two models: an MLP of 784-512-512-10 with a batch of 128, and a transformer block, 512 wide with 8 heads and 2048 in its
-//! MLP, on 8 sequences of 256 tokens. The whole step is compiled, the optimizer with it. All formats take their steps in
+//! MLP, on 8 sequences of 256 tokens. The block is trained whole, and by adapters beside a base that stays in its format
+//! (`lora`). The whole step is compiled, the optimizer with it. All formats take their steps in
 //! turn, in many short rounds, so that they see the same machine; a ratio is the median of those of the rounds.
 //!
 //! `cargo bench --bench qat -- [--quick] [--seconds=SECONDS] [--beside=COMMAND] [filter]`. `--quick` takes some seconds.
@@ -30,7 +31,7 @@ use tacit::arrays::Int8Training;
 use tacit::compile::{CompileOptions, Constants, compile_with_state};
 use tacit::model::{Module, Stateful, quantized, straight_through, with_parameters};
 use tacit::prelude::*;
-use tacit::tree;
+use tacit::tree::{self, Tree};
 use tacit_figures::{Bench, Beside, Unit};
 
 use block::Block;
@@ -51,7 +52,10 @@ struct Case {
     run: fn(&str, Option<&str>) -> Result<Run>,
 }
 
-const CASES: [Case; 3] = [
+/// The matrices of a block that get adapters.
+const ADAPTED: &str = "{attention.*,up,down}.weight";
+
+const CASES: [Case; 4] = [
     Case {
         name: "mlp/sgd",
         // Rows of 784 do not divide into MLX's groups.
@@ -67,6 +71,11 @@ const CASES: [Case; 3] = [
         name: "block/adamw",
         formats: ["nf4:64", "affine:4:64", "int8", INT8_TRAINING],
         run: |name, format| Run::of::<Block, _>(name, AdamW::new(1e-4), format),
+    },
+    Case {
+        name: "block/lora",
+        formats: ["nf4:64", "fp4:64", "affine:4:64", "int8"],
+        run: |name, format| Run::adapted::<Block, _>(name, AdamW::new(1e-4), format),
     },
 ];
 
@@ -166,8 +175,39 @@ impl Run {
             Ok(loss)
         };
         random::seed(0)?;
-        let mut training = (Module::in_place(T::new()?), Stateful(optimizer));
-        let batches: Vec<Batch> = (0..4).map(T::batch).collect::<Result<_>>()?;
+        Self::compiled(name, (Module::in_place(T::new()?), Stateful(optimizer)), step, T::batch)
+    }
+
+    /// Steps of adapters, compiled: beside weights as they are, or in a format.
+    fn adapted<T: Task, O: Optimizer + Updatable + Clone + 'static>(
+        name: &str,
+        optimizer: O,
+        format: Option<&str>,
+    ) -> Result<Self> {
+        let name = format!("{name}/{}", format.unwrap_or(FLOAT));
+        random::seed(0)?;
+        let mut model = Model::new(T::new()?)?;
+        if let Some(format) = format {
+            model = model.quantize(ADAPTED, format)?;
+        }
+        let model = model.lora(ADAPTED, LoraConfig { rank: 16, ..LoraConfig::default() })?;
+        let step = |(model, optimizer): &mut (Model<T>, Stateful<O>), batch: Batch| -> Result<Array> {
+            let loss = |model: &mut Model<T>, batch: Batch| model.run(|module| module.loss(&batch));
+            let (loss, gradients) = model.value_and_grad(ParameterFilter::Lora, batch, loss)?;
+            model.update(optimizer, &gradients)?;
+            Ok(loss)
+        };
+        Self::compiled(name, (model, Stateful(optimizer)), step, T::batch)
+    }
+
+    /// Steps of a compiled function on a state.
+    fn compiled<S: Tree + 'static, E: Into<Error>>(
+        name: String,
+        mut training: S,
+        step: impl FnMut(&mut S, Batch) -> Result<Array, E> + 'static,
+        batch: fn(u64) -> Result<Batch>,
+    ) -> Result<Self> {
+        let batches: Vec<Batch> = (0..4).map(batch).collect::<Result<_>>()?;
         tree::eval(&batches)?;
         let options =
             CompileOptions { name: name.as_str().into(), constants: Constants::Deny, ..CompileOptions::default() };
