@@ -6,6 +6,7 @@ use tacit_blas as _;
 use tacit_fusion as _;
 
 mod captured;
+mod in_place;
 mod nested_stamps;
 mod pages;
 mod stamps;
