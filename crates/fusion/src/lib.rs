@@ -25,7 +25,7 @@
 //! units. Sums of rows are taken in an order of their own; those of half floats, softmax and log-sum-exp compute in `f32` and
 //! are rounded once, at the end, where MLX's CPU may round after each addition. So are products, which MLX rounds once as well.
 //!
-//! Sorts, partitions, running sums, greatest and least numbers, random bits, and what is put or added at indices are those of
+//! Sorts, partitions, running sums and products, greatest and least numbers, random bits, and what is put or added at indices are those of
 //! MLX to the bit.
 //!
 //! ```

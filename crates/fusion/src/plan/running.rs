@@ -1,4 +1,4 @@
-//! Running sums.
+//! Running sums and products.
 
 use std::convert::Infallible;
 
@@ -10,37 +10,48 @@ use tacit_core::kernel::{Element, Input, Output};
 use super::along::Along;
 use super::staged::{BoxError, Stage};
 
-/// The sum of what stands before each number of a line, added one after the other as MLX does.
-pub(super) struct RunningSum {
+/// The sum or the product of what stands before each number of a line, taken one after the other as MLX does.
+pub(super) struct Running {
     along: Along,
-    /// Whether the sum runs from the end.
+    /// Whether it runs from the end.
     reverse: bool,
     /// Whether a number counts itself.
     inclusive: bool,
+    multiplies: bool,
 }
 
-impl RunningSum {
+/// What there is before the first number of a line, and how each is taken in.
+type Taking<T> = (T, fn(T, T) -> T);
+
+impl Running {
     pub(super) fn new(operand: &Aval, axis: i32, [reverse, inclusive]: [bool; 2], result: &Aval) -> Option<Self> {
         let along = Along::new(&operand.shape, axis)?;
         let known =
             matches!(operand.dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16 | Dtype::Int32 | Dtype::Uint32);
-        (known && result == operand).then_some(Self { along, reverse, inclusive })
+        (known && result == operand).then_some(Self { along, reverse, inclusive, multiplies: false })
     }
 
-    fn run<T: Element + Default>(
+    /// The same of products.
+    pub(super) fn multiplying(self) -> Self {
+        Self { multiplies: true, ..self }
+    }
+
+    fn run<T: Element>(
         &self,
         input: &Input<'_>,
         output: &mut Output<'_>,
-        add: fn(T, T) -> T,
+        sum: Taking<T>,
+        product: Taking<T>,
     ) -> Result<(), BoxError> {
+        let (start, take) = if self.multiplies { product } else { sum };
         let line = |from: &[T], to: &mut [T]| {
             let last = from.len() - 1;
             let place = |at: usize| if self.reverse { last - at } else { at };
-            let mut sum = if self.inclusive { from[place(0)] } else { T::default() };
-            to[place(0)] = sum;
+            let mut running = if self.inclusive { from[place(0)] } else { start };
+            to[place(0)] = running;
             for at in 1..from.len() {
-                sum = add(sum, from[place(if self.inclusive { at } else { at - 1 })]);
-                to[place(at)] = sum;
+                running = take(running, from[place(if self.inclusive { at } else { at - 1 })]);
+                to[place(at)] = running;
             }
             Ok::<(), Infallible>(())
         };
@@ -48,14 +59,15 @@ impl RunningSum {
     }
 }
 
-impl Stage for RunningSum {
+impl Stage for Running {
     fn compute(&self, inputs: &[Input<'_>], output: &mut Output<'_>) -> Result<(), BoxError> {
-        match inputs[0].aval().dtype {
-            Dtype::Float32 => self.run::<f32>(&inputs[0], output, |a, b| a + b),
-            Dtype::Float16 => self.run::<f16>(&inputs[0], output, |a, b| a + b),
-            Dtype::Bfloat16 => self.run::<bf16>(&inputs[0], output, |a, b| a + b),
-            Dtype::Int32 => self.run::<i32>(&inputs[0], output, i32::wrapping_add),
-            _ => self.run::<u32>(&inputs[0], output, u32::wrapping_add),
+        let input = &inputs[0];
+        match input.aval().dtype {
+            Dtype::Float32 => self.run::<f32>(input, output, (0.0, |a, b| a + b), (1.0, |a, b| a * b)),
+            Dtype::Float16 => self.run::<f16>(input, output, (f16::ZERO, |a, b| a + b), (f16::ONE, |a, b| a * b)),
+            Dtype::Bfloat16 => self.run::<bf16>(input, output, (bf16::ZERO, |a, b| a + b), (bf16::ONE, |a, b| a * b)),
+            Dtype::Int32 => self.run::<i32>(input, output, (0, i32::wrapping_add), (1, i32::wrapping_mul)),
+            _ => self.run::<u32>(input, output, (0, u32::wrapping_add), (1, u32::wrapping_mul)),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::lay::{Elements, Lay};
 use super::product::Product;
 use super::random::RandomBits;
 use super::reduce::{Extreme, Sum, Truth};
-use super::running::RunningSum;
+use super::running::Running;
 use super::sorted::{ArgPartitioned, ArgSorted, Searched, Sorted};
 use super::staged::{Stage, staged};
 use super::update::{Joined, PlacedAt, TakenAt, placed};
@@ -250,7 +250,12 @@ impl Node<'_> {
             }
             "CumSum" => {
                 let p::CumSum { axis, reverse, inclusive } = primitive.view()?;
-                self.computed(RunningSum::new(&first, axis, [reverse, inclusive], result), Reason::DTYPES)
+                self.computed(Running::new(&first, axis, [reverse, inclusive], result), Reason::DTYPES)
+            }
+            "CumProd" => {
+                let p::CumProd { axis, reverse, inclusive } = primitive.view()?;
+                let sums = Running::new(&first, axis, [reverse, inclusive], result);
+                self.computed(sums.map(Running::multiplying), Reason::DTYPES)
             }
             "RandomBits" => self.computed(RandomBits::new(&first, result), Reason::DTYPES),
             _ => return Ok(None),

@@ -78,7 +78,7 @@ fn numbers_are_sorted_and_partitioned_as_in_mlx() {
 }
 
 #[test]
-fn running_sums_are_taken_one_after_the_other() {
+fn running_sums_and_products_are_taken_one_after_the_other() {
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let x = inputs[0].multiply(one(&inputs[0]))?;
         let mut made = Vec::new();
@@ -86,6 +86,7 @@ fn running_sums_are_taken_one_after_the_other() {
             [(-1, false, true), (-1, true, true), (0, false, false), (0, true, false), (0, false, true)]
         {
             made.push(x.cumsum(axis, reverse, inclusive)?.add(&x)?);
+            made.push(x.cumprod(axis, reverse, inclusive)?.add(&x)?);
         }
         Ok(made)
     };
@@ -95,7 +96,9 @@ fn running_sums_are_taken_one_after_the_other() {
         }
     }
     let whole_numbers = |inputs: &[Array]| -> Result<Vec<Array>> {
-        Ok(vec![inputs[0].add(&inputs[0])?.cumsum(0, false, true)?.subtract(&inputs[0])?])
+        let x = inputs[0].add(&inputs[0])?;
+        let product = x.cumprod(0, true, false)?.add(&x.cumprod(0, false, true)?)?;
+        Ok(vec![x.cumsum(0, false, true)?.subtract(&inputs[0])?, product])
     };
     whole(&whole_numbers, &[Array::from_slice(&[i32::MAX, 5, -7, i32::MIN], &[4])]);
 }
