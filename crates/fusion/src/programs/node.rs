@@ -87,6 +87,7 @@ pub(super) fn computes(name: &str) -> Option<Computes> {
         "Divide" => Op::Divide,
         "Equal" => Op::Equal,
         "Erf" => Op::Erf,
+        "ErfInv" => Op::ErfInv,
         "Exp" => Op::Exp,
         "Expm1" => Op::Expm1,
         "Floor" => Op::Floor,
@@ -127,7 +128,18 @@ pub(super) fn computes(name: &str) -> Option<Computes> {
 
 /// Whether a node's result has the elements of its first operand, in the same order.
 pub(super) fn keeps_order(name: &str) -> bool {
-    matches!(name, "Copy" | "ExpandDims" | "Flatten" | "Full" | "Reshape" | "Squeeze" | "StopGradient" | "Unflatten")
+    matches!(
+        name,
+        "Contiguous"
+            | "Copy"
+            | "ExpandDims"
+            | "Flatten"
+            | "Full"
+            | "Reshape"
+            | "Squeeze"
+            | "StopGradient"
+            | "Unflatten"
+    )
 }
 
 fn is_float(dtype: Dtype) -> bool {

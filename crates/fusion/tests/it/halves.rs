@@ -47,11 +47,12 @@ fn scalar(value: f32, dtype: Dtype) -> Array {
 
 type Unary = fn(&Array) -> Result<Array>;
 
-const FUNCTIONS: [(&str, Unary); 24] = [
+const FUNCTIONS: [(&str, Unary); 25] = [
     ("abs", |x| Ok(x.abs()?)),
     ("ceil", |x| Ok(ops::ceil(x)?)),
     ("cos", |x| Ok(ops::cos(x)?)),
     ("erf", |x| Ok(ops::erf(x)?)),
+    ("erfinv", |x| Ok(ops::erfinv(x)?)),
     ("exp", |x| Ok(x.exp()?)),
     ("expm1", |x| Ok(ops::expm1(x)?)),
     ("floor", |x| Ok(ops::floor(x)?)),

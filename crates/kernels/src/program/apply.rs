@@ -65,6 +65,7 @@ pub(super) fn apply(op: Op, precision: Precision, out: &mut [f32], a: &[f32], b:
         Op::Copy => round(precision, out, a, |a| a),
         Op::Cos => angle(out, a, math::cos, f32::cos),
         Op::Erf => map(out, a, math::erf),
+        Op::ErfInv => map(out, a, math::erf_inv),
         Op::Exp => map(out, a, math::exp),
         Op::Expm1 => map(out, a, f32::exp_m1),
         Op::Floor => map(out, a, f32::floor),

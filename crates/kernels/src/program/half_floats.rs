@@ -8,7 +8,10 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use super::{Op, Precision};
+use super::{
+    Op, Precision,
+    math::{ERF_INV_FAR, ERF_INV_NEAR, ERF_INV_NEAR_LOG},
+};
 
 /// What a function makes of each half float, by its bits.
 type Table = [u16; 1 << 16];
@@ -17,8 +20,8 @@ type Table = [u16; 1 << 16];
 const CHUNK: usize = 64;
 
 /// The functions that are looked up.
-const FUNCTIONS: [Op; 10] =
-    [Op::Cos, Op::Erf, Op::Exp, Op::Expm1, Op::Log, Op::Log1p, Op::Rsqrt, Op::Sigmoid, Op::Sin, Op::Tanh];
+const FUNCTIONS: [Op; 11] =
+    [Op::Cos, Op::Erf, Op::ErfInv, Op::Exp, Op::Expm1, Op::Log, Op::Log1p, Op::Rsqrt, Op::Sigmoid, Op::Sin, Op::Tanh];
 
 impl Op {
     /// Its number among the functions that are looked up in half precision.
@@ -74,6 +77,10 @@ fn of_one(op: Op, x: f32, round: impl Fn(f32) -> f32) -> f32 {
     match op {
         Op::Cos => angle(x, false),
         Op::Erf => erf(x, round),
+        Op::ErfInv => {
+            let log = x.mul_add(-x, 1.0).ln();
+            x * if log.abs() > ERF_INV_NEAR_LOG { polynomial(log, ERF_INV_FAR) } else { polynomial(log, ERF_INV_NEAR) }
+        }
         Op::Exp => exp(x),
         Op::Expm1 => x.exp_m1(),
         Op::Log => x.ln(),

@@ -35,6 +35,33 @@ const ERF_Q: [f32; 5] = [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373
 /// From here on the error function is 1.
 const ERF_ONE: f32 = 3.832_507;
 
+/// `erf^-1(x) = x p(log(1 - x^2))` with one polynomial where the logarithm is at least `-ERF_INV_NEAR_LOG` and another one below, the
+/// highest power first. Source: MLX.
+pub(super) const ERF_INV_NEAR: [f32; 10] = [
+    5.438_778_3e-9,
+    1.432_854_5e-7,
+    1.227_747_9e-6,
+    1.129_636_26e-7,
+    -5.615_307_6e-5,
+    -1.476_976_3e-4,
+    2.314_686_8e-3,
+    1.153_925_8e-2,
+    -2.320_154_8e-1,
+    8.862_269e-1,
+];
+pub(super) const ERF_INV_FAR: [f32; 9] = [
+    3.036_975_7e-10,
+    2.932_431e-8,
+    1.221_503_3e-6,
+    2.841_089_6e-5,
+    3.935_529_7e-4,
+    3.026_988_1e-3,
+    4.831_858e-3,
+    -2.646_461_4e-1,
+    8.400_165e-1,
+];
+pub(super) const ERF_INV_NEAR_LOG: f32 = 6.125;
+
 /// `sin(r) = r + r^3 p(r^2)` and `cos(r) = 1 - r^2 / 2 + r^4 p(r^2)` for `|r| <= pi / 4`. Source: Cephes.
 const SIN: [f32; 3] = [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1];
 const COS: [f32; 3] = [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2];
@@ -122,6 +149,15 @@ pub(super) fn erf(x: f32) -> f32 {
     // The approximation may miss one by a unit there, and what `1 + erf` multiplies may be infinite.
     let value = if value > 1.0 || x >= ERF_ONE { 1.0 } else { value };
     if value < -1.0 || x <= -ERF_ONE { -1.0 } else { value }
+}
+
+/// The inverse of the error function within eight units of the last place.
+#[inline(always)]
+pub(super) fn erf_inv(x: f32) -> f32 {
+    // Neither factor loses what is left of one beside it.
+    let log = log((1.0 - x) * (1.0 + x));
+    let (near, far) = (polynomial(log, ERF_INV_NEAR), polynomial(log, ERF_INV_FAR));
+    x * if log < -ERF_INV_NEAR_LOG { far } else { near }
 }
 
 /// The sine within two units of the last place, or 2^-24, of angles up to [`LARGEST_ANGLE`].

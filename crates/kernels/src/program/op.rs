@@ -13,6 +13,8 @@ pub enum Op {
     Cos,
     /// Error function.
     Erf,
+    /// Inverse of the error function.
+    ErfInv,
     /// `e^a`.
     Exp,
     /// `e^a - 1`.

@@ -342,6 +342,7 @@ impl Op {
     fn cost(self) -> usize {
         match self {
             Self::Power | Self::Expm1 | Self::Log1p => 64,
+            Self::ErfInv => 12,
             Self::Exp | Self::Log | Self::Tanh | Self::Sigmoid | Self::Erf | Self::Sin | Self::Cos => 6,
             Self::Divide | Self::Sqrt | Self::Rsqrt => 2,
             _ => 1,

@@ -90,6 +90,21 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
+/// By Newton's steps from an approximation that is within a hundredth.
+fn erf_inv(x: f64) -> f64 {
+    if x == 0.0 || x.abs() == 1.0 || x.is_nan() {
+        return if x == 0.0 { x } else { x * f64::INFINITY };
+    }
+    let log = (-x * x).ln_1p();
+    let term = 2.0 / (std::f64::consts::PI * 0.147) + log / 2.0;
+    let near = x * std::f64::consts::PI.sqrt() / 2.0;
+    let mut y = if x.abs() < 0.01 { near } else { ((term * term - log / 0.147).sqrt() - term).sqrt().copysign(x) };
+    for _ in 0..4 {
+        y -= (erf(y) - x) * std::f64::consts::PI.sqrt() / 2.0 * (y * y).exp();
+    }
+    y
+}
+
 #[test]
 fn elementary_functions_are_within_a_few_units_of_the_last_place() {
     let least = f32::MIN_POSITIVE;
@@ -102,6 +117,8 @@ fn elementary_functions_are_within_a_few_units_of_the_last_place() {
     assert!(unary(Op::Sigmoid, &[-88.5, -89.0, -1e30]).iter().all(|y| (0.0..f32::MIN_POSITIVE).contains(y)));
     // Its first product loses digits of what is nearly subnormal.
     assert!(worst(Op::Erf, erf, 64.0 * least, all) < 6.0);
+    assert!(worst(Op::ErfInv, erf_inv, least, |x| x.abs() <= 1.0) < 8.0);
+    assert!(unary(Op::ErfInv, &[1.5, -2.0, f32::INFINITY]).iter().all(|y| y.is_nan()));
     assert!(worst(Op::Sin, f64::sin, 1.0, angle) < 1.0);
     assert!(worst(Op::Cos, f64::cos, 1.0, angle) < 1.0);
     assert!(worst(Op::Sqrt, f64::sqrt, least, all) <= 0.5);
