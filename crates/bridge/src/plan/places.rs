@@ -7,7 +7,7 @@ use super::chains::{self, Chain, are_sound};
 use super::draft::{Buffer, Draft, Home, Value, root};
 use super::gaps::Gaps;
 use super::memory::{Memory, Place};
-use super::over_inputs::write_over_inputs;
+use super::over_inputs::{put_behind_readers, write_over_inputs};
 use super::pieced::{Part, Pieced, Step, Threads};
 use super::{Plan, PlanValue, Stage};
 use crate::Aval;
@@ -97,6 +97,7 @@ impl PlanBuilder {
             self.buffers[self.values[value.0].buffer].home = Home::Output(number);
             avals.push(self.aval(value).clone());
         }
+        put_behind_readers(&mut self.drafts, &self.values, &self.buffers);
         let chains = self.take_chains();
         self.find_lives(&chains);
         let mut donated = self.merge();
