@@ -33,6 +33,9 @@ mod threads;
 
 use std::process::ExitCode;
 
+// A crate that is not named registers nothing: compiled steps are rewritten here as they are by a program.
+use tacit_fusion as _;
+
 use case::Case;
 
 /// The subjects, in the order in which they run.
