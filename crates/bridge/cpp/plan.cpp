@@ -36,7 +36,7 @@ class PlanKernel : public HostKernel {
  public:
   // What all nodes of a plan have in common.
   struct Face {
-    // Outputs that begin as an input, each with its input.
+    // Outputs that may have the memory of an input, each with that input: it has that of the first one that nobody else holds.
     std::vector<std::pair<size_t, size_t>> donated;
     // Of each input, whether it is one of those.
     std::vector<bool> is_donated;
@@ -121,6 +121,9 @@ class PlanKernel : public HostKernel {
     for (auto [to, from] : face_->donated) {
       const auto& given = inputs[from - residents_before(from)];
       auto& result = made[to];
+      if (result.data_shared_ptr() != nullptr) {
+        continue;
+      }
       auto lies_alike = given.shape() == result.shape() && lies_row_by_row(given) && given.data_size() == given.size();
       // As MLX has it: a small part of a large buffer would keep all of that.
       auto is_most = given.buffer_size() <= result.nbytes() + 16384;
@@ -292,8 +295,8 @@ using namespace tacit;
 
 extern "C" {
 
-// Takes `kernel` over in every case, a plan for a CPU stream. `donated` are pairs of an output and the input that it begins
-// as, one after the other.
+// Takes `kernel` over in every case, a plan for a CPU stream. `donated` are pairs of an output and an input whose memory it may
+// have, one after the other.
 int tacit_plan_apply(
     KernelTable table, void* kernel, const char* name, Handle chosen, Arrays inputs, Span<size_t> donated,
     Sink results) {

@@ -88,7 +88,7 @@ pub struct Plan {
     pieced: Vec<Pieced>,
     /// The bytes that the stages leave to each other need at once.
     arena: usize,
-    /// Outputs that begin as an input, and may take its memory.
+    /// Outputs that may take the memory of an input: each that of the first one that nobody else holds.
     donated: Vec<(usize, usize)>,
 }
 

@@ -33,8 +33,9 @@ pub(super) fn put_behind_readers(drafts: &mut Vec<Draft>, values: &[Value], buff
     *drafts = order.iter().filter_map(|&stage| moved[stage].take()).collect();
 }
 
-/// Has outputs of the plan take the memory of inputs, where the kernel that makes one [may](crate::kernel::Kernel::in_place) write it
-/// there and nobody reads the input from then on. Stages that run together write their pieces beside.
+/// Lets outputs of the plan take the memory of inputs, where the kernel that makes one [may](crate::kernel::Kernel::in_place) write it
+/// there and nobody reads the input from then on. Which of several inputs it is, is known when the plan runs: one that nobody else
+/// holds. Stages that run together write their pieces beside.
 pub(super) fn write_over_inputs(
     drafts: &mut [Draft],
     values: &[Value],
@@ -44,14 +45,13 @@ pub(super) fn write_over_inputs(
 ) {
     let mut runs_alone = vec![true; drafts.len()];
     chains.iter().flat_map(|chain| &chain.stages).for_each(|&stage| runs_alone[stage] = false);
+    let updated = donated.clone();
     for (stage, draft) in drafts.iter_mut().enumerate() {
         let may = std::mem::take(&mut draft.in_place);
         for pair in may.into_iter().filter(|_| runs_alone[stage]) {
-            let is_free = |&(output, input): &(usize, usize)| {
-                donated.iter().all(|&(given_to, given)| given_to != output && given != input)
-            };
-            if let Some(given) = of_plan(draft, pair, stage, values, buffers).filter(is_free) {
-                donated.push(given);
+            let Some((output, input)) = of_plan(draft, pair, stage, values, buffers) else { continue };
+            if updated.iter().all(|&(other, given)| other != output && given != input) {
+                donated.push((output, input));
                 draft.in_place.push(pair);
             }
         }

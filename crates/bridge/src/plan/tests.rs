@@ -1,5 +1,7 @@
 //! Stages that run one piece of their elements after the other.
 
+mod over_inputs;
+
 use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
@@ -278,74 +280,6 @@ fn a_chain_that_begins_first_and_ends_last_runs_last() {
     assert_eq!(made(1).pieced(), 4);
     let expected = results(made(0), &inputs).expect("it runs");
     assert_eq!(results(made(1), &inputs).expect("it runs"), expected);
-}
-
-#[test]
-fn an_output_takes_the_memory_of_an_input_that_nothing_needs_any_more() {
-    let floats = || Aval::new(&[10_000], Dtype::Float32);
-    let sums = |later: bool, threads: usize| {
-        let mut plan = builder(threads);
-        let [x, y] = [floats(), floats()].map(|aval| plan.input(aval));
-        let mut sum = |a: PlanValue, b: PlanValue| plan.stage(stage(Computes::Sum), &[a, b]).expect("a stage")[0];
-        let first = sum(x, y);
-        let second = if later { sum(first, x) } else { sum(y, y) };
-        let outputs = [first, second];
-        plan.finish(&outputs).expect("a plan")
-    };
-    // What is read twice stays, and what is read later.
-    assert_eq!((sums(false, 0).donated, sums(true, 0).donated), (vec![(0, 0)], vec![(0, 1), (1, 0)]));
-    assert_eq!((sums(false, 0).arena(), sums(false, 1).pieced()), (0, 0));
-    let (x, y) = (numbers(10_000), numbers(10_000).multiply(Array::from_f32(3.0)).expect("numbers"));
-    crate::eval(std::slice::from_ref(&y)).expect("numbers");
-    let copied = |array: &Array| Array::from_slice(array.as_slice::<f32>(), array.shape());
-    for later in [false, true] {
-        // Somebody holds them.
-        let before = [&x, &y].map(|array| array.as_slice::<f32>().to_vec());
-        let expected = results(sums(later, 0), &[x.clone(), y.clone()]).expect("it runs");
-        assert_eq!([&x, &y].map(|array| array.as_slice::<f32>().to_vec()), before);
-        let (own, other) = (copied(&x), copied(&y));
-        let taken = if later { &other } else { &own };
-        let given = taken.as_slice::<f32>().as_ptr();
-        let made = sums(later, 0).apply(&[own, other]).expect("a node");
-        crate::eval(&made).expect("it runs");
-        assert_eq!(made[0].as_slice::<f32>().as_ptr(), given);
-        assert_eq!(made.iter().map(|made| made.as_slice::<f32>().to_vec()).collect::<Vec<_>>(), expected);
-        // One array as both inputs is held by the other one.
-        let both = results(sums(later, 0), &[x.clone(), x.clone()]).expect("it runs");
-        let one = copied(&x);
-        assert_eq!(results_of_own(sums(later, 0), [one.clone(), one]), both);
-    }
-}
-
-#[test]
-fn what_writes_over_an_input_runs_behind_what_reads_it() {
-    let made = |taken: bool, updated: bool| {
-        let mut plan = builder(0);
-        let [x, y] = [0, 1].map(|_| plan.input(Aval::new(&[5_000], Dtype::Float32)));
-        let sum = plan.stage(stage(Computes::Sum), &[x, y]).expect("a stage")[0];
-        let mut outputs = vec![sum];
-        if taken {
-            outputs.push(plan.stage(stage(Computes::Reversed), &[sum]).expect("a stage")[0]);
-        }
-        if updated {
-            outputs.push(plan.update(stage(Computes::Next), y, &[]));
-        }
-        for input in [x, y] {
-            outputs.push(plan.stage(stage(Computes::Reversed), &[input]).expect("a stage")[0]);
-        }
-        plan.finish(&outputs).expect("a plan")
-    };
-    let told = |plan: &Plan| plan.stages().map(|(kernel, _)| kernel.name()).collect::<Vec<_>>();
-    let plan = made(false, false);
-    assert_eq!((told(&plan), &plan.donated[..]), (vec!["Reversed", "Reversed", "Sum"], &[(0, 0)][..]));
-    let plan = made(true, false);
-    assert_eq!((told(&plan)[0], plan.donated.len()), ("Sum", 0));
-    assert_eq!(told(&made(false, true))[0], "Sum");
-    let inputs = || [numbers(5_000), numbers(5_000)];
-    let expected = results(made(false, false), &inputs()).expect("it runs");
-    assert_eq!(results_of_own(made(false, false), inputs()), expected);
-    let more = results_of_own(made(true, true), inputs());
-    assert_eq!([&more[0], &more[3], &more[4]], [&expected[0], &expected[1], &expected[2]]);
 }
 
 /// More threads than arenas wait for them.
