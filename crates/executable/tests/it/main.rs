@@ -4,6 +4,8 @@ extern crate tacit_core as tacit;
 
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
+// And so are the graphs that passes leave.
+use tacit_fusion as _;
 
 mod bytes;
 mod described;

@@ -263,6 +263,41 @@ fn a_fed_cache_is_written_in_its_own_memory() {
     assert!(grown < large.nbytes() / 2, "{grown}");
 }
 
+/// As a moving mean of many features.
+#[test]
+fn a_fed_resident_of_a_plan_is_written_in_its_own_memory() {
+    let _turn = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let large = aval(&[1 << 11, 1 << 11]);
+    let mut moving = Executable::builder("moving")
+        .input("x", large.clone())
+        .resident("mean", large.clone())
+        .output("mean")
+        .output("most")
+        .feed("mean", "mean")
+        .mode(Mode::Compiled)
+        .build(|given| {
+            // The caller holds the first operand.
+            let mean = given.get("x")?.add(given.get("mean")?)?.multiply(Array::from_f32(0.5))?;
+            Ok(vec![mean.clone(), mean.max_axes(&[0], false)?.max(None)?])
+        })
+        .expect("builds");
+    let [ones, zeros] = [ops::ones::<f32>, ops::zeros::<f32>].map(|make| make(&large.shape).expect("builds"));
+    mlx_rs::transforms::eval([&ones, &zeros]).expect("evaluates");
+    moving.set_input("mean", zeros).expect("fits");
+    let step = |moving: &mut Executable<'_>| {
+        moving.commit(&[("x", &ones)]).expect("begins");
+        moving.wait().expect("ends")
+    };
+    step(&mut moving);
+    memory::reset_peak_memory().expect("is counted");
+    let before = memory::active_memory().expect("is counted");
+    let outputs = (0..8).map(|_| step(&mut moving)).last().expect("eight");
+    let grown = memory::peak_memory().expect("is counted").saturating_sub(before);
+    assert_eq!(dense(outputs.get("most").expect("is returned")), [1.0 - 1.0 / 512.0]);
+    assert!(moving.stats().nodes.contains_key("Plan"), "{:?}", moving.stats().nodes);
+    assert!(grown < large.nbytes() / 2, "{grown}");
+}
+
 #[test]
 fn what_is_fed_and_never_looked_at_is_evaluated_all_the_same() {
     let mut counter = Executable::builder("counter")
