@@ -36,7 +36,7 @@ impl Running {
         Self { multiplies: true, ..self }
     }
 
-    fn run<T: Element>(
+    fn run<T: Element + Default>(
         &self,
         input: &Input<'_>,
         output: &mut Output<'_>,
