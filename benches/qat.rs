@@ -31,7 +31,7 @@ use tacit::arrays::Int8Training;
 use tacit::compile::{CompileOptions, Constants, compile_with_state};
 use tacit::model::{Module, Stateful, quantized, straight_through, with_parameters};
 use tacit::prelude::*;
-use tacit::tree::{self, Tree};
+use tacit::{Tree, tree};
 use tacit_figures::{Bench, Beside, Unit};
 
 use block::Block;
