@@ -3,6 +3,7 @@
 mod tree;
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
@@ -111,7 +112,8 @@ impl<O: Optimizer> QuantizedState<O> {
     /// An optimizer whose moments take 8 bits: bitsandbytes' dynamic map in blocks of 256 elements.
     ///
     /// Means of squares, such as Adam's second moment and the only one of `RmsProp`, have codes without a sign, and scales by absmax.
-    /// The scales of all others [reach](Fit::Reach) both ends of the table. A step of a parameter of one element says which are which.
+    /// The scales of all others [reach](Fit::Reach) both ends of the table. Steps of a vector and a matrix of two elements show which
+    /// are which.
     ///
     /// # Errors
     ///
@@ -325,25 +327,37 @@ fn unread(error: impl std::fmt::Display) -> Error {
     Error::invalid(format!("mlx-rs does not take the moments: {error}"), help)
 }
 
-/// Dynamic codes, without a sign for means of squares: those are above zero after a gradient below it.
+/// Dynamic codes, without a sign for means of squares: those are above zero whatever the signs of the gradients are.
 fn dynamic<O: Optimizer>(optimizer: &mut O, bits: u8, block: usize) -> Result<Rules> {
     let signed = Dynamic { bits, block, unsigned: false };
     let own = std::mem::replace(optimizer.state_mut(), nothing::<O>()?);
-    let (gradient, mut parameter) = (Array::from_slice(&[-1f32], &[1]), Array::from_slice(&[0f32], &[1]));
-    let stepped = optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter);
-    let made = taken(optimizer);
+    // Adafactor has other moments of a matrix than of a vector.
+    let moments = [&[2][..], &[1, 2]].map(|shape| first_moments(optimizer, shape));
     *optimizer.state_mut() = own;
-    stepped?;
-    let mut rules = Rules::new();
-    for (key, moment) in made? {
-        let is_float = Aval::from(&moment).dtype.is_float();
-        if is_float && moment.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
-            let pattern = format!("*.{}", key.rsplit_once('.').map_or("0", |(_, name)| name));
-            rules = rules.quantize(pattern.as_str(), Dynamic { unsigned: true, ..signed })?;
+    let mut squares = BTreeSet::new();
+    for moments in moments {
+        for (key, moment) in moments? {
+            let is_float = Aval::from(&moment).dtype.is_float();
+            if is_float && moment.gt(Array::from_f32(0.0))?.all(None)?.item_exact::<bool>() {
+                squares.insert(key.rsplit_once('.').map_or("0", |(_, name)| name).to_owned());
+            }
         }
+    }
+    let mut rules = Rules::new();
+    for name in squares {
+        rules = rules.quantize(format!("*.{name}").as_str(), Dynamic { unsigned: true, ..signed })?;
     }
     // The signed tables end nearer to zero below it: by absmax the least of a block would lose a part of itself in each step.
     rules.quantize("*", Fitted::new(signed, Fit::Reach)?)
+}
+
+/// The moments that an optimizer without any makes of gradients on both sides of zero.
+fn first_moments<O: Optimizer>(optimizer: &mut O, shape: &[i32]) -> Result<Vec<(Rc<str>, Array)>> {
+    let (gradient, mut parameter) = (Array::from_slice(&[-1f32, 1.0], shape), ops::zeros::<f32>(shape)?);
+    let stepped = optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter);
+    let moments = taken(optimizer);
+    stepped?;
+    moments
 }
 
 impl<O> Deref for QuantizedState<O> {

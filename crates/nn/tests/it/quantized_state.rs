@@ -134,6 +134,15 @@ fn a_mean_of_squares_is_never_rounded_to_zero() -> Result<()> {
     assert!(least(AdaDelta::new(1.0).expect("builds"), "weight.0")? > 0.0);
     assert!(least(AdaDelta::new(1.0).expect("builds"), "weight.1")? > 0.0);
     assert!(least(Adam::new(1e-3), "weight.1")? > 0.0);
+    // Of a matrix its means of rows and of columns, which take codes from 4096 on.
+    let mut optimizer = QuantizedState::four_bits(Adafactor::new().expect("builds"))?;
+    let gradient = alternating([1.0, -0.03]).reshape(&[4096, 1])?;
+    optimizer.update_single(&"weight".into(), &gradient, &mut ops::zeros::<f32>(&[4096, 1])?)?;
+    let rows = optimizer.values()?["weight.exp_avg_sq_row"].clone();
+    assert!(matches!(rows, Value::Implicit(_)) && rows.dense()?.min(None)?.item_exact::<f32>() > 0.0, "{rows}");
+    // What is moved against a gradient is above zero after one below it, and is no mean of squares.
+    let sgd = Sgd { momentum: 0.9, dampening: 2.0, ..Sgd::new(1e-3) };
+    assert!(least(sgd, "weight")? < 0.0);
     // A mean of gradients keeps its sign, of an optimizer that has moments already as well.
     assert!(least(Adam::new(1e-3), "weight.0")? < 0.0);
     assert!(least(Lion::new(1e-3), "weight")? < 0.0);
