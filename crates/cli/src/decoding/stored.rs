@@ -38,7 +38,7 @@ impl Stored {
     pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path, adapter: Option<&Path>) -> Result<Self> {
         // It is written when the answer is made: that it cannot be is said before.
         check_makes(file)?;
-        // What is no text is known by as much of it as is.
+        // The file holds paths as text, and so they are compared as text.
         let whole = |path: &Path| {
             let whole = fs::canonicalize(path).map_err(Error::file("read", path))?;
             Ok::<_, Error>(whole.to_string_lossy().into_owned())

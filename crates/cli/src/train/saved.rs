@@ -120,7 +120,8 @@ impl Saved {
         let removed = fs::remove_dir_all(&self.folder);
         // A file system over a network keeps what is open there, under another name.
         drop(self.lock);
-        removed.or_else(|_| fs::remove_dir(&self.folder)).map_err(Error::file("remove", &self.folder))
+        let removed = removed.or_else(|error| fs::remove_dir(&self.folder).map_err(|_| error));
+        removed.map_err(Error::file("remove", &self.folder))
     }
 }
 
