@@ -112,9 +112,9 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     let logits = logits.as_dtype(Dtype::Float32)?;
     let targets =
         checked_numbers(targets, classes, "target", "give each row a class, and leave out losses that do not count")?;
-    // MLX refuses the sums of an array without elements.
+    // MLX refuses the sums of an array without elements. All ranks compute logits whose head is gathered, or none does.
     if rows == 0 {
-        return Ok(ops::zeros::<f32>(&[0])?);
+        return Ok(logits.reshape(&[0])?);
     }
     let at_targets = logits.take_along_axis(targets.expand_dims(1)?, 1)?.squeeze_axes(&[1])?;
     Ok(logits.logsumexp_axis(-1, false)?.subtract(at_targets)?)

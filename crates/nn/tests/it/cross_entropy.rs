@@ -6,8 +6,8 @@ use mlx_rs::module::Module;
 use mlx_rs::{Array, Dtype, builder::Builder, nn, ops};
 use tacit_arrays::format::{Affine, AnyFormat};
 use tacit_core::transform::{grad, jvp, value_and_grad, vmap};
-use tacit_core::{Counters, Error, Policy, Result, Value, compile};
-use tacit_nn::training::chunked_cross_entropy;
+use tacit_core::{Counters, Error, Policy, Result, Value, compile, implicit};
+use tacit_nn::training::{chunked_cross_entropy, cross_entropy};
 use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
 use crate::types::{error, normal, numbers};
@@ -186,6 +186,18 @@ fn of_no_rows_there_are_no_losses() -> Result<()> {
             assert_eq!(numbers(dw.array()?), vec![0.0; (CLASSES * WIDTH) as usize]);
         }
     }
+    Ok(())
+}
+
+/// Other ranks wait for this one where the head is gathered for a product.
+#[test]
+fn the_product_of_no_rows_is_one_of_what_the_losses_are_computed_from() -> Result<()> {
+    let (x, targets) = (normal(1, &[0, WIDTH]), ops::zeros::<u32>(&[0])?);
+    let head = "affine:4:64".parse::<AnyFormat>()?.quantize(&head())?;
+    let losses = |head: Array| cross_entropy(&product(&x, &head)?, &targets);
+    let (found, counters) = Counters::during(|| implicit(&head, losses));
+    assert_eq!(found?.aval()?.shape, [0]);
+    assert_eq!((counters.handled, counters.materialized), (2, 0));
     Ok(())
 }
 
