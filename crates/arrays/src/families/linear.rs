@@ -87,17 +87,17 @@ pub trait Linear: ImplicitArray {
         Gain::None
     }
 
-    /// The matrix that this is a form of whose products round what it is multiplied with, if that is all it does. What merges,
-    /// quantizes or counts takes that one.
+    /// The matrix inside, where this type only has products round their other operand. What merges, quantizes or counts takes that
+    /// matrix.
     fn rounds(&self) -> Option<&Value> {
         None
     }
 
-    /// Another matrix, with products that round what it is multiplied with as those of this one do, where it has such.
+    /// Another matrix, whose products round their other operand as those of this one do; as it is where it has no such products.
     ///
     /// # Errors
     ///
-    /// The matrix is none whose products could round.
+    /// The type that rounds refuses the matrix.
     fn rounding_alike(&self, matrix: Value) -> Result<Value> {
         Ok(matrix)
     }
@@ -133,7 +133,7 @@ pub trait Linear: ImplicitArray {
     }
 }
 
-/// The matrix of what has products that round what it is multiplied with; any other value itself.
+/// The matrix inside a value that only [rounds](Linear::rounds) in products; any other value itself.
 #[doc(hidden)]
 #[must_use]
 pub fn within_products(value: &Value) -> &Value {

@@ -48,19 +48,19 @@ pub fn quantize_by_key(format: impl TryInto<AnyFormat, Error: Into<Error>>, x: &
     drawn(&format.quantize(x)?, x, key, &|scheme| format.fits(Fit::search()) && !scheme.reaches())
 }
 
-/// The same scales as those of `result`, which its format made of `x`, with codes that are drawn. Where scales of a scheme `grow`, they
-/// become such that all of `x` is reached.
-fn drawn(result: &Value, x: &Array, key: &Array, grow: &dyn Fn(&Scheme) -> bool) -> Result<Value> {
-    if let Some(inner) = behind(result) {
+/// The same scales as those of `nearest`, which its format made of `x`, with codes that are drawn. Where scales of a scheme
+/// `grow`, they become such that all of `x` is reached.
+fn drawn(nearest: &Value, x: &Array, key: &Array, grow: &dyn Fn(&Scheme) -> bool) -> Result<Value> {
+    if let Some(inner) = behind(nearest) {
         return Rotated::view(drawn(inner, &rotated(x)?, key, grow)?, x.ndim() - 1);
     }
-    let Some(array) = result.family::<dyn Packed>() else {
+    let Some(array) = nearest.family::<dyn Packed>() else {
         let help = "name a format of codes, such as int8 or dynamic:8:256";
-        return Err(Error::invalid(format!("{result} has no codes to round to at random"), help));
+        return Err(Error::invalid(format!("{nearest} has no codes to round to at random"), help));
     };
     let mut stored = array.stored();
     if stored.scheme.half() == Some(x.dtype()) {
-        return Ok(result.clone());
+        return Ok(nearest.clone());
     }
     let x = if stored.transposed { x.swap_axes(-1, -2)? } else { x.clone() }.as_dtype(Dtype::Float32)?;
     if let Some(Value::Dense(scales)) = stored.scales.as_ref().filter(|_| grow(&stored.scheme)) {

@@ -107,16 +107,16 @@ impl Fitting {
 
     /// The scales that the format itself chooses, as floats.
     fn own(&self) -> Result<FloatScales> {
-        let results = if let Some(Nested::Integers { .. }) = self.nested {
-            let results = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme }, 0)?;
-            let flat = results.iter().map(|numbers| numbers.reshape(&[-1]));
+        let numbers = if let Some(Nested::Integers { .. }) = self.nested {
+            let ranges = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme }, 0)?;
+            let flat = ranges.iter().map(|numbers| numbers.reshape(&[-1]));
             flat.collect::<std::result::Result<Vec<_>, _>>()?
         } else {
             let inputs: Vec<Array> = std::iter::once(&self.x).chain(&self.global).cloned().collect();
             kernel::quantize(self.scheme, self.block, &inputs)?.split_off(1)
         };
-        let scales = kernel::float_scales(self.scheme.scaling, &results[0])?;
-        self.stored(&stop_gradient(scales)?, results.get(1).map(stop_gradient).transpose()?.as_ref())
+        let scales = kernel::float_scales(self.scheme.scaling, &numbers[0])?;
+        self.stored(&stop_gradient(scales)?, numbers.get(1).map(stop_gradient).transpose()?.as_ref())
     }
 
     /// The codes of `size` elements by these scales, with what is stored of the scales.
@@ -131,9 +131,9 @@ impl Fitting {
                 Ok(Parts { scales: Some(nested.into()), ..rounded.coded(&self.scheme, self.block, &self.x)? })
             }
             Some(Nested::Integers { .. }) => {
-                let results: Vec<Array> = std::iter::once(&scales.scales).chain(&scales.biases).cloned().collect();
+                let numbers: Vec<Array> = std::iter::once(&scales.scales).chain(&scales.biases).cloned().collect();
                 let scheme = Scheme { nested: self.nested, ..self.scheme };
-                let (codes, scales) = super_blocks::encoded_by(&self.x, size, &results, &scheme)?;
+                let (codes, scales) = super_blocks::encoded_by(&self.x, size, &numbers, &scheme)?;
                 Ok(Parts::new(codes, scales))
             }
         }

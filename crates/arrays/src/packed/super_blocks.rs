@@ -38,13 +38,13 @@ pub(crate) fn ranges(x: &Array, scheme: &Scheme, before: usize) -> Result<Vec<Ar
     Ok(vec![high.divide(&top)?.subtract(low.divide(&top)?)?, low])
 }
 
-/// The codes of `size` elements in blocks, and the scales that these are given, as they are stored.
-pub(crate) fn encoded_by(x: &Array, size: usize, results: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
+/// The codes of `size` elements in blocks by these scales, and biases if there are any, and how all of these are stored.
+pub(crate) fn encoded_by(x: &Array, size: usize, numbers: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
     let groups = scheme.integers()?;
-    let rows: Vec<Array> = results.iter().map(|row| row.reshape(&[-1, groups as i32])).collect::<Result<_, _>>()?;
+    let rows: Vec<Array> = numbers.iter().map(|row| row.reshape(&[-1, groups as i32])).collect::<Result<_, _>>()?;
     let scales = Int8Array::quantize(&ops::stack(&rows, 0)?, groups)?;
     // Codes are chosen for the scales as they are stored.
-    let stored = dense(&scales)?.dense()?.reshape(&[results.len() as i32, -1, 1])?;
+    let stored = dense(&scales)?.dense()?.reshape(&[numbers.len() as i32, -1, 1])?;
     let scale = stored.try_index(0)?;
     let codes = if scheme.is_centered() {
         kernel::codes_by(scheme, x, &[scale], None)?

@@ -7,8 +7,8 @@ use crate::avals::checks::check_float;
 
 /// Sums over the rows `x` that a weight was multiplied with: `x^T x`, the magnitudes, and how many rows there were.
 ///
-/// [`Observed`](crate::Observed) makes one while plain code runs, and [`from_inputs`](Self::from_inputs) makes one of activations that are at
-/// hand. A stack of matrices, such as the experts of a mixture, has these sums for each of them.
+/// [`Observed`](crate::Observed) makes one while plain code runs, and [`from_inputs`](Self::from_inputs) makes one of activations
+/// that are at hand. A stack of matrices, such as the experts of a mixture, has these sums for each of them.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

@@ -119,8 +119,8 @@ impl Prepared {
         if self.scales.is_some() {
             return Ok(self);
         }
-        let result = self.format.quantize(&self.master)?;
-        let scales = self.trained()?.scales_of(&result);
+        let codes = self.format.quantize(&self.master)?;
+        let scales = self.trained()?.scales_of(&codes);
         let scales = scales.ok_or_else(|| no_scales(&self.format))?;
         Ok(self.with_scales(scales))
     }

@@ -75,11 +75,11 @@ pub(crate) fn form_of(format: Option<&AnyFormat>) -> SavedForm {
     thread_local! {
         static FORMS: RefCell<HashMap<Option<AnyFormat>, SavedForm>> = RefCell::default();
     }
-    let result = || match format.cloned() {
+    let form = || match format.cloned() {
         Some(format) => SavedForm::new(move |activation: &Array| encoded(&format, activation)),
         None => SavedForm::plain(),
     };
-    FORMS.with_borrow_mut(|forms| forms.entry(format.cloned()).or_insert_with(result).clone())
+    FORMS.with_borrow_mut(|forms| forms.entry(format.cloned()).or_insert_with(form).clone())
 }
 
 /// The elements of a row where an activation has none that serves, and those from which on codes are worth their scales.

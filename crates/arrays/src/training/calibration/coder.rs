@@ -87,9 +87,9 @@ impl<'f> Coder<'f> {
 impl Scaled<'_> {
     /// The scales of `part: f32[n, group]`, as the format chooses them for numbers of type `dtype`.
     pub(super) fn scales(&self, format: &AnyFormat, part: &Array, dtype: Dtype) -> Result<FloatScales> {
-        let result = format.quantize(&part.as_dtype(dtype)?)?;
-        let result = self.trained.scales_of(&result).ok_or_else(|| Error::decline("the format changed its type"))?;
-        mapped(&result, |scales| Ok(scales.reshape(&[-1, 1])?))
+        let codes = format.quantize(&part.as_dtype(dtype)?)?;
+        let scales = self.trained.scales_of(&codes).ok_or_else(|| Error::decline("the format changed its type"))?;
+        mapped(&scales, |scales| Ok(scales.reshape(&[-1, 1])?))
     }
 
     /// The scales of matrix `matrix`, of `n` rows of `k`, as the whole weight has them: `[n, groups]`, or one.

@@ -34,18 +34,18 @@ pub(super) fn refitted(weight: &Array, coded: &Array, scales: &FloatScales, gram
     };
     let unknown = groups * if own_biases.is_some() { 2 } else { 1 };
     let rows = (TOGETHER / (unknown * unknown)).clamp(1, n);
-    let mut results = Vec::new();
+    let mut parts = Vec::new();
     for start in (0..n).step_by(rows as usize) {
         let own = |array: &Array| array.try_index(start..(start + rows).min(n));
         let units = own_biases.as_ref().map(|_| own(&own_scales)).transpose()?;
         let changes = changes(&own(&weight.subtract(coded)?)?, &own(&scaled)?, units.as_ref(), gram, groups)?;
         transforms::eval([&changes])?;
-        results.push(changes);
+        parts.push(changes);
     }
-    let results = ops::concatenate(&results, 0)?;
-    let factors = results.try_index((.., ..groups))?.add(Array::from_f32(1.0))?;
+    let all = ops::concatenate(&parts, 0)?;
+    let factors = all.try_index((.., ..groups))?.add(Array::from_f32(1.0))?;
     let raised = own_biases.as_ref().map(|biases| {
-        let by = results.try_index((.., groups..))?.multiply(&own_scales)?;
+        let by = all.try_index((.., groups..))?.multiply(&own_scales)?;
         Ok::<_, Error>(biases.add(by)?)
     });
     let raised = raised.transpose()?;

@@ -53,9 +53,9 @@ pub(super) fn launches(backend: GpuBackend) -> impl Iterator<Item = (Launch, Vec
 fn gradients_of_scales_are_those_of_the_kernel_of_a_cpu() {
     let mut checks = Checks::new("scale_gradients");
     for case in trained() {
-        let result = inputs(&case);
-        let expected = apply(ScaleGradients { layout: case.layout }, &result).expect("runs");
-        checks.add(parts(&case, checks.target()), result, expected, Within::Each(1e-6));
+        let given = inputs(&case);
+        let expected = apply(ScaleGradients { layout: case.layout }, &given).expect("runs");
+        checks.add(parts(&case, checks.target()), given, expected, Within::Each(1e-6));
     }
     checks.finish();
 }
