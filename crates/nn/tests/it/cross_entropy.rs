@@ -191,7 +191,7 @@ fn of_no_rows_there_are_no_losses() -> Result<()> {
 
 /// Other ranks wait for this one where the head is gathered for a product.
 #[test]
-fn the_product_of_no_rows_is_one_of_what_the_losses_are_computed_from() -> Result<()> {
+fn losses_of_no_rows_need_their_logits() -> Result<()> {
     let (x, targets) = (normal(1, &[0, WIDTH]), ops::zeros::<u32>(&[0])?);
     let head = "affine:4:64".parse::<AnyFormat>()?.quantize(&head())?;
     let losses = |head: Array| cross_entropy(&product(&x, &head)?, &targets);
