@@ -4,7 +4,7 @@
 //! too), [`DynamicArray`], [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`], [`BinaryArray`], [`KQuantArray`] of GGUF, and
 //! [`CodebookArray`] for any table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`SymmetricArray`],
 //! [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them are a
-//! [`PackedArray`] and share its handlers: products, rows, and the structural ops that slice, concatenate or scale codes and scales
+//! [`PackedArray`](format::PackedArray) and share its handlers: products, rows, and the structural ops that slice, concatenate or scale codes and scales
 //! without quantizing again. [`ste()`] and [`Prepared`] wrap any of them so that gradients pass straight through to a float master.
 //!
 //! Matrices of few numbers are [`LowRank`], [`Diagonal`], [`Identity`], [`Constant`] and [`Sparse24`]. Views such as [`Transposed`],
