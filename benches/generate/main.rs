@@ -152,7 +152,7 @@ fn breakdown(bench: &Bench, extent: &Extent, runner: &mut Runner) -> Result<()> 
     let mut next = runner.call(true, tokens(BEFORE)?)?;
     next = runner.call(true, next)?;
     let start = Instant::now();
-    let (made, times) = StageTimes::of(|| (0..STEPS).try_fold(next, |next, _| runner.call(true, next)));
+    let (made, times) = StageTimes::during(|| (0..STEPS).try_fold(next, |next, _| runner.call(true, next)));
     made?;
     let step = start.elapsed();
     let of = |chosen: &dyn Fn(&str) -> bool| -> Duration {

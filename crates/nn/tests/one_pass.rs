@@ -129,7 +129,7 @@ fn no_stage_makes_a_moment_of_floats() -> Result<()> {
     let _alone = alone();
     let (weight, adam) = (normal(1, &[100_000], Dtype::Float32)?, QuantizedState::eight_bits(Adam::new(1e-2))?);
     let gradients = (2..5).map(|seed| normal(seed, &[100_000], Dtype::Float32)).collect::<Result<Vec<_>>>()?;
-    let (ran, times) = StageTimes::of(|| run(&adam, &weight, &gradients, Passes::All));
+    let (ran, times) = StageTimes::during(|| run(&adam, &weight, &gradients, Passes::All));
     ran?;
     assert_eq!(times.stages.get("Pieces").map(|(count, _)| *count), Some(3), "{times:?}");
     let of_codes = times.stages.keys().any(|name| name.ends_with("AddDense") || name.ends_with("Quantize"));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// ```
 /// use tacit_bridge::StageTimes;
 ///
-/// let (sum, times) = StageTimes::of(|| 1 + 1);
+/// let (sum, times) = StageTimes::during(|| 1 + 1);
 /// assert_eq!((sum, times.plans, times.stages.len()), (2, 0, 0));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Drop for Asking {
 
 impl StageTimes {
     /// Runs `f`, and what the plans took that ended meanwhile.
-    pub fn of<R>(f: impl FnOnce() -> R) -> (R, Self) {
+    pub fn during<R>(f: impl FnOnce() -> R) -> (R, Self) {
         let asking = Asking;
         ASKING.fetch_add(1, Ordering::Relaxed);
         let before = Self::taken();

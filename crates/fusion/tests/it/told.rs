@@ -127,7 +127,7 @@ fn the_stages_of_plans_are_timed_while_somebody_asks() -> Result<()> {
     let mut step = compile(|(a, b): (Array, Array)| a.matmul(&b)?.matmul(&a)?.exp());
     let mut call = || -> Result<()> { tree::eval(&step.call((&args.0, &args.1))?) };
     call()?;
-    let (called, times) = StageTimes::of(|| (0..3).try_for_each(|_| call()));
+    let (called, times) = StageTimes::during(|| (0..3).try_for_each(|_| call()));
     called?;
     assert!(times.plans >= 3, "{times:?}");
     let (count, time) = times.stages["Matmul"];
