@@ -1,16 +1,16 @@
-//! Types and functions that are deprecated: what is written for one uses it, and nobody is to be warned of that.
+//! Deprecated items: what a macro writes for one uses it, and the author is not to be warned of that.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Attribute, Data, DeriveInput};
 
-/// What stands before code that uses what has these attributes.
+/// The `allow` before code that uses an item with these attributes, if one of them deprecates it.
 pub(crate) fn allowed<'a>(attributes: impl IntoIterator<Item = &'a Attribute>) -> Option<TokenStream> {
     let mut attributes = attributes.into_iter();
     attributes.any(|attribute| attribute.path().is_ident("deprecated")).then(|| quote!(#[allow(deprecated)]))
 }
 
-/// What stands before code that uses a type, its variants and its fields.
+/// As [`allowed`], of a type, its variants and its fields.
 pub(crate) fn allowed_of(input: &DeriveInput) -> Option<TokenStream> {
     let parts: Vec<&Attribute> = match &input.data {
         Data::Struct(data) => data.fields.iter().flat_map(|field| &field.attrs).collect(),

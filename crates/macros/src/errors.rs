@@ -20,7 +20,7 @@ impl Errors {
     }
 }
 
-/// What holds arrays borrows them.
+/// The mistake of a type that borrows its arrays.
 pub(crate) fn borrows(what: &str, parameter: &LifetimeParam) -> Error {
     let message = format!("{what} owns its arrays: hold them by value, they are shared and cheap to clone");
     Error::new_spanned(&parameter.lifetime, message)

@@ -16,7 +16,7 @@ pub(crate) struct Handler<'a> {
     pub(crate) primitive: &'a Type,
     pub(crate) operands: Vec<Operand<'a>>,
     pub(crate) output: &'a Type,
-    /// What stands before code that calls the function.
+    /// The `allow` before code that calls the function, if it is deprecated.
     pub(crate) deprecated: Option<TokenStream>,
 }
 

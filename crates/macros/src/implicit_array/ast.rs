@@ -19,7 +19,7 @@ pub(crate) struct Input<'a> {
     pub(crate) commutes: bool,
     pub(crate) policy: Option<Ident>,
     pub(crate) fields: Vec<Field<'a>>,
-    /// What stands before code that uses the struct.
+    /// The `allow` before code that uses the struct, if it is deprecated.
     pub(crate) deprecated: Option<TokenStream>,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Input<'a> {
     /// The type parameter.
     pub(crate) leaf: Option<&'a Ident>,
     pub(crate) shape: Shape<'a>,
-    /// What stands before code that uses the type.
+    /// The `allow` before code that uses the type, if it is deprecated.
     pub(crate) deprecated: Option<TokenStream>,
 }
 
@@ -76,13 +76,13 @@ impl<'a> Variant<'a> {
         let fields = fields.iter().enumerate().filter_map(|(place, field)| {
             let member = field.ident.clone().map_or_else(|| Member::Unnamed(Index::from(place)), Member::Named);
             let fixed = errors.keep(attr::is_static(&field.attrs))?;
-            let named = leaf.filter(|leaf| mentions(field.ty.to_token_stream(), leaf));
-            if let (true, Some(leaf)) = (fixed, named) {
+            let leaf = leaf.filter(|leaf| mentions(field.ty.to_token_stream(), leaf));
+            if let (true, Some(leaf)) = (fixed, leaf) {
                 let message =
                     format!("a static field is the same whatever `{leaf}` is: write its type without `{leaf}`");
                 errors.add(Error::new_spanned(&field.ty, message));
             }
-            Some(Field { member, ty: &field.ty, fixed, of_leaf: named.is_some() })
+            Some(Field { member, ty: &field.ty, fixed, of_leaf: leaf.is_some() })
         });
         Self { ident, named, fields: fields.collect() }
     }
