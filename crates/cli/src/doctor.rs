@@ -211,7 +211,7 @@ fn variables() -> Vec<Finding> {
         if variable.name == compile::MLX_VARIABLE {
             let help = "unset it: MLX compiles nothing in this process, and compiled functions run as they are written";
             Finding::with(variable.name, State::Slow, value, help)
-        } else if !(variable.reads)(&value) {
+        } else if !value.is_empty() && !(variable.reads)(&value) {
             Finding::with(variable.name, State::Broken, value, variable.values)
         } else if variable.name == PASSES_VARIABLE && !are_own_passes(&value) {
             let help = "only a program that registers such a pass has it: Tacit has none of this name";

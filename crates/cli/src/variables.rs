@@ -40,7 +40,7 @@ pub(crate) const VARIABLES: [Variable; 12] = [
         name: "TACIT_COMPILE",
         values: "on or off",
         doc: "`off` runs compiled functions as they are written",
-        reads: |text| ["", "on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
+        reads: |text| ["on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
     },
     Variable {
         name: "MLX_DISABLE_COMPILE",
@@ -70,20 +70,20 @@ pub(crate) const VARIABLES: [Variable; 12] = [
         name: "TACIT_THREADS",
         values: "a number",
         doc: "how many threads a kernel may use, at most 1024; that of the cores where it is not set or 0",
-        reads: |text| text.is_empty() || text.trim().parse::<usize>().is_ok(),
+        reads: |text| text.trim().parse::<usize>().is_ok(),
     },
     Variable {
         name: "TACIT_MLX_TMPDIR",
         values: "an absolute path, or keep",
         doc: "where MLX keeps the loops that it compiles, a folder that nobody else may write to, and a private one where it is not set; `keep` is MLX's own choice",
-        reads: |text| ["", "keep"].contains(&text) || text.starts_with('/'),
+        reads: |text| text == "keep" || text.starts_with('/'),
     },
     Variable {
         name: "TACIT_WATCH",
         values: "a host and port of rank 0, or off",
         doc: "where the ranks of a group meet to watch each other; beside the ring where it is not set, and under MPI at a port that rank 0 chooses",
         reads: |text| {
-            ["", "off"].contains(&text)
+            text == "off"
                 || text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         },
     },

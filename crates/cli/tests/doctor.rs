@@ -152,13 +152,23 @@ fn with_a_folder_of_loops_that_is_mounted_noexec() {
 /// Scripts and containers set a variable to nothing to unset it, and so programs read it.
 #[test]
 fn with_variables_that_are_empty() {
-    for variable in
-        ["TACIT_COMPILE", "TACIT_THREADS", "TACIT_MLX_TMPDIR", "TACIT_WATCH", "TACIT_WATCH_LIMITS", "TACIT_JOB"]
-    {
-        let (code, text) = doctor(&[(variable, "")]);
-        assert_eq!(code, Some(0), "{text}");
-    }
-    check(&[("TACIT_MODE", "")], 1, "broken TACIT_MODE", "eager, lazy or compiled");
+    let all = [
+        "TACIT_MATERIALIZE",
+        "TACIT_DEVICE_FALLBACK",
+        "TACIT_GPU_SOURCES",
+        "TACIT_COMPILE",
+        "TACIT_PASSES",
+        "TACIT_MODE",
+        "TACIT_THREADS",
+        "TACIT_MLX_TMPDIR",
+        "TACIT_WATCH",
+        "TACIT_WATCH_LIMITS",
+        "TACIT_JOB",
+    ];
+    let (code, text) = doctor(&all.map(|variable| (variable, "")));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(!text.contains("is not one of"), "{text}");
+    check(&[("TACIT_MODE", "fast")], 1, "broken TACIT_MODE", "eager, lazy or compiled");
 }
 
 #[test]

@@ -6,13 +6,21 @@ use crate::policy::warn;
 
 /// A setting of the process: the word in an environment variable, read once.
 ///
-/// Without the variable it is the default, which is one of the words. A variable that holds another word also means the default,
+/// Without the variable, and where it is empty, it is the default, which is one of the words. Another word also means the default,
 /// with a warning. Case does not matter.
 #[derive(Debug)]
 pub struct Setting<T: 'static, const N: usize> {
     variable: &'static str,
     words: [(&'static str, T); N],
     read: OnceLock<T>,
+}
+
+/// What is on where nobody switches it off.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Switch {
+    #[default]
+    On,
+    Off,
 }
 
 impl<T: Copy + Default + PartialEq, const N: usize> Setting<T, N> {
@@ -26,7 +34,9 @@ impl<T: Copy + Default + PartialEq, const N: usize> Setting<T, N> {
     pub fn get(&self) -> T {
         let mut wrong = None;
         let value = *self.read.get_or_init(|| {
-            let Some(text) = std::env::var_os(self.variable) else { return T::default() };
+            // Scripts set a variable to nothing to unset it.
+            let text = std::env::var_os(self.variable).filter(|text| !text.is_empty());
+            let Some(text) = text else { return T::default() };
             let text = text.to_string_lossy();
             let known = self.words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
             known.map_or_else(

@@ -15,7 +15,7 @@ pub use tacit_bridge::kernel::{Element, EvalPiece, Fallback, GpuBackend, Input, 
 pub use tacit_bridge::{Mapped, QuantizationMode, Quantized};
 
 use crate::counters::Counters;
-use crate::environment::Setting;
+use crate::environment::{Setting, Switch};
 use crate::error::way_out;
 use crate::handler::HandlerPrimitive;
 use crate::pattern::PrimitivePattern;
@@ -65,16 +65,8 @@ pub const GPU_SOURCES_VARIABLE: &str = "TACIT_GPU_SOURCES";
 /// of a GPU refuses one. It is read once; a CPU runs kernels as ever.
 #[must_use]
 pub fn gpu_sources() -> bool {
-    static SOURCES: Setting<Sources, 2> =
-        Setting::new(GPU_SOURCES_VARIABLE, [("on", Sources::On), ("off", Sources::Off)]);
-    SOURCES.get() == Sources::On
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Sources {
-    #[default]
-    On,
-    Off,
+    static SOURCES: Setting<Switch, 2> = Setting::new(GPU_SOURCES_VARIABLE, [("on", Switch::On), ("off", Switch::Off)]);
+    SOURCES.get() == Switch::On
 }
 
 /// A kernel that handlers can take by its type, as [`Applied`].

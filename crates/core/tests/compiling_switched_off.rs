@@ -70,6 +70,22 @@ fn a_variable_runs_functions_as_they_are() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_variable_with_another_word_is_said_and_functions_are_compiled() -> Result<()> {
+    const TEST: &str = "a_variable_with_another_word_is_said_and_functions_are_compiled";
+    if !is_child() {
+        let said = in_a_child(TEST, &[(COMPILE_VARIABLE, "of")]);
+        let expected = "TACIT_COMPILE=of is not one of on, off, 1, 0, true and false; on is in force";
+        assert!(said.contains(expected), "{said}");
+        let said = in_a_child(TEST, &[(COMPILE_VARIABLE, "")]);
+        assert!(!said.contains(COMPILE_VARIABLE), "{said}");
+        return Ok(());
+    }
+    assert!(is_enabled());
+    assert_eq!(twice()?, (1, 0));
+    Ok(())
+}
+
 /// MLX's documentation names the variable; MLX then hands functions back as they are.
 #[test]
 fn the_variable_of_mlx_is_honored_and_nothing_enables_against_it() -> Result<()> {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{LazyLock, Once};
 
+use crate::environment::{Setting, Switch};
 use crate::policy::warn;
 
 /// The variable that switches compilation off for the process: `off`, `0` or `false`.
@@ -39,13 +40,20 @@ pub fn disable_fusion() {
 #[must_use]
 pub fn is_enabled() -> bool {
     static ALLOWED_BY_MLX: LazyLock<bool> = LazyLock::new(|| std::env::var_os(MLX_VARIABLE).is_none());
-    static ASKED_FOR: LazyLock<bool> = LazyLock::new(|| {
-        let text = std::env::var(COMPILE_VARIABLE).unwrap_or_default().to_ascii_lowercase();
-        !matches!(text.as_str(), "off" | "0" | "false")
-    });
+    static ASKED_FOR: Setting<Switch, 6> = Setting::new(
+        COMPILE_VARIABLE,
+        [
+            ("on", Switch::On),
+            ("off", Switch::Off),
+            ("1", Switch::On),
+            ("0", Switch::Off),
+            ("true", Switch::On),
+            ("false", Switch::Off),
+        ],
+    );
     *ALLOWED_BY_MLX
         && match SWITCH.load(Ordering::Relaxed) {
-            UNKNOWN => *ASKED_FOR,
+            UNKNOWN => ASKED_FOR.get() == Switch::On,
             known => known == ON,
         }
 }

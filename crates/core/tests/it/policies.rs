@@ -175,6 +175,9 @@ fn a_value_that_is_no_policy_is_said_and_warn_is_in_force() {
     let output = environment::command(TELLS, &[]).env(POLICY_VARIABLE, no_text).output().expect("it starts");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("TACIT_MATERIALIZE=den\u{fffd} is not one of"), "{error}");
+    // Scripts set a variable to nothing to unset it.
+    let (out, error) = told(Some(""));
+    assert!(out.contains("policy Warn") && !error.contains(POLICY_VARIABLE), "{out}{error}");
 }
 
 #[test]
