@@ -66,7 +66,7 @@ impl<T: Clone + Debug + Eq + Hash + Serialize + DeserializeOwned> Aux for T {
 
 /// The type of a static field named `aval`.
 #[diagnostic::on_unimplemented(
-    message = "a static field named `aval` is the array's aval, and `{Self}` is none",
+    message = "a static field named `aval` is the array's `Aval`, and cannot be a `{Self}`",
     label = "not an `Aval`",
     note = "give the field the type `tacit::Aval`, or another name"
 )]
