@@ -3,7 +3,7 @@
 pub use crate::bits::same_bits;
 pub use crate::environment::Setting;
 use crate::recording::{self, Recording};
-pub use crate::state::give_back;
+pub use crate::state::given_back;
 use crate::{Primitive, Result, state};
 
 /// Calls `f` on placeholders: what it asks of their data is [`EvalInTrace`](crate::Error::EvalInTrace).

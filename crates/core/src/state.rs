@@ -47,13 +47,9 @@ pub(crate) fn in_step() -> bool {
     STEPS.get() > 0
 }
 
-/// Gives a state back what it was before a call, by the structure and the leaves that it had then.
-///
-/// # Errors
-///
-/// The state cannot have this structure again.
-pub fn give_back<S: Tree>(state: &mut S, def: &TreeDef, leaves: Vec<Value>) -> Result<()> {
-    state.assign(&mut Reader::new(def, leaves)?.given_back())
+/// Why a call failed, once its state is what it was before, by the leaves and the structure that it had then.
+pub fn given_back<S: Tree>(state: &mut S, (values, def): (Vec<Value>, TreeDef), error: Error) -> Error {
+    Lent::new(state, Values { values, def }).failed(error)
 }
 
 /// A state that holds the arrays of a trace, until it is dropped.
@@ -83,7 +79,7 @@ impl<'s, S: Tree> Lent<'s, S> {
 
     fn give_back(&mut self) -> Result<()> {
         match self.own.take() {
-            Some(Values { values, def }) => give_back(&mut *self.state, &def, values),
+            Some(Values { values, def }) => self.state.assign(&mut Reader::new(&def, values)?.given_back()),
             None => Ok(()),
         }
     }

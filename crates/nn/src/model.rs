@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::embedding::{give_back, guarded};
+use tacit_core::embedding::{given_back, guarded};
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Arguments, Aval, Error, Explanation, Result, Tree, Value};
 
@@ -290,11 +290,7 @@ impl<M: ModuleParameters> Model<M> {
             }
             Ok(results)
         });
-        if ended.is_err() {
-            let (leaves, structure) = before;
-            give_back(state, &structure, leaves)?;
-        }
-        ended
+        ended.map_err(|error| given_back(state, before, error))
     }
 
     /// Runs a function of the module and returns what happened to each primitive; the model does not change.

@@ -50,6 +50,22 @@ fn a_result_that_cannot_be_built_leaves_the_mode_of_a_state() -> Result<()> {
     Ok(())
 }
 
+/// A module that cannot be copied, and has lost its bias, cannot be what it was: what failed is said all the same.
+#[test]
+fn a_result_that_cannot_be_built_says_what_a_state_has_lost() -> Result<()> {
+    let mut model = Model::new(nn::Linear::new(64, 4)?)?.quantize("weight", "nf4:64")?;
+    let mut other = Module::in_place(nn::Linear::new(64, 4)?);
+    let _deny = Policy::Deny.scope();
+    let made = model.run_with(&mut other, |linear, other| {
+        other.bias.value = None;
+        Ok::<_, Error>(linear.weight.value.clone())
+    });
+    let error = made.expect_err("it is not built");
+    let Error::NotGivenBack { error, .. } = error else { panic!("{error}") };
+    assert!(matches!(*error, Error::MaterializationDenied { .. }), "{error}");
+    Ok(())
+}
+
 /// What is assigned to two paths of a tie is refused: parameters are what they were, and the state has to be.
 #[test]
 fn different_arrays_for_a_tie_leave_the_state() -> Result<()> {
