@@ -8,7 +8,7 @@
 //
 // The folder is `<cache>/jit/tacit-<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
 // earlier processes are linked in at the start, new ones are linked out at exit. A home may serve several machines, and the
-// loader refuses kernels of another processor or of a newer C library: they are shared in a folder of the two. Beside the
+// loader refuses kernels of another processor or of a newer C library: each pair of these has a folder. Beside the
 // kernels stands the header that each begins with, as the build has precompiled it.
 
 #include <dlfcn.h>
@@ -96,7 +96,7 @@ bool is_loaded(const fs::path& kernel) {
   return handle != nullptr && dlclose(handle) == 0;
 }
 
-// Brings a kernel to the disk; whether it is there. One that is empty when the machine comes up again is never compiled anew.
+// Brings a kernel to the disk; whether it is there. One that a crash of the machine leaves empty would never be compiled anew.
 bool is_on_disk(const fs::path& kernel) {
   const int file = open(kernel.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) {
@@ -107,7 +107,7 @@ bool is_on_disk(const fs::path& kernel) {
   return synced;
 }
 
-// Links the kernels under `from` that are not yet at the same place under `to`, and pass the test, to there.
+// Links kernels under `from` to the same place under `to`, where there is none yet: those that pass the test.
 template <typename Test>
 void share(const fs::path& from, const fs::path& to, Test test) {
   std::error_code ignored;
@@ -164,8 +164,8 @@ void bring_preamble(const fs::path& own) {
 class PrivateFolder {
  public:
   PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
-    // What cannot be written to, as where a system is mounted to be read alone, and what neither loader nor compiler takes,
-    // keeps no kernels either.
+    // A folder that cannot be written to, as where a system is mounted to be read alone, or that the loader or the compiler
+    // does not take, keeps no kernels either.
     if (shared_.empty() || make_own(shared_)) {
       shared_.clear();
       const fs::path parent = system_temp_directory();
