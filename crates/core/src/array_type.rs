@@ -58,8 +58,7 @@ impl Hash for ArrayType {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an implicit array",
     label = "not an implicit array",
-    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, a family `&dyn Family`, `&dyn ImplicitArray` \
-            or `&Value`"
+    note = "an implicit array is a struct with `#[derive(ImplicitArray)]`"
 )]
 pub trait StaticType: ImplicitArray {
     /// What is known of the type.

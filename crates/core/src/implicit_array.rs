@@ -122,8 +122,7 @@ pub struct Permit(pub(crate) ());
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an implicit array",
     label = "not an implicit array",
-    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, a family `&dyn Family`, `&dyn ImplicitArray` \
-            or `&Value`"
+    note = "an implicit array is a struct with `#[derive(ImplicitArray)]`"
 )]
 #[typetag::serde(tag = "type")]
 pub trait ImplicitArray: DynClone + Debug + Send + Any {
