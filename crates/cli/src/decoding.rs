@@ -259,6 +259,9 @@ impl<'o> Decoding<'o> {
     ) -> Result<Answer, Failure> {
         let answering = Answering::begin();
         let Self { options, tokenizer, asked, step, caches, draft, .. } = self;
+        // An answer that goes on from others has draws of its own, whichever program gave those.
+        let held = caches.iter_mut().find_map(Cache::as_kv).map_or(0, |cache| cache.len());
+        asked.seed = options.sampling.seed.wrapping_add(held.unsigned_abs().into());
         let made: Generation<'_> = match draft {
             Some(Drafts::Model(of_draft, state)) => {
                 let draft = DraftModel::new(of_draft, state, options.draft_tokens);
@@ -268,10 +271,7 @@ impl<'o> Decoding<'o> {
             None => generate(step, caches, &[tokens], asked)?,
         };
         let texts = Texts::new(made, vec![Stream::new(tokenizer)], &options.stop)?;
-        let answer = Answer::read(texts, &answering, self.bytes, out)?;
-        // The next answer has draws of its own.
-        asked.seed = asked.seed.wrapping_add(1);
-        Ok(answer)
+        Answer::read(texts, &answering, self.bytes, out)
     }
 
     /// What the model says after each of several prompts, which it is given together.

@@ -185,32 +185,36 @@ fn an_input_that_is_no_text_is_named_as_such() {
     .assert_eq(&said);
 }
 
+/// What a program answers, which is told this.
+fn answers(command: &str, said: &str, options: &[&str]) -> Vec<serde_json::Value> {
+    let mut program = tacit(command, options);
+    let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut program = program.expect("starts");
+    program.stdin.take().expect("a pipe").write_all(said.as_bytes()).expect("is read");
+    let output = program.wait_with_output().expect("ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json = |line: &str| serde_json::from_str(line).expect("json");
+    String::from_utf8(output.stdout).expect("text").lines().map(json).collect()
+}
+
+fn tokens(answers: &[serde_json::Value]) -> Vec<&serde_json::Value> {
+    answers.iter().map(|answer| &answer["tokens"]).collect()
+}
+
 /// The tokens are those of the model alone, whatever of its text was said before, also in a file that goes on.
 #[test]
 fn a_lookup_changes_no_token_of_texts_and_turns() {
     let folder = std::env::temp_dir().join(format!("tacit-lookup-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("makes a folder");
-    let run = |command: &str, said: &str, options: &[&str]| {
-        let mut program = tacit(command, options);
-        let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut program = program.expect("starts");
-        program.stdin.take().expect("a pipe").write_all(said.as_bytes()).expect("is read");
-        let output = program.wait_with_output().expect("ends");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let json = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("json");
-        String::from_utf8(output.stdout).expect("text").lines().map(json).collect::<Vec<_>>()
-    };
     let mut accepted = 0;
     let mut check = |command: &str, said: &[&str], options: &[&str]| {
         let cache = |name: &str, more: &[&str]| {
             let file = folder.join(format!("{command}-{name}"));
             let file = file.to_str().expect("text").to_owned();
             let options = [options, &["--max-tokens", "30", "--json", "--prompt-cache", &file], more].concat();
-            said.iter().flat_map(|said| run(command, said, &options)).collect::<Vec<_>>()
+            said.iter().flat_map(|said| answers(command, said, &options)).collect::<Vec<_>>()
         };
         let (alone, drafted) = (cache("alone", &[]), cache("lookup", &["--lookup", "--match-tokens", "1"]));
-        let tokens =
-            |answers: &[serde_json::Value]| answers.iter().map(|one| one["tokens"].clone()).collect::<Vec<_>>();
         assert_eq!(tokens(&alone), tokens(&drafted));
         assert!(drafted.iter().any(|answer| answer["drafted"].as_u64() > Some(0)), "{drafted:?}");
         accepted += drafted.iter().filter_map(|answer| answer["accepted"].as_u64()).sum::<u64>();
@@ -218,6 +222,22 @@ fn a_lookup_changes_no_token_of_texts_and_turns() {
     check("generate", &["Hello, Hello, Hello"], &["--prompt", "-"]);
     check("chat", &["one two\nand two\n", "one two\ntwo and one\n"], &[]);
     assert!(accepted > 0);
+    std::fs::remove_dir_all(&folder).expect("removes");
+}
+
+/// A program that goes on with a conversation begins with no draw that was made in it before.
+#[test]
+fn turns_are_drawn_alike_in_one_program_and_in_several() {
+    let folder = std::env::temp_dir().join(format!("tacit-turns-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let turns = |name: &str, said: &[&str]| {
+        let file = folder.join(name);
+        let file = file.to_str().expect("text");
+        let options = ["--max-tokens", "12", "--temp", "2", "--json", "--prompt-cache", file];
+        said.iter().flat_map(|said| answers("chat", said, &options)).collect::<Vec<_>>()
+    };
+    let (together, apart) = (turns("together", &["one\none\n"]), turns("apart", &["one\n", "one\n"]));
+    assert_eq!((together.len(), tokens(&together)), (2, tokens(&apart)));
     std::fs::remove_dir_all(&folder).expect("removes");
 }
 

@@ -17,7 +17,8 @@ use super::Sampler;
 pub struct GenerateOptions {
     /// How tokens are drawn.
     pub sampler: Sampler,
-    /// The seed of the draws: the same seed, prompts and options give the same tokens.
+    /// The seed of the draws: the same seed, prompts and options give the same tokens. Texts of one seed are drawn by the same
+    /// random numbers, so give each turn of a conversation another one.
     pub seed: u64,
     /// The maximum number of tokens for each prompt.
     pub max_tokens: usize,
