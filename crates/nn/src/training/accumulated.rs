@@ -62,6 +62,8 @@ impl Accumulated {
     /// were.
     pub fn add(&mut self, gradients: &FlattenedModuleParam) -> Result<()> {
         let mut sums = BTreeMap::new();
+        // In one order, so that of several that do not fit an error always names the same.
+        let gradients: BTreeMap<&Rc<str>, &Array> = gradients.iter().collect();
         for (path, gradient) in gradients {
             let own = gradient.as_dtype(accumulator_dtype(gradient.dtype()))?;
             let sum = match self.sums.get(path) {

@@ -112,6 +112,8 @@ fn gradients_of_other_leaves_are_refused_and_change_nothing() -> Result<()> {
         the batch has a gradient of c, and those before had none
         help: add gradients of the same leaves, and take the mean before others"#]]
     .assert_eq(&message(&mut accumulated, one("c", &[3])));
+    let several = ["j", "i", "h", "g", "f", "e", "d", "c"].map(|path| (path.into(), normal(1, &[3])));
+    assert!(message(&mut accumulated, several.into()).starts_with("the batch has a gradient of c, "));
     let mean = accumulated.take_mean()?;
     assert!(mean["a.weight"].eq_exact(&gradients(1.0)["a.weight"])?);
     assert_eq!(mean["b.weight"].dtype(), Dtype::Bfloat16);
