@@ -13,10 +13,10 @@ use crate::{
 
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
-/// Sums are taken in `f32`, in an order that depends only on the sizes and the instruction set: the result has the
-/// same bits whatever the number of threads. Activations of other types are widened some hundred rows at a time, and
-/// results rounded once, each when its sum is complete. Scales of other types than `f32` are widened too, all of them where
-/// there are many rows of activations.
+/// Sums are taken in `f32`, in an order that depends only on the sizes and on the machine, its instruction set and its
+/// second-level cache: the result has the same bits whatever the number of threads. Activations of other types are widened
+/// some hundred rows at a time, and results rounded once, each when its sum is complete. Scales of other types than `f32` are
+/// widened too, all of them where there are many rows of activations.
 ///
 /// On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose products are exact. What is left out
 /// of these is at most 2^-26 of a product; besides, a number of `x` or of a column of the matrix counts as fewer digits, or

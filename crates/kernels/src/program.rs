@@ -5,7 +5,8 @@
 //! in the first cache levels, ops follow one another there, and blocks are shared out over the threads. Values lie there as
 //! `f32`; what a step of a half type makes is rounded to that type, as it is where each op is run by itself. Each number
 //! depends on its row alone, and sums are taken in `f32`, in an order that only depends on `columns`, and rounded at their
-//! end, so that results carry the same bits for any number of threads and on every machine.
+//! end, so that results carry the same bits for any number of threads. They do so on every machine as well, but for what the
+//! C library computes, as it does for MLX: powers, `expm1`, `log1p`, sines of very large angles, and functions of half floats.
 
 mod apply;
 mod data;
