@@ -72,7 +72,8 @@ fn of_plan(
     let reads = draft.inputs.iter().filter(|value| values[value.0].buffer == *old).count();
     let is_last = reads == 1 && life.end == stage + 1 && aval.nbytes() == *bytes;
     match (home, buffers[new].home) {
-        (Home::Input(input), Home::Output(output)) if is_last => Some((output, *input)),
+        // Arrays without elements may all be at one address, which tells here which input an output lies in.
+        (Home::Input(input), Home::Output(output)) if is_last && *bytes > 0 => Some((output, *input)),
         _ => None,
     }
 }

@@ -82,3 +82,12 @@ fn what_writes_over_an_input_runs_behind_what_reads_it() {
     let more = results_of_own(made(true, true), inputs());
     assert_eq!([&more[0], &more[3], &more[4]], [&expected[0], &expected[1], &expected[2]]);
 }
+
+/// Some allocators give all arrays without elements one address.
+#[test]
+fn what_has_no_elements_lies_in_no_input() {
+    let mut plan = builder(0);
+    let [x, y] = [0, 1].map(|_| plan.input(Aval::new(&[0], Dtype::Float32)));
+    let sum = plan.stage(stage(Computes::Sum), &[x, y]).expect("a stage");
+    assert!(plan.finish(&sum).expect("a plan").donated.is_empty());
+}
