@@ -1,8 +1,11 @@
 //! Outputs that take the memory of inputs.
 
+use std::sync::Arc;
+
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::{Computes, builder, numbers, results, results_of_own, stage};
+use super::{Computes, Stage, builder, numbers, results, results_of_own, stage};
 use crate::{Aval, Plan, PlanValue};
 
 #[test]
@@ -81,6 +84,55 @@ fn what_writes_over_an_input_runs_behind_what_reads_it() {
     assert_eq!(results_of_own(made(false, false), inputs()), expected);
     let more = results_of_own(made(true, true), inputs());
     assert_eq!([&more[0], &more[3], &more[4]], [&expected[0], &expected[1], &expected[2]]);
+}
+
+/// The sum of two inputs, and what a later stage makes of it.
+fn sum(later: Option<Stage>) -> Plan {
+    let mut plan = builder(0);
+    let [x, y] = [0, 1].map(|_| plan.input(Aval::new(&[5_000], Dtype::Float32)));
+    let sum = plan.stage(stage(Computes::Sum), &[x, y]).expect("a stage")[0];
+    let mut outputs = vec![sum];
+    if let Some(later) = later {
+        outputs.extend(plan.stage(Arc::new(later), &[sum]).expect("a stage"));
+    }
+    let plan = plan.finish(&outputs).expect("a plan");
+    assert_eq!(plan.donated, [(0, 0), (0, 1)]);
+    plan
+}
+
+#[test]
+fn of_memory_that_inputs_share_none_is_written_over() {
+    let parts = |starts: [i32; 2]| {
+        let whole = numbers(5_001);
+        let parts = starts.map(|start| whole.try_index(start..start + 5_000).expect("a part"));
+        crate::eval(&parts).expect("parts");
+        parts
+    };
+    for starts in [[0, 1], [1, 0], [1, 1]] {
+        let expected = results(sum(None), &parts(starts)).expect("it runs");
+        assert_eq!(results_of_own(sum(None), parts(starts)), expected, "{starts:?}");
+    }
+    // A part of what is gone has its memory alone, wherever it begins.
+    let ([_, part], [_, other]) = (parts([0, 1]), parts([1, 0]));
+    let expected = results(sum(None), &[part.clone(), other.clone()]).expect("it runs");
+    let given = part.as_slice::<f32>().as_ptr();
+    let made = sum(None).apply(&[part, other]).expect("a node").swap_remove(0);
+    crate::eval(std::slice::from_ref(&made)).expect("it runs");
+    assert_eq!((made.as_slice::<f32>().as_ptr(), made.as_slice::<f32>()), (given, &expected[0][..]));
+}
+
+#[test]
+fn a_plan_that_fails_once_it_has_written_over_an_input_gives_nothing() {
+    let failing = || sum(Some(Stage { computes: Computes::Reversed, bad: Some((7, false)) }));
+    let inputs = || [numbers(5_000), numbers(5_000)];
+    let held = inputs();
+    assert!(results(failing(), &held).is_err());
+    let floats = |arrays: &[Array; 2]| arrays.each_ref().map(|array| array.as_slice::<f32>().to_vec());
+    assert_eq!(floats(&held), floats(&inputs()));
+    let made = failing().apply(&inputs()).expect("a node");
+    for array in [&made[0], &made[1], &made[0]] {
+        assert!(crate::eval(std::slice::from_ref(array)).is_err());
+    }
 }
 
 /// Some allocators give all arrays without elements one address.
