@@ -41,8 +41,8 @@ pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
 /// The product that a transpose alone takes.
 fn product(nodes: &Nodes, transpose: usize) -> Option<Slot> {
     let slot = nodes.operands(transpose).next().flatten()?;
-    let result = nodes.name(nodes.maker(slot)?) == "Matmul";
-    (result && nodes.uses(slot) == 1 && !nodes.is_output(slot)).then_some(slot)
+    let is_product = nodes.name(nodes.maker(slot)?) == "Matmul";
+    (is_product && nodes.uses(slot) == 1 && !nodes.is_output(slot)).then_some(slot)
 }
 
 /// Whether a transpose swaps the last two axes and leaves the others.

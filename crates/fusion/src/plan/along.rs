@@ -39,7 +39,7 @@ impl Along {
                 line.clear();
                 line.extend(from[column..].iter().step_by(inner));
                 f(&line, &mut results)?;
-                to[column..].iter_mut().step_by(inner).zip(&results).for_each(|(to, results)| *to = *results);
+                to[column..].iter_mut().step_by(inner).zip(&results).for_each(|(to, result)| *to = *result);
             }
         }
         Ok(())

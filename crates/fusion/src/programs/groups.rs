@@ -134,10 +134,8 @@ impl Groups {
             let Some(map) = operand.view.map(role, domain) else { return false };
             let Base::Value(slot) = operand.base else { return true };
             let Some(member) = nodes.maker(slot).filter(|&maker| self.of[maker] == Some(group)) else { return true };
-            let Some(result) = read[member].as_ref().and_then(|result| domain.role(result.size())) else {
-                return false;
-            };
-            match (result, role) {
+            let Some(own) = read[member].as_ref().and_then(|node| domain.role(node.size())) else { return false };
+            match (own, role) {
                 (Role::Each, Role::Each) | (Role::Row, Role::Row) => operand.view == View::Same,
                 (Role::Row, Role::Each) => !map.wide && map.divisor == 1 && map.modulus == domain.rows(),
                 (Role::Each, Role::Row) => false,
