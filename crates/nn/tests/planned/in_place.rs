@@ -13,7 +13,6 @@ type Training = (Model<nn::Linear>, Stateful<AdamW>);
 
 const WIDTH: i32 = 1024;
 
-#[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]
 fn step((model, optimizer): &mut Training, x: Array) -> Result<Array> {
     let (loss, gradients) =
         model.value_and_grad(ParameterFilter::Dense, x, |m, x| Ok::<_, Error>(m.forward(&x)?.square()?.mean(None)?))?;
