@@ -4,8 +4,8 @@ use super::PlanValue;
 use super::chains::Chain;
 use super::draft::{Buffer, Draft, Home, Value, root};
 
-/// Puts each stage that may write an output of the plan over an input behind the last one that reads the input, where nothing takes
-/// what it makes before: an optimizer's update of a weight behind the gradient that still reads the weight.
+/// Puts each stage that may write an output of the plan over an input behind the last one that reads the input, unless a stage up to
+/// there takes its results: an optimizer's update of a weight goes behind the gradient that still reads the weight.
 pub(super) fn put_behind_readers(drafts: &mut Vec<Draft>, values: &[Value], buffers: &[Buffer]) {
     let of = |value: PlanValue| values[value.0].buffer;
     let (mut read, mut written) = (vec![Vec::new(); buffers.len()], vec![None; buffers.len()]);

@@ -14,7 +14,7 @@ use crate::Aval;
 use crate::error::BoxError;
 use crate::kernel::{Input, Kernel, Output, Pieces};
 
-/// Makes a [`Plan`]: its inputs, its kernels in the order in which they run, and its outputs.
+/// Makes a [`Plan`]: its inputs, its kernels, each behind those whose results it takes, and its outputs.
 #[derive(Default)]
 pub struct PlanBuilder {
     values: Vec<Value>,
@@ -57,7 +57,7 @@ impl PlanBuilder {
         Ok(self.value(Value { buffer, offset, aval }))
     }
 
-    /// The results of a kernel that runs after all others so far.
+    /// The results of a kernel.
     ///
     /// # Errors
     ///
