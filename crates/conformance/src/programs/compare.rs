@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_core::compile::{CompileOptions, Constants, compile_with, compile_with_state};
 use tacit_core::kernel;
 use tacit_core::pass::{Pass, Passes};
@@ -253,7 +253,7 @@ impl Scene<'_> {
             compile_with_state(options(Passes::All), move |state: &mut Vec<Array>, arguments: Vec<Array>| {
                 step(state, arguments)
             });
-        let mut state = first;
+        let mut state = first.clone();
         let values: Vec<Value> = arguments.iter().map(Value::from).collect();
         for (call, (results, next)) in steps.iter().enumerate() {
             let before = state.iter().map(bytes).collect::<Result<Vec<_>, _>>()?;
@@ -279,7 +279,15 @@ impl Scene<'_> {
                 avals(&made, results).and_then(|()| avals(&now, next))?;
             }
         }
-        Ok(())
+        // A state that somebody holds stays; one that nobody else holds may be written over, and becomes the same.
+        let mut run = |state: &mut Vec<Array>| -> Outcome {
+            let made = evaluated(compiled.call(state, &values).and_then(|made| dense(&made)))?;
+            Ok([made, evaluated(Ok(state.clone()))?].concat())
+        };
+        let held = copied(&first)?;
+        let beside = untouched(&held.iter().map(Value::from).collect::<Vec<_>>(), || run(&mut held.clone()))??;
+        let over = run(&mut copied(&first)?)?;
+        same(&over, &beside).map_err(|what| format!("with a state that nobody else holds: {what}"))
     }
 
     /// A node that fails when it is evaluated, and a call after that.
@@ -346,6 +354,11 @@ pub(super) fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
 
 pub(super) fn evaluated(results: Result<Vec<Array>>) -> Outcome {
     call::evaluated(results.map_err(text)?)
+}
+
+/// The arrays anew, row by row in memory of their own.
+fn copied(arrays: &[Array]) -> Outcome {
+    evaluated(arrays.iter().map(|array| Ok(ops::select(&Array::from_bool(true), array, array)?)).collect())
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.
