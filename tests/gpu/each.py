@@ -2,7 +2,7 @@
 each.py PROGRAM PROCESSES SECONDS [ARGUMENT..]
 
 One after the other in a process, since MLX's CUDA backend records graphs that calls of other threads spoil. Prints each test
-that did not pass with the end of what it said, and a line of counts; leaves with 1 if there is one.
+that did not pass with the end of what it said, and a line of counts; leaves with 1 if there is one, or no test.
 """
 
 import subprocess
@@ -70,4 +70,4 @@ for name, result in sorted(results.items()):
         print(f"{result} {name}: {told.get(name, '')}\n")
 counted = {result: list(results.values()).count(result) for result in sorted(set(results.values()))}
 print(f"{program.rsplit('/', 1)[-1]}: {total} tests, {counted}, {total - len(results)} not begun")
-sys.exit(counted.get("ok", 0) + counted.get("ignored", 0) != total)
+sys.exit(total == 0 or counted.get("ok", 0) + counted.get("ignored", 0) != total)

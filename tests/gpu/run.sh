@@ -54,7 +54,12 @@ step() {
     local name=$1 seconds=$2 status=0 begin=$SECONDS told
     shift 2
     [[ -z ${STEPS:-} || " $STEPS " == *" $name "* ]] || return 0
-    [[ ! -e $work/passed/$name && -x $1 ]] || return 0
+    [[ ! -e $work/passed/$name ]] || return 0
+    if [[ ! -x $1 ]]; then
+        failed=$((failed + 1))
+        say "$name: FAILED, there is no $1"
+        return 0
+    fi
     if ((SECONDS + 5 > limit)); then
         say "$name: no time is left"
         return 0

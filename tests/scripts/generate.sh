@@ -162,8 +162,9 @@ for folder in (model, ended):
     both = ["chat", folder, "--system", " be brief", "--max-tokens", "23", "--json"]
     done = subprocess.run([program, *both], input=turns.encode(), capture_output=True, timeout=300)
     assert done.returncode == 0, done
-    whole = said
-    for turn, line in enumerate(done.stdout.decode().splitlines()):
+    whole, answers = said, done.stdout.decode().splitlines()
+    assert len(answers) == 3, done
+    for turn, line in enumerate(answers):
         answer = json.loads(line)
         assert answer["ended"] in ("stop", "length") and len(answer["tokens"]) <= 23, answer
         assert answer["text"] == generated(text=whole, count=23, folder=folder), (turn, answer)

@@ -45,3 +45,9 @@ fi
 cat "$scratch/each"
 grep -q "^program: 4 tests, {'CRASHED': 1, 'FAILED': 1, 'ok': 2}, 0 not begun" "$scratch/each"
 grep -q "^CRASHED three: ended the process" "$scratch/each"
+# Tests that nothing chooses are no tests that pass.
+printf '#!/bin/sh\n' >"$scratch/program"
+if python3 tests/gpu/each.py "$scratch/program" 2 30; then
+    echo "error: no tests are no failure"
+    exit 1
+fi

@@ -48,6 +48,7 @@ trap 'rm -rf "$TMPDIR"' EXIT
 # shellcheck disable=SC2207 # names of readers have no spaces
 readers=("$@")
 (($# > 0)) || readers=($("$binary"))
+((${#readers[@]} > 0)) || { echo "error: $binary names no readers"; exit 1; }
 found=0
 for reader in "${readers[@]}"; do
     begin=$SECONDS status=0 log=$folder/$reader.log
