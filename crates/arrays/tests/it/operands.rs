@@ -19,6 +19,19 @@ pub(crate) fn oracle(dtype: Dtype) -> Oracle {
     })
 }
 
+/// A call that no handler takes: right where the operands are built, and denied where that is forbidden.
+#[track_caller]
+pub(crate) fn check_built(
+    name: &str,
+    operands: &[Value],
+    f: impl Fn(Vec<Array>) -> Result<Vec<Array>> + Copy + 'static,
+) {
+    let oracle = oracle(Dtype::Float32);
+    oracle.allowing().check(name, operands, f);
+    let denied = oracle.compare(name, operands, f).expect_err("an operand is built").to_string();
+    assert!(denied.contains("which the policy forbids"), "{denied}");
+}
+
 /// Normal numbers of a seed.
 pub(crate) fn normal(seed: u64, shape: &[i32]) -> Array {
     let key = random::key(seed).expect("a key");

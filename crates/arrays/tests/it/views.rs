@@ -5,7 +5,7 @@ use std::slice::from_ref;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Policy, Value, implicit};
 
-use crate::operands::{every, nf4, normal, oracle};
+use crate::operands::{check_built, every, nf4, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
 
@@ -40,8 +40,7 @@ fn a_ragged_matrix_transposed() {
 fn a_permutation_of_three_axes_is_materialized() {
     for w in every(F32, 1, &[2, 3, 64]) {
         let turn = |arrays: Vec<Array>| Ok(vec![arrays[0].transpose_axes(&[2, 0, 1])?]);
-        oracle(F32).allowing().check("transpose", from_ref(&w), turn);
-        assert!(oracle(F32).compare("transpose", &[w], turn).is_err());
+        check_built("transpose", &[w], turn);
     }
 }
 
