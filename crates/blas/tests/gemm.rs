@@ -343,8 +343,9 @@ fn a_report_that_nobody_can_read_ends_no_program() {
     drop(reader);
     let mut child = Command::new(env::current_exe().expect("this test"));
     child.args(["--exact", "a_report_that_nobody_can_read_ends_no_program", "--nocapture"]).env(CHILD, "1");
-    let status = child.stdout(Stdio::null()).stderr(writer).status().expect("starts");
-    assert!(status.success(), "{status}");
+    let output = child.stdout(Stdio::piped()).stderr(writer).output().expect("starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{}: {said}", output.status);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn in_a_child(test: &str, variables: &[(&str, &str)]) -> String {
         .output()
         .expect("the child starts");
     let text = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert!(made.status.success(), "{text}");
+    assert!(made.status.success() && String::from_utf8_lossy(&made.stdout).contains("1 passed"), "{text}");
     text
 }
 

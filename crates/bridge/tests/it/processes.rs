@@ -23,7 +23,8 @@ fn programs_start_with_signals_that_this_process_may_have_been_told_to_ignore() 
         let mut command = shell(r#"trap '' INT QUIT TERM TTIN XFSZ HUP; exec "$@""#);
         command.arg("sh").args(itself::words()).args(["--exact", name]);
         let output = command.env("TACIT_TEST_IGNORES", "1").output().expect("a shell");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let ignored = |command: &mut Command| {
@@ -102,5 +103,6 @@ fn a_process_that_ends_waits_for_what_it_began() {
         let output = itself::command().args(["--exact", name, "--nocapture"]).env("TACIT_TEST_BEGINS", "1").output();
         let output = output.expect("starts");
         assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "{output:?}");
     }
 }
