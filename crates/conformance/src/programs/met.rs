@@ -24,7 +24,7 @@ const RELATIVE: u64 = 2;
 
 impl Scene<'_> {
     /// Compares the program on its implicit inputs with that on dense ones: as it is, compiled without passes and with all,
-    /// replayed, with other numbers, after a node that failed, and without shapes.
+    /// replayed, with other numbers, after the function or a node of it failed, and without shapes.
     pub(super) fn meet(&self) -> Result<(), String> {
         if self.program.differentiates_an_implicit() {
             return Ok(());
@@ -46,6 +46,7 @@ impl Scene<'_> {
             let name = format!("compiled with {passes:?}");
             Self::each(&name, &self.compiled(passes, &SALTS)?, &expected, near)?;
         }
+        Self::each("after the function failed", &[self.after_an_error()?], &expected, near)?;
         self.tripped()?;
         self.shapeless(&expected[0], &erred)
     }
@@ -89,6 +90,22 @@ impl Scene<'_> {
             });
             outcomes.into_iter().collect::<Result<Outcomes, String>>()
         }))
+    }
+
+    /// Compiled with all passes and called again after a call in which the function fails at its last step.
+    fn after_an_error(&self) -> Result<Outcome, String> {
+        let failing = Failing::default();
+        failing.set(self.program.steps.len().checked_sub(1));
+        let f = self.program.function(self.program.body(self.inputs(true, 0)?, failing.clone()), false);
+        let mut compiled = compile_with(options(Passes::All), move |args: Vec<Array>| f(args));
+        let mut call = || -> Result<Outcome, String> {
+            Ok(evaluated(compiled.call(&self.inputs(false, 0)?).and_then(|results| dense(&results))))
+        };
+        if failing.get().is_some() && call()?.is_ok() {
+            return Err("the function fails and the call does not".to_owned());
+        }
+        failing.set(None);
+        call()
     }
 
     /// Compiled once for all shapes and called with one row more in between. It may be refused, as the graph of another shape may be
