@@ -138,8 +138,16 @@ const EXTENTS: [i32; 11] = [1, 2, 3, 4, 4, 5, 7, 8, 16, 17, 33];
 const STATES: [State; 3] = [State::Ready, State::Lazy, State::InFlight];
 
 /// What stands around a program, which is compiled as a whole in any case.
-pub(super) const AROUND: [Around; 7] =
-    [Around::Grad, Around::Jvp, Around::Vmap, Around::Checkpoint, Around::Scan, Around::Fori, Around::Cond];
+pub(super) const AROUND: [Around; 8] = [
+    Around::Grad,
+    Around::Jvp,
+    Around::Vmap,
+    Around::Checkpoint,
+    Around::Scan,
+    Around::Fori,
+    Around::Cond,
+    Around::Chunks,
+];
 
 /// The program of a seed; implicit inputs are of these subjects.
 pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {

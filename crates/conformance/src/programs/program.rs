@@ -78,6 +78,8 @@ words! {
         Fori = "fori",
         /// One of two calls, by a predicate of the first argument.
         Cond = "cond",
+        /// Over rows of the first argument, two at a time.
+        Chunks = "chunks",
         /// Compiled by itself.
         Compile = "compile",
     }

@@ -7,7 +7,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::compile::{CompileOptions, Constants, compile_with};
 use tacit_core::control::{cond, fori_loop, scan};
-use tacit_core::transform::{Wrt, checkpoint, intercept, jvp, value_and_grad_wrt, vmap};
+use tacit_core::transform::{Wrt, checkpoint, intercept, jvp, map_chunks, value_and_grad_wrt, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Error, Result, Value};
 
@@ -126,6 +126,10 @@ impl Around {
                 Ok(args)
             }),
             (Self::Scan, true) => Rc::new(move |args| scanned_plainly(&f, &args)),
+            (Self::Chunks, true) => Rc::new(move |args| {
+                let Some((first, rest)) = args.split_first() else { return f(args) };
+                each_row(&scan_rows(first)?, rest, |args| f(args))
+            }),
             (Self::Grad, _) => Rc::new(move |args| gradients(&f, args)),
             (Self::Jvp, _) => Rc::new(move |args| derivatives(&f, args)),
             (Self::Checkpoint, false) => Rc::new(move |args| {
@@ -168,6 +172,13 @@ impl Around {
                 };
                 let (most, made): (Value, Vec<Value>) = scan(Array::from_f32(0.0), rows, None, step)?;
                 dense(&[vec![most], made].concat())
+            }),
+            (Self::Chunks, false) => Rc::new(move |args| {
+                let Some((first, rest)) = args.split_first() else { return f(args) };
+                let f = f.clone();
+                let chunk = move |rows: Array, rest: Vec<Array>| each_row(&rows, &rest, |args| f(args));
+                let made: Vec<Value> = map_chunks(scan_rows(first)?, values(rest.to_vec()), 2, chunk)?;
+                dense(&made)
             }),
         }
     }
@@ -249,18 +260,25 @@ fn running(most: &Array, made: &[Array]) -> Result<Array> {
 
 fn scanned_plainly(f: &Function, args: &[Array]) -> Result<Vec<Array>> {
     let Some((first, rest)) = args.split_first() else { return f(args.to_vec()) };
-    let rows = scan_rows(first)?;
     let mut most = Array::from_f32(0.0);
+    let made = each_row(&scan_rows(first)?, rest, |args| {
+        let made = f(args)?;
+        most = running(&most, &made)?;
+        Ok(made)
+    })?;
+    Ok([vec![most], made].concat())
+}
+
+/// What a function makes of each row and the rest, as rows again.
+fn each_row(rows: &Array, rest: &[Array], mut f: impl FnMut(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Array>> {
     let mut made: Vec<Vec<Array>> = Vec::new();
-    for row in 0..3 {
+    for row in 0..rows.dim(0) {
         let row = rows.take_axis(Array::from_int(row), 0)?;
         let results = f([&[row][..], rest].concat())?;
-        most = running(&most, &results)?;
         made.resize(results.len(), Vec::new());
         made.iter_mut().zip(results).for_each(|(rows, result)| rows.push(result));
     }
-    let stacked = made.iter().map(|rows| Ok(ops::stack(rows, 0)?));
-    std::iter::once(Ok(most)).chain(stacked).collect()
+    made.iter().map(|rows| Ok(ops::stack(rows, 0)?)).collect()
 }
 
 /// The float results weighted and summed, the results, and the gradients of the sum.
