@@ -31,7 +31,7 @@ fn a_layer_is_opened_for_a_view_that_was_asked_for_alone() {
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 8 * 64 * 4));
     // The leave ends with the view.
     let _deny = Policy::Deny.scope();
-    assert!(inner.opened().is_err());
+    assert!(matches!(inner.opened(), Err(Error::MaterializationDenied { .. })));
 }
 
 /// `sum(tanh(x W^T))`

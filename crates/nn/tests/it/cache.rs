@@ -257,19 +257,19 @@ fn a_step_that_fails_leaves_the_cache_as_it_was() {
         layer(cache, tokens)?;
         Err::<Array, _>(Error::invalid("not now", "try again"))
     });
-    assert!(failed.is_err());
+    assert!(failed.expect_err("it fails").to_string().contains("not now"));
     let panicked = implicit_with_state(&mut cache, &four, |cache, tokens| {
         layer(cache, tokens)?;
         assert!(cache.is_empty(), "a panic in the middle");
         Ok::<_, Error>(())
     });
-    assert!(panicked.is_err());
+    assert!(panicked.expect_err("it fails").to_string().contains("a panic in the middle"));
     let mut step = compile_with_state(CompileOptions::default(), |cache: &mut KvCache, tokens: Tokens| {
         layer(cache, tokens)?;
         Err::<Array, _>(Error::invalid("not now", "try again"))
     });
     let (q, k, v) = four.clone();
-    assert!(step.call(&mut cache, (q, k, v)).is_err());
+    assert!(step.call(&mut cache, (q, k, v)).expect_err("it fails").to_string().contains("not now"));
     assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (8, &[8][..]));
     let made = eager(&mut cache, &four).expect("attends");
     assert_close!(made, expected.try_index((.., .., 8.., ..)).unwrap(), 1e-5);
@@ -491,8 +491,11 @@ fn another_cache_in_the_place_of_one_within_a_step_is_refused() -> Result<()> {
         std::mem::swap(a, b);
         Ok::<_, Error>(())
     };
-    assert!(implicit_with_state(&mut copies, &all, swap).is_err());
-    assert!(compile_with_state(CompileOptions::default(), swap).call(&mut copies, all.clone()).is_err());
+    let compiled = compile_with_state(CompileOptions::default(), swap).call(&mut copies, all.clone());
+    for swapped in [implicit_with_state(&mut copies, &all, swap), compiled] {
+        let error = swapped.expect_err("the counts are not swapped").to_string();
+        assert!(error.contains("a step leaves another cache in the place of the one"), "{error}");
+    }
     // One that a step copies takes its place.
     implicit_with_state(&mut copies.0, part(&all, 2, 3), |cache, next| {
         let mut own = cache.clone();
@@ -542,7 +545,9 @@ fn a_step_that_trims_or_pads_the_cache_that_it_is_given_is_refused() -> Result<(
             a step leaves another cache in the place of the one that it was given, or trims or pads that one
             help: put another cache there, or trim or pad the one that is there, outside a step"]]
         .assert_eq(&refused.expect_err("a replay does not do it").to_string());
-        assert!(compile_with_state(CompileOptions::default(), step).call(&mut cache, next).is_err());
+        let refused = compile_with_state(CompileOptions::default(), step).call(&mut cache, next);
+        let error = refused.expect_err("a replay does not do it").to_string();
+        assert!(error.contains("a step leaves another cache in the place of the one"), "{error}");
         assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (2, &[2, 2][..]));
     }
     Ok(())

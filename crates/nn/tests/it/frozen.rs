@@ -60,10 +60,8 @@ fn a_frozen_layer_stays_frozen_in_every_form() -> Result<()> {
         let def = tree::structure(&model)?;
         let paths = def.paths();
         let moved = paths.iter().zip(def.frozen()).filter(|(_, frozen)| !frozen).map(|(path, _)| path.to_string());
-        assert!(
-            moved.collect::<Vec<_>>().iter().all(|path| path.contains("layers.2.") || path.contains("codes")),
-            "{name}: {def:?}"
-        );
+        let moved: Vec<String> = moved.filter(|path| !path.contains("codes")).collect();
+        assert!(!moved.is_empty() && moved.iter().all(|path| path.contains("layers.2.")), "{name}: {def:?}");
     }
     Ok(())
 }

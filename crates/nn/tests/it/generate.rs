@@ -12,6 +12,7 @@ use tacit_nn::{ArraysCache, Cache, KvCache, Window, generate};
 
 use crate::toys::{NOTHING, Seen, attend, bigram, circle, eagerly, ids, noise, options};
 use crate::traced::denied;
+use crate::types::error;
 
 #[test]
 fn the_state_has_seen_the_prompt_and_every_token() -> Result<()> {
@@ -209,9 +210,8 @@ fn a_prompt_that_fails_leaves_the_pieces_before_it() -> Result<()> {
         if seen.0.dim(1) > 4 { Err(Error::invalid("too long", "say less")) } else { Ok(made) }
     };
     let mut seen = Seen::new(1)?;
-    assert!(
-        generate(failing, &mut seen, &[[0, 1, 2, 3, 4, 5]], &GenerateOptions { prefill: 2, ..options(3) }).is_err()
-    );
+    let options = GenerateOptions { prefill: 2, ..options(3) };
+    assert!(error(generate(failing, &mut seen, &[[0, 1, 2, 3, 4, 5]], &options)).to_string().contains("too long"));
     assert_eq!(seen.tokens(), [0, 1, 2, 3]);
     Ok(())
 }
@@ -358,7 +358,7 @@ fn padding_of_a_prompt_that_fails_is_not_padding_of_the_next() -> Result<()> {
         let made = step(tokens, caches)?;
         if caches[0].len() > 2 { Err(Error::invalid("not now", "try again")) } else { Ok(made) }
     };
-    assert!(generate(failing, &mut caches, &prompts, &options).is_err());
+    assert!(error(generate(failing, &mut caches, &prompts, &options)).to_string().contains("not now"));
     assert!(caches[0].is_empty());
     let made = rows(generate(eagerly(embedding.clone()), &mut caches, &prompts, &options)?, 2)?;
     let mut own = vec![KvCache::new([1, 1, 16], Dtype::Float32)?];
