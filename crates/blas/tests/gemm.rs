@@ -164,8 +164,9 @@ fn check<T: Copy + PartialEq + std::fmt::Debug>(
                 expected = expected + beta * value(before[at]);
             }
             let ours = value(c[at]);
-            let error = (ours.0 - expected.0).abs().max((ours.1 - expected.1).abs());
-            assert!(error <= tolerance * (k as f64 + 8.0), "{shape:?} at {i}, {j}: {ours:?} against {expected:?}");
+            let near = |ours: f64, expected: f64| (ours - expected).abs() <= tolerance * (k as f64 + 8.0);
+            let both = near(ours.0, expected.0) && near(ours.1, expected.1);
+            assert!(both, "{shape:?} at {i}, {j}: {ours:?} against {expected:?}");
         }
     }
     for (at, touched) in touched.into_iter().enumerate() {

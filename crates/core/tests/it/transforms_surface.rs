@@ -221,6 +221,9 @@ fn directions(primals: &[Array]) -> Result<Vec<Array>> {
 fn difference(found: &[Array], expected: &[Array], tolerance: f64) -> Result<Option<String>> {
     transforms::eval(found)?;
     transforms::eval(expected)?;
+    if found.len() != expected.len() {
+        return Ok(Some(format!("there are {} results and not {}", found.len(), expected.len())));
+    }
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
         if found.shape() != expected.shape() || found.dtype() != expected.dtype() {
             let avals = [found, expected].map(tacit::Aval::from);

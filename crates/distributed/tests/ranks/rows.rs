@@ -61,6 +61,7 @@ fn rows_with_infinities(group: &Group) -> Result<()> {
     let numbers: Vec<f32> = rows.iter().flat_map(|row| (0..WIDTH).map(row)).collect();
     let same = |found: &Array, expected: &Array, what: &str| {
         let (found, expected) = (floats(found)?, floats(expected)?);
+        assert_eq!(found.len(), expected.len(), "{what}");
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let near = (found - expected).abs() <= 1e-2 * expected.abs().max(1.0);
             let same = near || found.total_cmp(expected).is_eq() || (found.is_nan() && expected.is_nan());

@@ -25,6 +25,7 @@ fn bits(array: &Array) -> Vec<u32> {
 fn check(f: Function<'_>, inputs: &[Array]) -> usize {
     let eager = f(inputs).expect("the function runs");
     let (found, done) = compiled(f, inputs, Passes::All).expect("it compiles");
+    assert_eq!(found.len(), eager.len());
     for (i, (found, eager)) in found.iter().zip(&eager).enumerate() {
         assert_eq!((found.shape(), found.dtype()), (eager.shape(), eager.dtype()));
         for (at, (found, eager)) in bits(found).into_iter().zip(bits(eager)).enumerate() {

@@ -81,6 +81,7 @@ fn exact(f: Function<'_>, inputs: &[Array]) {
     let eager = f(inputs).expect("it runs");
     let (plain, _) = compiled(f, inputs, Passes::Off).expect("it compiles without passes");
     let (made, _) = compiled(f, inputs, Passes::All).expect("it compiles with passes");
+    assert_eq!((made.len(), plain.len()), (eager.len(), eager.len()));
     for (at, ((made, plain), eager)) in made.iter().zip(&plain).zip(&eager).enumerate() {
         assert_eq!((made.shape(), made.dtype()), (eager.shape(), eager.dtype()));
         let found = bits(made);

@@ -91,6 +91,7 @@ pub(crate) fn check_near(f: Function<'_>, inputs: &[Array], relative: f32, round
     let (plain, none) = compiled(f, inputs, Passes::Off).expect("it compiles without passes");
     let (rewritten, done) = compiled(f, inputs, Passes::All).expect("it compiles with passes");
     assert!(none.is_empty());
+    assert_eq!((rewritten.len(), plain.len()), (eager.len(), eager.len()));
     for ((rewritten, plain), eager) in rewritten.iter().zip(&plain).zip(&eager) {
         assert_near(rewritten, eager, relative, rounding);
         assert_near(rewritten, plain, relative, rounding);

@@ -253,7 +253,7 @@ fn the_result_is_near_that_of_floats() {
         matmul(&x[..], m, &matrix, Orientation::Transposed, &mut floats[..]).unwrap();
         let most = floats.iter().fold(0.0_f32, |most, y| most.max(y.abs()));
         let errors = ours.iter().zip(&floats).map(|(a, b)| (a - b).abs() / most);
-        let worst = errors.clone().fold(0.0, f32::max);
+        let worst = errors.clone().max_by(f32::total_cmp).unwrap();
         let mean_square = errors.map(|error| error * error).sum::<f32>() / ours.len() as f32;
         // Longer blocks have a larger absmax, and with it coarser integers.
         assert!(worst <= if block == 64 { 1e-2 } else { 1.5e-2 }, "{block}: {worst}");
@@ -279,7 +279,7 @@ fn the_result_of_groups_with_biases_is_near_that_of_floats() {
         int8_matmul(&x[..], m, &matrix, Orientation::Transposed, &mut ours[..]).unwrap();
         matmul(&x[..], m, &matrix, Orientation::Transposed, &mut floats[..]).unwrap();
         let most = floats.iter().fold(0.0_f32, |most, y| most.max(y.abs()));
-        let worst = ours.iter().zip(&floats).map(|(a, b)| (a - b).abs() / most).fold(0.0, f32::max);
+        let worst = ours.iter().zip(&floats).map(|(a, b)| (a - b).abs() / most).max_by(f32::total_cmp).unwrap();
         // The integers of the matrix are not rounded, those of the activations are.
         assert!((1e-4..1e-2).contains(&worst), "{bits} {group}: {worst}");
     }

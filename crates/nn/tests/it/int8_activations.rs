@@ -24,10 +24,15 @@ fn forward(model: &mut Model<nn::Sequential>) -> Vec<f32> {
     numbers(&model.forward(&normal(4, &[17, 64])).expect("runs"))
 }
 
+/// The largest difference; NaN where there is one.
+pub(crate) fn apart(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    found.iter().zip(expected).map(|(a, b)| (a - b).abs()).max_by(f32::total_cmp).expect("numbers")
+}
+
 /// The largest difference over the largest magnitude.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
-    let largest = expected.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-    found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest
+    apart(found, expected) / expected.iter().fold(0f32, |largest, x| largest.max(x.abs()))
 }
 
 pub(crate) fn rounds(value: &Value) -> bool {

@@ -7,7 +7,7 @@ use tacit_arrays::{ActivationGranularity, Int8Inputs};
 use tacit_core::{Policy, Result};
 use tacit_nn::{LoraConfig, Model, QatConfig};
 
-use crate::int8_activations::rounds;
+use crate::int8_activations::{apart, rounds};
 use crate::types::{normal, numbers};
 
 const NF4: Nf4 = Nf4 { block: 64, double: false };
@@ -17,10 +17,6 @@ fn forward(model: &mut Model<nn::Linear>) -> Result<Vec<f32>> {
     Ok(numbers(&model.forward(&normal(4, &[17, 64]))?))
 }
 
-fn difference(found: &[f32], expected: &[f32]) -> f32 {
-    found.iter().zip(expected).fold(0f32, |most, (a, b)| most.max((a - b).abs()))
-}
-
 /// The products of an `AsStored` are with codes that are made anew, which do not round: what says that it rounds has to.
 #[test]
 fn an_adapter_that_is_trained_as_stored_rounds_where_it_says_so() -> Result<()> {
@@ -28,7 +24,7 @@ fn an_adapter_that_is_trained_as_stored_rounds_where_it_says_so() -> Result<()> 
     let mut model = model.lora("weight", LoraConfig::default().as_stored(NF4))?;
     let float = forward(&mut model)?;
     assert_eq!(model.int8_activations("weight")?.rounding, ["weight"]);
-    assert!(difference(&forward(&mut model)?, &float) > 0.0);
+    assert!(apart(&forward(&mut model)?, &float) > 0.0);
     Ok(())
 }
 
@@ -64,7 +60,7 @@ fn merging_into_a_base_of_8_bit_activations_keeps_these() -> Result<()> {
         let mut model = adapted()?;
         let trained = forward(&mut model)?;
         let report = if exactly { model.merge_exactly()? } else { model.merge(AFFINE)? };
-        let off = difference(&forward(&mut model)?, &trained);
+        let off = apart(&forward(&mut model)?, &trained);
         assert!(off < 1e-4, "exactly: {exactly}: {off}\n{report}");
         assert!(model.get("weight")?.downcast::<Int8Inputs>().is_some(), "exactly: {exactly}");
     }
