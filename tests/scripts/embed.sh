@@ -61,7 +61,7 @@ lines = [line.split() for line in open(sys.argv[1], encoding="utf-8")]
 
 # Of the encoder that is pooled by its first token, and of the one that is pooled by the mean.
 differences = [float(line[-1]) for line in lines if line[:4] == ["float32", "differs", "from", "the"]]
-assert len(differences) == 2 and max(differences) <= 1e-5, differences
+assert len(differences) == 2 and all(difference <= 1e-5 for difference in differences), differences
 
 # The weights, the mean and the least cosine to float32, bytes, sentences a second, megabytes, bytes materialized.
 rows = {line[0]: [float(field) for field in line[1:]] for line in lines if len(line) == 7 and line[6].isdigit()}
