@@ -53,7 +53,10 @@ fn every_reader_withstands_what_is_almost_right() {
         None => 0..asked.parse().expect("a number of cases"),
     };
     let only = env::var("TACIT_FUZZ_READER").ok();
-    for reader in readers().iter().filter(|reader| only.as_ref().is_none_or(|only| only == reader.name)) {
+    let mut chosen = readers();
+    chosen.retain(|reader| only.as_ref().is_none_or(|only| only == reader.name));
+    assert!(!chosen.is_empty() && !cases.is_empty(), "no reader {only:?}, or no case of TACIT_FUZZ={asked}");
+    for reader in &chosen {
         fuzz(reader, cases.clone());
     }
 }
