@@ -45,14 +45,6 @@ fn a_convolution_weight_is_built_once_and_counted() {
 }
 
 #[test]
-fn batches_of_matrices_are_built() {
-    for w in every(F32, 1, &[2, 5, 32]) {
-        let operands = [normal(2, &[2, 3, 5]).into(), w];
-        oracle(F32).allowing().check("x W", &operands, |arrays| Ok(vec![arrays[0].matmul(&arrays[1])?]));
-    }
-}
-
-#[test]
 fn elementwise_and_reducing_ops() {
     let cases: [(&str, Op); 5] = [
         ("abs", |w| Ok(w.abs()?)),

@@ -93,9 +93,7 @@ fn columns_are_materialized() {
 fn rows_of_a_transposed_matrix_are_materialized() {
     for w in every(F32, 1, &[40, 96]) {
         let operands = [w, Array::from_slice(&[3u32, 95], &[2]).into()];
-        oracle(F32)
-            .allowing()
-            .check("rows of W^T", &operands, |arrays| Ok(vec![arrays[0].t().take_axis(&arrays[1], 0)?]));
+        check_built("rows of W^T", &operands, |arrays| Ok(vec![arrays[0].t().take_axis(&arrays[1], 0)?]));
     }
 }
 
