@@ -51,6 +51,12 @@ pub fn coverage(subjects: &[Subject]) -> Report {
         }
     }
 
+    for subject in subjects {
+        let is_none = |name: &&&str| !registry.handlers().iter().any(|handler| handler.site.name == **name);
+        for name in subject.elsewhere.iter().filter(is_none) {
+            report.found(subject.name(), format_args!("there is no handler {name} to try elsewhere"));
+        }
+    }
     let known: Vec<&str> = generators().map(|(primitive, _)| primitive).collect();
     left.retain(|handler| !subjects.iter().any(|subject| subject.elsewhere.contains(&handler.site.name)));
     for handler in left {

@@ -71,6 +71,7 @@ impl Checks {
     }
 
     fn run(self) {
+        assert!(!self.all.is_empty(), "{}: nothing is checked", self.name);
         let mut program = Program::default();
         let (mut jobs, mut expectations) = (Vec::new(), Vec::new());
         for (at, Check { parts, inputs, expected, within }) in self.all.into_iter().enumerate() {
