@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
-use tacit_core::compile::{CompileOptions, compile_with};
+use tacit_core::compile::{CompileOptions, compile_with, compile_with_state};
 use tacit_core::pass::Passes;
 use tacit_core::{Policy, Value};
 
@@ -13,7 +13,7 @@ use super::draw::Rng;
 use super::erred::{Erred, Granted, Outcomes};
 use super::perturbed::Class;
 use super::run::{Failing, Function, dense};
-use crate::call::{self, text};
+use crate::call::{self, bits_equal, text};
 use crate::elements::unit;
 
 /// How near the results on implicit arrays are to those on dense ones.
@@ -24,7 +24,7 @@ const RELATIVE: u64 = 2;
 
 impl Scene<'_> {
     /// Compares the program on its implicit inputs with that on dense ones: as it is, compiled without passes and with all,
-    /// replayed, with other numbers, after the function or a node of it failed, and without shapes.
+    /// replayed, with other numbers, with a state, after the function or a node of it failed, and without shapes.
     pub(super) fn meet(&self) -> Result<(), String> {
         if self.program.differentiates_an_implicit() {
             return Ok(());
@@ -46,6 +46,7 @@ impl Scene<'_> {
             let name = format!("compiled with {passes:?}");
             Self::each(&name, &self.compiled(passes, &SALTS)?, &expected, near)?;
         }
+        Self::each("with a state", &self.with_an_implicit_state()?, &expected, near)?;
         Self::each("after the function failed", &[self.after_an_error()?], &expected, near)?;
         self.tripped()?;
         self.shapeless(&expected[0], &erred)
@@ -90,6 +91,33 @@ impl Scene<'_> {
             });
             outcomes.into_iter().collect::<Result<Outcomes, String>>()
         }))
+    }
+
+    /// Compiled with all passes and called twice with the implicit arguments as a state, which the function leaves alone.
+    fn with_an_implicit_state(&self) -> Result<Vec<Outcome>, String> {
+        let given = self.inputs(false, 0)?;
+        let implicit: Vec<bool> = given.iter().map(Value::is_implicit).collect();
+        let (mut state, arguments): (Vec<Value>, Vec<Value>) = given.into_iter().partition(Value::is_implicit);
+        if state.is_empty() {
+            return Ok(Vec::new());
+        }
+        let before = state.iter().map(call::dense).collect::<Result<Vec<_>, _>>()?;
+        let f = self.function(false)?;
+        let step = move |state: &mut Vec<Value>, arguments: Vec<Array>| -> tacit_core::Result<Vec<Array>> {
+            let (mut of_state, mut others) = (dense(state)?.into_iter(), arguments.into_iter());
+            let next = |&implicit: &bool| if implicit { of_state.next() } else { others.next() };
+            f(implicit.iter().filter_map(next).collect())
+        };
+        let mut compiled = compile_with_state(options(Passes::All), step);
+        let mut outcomes = Vec::new();
+        for _ in 0..2 {
+            let made = compiled.call(&mut state, &arguments);
+            outcomes.push(evaluated(made.and_then(|results| dense(&results))));
+        }
+        for (state, before) in state.iter().zip(&before) {
+            bits_equal(&call::dense(state)?, before).map_err(|what| format!("a state that was left alone: {what}"))?;
+        }
+        Ok(outcomes)
     }
 
     /// Compiled with all passes and called again after a call in which the function fails at its last step.
