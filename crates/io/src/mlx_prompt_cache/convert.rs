@@ -67,7 +67,7 @@ impl StoredCache {
                 Ok(kv(held, &[(0, offset - start)], offset, window, None)?.into())
             }
             &Self::Batch { ref held, ref offset, ref left_padding, index } => {
-                let (padding, offset) = (left_padding.as_slice::<i32>(), offset.as_slice::<i32>());
+                let (padding, offset) = (numbers(left_padding)?, numbers(offset)?);
                 let is_said =
                     |(padding, offset): (&i32, &i32)| i64::from(index) - i64::from(*padding) == i64::from(*offset);
                 if padding.len() != offset.len() || !padding.iter().zip(offset).all(is_said) {
@@ -85,10 +85,10 @@ impl StoredCache {
                     array.iter().try_for_each(|array| cache.set(slot, array.clone()))?;
                 }
                 if let Some(padding) = left_padding {
-                    cache.set_left_padding(padding.as_slice());
+                    cache.set_left_padding(numbers(padding)?);
                 }
                 if let Some(lengths) = lengths {
-                    cache.set_lengths(lengths.as_slice());
+                    cache.set_lengths(numbers(lengths)?);
                 }
                 Ok(cache.into())
             }
@@ -193,15 +193,20 @@ fn filled(held: StoredBuffers, total: i32, window: Window, format: Option<AnyFor
     cache.stored(format.clone(), format)?.filled(keys, values, total)
 }
 
+/// Numbers of sequences, of which there may be none: mlx-rs has no slice of an array without elements.
+fn numbers(array: &Array) -> Result<&[i32]> {
+    Ok(if array.size() == 0 { &[][..] } else { array.try_as_slice()? })
+}
+
 /// The padding before each sequence; an error where there is padding elsewhere.
 fn left_padding(cache: &KvCache) -> Result<Vec<i32>> {
     let (total, capacity) = (cache.len(), cache.capacity());
-    let padding: Vec<i32> = cache.offset().as_slice::<i32>().iter().map(|offset| total - offset).collect();
+    let padding: Vec<i32> = numbers(cache.offset())?.iter().map(|offset| total - offset).collect();
     if cache.window() != Window::Everything || padding.iter().all(|&padding| padding == 0) {
         return Ok(padding);
     }
     let positions = cache.positions()?;
-    let rows = positions.as_slice::<i32>().chunks(capacity.max(1) as usize);
+    let rows = numbers(&positions)?.chunks(capacity.max(1) as usize);
     let left = |(row, padding): (&[i32], &i32)| {
         row.iter().zip(0..total).all(|(&position, token)| position == (token - padding).max(-1))
     };

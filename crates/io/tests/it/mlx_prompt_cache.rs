@@ -630,3 +630,20 @@ fn numbers_that_no_cache_has_are_refused() -> Result<()> {
     .assert_eq(&text);
     Ok(())
 }
+
+#[test]
+fn a_batch_of_no_sequences_goes_on() -> Result<()> {
+    let folder = Scratch::new();
+    let path = folder.join("cache.safetensors");
+    let none = || ops::zeros::<i32>(&[0]);
+    let buffer = ops::zeros::<f32>(&[0, 2, 3, 4])?;
+    let held = StoredBuffers { keys: buffer.clone().into(), values: buffer.into() };
+    let layers = vec![
+        StoredCache::Arrays { slots: vec![None], left_padding: Some(none()?), lengths: Some(none()?) },
+        StoredCache::Batch { held: Some(held), offset: none()?, left_padding: none()?, index: 3 },
+    ];
+    mlx_prompt_cache::write(&path, &PromptCache { layers, ..PromptCache::default() })?;
+    let again = PromptCache::of_caches(&mlx_prompt_cache::read(&path)?.caches()?, Metadata::new())?;
+    assert_eq!(summary(&again), "0 none left_padding i32[0] lengths i32[0]\n1 f32[0,2,3,4] f32[0,2,3,4] offset 3\n");
+    Ok(())
+}
