@@ -298,10 +298,15 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
                 }
             }
         }
-        let tokens = Array::from_slice(&[1f32, 2.0], &[1, 2]);
-        state.1 = caches(&config, 1, Dtype::Float32)?;
-        let error = step(&mut state, tokens).expect_err("no integers");
-        assert!(error.to_string().starts_with("the tokens of a step are f32[1,2]"), "{error}");
+        for tokens in [Array::from_slice(&[1f32, 2.0], &[1, 2]), Array::from_slice(&[1u32, 2], &[2])] {
+            let expected = format!(
+                "the tokens of a step are {}\n\
+                 help: give their places in the vocabulary as u32 or i32, `[batch, n]`",
+                Value::from(&tokens)
+            );
+            state.1 = caches(&config, 1, Dtype::Float32)?;
+            assert_eq!(step(&mut state, tokens).expect_err("no tokens of a batch").to_string(), expected);
+        }
     }
     Ok(())
 }

@@ -184,7 +184,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// The caches are not those of this decoder, or have no room; the tokens are no integers. Where a token is not in the
+    /// The caches are not those of this decoder, or have no room; the tokens are no integers `[batch, n]`. Where a token is not in the
     /// vocabulary, the eval of the logits is an error.
     pub fn forward(&mut self, tokens: &Array, caches: &mut [Cache], asked: Positions) -> Result<Array> {
         let x = self.hidden(tokens, caches, asked)?;

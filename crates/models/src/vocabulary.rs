@@ -11,13 +11,13 @@ use tacit_core::{Aval, Error, Result};
 ///
 /// # Errors
 ///
-/// The tokens are no integers of at most 32 bits.
+/// The tokens are no integers of at most 32 bits, or have not two axes.
 pub(crate) fn known(tokens: &Array, words: i32) -> Result<Array> {
     use Dtype::{Int8, Int16, Int32, Uint8, Uint16, Uint32};
-    if !matches!(tokens.dtype(), Int8 | Int16 | Int32 | Uint8 | Uint16 | Uint32) {
+    if tokens.ndim() != 2 || !matches!(tokens.dtype(), Int8 | Int16 | Int32 | Uint8 | Uint16 | Uint32) {
         return Err(Error::invalid(
             format!("the tokens of a step are {}", Aval::from(tokens)),
-            "give their places in the vocabulary as u32 or i32",
+            "give their places in the vocabulary as u32 or i32, `[batch, n]`",
         ));
     }
     checked_numbers(tokens, words, "token", "use the tokenizer of this model, and begin again with new caches")

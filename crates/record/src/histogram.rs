@@ -52,9 +52,7 @@ impl Histogram {
         }
         // As it is: one axis of all elements may be longer than MLX counts.
         let floats = array.as_dtype(Dtype::Float32)?.contiguous()?;
-        floats.eval()?;
-        let elements = floats.try_as_slice::<f32>().map_err(|error| Error::invalid(error.to_string(), "report it"))?;
-        Ok(Self::of_numbers(elements))
+        Ok(Self::of_numbers(floats.try_as_slice()?))
     }
 
     fn of_numbers(numbers: &[f32]) -> Self {

@@ -87,6 +87,7 @@ impl Saved {
         let own = leaf.ranks.as_deref();
         if entry.groups.as_ref().is_some_and(|groups| groups.is_foreign(own)) {
             tracing::warn!(
+                target: "tacit",
                 "{} was another in each group of ranks; every group has that of the first one now",
                 leaf.key
             );
@@ -108,7 +109,10 @@ impl Saved {
                 place.rank
             } else {
                 let (size, key) = (self.index.size, &leaf.key);
-                tracing::warn!("{key} was another on each of {size} ranks; every rank has that of the first one now");
+                tracing::warn!(
+                    target: "tacit",
+                    "{key} was another on each of {size} ranks; every rank has that of the first one now"
+                );
                 0
             };
             return self.get(file, &name, &entry.shape);
