@@ -428,8 +428,7 @@ fn what_cannot_be_measured_is_said() {
         help: give tokens of this model's tokenizer
         error: no token counts in windows of 1 tokens
         help: give at least 2 tokens a window
-        error: the rules in no.toml: No such file or directory (os error 2)
-        help: name a file that can be read
+        error: cannot read no.toml: No such file or directory (os error 2)
         error: FOLDER/tokens: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx.. is not the number of a token
         help: write the numbers of tokens alone, or give the text with `--text`
         error: no format is named nf5

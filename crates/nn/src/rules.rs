@@ -128,22 +128,20 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or as for [`from_toml`](Self::from_toml) and [`from_json`](Self::from_json); the message
-    /// names the file.
+    /// The file cannot be read ([`Error::File`]), or does not hold rules ([`Error::Checkpoint`]), as for
+    /// [`from_toml`](Self::from_toml) and [`from_json`](Self::from_json).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let named = |error: &dyn fmt::Display, help: &str| {
-            Error::invalid(format!("the rules in {}: {error}", path.display()), help)
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| named(&error, "name a file that can be read"))?;
+        let wrong = |reason: &str, help| Error::checkpoint(path, None, reason, help);
+        let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
         // The mark that editors on Windows put before a text.
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let read = match path.extension().and_then(|extension| extension.to_str()) {
             Some("toml") => toml::from_str(text).map_err(|error| one_line(text, &error)),
             Some("json") => serde_json::from_str(text).map_err(|error| error.to_string()),
-            _ => return Err(named(&"the extension says neither TOML nor JSON", "name it .toml or .json")),
+            _ => return Err(wrong("the extension says neither TOML nor JSON", "name it .toml or .json")),
         };
-        read.map_err(|error| named(&error, FORM))
+        read.map_err(|error| wrong(&error, FORM))
     }
 
     /// Reads a table of TOML.

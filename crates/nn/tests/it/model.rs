@@ -331,12 +331,40 @@ fn bad_rules() {
         help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
         the rules: no format is named nf5 at line 2
         help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
-        the rules in rules.yaml: No such file or directory (os error 2)
-        help: name a file that can be read
+        cannot read rules.yaml: No such file or directory (os error 2)
         MLX has no affine format of 7 bits in groups of 64
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
     "#]]
     .assert_eq(&said);
+}
+
+#[test]
+fn files_that_hold_no_rules() {
+    let said = |ending: &str, text: &str| {
+        let name = format!("tacit-wrong-{}.{ending}", std::process::id());
+        let file = std::env::temp_dir().join(&name);
+        std::fs::write(&file, text).expect("writes");
+        let read = Rules::load(&file);
+        std::fs::remove_file(&file).expect("was written");
+        assert!(matches!(&read, Err(Error::Checkpoint { file: of, .. }) if *of == file));
+        said_of(read).replace(file.to_str().expect("text"), &format!("rules.{ending}"))
+    };
+    expect![[r#"
+        rules.yaml: the extension says neither TOML nor JSON
+        help: name it .toml or .json
+        rules.json: no format is named nf5 at line 1 column 15
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
+        rules.toml: no format is named nf5 at line 2
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip"
+    "#]]
+    .assert_eq(
+        &[
+            said("yaml", "*: nf4:64"),
+            said("json", r#"{"*": "nf5:64"}"#),
+            said("toml", "'*.bias' = 'skip'\n'*.weight' = 'nf5'\n"),
+        ]
+        .concat(),
+    );
 }
 
 #[test]
