@@ -106,13 +106,7 @@ fn has_set(value: &Value) -> bool {
 
 /// The low-rank sum of a set, on the model's own base.
 fn on_base(value: Option<&Value>, base: &Value) -> Result<Lora> {
-    let lora = value.and_then(Value::downcast::<Lora>).ok_or_else(|| {
-        let found = value.map_or("nothing".to_owned(), Value::to_string);
-        Error::invalid(
-            format!("a set of adapters has {found} for it"),
-            "give a `Lora` for the same weights in each set",
-        )
-    })?;
+    let lora = of_set(value)?;
     let inner = lora.base();
     if without_adapter(inner)?.is_some() {
         return Err(Error::invalid(
@@ -121,5 +115,15 @@ fn on_base(value: Option<&Value>, base: &Value) -> Result<Lora> {
         ));
     }
     let moved = Value::from(lora.with_base(base.clone())?);
-    moved.downcast::<Lora>().cloned().ok_or_else(|| Error::decline("a Lora on another base is one"))
+    of_set(Some(&moved)).cloned()
+}
+
+fn of_set(value: Option<&Value>) -> Result<&Lora> {
+    value.and_then(Value::downcast::<Lora>).ok_or_else(|| {
+        let found = value.map_or("nothing".to_owned(), Value::to_string);
+        Error::invalid(
+            format!("a set of adapters has {found} for it"),
+            "give a `Lora` for the same weights in each set",
+        )
+    })
 }
