@@ -237,7 +237,7 @@ impl<'o> Decoding<'o> {
 
     /// The template of conversations that the model was trained on.
     pub(crate) fn template(&self) -> Result<Template> {
-        Template::open(&self.source)
+        Template::open(&self.source, "use `tacit generate`, which continues texts")
     }
 
     /// Whether the caches hold tokens.

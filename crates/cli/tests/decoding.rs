@@ -467,19 +467,19 @@ fn a_template_that_does_not_end_or_fails_is_named() {
     std::fs::remove_dir_all(&folder).expect("removes");
     expect![[r#"
         error: FILE: chat_template: the template does not come to an end, or makes a text without measure
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
         error: FILE: chat_template: the template does not come to an end, or makes a text without measure
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
         error: FILE: chat_template: the template does not come to an end, or makes a text without measure
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
         error: FILE: chat_template: the template cannot be rendered: invalid operation: not for this (in <string>:1)
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
         error: FILE: chat_template: the template cannot be rendered: undefined value (in <string>:1)
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
         error: FILE: chat_template: the template cannot be rendered: unknown function: unknown is unknown (in <string>:1)
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
         error: FILE: chat_template: the template cannot be rendered: syntax error: unexpected end of input, expected expression (in <string>:1)
-        help: use `tacit generate`, which continues texts, or leave `--system` out
+        help: use `tacit generate`, which continues texts, or leave the system message out
     "#]].assert_eq(&said);
 }
 

@@ -22,6 +22,8 @@ use super::source::{Source, token_of};
 pub(crate) struct Template {
     file: PathBuf,
     source: String,
+    /// What a caller does without a template.
+    otherwise: &'static str,
     bos_token: Option<String>,
     eos_token: Option<String>,
     /// The time that it tells; without one that of the call.
@@ -56,20 +58,23 @@ impl Message {
 
 impl Template {
     /// Reads `chat_template.jinja` or, where there is none, what `tokenizer_config.json` has or a GGUF file.
-    pub(crate) fn open(from: &Source) -> Result<Self> {
+    ///
+    /// Its errors advise to do `otherwise`.
+    pub(crate) fn open(from: &Source, otherwise: &'static str) -> Result<Self> {
         let (config, json) = from.config()?;
         let (file, source) = if let Some(file) = from.beside("chat_template.jinja")? {
             let source = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
             (file, source)
         } else {
-            let source = json.get("chat_template").and_then(template).ok_or_else(|| {
-                let help = "use `tacit generate`: the model continues texts";
-                Error::checkpoint(&config, Some("chat_template"), "there is no template", help)
-            })?;
+            let source = json
+                .get("chat_template")
+                .and_then(template)
+                .ok_or_else(|| Error::checkpoint(&config, Some("chat_template"), "there is no template", otherwise))?;
             (config, source.to_owned())
         };
         let token = |key: &str| token_of(&json, key).map(str::to_owned);
-        Ok(Self { file, source, bos_token: token("bos_token"), eos_token: token("eos_token"), now: None })
+        let (bos_token, eos_token) = (token("bos_token"), token("eos_token"));
+        Ok(Self { file, source, otherwise, bos_token, eos_token, now: None })
     }
 
     /// The same template, which from now on tells this time.
@@ -113,7 +118,8 @@ impl Template {
         let rendered = self.render(messages)?;
         rendered.split_once(mark).map(|(_, rest)| rest.to_owned()).ok_or_else(|| {
             let reason = "the template leaves out what was said before, so that a cache of it does not go on";
-            Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--prompt-cache` out")
+            let help = "begin a new conversation, by `--prompt` and without `--prompt-cache`";
+            Error::checkpoint(&self.file, Some("chat_template"), reason, help)
         })
     }
 
@@ -170,12 +176,8 @@ impl Template {
         } else {
             format!("the template cannot be rendered: {error}")
         };
-        Error::checkpoint(
-            &self.file,
-            Some("chat_template"),
-            reason,
-            "use `tacit generate`, which continues texts, or leave `--system` out",
-        )
+        let help = format!("{}, or leave the system message out", self.otherwise);
+        Error::checkpoint(&self.file, Some("chat_template"), reason, help)
     }
 }
 
@@ -250,15 +252,18 @@ impl Formatter for Spaced {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
+
+    fn of(source: &str) -> Template {
+        let (file, source) = (PathBuf::from("template"), source.to_owned());
+        Template { file, source, otherwise: "do without", bos_token: None, eos_token: None, now: None }
+    }
 
     #[test]
     fn what_transformers_gives_a_template_is_there() {
-        let rendered = |source: &str| {
-            let (file, source) = (PathBuf::from("template"), source.to_owned());
-            let template = Template { file, source, bos_token: None, eos_token: None, now: None };
-            template.render(&[Message::new("user", "hi")]).expect("renders")
-        };
+        let rendered = |source: &str| of(source).render(&[Message::new("user", "hi")]).expect("renders");
         assert_eq!(
             rendered("{% if tools is not none or documents is not none %}some{% else %}none{% endif %}"),
             "none"
@@ -271,26 +276,40 @@ mod tests {
 
     #[test]
     fn beginnings_of_a_conversation_are_rendered_as_conversations() {
-        let source = "{% for m in messages %}{% if loop.last %}last {% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}?{% endif %}";
-        let (file, source) = (PathBuf::from("template"), source.to_owned());
-        let template = Template { file, source, bos_token: None, eos_token: None, now: None };
+        let template = of(
+            "{% for m in messages %}{% if loop.last %}last {% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}?{% endif %}",
+        );
         let said = ["a", "b", "c"].map(|said| Message::new("user", said));
-        let of = |count: usize| template.render(&said[..count]);
+        let whole = |count: usize| template.render(&said[..count]).expect("renders");
         let found =
             template.beginnings(&said, |text| (0..=3).map(|count| text(count, true)).collect::<Result<Vec<_>>>());
-        assert_eq!(found.expect("renders"), [0, 1, 2, 3].map(|count| of(count).expect("renders")));
+        assert_eq!(found.expect("renders"), [0, 1, 2, 3].map(whole));
         let ended = template.beginnings(&said, |text| text(2, false)).expect("renders");
-        assert_eq!((of(2).expect("renders"), ended), ("alast b?".to_owned(), "alast b".to_owned()));
+        assert_eq!((whole(2), ended), ("alast b?".to_owned(), "alast b".to_owned()));
     }
 
     #[test]
     fn a_message_may_have_any_words() {
-        let source = "{% for m in messages %}<{{ m.content }}>{% endfor %}".to_owned();
-        let template = Template { file: "template".into(), source, bos_token: None, eos_token: None, now: None };
+        let template = of("{% for m in messages %}<{{ m.content }}>{% endfor %}");
         let user = "tacitMarksThisPlace, or tacitMarksThisPlaceX";
         let messages = vec![Message::new("user", user), Message::new("assistant", "yes")];
         let before = Conversation { messages, end: None };
         assert_eq!(template.go_on(&before, user).expect("renders"), format!("><{user}>"));
         assert_eq!(template.complete(user).expect("renders"), format!("{user}>"));
+    }
+
+    #[test]
+    fn a_template_that_does_not_serve_says_what_does() {
+        let messages = vec![Message::new("user", "one"), Message::new("assistant", "two")];
+        let forgets = of("{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}");
+        let forgotten = forgets.go_on(&Conversation { messages: messages.clone(), end: None }, "three");
+        let refused = of("{{ raise_exception('no') }}").render(&messages);
+        let said = [forgotten, refused].map(|outcome| outcome.expect_err("is refused").to_string());
+        expect![[r"
+            template: chat_template: the template leaves out what was said before, so that a cache of it does not go on
+            help: begin a new conversation, by `--prompt` and without `--prompt-cache`
+            template: chat_template: the template cannot be rendered: invalid operation: no (in <string>:1)
+            help: do without, or leave the system message out"]]
+        .assert_eq(&said.join("\n"));
     }
 }

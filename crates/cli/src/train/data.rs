@@ -48,6 +48,8 @@ impl Text {
 
 const HELP: &str = "write {\"text\": ..}, {\"prompt\": .., \"completion\": ..} or {\"messages\": [{\"role\": .., \"content\": ..}, ..]}";
 
+const WITHOUT_TEMPLATE: &str = "give prompts and completions in place of messages";
+
 impl Reader {
     /// The reader for a model at a path, whose texts end with `end` where its tokenizer does not say how they do.
     pub(super) fn of(model: &Path, end: Option<u32>, words: u32) -> Result<Self> {
@@ -101,7 +103,7 @@ impl Reader {
                 let messages = conversation(messages)?;
                 if self.template.is_none() {
                     let time = self.changed.unwrap_or(UNIX_EPOCH);
-                    self.template = Some(Template::open(&self.source)?.at(time));
+                    self.template = Some(Template::open(&self.source, WITHOUT_TEMPLATE)?.at(time));
                 }
                 self.template.as_ref().map_or(Ok(Vec::new()), |template| answers(template, &messages))?
             }
@@ -156,7 +158,7 @@ fn answers(template: &Template, messages: &[Message]) -> Result<Vec<Text>> {
             let (given, text) = (beginning(number, true)?, beginning(number + 1, false)?);
             if !text.starts_with(&given) {
                 let message = "the template does not write an answer behind what asks for it";
-                return Err(Error::invalid(message, "give it as a prompt and a completion"));
+                return Err(Error::invalid(message, WITHOUT_TEMPLATE));
             }
             // Ends of lines are the template's: the answer ends with the token before them.
             let text = text.trim_end();
@@ -323,6 +325,34 @@ mod tests {
         "#]]
         .assert_debug_eq(&found);
         Ok(())
+    }
+
+    #[test]
+    fn conversations_that_no_template_serves_may_be_prompts_and_completions() {
+        let said = |name: &str, config: serde_json::Value| {
+            let folder = Folder::new(name, "spm_unspaced.gguf", "");
+            fs::write(folder.0.join("tokenizer_config.json"), config.to_string()).expect("writes");
+            let error = folder.read(CONVERSATION).err().expect("is refused").to_string();
+            error.replace(folder.0.to_str().expect("text"), "FOLDER") + "\n"
+        };
+        let of = |template: &str| serde_json::json!({"chat_template": template});
+        let forgets = "{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}";
+        expect![[r"
+            FOLDER/data.jsonl:1: FOLDER/tokenizer_config.json: chat_template: there is no template
+            help: give prompts and completions in place of messages
+            FOLDER/data.jsonl:1: FOLDER/tokenizer_config.json: chat_template: the template cannot be rendered: invalid operation: no (in <string>:1)
+            help: give prompts and completions in place of messages, or leave the system message out
+            FOLDER/data.jsonl:1: the template does not write an answer behind what asks for it
+            help: give prompts and completions in place of messages
+        "]]
+        .assert_eq(
+            &[
+                said("untold", serde_json::json!({})),
+                said("refusing", of("{{ raise_exception('no') }}")),
+                said("forgetting", of(forgets)),
+            ]
+            .concat(),
+        );
     }
 
     /// As that of Llama 3.1, which writes the date.
