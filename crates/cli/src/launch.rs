@@ -52,8 +52,8 @@ pub(crate) struct Options {
     #[arg(long)]
     threads: Option<NonZero<usize>>,
     /// How many seconds the other ranks have to end by themselves once one has failed
-    #[arg(long, default_value_t = 10.0)]
-    grace: f64,
+    #[arg(long, default_value = "10", value_parser = seconds)]
+    grace: Duration,
     /// How often all ranks are started again at most, where one has failed; a program that loads its latest checkpoint goes on there.
     /// What was given to rank 0 by the standard input is not given again
     #[arg(long, default_value_t = 0, conflicts_with = "hosts")]
@@ -77,6 +77,11 @@ enum Backend {
     Mpi,
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "it is no number of seconds".to_owned())
+}
+
 /// Runs the ranks, and gives the code of the first that failed.
 ///
 /// Each rank's lines carry its number. Rank 0 has the standard input, and where the standard error is a terminal that as
@@ -85,9 +90,7 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
     if options.as_warden {
         return Ok(warden::run(options.program.first().map(PathBuf::from)));
     }
-    let grace = Duration::try_from_secs_f64(options.grace).map_err(|_| {
-        Error::invalid(format!("--grace {} is no time", options.grace), "give seconds, as in `--grace 10`")
-    })?;
+    let grace = options.grace;
     if options.as_rank {
         let of_environment = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
         let mut command = program(options);
@@ -238,7 +241,7 @@ fn mpi(
             command.arg("-x").arg(name);
         }
     }
-    command.arg(env::current_exe()?).args(["launch", "--as-rank", "--grace", &options.grace.to_string()]);
+    command.arg(env::current_exe()?).args(["launch", "--as-rank", "--grace", &options.grace.as_secs_f64().to_string()]);
     if let Some(threads) = options.threads {
         command.args(["--threads", &threads.to_string()]);
     }
@@ -274,7 +277,7 @@ fn print(options: &Options, file: &Path, machines: &[Host]) -> Result<(), Failur
         None => Job::new()?,
     };
     let job = job.0.map(|name| format!(" --job {}", quoted(&name))).unwrap_or_default();
-    let (port, grace) = (options.port, options.grace);
+    let (port, grace) = (options.port, options.grace.as_secs_f64());
     let program: Vec<String> = options.program.iter().map(|word| quoted(&word.to_string_lossy())).collect();
     let threads = options.threads.map(|threads| format!(" --threads {threads}")).unwrap_or_default();
     let (machines, backend) = match options.backend {

@@ -285,6 +285,16 @@ fn what_is_wrong_is_said_with_the_way_out() {
         help: leave the name out for a list of all of them
     "#]]
     .assert_eq(&folder.said(&["primitives", "matmull"], 1));
+    expect![[r#"
+        error: the rules are written in JSON
+        help: name the file .json
+    "#]]
+    .assert_eq(&folder.said(&["advise", &dense, "--bits", "4", "-o", &folder.at("rules.toml")], 1));
+    expect![[r#"
+        error: the drawing and the page are one file
+        help: give each a place of its own
+    "#]]
+    .assert_eq(&folder.said(&["explain", &dense, "--svg", &folder.at("one"), "--html", &folder.at("one")], 1));
     assert_eq!(tacit(&["quantize", &dense, "-o", &packed]).status.code(), Some(2));
     assert!(!fs::exists(&packed).expect("looks"));
 }

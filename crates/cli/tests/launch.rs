@@ -455,9 +455,10 @@ fn what_cannot_start_is_told() {
         error: 0 ranks cannot be started here
         help: start at least one, as in `-n 4`"#]]
     .assert_eq(&lines(&output.stderr));
-    for alone in [["--host", "10.0.0.1"], ["--job", "own"], ["--port", "7400"], ["--threads", "0"]] {
-        let output = run(&[&["-n", "2"][..], &alone].concat(), "true");
-        assert_eq!(output.status.code(), Some(2), "{alone:?}: {}", lines(&output.stderr));
+    let alone = [["--host", "10.0.0.1"], ["--job", "own"], ["--port", "7400"]];
+    for wrong in alone.into_iter().chain([["--threads", "0"], ["--grace", "nan"], ["--grace", "1e30"]]) {
+        let output = run(&[&["-n", "2"][..], &wrong].concat(), "true");
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", lines(&output.stderr));
     }
     let output = launch(&["-n", "2", "--backend", "mpi"], "true").env("PATH", "/nowhere").output().expect("starts");
     expect![[r#"
@@ -532,12 +533,13 @@ fn each_machine_of_a_file_has_its_command() {
 
 #[test]
 fn machines_that_cannot_be_are_refused() {
-    let refused = |text: &str| {
+    let refused_by = |text: &str, options: &[&str]| {
         let file = Machines::new("refused", text);
-        let output = run(&["--hosts", file.path()], "true");
+        let output = run(&[&["--hosts", file.path()][..], options].concat(), "true");
         assert_eq!(output.status.code(), Some(1));
         file.plain(&output.stderr)
     };
+    let refused = |text| refused_by(text, &[]);
     expect![[r#"
         error: FILE: line 2 is server 4
         help: write the IPv4 address of a machine and how many ranks it has, as in `10.0.0.1 4`
@@ -553,6 +555,16 @@ fn machines_that_cannot_be_are_refused() {
         help: give a lower `--port`
     "#]]
     .assert_eq(&refused("127.0.0.1 30000\n127.0.0.1 30000\n"));
+    expect![[r#"
+        error: FILE: it names no machine
+        help: write a line for each, as in `10.0.0.1 4`
+    "#]]
+    .assert_eq(&refused("# 127.0.0.1 2\n"));
+    expect![[r#"
+        error: FILE has no machine 127.0.0.2
+        help: name one as its line does
+    "#]]
+    .assert_eq(&refused_by("127.0.0.1 2\n", &["--host", "127.0.0.2"]));
 }
 
 #[test]
