@@ -203,11 +203,14 @@ impl ArraysCache {
     /// There are no caches, they have different numbers of slots, or one holds arrays of different batches, or of another shape or
     /// dtype than the others.
     pub fn merge(caches: &[Self]) -> Result<Self> {
-        let slots = caches.first().map_or(0, Self::slots);
-        if caches.is_empty() || caches.iter().any(|cache| cache.slots() != slots) {
+        let Some(first) = caches.first() else {
+            return Err(Error::invalid("there are no caches to merge", "give one at least"));
+        };
+        let slots = first.slots();
+        if let Some(other) = caches.iter().map(Self::slots).find(|&other| other != slots) {
             return Err(Error::invalid(
-                format!("{} caches of other slots than {slots} are merged", caches.len()),
-                "merge caches of one layer, one at least",
+                format!("caches of {slots} slots and of {other} are merged"),
+                "merge caches of one layer",
             ));
         }
         let batches = caches.iter().map(|cache| Ok(cache.batch()?.unwrap_or(1))).collect::<Result<Vec<i32>>>()?;

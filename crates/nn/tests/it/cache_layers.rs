@@ -63,7 +63,6 @@ fn states_are_merged_and_filtered_by_sequence() -> Result<()> {
     assert!(merged.get(1)?.is_none());
     assert_eq!(floats(merged.filter(&[3, 0])?.get(0)?.expect("is there")), [3.0, 1.0]);
     assert!(merged.filter(&[4]).is_err() && merged.get(2).is_err());
-    assert!(ArraysCache::merge(&[merged, ArraysCache::new(1)]).is_err() && ArraysCache::merge(&[]).is_err());
     Ok(())
 }
 
@@ -102,6 +101,12 @@ fn states_of_other_batches_are_refused_and_padding_stays() -> Result<()> {
         refused(mixed.filter(&[0])),
         refused(ArraysCache::merge(&[one, wide])),
         refused(ArraysCache::new(1).set(0, Array::from_f32(1.0))),
+        refused(ArraysCache::new(1).set(1, column(&[1.0]))),
+        refused(ArraysCache::merge(&[])),
+        refused(ArraysCache::merge(&[ArraysCache::new(2), ArraysCache::new(1)])),
+        refused(padded.pad_left(3, &[3, 3, 3])),
+        refused(Cache::merge(&[ArraysCache::new(1).into(), KvCache::new([1, 2, 64], Dtype::Float32)?.into()])),
+        refused(Vec::<Cache>::merge(&[vec![ArraysCache::new(1).into()], Vec::new()])),
     ];
     expect![[r#"
         rows [2] of a batch of 2 are asked for
@@ -117,7 +122,19 @@ fn states_of_other_batches_are_refused_and_padding_stays() -> Result<()> {
         f32[2,1] and f32[1,2] are not merged
         help: merge caches of one layer, whose arrays differ in the batch alone
         a slot of a cache is given f32[], which has no batch
-        help: put an array there whose first axis is the batch"#]]
+        help: put an array there whose first axis is the batch
+        slot 1 of a cache with 1 is asked for
+        help: make the cache with as many slots as its layer keeps arrays
+        there are no caches to merge
+        help: give one at least
+        caches of 2 slots and of 1 are merged
+        help: merge caches of one layer
+        a cache of 2 sequences is given 3 prompts
+        help: give one prompt for each sequence
+        caches of different kinds are merged
+        help: merge the caches of one layer of one model
+        states of different layers are merged
+        help: merge the states of one model"#]]
     .assert_eq(&messages.join("\n"));
     Ok(())
 }
