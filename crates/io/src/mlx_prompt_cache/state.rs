@@ -56,7 +56,7 @@ impl Node {
         array.map_or(Self::Leaf(Leaf::Nothing), Self::array)
     }
 
-    /// Puts a leaf at the places of a name such as `0.1.2`.
+    /// Puts a leaf at the places of a name such as `0.1.2`, behind those that come before it in alphabetical order.
     pub(super) fn insert(&mut self, name: &str, leaf: Leaf) -> Found<()> {
         let mut node = self;
         for (depth, part) in name.split('.').enumerate() {
@@ -67,11 +67,11 @@ impl Node {
             };
             node = nodes.entry(place).or_insert_with(|| Self::Branch(BTreeMap::new()));
         }
-        // A name is there once, so that what is here has parts.
-        match node {
-            Self::Branch(nodes) if nodes.is_empty() => *node = Self::Leaf(leaf),
-            _ => return Err(Fault::at(name, "there are parts of it beside it")),
-        }
+        debug_assert!(
+            matches!(node, Self::Branch(nodes) if nodes.is_empty()),
+            "names come once, in alphabetical order"
+        );
+        *node = Self::Leaf(leaf);
         Ok(())
     }
 
