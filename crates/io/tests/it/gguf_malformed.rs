@@ -229,6 +229,58 @@ fn what_is_wrong_with_the_metadata_is_named() {
 }
 
 #[test]
+fn what_is_wrong_with_a_tokenizer_is_named() {
+    let list = |kind: u32, items: &[Vec<u8>]| {
+        [&kind.to_le_bytes()[..], &(items.len() as u64).to_le_bytes(), &items.concat()].concat()
+    };
+    let spm = || {
+        tiny()
+            .value("tokenizer.ggml.model", 8, &text("llama"))
+            .value("tokenizer.ggml.tokens", 9, &list(8, &[text("a"), text("b")]))
+            .value("tokenizer.ggml.scores", 9, &list(6, &[vec![0; 4], vec![0; 4]]))
+    };
+    let folder = Scratch::new();
+    let said = |made: Maker| {
+        let file = Gguf::open(folder.file("model.gguf", made.bytes())).expect("opens");
+        folder.message(&file.tokenizer().expect_err("is refused"))
+    };
+    let one = 1_u32.to_le_bytes();
+    let ended =
+        Gguf::open(folder.file("ended.gguf", tiny().value("tokenizer.ggml.eos_token_id", 8, &text("x")).bytes()))
+            .expect("opens")
+            .end_tokens()
+            .expect_err("is no token");
+    expect![[r#"
+        FOLDER/model.gguf: tokenizer.ggml.model: there is no tokenizer in the file
+        help: take that of the model's folder
+        FOLDER/model.gguf: tokenizer.ggml.token_type: it has 1 types, and there are 2 tokens
+        help: convert the model again, or take the tokenizer of its folder
+        FOLDER/model.gguf: tokenizer.ggml.add_space_prefix: it is 1, and should be true or false
+        help: convert the model again, or take the tokenizer of its folder
+        FOLDER/ended.gguf: tokenizer.ggml.eos_token_id: it is "x", and should be a token
+        help: convert the model again, or take the tokenizer of its folder"#]]
+    .assert_eq(
+        &[
+            said(tiny()),
+            said(spm().value("tokenizer.ggml.token_type", 9, &list(5, &[one.to_vec()]))),
+            said(spm().value("tokenizer.ggml.add_space_prefix", 4, &one)),
+            folder.message(&ended),
+        ]
+        .join("\n"),
+    );
+}
+
+#[test]
+fn a_folder_without_a_model_is_named() {
+    let folder = Scratch::new();
+    let error = Gguf::open(&*folder).expect_err("is refused");
+    expect![[r"
+        FOLDER: the folder holds no model in a GGUF file
+        help: open another folder, or a file"]]
+    .assert_eq(&folder.message(&error));
+}
+
+#[test]
 fn what_is_wrong_with_a_tensor_is_named() {
     let none = Maker::default;
     let table = said([
