@@ -72,7 +72,7 @@ pub(crate) fn tensors(path: &Path, parameters: &Parameters) -> Result<Vec<(Strin
     let dense = |(name, value): (&String, &Value)| match value {
         Value::Dense(array) => Ok((name.clone(), array.clone())),
         Value::Implicit(_) => {
-            let help = "make it dense by `convert`, or write it in a format that has it";
+            let help = "make it dense by `tacit::io::dense`, or write it in a format that has it";
             Err(cannot_hold(path, name, value, "a float checkpoint", help))
         }
     };

@@ -354,6 +354,40 @@ fn lora(shape: [i32; 2]) -> Value {
     Lora::new(numbers(&shape, 1.0), numbers(&[2, inputs], 0.5), numbers(&[outputs, 2], 0.25), 4.0).expect("fits").into()
 }
 
+#[test]
+fn what_a_library_does_not_have_is_not_written() {
+    let folder = Scratch::new();
+    let path = folder.join("written");
+    let of = |parts: &[(&str, Value)]| -> Parameters {
+        parts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    };
+    let dora = Dora::new(numbers(&[8, 8], 1.0), numbers(&[2, 8], 0.5), numbers(&[8, 2], 0.25), 4.0).expect("fits");
+    let wider = Lora::new(numbers(&[8, 8], 1.0), numbers(&[4, 8], 0.5), numbers(&[8, 4], 0.25), 4.0).expect("fits");
+    let (one, none) = (lora([8, 8]), Json::Object(Vec::new()));
+    let full = Json::parse(r#"{"fine_tune_type": "full"}"#).expect("JSON");
+    let refused = [
+        peft::write(&path, &of(&[("a.weight", one.clone()), ("b.weight", dora.into())]), &none),
+        peft::write(&path, &of(&[("a.bias", one.clone())]), &none),
+        mlx_adapter::write(&path, &of(&[("a.weight", one.clone()), ("b.weight", wider.into())]), &none),
+        mlx_adapter::write(&path, &of(&[("a.weight", one.clone())]), &full),
+        hugging_face::write(folder.join("model.safetensors"), of(&[("a.weight", one)])),
+    ];
+    let said = refused.map(|outcome| folder.message(&outcome.expect_err("is refused")));
+    expect_test::expect![[r"
+        FOLDER/written/adapter_model.safetensors: b.weight: its kind is not that of a.weight
+        help: PEFT has LoRA or DoRA for all modules: write the others by themselves
+        FOLDER/written/adapter_model.safetensors: a.bias: an adapter of PEFT's cannot hold Lora(f32[8,8])
+        help: adapt the `weight` of a module, as the module has it
+        FOLDER/written/adapters.safetensors: b.weight: its rank, scale or kind is not that of a.weight
+        help: mlx-lm has one for all modules: write the others by themselves, or all by `peft::write`
+        FOLDER/written/adapters.safetensors: a.weight: a model trained as a whole cannot hold Lora(f32[8,8])
+        help: write adapters as `lora` or `dora`, and a quantized model by `mlx_lm::write`
+        FOLDER/model.safetensors: a.weight: a float checkpoint cannot hold Lora(f32[8,8])
+        help: make it dense by `tacit::io::dense`, or write it in a format that has it"]]
+    .assert_eq(&said.join("\n"));
+    assert!(!path.exists());
+}
+
 /// A library makes adapters of the modules that the configuration names, and of no others.
 #[test]
 fn a_configuration_of_fewer_modules_does_not_fit() {
