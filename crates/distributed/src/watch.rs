@@ -134,7 +134,7 @@ impl Watch {
         let state = self.shared.lock();
         let left = state.left.iter().find(|(_, when)| when.elapsed() > before).map(|(&rank, _)| rank);
         left.map_or(Ok(()), |rank| {
-            let help = "see what rank says about it, and start all ranks anew";
+            let help = "see what that rank says about it, and start all ranks anew";
             Err(group_error(format!("rank {rank} has left the group before it began"), help))
         })
     }

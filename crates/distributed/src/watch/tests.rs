@@ -325,6 +325,12 @@ fn whoever_waits_for_a_rank_that_left_learns_it() {
     left_long_ago(&watches[0], 1);
     let error = wait_in_a_collective(&watches[0], 2 * LIMITS.silence);
     assert!(matches!(&error, Error::PeerLost { rank: 1, reason, .. } if reason == "it has left the group"), "{error}");
+    check(
+        &watches[0].check_nobody_left(LIMITS.silence).expect_err("one has left"),
+        expect![[r"
+            rank 1 has left the group before it began
+            help: see what that rank says about it, and start all ranks anew"]],
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! K-quants and symmetric arrays as MLX's affine arrays.
 
-use mlx_rs::Dtype;
+use mlx_rs::{Array, Dtype};
 use tacit_arrays::format::{Affine, Parts};
 use tacit_arrays::{AffineArray, KQuantArray, Packed, SymmetricArray};
-use tacit_core::{Aval, Error, Result, Value};
+use tacit_core::{Aval, Result, Value};
 
 /// The affine array with the same codes and numbers, where there is one, and other values as they are.
 pub(crate) fn as_affine(value: Value) -> Result<Value> {
@@ -19,13 +19,13 @@ pub(crate) fn as_affine(value: Value) -> Result<Value> {
 /// Scales and biases are `f32`, in which an integer times a half is exact.
 fn of_k_quant(value: &Value) -> Option<Result<Value>> {
     let array = value.downcast::<KQuantArray>()?;
-    let (aval, format) = (value.aval().ok()?, *array.format());
+    let (aval, scales, format) = (value.aval().ok()?, array.scales()?, *array.format());
     let whole = aval.size().is_multiple_of(256) && aval.shape.last().is_some_and(|last| last % 32 == 0);
     let fits = format.group() == 32 && whole && !array.stored().transposed;
-    fits.then(|| affine(array, Affine { bits: format.bits, group: 32 }, aval))
+    fits.then(|| affine(array.codes(), scales, Affine { bits: format.bits, group: 32 }, aval))
 }
 
-fn affine(array: &KQuantArray, format: Affine, aval: Aval) -> Result<Value> {
+fn affine(codes: &Array, scales: &Value, format: Affine, aval: Aval) -> Result<Value> {
     let along = |elements: i64| {
         let mut shape = aval.shape.clone();
         if let Some(last) = shape.last_mut() {
@@ -33,9 +33,9 @@ fn affine(array: &KQuantArray, format: Affine, aval: Aval) -> Result<Value> {
         }
         shape
     };
-    let words = array.codes().view_dtype(Dtype::Uint32)?.reshape(&along(32))?;
+    let words = codes.view_dtype(Dtype::Uint32)?.reshape(&along(32))?;
     // A number for each group: scales, and then biases.
-    let numbers = array.scales().ok_or_else(|| Error::invalid("a K-quant has no scales", "make it anew"))?.dense()?;
+    let numbers = scales.dense()?;
     let groups = along(32 * i64::from(format.bits));
     let numbers = numbers.split_equal(2, 0)?.iter().map(|half| half.reshape(&groups)).collect::<Result<Vec<_>, _>>()?;
     let biases = numbers.get(1).cloned();
