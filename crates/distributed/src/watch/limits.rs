@@ -76,6 +76,8 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
 
     #[test]
@@ -90,5 +92,9 @@ mod tests {
         for text in ["silence", "silence=0", "silence=-1", "silence=nan", "silence=1e300", "patience=3"] {
             assert!(Limits::parse(text).is_err(), "{text}");
         }
+        expect![[r"
+            TACIT_WATCH_LIMITS=join=3 patience=3: patience=3 is no limit
+            help: name join, silence and wait with seconds, as in `join=300 silence=30`"]]
+        .assert_eq(&Limits::parse("join=3 patience=3").expect_err("is none").to_string());
     }
 }

@@ -164,6 +164,8 @@ fn outward() -> Option<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
 
     #[test]
@@ -178,9 +180,16 @@ mod tests {
             "10.0.0.1:5004"
         );
         assert_eq!(place(r#"[["10.0.0.1:65535"], ["10.0.0.2:5001"]]"#).expect("a place"), "10.0.0.1:5000");
-        for wrong in ["", "{}", "[]", "[[]]", r#"[["10.0.0.1"]]"#, r#"[["10.0.0.1:99999"]]"#] {
+        for wrong in ["", "{}", "[]", r#"[["10.0.0.1:99999"]]"#] {
             assert!(place(wrong).is_err(), "{wrong}");
         }
+        let said = ["[[]]", r#"[["10.0.0.1"]]"#].map(|wrong| place(wrong).expect_err("is refused").to_string());
+        expect![[r"
+            FILE: it names no rank
+            help: write a list with a list of `ip:port` for each rank, as MLX's ring reads it
+            FILE: 10.0.0.1 has no port
+            help: write a list with a list of `ip:port` for each rank, as MLX's ring reads it"]]
+        .assert_eq(&said.join("\n").replace(file.to_str().expect("text"), "FILE"));
         drop(std::fs::remove_file(&file));
     }
 
