@@ -120,7 +120,7 @@ impl Signature {
         let all = self.parameters.iter().chain(&self.inputs);
         let names: Vec<&str> = all.filter(|own| own.kind.serves(kind)).map(|own| &*own.name).collect();
         let help = match names.as_slice() {
-            [] => format!("describe a {} first", kind.words()),
+            [] => format!("describe {} first", kind.indefinite()),
             names => format!("name one of {}", names.join(", ")),
         };
         Error::invalid(format!("{} has no {} named {name}", self.name, kind.words()), help)

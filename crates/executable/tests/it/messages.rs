@@ -105,6 +105,34 @@ fn names() {
 }
 
 #[test]
+fn what_is_not_described() {
+    let x = vector(&[1.0]);
+    let given = Executable::builder("given").input("x", aval(&[1])).output("y");
+    let mut given = given.build(|given| Ok(vec![given.get("x")?.clone()])).expect("builds");
+    let held = Executable::builder("held").resident("x", aval(&[1])).output("y");
+    let mut held = held.build(|given| Ok(vec![given.get("x")?.clone()])).expect("builds");
+    held.set_input("x", x.clone()).expect("fits");
+    let said = [
+        said_of(given.set_parameter("w", x.clone())),
+        said_of(given.set_input("s", x.clone())),
+        said_of(held.run(&[("z", &x)])),
+        said_of(given.run(&[("x", &x)]).expect("runs").get("z")),
+    ]
+    .concat();
+    expect![[r#"
+        given has no parameter named w
+        help: describe a parameter first
+        given has no resident input named s
+        help: describe a resident input first
+        held has no input named z
+        help: describe an input first
+        the run returned no z
+        help: name one of y
+    "#]]
+    .assert_eq(&said);
+}
+
+#[test]
 fn values() {
     let _scopes = without_handlers();
     let mut decoder = built();
