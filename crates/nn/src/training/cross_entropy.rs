@@ -54,7 +54,7 @@ pub fn chunked_cross_entropy<H: Arguments<Arrays: 'static>, E: Into<Error> + 'st
 ) -> Result<Array> {
     let x = x.into().dense()?;
     let Some((&width, before)) = x.shape().split_last() else { return Err(unfit(&x, targets)) };
-    if before != targets.shape() {
+    if before != targets.shape() || targets.dtype().is_inexact() {
         return Err(unfit(&x, targets));
     }
     let count = targets.size() as i32;
@@ -102,10 +102,10 @@ where
 ///
 /// # Errors
 ///
-/// The logits are no float matrix with a row for each target. Where a target is no class, the eval of the losses is an error.
+/// The logits are no float matrix with a row for each target, or the targets no integers. Where a target is no class, the eval of the losses is an error.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     let (&[own, classes], &[rows]) = (logits.shape(), targets.shape()) else { return Err(unfit(logits, targets)) };
-    if own != rows || !logits.dtype().is_float() {
+    if own != rows || !logits.dtype().is_float() || targets.dtype().is_inexact() {
         return Err(unfit(logits, targets));
     }
     // Half floats would lose the losses in sums over the classes.
