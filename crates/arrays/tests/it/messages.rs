@@ -2,8 +2,8 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Affine, Format, Int8Activations, PackedArray, Parts, Scheme, TextForm};
-use tacit_arrays::{AffineArray, Nf4Array, register_format, ste};
+use tacit_arrays::format::{Affine, Format, Int8Activations, PackedArray, Parts, Scheme, Symmetric, TextForm};
+use tacit_arrays::{AffineArray, Batched, Nf4Array, SymmetricArray, register_format, ste};
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
 use crate::operands::{affine, nf4, normal};
@@ -332,5 +332,27 @@ fn activations_in_8_bits_with_a_table_of_four() {
         expect![[r#"
         quarters has no products with activations in 8 bits
         help: leave `int8_activations` out, or use nf4, fp4, int8, affine, symmetric or k"#]],
+    );
+}
+
+#[test]
+fn batches_and_symmetric_formats_that_there_are_not() {
+    check(
+        Batched::new(normal(0, &[4, 64]), &[2], vec![0, 0], false),
+        expect![[r#"
+        f32[4,64] is not stored as several matrices
+        help: give a packed array of two axes or more whose blocks end with its matrices"#]],
+    );
+    check(
+        Batched::new(nf4(&normal(0, &[2, 4, 64]), 64), &[3], vec![0, 1], false),
+        expect![[r#"
+        2 entries of Nf4(f32[2,4,64]) are no batch of shape [3]
+        help: number the matrix of each entry, below 2"#]],
+    );
+    check(
+        SymmetricArray::quantize(&normal(0, &[4, 64]), Symmetric { bits: 7, group: 64 }),
+        expect![[r#"
+        there is no symmetric format of 7 bits in groups of 64
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
     );
 }

@@ -5,7 +5,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::format::{self, Affine, AnyFormat, KQuant, Nf4};
 use tacit_arrays::{
-    AffineArray, AsStored, Dora, Dynamic8Array, Identity, KQuantArray, Lora, Nf4Array, Prepared, Rotated, cut, shard,
+    AffineArray, AsStored, Dora, Dynamic8Array, Identity, KQuantArray, Lora, Nf4Array, Prepared, QaLora, Rotated,
+    Sparse24, cut, shard,
 };
 use tacit_core::{Policy, Value, implicit};
 
@@ -277,6 +278,36 @@ fn what_has_no_part_of_its_kind_says_so() {
         ),
     ];
     say(cases);
+}
+
+#[test]
+fn what_is_cut_elsewhere_says_where() {
+    let rotated = Rotated::new(normal(1, &[4, 64]), -1).expect("rotates");
+    let sparse = Sparse24::prune(&normal(1, &[4, 32])).expect("prunes");
+    let adapted = QaLora::new(stored("affine:4:64", &[8, 128]), normal(2, &[2, 2]), normal(3, &[8, 2]), 1.0);
+    say([
+        (
+            "a rotation",
+            cut(&rotated.into(), 1, 0..32),
+            expect![[r#"
+            f32[4,64] is rotated along axis 1, which cannot be cut
+            help: cut it along another axis"#]],
+        ),
+        (
+            "a byte of places",
+            cut(&sparse.into(), 1, 0..4),
+            expect![[r#"
+            a Sparse24 of f32[4,32] is not cut from 0 to 4
+            help: cut it at multiples of 8, where the bytes of its places end"#]],
+        ),
+        (
+            "a group of inputs",
+            cut(&adapted.expect("adapts").into(), 1, 0..32),
+            expect![[r#"
+            a QaLora of f32[8,128] in groups of 64 is not cut inside a group
+            help: cut it along its inputs at multiples of 64"#]],
+        ),
+    ]);
 }
 
 #[test]
