@@ -241,7 +241,9 @@ fn mpi(
             command.arg("-x").arg(name);
         }
     }
-    command.arg(env::current_exe()?).args(["launch", "--as-rank", "--grace", &options.grace.as_secs_f64().to_string()]);
+    // An error of the system is no failure to write the output.
+    let own = env::current_exe().map_err(Error::file("find", Path::new("tacit")))?;
+    command.arg(own).args(["launch", "--as-rank", "--grace", &options.grace.as_secs_f64().to_string()]);
     if let Some(threads) = options.threads {
         command.args(["--threads", &threads.to_string()]);
     }
