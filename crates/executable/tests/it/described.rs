@@ -86,7 +86,7 @@ fn an_executable_is_explained() {
     for (call, handler) in [(" = transpose[", "turn "), (" = matmul x ", "multiply ")] {
         assert!(told.lines().any(|line| line.contains(call) && line.contains(handler)), "{call}: {told}");
     }
-    assert!(told.ends_with("2 handled, 0 materialized (0 B)"), "{told}");
+    assert!(told.contains("2 handled, 0 materialized (0 B)\ncompiled: 1 node of MLX"), "{told}");
 }
 
 /// Rows of `x` times `w`, of 4.
@@ -111,8 +111,9 @@ fn on_rows(executable: &mut Executable<'_>, actual: i32) -> Vec<f32> {
 
 #[test]
 fn one_trace_serves_every_extent_where_the_options_say_shapeless() {
-    let (mut shaped, mut shapeless) =
-        (rows(CompileOptions::default()), rows(CompileOptions { shapeless: true, ..CompileOptions::default() }));
+    // Passes leave other loops of another bit where shapes are known.
+    let options = || CompileOptions { passes: Passes::Off, ..CompileOptions::default() };
+    let (mut shaped, mut shapeless) = (rows(options()), rows(CompileOptions { shapeless: true, ..options() }));
     for actual in [4, 2, 3] {
         assert_eq!(on_rows(&mut shaped, actual), on_rows(&mut shapeless, actual));
     }
