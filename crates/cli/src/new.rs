@@ -206,14 +206,11 @@ mod tests {
     use super::*;
 
     /// A folder of a test, which is gone after it.
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
-        fn new(name: &str) -> Self {
-            let path = env::temp_dir().join(format!("tacit-new-{name}-{}", process::id()));
-            drop(fs::remove_dir_all(&path));
-            fs::create_dir_all(&path).expect("makes a folder");
-            Self(path)
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("makes a folder"))
         }
 
         fn names(&self) -> Vec<String> {
@@ -223,22 +220,16 @@ mod tests {
 
         fn make(&self, name: &str, path: Option<&Path>, git: Option<&str>) -> Result<Made> {
             let (path, git) = (path.map(Path::to_owned), git.map(str::to_owned));
-            new(&Options { folder: self.0.join(name), path, git, rev: None })
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            drop(fs::remove_dir_all(&self.0));
+            new(&Options { folder: self.0.path().join(name), path, git, rev: None })
         }
     }
 
     #[test]
     fn a_project_takes_tacit_from_the_clone_that_the_program_was_built_in() {
-        let folder = Folder::new("clone");
+        let folder = Folder::new();
         folder.make("hello-there", None, None).expect("makes");
         assert_eq!(folder.names(), ["hello-there"]);
-        let manifest = fs::read_to_string(folder.0.join("hello-there/Cargo.toml")).expect("reads");
+        let manifest = fs::read_to_string(folder.0.path().join("hello-there/Cargo.toml")).expect("reads");
         let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("a path");
         let manifest: toml::Table = manifest.replace(clone.to_str().expect("text"), "CLONE").parse().expect("TOML");
         assert_eq!(manifest["package"]["name"].as_str(), Some("hello-there"));
@@ -248,19 +239,19 @@ mod tests {
 
     #[test]
     fn what_is_to_be_run_goes_into_a_folder_with_spaces() {
-        let folder = Folder::new("spaced");
-        fs::create_dir(folder.0.join("my work")).expect("makes");
+        let folder = Folder::new();
+        fs::create_dir(folder.0.path().join("my work")).expect("makes");
         let made = folder.make("my work/hello", None, Some("https://example.org/tacit")).expect("makes").to_string();
-        let command = made.lines().last().expect("a line").replace(folder.0.to_str().expect("text"), "FOLDER");
+        let command = made.lines().last().expect("a line").replace(folder.0.path().to_str().expect("text"), "FOLDER");
         assert_eq!(command, "run it: cd 'FOLDER/my work/hello' && cargo run");
     }
 
     #[test]
     fn a_project_takes_tacit_from_a_git_repository() {
-        let folder = Folder::new("git");
+        let folder = Folder::new();
         // What would end the string in the manifest stays in it.
         folder.make("hello", None, Some("file:///a \"b\"")).expect("makes");
-        let manifest = fs::read_to_string(folder.0.join("hello/Cargo.toml")).expect("reads");
+        let manifest = fs::read_to_string(folder.0.path().join("hello/Cargo.toml")).expect("reads");
         let manifest: toml::Table = manifest.parse().expect("TOML");
         for crates in [&manifest["dependencies"]["tacit-mlx"], &manifest["patch"]["crates-io"]["mlx-sys"]] {
             assert_eq!(crates["git"].as_str(), Some("file:///a \"b\""));
@@ -285,10 +276,10 @@ mod tests {
     /// Cargo takes a package in the folder of a workspace for a member that was forgotten, but for one with its own.
     #[test]
     fn a_project_in_a_workspace_is_one_of_its_own() {
-        let folder = Folder::new("workspace");
-        fs::write(folder.0.join("Cargo.toml"), "[workspace]\nmembers = []\n").expect("writes");
+        let folder = Folder::new();
+        fs::write(folder.0.path().join("Cargo.toml"), "[workspace]\nmembers = []\n").expect("writes");
         folder.make("hello", None, None).expect("makes");
-        let manifest = folder.0.join("hello/Cargo.toml");
+        let manifest = folder.0.path().join("hello/Cargo.toml");
         let cargo = process::Command::new(env!("CARGO"))
             .args(["locate-project", "--workspace", "--message-format=plain"])
             .arg("--manifest-path")
@@ -303,16 +294,16 @@ mod tests {
 
     #[test]
     fn the_manifest_is_the_one_in_the_book() {
-        let folder = Folder::new("book");
+        let folder = Folder::new();
         folder.make("hello", None, Some("https://example.org/tacit")).expect("makes");
-        let manifest = fs::read_to_string(folder.0.join("hello/Cargo.toml")).expect("reads");
+        let manifest = fs::read_to_string(folder.0.path().join("hello/Cargo.toml")).expect("reads");
         expect_file!["../../../book/src/output/installing/manifest.toml"].assert_eq(&manifest);
     }
 
     #[test]
     fn what_is_somebody_elses_stays() {
-        let folder = Folder::new("elses");
-        let theirs = folder.0.join(format!(".hello-{}", process::id()));
+        let folder = Folder::new();
+        let theirs = folder.0.path().join(format!(".hello-{}", process::id()));
         fs::create_dir(&theirs).expect("makes");
         fs::write(theirs.join("mine"), "mine").expect("writes");
         assert!(folder.make("hello", None, Some("https://example.org/tacit")).is_err());
@@ -321,12 +312,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_leaves_nothing() {
-        let folder = Folder::new("refused");
-        fs::create_dir(folder.0.join("there")).expect("makes");
+        let folder = Folder::new();
+        fs::create_dir(folder.0.path().join("there")).expect("makes");
         let before = folder.names();
         let mut said = String::new();
         for name in ["there", "1st", "a b", "async", "mlx-rs", "tacit-core", "..", "no/folder", "hello"] {
-            let no_clone = (name == "hello").then_some(&*folder.0);
+            let no_clone = (name == "hello").then_some(folder.0.path());
             let error = folder.make(name, no_clone, None).map(|made| made.folder).expect_err(name);
             said.extend([error.to_string().as_str(), "\n"]);
             assert_eq!(folder.names(), before, "{name}");
@@ -350,6 +341,6 @@ mod tests {
             FOLDER is no clone of Tacit
             help: say where Tacit is: `--path CLONE`, or `--git URL`
         "#]]
-        .assert_eq(&said.replace(folder.0.to_str().expect("text"), "FOLDER"));
+        .assert_eq(&said.replace(folder.0.path().to_str().expect("text"), "FOLDER"));
     }
 }

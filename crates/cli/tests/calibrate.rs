@@ -11,9 +11,10 @@ use tacit_core::Policy;
 use tacit_io::{read, save};
 use tacit_models::{Positions, caches, load};
 use tacit_nn::{Missing, Parameters};
+use tempfile::TempDir;
 
 /// A folder of a test, which is gone after it.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 const WORDS: i32 = 64;
 const HIDDEN: i32 = 128;
@@ -24,10 +25,8 @@ fn normal(seed: u64, shape: &[i32]) -> Array {
 
 impl Folder {
     /// A decoder of two layers with weights of a seed, its tokenizer, and a text.
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tacit-calibrate-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).expect("makes a folder");
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().expect("makes a folder"));
         let mut parameters = Parameters::new();
         let mut put = |path: String, shape: &[i32]| {
             let seed = parameters.len() as u64;
@@ -47,28 +46,32 @@ impl Folder {
                 put(format!("model.layers.{layer}.{product}_proj.weight"), &[HIDDEN, HIDDEN]);
             }
         }
-        save(path.join("model.safetensors"), &parameters).expect("saves");
+        save(folder.at("model.safetensors"), &parameters).expect("saves");
         let config = json!({
             "model_type": "llama", "vocab_size": WORDS, "hidden_size": HIDDEN, "intermediate_size": HIDDEN,
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
             "rope_theta": 10000.0, "tie_word_embeddings": false,
         });
-        fs::write(path.join("config.json"), config.to_string()).expect("writes");
+        fs::write(folder.at("config.json"), config.to_string()).expect("writes");
         let words: serde_json::Map<_, _> = (0..WORDS).map(|word| (format!("w{word}"), word.into())).collect();
         let tokenizer = json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
             "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
             "model": { "type": "WordLevel", "vocab": words, "unk_token": "w0" },
         });
-        fs::write(path.join("tokenizer.json"), tokenizer.to_string()).expect("writes");
-        fs::write(path.join("text.txt"), text(1, 1200)).expect("writes");
-        fs::write(path.join("empty.txt"), "").expect("writes");
-        Self(path)
+        fs::write(folder.at("tokenizer.json"), tokenizer.to_string()).expect("writes");
+        fs::write(folder.at("text.txt"), text(1, 1200)).expect("writes");
+        fs::write(folder.at("empty.txt"), "").expect("writes");
+        folder
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn quantize(&self, output: &str, options: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-        let command = command.current_dir(&self.0).arg("quantize").arg(&self.0).args(["-o", output]);
+        let command = command.current_dir(&self.0).arg("quantize").arg(self.0.path()).args(["-o", output]);
         command.args(options).output().expect("starts")
     }
 
@@ -76,8 +79,8 @@ impl Folder {
     fn refused(&self, options: &[&str]) -> String {
         let output = self.quantize("none.safetensors", options);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
-        assert!(!output.status.success() && !self.0.join("none.safetensors").exists(), "{text}");
-        text.replace(self.0.to_str().expect("text"), "FOLDER")
+        assert!(!output.status.success() && !self.at("none.safetensors").exists(), "{text}");
+        text.replace(self.0.path().to_str().expect("text"), "FOLDER")
     }
 
     /// The logits of a text, with the parameters of a file in place of the model's own.
@@ -85,19 +88,13 @@ impl Folder {
         let _deny = Policy::Deny.scope();
         let (config, mut model) = load(&self.0).expect("loads");
         if let Some(file) = file {
-            model.assign(read(self.0.join(file)).expect("reads"), Missing::Refuse).expect("fits");
+            model.assign(read(self.at(file)).expect("reads"), Missing::Refuse).expect("fits");
         }
         let tokens: Vec<u32> = text(2, 200).split(' ').map(|word| word[1..].parse().expect("a number")).collect();
         let tokens = Array::from_slice(&tokens, &[1, 200]);
         let mut caches = caches(&config, 1, mlx_rs::Dtype::Float32).expect("caches");
         caches.iter_mut().try_for_each(|cache| cache.reserve(200)).expect("room");
         model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All)).expect("runs")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
     }
 }
 
@@ -110,7 +107,7 @@ fn text(seed: u64, words: i32) -> String {
 
 #[test]
 fn a_decoder_quantized_by_a_text_loses_less_on_another() {
-    let folder = Folder::new("less");
+    let folder = Folder::new();
     let float = folder.logits(None);
     let lost = |file: &str, options: &[&str]| {
         let output = folder.quantize(file, &[&["--format", "affine:3:64"], options].concat());
@@ -131,19 +128,19 @@ fn a_decoder_quantized_by_a_text_loses_less_on_another() {
     assert!(said.ends_with("rounded, as the text multiplies nothing with it: model.embed_tokens.weight\n"), "{said}");
     let [plain, calibrated] = ["plain.safetensors", "gptq.safetensors"].map(|file| {
         let _allow = Policy::Allow.scope();
-        read(folder.0.join(file)).expect("reads")["model.embed_tokens.weight"].dense().expect("dense")
+        read(folder.at(file)).expect("reads")["model.embed_tokens.weight"].dense().expect("dense")
     });
     assert!(plain.eq_exact(&calibrated).expect("compares"));
 }
 
 #[test]
 fn a_decoder_advised_by_a_text_loses_less_on_another() {
-    let folder = Folder::new("advised");
+    let folder = Folder::new();
     let float = folder.logits(None);
     let lost = |name: &str, options: &[&str]| {
         let (rules, file) = (format!("{name}.json"), format!("{name}.safetensors"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-        let command = command.current_dir(&folder.0).arg("advise").arg(&folder.0);
+        let command = command.current_dir(&folder.0).arg("advise").arg(folder.0.path());
         let output = command.args(["--bits", "4.2", "-o", &rules]).args(options).output().expect("starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let output = folder.quantize(&file, &["--rules", &rules]);
@@ -158,16 +155,16 @@ fn a_decoder_advised_by_a_text_loses_less_on_another() {
 /// Corrections of codes are adapters, which no type of GGUF has, whatever else is trained.
 #[test]
 fn a_corrected_decoder_is_not_trained_for_a_file_that_cannot_have_it() {
-    let folder = Folder::new("corrected");
+    let folder = Folder::new();
     let rules = r#"{"lm_head.weight": "skip", "model.embed_tokens.weight": "skip", "*": "affine:4:64"}"#;
-    fs::write(folder.0.join("rules.json"), rules).expect("writes");
+    fs::write(folder.at("rules.json"), rules).expect("writes");
     let options = ["--rules", "rules.json", "--calibrate", "text.txt", "--windows", "1", "--correct", "2"];
     let output = folder.quantize("corrected.safetensors", &options);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    fs::rename(folder.0.join("corrected.safetensors"), folder.0.join("model.safetensors")).expect("renames");
-    fs::write(folder.0.join("data.jsonl"), json!({"text": text(3, 16)}).to_string()).expect("writes");
+    fs::rename(folder.at("corrected.safetensors"), folder.at("model.safetensors")).expect("renames");
+    fs::write(folder.at("data.jsonl"), json!({"text": text(3, 16)}).to_string()).expect("writes");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-    let command = command.current_dir(&folder.0).arg("train").arg(&folder.0).args(["--data", "data.jsonl"]);
+    let command = command.current_dir(&folder.0).arg("train").arg(folder.0.path()).args(["--data", "data.jsonl"]);
     let options = ["--qat", "mxfp4", "--layers", "lm_head.weight", "--steps", "2", "-o", "m.gguf"];
     let output = command.args(options).output().expect("starts");
     let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
@@ -177,28 +174,28 @@ fn a_corrected_decoder_is_not_trained_for_a_file_that_cannot_have_it() {
     "#]]
     .assert_eq(&said);
     assert_eq!(output.status.code(), Some(1));
-    assert!(!folder.0.join(".m.gguf.training").exists());
+    assert!(!folder.at(".m.gguf.training").exists());
 }
 
 /// Experts of a folder of Hugging Face, each an array of its own and of half floats.
 #[test]
 fn experts_are_calibrated_together() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/float/qwen3_moe");
-    let folder = Folder::new("experts");
+    let folder = Folder::new();
     for entry in fs::read_dir(golden).expect("a folder") {
         let file = entry.expect("an entry").path();
-        fs::copy(&file, folder.0.join(file.file_name().expect("a name"))).expect("copies");
+        fs::copy(&file, folder.0.path().join(file.file_name().expect("a name"))).expect("copies");
     }
     let output = folder.quantize("int8.safetensors", &["--format", "int8", "--calibrate", "text.txt", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
-    let found = read(folder.0.join("int8.safetensors")).expect("reads");
+    let found = read(folder.at("int8.safetensors")).expect("reads");
     assert_eq!(found["model.layers.1.mlp.switch_mlp.up_proj.weight"].to_string(), "Int8(bf16[4,32,32])");
     let note = said["note"].as_str().unwrap_or_default();
     assert!(!note.contains("switch_mlp") && note.ends_with(": model.embed_tokens.weight"), "{note}");
 
     // A token goes through two of four experts: the others are rounded, and named.
-    fs::write(folder.0.join("one.txt"), "w1").expect("writes");
+    fs::write(folder.at("one.txt"), "w1").expect("writes");
     let options = ["--format", "affine:4:32", "--calibrate", "one.txt", "--json"];
     let output = folder.quantize("one.safetensors", &options);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -211,20 +208,20 @@ fn experts_are_calibrated_together() {
 
 #[test]
 fn what_cannot_be_calibrated_is_said() {
-    let folder = Folder::new("wrong");
+    let folder = Folder::new();
     // What says which tokens the text has is read.
-    let tokenizer = fs::read(folder.0.join("tokenizer.json")).expect("reads");
+    let tokenizer = fs::read(folder.at("tokenizer.json")).expect("reads");
     let output = folder.quantize("tokenizer.json", &["--format", "nf4:64", "--calibrate", "text.txt", "--force"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("tokenizer.json is what is read, and would be overwritten"), "{text}");
-    assert!(fs::read(folder.0.join("tokenizer.json")).expect("reads") == tokenizer);
+    assert!(fs::read(folder.at("tokenizer.json")).expect("reads") == tokenizer);
     let mut said = [
         folder.refused(&["--format", "nf4:64", "--calibrate", "none.txt"]),
         folder.refused(&["--format", "nf4:64", "--calibrate", "empty.txt"]),
     ]
     .concat();
     // A tokenizer that begins each text with a token of its own gives that to an empty one too.
-    let file = folder.0.join("tokenizer.json");
+    let file = folder.at("tokenizer.json");
     let plain = fs::read_to_string(&file).expect("reads");
     let mut tokenizer: serde_json::Value = serde_json::from_str(&plain).expect("json");
     let [first, second] = ["A", "B"].map(|id| json!({ "Sequence": { "id": id, "type_id": 0 } }));

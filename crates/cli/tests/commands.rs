@@ -11,16 +11,14 @@ use expect_test::{expect, expect_file};
 use mlx_rs::{Array, ops, random};
 use tacit_io::save;
 use tacit_nn::Parameters;
+use tempfile::TempDir;
 
 /// A folder of a test, which is gone after it.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tacit-cli-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).expect("makes a folder");
-        Self(path)
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("makes a folder"))
     }
 
     /// A checkpoint of a matrix that no format holds exactly, one whose rows are no whole groups, and a vector.
@@ -51,7 +49,7 @@ impl Folder {
     }
 
     fn at(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a path that is text").to_owned()
+        self.0.path().join(name).to_str().expect("a path that is text").to_owned()
     }
 
     /// What is printed on either stream, with this exit code.
@@ -59,13 +57,7 @@ impl Folder {
         let output = tacit(arguments);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
         assert_eq!(output.status.code(), Some(code), "{text}");
-        text.replace(self.0.to_str().expect("text"), "FOLDER")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
+        text.replace(self.0.path().to_str().expect("text"), "FOLDER")
     }
 }
 
@@ -75,7 +67,7 @@ fn tacit(arguments: &[&str]) -> Output {
 
 #[test]
 fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
-    let folder = Folder::new("path");
+    let folder = Folder::new();
     let (dense, packed) = (folder.checkpoint(), folder.at("packed.safetensors"));
     expect![[r#"
         parameter     value      format    bits  bytes  spread and reach
@@ -133,7 +125,7 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
 /// Only a format that does not fit a matrix leaves it as it is.
 #[test]
 fn what_cannot_be_quantized_ends_the_command() {
-    let folder = Folder::new("unquantized");
+    let folder = Folder::new();
     let (input, output) = (folder.at("in.safetensors"), folder.at("out.safetensors"));
     let of = |numbers: &[f32]| {
         let weight = Array::from_slice(&numbers.repeat(64), &[2, 64]);
@@ -174,7 +166,7 @@ fn what_cannot_be_quantized_ends_the_command() {
 
 #[test]
 fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
-    let folder = Folder::new("advise");
+    let folder = Folder::new();
     let key = |seed| random::key(seed).expect("a key");
     let weight = |seed, scale: f32| {
         let weight = random::normal::<f32>(&[64, 128], None, None, Some(&key(seed))).expect("normal numbers");
@@ -234,7 +226,7 @@ fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
 
 #[test]
 fn the_same_is_there_as_data() {
-    let folder = Folder::new("json");
+    let folder = Folder::new();
     let dense = folder.checkpoint();
     expect![[r#"
         {
@@ -268,7 +260,7 @@ fn the_same_is_there_as_data() {
 
 #[test]
 fn what_is_wrong_is_said_with_the_way_out() {
-    let folder = Folder::new("wrong");
+    let folder = Folder::new();
     let dense = folder.checkpoint();
     let packed = folder.at("packed.safetensors");
     expect![[r#"
@@ -331,7 +323,7 @@ fn a_closed_pipe_is_no_failure() {
 /// What a command found is its exit code, whether or not anybody reads the rest of what it prints.
 #[test]
 fn a_closed_pipe_hides_no_finding() {
-    let folder = Folder::new("closed");
+    let folder = Folder::new();
     let (dense, packed) = (folder.checkpoint(), folder.at("packed.safetensors"));
     assert!(tacit(&["quantize", &dense, "--format", "affine:4:32", "-o", &packed]).status.success());
     let hosts = folder.at("hosts");
@@ -356,9 +348,9 @@ fn a_path_that_is_no_text_is_told_as_json() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
-    let folder = Folder::new("bytes");
+    let folder = Folder::new();
     let dense = folder.checkpoint();
-    fs::create_dir(folder.0.join(OsStr::from_bytes(b"x\xff"))).expect("makes");
+    fs::create_dir(folder.0.path().join(OsStr::from_bytes(b"x\xff"))).expect("makes");
     let (project, rules) = (OsStr::from_bytes(b"x\xff/hello"), OsStr::from_bytes(b"x\xff/rules.json"));
     let told = |arguments: &[&str], place: &OsStr| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
@@ -402,7 +394,7 @@ fn is_plain(text: &str) -> bool {
 /// No command prints a name as it is, to either stream, as a table or as data, nor writes one into a drawing.
 #[test]
 fn names_of_files_are_data() {
-    let folder = Folder::new("names");
+    let folder = Folder::new();
     let (a, b) = (strange(&folder, "a.safetensors", 1), strange(&folder, "b.safetensors", 2));
     let [packed, rules, svg, html, trace] =
         ["packed.safetensors", "rules.json", "far.svg", "trace.html", "trace.svg"].map(|name| folder.at(name));
@@ -479,7 +471,7 @@ fn well_formed(xml: &str) {
 #[test]
 #[cfg(target_os = "linux")]
 fn what_was_found_is_said_where_it_cannot_be_drawn() {
-    let folder = Folder::new("undrawn");
+    let folder = Folder::new();
     let dense = folder.checkpoint();
     // A disk that is always full.
     let output = tacit(&["compare", &dense, &dense, "--json", "--svg", "/dev/full"]);
@@ -498,7 +490,7 @@ fn what_was_found_is_said_where_it_cannot_be_drawn() {
 
 #[test]
 fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
-    let folder = Folder::new("extremes");
+    let folder = Folder::new();
     let parameters = |numbers: [f32; 3]| {
         Parameters::from([
             ("blk.10.weight".to_owned(), Array::from_slice(&numbers, &[1, 3]).into()),
@@ -552,7 +544,7 @@ fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
 /// The file that names those of a run's ranks holds nothing by itself.
 #[test]
 fn the_index_of_a_run_is_no_checkpoint_of_nothing() {
-    let folder = Folder::new("run");
+    let folder = Folder::new();
     let file = folder.at("run.safetensors");
     let metadata = tacit_io::Metadata::from([("tacit.ranks".to_owned(), "{}".to_owned())]);
     tacit_io::write(&file, Vec::new(), &metadata).expect("writes");
@@ -565,7 +557,7 @@ fn the_index_of_a_run_is_no_checkpoint_of_nothing() {
 
 #[test]
 fn who_takes_each_layer_is_told_and_drawn() {
-    let folder = Folder::new("explain");
+    let folder = Folder::new();
     let (dense, packed) = (folder.layers(3), folder.at("packed.safetensors"));
     assert!(tacit(&["quantize", &dense, "--format", "rotated:nf4:64", "-o", &packed]).status.success());
     let (svg, html) = (folder.at("trace.svg"), folder.at("trace.html"));
@@ -599,7 +591,7 @@ fn who_takes_each_layer_is_told_and_drawn() {
 
 #[test]
 fn a_known_model_is_told_as_a_whole() {
-    let folder = Folder::new("model");
+    let folder = Folder::new();
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/affine/llama");
     let svg = folder.at("model.svg");
     let golden = golden.to_str().expect("text");
@@ -648,7 +640,7 @@ fn models_of_half_floats_are_told_as_a_whole() {
 
 #[test]
 fn what_would_be_materialized_fails_where_that_is_denied() {
-    let folder = Folder::new("deny");
+    let folder = Folder::new();
     let (dense, packed) = (folder.at("dense.safetensors"), folder.at("packed.safetensors"));
     let table = ops::ones::<f32>(&[32, 64]).expect("ones");
     save(&dense, &Parameters::from([("embed_tokens.weight".to_owned(), table.into())])).expect("saves");
@@ -668,7 +660,7 @@ fn what_would_be_materialized_fails_where_that_is_denied() {
 
 #[test]
 fn layers_are_compared_by_what_they_give() {
-    let folder = Folder::new("outputs");
+    let folder = Folder::new();
     let (dense, packed) = (folder.layers(2), folder.at("packed.safetensors"));
     assert!(tacit(&["quantize", &dense, "--format", "affine:8:64", "-o", &packed]).status.success());
     let (inputs, svg) = (folder.at("inputs.safetensors"), folder.at("errors.svg"));
@@ -699,7 +691,7 @@ fn layers_are_compared_by_what_they_give() {
 /// A variable that is not set gives an empty address, by which Cargo would find nothing.
 #[test]
 fn a_project_has_an_address_or_a_clone() {
-    let folder = Folder::new("address");
+    let folder = Folder::new();
     let project = folder.at("hello");
     let clone = env!("CARGO_MANIFEST_DIR");
     for options in
@@ -714,7 +706,7 @@ fn a_project_has_an_address_or_a_clone() {
 /// A limit that no error keeps, and rows that nobody is given, are asked for by mistake.
 #[test]
 fn limits_and_rows_that_mean_nothing_are_refused() {
-    let folder = Folder::new("limits");
+    let folder = Folder::new();
     let (path, inputs) = (folder.checkpoint(), folder.at("inputs.safetensors"));
     let x = ops::ones::<f32>(&[2, 64]).expect("ones");
     save(&inputs, &Parameters::from([("layer.weight".to_owned(), x.into())])).expect("saves");
@@ -773,7 +765,7 @@ fn products_are_measured_beside_dense_ones() {
 #[test]
 fn a_killed_quantization_goes_on_where_it_was() {
     const LAYERS: u64 = 24;
-    let folder = Folder::new("killed");
+    let folder = Folder::new();
     let (dense, whole, killed) = (folder.layers(LAYERS), folder.at("whole"), folder.at("killed"));
     let arguments =
         |output: &str| ["quantize", &dense, "--format", "nf4:64", "-o", output, "--json"].map(str::to_owned);
@@ -785,7 +777,7 @@ fn a_killed_quantization_goes_on_where_it_was() {
     };
     assert_eq!(finish(&whole), 0);
     let whole = fs::read(whole).expect("is there");
-    let parts = folder.0.join(".killed.parts");
+    let parts = folder.0.path().join(".killed.parts");
     let on_their_way = || -> Vec<_> {
         let entries = fs::read_dir(&folder.0).expect("reads").flatten();
         entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".partial")).collect()
@@ -874,7 +866,7 @@ fn the_book_lists_the_commands() {
 /// A GGUF file, the folder of Hugging Face that it was made of, and what is written of it have the same parameters.
 #[test]
 fn models_of_several_programs_have_the_same_names() {
-    let folder = Folder::new("programs");
+    let folder = Folder::new();
     let golden = |name: &str| format!("{}/../../tests/decoder/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     let (file, own) = (golden("gguf/qwen3_moe.gguf"), golden("gguf/qwen3_moe"));
     let mut said = String::new();
@@ -932,7 +924,7 @@ fn models_of_several_programs_have_the_same_names() {
     let said = refused.map(|arguments| {
         let output = tacit(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        String::from_utf8(output.stderr).expect("text").replace(folder.0.to_str().expect("text"), "FOLDER")
+        String::from_utf8(output.stderr).expect("text").replace(folder.0.path().to_str().expect("text"), "FOLDER")
     });
     expect![[r#"
         error: GGUF has no type q4_9
@@ -973,7 +965,7 @@ fn models_of_several_programs_have_the_same_names() {
 /// They are one parameter for mlx-lm.
 #[test]
 fn experts_of_a_layer_are_counted_once() {
-    let folder = Folder::new("experts_of_a_layer");
+    let folder = Folder::new();
     let experts = folder.at("experts");
     fs::create_dir(&experts).expect("makes a folder");
     fs::write(folder.at("experts/config.json"), r#"{"model_type": "qwen3_moe"}"#).expect("writes");
@@ -1004,7 +996,7 @@ fn experts(folder: &Folder) -> String {
 /// Rules name experts as either library does, and those that name nothing are told.
 #[test]
 fn rules_name_experts_as_either_library_does() {
-    let folder = Folder::new("expert-rules");
+    let folder = Folder::new();
     let (path, rules, made) = (experts(&folder), folder.at("rules.json"), folder.at("made.safetensors"));
     let outputs =
         ["model.layers.0.mlp.switch_mlp.up_proj.weight", "model.layers.*.mlp.experts.*.up_proj.weight"].map(|named| {
@@ -1027,7 +1019,7 @@ fn rules_name_experts_as_either_library_does() {
 /// What is made of a hybrid decoder is one that loads, whatever the format.
 #[test]
 fn filters_of_a_hybrid_decoder_stay_floats() {
-    let folder = Folder::new("filters");
+    let folder = Folder::new();
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/float/qwen3_next");
     fs::copy(golden.join("config.json"), folder.at("config.json")).expect("copies");
     let (golden, output) = (golden.to_str().expect("text"), folder.at("model.safetensors"));
@@ -1050,7 +1042,7 @@ fn filters_of_a_hybrid_decoder_stay_floats() {
 /// Inputs of a parameter that is no layer would be a comparison that nobody made.
 #[test]
 fn inputs_of_no_layer_are_refused() {
-    let folder = Folder::new("inputs");
+    let folder = Folder::new();
     let (path, inputs) = (folder.checkpoint(), folder.at("inputs.safetensors"));
     let x = ops::ones::<f32>(&[2, 64]).expect("ones");
     save(&inputs, &Parameters::from([("layer.wieght".to_owned(), x.into())])).expect("saves");

@@ -101,10 +101,9 @@ fn an_interrupt_ends_an_answer_and_then_the_program() {
 /// Whoever reads only the beginning of an answer keeps its caches.
 #[test]
 fn a_closed_pipe_loses_no_prompt_cache() {
-    let folder = std::env::temp_dir().join(format!("tacit-closed-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     for command in ["generate", "chat"] {
-        let cache = folder.join(command);
+        let cache = folder.path().join(command);
         let options = ["--prompt", "Hello", "--max-tokens", "12", "--prompt-cache", cache.to_str().expect("text")];
         let mut program = tacit(command, &options);
         let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -114,7 +113,6 @@ fn a_closed_pipe_loses_no_prompt_cache() {
         assert!(output.status.success() && said.contains(" (the output was closed)"), "{said}");
         assert!(cache.exists(), "{said}");
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 /// A Mac has no such names.
@@ -124,9 +122,8 @@ fn a_prompt_cache_knows_a_model_again_whose_name_is_no_text() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
-    let folder = std::env::temp_dir().join(format!("tacit-no-text-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
-    let (own, cache) = (folder.join(OsStr::from_bytes(b"m\xff.gguf")), folder.join("cache"));
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let (own, cache) = (folder.path().join(OsStr::from_bytes(b"m\xff.gguf")), folder.path().join("cache"));
     std::fs::copy(model(), &own).expect("copies");
     let options = ["--prompt", "Hello", "--max-tokens", "2", "--prompt-cache"];
     for _ in 0..2 {
@@ -135,15 +132,13 @@ fn a_prompt_cache_knows_a_model_again_whose_name_is_no_text() {
         let output = program.output().expect("starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 /// It keeps what mlx-lm has written in it, and is of one model.
 #[test]
 fn a_prompt_cache_keeps_what_it_says_and_is_of_one_model() {
-    let folder = std::env::temp_dir().join(format!("tacit-beside-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
-    let file = folder.join("cache.safetensors");
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let file = folder.path().join("cache.safetensors");
     let options = ["--prompt", "Hello", "--max-tokens", "2", "--prompt-cache", file.to_str().expect("text")];
     let metadata = || tacit_io::mlx_prompt_cache::read(&file).expect("reads").metadata;
     printed("generate", &options);
@@ -161,7 +156,6 @@ fn a_prompt_cache_keeps_what_it_says_and_is_of_one_model() {
         assert!(fits || said.contains("it is of the model /another/model"), "{said}");
         assert_eq!(metadata(), cache.metadata);
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 #[test]
@@ -204,12 +198,11 @@ fn tokens(answers: &[serde_json::Value]) -> Vec<&serde_json::Value> {
 /// The tokens are those of the model alone, whatever of its text was said before, also in a file that goes on.
 #[test]
 fn a_lookup_changes_no_token_of_texts_and_turns() {
-    let folder = std::env::temp_dir().join(format!("tacit-lookup-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let mut accepted = 0;
     let mut check = |command: &str, said: &[&str], options: &[&str]| {
         let cache = |name: &str, more: &[&str]| {
-            let file = folder.join(format!("{command}-{name}"));
+            let file = folder.path().join(format!("{command}-{name}"));
             let file = file.to_str().expect("text").to_owned();
             let options = [options, &["--max-tokens", "30", "--json", "--prompt-cache", &file], more].concat();
             said.iter().flat_map(|said| answers(command, said, &options)).collect::<Vec<_>>()
@@ -222,7 +215,6 @@ fn a_lookup_changes_no_token_of_texts_and_turns() {
     check("generate", &["Hello, Hello, Hello"], &["--prompt", "-"]);
     check("chat", &["one two\nand two\n", "one two\ntwo and one\n"], &[]);
     assert!(accepted > 0);
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 /// A program that goes on with a conversation begins with no draw that was made in it before.
@@ -258,9 +250,8 @@ fn cut_apart(mut left: &str) -> Vec<String> {
 #[test]
 fn texts_of_several_prompts_are_those_of_each_alone() {
     let prompts = ["Hello, Hello", "x", "The quick brown fox jumps", "one two three"];
-    let folder = std::env::temp_dir().join(format!("tacit-prompts-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
-    let file = folder.join("prompts");
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let file = folder.path().join("prompts");
     std::fs::write(&file, format!("\n{}\n  \n", prompts.join("\r\n"))).expect("writes");
     let of_file = ["--prompts", file.to_str().expect("text")];
     let together: Vec<&str> = prompts.into_iter().flat_map(|prompt| ["--prompt", prompt]).collect();
@@ -286,7 +277,6 @@ fn texts_of_several_prompts_are_those_of_each_alone() {
             assert_eq!(cut_apart(&printed("generate", &[prompts, options].concat())), texts);
         }
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 #[test]
@@ -302,10 +292,10 @@ fn equal_prompts_have_draws_of_their_own() {
 
 #[test]
 fn prompts_that_are_no_batch_are_named() {
-    let folder = std::env::temp_dir().join(format!("tacit-no-prompts-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let text = |path: &Path| path.to_str().expect("text").to_owned();
-    let (draft, empty, absent) = (text(&model()), text(&folder.join("empty")), text(&folder.join("absent")));
+    let (draft, empty, absent) =
+        (text(&model()), text(&folder.path().join("empty")), text(&folder.path().join("absent")));
     std::fs::write(&empty, "\n  \n").expect("writes");
     let both = ["--prompt", "a", "--prompt", "b"];
     let cases = [
@@ -320,9 +310,8 @@ fn prompts_that_are_no_batch_are_named() {
     for options in &cases {
         let output = tacit("generate", options).output().expect("starts");
         assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]), "{options:?}");
-        said += &String::from_utf8(output.stderr).expect("text").replace(&text(&folder), "FOLDER");
+        said += &String::from_utf8(output.stderr).expect("text").replace(&text(folder.path()), "FOLDER");
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
     expect![[r#"
         error: `--draft` serves one prompt, and there are 2
         help: give one prompt, or leave `--draft` out
@@ -355,11 +344,10 @@ fn refused(command: &str, options: &[&str]) -> String {
 /// Whatever lies in the folder around it.
 #[test]
 fn a_model_that_is_not_there_is_named() {
-    let folder = std::env::temp_dir().join(format!("tacit-none-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let of_another = ["config.json", "tokenizer.json"];
     for name in of_another {
-        std::fs::write(folder.join(name), "{}").expect("writes");
+        std::fs::write(folder.path().join(name), "{}").expect("writes");
     }
     let commands: [(&str, &[&str]); 4] = [
         ("generate", &["--prompt", "a"]),
@@ -374,7 +362,6 @@ fn a_model_that_is_not_there_is_named() {
         assert_eq!(said, "error: cannot open none: No such file or directory (os error 2)\n", "{command}");
         assert_eq!(output.status.code(), Some(1));
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 #[test]
@@ -446,8 +433,7 @@ fn with_template(folder: &Path, template: &str) -> PathBuf {
 
 #[test]
 fn a_template_that_does_not_end_or_fails_is_named() {
-    let folder = std::env::temp_dir().join(format!("tacit-templates-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let mut said = String::new();
     for template in [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -458,13 +444,12 @@ fn a_template_that_does_not_end_or_fails_is_named() {
         "{{ unknown(1) }}",
         "{% for message in",
     ] {
-        let file = with_template(&folder, template);
+        let file = with_template(folder.path(), template);
         let mut program = Command::new(env!("CARGO_BIN_EXE_tacit"));
         let output = program.arg("chat").arg(&file).args(["--prompt", "Hello"]).output().expect("starts");
         assert_eq!(output.status.code(), Some(1), "{template}");
         said += &String::from_utf8_lossy(&output.stderr).replace(&file.display().to_string(), "FILE");
     }
-    std::fs::remove_dir_all(&folder).expect("removes");
     expect![[r#"
         error: FILE: chat_template: the template does not come to an end, or makes a text without measure
         help: use `tacit generate`, which continues texts, or leave the system message out
@@ -486,10 +471,8 @@ fn a_template_that_does_not_end_or_fails_is_named() {
 /// The keys and values of an adapted model are not those of the plain one.
 #[test]
 fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
-    let folder = std::env::temp_dir().join(format!("tacit-cache-of-adapter-{}", std::process::id()));
-    drop(std::fs::remove_dir_all(&folder));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
-    let at = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     std::fs::write(at("data.jsonl"), "{\"text\": \"Hello, world!\"}\n").expect("writes");
     let options = ["--data", &at("data.jsonl"), "-o", &at("adapter"), "--steps", "1", "--lora", "2"];
     let trained = tacit("train", &options).output().expect("starts");
@@ -498,7 +481,7 @@ fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
     let generated = |options: &[&str]| {
         let options = [&["--prompt", "Hello", "--max-tokens", "2"], options].concat();
         let output = tacit("generate", &options).output().expect("starts");
-        let said = String::from_utf8_lossy(&output.stderr).replace(folder.to_str().expect("text"), "FOLDER");
+        let said = String::from_utf8_lossy(&output.stderr).replace(folder.path().to_str().expect("text"), "FOLDER");
         (output.status.success(), said)
     };
     for _ in 0..2 {
@@ -519,7 +502,6 @@ fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
         help: give a file that was written with this model, or another name
     "#]]
     .assert_eq(&said);
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 /// A `generation_config.json` that says nothing of the end does not take the tokenizer's end away.

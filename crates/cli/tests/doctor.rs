@@ -1,6 +1,5 @@
 //! `tacit doctor` on set-ups that are broken: what is wrong is named, with the cure.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs, process};
 
@@ -19,27 +18,6 @@ fn check(variables: &[(&str, &str)], code: i32, wrong: &str, help: &str) {
     let at = lines.iter().position(|line| line.starts_with(wrong)).unwrap_or_else(|| panic!("no {wrong} in {text}"));
     assert!(lines[at + 1].starts_with(&format!("help: {help}")), "{text}");
     assert_eq!(found, Some(code), "{text}");
-}
-
-/// A file, in which no folder can be made, not even by root.
-struct Blocked(PathBuf);
-
-impl Blocked {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("tacit-doctor-{name}-{}", process::id()));
-        fs::write(&path, "no folder").expect("writes");
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.0));
-    }
 }
 
 #[test]
@@ -72,22 +50,22 @@ fn without_python() {
 #[cfg(unix)]
 #[test]
 fn without_pip() {
-    let folder = env::temp_dir().join(format!("tacit-doctor-pip-{}", process::id()));
-    fs::create_dir_all(&folder).expect("makes a folder");
-    let python = folder.join("python3");
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let python = folder.path().join("python3");
     // A process of its own writes it: what another test starts meanwhile would hold a file of this one open for writing, and such a
     // file does not run.
     let written = r#"printf '#!/bin/sh\nexit 1\n' >"$0" && chmod 755 "$0""#;
     assert!(Command::new("sh").args(["-c", written]).arg(&python).status().expect("a shell").success());
-    let path = format!("{}:{}", folder.display(), env::var("PATH").expect("a search path"));
+    let path = format!("{}:{}", folder.path().display(), env::var("PATH").expect("a search path"));
     check(&[("PATH", &path)], 0, "slow python python3 has no pip", "run `python3 -m ensurepip`");
-    drop(fs::remove_dir_all(&folder));
 }
 
 #[test]
 fn with_folders_that_cannot_be_written() {
-    let blocked = Blocked::new("folders");
-    let (inside, variable) = (format!("{}/cache", blocked.path()), "TACIT_CACHE_DIR");
+    // In a file no folder can be made, not even by root.
+    let file = tempfile::NamedTempFile::new().expect("makes a file");
+    let blocked = file.path().display();
+    let (inside, variable) = (format!("{blocked}/cache"), "TACIT_CACHE_DIR");
     check(&[(variable, &inside)], 0, &format!("slow cache folder {inside}: "), "set TACIT_CACHE_DIR to a folder");
     check(&[(variable, &inside)], 0, &format!("slow loop folder {inside}/jit: "), "set TACIT_MLX_TMPDIR to a folder");
     let odd = env::temp_dir().join(format!("tacit-doctor-$x-{}", process::id()));
@@ -99,7 +77,7 @@ fn with_folders_that_cannot_be_written() {
     check(&without, 0, "slow cache folder no variable names a place", "set TACIT_CACHE_DIR");
     let relative = "slow cache folder TACIT_CACHE_DIR=cache is a relative path";
     check(&[(variable, "cache")], 0, relative, "set TACIT_CACHE_DIR to an absolute path");
-    let inside = format!("{}/tmp", blocked.path());
+    let inside = format!("{blocked}/tmp");
     check(&[("TMPDIR", &inside)], 1, &format!("broken scratch folder {inside}: "), "set TMPDIR to a folder");
 }
 
@@ -109,10 +87,9 @@ fn with_folders_that_cannot_be_written() {
 fn with_a_folder_of_loops_that_is_everybodys() {
     use std::os::unix::fs::{PermissionsExt, chown};
 
-    let folder = env::temp_dir().join(format!("tacit-doctor-open-{}", process::id()));
-    fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).expect("sets");
-    let path = folder.to_str().expect("text");
+    let path = folder.path().to_str().expect("text");
     let wrong = format!("slow loop folder {path}: it is a link, or others may write to it");
     check(
         &[("TACIT_MLX_TMPDIR", path)],
@@ -126,20 +103,18 @@ fn with_a_folder_of_loops_that_is_everybodys() {
         let wrong = format!("slow loop folder {path}: it belongs to another user");
         check(&[("TACIT_MLX_TMPDIR", path)], 0, &wrong, "set TACIT_MLX_TMPDIR to a folder");
     }
-    drop(fs::remove_dir_all(&folder));
 }
 
 /// Nothing can be loaded from there, and loops are kept elsewhere. Where nobody may mount, nothing is tried.
 #[test]
 #[cfg(target_os = "linux")]
 fn with_a_folder_of_loops_that_is_mounted_noexec() {
-    let folder = env::temp_dir().join(format!("tacit-doctor-noexec-{}", process::id()));
-    fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let script =
         r#"mount -t tmpfs -o noexec,mode=700 tmpfs "$TACIT_MLX_TMPDIR" || exit; echo mounted; exec "$0" doctor"#;
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_tacit")]);
-    let ended = command.env("TACIT_MLX_TMPDIR", &folder).output();
+    let ended = command.env("TACIT_MLX_TMPDIR", folder.path()).output();
     fs::remove_dir(&folder).expect("is empty");
     let Ok(ended) = ended else { return };
     let said = String::from_utf8_lossy(&ended.stdout);
@@ -147,7 +122,8 @@ fn with_a_folder_of_loops_that_is_mounted_noexec() {
         println!("skipped: {}", String::from_utf8_lossy(&ended.stderr));
         return;
     }
-    let wrong = format!("{}: nothing that lies there can be run, as where it is mounted noexec", folder.display());
+    let wrong =
+        format!("{}: nothing that lies there can be run, as where it is mounted noexec", folder.path().display());
     assert!(ended.status.success() && said.contains(&wrong), "{said}");
 }
 
@@ -219,15 +195,13 @@ fn where_mlx_compiles_nothing() {
 #[cfg(target_os = "linux")]
 #[test]
 fn with_another_mlx() {
-    let other = env::temp_dir().join(format!("tacit-doctor-mlx-{}", process::id()));
-    fs::create_dir_all(&other).expect("makes a folder");
-    let (source, library) = (other.join("version.cpp"), other.join("libother.so"));
+    let other = tempfile::tempdir().expect("makes a folder");
+    let (source, library) = (other.path().join("version.cpp"), other.path().join("libother.so"));
     fs::write(&source, "namespace mlx::core { const char* version() { return \"0.31.1\"; } }").expect("writes");
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let made = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
     assert!(made.expect("a compiler, as every build of Tacit needs it").success());
     let (code, text) = doctor(&[("LD_PRELOAD", library.to_str().expect("text"))]);
-    drop(fs::remove_dir_all(&other));
     assert_eq!(code, Some(1), "{text}");
     assert!(
         text.contains("but the loaded libmlx is 0.31.1\nhelp: rebuild the program (`cargo clean -p mlx-sys`)"),
@@ -249,13 +223,12 @@ fn what_it_starts_is_waited_for() {
 #[cfg(unix)]
 #[test]
 fn what_cannot_be_written_leaves_nothing() {
-    let folder = env::temp_dir().join(format!("tacit-doctor-full-{}", process::id()));
-    fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let command = format!("ulimit -f 0; exec '{}' doctor", env!("CARGO_BIN_EXE_tacit"));
-    let ended = Command::new("bash").args(["-c", &command]).env("TACIT_CACHE_DIR", &folder).output().expect("starts");
+    let ended =
+        Command::new("bash").args(["-c", &command]).env("TACIT_CACHE_DIR", folder.path()).output().expect("starts");
     let names = fs::read_dir(&folder).expect("reads").flatten().map(|entry| entry.file_name());
     let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with(".tacit-doctor-")).collect();
-    fs::remove_dir_all(&folder).expect("removes");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(ended.status.code().is_some() && said.contains("mlx"), "{said}{}", String::from_utf8_lossy(&ended.stderr));
     assert!(left.is_empty(), "{left:?}");

@@ -21,20 +21,18 @@ use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, ConfigFile};
 use tacit_io::{Metadata, ModelFile, Tensors, Training, save, write};
 use tacit_nn::{Model, ParameterFilter, Parameters};
+use tempfile::TempDir;
 
 /// A folder of a test, which is gone after it.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tacit-cli-files-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).expect("makes a folder");
-        Self(path)
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("makes a folder"))
     }
 
     fn at(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a path that is text").to_owned()
+        self.0.path().join(name).to_str().expect("a path that is text").to_owned()
     }
 
     /// A checkpoint of one matrix.
@@ -57,7 +55,7 @@ impl Folder {
 
     /// All files in it and in its folders, with what they hold.
     fn held(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let (mut held, mut left) = (Vec::new(), vec![self.0.clone()]);
+        let (mut held, mut left) = (Vec::new(), vec![self.0.path().to_owned()]);
         while let Some(folder) = left.pop() {
             for entry in fs::read_dir(folder).expect("reads").flatten() {
                 let (path, kind) = (entry.path(), entry.file_type().expect("a type"));
@@ -83,16 +81,11 @@ impl Folder {
     fn refused(&self, arguments: &[&str]) -> String {
         let before = self.held();
         let output = tacit(arguments);
-        let said = String::from_utf8(output.stderr).expect("text").replace(self.0.to_str().expect("text"), "FOLDER");
+        let said =
+            String::from_utf8(output.stderr).expect("text").replace(self.0.path().to_str().expect("text"), "FOLDER");
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
         assert!(self.held() == before, "{arguments:?} changed something");
         format!("{}\n{said}", arguments[0])
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
     }
 }
 
@@ -108,7 +101,7 @@ fn ok(arguments: &[&str]) -> String {
 
 #[test]
 fn what_is_there_is_replaced_only_by_force() {
-    let folder = Folder::new("force");
+    let folder = Folder::new();
     let (dense, out, json, mlx) =
         (folder.checkpoint("dense.safetensors"), folder.at("out.safetensors"), folder.at("out.json"), folder.at("mlx"));
     let commands: [&[&str]; 8] = [
@@ -126,7 +119,7 @@ fn what_is_there_is_replaced_only_by_force() {
     fs::write(&out, "mine").expect("writes");
     fs::write(&json, "mine").expect("writes");
     fs::create_dir(&mlx).expect("makes");
-    fs::write(folder.0.join("mlx/config.json"), r#"{"model_type": "mine"}"#).expect("writes");
+    fs::write(folder.0.path().join("mlx/config.json"), r#"{"model_type": "mine"}"#).expect("writes");
     let said = commands.map(|command| folder.refused(command)).concat();
     expect![[r#"
         convert
@@ -164,12 +157,12 @@ fn what_is_there_is_replaced_only_by_force() {
 
 #[test]
 fn the_input_is_never_replaced() {
-    let folder = Folder::new("input");
+    let folder = Folder::new();
     let (dense, mlx) = (folder.checkpoint("dense.safetensors"), folder.mlx_lm("mlx"));
     let model = folder.at("mlx/model.safetensors");
-    fs::hard_link(&dense, folder.0.join("hard.safetensors")).expect("links");
-    symlink(&folder.0, folder.0.join("around")).expect("links");
-    symlink("mlx", folder.0.join("linked")).expect("links");
+    fs::hard_link(&dense, folder.0.path().join("hard.safetensors")).expect("links");
+    symlink(&folder.0, folder.0.path().join("around")).expect("links");
+    symlink("mlx", folder.0.path().join("linked")).expect("links");
     let (hard, around) = (folder.at("hard.safetensors"), folder.at("around/dense.safetensors"));
     let (linked, config) = (folder.at("linked"), folder.at("mlx/config.json"));
     // Beside an index the tensors are in other files.
@@ -195,7 +188,7 @@ fn the_input_is_never_replaced() {
 /// What took long to find is shown, whatever becomes of the file.
 #[test]
 fn advice_is_shown_where_its_rules_cannot_be_written() {
-    let folder = Folder::new("advice");
+    let folder = Folder::new();
     let dense = folder.checkpoint("dense.safetensors");
     // As on a disk that is full, on which a file can be made and not written.
     let program = env!("CARGO_BIN_EXE_tacit");
@@ -214,10 +207,10 @@ fn names_that_are_no_text_are_not_overwritten_either() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
-    let folder = Folder::new("bytes");
+    let folder = Folder::new();
     let dense = folder.checkpoint("dense.safetensors");
     let name = OsStr::from_bytes(b"m\xff.safetensors");
-    let own = folder.0.join(name);
+    let own = folder.0.path().join(name);
     fs::copy(&dense, &own).expect("copies");
     let before = fs::read(&own).expect("reads");
     for place in [Path::new(name), own.as_path()] {
@@ -232,7 +225,7 @@ fn names_that_are_no_text_are_not_overwritten_either() {
         }
     }
     // What is not there is written.
-    let new = folder.0.join(OsStr::from_bytes(b"new\xff.safetensors"));
+    let new = folder.0.path().join(OsStr::from_bytes(b"new\xff.safetensors"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
     let output = command.args(["quantize", &dense, "--format", "nf4:64", "-o"]).arg(&new).output().expect("starts");
     assert!(output.status.success() && new.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -240,11 +233,11 @@ fn names_that_are_no_text_are_not_overwritten_either() {
 
 #[test]
 fn only_files_are_replaced_and_only_where_they_can_be() {
-    let folder = Folder::new("places");
+    let folder = Folder::new();
     let dense = folder.checkpoint("dense.safetensors");
-    fs::create_dir(folder.0.join("folder")).expect("makes");
-    fs::write(folder.0.join("mine.txt"), "mine").expect("writes");
-    symlink("mine.txt", folder.0.join("link.safetensors")).expect("links");
+    fs::create_dir(folder.0.path().join("folder")).expect("makes");
+    fs::write(folder.0.path().join("mine.txt"), "mine").expect("writes");
+    symlink("mine.txt", folder.0.path().join("link.safetensors")).expect("links");
     let (inner, link, absent) = (folder.at("folder"), folder.at("link.safetensors"), folder.at("no/out.safetensors"));
     let (mine, named) = (folder.at("mine.txt"), folder.at("new/"));
     let said = [
@@ -276,15 +269,15 @@ fn only_files_are_replaced_and_only_where_they_can_be() {
     "#]]
     .assert_eq(&said.concat());
     // Where older versions wrote, a link leads nowhere, and what cannot be written blocks nothing.
-    symlink("mine.txt", folder.0.join(".page.svg.partial")).expect("links");
-    symlink("mine.txt", folder.0.join(".out.safetensors.partial")).expect("links");
+    symlink("mine.txt", folder.0.path().join(".page.svg.partial")).expect("links");
+    symlink("mine.txt", folder.0.path().join(".out.safetensors.partial")).expect("links");
     ok(&["compare", &dense, &dense, "--svg", &folder.at("page.svg")]);
     ok(&["convert", &dense, "--as", "tacit", "-o", &folder.at("out.safetensors")]);
-    assert_eq!(fs::read(folder.0.join("mine.txt")).expect("reads"), b"mine");
+    assert_eq!(fs::read(folder.0.path().join("mine.txt")).expect("reads"), b"mine");
     // The folder of what is made one by one is none that somebody put there.
-    fs::create_dir(folder.0.join("theirs")).expect("makes");
-    fs::write(folder.0.join("theirs/0.safetensors"), "mine").expect("writes");
-    symlink("theirs", folder.0.join(".packed.parts")).expect("links");
+    fs::create_dir(folder.0.path().join("theirs")).expect("makes");
+    fs::write(folder.0.path().join("theirs/0.safetensors"), "mine").expect("writes");
+    symlink("theirs", folder.0.path().join(".packed.parts")).expect("links");
     let packed = folder.at("packed");
     let said = folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &packed]);
     expect![[r#"
@@ -297,7 +290,7 @@ fn only_files_are_replaced_and_only_where_they_can_be() {
 
 #[test]
 fn devices_are_written_through() {
-    let folder = Folder::new("devices");
+    let folder = Folder::new();
     let (dense, mlx) = (folder.checkpoint("dense.safetensors"), folder.mlx_lm("mlx"));
     for target in ["tacit", "floats", "bitsandbytes"] {
         ok(&["convert", &dense, "--as", target, "-o", "/dev/null"]);
@@ -329,7 +322,7 @@ fn devices_are_written_through() {
     assert!(child.wait().expect("ends").success() && read == whole, "{} bytes", read.len());
     // Into a file that the shell has open, which holds something already, and where the report goes as well.
     for (name, on_stdout) in [("/dev/stdout", true), ("/dev/stderr", false)] {
-        let mut file = File::create(folder.0.join("shell")).expect("makes");
+        let mut file = File::create(folder.0.path().join("shell")).expect("makes");
         file.write_all(b"of the shell, ").expect("writes");
         let number = file.metadata().expect("is there").ino();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
@@ -343,10 +336,10 @@ fn devices_are_written_through() {
         assert!(status.success());
         assert_eq!(String::from_utf8([stdout, stderr].concat()).expect("text"), report, "{name}");
         assert!(
-            fs::read(folder.0.join("shell")).expect("reads") == [&b"of the shell, "[..], &whole].concat(),
+            fs::read(folder.0.path().join("shell")).expect("reads") == [&b"of the shell, "[..], &whole].concat(),
             "{name}"
         );
-        assert_eq!(fs::metadata(folder.0.join("shell")).expect("is there").ino(), number);
+        assert_eq!(fs::metadata(folder.0.path().join("shell")).expect("is there").ino(), number);
     }
     // A drawing goes there as well as a checkpoint.
     let drawn = tacit(&["compare", &dense, &dense, "--svg", "/dev/stdout"]);
@@ -359,7 +352,7 @@ fn devices_are_written_through() {
 /// Nobody writes to it, and a checkpoint is read in any order.
 #[test]
 fn a_pipe_is_refused_and_not_waited_for() {
-    let folder = Folder::new("pipe");
+    let folder = Folder::new();
     let pipe = folder.at("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("starts").success());
     let (child, code) = ended(&["inspect", &pipe], Signal::Terminate, || false).expect("fails");
@@ -367,12 +360,12 @@ fn a_pipe_is_refused_and_not_waited_for() {
     expect![[r#"
         error: cannot map FOLDER/pipe: it is no regular file
     "#]]
-    .assert_eq(&stderr(child).replace(folder.0.to_str().expect("text"), "FOLDER"));
+    .assert_eq(&stderr(child).replace(folder.0.path().to_str().expect("text"), "FOLDER"));
 }
 
 #[test]
 fn a_file_of_mlx_lm_s_keeps_the_configuration_beside_it() {
-    let folder = Folder::new("config");
+    let folder = Folder::new();
     let (mlx, copy) = (folder.mlx_lm("mlx"), folder.at("copy"));
     let model = Path::new(&mlx).join("model.safetensors");
     ok(&["convert", model.to_str().expect("text"), "--as", "mlx-lm", "-o", &copy]);
@@ -422,7 +415,7 @@ fn hangups_are_ignored() -> bool {
 
 #[test]
 fn an_interrupt_leaves_nothing_and_says_so() {
-    let folder = Folder::new("interrupt");
+    let folder = Folder::new();
     let input = large(&folder);
     let output = folder.at("out.safetensors");
     // An empty one may be that by which the command sees that it can make files.
@@ -451,7 +444,7 @@ fn an_interrupt_leaves_nothing_and_says_so() {
     let made = folder.at("made/here");
     let writes_there = || fs::read_dir(&made).is_ok_and(|there| there.count() > 0);
     while ended(&["convert", &input, "--as", "mlx-lm", "-o", &made], Signal::Interrupt, writes_there).is_none() {
-        fs::remove_dir_all(folder.0.join("made")).expect("it was faster");
+        fs::remove_dir_all(folder.0.path().join("made")).expect("it was faster");
     }
     assert_eq!(folder.names(), ["large.safetensors"]);
     // A program that is killed cannot clear up; the next save does.
@@ -464,13 +457,13 @@ fn an_interrupt_leaves_nothing_and_says_so() {
 
 #[test]
 fn an_interrupted_quantization_says_where_it_goes_on() {
-    let folder = Folder::new("goes-on");
+    let folder = Folder::new();
     let (input, output) = (large(&folder), folder.at("out.safetensors"));
     let arguments = ["quantize", &input, "--format", "nf4:64", "-o", &output];
-    let parts = folder.0.join(".out.safetensors.parts");
+    let parts = folder.0.path().join(".out.safetensors.parts");
     let some = || fs::read_dir(&parts).is_ok_and(|parts| parts.count() > 3);
     let (child, code) = ended(&arguments, Signal::Interrupt, some).expect("takes long");
-    let said = stderr(child).replace(folder.0.to_str().expect("text"), "FOLDER");
+    let said = stderr(child).replace(folder.0.path().to_str().expect("text"), "FOLDER");
     assert_eq!(code, Some(130));
     expect![[r#"
         interrupted: what was made is in FOLDER/.out.safetensors.parts, and the same command goes on there
@@ -482,7 +475,7 @@ fn an_interrupted_quantization_says_where_it_goes_on() {
 
 #[test]
 fn files_of_leaves_and_of_types_that_are_not_here_are_inspected() {
-    let folder = Folder::new("leaves");
+    let folder = Folder::new();
     let (adapter, run, strange, packed) =
         (folder.at("adapter"), folder.at("run"), folder.at("strange"), folder.at("packed"));
     let linear = nn::Linear::new(64, 8).expect("a layer");

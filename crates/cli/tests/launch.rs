@@ -13,6 +13,7 @@ use std::{env, fs, thread};
 
 use expect_test::expect;
 use tacit_bridge::process::with_default_signals;
+use tempfile::NamedTempFile;
 
 /// Over only where something hangs, on however slow a machine.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -468,17 +469,17 @@ fn what_cannot_start_is_told() {
 }
 
 /// A file of machines, until it is dropped.
-struct Machines(PathBuf);
+struct Machines(NamedTempFile);
 
 impl Machines {
-    fn new(test: &str, text: &str) -> Self {
-        let path = env::temp_dir().join(format!("tacit-hosts-{test}-{}", std::process::id()));
-        fs::write(&path, text).expect("writes");
-        Self(path)
+    fn new(text: &str) -> Self {
+        let file = NamedTempFile::new().expect("makes a file");
+        fs::write(&file, text).expect("writes");
+        Self(file)
     }
 
     fn path(&self) -> &str {
-        self.0.to_str().expect("text")
+        self.0.path().to_str().expect("text")
     }
 
     /// Text without its path, nor the name of a job that nobody guesses.
@@ -492,15 +493,9 @@ impl Machines {
     }
 }
 
-impl Drop for Machines {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.0));
-    }
-}
-
 #[test]
 fn each_machine_of_a_file_has_its_command() {
-    let file = Machines::new("commands", "# two machines\n127.0.0.1 2\n127.0.0.2   # one rank\n127.0.0.1 1\n");
+    let file = Machines::new("# two machines\n127.0.0.1 2\n127.0.0.2   # one rank\n127.0.0.1 1\n");
     let printed = |options: &[&str]| {
         let options = [&["--hosts", file.path(), "--port", "21700"], options].concat();
         file.plain(&run(&options, "echo $MLX_RANK").stdout)
@@ -534,7 +529,7 @@ fn each_machine_of_a_file_has_its_command() {
 #[test]
 fn machines_that_cannot_be_are_refused() {
     let refused_by = |text: &str, options: &[&str]| {
-        let file = Machines::new("refused", text);
+        let file = Machines::new(text);
         let output = run(&[&["--hosts", file.path()][..], options].concat(), "true");
         assert_eq!(output.status.code(), Some(1));
         file.plain(&output.stderr)
@@ -569,10 +564,9 @@ fn machines_that_cannot_be_are_refused() {
 
 #[test]
 fn mpirun_is_given_the_machines_and_what_their_ranks_need_to_know() {
-    let file = Machines::new("mpi", "127.0.0.1 2\n127.0.0.2 1\n127.0.0.1 1\n");
-    let folder = env::temp_dir().join(format!("tacit-mpirun-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
-    let mpirun = folder.join("mpirun");
+    let file = Machines::new("127.0.0.1 2\n127.0.0.2 1\n127.0.0.1 1\n");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mpirun = folder.path().join("mpirun");
     // It says what it is given.
     let script = "#!/bin/sh\nprintf '%s ' \"$@\"; echo\nwhile test $1 != --hostfile; do shift; done\ncat $2\necho $TACIT_WATCH $TACIT_JOB\n";
     // A process of its own writes it: what another test starts meanwhile would hold a file of this one open for writing, and such a
@@ -580,7 +574,7 @@ fn mpirun_is_given_the_machines_and_what_their_ranks_need_to_know() {
     let written = r#"printf '%s' "$1" >"$0" && chmod 755 "$0""#;
     let written = Command::new("sh").args(["-c", written]).args([mpirun.as_os_str(), OsStr::new(script)]).status();
     assert!(written.expect("a shell").success());
-    let mut path = folder.clone().into_os_string();
+    let mut path = folder.path().as_os_str().to_owned();
     path.push(":/usr/bin:/bin");
     let start = |machine: &str| {
         let options =
@@ -610,5 +604,4 @@ fn mpirun_is_given_the_machines_and_what_their_ranks_need_to_know() {
         help: start the first one alone: `mpirun` starts the ranks of all machines from there
     "#]]
     .assert_eq(&file.plain(&output.stderr));
-    drop(fs::remove_dir_all(&folder));
 }

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use mlx_rs::{Dtype, random};
 use serde_json::json;
 use tacit_io::{hugging_face, save};
 use tacit_nn::Parameters;
+use tempfile::TempDir;
 
 /// Bytes of floats that are read at a time.
 const PIECE: u64 = 64 << 20;
@@ -54,22 +55,20 @@ fn watched(arguments: &[&str]) -> (u64, String) {
 
 /// The same commands on a small input and on a large one, in a folder that goes with it.
 struct Measured {
-    folder: PathBuf,
+    folder: TempDir,
     small: String,
     large: String,
 }
 
 impl Measured {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tacit-cli-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&folder));
-        fs::create_dir_all(&folder).expect("makes a folder");
-        let at = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("makes a folder");
+        let at = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
         Self { small: at("small"), large: at("large"), folder }
     }
 
     fn at(&self, name: &str) -> String {
-        self.folder.join(name).to_str().expect("text").to_owned()
+        self.folder.path().join(name).to_str().expect("text").to_owned()
     }
 
     /// Checks that a command takes at most 1.5 times its result and a piece, beside what it takes of the small input; `words`
@@ -106,12 +105,6 @@ impl Measured {
     }
 }
 
-impl Drop for Measured {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.folder));
-    }
-}
-
 /// The bytes of a file, or of all files of a folder.
 fn size(path: &Path) -> u64 {
     if !path.is_dir() {
@@ -123,7 +116,7 @@ fn size(path: &Path) -> u64 {
 
 #[test]
 fn a_checkpoint_is_quantized_and_converted_in_pieces() {
-    let mut of = Measured::new("memory");
+    let mut of = Measured::new();
     for path in [&mut of.small, &mut of.large] {
         *path += ".safetensors";
     }
@@ -187,14 +180,14 @@ fn tokenizer(folder: &Path) {
 
 #[test]
 fn a_decoder_is_loaded_quantized_and_converted_in_pieces() {
-    let mut of = Measured::new("memory-decoder");
+    let mut of = Measured::new();
     decoder(Path::new(&of.small), [128, 256, 1, 256]);
     // An embedding of 67 MB, and 134 MB in the layers.
     decoder(Path::new(&of.large), [1024, 4096, 4, 32_768]);
     let folders = [of.small.clone(), of.large.clone()];
     of.check("q8_0.gguf", "convert IN --as gguf --format q8_0 -o OUT", None);
     (of.small, of.large) = (of.at("small-q8_0.gguf"), of.at("q8_0.gguf"));
-    tokenizer(&of.folder);
+    tokenizer(of.folder.path());
     of.check("load", "generate IN --prompt a --max-tokens 1", Some(size(Path::new(&of.large))));
     for (what, target) in [("tacit.safetensors", "tacit"), ("same.gguf", "gguf"), ("mlx", "mlx-lm")] {
         of.check(what, &format!("convert IN --as {target} -o OUT"), None);
@@ -214,7 +207,7 @@ fn a_decoder_is_loaded_quantized_and_converted_in_pieces() {
 /// What commands say of their own memory is what the system says of them.
 #[test]
 fn the_peak_that_is_told_is_that_of_the_process() {
-    let of = Measured::new("memory-told");
+    let of = Measured::new();
     let own = |file: &str| format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
     let (model, rows) = (own("../../tests/decoder/golden/tokenizers/spm.gguf"), own("tests/rows.jsonl"));
     let adapter = of.at("adapter");

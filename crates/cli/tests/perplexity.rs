@@ -10,9 +10,10 @@ use tacit_arrays::format::AnyFormat;
 use tacit_io::save;
 use tacit_models::{Convention, Windows};
 use tacit_nn::Parameters;
+use tempfile::TempDir;
 
 /// A folder of a test, which is gone after it.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
     /// A folder with a decoder whose only layer adds nothing, so that the last token alone says what comes next, and a file of
@@ -20,16 +21,14 @@ impl Folder {
     ///
     /// The embedding of token `t` is the unit vector `t` of 64; the last norm makes that 8 times as long, and so the head has an
     /// eighth of the logarithms of what each token follows with.
-    fn new(name: &str, tokens: &str) -> Self {
+    fn new(tokens: &str) -> Self {
         const PROBABILITIES: [[f32; 4]; 4] = [
             [1.0 / 2.0, 1.0 / 4.0, 1.0 / 8.0, 1.0 / 8.0],
             [1.0 / 4.0; 4],
             [1.0 / 8.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0],
             [1.0 / 4.0, 1.0 / 2.0, 1.0 / 8.0, 1.0 / 8.0],
         ];
-        let path = std::env::temp_dir().join(format!("tacit-perplexity-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&path));
-        fs::create_dir_all(&path).expect("makes a folder");
+        let folder = Self(tempfile::tempdir().expect("makes a folder"));
         let (mut embedding, mut head) = ([0.0; 4 * 64], [0.0; 4 * 64]);
         for (t, next) in PROBABILITIES.iter().enumerate() {
             embedding[64 * t + t] = 1.0;
@@ -53,16 +52,20 @@ impl Folder {
                 Array::from_slice(&[0.0f32; 64 * 64], &[64, 64]).into(),
             );
         }
-        save(path.join("model.safetensors"), &parameters).expect("saves");
+        save(folder.at("model.safetensors"), &parameters).expect("saves");
         let config = r#"{
             "model_type": "llama", "vocab_size": 4, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
             "num_attention_heads": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-12, "rope_theta": 10000.0,
             "tie_word_embeddings": false
         }"#;
-        fs::write(path.join("config.json"), config).expect("writes");
-        fs::write(path.join("tokens"), tokens).expect("writes");
-        fs::write(path.join("coarse.toml"), "\"lm_head.weight\" = \"nf4:64\"\n").expect("writes");
-        Self(path)
+        fs::write(folder.at("config.json"), config).expect("writes");
+        fs::write(folder.at("tokens"), tokens).expect("writes");
+        fs::write(folder.at("coarse.toml"), "\"lm_head.weight\" = \"nf4:64\"\n").expect("writes");
+        folder
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn command(&self, options: &[&str]) -> Command {
@@ -70,9 +73,9 @@ impl Folder {
         command
             .current_dir(&self.0)
             .arg("perplexity")
-            .arg(&self.0)
+            .arg(self.0.path())
             .arg("--tokens")
-            .arg(self.0.join("tokens"))
+            .arg(self.at("tokens"))
             .args(options);
         command
     }
@@ -86,19 +89,13 @@ impl Folder {
         let output = self.run(options);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
         assert_eq!(output.status.code(), Some(code), "{text}");
-        text.replace(self.0.to_str().expect("text"), "FOLDER")
+        text.replace(self.0.path().to_str().expect("text"), "FOLDER")
     }
 
     fn json(&self, options: &[&str]) -> serde_json::Value {
         let output = self.run(&[options, &["--json"]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("json")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
     }
 }
 
@@ -109,7 +106,7 @@ fn number(json: &serde_json::Value) -> f64 {
 #[test]
 fn perplexities_are_those_computed_by_hand() {
     // The last token is in no whole window.
-    let folder = Folder::new("hand", "[0, 0, 1, 2,\n 3, 1, 0, 2, 1]");
+    let folder = Folder::new("[0, 0, 1, 2,\n 3, 1, 0, 2, 1]");
     let bit = 2f64.ln();
     // In bits: 1, 2 and 2 of the first window, then 1, 2 and 3.
     for (convention, bits, squares, count) in [("mlx-lm", 11.0, 23.0, 6.0), ("llama.cpp", 5.0, 13.0, 2.0)] {
@@ -134,7 +131,7 @@ fn perplexities_are_those_computed_by_hand() {
 /// The first of two windows begins with another token than the text has there.
 #[test]
 fn the_first_token_of_a_window_is_the_one_that_begins_a_text() {
-    let folder = Folder::new("first", "");
+    let folder = Folder::new("");
     let (config, mut model) = tacit_models::load(&folder.0).expect("loads");
     let (tokens, bits) = ([0, 0, 1, 2, 3, 1, 0, 2], |perplexity: f64| perplexity.log2());
     // In bits: 3, 2 and 2 of the first window, then 3, 2 and 3.
@@ -152,7 +149,7 @@ fn the_first_token_of_a_window_is_the_one_that_begins_a_text() {
 #[test]
 #[cfg(target_os = "linux")]
 fn what_was_measured_is_said_where_it_cannot_be_drawn() {
-    let folder = Folder::new("undrawn", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     // A disk that is always full.
     let output = folder.run(&["--window", "4", "--json", "--svg", "/dev/full"]);
     assert_eq!(output.status.code(), Some(1));
@@ -163,7 +160,7 @@ fn what_was_measured_is_said_where_it_cannot_be_drawn() {
 
 #[test]
 fn a_format_with_commas_is_one_format() {
-    let folder = Folder::new("commas", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     let json = folder.json(&["--window", "4", "--formats", "codebook:32:-1,-0.25,0.25,1"]);
     assert_eq!(json["formats"].as_array().map(Vec::len), Some(1));
     assert!(number(&json["formats"][0]["bits_per_weight"]) < 8.0, "{json}");
@@ -171,14 +168,14 @@ fn a_format_with_commas_is_one_format() {
 
 #[test]
 fn a_format_that_no_weight_took_is_not_measured() {
-    let folder = Folder::new("codes", "0 0 1 2 3 1 0 2");
-    let file = folder.0.join("model.safetensors");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
+    let file = folder.at("model.safetensors");
     let packed = Command::new(env!("CARGO_BIN_EXE_tacit"))
         .args(["quantize".as_ref(), file.as_os_str(), "--format".as_ref(), "int8:64".as_ref()])
-        .args(["--force".as_ref(), "-o".as_ref(), folder.0.join("packed.safetensors").as_os_str()])
+        .args(["--force".as_ref(), "-o".as_ref(), folder.at("packed.safetensors").as_os_str()])
         .status();
     assert!(packed.expect("starts").success());
-    fs::rename(folder.0.join("packed.safetensors"), file).expect("renames");
+    fs::rename(folder.at("packed.safetensors"), file).expect("renames");
     expect![[r#"
         format    perplexity       error    bits         bytes
         none          5.6607      1.9658   8.654         31776
@@ -191,8 +188,8 @@ fn a_format_that_no_weight_took_is_not_measured() {
 /// Where some weights are floats and others codes, the output says which stay.
 #[test]
 fn codes_that_stay_are_told() {
-    let folder = Folder::new("some-codes", "0 0 1 2 3 1 0 2");
-    let file = folder.0.join("model.safetensors");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
+    let file = folder.at("model.safetensors");
     let mut parameters = tacit_io::read(&file).expect("reads");
     let up = "model.layers.0.mlp.up_proj.weight";
     let format: AnyFormat = "int8:64".parse().expect("a format");
@@ -213,9 +210,8 @@ fn codes_that_stay_are_told() {
 /// A rule that is misspelt would be a measurement of another model.
 #[test]
 fn rules_that_name_nothing_are_told() {
-    let folder = Folder::new("misspelt", "0 0 1 2 3 1 0 2");
-    fs::write(folder.0.join("rules.json"), r#"{"lm_head.weight": "int8:64", "model.layer.*": "nf4:64"}"#)
-        .expect("writes");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
+    fs::write(folder.at("rules.json"), r#"{"lm_head.weight": "int8:64", "model.layer.*": "nf4:64"}"#).expect("writes");
     let run = folder.run(&["--window", "4", "--formats", "rules.json"]);
     assert_eq!(String::from_utf8_lossy(&run.stderr), "these rules name no parameter: model.layer.*\n");
     assert!(run.status.success());
@@ -224,9 +220,9 @@ fn rules_that_name_nothing_are_told() {
 /// Weights that a format does not fit stay floats, and are no measurement of the format.
 #[test]
 fn weights_that_a_format_does_not_fit_are_told() {
-    let folder = Folder::new("unfit", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     let rules = r#"{"model.layers.*": "affine:4:128", "lm_head.weight": "int8:64"}"#;
-    fs::write(folder.0.join("rules.json"), rules).expect("writes");
+    fs::write(folder.at("rules.json"), rules).expect("writes");
     let run = folder.run(&["--window", "4", "--formats", "rules.json"]);
     expect![[r#"
         model.layers.0.mlp.down_proj.weight and 6 more stay as they are: the last axis of f32[64,64] is not whole groups of 128, as affine has them
@@ -237,8 +233,8 @@ fn weights_that_a_format_does_not_fit_are_told() {
 
 #[test]
 fn a_loss_that_is_not_finite_is_an_error() {
-    let folder = Folder::new("nan", "0 0 1 2");
-    let file = folder.0.join("model.safetensors");
+    let folder = Folder::new("0 0 1 2");
+    let file = folder.at("model.safetensors");
     let mut parameters = tacit_io::read(&file).expect("reads");
     parameters.insert("model.norm.weight".to_owned(), Array::from_slice(&[f32::NAN; 64], &[64]).into());
     fs::remove_file(&file).expect("removes");
@@ -252,7 +248,7 @@ fn a_loss_that_is_not_finite_is_an_error() {
 
 #[test]
 fn formats_stand_in_one_table_beside_their_bits() {
-    let folder = Folder::new("formats", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     let formats = ["none", "affine:8:64", "nf4:64", "coarse.toml"].map(|format| ["--formats", format]).concat();
     expect![[r#"
         format         perplexity       error    bits         bytes
@@ -269,7 +265,7 @@ fn formats_stand_in_one_table_beside_their_bits() {
 /// The codes of the head are multiplied as integers, its table and the activations are rounded for that.
 #[test]
 fn activations_of_8_bits_change_little() {
-    let folder = Folder::new("int8", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     expect![[r#"
         format         perplexity       error    bits         bytes
         coarse.toml        5.7607      2.1013  31.760        116624
@@ -277,7 +273,7 @@ fn activations_of_8_bits_change_little() {
         1 parameter rounds activations to 8 bits; model.embed_tokens.weight and 7 more: it is dense
     "#]]
     .assert_eq(&folder.said(&["--window", "4", "--formats", "coarse.toml", "--int8"], 0));
-    let file = folder.0.join("model.safetensors");
+    let file = folder.at("model.safetensors");
     let replaced = |parameters: &Parameters| {
         fs::remove_file(&file).expect("removes");
         save(&file, parameters).expect("saves");
@@ -311,11 +307,11 @@ fn activations_of_8_bits_change_little() {
 
 #[test]
 fn the_table_is_drawn_with_its_errors() {
-    let folder = Folder::new("svg", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     let drawn = |options: &[&str], name: &str| {
         let output = folder.run(&[options, &["--svg", name]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::read_to_string(folder.0.join(name)).expect("is drawn")
+        fs::read_to_string(folder.at(name)).expect("is drawn")
     };
     // Of all that is drawn bars alone are so wide.
     let bars = |svg: &str| svg.matches("stroke-width=\"6\"").count();
@@ -337,20 +333,20 @@ fn the_table_is_drawn_with_its_errors() {
 
 #[test]
 fn a_reader_that_goes_ends_no_measurement() {
-    let folder = Folder::new("reader", "0 0 1 2 3 1 0 2");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
     let mut command =
         folder.command(&["--window", "4", "--formats", "none", "--formats", "affine:8:64", "--svg", "own.svg"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("ends").code(), Some(0));
-    assert!(fs::read_to_string(folder.0.join("own.svg")).expect("was drawn").starts_with("<svg "));
+    assert!(fs::read_to_string(folder.at("own.svg")).expect("was drawn").starts_with("<svg "));
 }
 
 /// Nothing that is read is overwritten, and what else is there only by force.
 #[test]
 fn a_drawing_replaces_nothing_by_itself() {
-    let folder = Folder::new("replaced", "0 0 1 2 3 1 0 2");
-    fs::write(folder.0.join("mine.svg"), "mine").expect("writes");
+    let folder = Folder::new("0 0 1 2 3 1 0 2");
+    fs::write(folder.at("mine.svg"), "mine").expect("writes");
     let rules = ["--window", "4", "--formats", "coarse.toml", "--svg"];
     let with = |file: &'static str, more: &[&'static str]| [&rules[..], &[file], more].concat();
     expect![[r#"
@@ -360,24 +356,24 @@ fn a_drawing_replaces_nothing_by_itself() {
     .assert_eq(&folder.said(&with("mine.svg", &[]), 1));
     let of_text = ["tokenizer_config.json", "generation_config.json"];
     for name in of_text {
-        fs::write(folder.0.join(name), "{}").expect("writes");
+        fs::write(folder.at(name), "{}").expect("writes");
     }
     for file in ["tokens", "coarse.toml", "model.safetensors", "config.json"].into_iter().chain(of_text) {
-        let before = fs::read(folder.0.join(file)).expect("reads");
+        let before = fs::read(folder.at(file)).expect("reads");
         let output = folder.run(&with(file, &["--force"]));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(&format!("{file} is what is read, and would be overwritten")), "{said}");
-        assert!(fs::read(folder.0.join(file)).expect("reads") == before, "{file}");
+        assert!(fs::read(folder.at(file)).expect("reads") == before, "{file}");
     }
     assert!(folder.run(&with("mine.svg", &["--force"])).status.success());
-    assert!(fs::read_to_string(folder.0.join("mine.svg")).expect("reads").starts_with("<svg "));
+    assert!(fs::read_to_string(folder.at("mine.svg")).expect("reads").starts_with("<svg "));
 }
 
 /// As `common_tokenize` of llama-perplexity does it, which parses no special tokens, and as `mlx_lm.perplexity` does it.
 #[test]
 fn special_tokens_in_a_text_are_those_of_the_convention() {
-    let folder = Folder::new("special", "0 1 2 1 0 1 2");
+    let folder = Folder::new("0 1 2 1 0 1 2");
     let tokenizer = r#"{
         "model": {"type": "BPE", "vocab": {"<": 0, "s": 1, ">": 2, "<s>": 3}, "merges": []},
         "added_tokens": [{
@@ -385,29 +381,29 @@ fn special_tokens_in_a_text_are_those_of_the_convention() {
             "normalized": false
         }]
     }"#;
-    fs::write(folder.0.join("tokenizer.json"), tokenizer).expect("writes");
-    let text = folder.0.join("text");
+    fs::write(folder.at("tokenizer.json"), tokenizer).expect("writes");
+    let text = folder.at("text");
     fs::write(&text, "<s>s<s>").expect("writes");
     let of_text = |options: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-        command.arg("perplexity").arg(&folder.0).arg("--text").arg(&text).args(["--window", "3", "--json"]);
+        command.arg("perplexity").arg(folder.0.path()).arg("--text").arg(&text).args(["--window", "3", "--json"]);
         let output = command.args(options).output().expect("starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("json")
     };
     assert_eq!(of_text(&[]), folder.json(&["--window", "3"]));
-    fs::write(folder.0.join("tokens"), "3 1 3").expect("writes");
+    fs::write(folder.at("tokens"), "3 1 3").expect("writes");
     let of_mlx_lm = ["--convention", "mlx-lm"];
     assert_eq!(of_text(&of_mlx_lm), folder.json(&[&of_mlx_lm[..], &["--window", "3"]].concat()));
 }
 
 #[test]
 fn what_cannot_be_measured_is_said() {
-    let folder = Folder::new("wrong", "0 1 x");
+    let folder = Folder::new("0 1 x");
     let mut said = folder.said(&["--window", "4"], 1);
-    fs::write(folder.0.join("tokens"), "0 1 2").expect("writes");
+    fs::write(folder.at("tokens"), "0 1 2").expect("writes");
     said += &[folder.said(&["--window", "4"], 1), folder.said(&["--window", "2"], 1)].concat();
-    fs::write(folder.0.join("tokens"), "0 1 2 4").expect("writes");
+    fs::write(folder.at("tokens"), "0 1 2 4").expect("writes");
     said += &[
         folder.said(&["--window", "4"], 1),
         folder.said(&["--window", "1", "--convention", "mlx-lm"], 1),
@@ -415,7 +411,7 @@ fn what_cannot_be_measured_is_said() {
     ]
     .concat();
     assert_eq!(folder.run(&["--windows", "0"]).status.code(), Some(2));
-    fs::write(folder.0.join("tokens"), "x".repeat(99)).expect("writes");
+    fs::write(folder.at("tokens"), "x".repeat(99)).expect("writes");
     said += &[folder.said(&["--window", "4"], 1), folder.said(&["--window", "3", "--formats", "nf5"], 1)].concat();
     expect![[r#"
         error: FOLDER/tokens: x is not the number of a token

@@ -7,19 +7,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use expect_test::expect;
+use tempfile::TempDir;
 
 fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder/golden/tokenizers/spm.gguf")
 }
 
 /// A folder of a test with data in it, which is gone after it.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = Self(std::env::temp_dir().join(format!("tacit-train-{name}-{}", std::process::id())));
-        drop(fs::remove_dir_all(&folder.0));
-        fs::create_dir_all(&folder.0).expect("makes a folder");
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().expect("makes a folder"));
         let words = ["Hello, world!", "The quick brown fox", "jumps over the lazy dog.", "numbers", "x=y+z"];
         // Those of the book are among them.
         let mut lines = include_str!("rows.jsonl").to_owned();
@@ -31,12 +30,12 @@ impl Folder {
             ];
             lines.extend(others.iter().map(|row| format!("{row}\n")));
         }
-        fs::write(folder.0.join("data.jsonl"), lines).expect("writes");
+        fs::write(folder.at("data.jsonl"), lines).expect("writes");
         folder
     }
 
     fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     fn command(&self, options: &[&str], output: &str) -> Command {
@@ -61,7 +60,7 @@ impl Folder {
         let run = self.run(options, output);
         let text = String::from_utf8([run.stdout, run.stderr].concat()).expect("text");
         assert_eq!(run.status.code(), Some(1), "{text}");
-        let text = text.replace(self.0.to_str().expect("text"), "FOLDER");
+        let text = text.replace(self.0.path().to_str().expect("text"), "FOLDER");
         text.replace(model().to_str().expect("text"), "MODEL")
     }
 
@@ -80,12 +79,6 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
-}
-
 fn number(json: &serde_json::Value) -> f64 {
     json.as_f64().unwrap_or_else(|| panic!("{json} is no number"))
 }
@@ -95,7 +88,7 @@ const FAST: [&str; 6] = ["--rate", "3e-2", "--steps", "30", "--warmup", "3"];
 
 #[test]
 fn an_adapter_learns_and_is_read_by_other_commands() {
-    let folder = Folder::new("adapter");
+    let folder = Folder::new();
     let before = folder.perplexity(&model(), &[]);
     for (way, library) in [("--lora", "peft"), ("--dora", "peft"), ("--lora", "mlx-lm")] {
         let own = [way, "4", "--as", library, "--evaluate", "data.jsonl", "--evaluate-every", "10"];
@@ -121,7 +114,7 @@ fn an_adapter_learns_and_is_read_by_other_commands() {
 /// Also where they are not those of the last layers, which alone a short configuration of mlx-lm's can say.
 #[test]
 fn adapters_of_chosen_layers_are_read_again() {
-    let folder = Folder::new("chosen");
+    let folder = Folder::new();
     for (at, layers) in
         ["model.layers.0.*_proj.weight", "*.layers.0.*.q_proj.weight", "*_proj.weight"].iter().enumerate()
     {
@@ -136,7 +129,7 @@ fn adapters_of_chosen_layers_are_read_again() {
 /// What is merged was trained as it is stored, and what was trained for a format is stored in it: the files are models.
 #[test]
 fn a_model_is_merged_or_trained_for_a_format() {
-    let folder = Folder::new("model");
+    let folder = Folder::new();
     let before = folder.perplexity(&model(), &[]);
     for (name, options) in [
         ("merged", ["--lora", "4", "--merge", "int8:8"]),
@@ -154,7 +147,7 @@ fn a_model_is_merged_or_trained_for_a_format() {
 /// Tokens of several batches are as those of one: gradients are of the mean over all of them.
 #[test]
 fn batches_that_are_accumulated_are_one_batch() {
-    let folder = Folder::new("accumulated");
+    let folder = Folder::new();
     let losses = ["4,1", "1,4", "2,2"].map(|way| {
         let (batch, accumulate) = way.split_once(',').expect("two numbers");
         let options = ["--lora", "4", "--apart", "--batch", batch, "--accumulate", accumulate];
@@ -170,7 +163,7 @@ fn batches_that_are_accumulated_are_one_batch() {
 /// for.
 #[test]
 fn activations_in_codes_change_no_loss_and_gradients_a_little() {
-    let folder = Folder::new("activations");
+    let folder = Folder::new();
     for (way, value) in [("--lora", "4"), ("--dora", "4"), ("--qat", "int8:8")] {
         for kept in [&[][..], &["--keep-activations"]] {
             let loss = |steps: &str, format: &[&str]| {
@@ -215,7 +208,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits() {
         ("--dora", "4", "32", &all[..]),
         ("--qat", "int8:8", "4", &boundaries[..]),
     ] {
-        let folder = Folder::new(&format!("killed{way}{}", more.len()));
+        let folder = Folder::new();
         let steps = ["--steps", "40", "--rate", "1e-2", "--save-every", "3", "--report-every", "1"];
         let options = [&[way, value, "--moments", moments], more, &steps[..]].concat();
         assert!(folder.run(&options, "whole").status.success());
@@ -242,7 +235,7 @@ fn a_run_that_is_killed_goes_on_to_the_same_bits() {
 
 #[test]
 fn what_cannot_be_trained_is_said() {
-    let folder = Folder::new("wrong");
+    let folder = Folder::new();
     let lora = ["--lora", "4"];
     let with = |more: &[&'static str]| [&lora[..], more].concat();
     // Of an adapter, where none is written.
@@ -312,7 +305,7 @@ fn what_cannot_be_trained_is_said() {
 /// Nothing of a step that made NaN is saved or written.
 #[test]
 fn a_step_that_is_not_finite_ends_the_run() {
-    let folder = Folder::new("infinite");
+    let folder = Folder::new();
     let run = folder.run(&["--lora", "4", "--rate", "1e30", "--warmup", "0", "--steps", "5"], "adapter");
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert_eq!(run.status.code(), Some(1), "{said}");
@@ -323,7 +316,7 @@ fn a_step_that_is_not_finite_ends_the_run() {
 /// Nobody learns after hours that no library has such an adapter.
 #[test]
 fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
-    let folder = Folder::new("embedding");
+    let folder = Folder::new();
     expect![[r#"
         error: .adapter.training/rehearsal/adapter_model.safetensors: model.embed_tokens.weight: PEFT has a magnitude for each of its columns, and a Dora has one for each row
         help: merge it, or write it by `mlx_adapter::write`
@@ -335,7 +328,7 @@ fn an_adapter_that_cannot_be_written_is_refused_before_any_step() {
 /// GGUF has no type for their codes, whatever the steps make of them.
 #[test]
 fn a_file_that_cannot_be_written_is_refused_before_any_step() {
-    let folder = Folder::new("no-type");
+    let folder = Folder::new();
     for options in [&["--qat", "int8:8"][..], &["--lora", "2", "--merge", "int8:8"]] {
         expect![[r#"
             error: m.gguf: blk.0.ffn_down.weight: no type of GGUF has the numbers of Int8(f16[8,8])
@@ -350,7 +343,7 @@ fn a_file_that_cannot_be_written_is_refused_before_any_step() {
 /// As the help says of a file that cannot be written in the end.
 #[test]
 fn the_steps_of_a_file_go_on_to_a_folder() {
-    let folder = Folder::new("to-a-folder");
+    let folder = Folder::new();
     let options = ["--lora", "2", "--merge", "none", "--steps", "100", "--save-every", "1"];
     killed(&folder, &options, "m.gguf", || saved(&folder.at(".m.gguf.training")) > 0);
     fs::rename(folder.at(".m.gguf.training"), folder.at(".m.training")).expect("renames");
@@ -364,12 +357,12 @@ fn rows_that_cannot_be_counted_are_refused() {
         error: a step of 18446744073709551615 rows 4 times has more rows than can be counted
         help: give fewer by `--batch` or `--accumulate`
     "#]]
-    .assert_eq(&Folder::new("batch").said(&["--lora", "4", "--batch", "18446744073709551615"], "adapter"));
+    .assert_eq(&Folder::new().said(&["--lora", "4", "--batch", "18446744073709551615"], "adapter"));
 }
 
 #[test]
 fn rows_that_are_too_long_are_refused() {
-    let folder = Folder::new("length");
+    let folder = Folder::new();
     for length in ["9999999999999", "18446744073709551615"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
         command.current_dir(&folder.0).arg("train").arg(model()).args(["--lora", "2", "--length", length]);
@@ -386,7 +379,7 @@ fn rows_that_are_too_long_are_refused() {
 /// Not even with `--force`: what a command reads is never replaced, and a file that is no record is refused.
 #[test]
 fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
-    let folder = Folder::new("spared");
+    let folder = Folder::new();
     fs::write(folder.at("own.txt"), "what somebody wrote\n").expect("writes");
     let data = fs::read(folder.at("data.jsonl")).expect("reads");
     let begun = ["--lora", "2", "--steps", "1"];
@@ -415,7 +408,7 @@ fn a_record_or_a_drawing_replaces_nothing_that_is_read() {
 
 #[test]
 fn a_run_with_other_options_is_not_gone_on_with() {
-    let folder = Folder::new("other");
+    let folder = Folder::new();
     let begun = ["--lora", "4", "--steps", "4000", "--save-every", "1"];
     let mut child = folder.command(&begun, "adapter").stdout(Stdio::null()).spawn().expect("starts");
     while saved(&folder.at(".adapter.training")) == 0 {
@@ -467,7 +460,7 @@ fn a_run_with_other_options_is_not_gone_on_with() {
 /// A record of another run stays; and an adapter that lies beside one of the other library is the one that was written last.
 #[test]
 fn a_run_replaces_what_is_there_only_where_it_may() {
-    let folder = Folder::new("replaces");
+    let folder = Folder::new();
     folder.json(&["--lora", "2", "--steps", "2", "--record", "record.jsonl"], "first");
     let record = fs::read(folder.at("record.jsonl")).expect("a record");
     expect![[r#"
@@ -492,7 +485,7 @@ fn a_run_replaces_what_is_there_only_where_it_may() {
 /// As behind `| head -1`, or behind `| less` that was left.
 #[test]
 fn a_reader_that_goes_ends_no_training() {
-    let folder = Folder::new("reader");
+    let folder = Folder::new();
     let mut command = folder.command(&["--lora", "2", "--steps", "3", "--report-every", "1"], "adapter");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
     drop(child.stdout.take());
@@ -504,7 +497,7 @@ fn a_reader_that_goes_ends_no_training() {
 /// What was trained is not given away for a drawing of it, and the rules of the weights are read.
 #[test]
 fn a_drawing_does_not_replace_what_was_trained() {
-    let folder = Folder::new("one");
+    let folder = Folder::new();
     let refused = |options: &[&str], output: &str, reason: &str| {
         let run = folder.run(&[options, &["--steps", "1", "--force"]].concat(), output);
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
@@ -542,7 +535,7 @@ fn killed(folder: &Folder, options: &[&str], output: &str, reached: impl Fn() ->
 /// The record is there already, and is the run's own.
 #[test]
 fn a_run_that_is_killed_before_its_first_save_begins_again() {
-    let folder = Folder::new("early");
+    let folder = Folder::new();
     // Of the number of steps nothing is saved yet.
     let steps =
         |steps: &'static str| ["--lora", "2", "--steps", steps, "--save-every", "4000", "--record", "own.jsonl"];
@@ -556,7 +549,7 @@ fn a_run_that_is_killed_before_its_first_save_begins_again() {
 
 #[test]
 fn a_run_that_goes_on_spares_records_of_others() {
-    let folder = Folder::new("gone-on");
+    let folder = Folder::new();
     folder.json(&["--lora", "2", "--steps", "9", "--record", "old.jsonl"], "first");
     let record = fs::read(folder.at("old.jsonl")).expect("a record");
     let begun = ["--lora", "2", "--steps", "4000", "--save-every", "1", "--record", "own.jsonl"];
@@ -581,8 +574,7 @@ fn a_record_that_is_not_kept_is_not_drawn() {
         help: record to a file, or leave `--svg` out
     "#]]
     .assert_eq(
-        &Folder::new("device")
-            .said(&["--lora", "2", "--steps", "1", "--record", "/dev/null", "--svg", "own.svg"], "adapter"),
+        &Folder::new().said(&["--lora", "2", "--steps", "1", "--record", "/dev/null", "--svg", "own.svg"], "adapter"),
     );
 }
 
@@ -593,13 +585,13 @@ fn where_no_drawing_can_be_made_nothing_is_trained() {
     expect![[r#"
         error: cannot write /proc/own.svg: No such file or directory (os error 2)
     "#]]
-    .assert_eq(&Folder::new("undrawn").said(&["--lora", "2", "--steps", "1", "--svg", "/proc/own.svg"], "adapter"));
+    .assert_eq(&Folder::new().said(&["--lora", "2", "--steps", "1", "--svg", "/proc/own.svg"], "adapter"));
 }
 
 /// The drawing comes before the output; and where a run is ended between its output and its end, it goes on as well.
 #[test]
 fn a_run_that_fails_at_its_end_goes_on() {
-    let folder = Folder::new("end");
+    let folder = Folder::new();
     let options = ["--lora", "2", "--steps", "100", "--save-every", "1", "--svg", "own.svg"];
     let mut command = folder.command(&options, "adapter");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
@@ -635,7 +627,7 @@ fn a_run_that_fails_at_its_end_goes_on() {
 
 #[test]
 fn a_record_on_the_standard_output_is_alone_there() {
-    let folder = Folder::new("stdout");
+    let folder = Folder::new();
     let options = ["--lora", "2", "--steps", "1", "--force", "--record", "/dev/stdout"];
     for json in [&[] as &[&str], &["--json"]] {
         let run = folder.run(&[&options[..], json].concat(), "adapter");
@@ -651,7 +643,7 @@ fn an_output_whose_name_is_no_text_is_told_as_json() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
-    let folder = Folder::new("bytes");
+    let folder = Folder::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
     command.current_dir(&folder.0).arg("train").arg(model()).args(["--lora", "2", "--steps", "1", "--length", "32"]);
     command.args(["--json", "--data", "data.jsonl", "-o"]).arg(OsStr::from_bytes(b"x\xff"));
@@ -663,7 +655,7 @@ fn an_output_whose_name_is_no_text_is_told_as_json() {
 
 #[test]
 fn a_last_step_that_diverges_is_no_success() {
-    let folder = Folder::new("diverges");
+    let folder = Folder::new();
     let run = folder.run(&["--lora", "2", "--steps", "1", "--rate", "1e30"], "made");
     assert_eq!(run.status.code(), Some(1));
     let said = String::from_utf8_lossy(&run.stderr);

@@ -218,32 +218,26 @@ mod tests {
     }
 
     /// A folder of a test with the tokenizer of a GGUF file, `data.jsonl` and a template of chats.
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
-        fn new(name: &str, tokenizer: &str, template: &str) -> Self {
-            let folder = Self(std::env::temp_dir().join(format!("tacit-data-{name}-{}", std::process::id())));
-            fs::create_dir_all(&folder.0).expect("makes a folder");
+        fn new(tokenizer: &str, template: &str) -> Self {
+            let folder = Self(tempfile::tempdir().expect("makes a folder"));
             let file = Gguf::open(tokenizers().join(tokenizer)).expect("opens");
-            fs::write(folder.0.join("tokenizer.json"), file.tokenizer().expect("is there").line()).expect("writes");
+            fs::write(folder.0.path().join("tokenizer.json"), file.tokenizer().expect("is there").line())
+                .expect("writes");
             let config = serde_json::json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": template});
-            fs::write(folder.0.join("tokenizer_config.json"), config.to_string()).expect("writes");
+            fs::write(folder.0.path().join("tokenizer_config.json"), config.to_string()).expect("writes");
             folder
         }
 
         /// What a reader makes of these lines.
         fn read(&self, lines: &str) -> Result<(Reader, Vec<Sample>)> {
-            let file = self.0.join("data.jsonl");
+            let file = self.0.path().join("data.jsonl");
             fs::write(&file, lines).expect("writes");
-            let mut reader = Reader::of(&self.0, None, 100_000)?;
+            let mut reader = Reader::of(self.0.path(), None, 100_000)?;
             let samples = reader.read(&file)?;
             Ok((reader, samples))
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            drop(fs::remove_dir_all(&self.0));
         }
     }
 
@@ -291,7 +285,7 @@ mod tests {
     #[test]
     fn answers_are_learned_and_what_users_say_is_not() -> Result<()> {
         const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% if m.role == 'assistant' %}</s>{% endif %}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
-        let folder = Folder::new("chat", "spm_unspaced.gguf", TEMPLATE);
+        let folder = Folder::new("spm_unspaced.gguf", TEMPLATE);
         let (reader, samples) = folder.read(CONVERSATION)?;
         let [sample] = samples.as_slice() else { panic!("{samples:?}") };
         expect![[r#"
@@ -308,7 +302,7 @@ mod tests {
     #[test]
     fn answers_that_are_written_otherwise_later_become_samples_of_their_own() -> Result<()> {
         const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}] {% if loop.last and m.role == 'assistant' %}last {% endif %}{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
-        let folder = Folder::new("turns", "spm_unspaced.gguf", TEMPLATE);
+        let folder = Folder::new("spm_unspaced.gguf", TEMPLATE);
         let (reader, samples) = folder.read(CONVERSATION)?;
         let found: Vec<_> = samples.iter().map(|sample| texts(&reader, sample)).collect();
         expect![[r#"
@@ -359,17 +353,17 @@ mod tests {
     #[test]
     fn a_template_that_tells_the_time_makes_the_same_samples_later() -> Result<()> {
         const TEMPLATE: &str = "{{ strftime_now('%s') }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
-        let folder = Folder::new("dated", "spm_unspaced.gguf", TEMPLATE);
+        let folder = Folder::new("spm_unspaced.gguf", TEMPLATE);
         let (_, first) = folder.read(CONVERSATION)?;
         sleep(Duration::from_millis(1100));
-        let mut reader = Reader::of(&folder.0, None, 100_000)?;
-        assert_eq!(reader.read(&folder.0.join("data.jsonl"))?, first);
+        let mut reader = Reader::of(folder.0.path(), None, 100_000)?;
+        assert_eq!(reader.read(&folder.0.path().join("data.jsonl"))?, first);
         Ok(())
     }
 
     #[test]
     fn the_mark_of_editors_before_a_file_is_no_part_of_its_first_row() -> Result<()> {
-        let folder = Folder::new("marked", "spm.gguf", "");
+        let folder = Folder::new("spm.gguf", "");
         let (_, plain) = folder.read("{\"text\": \"well\"}\n")?;
         let (_, marked) = folder.read("\u{feff}{\"text\": \"well\"}\n")?;
         assert_eq!((marked.len(), &marked), (1, &plain));
@@ -378,7 +372,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_rows_are_named_by_file_and_line() {
-        let folder = Folder::new("wrong", "spm.gguf", "{{ raise_exception('not for this') }}");
+        let folder = Folder::new("spm.gguf", "{{ raise_exception('not for this') }}");
         let mut said = String::new();
         for line in [
             "{\"text\": ",
@@ -412,7 +406,7 @@ mod tests {
             FOLDER/data.jsonl:3: message 1 has tool_calls, which no template is given
             FOLDER/data.jsonl:3: no message is of the role assistant
             FOLDER/data.jsonl:3: FOLDER/tokenizer_config.json: chat_template: the template cannot be rendered: invalid operation: not for this (in <string>:1)
-        "#]].assert_eq(&said.replace(folder.0.to_str().expect("text"), "FOLDER"));
+        "#]].assert_eq(&said.replace(folder.0.path().to_str().expect("text"), "FOLDER"));
         let twice = folder.read("{\"text\": \"a\", \"text\": \"b\"}\n").err().expect("is refused").clause();
         assert!(twice.contains("data.jsonl:1: the key \"text\" is there twice at line 1 "), "{twice}");
     }
