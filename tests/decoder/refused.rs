@@ -32,230 +32,126 @@ pub(crate) fn parsed(changes: &str) -> Json {
     Json::parse(changes).expect("an object")
 }
 
-fn check(name: &str, changes: &str, expected: &Expect) {
-    let error = changed(name, &parsed(changes)).expect_err("it is refused");
-    expected.assert_eq(&error.to_string());
+/// What is said of golden configurations with these keys.
+fn said(cases: &[(&str, &str)]) -> String {
+    let message =
+        |&(name, changes): &(&str, &str)| changed(name, &parsed(changes)).expect_err(changes).to_string() + "\n";
+    cases.iter().map(message).collect()
 }
 
 #[test]
 fn a_configuration_that_is_not_read_says_which_key() {
-    check(
-        "llama",
-        r#"{"model_type": "mamba"}"#,
-        &expect![[r#"
+    expect![[r#"
         config.json: model_type: mamba is not read
-        help: there are llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2, gemma3_text, phi3, olmo2, granite and smollm3: take such a model"#]],
-    );
-    check(
-        "llama",
-        r#"{"hidden_size": null}"#,
-        &expect![[r#"
+        help: there are llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2, gemma3_text, phi3, olmo2, granite and smollm3: take such a model
         config.json: hidden_size: it is not there
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"num_hidden_layers": "two"}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: num_hidden_layers: it is "two", and should be a whole number above 0
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"num_key_value_heads": 3}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: num_key_value_heads: 3 heads of keys do not serve 4 heads of queries in equal parts
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"hidden_act": "relu"}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: hidden_act: relu is not read
-        help: there are silu, gelu and gelu_pytorch_tanh: take a model with one of these"#]],
-    );
-    check(
-        "llama",
-        r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#,
-        &expect![[r#"
+        help: there are silu, gelu and gelu_pytorch_tanh: take a model with one of these
         config.json: rope_scaling.rope_type: dynamic is not read: its frequencies change with the length
-        help: there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the entry if its context is not longer than that of the first training"#]],
-    );
-    check(
-        "llama",
-        r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}"#,
-        &expect![[r#"
+        help: there are default, linear, llama3, yarn and longrope: take a model of one of these, or remove the entry if its context is not longer than that of the first training
         config.json: rope_scaling.low_freq_factor: it is not there
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "mistral",
-        r#"{"layer_types": ["full_attention"]}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: layer_types: it names 1 layers, and there are 2
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "mistral",
-        r#"{"layer_types": ["full_attention", "chunked_attention"]}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: layer_types: chunked_attention is not read
-        help: there are full_attention, sliding_attention and, of qwen3_next, linear_attention: take a model of these"#]],
-    );
-    check(
-        "mistral",
-        r#"{"sliding_window": 0}"#,
-        &expect![[r#"
-            config.json: sliding_window: it is 0
-            help: set it to the tokens that are seen, or to null"#]],
-    );
-    check(
-        "qwen3_moe",
-        r#"{"num_experts_per_tok": 9}"#,
-        &expect![[r#"
+        help: there are full_attention, sliding_attention and, of qwen3_next, linear_attention: take a model of these
+        config.json: sliding_window: it is 0
+        help: set it to the tokens that are seen, or to null
         config.json: num_experts_per_tok: a token goes through 9 of 4 experts
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "qwen3_moe",
-        r#"{"eos_token_id": [1, -1]}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: eos_token_id: it has -1
-        help: fetch the configuration again"#]],
-    );
+        help: fetch the configuration again
+    "#]]
+    .assert_eq(&said(&[
+        ("llama", r#"{"model_type": "mamba"}"#),
+        ("llama", r#"{"hidden_size": null}"#),
+        ("llama", r#"{"num_hidden_layers": "two"}"#),
+        ("llama", r#"{"num_key_value_heads": 3}"#),
+        ("llama", r#"{"hidden_act": "relu"}"#),
+        ("llama", r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#),
+        ("llama", r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}"#),
+        ("mistral", r#"{"layer_types": ["full_attention"]}"#),
+        ("mistral", r#"{"layer_types": ["full_attention", "chunked_attention"]}"#),
+        ("mistral", r#"{"sliding_window": 0}"#),
+        ("qwen3_moe", r#"{"num_experts_per_tok": 9}"#),
+        ("qwen3_moe", r#"{"eos_token_id": [1, -1]}"#),
+    ]));
 }
 
 #[test]
 fn numbers_that_no_model_has_are_refused() {
-    check(
-        "llama",
-        r#"{"num_hidden_layers": 3000}"#,
-        &expect![[r#"
+    expect![[r#"
         config.json: num_hidden_layers: it is 3000, and no model has more than 2000
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"vocab_size": 2147483647}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: vocab_size: it is 2147483647, and no model has more than 16777216
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"hidden_size": 3, "head_dim": null}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: num_attention_heads: 4 heads of 0 numbers are no layer of width 3
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"num_attention_heads": 16777216, "num_key_value_heads": 1, "head_dim": 4096}"#,
-        &expect![[r#"
-            config.json: num_attention_heads: 16777216 heads of 4096 numbers are no layer of width 32
-            help: fetch the configuration again"#]],
-    );
+        help: fetch the configuration again
+        config.json: num_attention_heads: 16777216 heads of 4096 numbers are no layer of width 32
+        help: fetch the configuration again
+    "#]]
+    .assert_eq(&said(&[
+        ("llama", r#"{"num_hidden_layers": 3000}"#),
+        ("llama", r#"{"vocab_size": 2147483647}"#),
+        ("llama", r#"{"hidden_size": 3, "head_dim": null}"#),
+        ("llama", r#"{"num_attention_heads": 16777216, "num_key_value_heads": 1, "head_dim": 4096}"#),
+    ]));
 }
 
 #[test]
 fn numbers_that_no_rotation_or_cap_has_are_refused() {
-    check(
-        "llama",
-        r#"{"rope_theta": 0}"#,
-        &expect![[r#"
-            config.json: rope_theta: it is 0, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"rope_theta": 1e300}"#,
-        &expect![[r#"
-            config.json: rope_theta: it is 1e+300, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
-    check(
-        "gemma3_text",
-        r#"{"rope_local_base_freq": -1}"#,
-        &expect![[r#"
-            config.json: rope_local_base_freq: it is -1, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"rope_scaling": {"rope_type": "linear", "factor": 0}}"#,
-        &expect![[r#"
-            config.json: rope_scaling.factor: it is 0, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
-    let llama3 = r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4,
-                     "original_max_position_embeddings": 64}}"#;
-    check(
-        "llama",
-        llama3,
-        &expect![[r#"
+    expect![[r#"
+        config.json: rope_theta: it is 0, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
+        config.json: rope_theta: it is 1e+300, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
+        config.json: rope_local_base_freq: it is -1, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
+        config.json: rope_scaling.factor: it is 0, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
         config.json: rope_scaling.high_freq_factor: it is 4, and low_freq_factor is 4
-        help: fetch the configuration again"#]],
-    );
-    let yarn = r#"{"rope_theta": 1, "rope_scaling": {"rope_type": "yarn", "factor": 2,
-                   "original_max_position_embeddings": 64}}"#;
-    check(
-        "llama",
-        yarn,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: rope_theta: it is 1, of which no wave is longer than another
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"partial_rotary_factor": 0.01}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: partial_rotary_factor: 0 of the 8 numbers of a head are rotated, and pairs of them should be
-        help: fetch the configuration again"#]],
-    );
-    // The key that is named is the one that says it.
-    check(
-        "llama",
-        r#"{"head_dim": 5}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: head_dim: 5 of the 5 numbers of a head are rotated, and pairs of them should be
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 10000}}"#,
-        &expect![[r#"
+        help: fetch the configuration again
         config.json: rope_parameters.partial_rotary_factor: 3 of the 8 numbers of a head are rotated, and pairs of them should be
-        help: fetch the configuration again"#]],
-    );
-    check(
-        "gemma3_text",
-        r#"{"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2, "rope_theta": 1,
-            "original_max_position_embeddings": 64}}}"#,
-        &expect![[r#"
-            config.json: rope_parameters.full_attention.rope_theta: it is 1, of which no wave is longer than another
-            help: fetch the configuration again"#]],
-    );
-    check(
-        "gemma2",
-        r#"{"query_pre_attn_scalar": 0}"#,
-        &expect![[r#"
-            config.json: query_pre_attn_scalar: it is 0, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
-    check(
-        "gemma2",
-        r#"{"final_logit_softcapping": 0}"#,
-        &expect![[r#"
-            config.json: final_logit_softcapping: it is 0, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
-    check(
-        "llama",
-        r#"{"rms_norm_eps": -1}"#,
-        &expect![[r#"
-            config.json: rms_norm_eps: it is -1, and should be a number above 0 in the range of f32
-            help: fetch the configuration again"#]],
-    );
+        help: fetch the configuration again
+        config.json: rope_parameters.full_attention.rope_theta: it is 1, of which no wave is longer than another
+        help: fetch the configuration again
+        config.json: query_pre_attn_scalar: it is 0, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
+        config.json: final_logit_softcapping: it is 0, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
+        config.json: rms_norm_eps: it is -1, and should be a number above 0 in the range of f32
+        help: fetch the configuration again
+    "#]]
+    .assert_eq(&said(&[
+        ("llama", r#"{"rope_theta": 0}"#),
+        ("llama", r#"{"rope_theta": 1e300}"#),
+        ("gemma3_text", r#"{"rope_local_base_freq": -1}"#),
+        ("llama", r#"{"rope_scaling": {"rope_type": "linear", "factor": 0}}"#),
+        ("llama", r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4,
+                     "original_max_position_embeddings": 64}}"#),
+        ("llama", r#"{"rope_theta": 1, "rope_scaling": {"rope_type": "yarn", "factor": 2,
+                   "original_max_position_embeddings": 64}}"#),
+        ("llama", r#"{"partial_rotary_factor": 0.01}"#),
+        // The key that is named is the one that says it.
+        ("llama", r#"{"head_dim": 5}"#),
+        ("llama", r#"{"rope_scaling": null, "rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 10000}}"#),
+        ("gemma3_text", r#"{"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2, "rope_theta": 1,
+            "original_max_position_embeddings": 64}}}"#),
+        ("gemma2", r#"{"query_pre_attn_scalar": 0}"#),
+        ("gemma2", r#"{"final_logit_softcapping": 0}"#),
+        ("llama", r#"{"rms_norm_eps": -1}"#),
+    ]));
 }
 
 /// Whatever number stands at whatever key of whatever architecture, there is a configuration or an error.
@@ -457,13 +353,11 @@ fn caches_of_another_decoder_are_refused() -> tacit::Result<()> {
 fn experts_are_counted_by_either_key() -> tacit::Result<()> {
     let layers = |changes: &str| Ok::<_, tacit::Error>(format!("{:?}", changed("qwen3_moe", &parsed(changes))?.layers));
     assert_eq!(layers(r#"{"num_experts": null, "num_local_experts": 4}"#)?, layers("{}")?);
-    check(
-        "qwen3_moe",
-        r#"{"num_experts": null}"#,
-        &expect![[r#"
+    expect![[r#"
         config.json: num_experts: it is not there
-        help: fetch the configuration again"#]],
-    );
+        help: fetch the configuration again
+    "#]]
+    .assert_eq(&said(&[("qwen3_moe", r#"{"num_experts": null}"#)]));
     Ok(())
 }
 
