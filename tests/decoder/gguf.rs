@@ -13,7 +13,6 @@ use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions, caches, load};
 
 use crate::golden::{difference, folder, loaded, reserve};
-use crate::refused::Folder;
 
 /// What is between the logits of a file and others, at most, in terms of the largest one.
 struct Bounds {
@@ -86,10 +85,10 @@ fn a_file_becomes_a_folder_of_each_library() -> Result<()> {
         let file = folder(&format!("gguf/{name}.gguf"));
         let expected = logits(load(&file)?, &prompt)?;
         for library in [Library::Tacit, Library::MlxLm, Library::HuggingFace] {
-            let holder = Folder::new(&format!("gguf-{name}-{library:?}"))?;
-            let parameters = library.holdable(&holder.0, read(&file)?)?;
-            ModelFolder::of(&file)?.write(&holder.0, &parameters, library)?;
-            let far = difference(&logits(load(&holder.0)?, &prompt)?, &expected)?;
+            let holder = tempfile::tempdir().expect("a folder");
+            let parameters = library.holdable(&holder, read(&file)?)?;
+            ModelFolder::of(&file)?.write(&holder, &parameters, library)?;
+            let far = difference(&logits(load(&holder)?, &prompt)?, &expected)?;
             // A gain that is stored less 1 may lose its last bit.
             let bound = if (name, library) == ("qwen3_next", Library::HuggingFace) { 1e-6 } else { 0.0 };
             assert!(far <= bound, "{name}, {library:?}: the logits differ by {far}");
@@ -104,10 +103,10 @@ fn a_file_becomes_a_folder_of_each_library() -> Result<()> {
 fn a_model_is_loaded_from_whatever_holds_it() -> Result<()> {
     tacit::compile::disable_fusion();
     let (_, prompt) = golden()?;
-    let holder = Folder::new("gguf")?;
-    fs::copy(folder("gguf/gemma3_text.gguf"), holder.0.join("any-name.gguf")).expect("copies");
+    let holder = tempfile::tempdir().expect("a folder");
+    fs::copy(folder("gguf/gemma3_text.gguf"), holder.path().join("any-name.gguf")).expect("copies");
     let own = folder("gguf/gemma3_text");
-    for paths in [[folder("gguf/gemma3_text.gguf"), holder.0.clone()], [own.join("model.safetensors"), own]] {
+    for paths in [[folder("gguf/gemma3_text.gguf"), holder.path().to_owned()], [own.join("model.safetensors"), own]] {
         let [one, other] = &paths;
         assert!(logits(load(one)?, &prompt)?.eq_values(logits(load(other)?, &prompt)?)?, "{}", one.display());
         for path in &paths {
@@ -181,8 +180,8 @@ fn with_words(name: &str, count: usize) -> Vec<u8> {
 
 #[test]
 fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
-    let holder = Folder::new("gguf-refused")?;
-    let file = holder.0.join("model.gguf");
+    let holder = tempfile::tempdir().expect("a folder");
+    let file = holder.path().join("model.gguf");
     let heads = "qwen3.attention.head_count";
     let files = [
         changed("qwen3", &[(b"qwen3", b"mamba")]),
@@ -209,20 +208,20 @@ fn what_no_decoder_is_made_of_is_told_in_the_words_of_the_file() -> Result<()> {
     }
     fs::write(&file, with_words("gemma", 48)).expect("writes");
     load(&file)?;
-    fs::write(holder.0.join("other.gguf"), b"GGUF").expect("writes");
+    fs::write(holder.path().join("other.gguf"), b"GGUF").expect("writes");
     let part = |number: usize| folder(&format!("gguf/mistral-{number:05}-of-00003.gguf"));
-    let lone = Folder::new("gguf-part")?;
-    fs::copy(part(1), lone.0.join("model.gguf")).expect("copies");
-    let missing = Folder::new("gguf-parts")?;
-    fs::copy(part(1), missing.0.join("m-00001-of-00003.gguf")).expect("copies");
-    fs::copy(part(3), missing.0.join("m-00003-of-00003.gguf")).expect("copies");
-    let twice = Folder::new("gguf-twice")?;
+    let lone = tempfile::tempdir().expect("a folder");
+    fs::copy(part(1), lone.path().join("model.gguf")).expect("copies");
+    let missing = tempfile::tempdir().expect("a folder");
+    fs::copy(part(1), missing.path().join("m-00001-of-00003.gguf")).expect("copies");
+    fs::copy(part(3), missing.path().join("m-00003-of-00003.gguf")).expect("copies");
+    let twice = tempfile::tempdir().expect("a folder");
     for number in 1..=3 {
-        fs::copy(part(number.min(2)), twice.0.join(format!("m-{number:05}-of-00003.gguf"))).expect("copies");
+        fs::copy(part(number.min(2)), twice.path().join(format!("m-{number:05}-of-00003.gguf"))).expect("copies");
     }
     for folder in [holder, lone, missing, twice] {
-        let error = load(&folder.0).expect_err("it is refused").to_string();
-        said += &error.replace(&folder.0.display().to_string(), "FOLDER");
+        let error = load(&folder).expect_err("it is refused").to_string();
+        said += &error.replace(&folder.path().display().to_string(), "FOLDER");
         said.push('\n');
     }
     expect![[r#"
@@ -288,8 +287,8 @@ fn with_empty_token(name: &str) -> Vec<u8> {
 
 #[test]
 fn what_no_tokenizer_is_made_of_is_told() -> Result<()> {
-    let holder = Folder::new("gguf-tokenizers")?;
-    let file = holder.0.join("model.gguf");
+    let holder = tempfile::tempdir().expect("a folder");
+    let file = holder.path().join("model.gguf");
     // Behind a key are its type and, of a list, the type and the number of its elements, and the length of the first one.
     let first = 4 + 4 + 8 + 8;
     let files = [
@@ -351,15 +350,15 @@ fn queries_and_keys_are_scaled_whatever_says_it() -> Result<()> {
     let (_, prompt) = golden()?;
     let original = folder("gguf/mistral");
     let of = |name: &str, scaling: &str| {
-        let holder = Folder::new(name)?;
-        fs::copy(original.join("model.safetensors"), holder.0.join("model.safetensors")).expect("copies");
+        let holder = tempfile::tempdir().expect("a folder");
+        fs::copy(original.join("model.safetensors"), holder.path().join("model.safetensors")).expect("copies");
         let mut config = Json::open(original.join("config.json"))?;
         config.set("rope_scaling", Json::parse(scaling).expect("JSON"));
-        fs::write(holder.0.join("config.json"), config.line()).expect("writes");
-        let file = holder.0.join("written");
-        ModelFolder::of(&holder.0)?.write_gguf(&file, read(&holder.0)?, None)?;
+        fs::write(holder.path().join("config.json"), config.line()).expect("writes");
+        let file = holder.path().join("written");
+        ModelFolder::of(&holder)?.write_gguf(&file, read(&holder)?, None)?;
         let of = |path: &Path| Ok::<_, Error>(logits(load(path)?, &prompt)?.as_dtype(Dtype::Float32)?);
-        Ok::<_, Error>([of(&holder.0)?, of(&file)?])
+        Ok::<_, Error>([of(holder.path())?, of(&file)?])
     };
     let [plain, _] = of("unscaled", "null")?;
     let ones = "[1.0, 1.0, 1.0, 1.0]";

@@ -1,15 +1,16 @@
 //! What is refused, and by which words.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit::format::AnyFormat;
 use tacit::io::json::Json;
 use tacit::io::{self, hugging_face, layout};
 use tacit::model::Parameters;
 use tacit_models::{Config, Decoder, Positions, caches, load};
+use tempfile::TempDir;
 
 use crate::golden::folder;
 
@@ -191,119 +192,65 @@ fn no_number_of_a_configuration_is_a_panic() {
     assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
 }
 
-/// A folder of a test, which is removed behind it.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new(label: &str) -> tacit::Result<Self> {
-        let own = std::env::temp_dir().join(format!("tacit-decoder-{}-{label}", std::process::id()));
-        fs::create_dir_all(&own).map_err(tacit::Error::file("make", &own))?;
-        Ok(Self(own))
-    }
-
-    /// A copy of a golden folder with other parameters.
-    pub(crate) fn copied(name: &str, label: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<Self> {
-        let own = Self::new(label)?;
-        let from = folder(name).join("config.json");
-        fs::copy(&from, own.0.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
-        let mut parameters = io::read(folder(name))?;
-        change(&mut parameters);
-        hugging_face::write(own.0.join("model.safetensors"), &parameters)?;
-        Ok(own)
-    }
+/// A copy of a golden folder with other parameters.
+pub(crate) fn copied(name: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<TempDir> {
+    let own = tempfile::tempdir().expect("a folder");
+    let from = folder(name).join("config.json");
+    fs::copy(&from, own.path().join("config.json")).map_err(tacit::Error::file("copy", &from))?;
+    let mut parameters = io::read(folder(name))?;
+    change(&mut parameters);
+    hugging_face::write(own.path().join("model.safetensors"), &parameters)?;
+    Ok(own)
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
+/// What is said of one, and a line's end.
+pub(crate) fn refused(name: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<String> {
+    let copied = copied(name, change)?;
+    let error = load(&copied).expect_err("it is refused").to_string();
+    Ok(error.replace(&copied.path().display().to_string(), "FOLDER") + "\n")
 }
 
 #[test]
 fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
-    let check = |name: &str, label: &str, change: &dyn Fn(&mut Parameters), expected: &Expect| {
-        let copied = Folder::copied(name, label, change)?;
-        let error = load(&copied.0).expect_err("it is refused").to_string();
-        expected.assert_eq(&error.replace(&copied.0.display().to_string(), "FOLDER"));
-        Ok::<_, tacit::Error>(())
-    };
     let norm = "model.norm.weight";
-    check(
-        "float/qwen3",
-        "lacks",
-        &|parameters| drop(parameters.remove(norm)),
-        &expect![[r#"
+    let path = |layer: usize, of: &str| format!("model.layers.{layer}.mlp.{of}");
+    let expert = path(1, "experts.2.up_proj.weight");
+    let said = [
+        refused("float/qwen3", |parameters| drop(parameters.remove(norm)))?,
+        refused("float/qwen3", |parameters| {
+            parameters.insert(norm.to_owned(), Array::from_slice(&[1f32; 31], &[31]).into());
+        })?,
+        refused("float/qwen3", |parameters| {
+            parameters.insert(path(2, "up_proj.bias"), Array::from_f32(1.0).into());
+        })?,
+        refused("float/qwen3", |parameters| {
+            let codes = parameters[&path(0, "up_proj.weight")].aval().expect("an aval");
+            let codes = mlx_rs::ops::zeros::<u8>(&codes.shape).expect("zeros");
+            parameters.insert(path(0, "up_proj.weight"), codes.into());
+        })?,
+        refused("float/qwen3", |parameters| parameters.retain(|path, _| !path.starts_with("model.layers.1.")))?,
+        refused("float/qwen3_moe", |parameters| drop(parameters.remove(&expert)))?,
+        refused("float/qwen3_moe", |parameters| {
+            parameters.insert(expert.clone(), Array::from_slice(&[1f32; 6], &[2, 3]).into());
+        })?,
+    ];
+    expect![[r#"
         FOLDER: model.norm.weight: it is not there, and the configuration asks for f32[32]
-        help: fetch the configuration and the tensors again, together"#]],
-    )?;
-    let shape = |parameters: &mut Parameters| {
-        let other = Array::from_slice(&[1f32; 31], &[31]);
-        parameters.insert(norm.to_owned(), other.into());
-    };
-    check(
-        "float/qwen3",
-        "shape",
-        &shape,
-        &expect![[r#"
+        help: fetch the configuration and the tensors again, together
         FOLDER: model.norm.weight: it is f32[31], and the configuration asks for f32[32]
-        help: fetch the configuration and the tensors again, together"#]],
-    )?;
-    let more = |parameters: &mut Parameters| {
-        parameters.insert("model.layers.2.mlp.up_proj.bias".to_owned(), Array::from_f32(1.0).into());
-    };
-    check(
-        "float/qwen3",
-        "more",
-        &more,
-        &expect![[r#"
+        help: fetch the configuration and the tensors again, together
         FOLDER: model.layers.2.mlp.up_proj.bias: the configuration's decoder has no such parameter
-        help: fetch the configuration and the tensors again, together"#]],
-    )?;
-    let codes = |parameters: &mut Parameters| {
-        let codes = parameters["model.layers.0.mlp.up_proj.weight"].aval().expect("an aval");
-        let codes = mlx_rs::ops::zeros::<u8>(&codes.shape).expect("zeros");
-        parameters.insert("model.layers.0.mlp.up_proj.weight".to_owned(), codes.into());
-    };
-    check(
-        "float/qwen3",
-        "codes",
-        &codes,
-        &expect![[r#"
+        help: fetch the configuration and the tensors again, together
         FOLDER: model.layers.0.mlp.up_proj.weight: it is u8[32,32], and a weight is of floats
-        help: take a checkpoint in a format that is read: these may be codes whose scales are not known"#]],
-    )?;
-    let layer = |parameters: &mut Parameters| parameters.retain(|path, _| !path.starts_with("model.layers.1."));
-    check(
-        "float/qwen3",
-        "layer",
-        &layer,
-        &expect![[r#"
+        help: take a checkpoint in a format that is read: these may be codes whose scales are not known
         FOLDER/config.json: num_hidden_layers: it is 2, and there are tensors of 1 layers
-        help: fetch the configuration and the tensors again, together"#]],
-    )?;
-    let expert = |parameters: &mut Parameters| {
-        parameters.remove("model.layers.1.mlp.experts.2.up_proj.weight");
-    };
-    check(
-        "float/qwen3_moe",
-        "expert",
-        &expert,
-        &expect![[r#"
+        help: fetch the configuration and the tensors again, together
         FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is not there, and later experts are
-        help: fetch the tensors again, all of them"#]],
-    )?;
-    let expert = |parameters: &mut Parameters| {
-        let other = Array::from_slice(&[1f32; 6], &[2, 3]);
-        parameters.insert("model.layers.1.mlp.experts.2.up_proj.weight".to_owned(), other.into());
-    };
-    check(
-        "float/qwen3_moe",
-        "experts",
-        &expert,
-        &expect![[r#"
+        help: fetch the tensors again, all of them
         FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is f32[2,3], and that of expert 0 is bf16[32,32]
-        help: fetch the tensors again, all of them"#]],
-    )?;
+        help: fetch the tensors again, all of them
+    "#]]
+    .assert_eq(&said.concat());
     Ok(())
 }
 
@@ -314,16 +261,17 @@ fn codes_in_place_of_a_filter_are_refused() -> tacit::Result<()> {
     let of_hugging_face = io::read(&from)?;
     let of_mlx_lm = layout::as_mlx_lm(&from, of_hugging_face.clone())?;
     for (mut parameters, shape) in [(of_hugging_face, "64,1,4"), (of_mlx_lm, "64,4,1")] {
-        let own = Folder::new("filter")?;
-        fs::copy(from.join("config.json"), own.0.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
+        let own = tempfile::tempdir().expect("a folder");
+        fs::copy(from.join("config.json"), own.path().join("config.json"))
+            .map_err(tacit::Error::file("copy", &from))?;
         let codes = "f16".parse::<AnyFormat>()?.quantize(&parameters[path].dense()?.as_dtype(Dtype::Float16)?)?;
         parameters.insert(path.to_owned(), codes);
-        io::save(own.0.join("model.safetensors"), &parameters)?;
-        let error = load(&own.0).expect_err("it is refused").to_string();
+        io::save(own.path().join("model.safetensors"), &parameters)?;
+        let error = load(&own).expect_err("it is refused").to_string();
         expect![[r#"
             FOLDER: model.layers.0.linear_attn.conv1d.weight: it is F16(f16[SHAPE]), and the filter of a convolution is of floats
             help: quantize the model again: filters stay as they are"#]]
-        .assert_eq(&error.replace(&own.0.display().to_string(), "FOLDER").replace(shape, "SHAPE"));
+        .assert_eq(&error.replace(&own.path().display().to_string(), "FOLDER").replace(shape, "SHAPE"));
     }
     Ok(())
 }

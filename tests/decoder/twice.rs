@@ -1,29 +1,21 @@
 //! What a model says twice: both say the same, or which one counts is known, or the model is refused.
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit::io::json::Json;
 use tacit::io::{Gguf, ModelFolder};
-use tacit::model::Parameters;
 use tacit_models::{Config, load};
 
-use crate::refused::{Folder, changed, parsed};
-
-fn refused(name: &str, label: &str, change: &dyn Fn(&mut Parameters), expected: &Expect) -> tacit::Result<()> {
-    let copied = Folder::copied(name, label, change)?;
-    let error = load(&copied.0).expect_err("it is refused").to_string();
-    expected.assert_eq(&error.replace(&copied.0.display().to_string(), "FOLDER"));
-    Ok(())
-}
+use crate::refused::{changed, copied, parsed, refused};
 
 #[test]
 fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
-    let copied = Folder::copied("float/qwen3", "tied", |parameters| {
+    let copied = copied("float/qwen3", |parameters| {
         let embedding = parameters["model.embed_tokens.weight"].clone();
         parameters.insert("lm_head.weight".to_owned(), embedding);
         parameters.insert("model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(), Array::from_f32(1.0).into());
     })?;
-    let (config, model) = load(&copied.0)?;
+    let (config, model) = load(&copied)?;
     assert_eq!(config.tied, Some(true));
     assert!(model.get("lm_head.weight").is_err());
     Ok(())
@@ -32,19 +24,17 @@ fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
 /// It was left out without a word, and the logits were those of another model.
 #[test]
 fn a_head_that_is_not_the_embedding_is_no_tied_one() -> tacit::Result<()> {
-    let head = |parameters: &mut Parameters| {
+    let said = refused("float/qwen3", |parameters| {
         let embedding = parameters["model.embed_tokens.weight"].dense().expect("is dense");
         let other = embedding.multiply(Array::from_f32(2.0)).expect("a product");
         parameters.insert("lm_head.weight".to_owned(), other.into());
-    };
-    refused(
-        "float/qwen3",
-        "head",
-        &head,
-        &expect![[r#"
+    })?;
+    expect![[r#"
         FOLDER: lm_head.weight: it is not model.embed_tokens.weight, which the configuration says it is
-        help: leave the head out, or write `"tie_word_embeddings": false` into config.json if it is its own"#]],
-    )
+        help: leave the head out, or write `"tie_word_embeddings": false` into config.json if it is its own
+    "#]]
+    .assert_eq(&said);
+    Ok(())
 }
 
 /// Each took the place of the other.
@@ -52,30 +42,26 @@ fn a_head_that_is_not_the_embedding_is_no_tied_one() -> tacit::Result<()> {
 fn an_expert_has_one_number_and_a_layer_one_array_of_them() -> tacit::Result<()> {
     let path = |expert: &str| format!("model.layers.1.mlp.experts.{expert}.up_proj.weight");
     for other in ["00", "+0"] {
-        let expert = |parameters: &mut Parameters| {
+        let said = refused("float/qwen3_moe", |parameters| {
             let first = parameters[&path("0")].clone();
             parameters.insert(path(other), first);
-        };
-        let copied = Folder::copied("float/qwen3_moe", "number", expert)?;
-        let error = load(&copied.0).expect_err("it is refused").to_string();
+        })?;
         let expected = format!(
-            ": {}: the configuration's decoder has no such parameter\nhelp: fetch the configuration and the tensors again, together",
+            ": {}: the configuration's decoder has no such parameter\nhelp: fetch the configuration and the tensors again, together\n",
             path(other)
         );
-        assert!(error.ends_with(&expected), "{error}");
+        assert!(said.ends_with(&expected), "{said}");
     }
-    let together = |parameters: &mut Parameters| {
+    let said = refused("float/qwen3_moe", |parameters| {
         let experts = ops::zeros_dtype(&[4, 32, 32], Dtype::Float32).expect("zeros");
         parameters.insert("model.layers.1.mlp.switch_mlp.up_proj.weight".to_owned(), experts.into());
-    };
-    refused(
-        "float/qwen3_moe",
-        "together",
-        &together,
-        &expect![[r#"
+    })?;
+    expect![[r#"
         FOLDER: model.layers.1.mlp.experts.0.up_proj.weight: model.layers.1.mlp.switch_mlp.up_proj.weight is there too, which stands for all experts of the layer
-        help: fetch the tensors again, all of them"#]],
-    )
+        help: fetch the tensors again, all of them
+    "#]]
+    .assert_eq(&said);
+    Ok(())
 }
 
 /// As transformers has it; what is written for llama.cpp says the same.
@@ -107,15 +93,15 @@ fn positions_under_both_keys_are_those_of_one() -> tacit::Result<()> {
 
 #[test]
 fn a_gguf_file_has_the_positions_that_are_read() -> tacit::Result<()> {
-    let copied = Folder::copied("float/llama", "both", |_| ())?;
-    let file = copied.0.join("config.json");
+    let copied = copied("float/llama", |_| ())?;
+    let file = copied.path().join("config.json");
     let mut config = Json::open(&file)?;
     config.set("rope_scaling", parsed(r#"{"type": "linear", "factor": 4.0}"#));
     config.set("rope_parameters", parsed(r#"{"rope_type": "linear", "factor": 2.0}"#));
     std::fs::write(&file, config.line()).expect("writes");
-    let (read, model) = load(&copied.0)?;
-    let written = copied.0.join("written.gguf");
-    ModelFolder::of(&copied.0)?.write_gguf(&written, model.values()?, None)?;
+    let (read, model) = load(&copied)?;
+    let written = copied.path().join("written.gguf");
+    ModelFolder::of(&copied)?.write_gguf(&written, model.values()?, None)?;
     assert_eq!(Config::of_gguf(&Gguf::open(&written)?)?.kinds, read.kinds);
     Ok(())
 }
