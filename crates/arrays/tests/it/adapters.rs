@@ -8,7 +8,7 @@ use tacit_conformance::assert_close;
 use tacit_core::transform::{Wrt, grad_wrt};
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{FLOATS, affine, both, nf4, normal, normal_of, oracle};
 use crate::structured::lora_on;
 
@@ -257,49 +257,38 @@ fn bad_arguments() {
         help: give one that is at least 0 and below 1"#]],
     );
     let grouped = || AffineArray::quantize(&normal(2, &[40, 96]), Affine { bits: 4, group: 32 }).expect("quantizes");
-    check(
-        QaLora::new(normal(1, &[8, 9]), normal(2, &[2, 9]), normal(3, &[8, 2]), 1.0),
-        expect![[r#"
+    let said = [
+        said_of(QaLora::new(normal(1, &[8, 9]), normal(2, &[2, 9]), normal(3, &[8, 2]), 1.0)),
+        said_of(QaLora::new(nf4(&normal(2, &[40, 96]), 64), normal(2, &[2, 3]), normal(3, &[40, 2]), 1.0)),
+        said_of(QaLora::new(grouped(), normal(2, &[2, 96]), normal(3, &[40, 2]), 1.0)),
+        said_of(QaLora::new(grouped(), normal(2, &[2, 3]), normal(3, &[40, 2]), f32::INFINITY)),
+    ];
+    expect![[r#"
         the base is f32[8,9], which has no biases to move
-        help: give a matrix in the affine format, or adapt this one by a `Lora`"#]],
-    );
-    check(
-        QaLora::new(nf4(&normal(2, &[40, 96]), 64), normal(2, &[2, 3]), normal(3, &[40, 2]), 1.0),
-        expect![[r#"
+        help: give a matrix in the affine format, or adapt this one by a `Lora`
         the base is Nf4(f32[40,96]), which has no biases to move
-        help: give a matrix in the affine format, or adapt this one by a `Lora`"#]],
-    );
-    check(
-        QaLora::new(grouped(), normal(2, &[2, 96]), normal(3, &[40, 2]), 1.0),
-        expect![[r#"
+        help: give a matrix in the affine format, or adapt this one by a `Lora`
         a is f32[2,96] and b is f32[40,2], which do not fit a base of f32[40,96] in groups of 32
-        help: give a: [r, in / group] and b: [out, r] for a base [out, in]"#]],
-    );
-    check(
-        QaLora::new(grouped(), normal(2, &[2, 3]), normal(3, &[40, 2]), f32::INFINITY),
-        expect![[r#"
+        help: give a: [r, in / group] and b: [out, r] for a base [out, in]
         alpha is inf
-        help: give a finite one; the rank is the usual choice"#]],
-    );
+        help: give a finite one; the rank is the usual choice
+    "#]]
+    .assert_eq(&said.concat());
     let lora = |k: i32| Lora::new(normal(1, &[8, k]), normal(2, &[2, k]), normal(3, &[8, 2]), 1.0).expect("fits");
-    check(
-        LoraSet::new(&[], number(0)),
-        expect![[r#"
+    let said = [
+        said_of(LoraSet::new(&[], number(0))),
+        said_of(LoraSet::new(&[lora(9), lora(10)], number(0))),
+        said_of(LoraSet::new(&[lora(9)], Array::from_slice(&[1i32], &[1]))),
+    ];
+    expect![[r#"
         there are no adapters in the set
-        help: give at least one"#]],
-    );
-    check(
-        LoraSet::new(&[lora(9), lora(10)], number(0)),
-        expect![[r#"
+        help: give at least one
         adapters of f32[8,9] and f32[8,10] are in no set
-        help: give adapters of one shape, in one float type, that are not transposed"#]],
-    );
-    check(
-        LoraSet::new(&[lora(9)], Array::from_slice(&[1i32], &[1])),
-        expect![[r#"
+        help: give adapters of one shape, in one float type, that are not transposed
         the index is i32[1], which chooses no adapters
-        help: give u32[] for all rows, or u32[n] for n parts of them"#]],
-    );
+        help: give u32[] for all rows, or u32[n] for n parts of them
+    "#]]
+    .assert_eq(&said.concat());
     let set = LoraSet::new(&[lora(9)], Array::from_slice(&[0u32, 0], &[2])).expect("fits");
     check(
         implicit((x(&[3, 9]), set.clone()), |(x, w)| x.matmul(w.t())),

@@ -10,7 +10,7 @@ use tacit_conformance::assert_close;
 use tacit_conformance::oracle::floats;
 use tacit_core::{Error, Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::nf4_format::CODEBOOK;
 use crate::operands::normal;
 
@@ -349,89 +349,65 @@ fn bad_observations_and_formats() {
     let (x, w) = (inputs(1, K as i32), weight());
     let seen = Observation::from_inputs(&x).expect("finite");
     let gptq = |text: &str, w: &Array, seen: &Observation| Gptq::default().quantize(&format(text), w, seen);
-    check(
-        gptq("nf4:64", &normal(1, &[8, 128]), &seen),
-        expect![[r#"
+    let said = [
+        said_of(gptq("nf4:64", &normal(1, &[8, 128]), &seen)),
+        said_of(gptq("nf4:64", &normal(1, &[256]), &seen)),
+        said_of(gptq("nf4:64", &Array::from_slice(&[1i32], &[1, 1]), &seen)),
+        said_of(gptq("rotated:nf4:64", &w, &seen)),
+        said_of(gptq("nf4:512", &w, &seen)),
+    ];
+    expect![[r#"
         the weight is f32[8,128], and what was seen are inputs of f32[256,256]
-        help: give what was seen of this weight"#]],
-    );
-    check(
-        gptq("nf4:64", &normal(1, &[256]), &seen),
-        expect![[r#"
+        help: give what was seen of this weight
         the weight is f32[256], which is neither a matrix nor a stack of them
-        help: calibrate a weight of two or three axes, and quantize others as they are"#]],
-    );
-    check(
-        gptq("nf4:64", &Array::from_slice(&[1i32], &[1, 1]), &seen),
-        expect![[r#"
+        help: calibrate a weight of two or three axes, and quantize others as they are
         the weight is i32[1,1], which is not float
-        help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        gptq("rotated:nf4:64", &w, &seen),
-        expect![[r#"
+        help: give an f32, f16 or bf16 array
         GPTQ does not code f32[24,256] in rotated:nf4:64: a rotation makes each element of all inputs
-        help: take a format whose blocks lie along the rows and divide them, or another method"#]],
-    );
-    check(
-        gptq("nf4:512", &w, &seen),
-        expect![[r#"
+        help: take a format whose blocks lie along the rows and divide them, or another method
         GPTQ does not code f32[24,256] in nf4:512: its blocks straddle rows
-        help: take a format whose blocks lie along the rows and divide them, or another method"#]],
-    );
+        help: take a format whose blocks lie along the rows and divide them, or another method
+    "#]]
+    .assert_eq(&said.concat());
     let zeros = Observation::from_inputs(&ops::zeros::<f32>(&[4, K as i32]).expect("zeros")).expect("finite");
-    check(
-        gptq("nf4:64", &w, &zeros),
-        expect![[r#"
+    let said = [
+        said_of(gptq("nf4:64", &w, &zeros)),
+        said_of(Gptq::default().with_damping(0.0)),
+        said_of(Gptq::default().with_damping(f32::NAN)),
+        said_of(Awq::default().quantize(&format("bf16"), &w, &seen)),
+        said_of(Awq::new(0)),
+    ];
+    expect![[r#"
         the sums of squares of the inputs say nothing: all inputs were zero, or one was not finite
-        help: observe the weight on inputs such as it is used with"#]],
-    );
-    check(
-        Gptq::default().with_damping(0.0),
-        expect![[r#"
+        help: observe the weight on inputs such as it is used with
         a damping of 0 is not from 0.001 to 1
-        help: use 0.01, the usual choice, or more where few rows were observed"#]],
-    );
-    check(
-        Gptq::default().with_damping(f32::NAN),
-        expect![[r#"
+        help: use 0.01, the usual choice, or more where few rows were observed
         a damping of NaN is not from 0.001 to 1
-        help: use 0.01, the usual choice, or more where few rows were observed"#]],
-    );
-    check(
-        Awq::default().quantize(&format("bf16"), &w, &seen),
-        expect![[r#"
+        help: use 0.01, the usual choice, or more where few rows were observed
         the format bf16 has no scales, and codes an input alike however that is scaled
-        help: take a format with scales, such as affine:4:64, or quantize without AWQ"#]],
-    );
-    check(
-        Awq::new(0),
-        expect![[r#"
+        help: take a format with scales, such as affine:4:64, or quantize without AWQ
         0 exponents are not searched
-        help: search among 20, the usual choice, and at most 1000"#]],
-    );
+        help: search among 20, the usual choice, and at most 1000
+    "#]]
+    .assert_eq(&said.concat());
     let experts = Observed::new(normal(1, &[2, 8, 64])).expect("a weight");
     let chosen = Array::from_slice(&[1u32], &[1]);
     implicit((normal(1, &[1, 4, 64]), &experts), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None))
         .expect("multiplies");
-    check(
-        gptq("nf4:64", &normal(1, &[2, 8, 64]), &experts.finish().expect("products")),
-        expect![[r#"
+    let said = [
+        said_of(gptq("nf4:64", &normal(1, &[2, 8, 64]), &experts.finish().expect("products"))),
+        said_of(ScaledChannels::new(&w, &normal(1, &[3]), -1)),
+        said_of(ScaledChannels::new(&w, &normal(1, &[3]), 2)),
+    ];
+    expect![[r#"
         matrix 0 of f32[2,8,64] met no rows while it was observed
-        help: observe more inputs, until each is chosen, or quantize the weight without them"#]],
-    );
-    check(
-        ScaledChannels::new(&w, &normal(1, &[3]), -1),
-        expect![[r#"
+        help: observe more inputs, until each is chosen, or quantize the weight without them
         the factors are f32[3], and f32[24,256] is scaled along axis -1
-        help: give a float vector with a factor for each position along an axis of the array"#]],
-    );
-    check(
-        ScaledChannels::new(&w, &normal(1, &[3]), 2),
-        expect![[r#"
+        help: give a float vector with a factor for each position along an axis of the array
         the factors are f32[3], and f32[24,256] is scaled along axis 2
-        help: give a float vector with a factor for each position along an axis of the array"#]],
-    );
+        help: give a float vector with a factor for each position along an axis of the array
+    "#]]
+    .assert_eq(&said.concat());
     let nan = Array::from_f32(f32::NAN);
     check(
         gptq("nf4:64", &w.multiply(&nan).expect("nan"), &seen),

@@ -8,7 +8,7 @@ use tacit_arrays::{Concat, Diagonal, Nf4Array, Ste, Transposed, ste};
 use tacit_conformance::opaque::Refusing;
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{affine, check_built, nf4, normal, normal_of, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -201,24 +201,20 @@ fn what_is_not_joined() {
         };
         check(Concat::new(vec![part(F32, &[4, 32])], axis), expected);
     }
-    check(
-        Concat::new(vec![part(F32, &[4, 32]), part(F32, &[4, 64])], 0),
-        expect![[r#"
-            f32[4,32] and f32[4,64] are not joined along axis 0
-            help: give parts of one dtype that differ in this axis alone"#]],
-    );
-    check(
-        Concat::new(vec![part(F32, &[4, 32]), part(Dtype::Float16, &[4, 32])], 0),
-        expect![[r#"
-            f32[4,32] and f16[4,32] are not joined along axis 0
-            help: give parts of one dtype that differ in this axis alone"#]],
-    );
-    check(
-        Concat::new(vec![part(F32, &[4, 32]), part(F32, &[128])], 0),
-        expect![[r#"
-            f32[4,32] and f32[128] are not joined along axis 0
-            help: give parts of one dtype that differ in this axis alone"#]],
-    );
+    let said = [
+        said_of(Concat::new(vec![part(F32, &[4, 32]), part(F32, &[4, 64])], 0)),
+        said_of(Concat::new(vec![part(F32, &[4, 32]), part(Dtype::Float16, &[4, 32])], 0)),
+        said_of(Concat::new(vec![part(F32, &[4, 32]), part(F32, &[128])], 0)),
+    ];
+    expect![[r#"
+        f32[4,32] and f32[4,64] are not joined along axis 0
+        help: give parts of one dtype that differ in this axis alone
+        f32[4,32] and f16[4,32] are not joined along axis 0
+        help: give parts of one dtype that differ in this axis alone
+        f32[4,32] and f32[128] are not joined along axis 0
+        help: give parts of one dtype that differ in this axis alone
+    "#]]
+    .assert_eq(&said.concat());
     let long = || Value::from(Refusing::new(Aval::new(&[i32::MAX, 2], F32)));
     check(
         Concat::new(vec![long(), long()], 0),

@@ -14,7 +14,7 @@ use tacit_arrays::{
 use tacit_core::store;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Value};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{FLOATS, FORMATS, every, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -175,48 +175,32 @@ fn arrays_that_no_format_takes() {
                      help: split the array and quantize the parts";
         assert_eq!(message(&zeros(&[65536, 65536])), large);
     }
-    check(
-        Int8Array::quantize(&zeros(&[64]), Granularity::Column),
-        expect![[r#"
+    let said = [
+        said_of(Int8Array::quantize(&zeros(&[64]), Granularity::Column)),
+        said_of(Int8Array::quantize(&zeros(&[64]), 0)),
+        said_of(Fp4Array::quantize(&zeros(&[64]), 48)),
+        said_of(Mxfp4Array::quantize(&zeros(&[2, 48]), ScaleRule::Ceil)),
+        said_of(Nvfp4Array::quantize(&zeros(&[2, 24]), Nvfp4::default())),
+        said_of(Nvfp4Array::quantize_relative(&zeros(&[2, 32]), &zeros(&[1]))),
+        said_of(Dynamic8Array::quantize(&zeros(&[2, 32]), 256)),
+    ];
+    expect![[r#"
         f32[64] is not a matrix, which alone has columns
-        help: quantize rows or blocks"#]],
-    );
-    check(
-        Int8Array::quantize(&zeros(&[64]), 0),
-        expect![[r#"
+        help: quantize rows or blocks
         the int8 block size 0 is not a number of elements
-        help: give the number of elements that share a scale"#]],
-    );
-    check(
-        Fp4Array::quantize(&zeros(&[64]), 48),
-        expect![[r#"
+        help: give the number of elements that share a scale
         the fp4 block size 48 is not a power of two from 32 to 4096
-        help: use 64, the usual choice"#]],
-    );
-    check(
-        Mxfp4Array::quantize(&zeros(&[2, 48]), ScaleRule::Ceil),
-        expect![[r#"
+        help: use 64, the usual choice
         the last axis of f32[2,48] is not whole groups of 32, as mxfp4 has them
-        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
-    check(
-        Nvfp4Array::quantize(&zeros(&[2, 24]), Nvfp4::default()),
-        expect![[r#"
+        help: use a smaller group size, or an array type whose blocks may straddle rows
         the last axis of f32[2,24] is not whole groups of 16, as nvfp4 has them
-        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
-    check(
-        Nvfp4Array::quantize_relative(&zeros(&[2, 32]), &zeros(&[1])),
-        expect![[r#"
+        help: use a smaller group size, or an array type whose blocks may straddle rows
         the global scale is f32[1], where nvfp4 of f32[2,32] has f32[]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        Dynamic8Array::quantize(&zeros(&[2, 32]), 256),
-        expect![[r#"
+        help: take the parts of one array, with its shape and block size
         f32[2,32] cannot be dynamic8
-        help: quantize a vector of f32"#]],
-    );
+        help: quantize a vector of f32
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -305,80 +289,58 @@ fn parts_that_do_not_belong_together() {
     let zeros = |shape: &[i32], dtype| ops::zeros_dtype(shape, dtype).expect("zeros");
     let (u8, i8, u32) = (Dtype::Uint8, Dtype::Int8, Dtype::Uint32);
     let aval = || Aval::new(&[4, 64], F32);
-    check(
-        Fp4Array::from_parts(Parts::new(zeros(&[127], u8), zeros(&[4], F32)), 64, aval()),
-        expect![[r#"
-            codes is u8[127], where fp4:64 of f32[4,64] has u8[128]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        Int8Array::from_parts(Parts::new(zeros(&[256], i8), zeros(&[4], F32)), 64, aval()),
-        expect![[r#"
-            codes is i8[256], where int8:64 of f32[4,64] has i8[4,64]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        TernaryArray::from_parts(Parts::new(zeros(&[64], u8), zeros(&[4, 1], F32)), 64, aval()),
-        expect![[r#"
-            scales is f32[4,1], where ternary:64 of f32[4,64] has f32[4]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        BinaryArray::from_parts(Parts::new(zeros(&[32], u8), zeros(&[4], u8)), 64, aval()),
-        expect![[r#"
-            scales is u8[4], where binary:64 of f32[4,64] has f32[4]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        Mxfp4Array::from_parts(
+    let said = [
+        said_of(Fp4Array::from_parts(Parts::new(zeros(&[127], u8), zeros(&[4], F32)), 64, aval())),
+        said_of(Int8Array::from_parts(Parts::new(zeros(&[256], i8), zeros(&[4], F32)), 64, aval())),
+        said_of(TernaryArray::from_parts(Parts::new(zeros(&[64], u8), zeros(&[4, 1], F32)), 64, aval())),
+        said_of(BinaryArray::from_parts(Parts::new(zeros(&[32], u8), zeros(&[4], u8)), 64, aval())),
+        said_of(Mxfp4Array::from_parts(
             Parts::new(zeros(&[4, 8], u32), zeros(&[4, 1], u8)),
             Mxfp4::default(),
             Aval::new(&[4, 64], F32),
-        ),
-        expect![[r#"
-        scales is u8[4,1], where mxfp4 of f32[4,64] has u8[4,2]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        Mxfp4Array::from_parts(
+        )),
+        said_of(Mxfp4Array::from_parts(
             Parts::new(zeros(&[4, 2], u32), zeros(&[4, 1], u8)),
             Mxfp4::default(),
             Aval::new(&[4, 16], F32),
-        ),
-        expect![[r#"
-        the last axis of f32[4,16] is not whole groups of 32, as mxfp4 has them
-        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
-    check(
-        Mxfp8Array::from_parts(
+        )),
+        said_of(Mxfp8Array::from_parts(
             Parts::new(zeros(&[4, 16], u32), zeros(&[4, 2], F32)),
             Mxfp8::default(),
             Aval::new(&[4, 64], F32),
-        ),
-        expect![[r#"
-        scales is f32[4,2], where mxfp8 of f32[4,64] has u8[4,2]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        Nvfp4Array::from_parts(
+        )),
+        said_of(Nvfp4Array::from_parts(
             Parts::new(zeros(&[4, 8], u32), zeros(&[4, 2], u8)),
             Nvfp4::default(),
             Aval::new(&[4, 64], F32),
-        ),
-        expect![[r#"
-        scales is u8[4,2], where nvfp4 of f32[4,64] has u8[4,4]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        Nvfp4Array::from_parts(
+        )),
+        said_of(Nvfp4Array::from_parts(
             Parts::new(zeros(&[4, 8], u32), zeros(&[4, 4], u8)),
             Nvfp4::default(),
             Aval::new(&[4, 64], u8),
-        ),
-        expect![[r#"
+        )),
+    ];
+    expect![[r#"
+        codes is u8[127], where fp4:64 of f32[4,64] has u8[128]
+        help: take the parts of one array, with its shape and block size
+        codes is i8[256], where int8:64 of f32[4,64] has i8[4,64]
+        help: take the parts of one array, with its shape and block size
+        scales is f32[4,1], where ternary:64 of f32[4,64] has f32[4]
+        help: take the parts of one array, with its shape and block size
+        scales is u8[4], where binary:64 of f32[4,64] has f32[4]
+        help: take the parts of one array, with its shape and block size
+        scales is u8[4,1], where mxfp4 of f32[4,64] has u8[4,2]
+        help: take the parts of one array, with its shape and block size
+        the last axis of f32[4,16] is not whole groups of 32, as mxfp4 has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows
+        scales is f32[4,2], where mxfp8 of f32[4,64] has u8[4,2]
+        help: take the parts of one array, with its shape and block size
+        scales is u8[4,2], where nvfp4 of f32[4,64] has u8[4,4]
+        help: take the parts of one array, with its shape and block size
         u8[4,64] cannot be nvfp4
-        help: quantize an f32, f16 or bf16 array"#]],
-    );
+        help: quantize an f32, f16 or bf16 array
+    "#]]
+    .assert_eq(&said.concat());
     let parts = |codes: &[i32], absmax: &[i32], offset: &[i32]| {
         let (codes, absmax, offset) = (zeros(codes, u8), zeros(absmax, F32), zeros(offset, F32));
         Dynamic8Array::from_parts(codes, absmax, offset, 256)

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Diagonal;
 use tacit_core::{Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{check_built, normal, oracle};
 use crate::structured::diagonal;
 
@@ -74,22 +74,18 @@ fn a_nan_stays_in_its_row_and_column() {
 
 #[test]
 fn bad_arguments() {
-    check(
-        Diagonal::new(normal(1, &[2, 2])),
-        expect![[r#"
-            the diagonal is f32[2,2], which is not a vector
-            help: take the diagonal of a matrix with `Array::diagonal`"#]],
-    );
-    check(
-        Diagonal::new(Array::from_slice(&[1i32, 2], &[2])),
-        expect![[r#"
-            the diagonal is i32[2], which is not float
-            help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        Diagonal::new(ops::zeros::<f32>(&[0]).expect("zeros")),
-        expect![[r#"
-            the diagonal is f32[0], which has no elements
-            help: keep an empty array dense"#]],
-    );
+    let said = [
+        said_of(Diagonal::new(normal(1, &[2, 2]))),
+        said_of(Diagonal::new(Array::from_slice(&[1i32, 2], &[2]))),
+        said_of(Diagonal::new(ops::zeros::<f32>(&[0]).expect("zeros"))),
+    ];
+    expect![[r#"
+        the diagonal is f32[2,2], which is not a vector
+        help: take the diagonal of a matrix with `Array::diagonal`
+        the diagonal is i32[2], which is not float
+        help: give an f32, f16 or bf16 array
+        the diagonal is f32[0], which has no elements
+        help: keep an empty array dense
+    "#]]
+    .assert_eq(&said.concat());
 }

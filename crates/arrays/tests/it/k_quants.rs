@@ -8,7 +8,7 @@ use tacit_arrays::{CodebookArray, Int8Array, KQuantArray};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit, tree};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::normal;
 
 fn zeros(shape: &[i32], dtype: Dtype) -> Array {
@@ -78,24 +78,20 @@ fn k_quants_of_parts() {
     };
     assert!(made(6, 384, integers([1, 2, 16])).is_ok());
     assert!(made(4, 256, integers([2, 2, 8])).is_ok());
-    check(
-        made(6, 383, integers([1, 2, 16])),
-        expect![[r#"
+    let said = [
+        said_of(made(6, 383, integers([1, 2, 16]))),
+        said_of(made(6, 384, integers([2, 2, 16]))),
+        said_of(made(4, 256, integers([2, 4, 8]))),
+    ];
+    expect![[r#"
         codes is u8[383], where k:6 of f32[2,256] has u8[384]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        made(6, 384, integers([2, 2, 16])),
-        expect![[r#"
+        help: take the parts of one array, with its shape and block size
         scales is f32[2,2,16], where k:6 of f32[2,256] has f32[1,2,16]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        made(4, 256, integers([2, 4, 8])),
-        expect![[r#"
+        help: take the parts of one array, with its shape and block size
         scales is f32[2,4,8], where k:4 of f32[2,256] has f32[2,2,8]
-        help: take the parts of one array, with its shape and block size"#]],
-    );
+        help: take the parts of one array, with its shape and block size
+    "#]]
+    .assert_eq(&said.concat());
     let blocks = Parts::new(zeros(&[2, 2, 8], Dtype::Int8), zeros(&[8], Dtype::Float32));
     let blocks = Int8Array::from_parts(blocks, Granularity::Block(4), Aval::new(&[2, 2, 8], Dtype::Float32));
     check(
@@ -135,24 +131,20 @@ fn what_has_no_code_is_counted_among_elements() {
 
 #[test]
 fn codebooks_of_what_codes_nothing() {
-    check(
-        Codebook::new(32, &[0.0, 1.0, 2.0]),
-        expect![[r#"
+    let said = [
+        said_of(Codebook::new(32, &[0.0, 1.0, 2.0])),
+        said_of(Codebook::new(32, &[0.0, f32::NAN])),
+        said_of(Codebook::new(32, &[0.0; 4])),
+    ];
+    expect![[r#"
         a codebook of the 3 values [0.0, 1.0, 2.0] codes nothing
-        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]],
-    );
-    check(
-        Codebook::new(32, &[0.0, f32::NAN]),
-        expect![[r#"
+        help: give 2, 4, 8 or 16 finite values, not all of them zero
         a codebook of the 2 values [0.0, NaN] codes nothing
-        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]],
-    );
-    check(
-        Codebook::new(32, &[0.0; 4]),
-        expect![[r#"
+        help: give 2, 4, 8 or 16 finite values, not all of them zero
         a codebook of the 4 values [0.0, 0.0, 0.0, 0.0] codes nothing
-        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]],
-    );
+        help: give 2, 4, 8 or 16 finite values, not all of them zero
+    "#]]
+    .assert_eq(&said.concat());
     let zero = Codebook::new(0, &[0.0, 1.0]).expect("a table");
     check(
         CodebookArray::quantize(&normal(1, &[64]), zero),

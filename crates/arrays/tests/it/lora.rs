@@ -8,7 +8,7 @@ use tacit_conformance::assert_close;
 use tacit_core::transform::{Wrt, grad, grad_wrt};
 use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{FLOATS, both, check_built, nf4, normal, normal_of, oracle};
 use crate::structured::{dropped_lora, lora, lora_on};
 
@@ -181,56 +181,42 @@ fn the_gradient_goes_to_the_adapter() {
 #[test]
 fn bad_arguments() {
     let of = |base: &[i32], a: &[i32], b: &[i32]| Lora::new(normal(1, base), normal(2, a), normal(3, b), 1.0);
-    check(
-        of(&[8, 9], &[2, 8], &[8, 2]),
-        expect![[r#"
-            a is f32[2,8] and b is f32[8,2], which do not fit a base of f32[8,9]
-            help: give a: [r, in] and b: [out, r] for a base [out, in]"#]],
-    );
-    check(
-        of(&[2, 8, 9], &[2, 9], &[8, 2]),
-        expect![[r#"
-            a is f32[2,9] and b is f32[8,2], which do not fit a base of f32[2,8,9]
-            help: give a: [r, in] and b: [out, r] for a base [out, in]"#]],
-    );
-    check(
-        of(&[8, 9], &[0, 9], &[8, 0]),
-        expect![[r#"
-            a is f32[0,9], which has no elements
-            help: keep an empty array dense"#]],
-    );
-    check(
-        Lora::new(Array::from_slice(&[1i32, 2], &[1, 2]), normal(2, &[1, 2]), normal(3, &[1, 1]), 1.0),
-        expect![[r#"
-            the base is i32[1,2], which is not float
-            help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        Lora::new(normal(1, &[8, 9]), normal(2, &[2, 9]), normal(3, &[8, 2]), f32::NAN),
-        expect![[r#"
-            alpha is NaN
-            help: give a finite one; the rank is the usual choice"#]],
-    );
+    let said = [
+        said_of(of(&[8, 9], &[2, 8], &[8, 2])),
+        said_of(of(&[2, 8, 9], &[2, 9], &[8, 2])),
+        said_of(of(&[8, 9], &[0, 9], &[8, 0])),
+        said_of(Lora::new(Array::from_slice(&[1i32, 2], &[1, 2]), normal(2, &[1, 2]), normal(3, &[1, 1]), 1.0)),
+        said_of(Lora::new(normal(1, &[8, 9]), normal(2, &[2, 9]), normal(3, &[8, 2]), f32::NAN)),
+    ];
+    expect![[r#"
+        a is f32[2,8] and b is f32[8,2], which do not fit a base of f32[8,9]
+        help: give a: [r, in] and b: [out, r] for a base [out, in]
+        a is f32[2,9] and b is f32[8,2], which do not fit a base of f32[2,8,9]
+        help: give a: [r, in] and b: [out, r] for a base [out, in]
+        a is f32[0,9], which has no elements
+        help: keep an empty array dense
+        the base is i32[1,2], which is not float
+        help: give an f32, f16 or bf16 array
+        alpha is NaN
+        help: give a finite one; the rank is the usual choice
+    "#]]
+    .assert_eq(&said.concat());
     let fine = || of(&[8, 9], &[2, 9], &[8, 2]).expect("fits");
     let key = || random::key(1).expect("a key");
-    check(
-        fine().with_dropout(1.0, key()),
-        expect![[r#"
-            the dropout probability is 1
-            help: give one that is at least 0 and below 1"#]],
-    );
-    check(
-        fine().with_dropout(f32::NAN, key()),
-        expect![[r#"
-            the dropout probability is NaN
-            help: give one that is at least 0 and below 1"#]],
-    );
-    check(
-        fine().with_dropout(0.1, normal(1, &[2])),
-        expect![[r#"
-            the dropout key is f32[2], and a key is u32[2]
-            help: make one with `mlx_rs::random::key`"#]],
-    );
+    let said = [
+        said_of(fine().with_dropout(1.0, key())),
+        said_of(fine().with_dropout(f32::NAN, key())),
+        said_of(fine().with_dropout(0.1, normal(1, &[2]))),
+    ];
+    expect![[r#"
+        the dropout probability is 1
+        help: give one that is at least 0 and below 1
+        the dropout probability is NaN
+        help: give one that is at least 0 and below 1
+        the dropout key is f32[2], and a key is u32[2]
+        help: make one with `mlx_rs::random::key`
+    "#]]
+    .assert_eq(&said.concat());
     let _deny = Policy::Deny.scope();
     check(
         fine().merge(),

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::LowRank;
 use tacit_core::{Counters, Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{FLOATS, check_built, nf4, normal, normal_of, oracle};
 use crate::structured::low_rank;
 
@@ -109,34 +109,24 @@ fn packed_factors_keep_their_handlers() {
 #[test]
 fn bad_arguments() {
     let of = |left: &[i32], right: &[i32]| LowRank::new(normal(1, left), normal(2, right));
-    check(
-        of(&[4, 2], &[3, 5]),
-        expect![[r#"
-            the factors f32[4,2] and f32[3,5] have no product
-            help: give matrices [n, r] and [r, k] of one dtype"#]],
-    );
-    check(
-        of(&[2, 4, 2], &[2, 5]),
-        expect![[r#"
-            the factors f32[2,4,2] and f32[2,5] have no product
-            help: give matrices [n, r] and [r, k] of one dtype"#]],
-    );
-    check(
-        LowRank::new(normal(1, &[4, 2]), normal_of(Dtype::Float16, 2, &[2, 5])),
-        expect![[r#"
-            the factors f32[4,2] and f16[2,5] have no product
-            help: give matrices [n, r] and [r, k] of one dtype"#]],
-    );
-    check(
-        of(&[4, 0], &[0, 5]),
-        expect![[r#"
-            the left factor is f32[4,0], which has no elements
-            help: keep an empty array dense"#]],
-    );
-    check(
-        LowRank::new(normal(1, &[4, 2]), Array::from_slice(&[1i32, 2], &[2, 1])),
-        expect![[r#"
-            the right factor is i32[2,1], which is not float
-            help: give an f32, f16 or bf16 array"#]],
-    );
+    let said = [
+        said_of(of(&[4, 2], &[3, 5])),
+        said_of(of(&[2, 4, 2], &[2, 5])),
+        said_of(LowRank::new(normal(1, &[4, 2]), normal_of(Dtype::Float16, 2, &[2, 5]))),
+        said_of(of(&[4, 0], &[0, 5])),
+        said_of(LowRank::new(normal(1, &[4, 2]), Array::from_slice(&[1i32, 2], &[2, 1]))),
+    ];
+    expect![[r#"
+        the factors f32[4,2] and f32[3,5] have no product
+        help: give matrices [n, r] and [r, k] of one dtype
+        the factors f32[2,4,2] and f32[2,5] have no product
+        help: give matrices [n, r] and [r, k] of one dtype
+        the factors f32[4,2] and f16[2,5] have no product
+        help: give matrices [n, r] and [r, k] of one dtype
+        the left factor is f32[4,0], which has no elements
+        help: keep an empty array dense
+        the right factor is i32[2,1], which is not float
+        help: give an f32, f16 or bf16 array
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -7,7 +7,7 @@ use tacit_arrays::Masked;
 use tacit_core::transform::grad;
 use tacit_core::{Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{check_built, nf4, normal, oracle};
 use crate::structured::{masked, masked_of};
 
@@ -84,28 +84,21 @@ fn what_is_under_the_mask_never_shows() {
 #[test]
 fn bad_arguments() {
     let mask = |shape: &[i32]| ops::ones::<bool>(shape).expect("ones");
-    check(
-        Masked::new(normal(1, &[4, 6]), mask(&[6])),
-        expect![[r#"
-            the mask is bool[6], and that of f32[4,6] is bool[4,6]
-            help: compare the array with a threshold, or broadcast the mask"#]],
-    );
-    check(
-        Masked::new(normal(1, &[4, 6]), normal(1, &[4, 6])),
-        expect![[r#"
-            the mask is f32[4,6], and that of f32[4,6] is bool[4,6]
-            help: compare the array with a threshold, or broadcast the mask"#]],
-    );
-    check(
-        Masked::new(Array::from_slice(&[1i32], &[1]), mask(&[1])),
-        expect![[r#"
-            the masked array is i32[1], which is not float
-            help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        Masked::new(ops::zeros::<f32>(&[0, 2]).expect("zeros"), mask(&[0, 2])),
-        expect![[r#"
-            the masked array is f32[0,2], which has no elements
-            help: keep an empty array dense"#]],
-    );
+    let said = [
+        said_of(Masked::new(normal(1, &[4, 6]), mask(&[6]))),
+        said_of(Masked::new(normal(1, &[4, 6]), normal(1, &[4, 6]))),
+        said_of(Masked::new(Array::from_slice(&[1i32], &[1]), mask(&[1]))),
+        said_of(Masked::new(ops::zeros::<f32>(&[0, 2]).expect("zeros"), mask(&[0, 2]))),
+    ];
+    expect![[r#"
+        the mask is bool[6], and that of f32[4,6] is bool[4,6]
+        help: compare the array with a threshold, or broadcast the mask
+        the mask is f32[4,6], and that of f32[4,6] is bool[4,6]
+        help: compare the array with a threshold, or broadcast the mask
+        the masked array is i32[1], which is not float
+        help: give an f32, f16 or bf16 array
+        the masked array is f32[0,2], which has no elements
+        help: keep an empty array dense
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -8,6 +8,13 @@ use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
 use crate::operands::{affine, nf4, normal};
 
+/// The message of an error, and a line's end.
+#[track_caller]
+pub(crate) fn said_of<T>(result: Result<T>) -> String {
+    let Err(error) = result else { panic!("it should fail") };
+    format!("{error}\n")
+}
+
 #[track_caller]
 pub(crate) fn check<T>(result: Result<T>, expected: Expect) {
     let Err(error) = result else { panic!("it should fail") };
@@ -40,30 +47,23 @@ fn nf4_of_nothing() {
 
 #[test]
 fn nf4_block_sizes() {
-    check(
-        Nf4Array::quantize(&normal(0, &[64]), 48),
-        expect![[r#"
+    let said = [
+        said_of(Nf4Array::quantize(&normal(0, &[64]), 48)),
+        said_of(Nf4Array::quantize(&normal(0, &[64]), 16)),
+        said_of(Nf4Array::quantize(&normal(0, &[64]), 8192)),
+        said_of(Nf4Array::quantize(&normal(0, &[64]), 0)),
+    ];
+    expect![[r#"
         the nf4 block size 48 is not a power of two from 32 to 4096
-        help: use 64, the usual choice"#]],
-    );
-    check(
-        Nf4Array::quantize(&normal(0, &[64]), 16),
-        expect![[r#"
+        help: use 64, the usual choice
         the nf4 block size 16 is not a power of two from 32 to 4096
-        help: use 64, the usual choice"#]],
-    );
-    check(
-        Nf4Array::quantize(&normal(0, &[64]), 8192),
-        expect![[r#"
+        help: use 64, the usual choice
         the nf4 block size 8192 is not a power of two from 32 to 4096
-        help: use 64, the usual choice"#]],
-    );
-    check(
-        Nf4Array::quantize(&normal(0, &[64]), 0),
-        expect![[r#"
+        help: use 64, the usual choice
         the nf4 block size 0 is not a power of two from 32 to 4096
-        help: use 64, the usual choice"#]],
-    );
+        help: use 64, the usual choice
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -97,30 +97,23 @@ fn nf4_of_parts() {
     };
     let f32 = Dtype::Float32;
     assert!(parts(&[65], &[3], f32, 64).is_ok());
-    check(
-        parts(&[65, 1], &[3], f32, 64),
-        expect![[r#"
-            codes is u8[65,1], where nf4:64 of f32[3,43] has u8[65]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        parts(&[64], &[3], f32, 64),
-        expect![[r#"
-            codes is u8[64], where nf4:64 of f32[3,43] has u8[65]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        parts(&[65], &[3], Dtype::Float16, 64),
-        expect![[r#"
-            scales is f16[3], where nf4:64 of f32[3,43] has f32[3]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        parts(&[65], &[3], f32, 32),
-        expect![[r#"
-            scales is f32[3], where nf4:32 of f32[3,43] has f32[5]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
+    let said = [
+        said_of(parts(&[65, 1], &[3], f32, 64)),
+        said_of(parts(&[64], &[3], f32, 64)),
+        said_of(parts(&[65], &[3], Dtype::Float16, 64)),
+        said_of(parts(&[65], &[3], f32, 32)),
+    ];
+    expect![[r#"
+        codes is u8[65,1], where nf4:64 of f32[3,43] has u8[65]
+        help: take the parts of one array, with its shape and block size
+        codes is u8[64], where nf4:64 of f32[3,43] has u8[65]
+        help: take the parts of one array, with its shape and block size
+        scales is f16[3], where nf4:64 of f32[3,43] has f32[3]
+        help: take the parts of one array, with its shape and block size
+        scales is f32[3], where nf4:32 of f32[3,43] has f32[5]
+        help: take the parts of one array, with its shape and block size
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -159,36 +152,26 @@ fn a_row_outside_the_matrix_is_an_error_of_the_eval() {
 
 #[test]
 fn affine_of_what_has_no_affine_format() {
-    check(
-        AffineArray::quantize(&integers(), Affine { bits: 4, group: 64 }),
-        expect![[r#"
+    let said = [
+        said_of(AffineArray::quantize(&integers(), Affine { bits: 4, group: 64 })),
+        said_of(AffineArray::quantize(&normal(0, &[2, 96]), Affine { bits: 4, group: 64 })),
+        said_of(AffineArray::quantize(&normal(0, &[2, 64]), Affine { bits: 7, group: 64 })),
+        said_of(AffineArray::quantize(&normal(0, &[2, 64]), Affine { bits: 4, group: 16 })),
+        said_of(AffineArray::quantize(&ops::zeros::<f32>(&[0, 64]).expect("zeros"), Affine { bits: 4, group: 64 })),
+    ];
+    expect![[r#"
         i32[2] cannot be affine
-        help: quantize an f32, f16 or bf16 array"#]],
-    );
-    check(
-        AffineArray::quantize(&normal(0, &[2, 96]), Affine { bits: 4, group: 64 }),
-        expect![[r#"
-            the last axis of f32[2,96] is not whole groups of 64, as affine has them
-            help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
-    check(
-        AffineArray::quantize(&normal(0, &[2, 64]), Affine { bits: 7, group: 64 }),
-        expect![[r#"
+        help: quantize an f32, f16 or bf16 array
+        the last axis of f32[2,96] is not whole groups of 64, as affine has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows
         MLX has no affine format of 7 bits in groups of 64
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
-    );
-    check(
-        AffineArray::quantize(&normal(0, &[2, 64]), Affine { bits: 4, group: 16 }),
-        expect![[r#"
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
         MLX has no affine format of 4 bits in groups of 16
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
-    );
-    check(
-        AffineArray::quantize(&ops::zeros::<f32>(&[0, 64]).expect("zeros"), Affine { bits: 4, group: 64 }),
-        expect![[r#"
-            f32[0,64] has no elements to quantize
-            help: keep an empty array dense"#]],
-    );
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
+        f32[0,64] has no elements to quantize
+        help: keep an empty array dense
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -201,42 +184,29 @@ fn affine_of_parts() {
             Aval::new(&[2, 128], Dtype::Float32),
         )
     };
-    check(
-        parts(&packed, &biases, 64, 8),
-        expect![[r#"
-            codes is u32[2,16], where affine:8:64 of f32[2,128] has u32[2,32]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        parts(&packed, &biases, 32, 4),
-        expect![[r#"
-            scales is f32[2,2], where affine:4:32 of f32[2,128] has f32[2,4]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        parts(&packed, &biases.reshape(&[4]).expect("four"), 64, 4),
-        expect![[r#"
-            biases is f32[4], where affine:4:64 of f32[2,128] has f32[2,2]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
-    check(
-        parts(&packed, &biases, 0, 4),
-        expect![[r#"
+    let said = [
+        said_of(parts(&packed, &biases, 64, 8)),
+        said_of(parts(&packed, &biases, 32, 4)),
+        said_of(parts(&packed, &biases.reshape(&[4]).expect("four"), 64, 4)),
+        said_of(parts(&packed, &biases, 0, 4)),
+        said_of(parts(&packed, &biases, i32::MAX, 4)),
+        said_of(parts(&packed.as_dtype(Dtype::Int32).expect("i32"), &biases, 64, 4)),
+    ];
+    expect![[r#"
+        codes is u32[2,16], where affine:8:64 of f32[2,128] has u32[2,32]
+        help: take the parts of one array, with its shape and block size
+        scales is f32[2,2], where affine:4:32 of f32[2,128] has f32[2,4]
+        help: take the parts of one array, with its shape and block size
+        biases is f32[4], where affine:4:64 of f32[2,128] has f32[2,2]
+        help: take the parts of one array, with its shape and block size
         MLX has no affine format of 4 bits in groups of 0
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
-    );
-    check(
-        parts(&packed, &biases, i32::MAX, 4),
-        expect![[r#"
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
         MLX has no affine format of 4 bits in groups of 2147483647
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
-    );
-    check(
-        parts(&packed.as_dtype(Dtype::Int32).expect("i32"), &biases, 64, 4),
-        expect![[r#"
-            codes is i32[2,16], where affine:4:64 of f32[2,128] has u32[2,16]
-            help: take the parts of one array, with its shape and block size"#]],
-    );
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
+        codes is i32[2,16], where affine:4:64 of f32[2,128] has u32[2,16]
+        help: take the parts of one array, with its shape and block size
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::transform::{grad, vmap};
 use tacit_core::{Counters, Error, Policy, Result, Value, compile, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{affine, nf4, normal, normal_of};
 
 fn gram(x: &Array) -> Array {
@@ -203,39 +203,31 @@ fn what_cannot_be_summed_is_an_error() {
     let (x, w) = (normal(2, &[4, 64]), normal(1, &[32, 64]));
     let observed = Observed::new(&w).expect("a weight");
     let product = |(x, w): (Array, Array)| x.matmul(w.t())?.sum(None);
-    check(
-        compile(product).call((&x, &observed)).map(|_| ()),
-        expect![[r#"
+    let said = [
+        said_of(compile(product).call((&x, &observed)).map(|_| ())),
+        said_of(vmap(0, 0, |x: Array| implicit((x, &observed), |(x, w)| w.matmul(x))).call(&x).map(|_| ())),
+        said_of(grad(product).call((&x, &observed)).map(|_| ())),
+        said_of(
+            implicit(nf4(&w, 32), |outer| {
+                implicit((outer.sum_axis(0, true)?, &observed), |(x, w)| x.matmul(w.t()))?.dense()
+            })
+            .map(|_| ()),
+        ),
+        said_of(observed.finish().map(|_| ())),
+    ];
+    expect![[r#"
         an observed weight is multiplied inside a transformation, where nothing can be summed
-        help: observe plain calls of the model, outside of compile, vmap and gradients"#]],
-    );
-    check(
-        vmap(0, 0, |x: Array| implicit((x, &observed), |(x, w)| w.matmul(x))).call(&x).map(|_| ()),
-        expect![[r#"
+        help: observe plain calls of the model, outside of compile, vmap and gradients
         an observed weight is multiplied inside a transformation, where nothing can be summed
-        help: observe plain calls of the model, outside of compile, vmap and gradients"#]],
-    );
-    check(
-        grad(product).call((&x, &observed)).map(|_| ()),
-        expect![[r#"
+        help: observe plain calls of the model, outside of compile, vmap and gradients
         an observed weight is multiplied inside a transformation, where nothing can be summed
-        help: observe plain calls of the model, outside of compile, vmap and gradients"#]],
-    );
-    check(
-        implicit(nf4(&w, 32), |outer| {
-            implicit((outer.sum_axis(0, true)?, &observed), |(x, w)| x.matmul(w.t()))?.dense()
-        })
-        .map(|_| ()),
-        expect![[r#"
-            an observed weight is multiplied inside a transformation, where nothing can be summed
-            help: observe plain calls of the model, outside of compile, vmap and gradients"#]],
-    );
-    check(
-        observed.finish().map(|_| ()),
-        expect![[r#"
+        help: observe plain calls of the model, outside of compile, vmap and gradients
+        an observed weight is multiplied inside a transformation, where nothing can be summed
+        help: observe plain calls of the model, outside of compile, vmap and gradients
         the weight f32[32,64] was not multiplied while it was observed
-        help: run the model on inputs that reach it, or leave it out"#]],
-    );
+        help: run the model on inputs that reach it, or leave it out
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
@@ -263,24 +255,20 @@ fn bad_weights_and_activations() {
             help: look for the input that makes it, such as a position that is masked whole"#]],
         );
     }
-    check(
-        Observation::from_inputs(&Array::from_slice(&[1i32], &[1, 1])),
-        expect![[r#"
+    let said = [
+        said_of(Observation::from_inputs(&Array::from_slice(&[1i32], &[1, 1]))),
+        said_of(Observation::from_inputs(&Array::from_f32(1.0))),
+        said_of(Observation::from_inputs(&normal(1, &[0, 8]))),
+    ];
+    expect![[r#"
         an activation is i32[1,1], which is not float
-        help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        Observation::from_inputs(&Array::from_f32(1.0)),
-        expect![[r#"
+        help: give an f32, f16 or bf16 array
         the activations are f32[], which has no axis of inputs
-        help: give activations with the inputs along the last axis"#]],
-    );
-    check(
-        Observation::from_inputs(&normal(1, &[0, 8])),
-        expect![[r#"
+        help: give activations with the inputs along the last axis
         an activation is f32[0,8], which has no elements
-        help: keep an empty array dense"#]],
-    );
+        help: keep an empty array dense
+    "#]]
+    .assert_eq(&said.concat());
     let [a, b] = [2, 3].map(|k| Observation::from_inputs(&normal(1, &[4, k])).expect("finite"));
     check(
         a.plus(&b),

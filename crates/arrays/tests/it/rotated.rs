@@ -16,7 +16,7 @@ use tacit_core::transform::{grad, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{FLOATS, affine, nf4, normal, normal_of, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -436,42 +436,29 @@ fn nothing_is_built_for_a_product() {
 
 #[test]
 fn what_has_no_rotation() {
-    check(
-        Rotated::new(nf4(&normal(1, &[4, 44]), 32), -1),
-        expect![[r#"
+    let said = [
+        said_of(Rotated::new(nf4(&normal(1, &[4, 44]), 32), -1)),
+        said_of(Rotated::new(nf4(&normal(1, &[4, 32]), 32), 2)),
+        said_of(Rotated::new(Array::from_slice(&[1i32, 2], &[2]), 0)),
+        said_of(Rotation::new("rotated:int8".parse::<format::AnyFormat>().expect("a format"))),
+        said_of(quantized_of("rotated:int8", &Array::from_f32(1.0))),
+        said_of(quantized_of("rotated:affine:4:64", &normal(1, &[2, 32]))),
+    ];
+    expect![[r#"
         f32[4,44] has no Hadamard rotation along axis 1
-        help: take an extent of m 2^k, for m = 1, 12, 20, 28, 36, 52, 60, 76, 84, 100, 108, 124 or 148, or the format without the rotation"#]],
-    );
-    check(
-        Rotated::new(nf4(&normal(1, &[4, 32]), 32), 2),
-        expect![[r#"
+        help: take an extent of m 2^k, for m = 1, 12, 20, 28, 36, 52, 60, 76, 84, 100, 108, 124 or 148, or the format without the rotation
         f32[4,32] has no axis 2 to rotate
-        help: it has 2 axes, counted from zero, or from -1 backwards"#]],
-    );
-    check(
-        Rotated::new(Array::from_slice(&[1i32, 2], &[2]), 0),
-        expect![[r#"
+        help: it has 2 axes, counted from zero, or from -1 backwards
         i32[2] is not rotated
-        help: rotate an f32, f16 or bf16 array"#]],
-    );
-    check(
-        Rotation::new("rotated:int8".parse::<format::AnyFormat>().expect("a format")),
-        expect![[r#"
+        help: rotate an f32, f16 or bf16 array
         the format rotated:int8 is a rotation itself, and two rotations cancel each other
-        help: name a format that does not rotate"#]],
-    );
-    check(
-        quantized_of("rotated:int8", &Array::from_f32(1.0)),
-        expect![[r#"
+        help: name a format that does not rotate
         f32[] has no axis to rotate
-        help: keep a scalar dense"#]],
-    );
-    check(
-        quantized_of("rotated:affine:4:64", &normal(1, &[2, 32])),
-        expect![[r#"
+        help: keep a scalar dense
         the last axis of f32[2,32] is not whole groups of 64, as affine has them
-        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
+        help: use a smaller group size, or an array type whose blocks may straddle rows
+    "#]]
+    .assert_eq(&said.concat());
     check(hadamard(&normal(1, &[2, 44])), expect!["f32[2,44] has no fast Hadamard transform along its last axis"]);
     check(hadamard(&Array::from_slice(&[1i32, 2], &[2])), expect!["i32[2] is not f32, f16 or bf16"]);
 }

@@ -11,7 +11,7 @@ use tacit_arrays::{Lora, Nf4Array, Prepared, SavedInputs};
 use tacit_core::transform::{checkpoint, grad, value_and_grad};
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{normal, normal_of};
 use crate::saved::{float, relative_error};
 
@@ -197,22 +197,18 @@ fn a_prepared_weight_a_checkpoint_and_a_compiled_step_save_too() {
 #[test]
 fn what_saves_no_activations_is_refused() {
     let integers = Array::from_slice(&[1i32, 2], &[2]);
-    check(
-        SavedInputs::new(integers, "int8"),
-        expect![[r#"
+    let said = [
+        said_of(SavedInputs::new(integers, "int8")),
+        said_of(SavedInputs::new(normal(1, &[2]), "affine:8:63")),
+        said_of(SavedInputs::new(normal(1, &[2]), "int8+stochastic")),
+    ];
+    expect![[r#"
         the weight is i32[2], which is not float
-        help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        SavedInputs::new(normal(1, &[2]), "affine:8:63"),
-        expect![[r#"
+        help: give an f32, f16 or bf16 array
         MLX has no affine format of 8 bits in groups of 63
-        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
-    );
-    check(
-        SavedInputs::new(normal(1, &[2]), "int8+stochastic"),
-        expect![[r#"
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128
         activations are not saved in the format int8+stochastic, which rounds by a random key
-        help: write int8"#]],
-    );
+        help: write int8
+    "#]]
+    .assert_eq(&said.concat());
 }

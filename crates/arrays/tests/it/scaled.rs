@@ -10,7 +10,7 @@ use tacit_conformance::oracle::floats;
 use tacit_core::tree::Gradient;
 use tacit_core::{Counters, Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{FLOATS, both, check_built, mxfp4, normal, normal_of, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -164,24 +164,20 @@ fn a_straight_through_weight_is_scaled() {
 #[test]
 fn what_is_no_scale() {
     let w = || Nf4Array::quantize(&normal(1, &[4, 32]), 32).expect("quantizes");
-    check(
-        Scaled::new(w(), &normal(2, &[4])),
-        expect![[r#"
-            the scale is f32[4], and that of f32[4,32] is f32[]
-            help: give a scalar of the array's dtype"#]],
-    );
-    check(
-        Scaled::new(w(), &Array::from_int(2)),
-        expect![[r#"
-            the scale is i32[], and that of f32[4,32] is f32[]
-            help: give a scalar of the array's dtype"#]],
-    );
-    check(
-        Scaled::new(Array::from_slice(&[1i32, 2], &[2]), &Array::from_int(2)),
-        expect![[r#"
-            i32[2] cannot be scaled
-            help: scale a float array"#]],
-    );
+    let said = [
+        said_of(Scaled::new(w(), &normal(2, &[4]))),
+        said_of(Scaled::new(w(), &Array::from_int(2))),
+        said_of(Scaled::new(Array::from_slice(&[1i32, 2], &[2]), &Array::from_int(2))),
+    ];
+    expect![[r#"
+        the scale is f32[4], and that of f32[4,32] is f32[]
+        help: give a scalar of the array's dtype
+        the scale is i32[], and that of f32[4,32] is f32[]
+        help: give a scalar of the array's dtype
+        i32[2] cannot be scaled
+        help: scale a float array
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Nf4Array, Sliced};
 use tacit_core::{Policy, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{both, check_built, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -83,28 +83,21 @@ fn transposes_casts_and_rows() {
 #[test]
 fn what_is_no_slice() {
     let w = || Nf4Array::quantize(&normal(1, &[4, 32]), 32).expect("quantizes");
-    check(
-        Sliced::new(w(), &[0], &[2]),
-        expect![[r#"
-            f32[4,32] has no slice from [0] to [2]
-            help: give a range that is not empty, counted from zero, for each axis"#]],
-    );
-    check(
-        Sliced::new(w(), &[0, 0], &[5, 32]),
-        expect![[r#"
-            f32[4,32] has no slice from [0, 0] to [5, 32]
-            help: give a range that is not empty, counted from zero, for each axis"#]],
-    );
-    check(
-        Sliced::new(w(), &[2, 0], &[2, 32]),
-        expect![[r#"
-            f32[4,32] has no slice from [2, 0] to [2, 32]
-            help: give a range that is not empty, counted from zero, for each axis"#]],
-    );
-    check(
-        Sliced::new(w(), &[-2, 0], &[4, 32]),
-        expect![[r#"
-            f32[4,32] has no slice from [-2, 0] to [4, 32]
-            help: give a range that is not empty, counted from zero, for each axis"#]],
-    );
+    let said = [
+        said_of(Sliced::new(w(), &[0], &[2])),
+        said_of(Sliced::new(w(), &[0, 0], &[5, 32])),
+        said_of(Sliced::new(w(), &[2, 0], &[2, 32])),
+        said_of(Sliced::new(w(), &[-2, 0], &[4, 32])),
+    ];
+    expect![[r#"
+        f32[4,32] has no slice from [0] to [2]
+        help: give a range that is not empty, counted from zero, for each axis
+        f32[4,32] has no slice from [0, 0] to [5, 32]
+        help: give a range that is not empty, counted from zero, for each axis
+        f32[4,32] has no slice from [2, 0] to [2, 32]
+        help: give a range that is not empty, counted from zero, for each axis
+        f32[4,32] has no slice from [-2, 0] to [4, 32]
+        help: give a range that is not empty, counted from zero, for each axis
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -8,7 +8,7 @@ use tacit_arrays::Sparse24;
 use tacit_core::transform::grad;
 use tacit_core::{Materialize, Policy, Result, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{FLOATS, check_built, normal, normal_of, oracle};
 use crate::structured::sparse24;
 
@@ -132,30 +132,23 @@ fn what_needs_the_array_built() {
 
 #[test]
 fn bad_arguments() {
-    check(
-        Sparse24::prune(&normal(1, &[4, 6])),
-        expect![[r#"
-            f32[4,6] has no whole groups of four along its last axis
-            help: pad the last axis to a multiple of 4"#]],
-    );
-    check(
-        Sparse24::prune(&normal(1, &[])),
-        expect![[r#"
-            f32[] has no whole groups of four along its last axis
-            help: pad the last axis to a multiple of 4"#]],
-    );
-    check(
-        Sparse24::prune(&Array::from_slice(&[1i32, 2, 3, 4], &[4])),
-        expect![[r#"
-            the array is i32[4], which is not float
-            help: give an f32, f16 or bf16 array"#]],
-    );
-    check(
-        Sparse24::prune(&ops::zeros::<f32>(&[0, 4]).expect("zeros")),
-        expect![[r#"
-            the array is f32[0,4], which has no elements
-            help: keep an empty array dense"#]],
-    );
+    let said = [
+        said_of(Sparse24::prune(&normal(1, &[4, 6]))),
+        said_of(Sparse24::prune(&normal(1, &[]))),
+        said_of(Sparse24::prune(&Array::from_slice(&[1i32, 2, 3, 4], &[4]))),
+        said_of(Sparse24::prune(&ops::zeros::<f32>(&[0, 4]).expect("zeros"))),
+    ];
+    expect![[r#"
+        f32[4,6] has no whole groups of four along its last axis
+        help: pad the last axis to a multiple of 4
+        f32[] has no whole groups of four along its last axis
+        help: pad the last axis to a multiple of 4
+        the array is i32[4], which is not float
+        help: give an f32, f16 or bf16 array
+        the array is f32[0,4], which has no elements
+        help: keep an empty array dense
+    "#]]
+    .assert_eq(&said.concat());
     let bytes = |shape: &[i32]| ops::zeros::<u8>(shape).expect("zeros");
     check(
         Sparse24::from_parts(normal(1, &[2, 6]), bytes(&[2, 1])),

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Scaled, Stacked};
 use tacit_core::{Policy, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{affine, check_built, nf4, normal, normal_of, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -110,22 +110,18 @@ fn stacked_vectors_are_built_for_a_product() {
 
 #[test]
 fn what_is_not_stacked() {
-    check(
-        Stacked::new(Vec::new()),
-        expect![[r#"
-            there are no arrays to stack
-            help: give at least one array"#]],
-    );
-    check(
-        Stacked::new(vec![nf4(&normal(1, &[4, 32]), 32), nf4(&normal(1, &[8, 32]), 32)]),
-        expect![[r#"
-            f32[4,32] and f32[8,32] are not stacked
-            help: give arrays of one shape and dtype"#]],
-    );
-    check(
-        Stacked::new(vec![nf4(&normal(1, &[4, 32]), 32), nf4(&normal_of(Dtype::Float16, 1, &[4, 32]), 32)]),
-        expect![[r#"
-            f32[4,32] and f16[4,32] are not stacked
-            help: give arrays of one shape and dtype"#]],
-    );
+    let said = [
+        said_of(Stacked::new(Vec::new())),
+        said_of(Stacked::new(vec![nf4(&normal(1, &[4, 32]), 32), nf4(&normal(1, &[8, 32]), 32)])),
+        said_of(Stacked::new(vec![nf4(&normal(1, &[4, 32]), 32), nf4(&normal_of(Dtype::Float16, 1, &[4, 32]), 32)])),
+    ];
+    expect![[r#"
+        there are no arrays to stack
+        help: give at least one array
+        f32[4,32] and f32[8,32] are not stacked
+        help: give arrays of one shape and dtype
+        f32[4,32] and f16[4,32] are not stacked
+        help: give arrays of one shape and dtype
+    "#]]
+    .assert_eq(&said.concat());
 }

@@ -8,7 +8,7 @@ use tacit_core::compile::compile;
 use tacit_core::transform::vmap;
 use tacit_core::{Policy, Result, Value, tree};
 
-use crate::messages::check;
+use crate::messages::{check, said_of};
 use crate::operands::{normal, normal_of};
 use crate::prepared::{TEXTS, dense, format, same};
 
@@ -185,30 +185,23 @@ fn it_is_read_and_printed_by_its_text() {
 #[test]
 fn bad_input() {
     let (x, nf4) = (normal(6, &[8, 64]), format("nf4:64+stochastic"));
-    check(
-        nf4.quantize(&x),
-        expect![[r#"
-            the format nf4:64+stochastic rounds by a random key, and there is none here
-            help: give one to `format::quantize_by_key`, or round to the nearest codes by nf4:64"#]],
-    );
-    check(
-        quantize_by_key(&nf4, &x, &Array::from_slice(&[1i32, 2], &[2])),
-        expect![[r#"
-            the key to round by is i32[2], and a key is u32[2]
-            help: make one with `mlx_rs::random::key`"#]],
-    );
-    check(
-        quantize_by_key(format("thirds+stochastic"), &x, &key(1)),
-        expect![[r#"
-            f32[8,64] has no codes to round to at random
-            help: name a format of codes, such as int8 or dynamic:8:256"#]],
-    );
-    check(
-        quantize_by_key(Int8::default(), &ops::zeros::<f32>(&[0, 64]).expect("zeros"), &key(1)),
-        expect![[r#"
-            f32[0,64] has no elements to quantize
-            help: keep an empty array dense"#]],
-    );
+    let said = [
+        said_of(nf4.quantize(&x)),
+        said_of(quantize_by_key(&nf4, &x, &Array::from_slice(&[1i32, 2], &[2]))),
+        said_of(quantize_by_key(format("thirds+stochastic"), &x, &key(1))),
+        said_of(quantize_by_key(Int8::default(), &ops::zeros::<f32>(&[0, 64]).expect("zeros"), &key(1))),
+    ];
+    expect![[r#"
+        the format nf4:64+stochastic rounds by a random key, and there is none here
+        help: give one to `format::quantize_by_key`, or round to the nearest codes by nf4:64
+        the key to round by is i32[2], and a key is u32[2]
+        help: make one with `mlx_rs::random::key`
+        f32[8,64] has no codes to round to at random
+        help: name a format of codes, such as int8 or dynamic:8:256
+        f32[0,64] has no elements to quantize
+        help: keep an empty array dense
+    "#]]
+    .assert_eq(&said.concat());
     let within = [
         Stochastic::new(&nf4).map(AnyFormat::from),
         Rotation::new(&nf4).map(AnyFormat::from),

@@ -8,7 +8,7 @@ use tacit_arrays::{Nf4Array, Transposed};
 use tacit_conformance::opaque::Opaque;
 use tacit_core::{Policy, Value, implicit};
 
-use crate::messages::check;
+use crate::messages::said_of;
 use crate::operands::{both, check_built, nf4, normal, normal_of, oracle};
 
 const F32: Dtype = Dtype::Float32;
@@ -83,22 +83,18 @@ fn negative_axes_count_from_the_end() {
 #[test]
 fn what_is_no_permutation() {
     let w = || Nf4Array::quantize(&normal(1, &[4, 32]), 32).expect("quantizes");
-    check(
-        Transposed::new(w(), &[0, 0]),
-        expect![[r#"
-            the axes [0, 0] are no permutation of those of f32[4,32]
-            help: name each of the 2 axes once"#]],
-    );
-    check(
-        Transposed::new(w(), &[1, 0, 2]),
-        expect![[r#"
-            the axes [1, 0, 2] are no permutation of those of f32[4,32]
-            help: name each of the 2 axes once"#]],
-    );
-    check(
-        Transposed::new(w(), &[-3, 0]),
-        expect![[r#"
-            the axes [-3, 0] are no permutation of those of f32[4,32]
-            help: name each of the 2 axes once"#]],
-    );
+    let said = [
+        said_of(Transposed::new(w(), &[0, 0])),
+        said_of(Transposed::new(w(), &[1, 0, 2])),
+        said_of(Transposed::new(w(), &[-3, 0])),
+    ];
+    expect![[r#"
+        the axes [0, 0] are no permutation of those of f32[4,32]
+        help: name each of the 2 axes once
+        the axes [1, 0, 2] are no permutation of those of f32[4,32]
+        help: name each of the 2 axes once
+        the axes [-3, 0] are no permutation of those of f32[4,32]
+        help: name each of the 2 axes once
+    "#]]
+    .assert_eq(&said.concat());
 }
