@@ -5,7 +5,7 @@ use mlx_rs::Array;
 use tacit::control::{cond, fori_loop, scan, while_loop};
 use tacit::{Error, Result, Value, compile, implicit};
 
-use crate::types::{Left, Outer, error, matrix, vector, without_handlers};
+use crate::types::{Left, Outer, error, matrix, said_of, vector, without_handlers};
 
 fn said<T>(outcome: Result<T>, expected: &Expect) {
     expected.assert_eq(&error(outcome).to_string());
@@ -18,24 +18,20 @@ fn same(x: Array) -> Result<Array> {
 #[test]
 fn a_predicate_is_one_bool() {
     let chosen = |predicate: Array| cond(&predicate, matrix(1, 1), same, same);
-    said(
-        chosen(vector(&[1.0])),
-        &expect![[r#"
+    let messages = [
+        said_of(chosen(vector(&[1.0]))),
+        said_of(chosen(Array::from_slice(&[true, false], &[2]))),
+        said_of(while_loop(matrix(1, 1), |x: Array| x.sum(None), same)),
+    ];
+    expect![[r#"
         the predicate is f32[1] and must be one bool
-        help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`"#]],
-    );
-    said(
-        chosen(Array::from_slice(&[true, false], &[2])),
-        &expect![[r#"
+        help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`
         the predicate is bool[2] and must be one bool
-        help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`"#]],
-    );
-    said(
-        while_loop(matrix(1, 1), |x: Array| x.sum(None), same),
-        &expect![[r#"
+        help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`
         the condition is f32[] and must be one bool
-        help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`"#]],
-    );
+        help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`
+    "#]]
+    .assert_eq(&messages.concat());
 }
 
 #[test]
@@ -64,30 +60,23 @@ fn either<O: tacit::Tree>(a: impl FnOnce(Array) -> O + Copy, b: impl FnOnce(Arra
 
 #[test]
 fn traced_branches_agree() {
-    said(
-        either(|x| vec![x.clone()], |x| vec![x.clone(), x]),
-        &expect![[r#"
+    let messages = [
+        said_of(either(|x| vec![x.clone()], |x| vec![x.clone(), x])),
+        said_of(either(|x| (x.clone(), Some(x)), |x| (x, None))),
+        said_of(either(|x| [x.clone(), x.clone()], |x| [x.clone(), x.t()])),
+        said_of(either(|x| x, |x| x.gt(Array::from_f32(0.0)).expect("compares"))),
+    ];
+    expect![[r#"
         the predicate is traced and the branches differ: one makes [*], the other [*, *]: list of 1 -> list of 2 at the root
-        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
-    said(
-        either(|x| (x.clone(), Some(x)), |x| (x, None)),
-        &expect![[r#"
-            the predicate is traced and the branches differ: one makes (*, *), the other (*, None): Some -> None at `1`
-            help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
-    said(
-        either(|x| [x.clone(), x.clone()], |x| [x.clone(), x.t()]),
-        &expect![[r#"
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
+        the predicate is traced and the branches differ: one makes (*, *), the other (*, None): Some -> None at `1`
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
         the predicate is traced and the branches differ: one makes f32[2,3], the other f32[3,2] at `1`
-        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
-    said(
-        either(|x| x, |x| x.gt(Array::from_f32(0.0)).expect("compares")),
-        &expect![[r#"
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
         the predicate is traced and the branches differ: one makes f32[2,3], the other bool[2,3] at the root
-        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
+    "#]]
+    .assert_eq(&messages.concat());
 }
 
 #[test]
@@ -100,24 +89,20 @@ fn traced_branches_agree_in_their_implicit_types_and_static_fields() {
         });
         f.call((&Array::from_bool(true), matrix(2, 3)))
     };
-    said(
-        chosen(|x| [Left::of(x), x.into()]),
-        &expect![[r#"
-            the predicate is traced and the branches differ: one makes Left{array: *, aval=f32[2,3]}, the other *: Left -> an array at the root
-            help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
-    said(
-        chosen(|x| [Outer::of(Left::of(x)), Outer::of(Outer::of(x.into()))]),
-        &expect![[r#"
-            the predicate is traced and the branches differ: one makes Outer{inner: Left{array: *, aval=f32[2,3]}, aval=f32[2,3]}, the other Outer{inner: Outer{inner: *, aval=f32[2,3]}, aval=f32[2,3]}: Left -> Outer at `inner`
-            help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
-    said(
-        chosen(|x| [Left::of(x), Left::of(&x.t())]),
-        &expect![[r#"
-            the predicate is traced and the branches differ: one makes Left{array: *, aval=f32[2,3]}, the other Left{array: *, aval=f32[3,2]}: static aval f32[2,3] -> f32[3,2] at the root
-            help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`"#]],
-    );
+    let messages = [
+        said_of(chosen(|x| [Left::of(x), x.into()])),
+        said_of(chosen(|x| [Outer::of(Left::of(x)), Outer::of(Outer::of(x.into()))])),
+        said_of(chosen(|x| [Left::of(x), Left::of(&x.t())])),
+    ];
+    expect![[r#"
+        the predicate is traced and the branches differ: one makes Left{array: *, aval=f32[2,3]}, the other *: Left -> an array at the root
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
+        the predicate is traced and the branches differ: one makes Outer{inner: Left{array: *, aval=f32[2,3]}, aval=f32[2,3]}, the other Outer{inner: Outer{inner: *, aval=f32[2,3]}, aval=f32[2,3]}: Left -> Outer at `inner`
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
+        the predicate is traced and the branches differ: one makes Left{array: *, aval=f32[2,3]}, the other Left{array: *, aval=f32[3,2]}: static aval f32[2,3] -> f32[3,2] at the root
+        help: give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`
+    "#]]
+    .assert_eq(&messages.concat());
 }
 
 #[test]
@@ -166,36 +151,26 @@ fn a_scan_knows_its_steps() {
     let step = |n: Array, (_, x): (Array, Vec<Array>)| Ok::<_, Error>((n, x));
     let n = || Value::from(Array::from_f32(0.0));
     let xs = |rows| (Value::from(matrix(3, 2)), vec![Left::of(&matrix(rows, 2))]);
-    said(
-        scan(n(), xs(4), None, step),
-        &expect![[r#"
+    let messages = [
+        said_of(scan(n(), xs(4), None, step)),
+        said_of(scan(n(), xs(3), Some(2), step)),
+        said_of(scan(n(), (n(), Vec::<Array>::new()), None, step)),
+        said_of(scan(n(), xs(3), Some(-1), step)),
+        said_of(scan(n(), (), None, |n: Array, (): ()| Ok::<_, Error>((n.clone(), n)))),
+    ];
+    expect![[r#"
         xs at `1.0` is Left(f32[4,2]), of 4 rows, and xs at `0` says 3
-        help: give every array of `xs` one row for each step"#]],
-    );
-    said(
-        scan(n(), xs(3), Some(2), step),
-        &expect![[r#"
+        help: give every array of `xs` one row for each step
         xs at `0` is f32[3,2], of 3 rows, and `length` says 2
-        help: give every array of `xs` one row for each step"#]],
-    );
-    said(
-        scan(n(), (n(), Vec::<Array>::new()), None, step),
-        &expect![[r#"
+        help: give every array of `xs` one row for each step
         xs at `0` is f32[], which has no axis to go along
-        help: give every array of `xs` an axis 0 of one row for each step, or capture it"#]],
-    );
-    said(
-        scan(n(), xs(3), Some(-1), step),
-        &expect![[r#"
+        help: give every array of `xs` an axis 0 of one row for each step, or capture it
         `length` is -1
-        help: give the number of steps"#]],
-    );
-    said(
-        scan(n(), (), None, |n: Array, (): ()| Ok::<_, Error>((n.clone(), n))),
-        &expect![[r#"
+        help: give the number of steps
         `xs` holds no array, so the number of steps is not known
-        help: give it as `length`"#]],
-    );
+        help: give it as `length`
+    "#]]
+    .assert_eq(&messages.concat());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tacit::transform::{checkpoint, grad, jvp, map_chunks, value_and_grad, vmap};
 use tacit::{Error, Policy, Result, Value, compile};
 
 use crate::transforms_shared::{check, registry};
-use crate::types::{Left, error, matrix, numbers, vector, with_handlers};
+use crate::types::{Left, error, matrix, numbers, said_of, vector, with_handlers};
 
 fn rows() -> Array {
     matrix(7, 3)
@@ -183,24 +183,20 @@ fn what_is_wrong_is_said() {
         map_chunks(Array::from_f32(1.0), (), 2, double),
     );
     let first = |(x, _): (Array, Array), (): ()| Ok::<_, Error>(x);
-    check(
-        &expect![[r#"
-            xs at `1` is f32[2], and xs at `0` has 7 rows
-            help: give every array of `xs` the same number of rows, and pass others in `shared`"#]],
-        map_chunks((rows(), vector(&[1.0, 2.0])), (), 2, first),
-    );
-    check(
-        &expect![[r#"
-            `xs` holds no array
-            help: give what has rows as `xs`, and what each chunk takes whole as `shared`"#]],
-        map_chunks((), rows(), 2, |(): (), w: Array| Ok::<_, Error>(w)),
-    );
-    check(
-        &expect![[r#"
-            the function of `map_chunks` made f32[] of a chunk of 2 rows
-            help: return arrays with a row for each row of the chunk; sum them outside"#]],
-        map_chunks(rows(), (), 2, |x: Array, (): ()| x.sum(None)),
-    );
+    let said = [
+        said_of(map_chunks((rows(), vector(&[1.0, 2.0])), (), 2, first)),
+        said_of(map_chunks((), rows(), 2, |(): (), w: Array| Ok::<_, Error>(w))),
+        said_of(map_chunks(rows(), (), 2, |x: Array, (): ()| x.sum(None))),
+    ];
+    expect![[r#"
+        xs at `1` is f32[2], and xs at `0` has 7 rows
+        help: give every array of `xs` the same number of rows, and pass others in `shared`
+        `xs` holds no array
+        help: give what has rows as `xs`, and what each chunk takes whole as `shared`
+        the function of `map_chunks` made f32[] of a chunk of 2 rows
+        help: return arrays with a row for each row of the chunk; sum them outside
+    "#]]
+    .assert_eq(&said.concat());
     let calls = Rc::new(Cell::new(0));
     let fails = move |x: Array| {
         let calls = Rc::clone(&calls);

@@ -9,7 +9,7 @@ use tacit::tree::{self, Gradient};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, implicit};
 
 use crate::transforms_shared::{check, registry};
-use crate::types::{Left, Outer, error, matrix, numbers, vector, with_handlers};
+use crate::types::{Left, Outer, error, matrix, numbers, said_of, vector, with_handlers};
 
 /// `sum(w x x)`
 fn weighted((w, x): (Array, Array)) -> Result<Array> {
@@ -121,65 +121,48 @@ fn a_path_of_an_implicit_array_chooses_its_children() {
 fn choosing_wrongly_is_an_error() {
     let args = || (Left::of(&vector(&[2.0])), integers());
     let _scopes = with_handlers(registry());
-    check(
-        &expect![[r#"
+    let said = [
+        said_of(grad_wrt([2], weighted).call(args())),
+        said_of(grad_wrt([1], |x: Array| x.sum(None)).call(vector(&[1.0]))),
+        said_of(grad_wrt([1], weighted).call(args())),
+        said_of(grad_wrt(Wrt::paths(|path| path.ends_with("bias")), weighted).call(args())),
+        said_of(grad(|x: Array| x.sum(None)).call(integers())),
+        said_of(grad(|()| Ok::<_, Error>(Array::from_f32(1.0))).call(())),
+    ];
+    expect![[r#"
         argument 2 is to be differentiated with respect to, and the function takes 2
-        help: count the elements of the tuple that the function takes from 0; any other tree is argument 0"#]],
-        grad_wrt([2], weighted).call(args()),
-    );
-    check(
-        &expect![[r#"
+        help: count the elements of the tuple that the function takes from 0; any other tree is argument 0
         argument 1 is to be differentiated with respect to, and the function takes 1
-        help: count the elements of the tuple that the function takes from 0; any other tree is argument 0"#]],
-        grad_wrt([1], |x: Array| x.sum(None)).call(vector(&[1.0])),
-    );
-    check(
-        &expect![[r#"
-            no float array is among the leaves to differentiate with respect to: `1` i32[2]
-            help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
-        grad_wrt([1], weighted).call(args()),
-    );
-    check(
-        &expect![[r#"
+        help: count the elements of the tuple that the function takes from 0; any other tree is argument 0
+        no float array is among the leaves to differentiate with respect to: `1` i32[2]
+        help: choose a float leaf that is not frozen; integers and packed codes have no gradient
         no leaf to differentiate with respect to is chosen of `0.array`, `1`
-        help: choose one of these paths"#]],
-        grad_wrt(Wrt::paths(|path| path.ends_with("bias")), weighted).call(args()),
-    );
-    check(
-        &expect![[r#"
-            no float array is among the leaves to differentiate with respect to: the root i32[2]
-            help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
-        grad(|x: Array| x.sum(None)).call(integers()),
-    );
-    check(
-        &expect![[r#"
-            no float array is among the leaves to differentiate with respect to: there is none
-            help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
-        grad(|()| Ok::<_, Error>(Array::from_f32(1.0))).call(()),
-    );
+        help: choose one of these paths
+        no float array is among the leaves to differentiate with respect to: the root i32[2]
+        help: choose a float leaf that is not frozen; integers and packed codes have no gradient
+        no float array is among the leaves to differentiate with respect to: there is none
+        help: choose a float leaf that is not frozen; integers and packed codes have no gradient
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]
 fn a_loss_that_is_no_loss_is_an_error() {
     let x = || Value::from(matrix(2, 3));
-    check(
-        &expect![[r#"
+    let said = [
+        said_of(grad(|x: Array| x.square()).call(x())),
+        said_of(grad(|x: Array| x.sum(None)?.as_dtype(Dtype::Int32)).call(x())),
+        said_of(grad(|_: Array| Ok::<_, Error>(Vec::<Array>::new())).call(x())),
+    ];
+    expect![[r#"
         the loss is f32[2,3], which is not one float element
-        help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
-        grad(|x: Array| x.square()).call(x()),
-    );
-    check(
-        &expect![[r#"
+        help: sum or average it, or use `vjp` with a cotangent of its shape
         the loss is i32[], which is not one float element
-        help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
-        grad(|x: Array| x.sum(None)?.as_dtype(Dtype::Int32)).call(x()),
-    );
-    check(
-        &expect![[r#"
+        help: sum or average it, or use `vjp` with a cotangent of its shape
         the function returns no loss
-        help: return one float element first"#]],
-        grad(|_: Array| Ok::<_, Error>(Vec::<Array>::new())).call(x()),
-    );
+        help: return one float element first
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

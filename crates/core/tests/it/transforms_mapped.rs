@@ -14,7 +14,7 @@ use tacit::{Counters, Error, Policy, Result, Value};
 use tacit_conformance::oracle::relative_error;
 
 use crate::transforms_shared::{check, product, registry};
-use crate::types::{Left, error, matrix, numbers, vector, with_handlers};
+use crate::types::{Left, error, matrix, numbers, said_of, vector, with_handlers};
 
 fn of(value: &Value) -> Vec<f32> {
     numbers(&value.dense().expect("dense"))
@@ -110,60 +110,38 @@ fn an_implicit_array_goes_to_every_example_whole() {
 fn axes_that_do_not_fit_are_an_error() {
     let x = || Value::from(matrix(3, 2));
     let w = || Left::of(&vector(&[1.0, 10.0]));
-    check(
-        &expect![[r#"
+    let said = [
+        said_of(vmap(0, 0, product).call((w(), x()))),
+        said_of(vmap([Some(0)], 0, product).call((x(), x()))),
+        said_of(vmap([Some(0), Some(1)], 0, product).call((x(), x()))),
+        said_of(vmap([Some(2), None], 0, product).call((x(), x()))),
+        said_of(vmap(0, 0, product).call((Array::from_f32(1.0), x()))),
+        said_of(vmap(None, 0, product).call((x(), x()))),
+        said_of(vmap(0, 3, product).call((x(), x()))),
+        said_of(vmap(0, None, product).call((x(), x()))),
+        said_of(vmap(0, [Some(0), Some(0)], product).call((x(), x()))),
+    ];
+    expect![[r#"
         axis 0 of `0` is to be mapped, and Left(f32[2]) is implicit
-        help: give it no axis, as in `[Some(0), None]`: it goes to every example whole"#]],
-        vmap(0, 0, product).call((w(), x())),
-    );
-    check(
-        &expect![[r#"
-            1 axes do not fit the arguments (*, *), whose leaves are 2
-            help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all"#]],
-        vmap([Some(0)], 0, product).call((x(), x())),
-    );
-    check(
-        &expect![[r#"
+        help: give it no axis, as in `[Some(0), None]`: it goes to every example whole
+        1 axes do not fit the arguments (*, *), whose leaves are 2
+        help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all
         axis 1 of `1`, which is f32[3,2], has the length 2, and the mapped axis of `0` 3
-        help: map over axes of one length"#]],
-        vmap([Some(0), Some(1)], 0, product).call((x(), x())),
-    );
-    check(
-        &expect![[r#"
-            axis 2 is out of range for the argument at `0`, f32[3,2]
-            help: choose an axis from -2 to 1"#]],
-        vmap([Some(2), None], 0, product).call((x(), x())),
-    );
-    check(
-        &expect![[r#"
-            axis 0 is out of range for the argument at `0`, f32[]
-            help: give it no axis: a scalar has none"#]],
-        vmap(0, 0, product).call((Array::from_f32(1.0), x())),
-    );
-    check(
-        &expect![[r#"
+        help: map over axes of one length
+        axis 2 is out of range for the argument at `0`, f32[3,2]
+        help: choose an axis from -2 to 1
+        axis 0 is out of range for the argument at `0`, f32[]
+        help: give it no axis: a scalar has none
         no argument is mapped
-        help: give at least one leaf an axis, or call the function itself"#]],
-        vmap(None, 0, product).call((x(), x())),
-    );
-    check(
-        &expect![[r#"
-            axis 3 is out of range for the result at the root, f32[2] of each example
-            help: choose an axis from -2 to 1"#]],
-        vmap(0, 3, product).call((x(), x())),
-    );
-    check(
-        &expect![[r#"
-            the result at the root, f32[2] of each example, has no axis to go to
-            help: give every result an axis, as in `0`"#]],
-        vmap(0, None, product).call((x(), x())),
-    );
-    check(
-        &expect![[r#"
-            2 axes do not fit the results *, whose leaves are 1
-            help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all"#]],
-        vmap(0, [Some(0), Some(0)], product).call((x(), x())),
-    );
+        help: give at least one leaf an axis, or call the function itself
+        axis 3 is out of range for the result at the root, f32[2] of each example
+        help: choose an axis from -2 to 1
+        the result at the root, f32[2] of each example, has no axis to go to
+        help: give every result an axis, as in `0`
+        2 axes do not fit the results *, whose leaves are 1
+        help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tacit::tree::{self, Gradient, Leaf, NodeKind, Open, Reader, Visitor};
 use tacit::{Arguments, Result, Tree, implicit};
 
 use crate::trees::{a, def, leaves};
-use crate::types::{Left, Outer, error, matrix, vector};
+use crate::types::{Left, Outer, error, matrix, said_of, vector};
 
 fn check<T>(outcome: Result<T>, expected: &Expect) {
     expected.assert_eq(&error(outcome).to_string());
@@ -79,30 +79,23 @@ fn an_implicit_array_where_a_dense_one_stands() {
 
 #[test]
 fn another_structure_than_the_type_has() {
-    check(
-        tree::unflatten::<Vec<Array>>(&def(&(a(),)), leaves(&[1.0])),
-        &expect![[r#"
+    let said = [
+        said_of(tree::unflatten::<Vec<Array>>(&def(&(a(),)), leaves(&[1.0]))),
+        said_of(tree::unflatten::<Params>(&def(&a()), leaves(&[1.0]))),
+        said_of(tree::unflatten::<Array>(&def(&(a(),)), leaves(&[1.0]))),
+        said_of(tree::unflatten::<Rule>(&def(&Some(a())), leaves(&[1.0]))),
+    ];
+    expect![[r#"
         the structure holds tuple where list is expected
-        help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::unflatten::<Params>(&def(&a()), leaves(&[1.0])),
-        &expect![[r#"
+        help: use the definition of a tree of this very type
         the structure holds an array where it::trees_messages::Params is expected
-        help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::unflatten::<Array>(&def(&(a(),)), leaves(&[1.0])),
-        &expect![[r#"
+        help: use the definition of a tree of this very type
         the structure holds tuple where a value is expected
-        help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::unflatten::<Rule>(&def(&Some(a())), leaves(&[1.0])),
-        &expect![[r#"
+        help: use the definition of a tree of this very type
         the structure holds Some where it::trees_messages::Rule::Frozen or it::trees_messages::Rule::Scaled is expected
-        help: use the definition of a tree of this very type"#]],
-    );
+        help: use the definition of a tree of this very type
+    "#]]
+    .assert_eq(&said.concat());
     let (leaves, opened) = tree::flatten(&Outer::of(Left::of(&a())), Open::Fully).expect("flattens");
     check(
         tree::unflatten::<Params>(&opened, leaves),
@@ -161,30 +154,23 @@ fn a_struct_with_as_many_fields_as_another_of_its_name() {
 
 #[test]
 fn a_hand_written_tree_that_reads_something_else() {
-    check(
-        tree::unflatten::<Reading<0>>(&def(&()), Vec::new()),
-        &expect![[r#"
+    let said = [
+        said_of(tree::unflatten::<Reading<0>>(&def(&()), Vec::new())),
+        said_of(tree::unflatten::<Reading<1>>(&def(&a()), leaves(&[1.0]))),
+        said_of(tree::unflatten::<Reading<2>>(&def(&a()), leaves(&[1.0]))),
+        said_of(tree::unflatten::<Reading<3>>(&def(&a()), leaves(&[1.0]))),
+    ];
+    expect![[r#"
         tuple has no static field heads of the type u8
-        help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::unflatten::<Reading<1>>(&def(&a()), leaves(&[1.0])),
-        &expect![[r#"
-            the structure holds nothing more where a value is expected
-            help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::unflatten::<Reading<2>>(&def(&a()), leaves(&[1.0])),
-        &expect![[r#"
-            the structure holds nothing more where tuple is expected
-            help: use the definition of a tree of this very type"#]],
-    );
-    check(
-        tree::unflatten::<Reading<3>>(&def(&a()), leaves(&[1.0])),
-        &expect![[r#"
-            the structure holds nothing more where a gradient is expected
-            help: use the definition of a tree of this very type"#]],
-    );
+        help: use the definition of a tree of this very type
+        the structure holds nothing more where a value is expected
+        help: use the definition of a tree of this very type
+        the structure holds nothing more where tuple is expected
+        help: use the definition of a tree of this very type
+        the structure holds nothing more where a gradient is expected
+        help: use the definition of a tree of this very type
+    "#]]
+    .assert_eq(&said.concat());
 }
 
 #[test]

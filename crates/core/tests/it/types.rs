@@ -169,6 +169,11 @@ pub(crate) fn error<T>(outcome: Result<T>) -> Error {
     outcome.err().expect("it fails")
 }
 
+/// The message of that error, and a line's end.
+pub(crate) fn said_of<T>(outcome: Result<T>) -> String {
+    message(&error(outcome)) + "\n"
+}
+
 /// A message with `:LINE` for every line number behind a source file's name.
 pub(crate) fn message(error: &Error) -> String {
     without_lines(&error.to_string())
