@@ -4,63 +4,33 @@
 //! least), and the median in units of the limit: for few queries the stored bytes at the bandwidth at which as many are read,
 //! for many the multiplications at the rate of [`matmul`] with as many rows.
 
+#[path = "kernels/stored.rs"]
+#[allow(dead_code, reason = "benches use parts of it")]
+mod stored;
+
 use std::time::Instant;
 
-use tacit_kernels::{
-    Attention, Codes, Floats, Matrix, Order, Orientation, Scales, attention, machine, matmul, nf4, threads,
-};
+use stored::{Stored, named};
+use tacit_kernels::{Attention, Floats, Orientation, attention, machine, matmul, threads};
 
 /// Heads of keys and values, and elements of each.
 const GROUPS: usize = 8;
 const HEAD: usize = 128;
-const BLOCK: usize = 64;
-
-/// Keys and values in one format, of arbitrary codes.
-struct Cache {
-    name: &'static str,
-    bits: usize,
-    biased: bool,
-    bytes: Vec<u8>,
-    scales: Vec<f32>,
-}
-
-impl Cache {
-    fn new(name: &'static str, bits: usize, biased: bool, tokens: usize) -> Self {
-        let elements = GROUPS * tokens * HEAD;
-        let bytes = (0..elements * bits / 8).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect();
-        Self { name, bits, biased, bytes, scales: vec![0.01; elements / BLOCK] }
-    }
-
-    fn matrix(&self) -> Matrix<'_> {
-        let bytes = &self.bytes;
-        let codes = match (self.bits, self.biased) {
-            (4, false) => Codes::Table { bytes, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK },
-            (bits, _) => Codes::Unsigned { bytes, bits: bits as u32 },
-        };
-        let scales = Scales::F32(&self.scales);
-        let n = self.bytes.len() * 8 / self.bits / HEAD;
-        Matrix { n, k: HEAD, codes, scales, biases: self.biased.then_some(scales), block: BLOCK }
-    }
-
-    fn stored(&self) -> usize {
-        self.bytes.len() + 4 * self.scales.len() * if self.biased { 2 } else { 1 }
-    }
-}
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     println!("{} threads, {:?}", threads::count(), tacit_kernels::Isa::detect());
     for (tokens, queries) in [(32768, 1), (32768, 2), (32768, 4), (8192, 64), (8192, 256)] {
-        for (name, bits, biased) in [("nf4", 4, false), ("affine4", 4, true), ("affine8", 8, true)] {
+        for name in ["nf4-64", "affine4-64", "affine8-64"] {
             let case = format!("{name}/{tokens}x{queries}");
             if wanted.is_empty() || wanted.iter().any(|part| case.contains(part.as_str())) {
-                measure(&case, &Cache::new(name, bits, biased, tokens), tokens, queries);
+                measure(&case, &Stored::new(named(name), (GROUPS * tokens, HEAD), 1), tokens, queries);
             }
         }
     }
 }
 
-fn measure(case: &str, cache: &Cache, tokens: usize, queries: usize) {
+fn measure(case: &str, cache: &Stored, tokens: usize, queries: usize) {
     // Two heads of queries for each of keys.
     let of: Vec<usize> = (0..2 * GROUPS).map(|entry| entry / 2).collect();
     let q: Vec<f32> = (0..of.len() * queries * HEAD).map(|i| (i as f32 * 0.37).sin() * 0.1).collect();
@@ -76,7 +46,7 @@ fn measure(case: &str, cache: &Cache, tokens: usize, queries: usize) {
     };
     let (median, least) = time(|| attention(&given, &mut out[..]).expect("fits"));
     let limit = if queries <= 8 {
-        2.0 * cache.stored() as f64 / machine::read_bandwidth(2 * cache.stored())
+        2.0 * cache.bytes() as f64 / machine::read_bandwidth(2 * cache.bytes())
     } else {
         let keys = given.keys;
         let x = &q[..2 * queries * HEAD];
@@ -88,7 +58,7 @@ fn measure(case: &str, cache: &Cache, tokens: usize, queries: usize) {
             time(|| matmul(&scores[..], 2 * queries, &keys, Orientation::Plain, &mut weighted[..]).expect("fits"));
         transposed + plain
     };
-    println!("{case:24} {:9.3} {:9.3} {:7.2}   {}", 1e3 * median, 1e3 * least, median / limit, cache.name);
+    println!("{case:24} {:9.3} {:9.3} {:7.2}   {}", 1e3 * median, 1e3 * least, median / limit, cache.format.name);
 }
 
 /// The median and the least of some runs, in seconds.

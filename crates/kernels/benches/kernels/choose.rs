@@ -15,10 +15,10 @@ use tacit_kernels::{
     matmul,
 };
 
-use super::weights;
+use super::stored::{Stored, named};
 
 /// Rows and columns of the matrices.
-const SIZES: [usize; 2] = [2048, 2048];
+const SIZES: (usize, usize) = (2048, 2048);
 
 /// Rows of activations.
 const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
@@ -39,8 +39,8 @@ const FORMATS: [&str; 8] =
 
 /// Runs all cases whose name contains `filter`.
 pub(super) fn run(filter: &str) {
-    let weights: Vec<_> = weights(SIZES).into_iter().filter(|weight| FORMATS.contains(&weight.name)).collect();
-    let [n, k] = SIZES;
+    let weights = FORMATS.map(|name| Stored::new(named(name), SIZES, 1));
+    let (n, k) = SIZES;
     let most = ROWS.into_iter().max().unwrap_or_default();
     let x: Vec<f32> = (0..most * n.max(k)).map(|i| (i as f32 * 0.37).sin()).collect();
     let mut y = vec![0.0_f32; most * n.max(k)];
@@ -57,14 +57,14 @@ pub(super) fn run(filter: &str) {
                 for m in ROWS {
                     let (x, y) = (&x[..m * k], &mut y[..m * n]);
                     for (orientation, way) in [(Orientation::Transposed, "x W^T"), (Orientation::Plain, "x W")] {
-                        let case = format!("{isa:?}/{}/m{m} {way}", weight.name);
+                        let case = format!("{isa:?}/{}/m{m} {way}", weight.format.name);
                         tally.measure(filter, &case, &choice::of_matmul(machine, x, m, matrix, orientation), || {
                             matmul(x, m, matrix, orientation, &mut *y).unwrap();
                         });
                     }
                     let candidates = choice::of_int8_matmul(machine, m, matrix);
                     if !candidates.is_empty() {
-                        let case = format!("{isa:?}/{}/int8 m{m} x W^T", weight.name);
+                        let case = format!("{isa:?}/{}/int8 m{m} x W^T", weight.format.name);
                         tally.measure(filter, &case, &candidates, || {
                             int8_matmul(x, m, matrix, Orientation::Transposed, &mut *y).unwrap();
                         });
