@@ -62,7 +62,7 @@ fn adapters(dtype: Dtype) -> Vec<Value> {
 
 #[test]
 fn products_and_rows_without_a_dense_matrix() {
-    for w in adapters(F32) {
+    for w in adapters(F32).into_iter().chain(both(F32, 2, &[40, 96]).map(lora_on)) {
         for left in [&[3, 96][..], &[2, 3, 96], &[96]] {
             oracle(F32).check("x W^T", &[x(left), w.clone()], |a| Ok(vec![a[0].matmul(a[1].t())?]));
         }

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::transform::grad;
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
 
-use crate::operands::{FLOATS, FORMATS, every, normal, normal_of};
+use crate::operands::{FLOATS, FORMATS, dense, every, normal, normal_of};
 
 type Sum = fn(&Array, &Array) -> Result<Array>;
 
@@ -14,11 +14,6 @@ const SUMS: [(&str, Sum); 3] = [
     ("x + w", |w, x| Ok(x.add(w)?)),
     ("0.9 w + x", |w, x| Ok(w.multiply(Array::from_f32(0.9).as_dtype(w.dtype())?)?.add(x)?)),
 ];
-
-fn dense(value: &Value) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.dense().expect("decodes")
-}
 
 /// What the op makes of the dense array that its operand stands for: the array itself, or a view of a multiple.
 fn expected(w: &Value, x: &Array, name: &str, sum: Sum) -> Array {

@@ -12,17 +12,12 @@ use tacit_arrays::{
     ScaleRule, TernaryArray,
 };
 use tacit_core::store;
-use tacit_core::{Aval, Error, ImplicitArray, Policy, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Value};
 
 use crate::messages::{check, said_of};
-use crate::operands::{FLOATS, FORMATS, every, normal, oracle};
+use crate::operands::{FLOATS, FORMATS, dense, every, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
-
-fn dense(value: &Value) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.dense().expect("builds")
-}
 
 fn same(a: &Array, b: &Array) -> bool {
     a.shape() == b.shape() && a.dtype() == b.dtype() && a.eq_exact(b).expect("evaluates")

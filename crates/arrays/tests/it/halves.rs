@@ -10,11 +10,7 @@ use tacit_conformance::oracle::relative_error;
 use tacit_core::{Aval, Policy, Value, implicit};
 
 use crate::operands::{normal, normal_of};
-
-fn dense(value: impl Into<Value>) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.into().dense().expect("builds")
-}
+use crate::prepared::dense;
 
 #[test]
 fn an_array_of_the_same_type_is_not_copied() {

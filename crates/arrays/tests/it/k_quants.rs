@@ -9,15 +9,10 @@ use tacit_conformance::oracle::relative_error;
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit, tree};
 
 use crate::messages::{check, said_of};
-use crate::operands::normal;
+use crate::operands::{dense, normal};
 
 fn zeros(shape: &[i32], dtype: Dtype) -> Array {
     ops::zeros_dtype(shape, dtype).expect("zeros")
-}
-
-fn dense(value: &Value) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.dense().expect("builds")
 }
 
 /// Scales of `f32[rows, supers, groups]`.

@@ -50,26 +50,6 @@ fn the_sum_is_that_of_peft() {
 }
 
 #[test]
-fn packed_bases_keep_their_handlers() {
-    for base in both(F32, 2, &[40, 96]) {
-        let w = lora_on(base);
-        oracle(F32).check("x W^T", &[x(&[3, 96]), w.clone()], forward);
-        oracle(F32).check("x W", &[x(&[3, 40]), w.clone()], |a| Ok(vec![a[0].matmul(&a[1])?]));
-        oracle(F32).check("x W^T + c", &[x(&[3, 96]), w.clone(), x(&[40])], |a| {
-            Ok(vec![ops::addmm(&a[2], &a[0], a[1].t(), None, None)?])
-        });
-        let rows = Array::from_slice(&[3i32, -1, 39], &[3]);
-        oracle(F32).check("rows", &[w.clone(), rows.into()], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
-        let (y, counters) = Counters::during(|| {
-            let _deny = Policy::Deny.scope();
-            implicit((x(&[3, 96]), w), |(x, w)| x.matmul(w.t()))
-        });
-        assert_eq!(y.expect("is handled").to_string(), "f32[3,40]");
-        assert_eq!(counters.materialized, 0);
-    }
-}
-
-#[test]
 fn a_base_with_packed_scales_builds_these_alone() {
     let plain = Nf4Array::quantize(&normal(2, &[64, 64]), 64).expect("quantizes");
     let scales = nf4(plain.scales().expect("scales").as_dense().expect("dense"), 32);

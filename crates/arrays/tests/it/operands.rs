@@ -7,7 +7,7 @@ use tacit_arrays::{
     Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule, SymmetricArray, TernaryArray,
 };
 use tacit_conformance::oracle::Oracle;
-use tacit_core::{Result, Value};
+use tacit_core::{Policy, Result, Value};
 
 /// What a comparison in a dtype asks for: 1e-5 in f32; in the half types a few roundings of the result and of the
 /// dense weight, which the packed one does not have.
@@ -38,6 +38,12 @@ pub(crate) fn normal(seed: u64, shape: &[i32]) -> Array {
     let array = random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers");
     array.eval().expect("evaluates");
     array
+}
+
+/// The dense array, whatever the policy.
+pub(crate) fn dense(value: &Value) -> Array {
+    let _allow = Policy::Allow.scope();
+    value.dense().expect("builds")
 }
 
 /// Normal numbers of a seed in another float type.

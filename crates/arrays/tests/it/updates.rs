@@ -6,7 +6,7 @@ use tacit_arrays::{Nvfp4Array, SymmetricArray};
 use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
 
-use crate::operands::{FLOATS, FORMATS, Format, Scales, normal, normal_of};
+use crate::operands::{FLOATS, FORMATS, Format, Scales, dense, normal, normal_of};
 
 /// Keys of two sequences with three heads.
 const BUFFER: [i32; 4] = [2, 3, 16, 64];
@@ -39,11 +39,6 @@ fn writable(format: &&Format) -> bool {
 fn assert_same(made: &Array, expected: &Array) {
     assert_eq!(made.shape(), expected.shape());
     assert!(made.all_close(expected, 0.0, 0.0, None).expect("compares"));
-}
-
-fn dense(value: &Value) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.dense().expect("decodes")
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::operands::{normal, normal_of};
 use crate::structured::{diagonal, identity, lora, low_rank, masked, sparse24};
 
 /// The four products of a matrix `w`.
-fn products(w: fn() -> Value) -> Vec<Case> {
+pub(super) fn products(w: fn() -> Value) -> Vec<Case> {
     let aval = w().aval().expect("an aval");
     let [n, k] = aval.shape[..] else { panic!("{aval} is a matrix") };
     let (wide, tall) = (x(&[2, n]), x(&[k, 2]));

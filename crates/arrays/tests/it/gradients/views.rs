@@ -82,18 +82,12 @@ fn products(w: &Value) -> Vec<Case> {
 
 fn transposed() -> Vec<Case> {
     let w = || Value::from(Transposed::new(nf4(&weight(), 32), &[1, 0]).expect("a matrix"));
-    let right: Plain = |a| Ok(a[0].matmul(&a[1])?);
-    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
-    let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?);
-    let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
-    vec![
-        case("linear_matmul", vec![x(&[2, COLUMNS]), w()], right),
-        case("linear_matmul_left", vec![x(&[ROWS, 2]), w()], left),
-        case("linear_addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], sum),
-        case("linear_addmm_left", vec![x(&[ROWS, 2]), w(), x(&[COLUMNS, 2])], sum_left),
+    let mut cases = super::structured::products(w);
+    cases.extend([
         case("linear_transpose", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         narrow("linear_astype", w(), &[COLUMNS, ROWS]),
-    ]
+    ]);
+    cases
 }
 
 fn scaled() -> Vec<Case> {
