@@ -130,54 +130,34 @@ fn without_lines(text: &str) -> String {
     made
 }
 
-#[test]
-fn the_first_layer_prints_what_the_book_shows() {
-    check("first_layer", &first_layer::SECTIONS);
+/// A test of each example of which the book shows nothing but sections.
+macro_rules! shown {
+    ($($test:ident: $example:ident;)+) => {$(
+        #[test]
+        fn $test() {
+            check(stringify!($example), &$example::SECTIONS);
+        }
+    )+};
 }
 
-#[test]
-fn the_array_types_print_what_the_book_shows() {
-    check("array_types", &array_types::SECTIONS);
-}
-
-#[test]
-fn the_caches_print_what_the_book_shows() {
-    check("caches", &caches::SECTIONS);
-}
-
-#[test]
-fn the_compiled_functions_print_what_the_book_shows() {
-    check("compiled_functions", &compiled_functions::SECTIONS);
-}
-
-#[test]
-fn branches_and_loops_print_what_the_book_shows() {
-    check("control_flow", &control_flow::SECTIONS);
-}
-
-#[test]
-fn the_executables_print_what_the_book_shows() {
-    check("executables", &executables::SECTIONS);
-}
-
-#[test]
-fn the_recipes_on_trees_print_what_the_book_shows() {
-    check("trees", &trees::SECTIONS);
-}
-
-#[test]
-fn the_bytes_are_those_that_the_book_shows() {
-    check("bytes", &bytes::SECTIONS);
-}
-
-#[test]
-fn dispatch_prints_what_the_book_shows() {
-    check("dispatch", &dispatch::SECTIONS);
-}
-
-#[test]
-fn the_answers_print_what_the_book_shows() {
-    check("exercises", &exercises::SECTIONS);
+shown! {
+    the_first_layer_prints_what_the_book_shows: first_layer;
+    the_array_types_print_what_the_book_shows: array_types;
+    the_caches_print_what_the_book_shows: caches;
+    the_compiled_functions_print_what_the_book_shows: compiled_functions;
+    branches_and_loops_print_what_the_book_shows: control_flow;
+    the_executables_print_what_the_book_shows: executables;
+    the_recipes_on_trees_print_what_the_book_shows: trees;
+    the_bytes_are_those_that_the_book_shows: bytes;
+    dispatch_prints_what_the_book_shows: dispatch;
+    the_answers_print_what_the_book_shows: exercises;
+    the_saved_files_are_those_that_the_book_shows: saving;
+    the_traces_are_counted_as_the_book_shows: compile_cache;
+    the_own_array_type_prints_what_the_book_shows: own_array_type;
+    the_own_format_prints_what_the_book_shows: own_format;
+    the_own_kernel_prints_what_the_book_shows: own_kernel;
+    the_families_print_what_the_book_shows: families;
+    straight_through_prints_what_the_book_shows: straight_through;
 }
 
 #[test]
@@ -195,19 +175,9 @@ fn the_models_print_what_the_book_shows() {
 }
 
 #[test]
-fn the_saved_files_are_those_that_the_book_shows() {
-    check("saving", &saving::SECTIONS);
-}
-
-#[test]
 fn the_compiled_steps_do_what_the_book_shows() {
     check("compiled_steps", &compiled_steps::SECTIONS);
     compiled_steps::main().unwrap();
-}
-
-#[test]
-fn the_traces_are_counted_as_the_book_shows() {
-    check("compile_cache", &compile_cache::SECTIONS);
 }
 
 #[test]
@@ -291,31 +261,6 @@ fn a_rank_of_the_chapter() {
 fn the_splits_cost_what_the_book_shows() {
     check("splits", &splits::SECTIONS);
     compare(&source().join("output/splits/drawing.svg"), &splits::drawing().unwrap());
-}
-
-#[test]
-fn the_own_array_type_prints_what_the_book_shows() {
-    check("own_array_type", &own_array_type::SECTIONS);
-}
-
-#[test]
-fn the_own_format_prints_what_the_book_shows() {
-    check("own_format", &own_format::SECTIONS);
-}
-
-#[test]
-fn the_own_kernel_prints_what_the_book_shows() {
-    check("own_kernel", &own_kernel::SECTIONS);
-}
-
-#[test]
-fn the_families_print_what_the_book_shows() {
-    check("families", &families::SECTIONS);
-}
-
-#[test]
-fn straight_through_prints_what_the_book_shows() {
-    check("straight_through", &straight_through::SECTIONS);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::structured::lora_on;
 const F32: Dtype = Dtype::Float32;
 
 /// A text of each format; the rows that are tried have 96 elements.
-const FORMATS: [&str; 11] = [
+pub(crate) const FORMATS: [&str; 11] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:64",
@@ -30,7 +30,7 @@ const FORMATS: [&str; 11] = [
     "ternary",
 ];
 
-fn parsed(text: &str) -> AnyFormat {
+pub(crate) fn parsed(text: &str) -> AnyFormat {
     format::parse(text).expect("a format")
 }
 

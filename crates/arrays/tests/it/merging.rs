@@ -2,13 +2,13 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{self, AnyFormat};
 use tacit_arrays::{
     ActivationGranularity, Adapter, AsStored, Dora, Int8Inputs, Int8Training, Lora, QaLora, merge, merge_exactly,
 };
 use tacit_core::{Counters, Error, Policy, Result, Value, implicit};
 
 use crate::adapters::{dora_on, qa_lora_on};
+use crate::as_stored::{FORMATS, parsed};
 use crate::messages::check;
 use crate::operands::{affine, nf4, normal};
 use crate::structured::lora_on;
@@ -17,10 +17,6 @@ const F32: Dtype = Dtype::Float32;
 
 fn of(w: &Value) -> &dyn Adapter {
     w.family().expect("an adapter")
-}
-
-fn parsed(text: &str) -> AnyFormat {
-    format::parse(text).expect("a format")
 }
 
 /// The bytes of every dense array of a value.
@@ -34,25 +30,14 @@ fn bytes(value: &Value) -> Vec<Vec<u8>> {
     }
 }
 
-const EVERY: [&str; 13] = [
-    "nf4:64",
-    "nf4:64:double",
-    "fp4:64",
-    "fp4:64:double",
-    "affine:4:32",
-    "affine:3:32",
-    "affine:8:32",
-    "int8",
-    "int8:32",
-    "mxfp4",
-    "mxfp8",
-    "nvfp4",
-    "ternary",
-];
+/// A text of each format, and more of some.
+fn every() -> impl Iterator<Item = &'static str> {
+    FORMATS.into_iter().chain(["fp4:64:double", "affine:8:32"])
+}
 
 #[test]
 fn factors_of_zero_change_no_byte_in_any_format() -> Result<()> {
-    for text in EVERY {
+    for text in every() {
         let format = parsed(text);
         let base = format.quantize(&normal(2, &[40, 96]))?;
         let (a, b) = (normal(3, &[2, 96]), ops::zeros::<f32>(&[40, 2])?);
@@ -74,7 +59,7 @@ fn factors_of_zero_change_no_byte_in_any_format() -> Result<()> {
 fn formats_whose_own_values_make_the_same_codes() -> Result<()> {
     let _allow = Policy::Allow.scope();
     let mut again = Vec::new();
-    for text in EVERY {
+    for text in every() {
         let format = parsed(text);
         let same = |seed| -> Result<bool> {
             let once = format.quantize(&normal(seed, &[40, 96]))?;
@@ -116,7 +101,7 @@ fn the_loss_is_that_of_the_dense_arrays() -> Result<()> {
 fn what_is_trained_as_stored_merges_exactly() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let sum = lora_on(nf4(&normal(2, &[40, 96]), 64));
-    for text in EVERY {
+    for text in every() {
         let w = Value::from(AsStored::new(&sum, parsed(text))?);
         for merged in [merge_exactly(of(&w))?, merge(of(&w), text)?] {
             assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
