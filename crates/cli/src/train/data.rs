@@ -323,11 +323,11 @@ mod tests {
 
     #[test]
     fn conversations_that_no_template_serves_may_be_prompts_and_completions() {
-        let said = |name: &str, config: serde_json::Value| {
-            let folder = Folder::new(name, "spm_unspaced.gguf", "");
-            fs::write(folder.0.join("tokenizer_config.json"), config.to_string()).expect("writes");
+        let said = |config: serde_json::Value| {
+            let folder = Folder::new("spm_unspaced.gguf", "");
+            fs::write(folder.0.path().join("tokenizer_config.json"), config.to_string()).expect("writes");
             let error = folder.read(CONVERSATION).err().expect("is refused").to_string();
-            error.replace(folder.0.to_str().expect("text"), "FOLDER") + "\n"
+            error.replace(folder.0.path().to_str().expect("text"), "FOLDER") + "\n"
         };
         let of = |template: &str| serde_json::json!({"chat_template": template});
         let forgets = "{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}";
@@ -341,9 +341,9 @@ mod tests {
         "]]
         .assert_eq(
             &[
-                said("untold", serde_json::json!({})),
-                said("refusing", of("{{ raise_exception('no') }}")),
-                said("forgetting", of(forgets)),
+                said(serde_json::json!({})),
+                said(of("{{ raise_exception('no') }}")),
+                said(of(forgets)),
             ]
             .concat(),
         );

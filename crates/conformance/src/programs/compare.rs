@@ -358,7 +358,7 @@ pub(super) fn evaluated(results: Result<Vec<Array>>) -> Outcome {
 
 /// The arrays anew, row by row in memory of their own.
 fn copied(arrays: &[Array]) -> Outcome {
-    evaluated(arrays.iter().map(|array| Ok(ops::select(&Array::from_bool(true), array, array)?)).collect())
+    evaluated(arrays.iter().map(|array| Ok(ops::select(Array::from_bool(true), array, array)?)).collect())
 }
 
 /// What `run` gives, which leaves the bytes of the dense values as they are.
