@@ -292,7 +292,7 @@ fn looped() -> Result<String> {
             let x = batch(4 * step + part)?;
             let loss = |m: &mut Model<nn::Sequential>, x: &Array| m.forward(x)?.square()?.mean(None);
             let (_loss, gradients) = model.value_and_grad(ParameterFilter::default(), &x, loss)?;
-            accumulated.add(&gradients)?;
+            accumulated.add(gradients)?;
         }
         let (gradients, _norm) = clip_by_norm(accumulated.take_mean()?, 1.0)?;
         adam.lr = schedule.array(step);

@@ -9,7 +9,7 @@ use tacit_blas as _;
 use std::collections::BTreeMap;
 
 use mlx_rs::module::FlattenedModuleParam;
-use mlx_rs::{Array, memory, random, transforms};
+use mlx_rs::{Array, memory, ops, random, transforms};
 use tacit_core::Result;
 use tacit_core::transform::{checkpoint, value_and_grad};
 use tacit_nn::training::Accumulated;
@@ -46,18 +46,43 @@ fn gradients(weights: &[Array], x: &Array) -> FlattenedModuleParam {
     gradients.map(|(number, gradient)| (path(number).into(), gradient.array().expect("dense").clone())).collect()
 }
 
+/// Arrays of a batch, and the bytes of each.
+const ARRAYS: usize = 16;
+const BYTES: usize = 4 << 20;
+
+/// Gradients that take memory where they are computed.
+fn batch() -> FlattenedModuleParam {
+    let of = |number: usize| {
+        let numbers = ops::arange::<_, f32>(None, (BYTES / 4) as i32, None).expect("numbers");
+        (format!("layers.{number}.weight").into(), numbers)
+    };
+    (0..ARRAYS).map(of).collect()
+}
+
+/// What a second batch takes beside the sums of the first.
+fn a_batch_that_is_given_away_lies_in_the_new_sums() {
+    let mut accumulated = Accumulated::default();
+    accumulated.add(batch()).expect("adds");
+    let given = peak(|| accumulated.add(batch()).expect("adds"));
+    let held = peak(|| accumulated.add(&batch()).expect("adds"));
+    println!("{given} bytes for a batch that is given away, and {held} for one that is held");
+    assert!(given < ARRAYS * BYTES * 5 / 4, "{given} bytes");
+    assert!(held > ARRAYS * BYTES * 7 / 4, "{held} bytes");
+}
+
 #[test]
-fn the_gradients_of_a_layer_are_computed_as_it_is_passed() {
+fn gradients_go_as_they_are_added() {
     // MLX then queues few tasks ahead, whose results would be counted.
     memory::set_memory_limit(0).expect("sets a limit");
     let weights = weights();
     let x = random::normal::<f32>(&[TOKENS, WIDTH], None, None, &random::key(99).expect("a key")).expect("numbers");
     transforms::eval(weights.iter().chain([&x])).expect("evaluates");
-    let added = peak(|| Accumulated::default().add(&gradients(&weights, &x)).expect("adds"));
+    let added = peak(|| Accumulated::default().add(gradients(&weights, &x)).expect("adds"));
     let at_once = peak(|| {
         let sorted: BTreeMap<_, _> = gradients(&weights, &x).into_iter().collect();
         transforms::eval(sorted.values()).expect("evaluates");
     });
     println!("{added} bytes, and {at_once} where all gradients are evaluated at once");
     assert!(3 * added < 2 * at_once, "{added} bytes, and {at_once} where all gradients are evaluated at once");
+    a_batch_that_is_given_away_lies_in_the_new_sums();
 }

@@ -119,7 +119,7 @@ impl Run<'_> {
             // The mean over batches of this is the mean over all tokens, however many of them each batch has.
             let scale = batches.len() as f32 / tokens as f32;
             let (part, gradients) = self.gradient(model, self.rows.batch(rows), scale)?;
-            accumulated.add(&gradients)?;
+            accumulated.add(gradients)?;
             loss += item(&part)? / batches.len() as f64;
         }
         if !loss.is_finite() {

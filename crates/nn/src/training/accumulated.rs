@@ -1,5 +1,6 @@
 //! Gradients of several batches as those of one.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -29,7 +30,7 @@ use crate::path_order::path_order;
 /// for seed in 0..4 {
 ///     let x = mlx_rs::random::normal::<f32>(&[8, 4], None, None, Some(&mlx_rs::random::key(seed)?))?;
 ///     let (_, gradients) = model.value_and_grad(ParameterFilter::default(), &x, |m, x| m.forward(x)?.square()?.mean(None))?;
-///     accumulated.add(&gradients)?;
+///     accumulated.add(gradients)?;
 /// }
 /// // One step for 32 rows.
 /// model.update(&mut sgd, &accumulated.take_mean()?)?;
@@ -54,17 +55,17 @@ impl Accumulated {
         self.batches
     }
 
-    /// Adds the gradients of a batch.
+    /// Adds the gradients of a batch. Those that are passed by value go as they are added, and their memory with them.
     ///
     /// # Errors
     ///
     /// They are of other leaves than those before, or of other shapes; or they cannot be evaluated. The sums are then what they
     /// were.
-    pub fn add(&mut self, gradients: &FlattenedModuleParam) -> Result<()> {
+    pub fn add(&mut self, gradients: impl Borrow<FlattenedModuleParam>) -> Result<()> {
         let mut sums = BTreeMap::new();
         // In one order, so that of several that do not fit an error always names the same.
-        let gradients: BTreeMap<&Rc<str>, &Array> = gradients.iter().collect();
-        for (path, gradient) in gradients {
+        let in_order: BTreeMap<&Rc<str>, &Array> = gradients.borrow().iter().collect();
+        for (path, gradient) in in_order {
             let own = gradient.as_dtype(accumulator_dtype(gradient.dtype()))?;
             let sum = match self.sums.get(path) {
                 None if self.batches > 0 => {
@@ -79,6 +80,7 @@ impl Accumulated {
             };
             sums.insert(path.clone(), (sum, gradient.dtype()));
         }
+        drop(gradients);
         if let Some(path) = self.sums.keys().find(|path| !sums.contains_key(*path)) {
             return Err(other(&format!("has no gradient of {path}, and those before had one")));
         }

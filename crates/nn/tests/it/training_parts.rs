@@ -63,8 +63,8 @@ fn complex_gradients_keep_both_parts() -> Result<()> {
     let (clipped, norm) = clip_by_norm(gradients(), 2.5)?;
     assert_eq!((norm.item_exact::<f32>(), read(&clipped)), (5.0, complex64::new(1.5, -2.0)));
     let mut accumulated = Accumulated::default();
-    accumulated.add(&gradients())?;
-    accumulated.add(&gradients())?;
+    accumulated.add(gradients())?;
+    accumulated.add(gradients())?;
     assert_eq!(read(&accumulated.take_mean()?), complex64::new(3.0, -4.0));
     Ok(())
 }
@@ -79,7 +79,7 @@ fn batches_that_are_accumulated_are_one_batch() -> Result<()> {
     let mut accumulated = Accumulated::default();
     for part in ops::split_equal(&x, 3, 0)? {
         let (_, gradients) = model.clone().value_and_grad(ParameterFilter::default(), &part, loss)?;
-        accumulated.add(&gradients)?;
+        accumulated.add(gradients)?;
     }
     assert_eq!(accumulated.batches(), 3);
     let mean = accumulated.take_mean()?;
@@ -94,10 +94,10 @@ fn batches_that_are_accumulated_are_one_batch() -> Result<()> {
 #[test]
 fn gradients_of_other_leaves_are_refused_and_change_nothing() -> Result<()> {
     let mut accumulated = Accumulated::default();
-    accumulated.add(&gradients(1.0))?;
+    accumulated.add(gradients(1.0))?;
     let one = |path: &str, shape: &[i32]| FlattenedModuleParam::from([(path.into(), normal(1, shape))]);
-    let message = |accumulated: &mut Accumulated, gradients| {
-        let error: Error = accumulated.add(&gradients).expect_err("others");
+    let message = |accumulated: &mut Accumulated, gradients: FlattenedModuleParam| {
+        let error: Error = accumulated.add(gradients).expect_err("others");
         error.to_string()
     };
     expect![[r#"
