@@ -9,7 +9,7 @@ use tacit_core::transform::{Wrt, grad, grad_wrt};
 use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
 
 use crate::messages::{check, said_of};
-use crate::operands::{FLOATS, both, check_built, nf4, normal, normal_of, oracle};
+use crate::operands::{FLOATS, check_built, nf4, normal, normal_of, oracle};
 use crate::structured::{dropped_lora, lora, lora_on};
 
 const F32: Dtype = Dtype::Float32;
