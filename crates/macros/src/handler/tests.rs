@@ -44,9 +44,7 @@ fn every_kind_of_operand() {
                             primitive: <primitives::Select as ::tacit::__private::HandlerPrimitive>::PATTERN,
                             operands: &[
                                 <Array as ::tacit::__private::HandlerOperand>::PATTERN,
-                                <lora::Delta<
-                                    Nf4,
-                                > as ::tacit::__private::HandlerOperand>::PATTERN,
+                                <lora::Delta<Nf4> as ::tacit::__private::HandlerOperand>::PATTERN,
                                 <dyn ImplicitArray as ::tacit::__private::HandlerOperand>::PATTERN,
                                 <tacit::Value as ::tacit::__private::HandlerOperand>::PATTERN,
                                 ::tacit::OperandPattern::Rest,
