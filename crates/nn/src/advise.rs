@@ -116,6 +116,8 @@ impl Advisor {
         for path in observations.paths().filter(|path| observations.met(path)) {
             self.squares.insert(path.to_owned(), observations.get(path)?.mean_squares()?);
         }
+        // What is lazy would hold the observations, which are matrices.
+        transforms::eval(self.squares.values())?;
         Ok(self)
     }
 

@@ -5,15 +5,30 @@ mod peak;
 // Dense products are those of a program with the facade.
 use tacit_blas as _;
 
-use mlx_rs::{Dtype, random};
+use mlx_rs::{Dtype, memory, random};
+use tacit_arrays::Observation;
 use tacit_arrays::format::AnyFormat;
 use tacit_core::{Policy, Value};
-use tacit_nn::{Advisor, Parameters};
+use tacit_nn::{Advisor, Observations, Parameters};
 
 use peak::peak;
 
 /// Bytes of the weight, in `f32`.
 const WEIGHT: usize = 8192 * 2048 * 4;
+
+/// An advisor holds a number for each input of what it was told of, and no matrix.
+fn observations_go_once_an_advisor_has_seen_them() {
+    let key = random::key(3).expect("a key");
+    let inputs = random::normal::<f32>(&[16, 2048], None, None, &key).expect("numbers");
+    let before = memory::active_memory().expect("counts");
+    let seen = Observation::from_inputs(&inputs).expect("sums");
+    let observations: Observations = [("a.weight".to_owned(), seen)].into_iter().collect();
+    let advisor = Advisor::new([]).with_observations(&observations).expect("is finite");
+    drop(observations);
+    let held = memory::active_memory().expect("counts").saturating_sub(before);
+    assert!(held < 1 << 20, "{held} bytes");
+    drop(advisor);
+}
 
 #[test]
 fn advice_holds_the_codes_of_a_weight_and_some_rows_of_floats() {
@@ -35,4 +50,5 @@ fn advice_holds_the_codes_of_a_weight_and_some_rows_of_floats() {
         println!("{dtype:?}: {held} bytes beside a weight of {WEIGHT} in floats");
         assert!(held < WEIGHT / 2 + (24 << 20), "{dtype:?}: {held} bytes");
     }
+    observations_go_once_an_advisor_has_seen_them();
 }
