@@ -11,9 +11,10 @@ use crate::writer::{Metadata, Writing};
 /// Writes a safetensors file; until the new file is complete and on the disk, the old one stays.
 ///
 /// The arrays are evaluated, written and dropped one by one: a lazy one, whose graph nobody else holds, needs memory only while it is
-/// written. The file has those of larger elements first, so that each is aligned, and else keeps their order. Only regular files are
-/// replaced, no links; a device or a pipe, such as `/dev/stdout`, is given the bytes as they come. An index beside the file that names
-/// it is written anew.
+/// written. The file has them in the order in which they are given, so that it is best to give those one after the other that are
+/// computed together, as codes and scales may be. Where one would not be aligned then, those of larger elements come first. Only
+/// regular files are replaced, no links; a device or a pipe, such as `/dev/stdout`, is given the bytes as they come. An index beside
+/// the file that names it is written anew.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
 //! The bytes of a safetensors file.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
@@ -49,8 +50,10 @@ impl<'w, 'p> Writer<'w, 'p> {
     pub(crate) fn write(&mut self, path: &Path, file: &mut impl Write, tensors: Vec<(String, Array)>) -> Result<()> {
         let mut tensors: Vec<(String, Aval, Array)> =
             tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
-        // Stable: those of one size stay in their order.
-        tensors.sort_by_key(|(_, _, array)| std::cmp::Reverse(array.item_size()));
+        if !is_aligned(tensors.iter().map(|(_, aval, _)| aval)) {
+            // Stable: those of one size stay in their order.
+            tensors.sort_by_key(|(_, aval, _)| Reverse(aval.item_size()));
+        }
         let failed = |error| Error::file("write", path)(error);
         let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
         let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
@@ -80,6 +83,16 @@ impl<'w, 'p> Writer<'w, 'p> {
 
 /// How many bytes are written between two words of progress.
 const CHUNK: usize = 1 << 26;
+
+/// Whether each tensor begins at a multiple of its elements' size where they follow each other in this order.
+fn is_aligned<'t>(mut tensors: impl Iterator<Item = &'t Aval>) -> bool {
+    let mut end = 0;
+    tensors.all(|aval| {
+        let start = end;
+        end += aval.nbytes();
+        start.is_multiple_of(aval.item_size())
+    })
+}
 
 /// The header with its length before it, ending at a multiple of 8 bytes.
 fn header<'t>(

@@ -57,6 +57,23 @@ fn every_dtype_comes_back_and_reads_the_same_by_the_reference() {
 }
 
 #[test]
+fn tensors_stay_in_their_order_unless_one_would_not_be_aligned() {
+    let folder = Scratch::new();
+    let path = folder.join("model.safetensors");
+    let order = |codes: i32| -> Vec<String> {
+        let codes = || mlx_rs::ops::zeros_dtype(&[codes], Dtype::Uint8).expect("codes");
+        let value = |name: &str| [(format!("{name}.codes"), codes()), (format!("{name}.scales"), vector(&[1.0]))];
+        write(&path, ["b", "a"].into_iter().flat_map(value).collect(), &Metadata::new()).expect("writes");
+        let tensors = Tensors::open(&path).expect("opens");
+        let mut names: Vec<String> = tensors.names().map(str::to_owned).collect();
+        names.sort_by_key(|name| tensors.bytes(name).expect("is there").as_ptr());
+        names
+    };
+    assert_eq!(order(4), ["b.codes", "b.scales", "a.codes", "a.scales"]);
+    assert_eq!(order(3), ["b.scales", "a.scales", "b.codes", "a.codes"]);
+}
+
+#[test]
 fn what_the_reference_writes_is_read() {
     let folder = Scratch::new();
     let values: Vec<u8> = [1f32, 2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
