@@ -9,13 +9,15 @@ use tacit_core::{Error, Result};
 use tacit_nn::{Model, Pattern};
 
 use crate::layout::{Layout, Leaf, check_over, leaves};
+use crate::put_in_parts::put_in_parts;
 use crate::{FullySharded, Group};
 
 /// Splits parameters of a model over the ranks of a group, to be gathered a layer at a time.
 pub trait FullyShard: Sized {
     /// The model whose parameters that the pattern names are [`FullySharded`]; the code of the model stays as it is.
     ///
-    /// Every rank gives the same model. What an optimizer then keeps of a parameter is split with it.
+    /// Every rank gives the same model. The parts are computed, and the wholes are gone. What an optimizer then keeps of a parameter is
+    /// split with it.
     ///
     /// ```
     /// use mlx_rs::module::Module;
@@ -57,7 +59,7 @@ pub trait FullyShard: Sized {
 
 impl<M: ModuleParameters> FullyShard for Model<M> {
     fn fully_shard(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, group: &Group) -> Result<Self> {
-        self.replace(pattern, |_, value| Ok(Some(FullySharded::new(value, group)?.into())))?;
+        put_in_parts(&mut self, pattern, |whole| Ok(Some(FullySharded::new(whole, group)?.into())))?;
         Ok(self)
     }
 

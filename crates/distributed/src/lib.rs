@@ -24,6 +24,7 @@ mod members;
 mod named;
 mod options;
 mod placed;
+mod put_in_parts;
 mod random;
 mod said;
 mod sentinel;

@@ -5,6 +5,7 @@ use tacit_core::tree::{self, Open};
 use tacit_core::{Error, Result, Tree};
 use tacit_nn::{Model, Pattern};
 
+use crate::put_in_parts::put_in_parts;
 use crate::{Group, Sharded};
 
 /// How the weight of a layer is split.
@@ -101,9 +102,9 @@ pub fn split_heads<T: Tree>(caches: &T, group: &Group) -> Result<T> {
 
 impl<M: ModuleParameters> Shard for Model<M> {
     fn shard(mut self, pattern: impl TryInto<Pattern, Error: Into<Error>>, split: Split<'_>) -> Result<Self> {
-        self.replace(pattern, |_, value| {
-            let axis = split.axis(value.aval()?.shape.len());
-            axis.map(|axis| Ok(Sharded::split(value, axis, split.group())?.into())).transpose()
+        put_in_parts(&mut self, pattern, |whole| {
+            let axis = split.axis(whole.aval()?.shape.len());
+            axis.map(|axis| Ok(Sharded::split(whole, axis, split.group())?.into())).transpose()
         })?;
         split.group().draw_alike()?;
         Ok(self)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{AdamW, Optimizer};
-use mlx_rs::{Array, Dtype, nn, random, transforms};
+use mlx_rs::{Array, Dtype, memory, nn, random, transforms};
 use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
@@ -17,6 +17,7 @@ use crate::case::Case;
 pub(crate) const CASES: &[Case] = &[
     Case::new("products", products),
     Case::new("parts", parts),
+    Case::new("wholes", wholes),
     Case::new("traffic", traffic),
     Case::new("training", training),
     Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
@@ -126,6 +127,24 @@ fn parts(group: &Group) -> Result<()> {
         let split = FullySharded::new(&whole, group)?;
         assert!(split.nbytes() < whole.nbytes() / group.size() + 64, "{} of {}", split.nbytes(), whole.nbytes());
     }
+    Ok(())
+}
+
+/// A model that was split holds its parts and nothing of the wholes, before its first step as after it.
+fn wholes(group: &Group) -> Result<()> {
+    let layer = || -> Result<Model<nn::Linear>> {
+        let mut model = Model::new(nn::Linear::new(1024, 1024)?)?;
+        model.set("weight", normal(1, &[1024, 1024]))?;
+        model.eval()?;
+        Ok(model)
+    };
+    let before = memory::active_memory()?;
+    let model = layer()?.fully_shard("weight", group)?;
+    let model = (model, layer()?.shard("weight", Split::Columns(group))?);
+    let held = memory::active_memory()?.saturating_sub(before);
+    let parts = 2 * 4 * 1024 * 1024 / group.size();
+    assert!(held < parts + parts / 8, "{held} bytes for parts of {parts}");
+    drop(model);
     Ok(())
 }
 
