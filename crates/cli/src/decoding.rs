@@ -331,10 +331,10 @@ pub(crate) fn round_activations(model: &mut Model<Decoder>) -> Result<()> {
 
 /// The decoder at a path in these formats, with an adapter over it.
 pub(crate) fn read(path: &Path, formats: Option<&Formats>, adapter: Option<&Path>) -> Result<(Config, Model<Decoder>)> {
-    let (config, mut model) = tacit_models::load(path)?;
-    if let Some(asked) = formats {
-        model = formats::quantized(path, model, asked)?;
-    }
+    let (config, mut model) = match formats {
+        Some(asked) => tacit_models::load_with(path, |model| formats::quantized(path, model, asked))?,
+        None => tacit_models::load(path)?,
+    };
     // MLX has no fast product of half floats on a CPU.
     tacit_models::hold_halves(&mut model)?;
     if let Some(folder) = adapter {

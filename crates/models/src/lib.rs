@@ -51,7 +51,7 @@ pub use family::{HeadNorms, NormPlacement};
 pub use formats::Formats;
 pub use halves::hold_halves;
 pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};
-pub use load::{adapt, load, quantize};
+pub use load::{adapt, load, load_with, quantize};
 pub use losses::{checkpointed_token_losses, token_losses};
 pub use perplexity::{Convention, Perplexity, Windows, perplexity};
 pub use rope::Rope;

@@ -26,7 +26,38 @@ use crate::formats::Formats;
 /// has another shape, or does not belong to the decoder; or the filter of a convolution is codes; or the head is not the
 /// embedding, which the configuration says it is.
 pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
-    let path = path.as_ref();
+    load_with(path, Ok)
+}
+
+/// Reads a decoder as [`load`] does, and gives it to `change` before its parameters are computed.
+///
+/// What becomes codes there is never in memory as a whole: experts that lie apart in the files are put together a layer at a time.
+///
+/// ```no_run
+/// # fn main() -> tacit_core::Result<()> {
+/// use tacit_models::{Formats, load_with, quantize};
+///
+/// let format = Formats::read("nf4:64")?;
+/// let (_config, model) = load_with("Qwen3-30B-A3B", |model| quantize(model, &format))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`load`], or `change` fails.
+pub fn load_with(
+    path: impl AsRef<Path>,
+    change: impl FnOnce(Model<Decoder>) -> Result<Model<Decoder>>,
+) -> Result<(Config, Model<Decoder>)> {
+    let (config, model) = read(path.as_ref())?;
+    let model = change(model)?;
+    // What is lazy belongs to this thread, and whoever has a model may send it to another.
+    model.eval()?;
+    Ok((config, model))
+}
+
+fn read(path: &Path) -> Result<(Config, Model<Decoder>)> {
     if let Some(file) = Gguf::find(path)? {
         let file = Gguf::open(file)?;
         let config = Config::of_gguf(&file)?;
@@ -74,8 +105,6 @@ fn built(mut config: Config, parameters: Parameters, source: &Source<'_>) -> Res
     let mut model = Model::new(Decoder::new(&config)?)?;
     check(source.tensors, &model.avals(), &parameters)?;
     model.assign(parameters, Missing::Refuse)?;
-    // What is lazy belongs to this thread, and whoever has a model may send it to another.
-    model.eval()?;
     Ok((config, model))
 }
 
