@@ -19,5 +19,27 @@ pub(crate) fn mapped(path: &Path, held: &Path) -> Result<MappedFile> {
         return Err(Error::file("map", path)(reason));
     }
     let file = File::open(held).map_err(Error::file("open", path))?;
-    MappedFile::new(&file).map_err(Error::file("map", path))
+    MappedFile::new(&file).map_err(|error| Error::file("map", path)(refused(error)))
+}
+
+/// Says of what there is none left, which is seldom memory.
+fn refused(error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::OutOfMemory {
+        return error;
+    }
+    let limits =
+        "a process maps half as many files as `vm.max_map_count` says, and no more bytes than `ulimit -v` says";
+    io::Error::new(error.kind(), format!("{error}: {limits}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_mapped_for_want_of_memory_names_the_limits() {
+        let message = |error: io::Error| refused(error).to_string();
+        assert!(message(io::ErrorKind::OutOfMemory.into()).contains("vm.max_map_count"));
+        assert_eq!(message(io::ErrorKind::NotFound.into()), io::Error::from(io::ErrorKind::NotFound).to_string());
+    }
 }

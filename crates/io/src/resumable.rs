@@ -26,7 +26,8 @@ use crate::{Tensors, Writing, save_with};
 /// writes in the end is the same, byte by byte, as without the interruption. The output itself is the old one until
 /// [`finish`](Self::finish) has put the new one in its place; the folder is then gone, as it is where no value could be made. So
 /// the disk needs room for the output twice, and the memory for one value: those that were made are parts of files, as
-/// [`load`](crate::load()) has them. Where the output is a device or a pipe, nothing is kept on the disk.
+/// [`load`](crate::load()) has them, of which Linux lets a process have some 32,000, or half of what `vm.max_map_count` says. Where
+/// the output is a device or a pipe, nothing is kept on the disk.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
