@@ -9,14 +9,15 @@ use std::path::Path;
 use tacit_core::Result;
 use tacit_nn::Parameters;
 
-use crate::integers::Integers;
+use crate::integers::{Integers, shifted};
 use crate::quantized_layers::{self, HELP, Layer, Method, Words};
 
 /// Reads the folder of a model that AWQ quantized to 4 bits: files of tensors, and `config.json` or `quant_config.json`.
 ///
-/// The codes are kept: a layer `PATH.qweight` becomes an [`AffineArray`](tacit_arrays::AffineArray) `PATH.weight` of
-/// `[out, in]`, in the dtype of its scales, whose values are those of `AutoAWQ`'s `dequantize_gemm` bit for bit. Groups longer
-/// than 128 have their scales several times. Other tensors are as they are.
+/// The codes are kept, and read when they are used: a layer `PATH.qweight` becomes an
+/// [`AffineArray`](tacit_arrays::AffineArray) `PATH.weight` of `[out, in]`, in the dtype of its scales, whose values are
+/// those of `AutoAWQ`'s `dequantize_gemm` bit for bit. Groups longer than 128 have their scales several times. Other tensors
+/// are as they are.
 ///
 /// ```no_run
 /// # fn main() -> tacit_core::Result<()> {
@@ -63,7 +64,7 @@ impl Method for Awq {
         let (inputs, outputs) = (codes.rows, 8 * codes.columns);
         let group = layer.group(inputs, outputs, &zeros, codes.columns)?;
         let (scales, _) = layer.scales()?;
-        let numbers = |row, at| (scales[at * outputs + row], code(&zeros, at, row).into());
-        Ok(Integers::new([outputs, inputs], bits, group, |row, column| code(&codes, column, row), numbers))
+        let numbers = |row: usize, at: usize| shifted(scales[at * outputs + row], code(&zeros, at, row).into());
+        Ok(Integers::new([outputs, inputs], bits, group, move |row, column| code(&codes, column, row), numbers))
     }
 }

@@ -1,8 +1,7 @@
 //! Codes as Tacit's formats store them: one stream of bits, the lowest first.
 
 use mlx_rs::{Array, Dtype};
-use tacit_bridge::array_of_bytes;
-use tacit_core::{Aval, Result};
+use tacit_core::Aval;
 
 /// Writes codes, a multiple of eight of them or of whole bytes, as the stream that `place` has the length of.
 pub(crate) fn write_codes(codes: &[u8], bits: u32, place: &mut [u8]) {
@@ -16,17 +15,13 @@ pub(crate) fn write_codes(codes: &[u8], bits: u32, place: &mut [u8]) {
     }
 }
 
-/// The stream of an array's codes as the 32-bit words of MLX's layout.
-pub(crate) fn words(stream: &[u8], bits: u32, aval: &Aval) -> Result<Array> {
+/// The stream of an array's codes, as the 32-bit words of MLX's layout.
+pub(crate) fn words(bits: u32, aval: &Aval) -> Aval {
     let mut shape = aval.shape.clone();
     if let Some(last) = shape.last_mut() {
         *last = (i64::from(*last) * i64::from(bits) / 32) as i32;
     }
-    Ok(array_of_bytes(stream, &Aval { shape, dtype: Dtype::Uint32 })?)
-}
-
-pub(crate) fn bytes_of(stream: &[u8]) -> Array {
-    Array::from_slice(stream, &[stream.len() as i32])
+    Aval { shape, dtype: Dtype::Uint32 }
 }
 
 /// Numbers, one a block.

@@ -18,7 +18,6 @@ mod container;
 mod cursor;
 mod description;
 mod encoded;
-mod filled;
 mod header;
 mod heads;
 mod kind;

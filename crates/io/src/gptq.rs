@@ -9,12 +9,12 @@ use std::path::Path;
 use tacit_core::Result;
 use tacit_nn::Parameters;
 
-use crate::integers::{Integers, in_stream};
+use crate::integers::{Integers, in_stream, shifted};
 use crate::quantized_layers::{self, HELP, Layer, Method};
 
 /// Reads the folder of a model that GPTQ quantized: files of tensors, and `config.json` or `quantize_config.json`.
 ///
-/// The codes of 2, 3, 4 or 8 bits are kept: a layer `PATH.qweight` becomes an
+/// The codes of 2, 3, 4 or 8 bits are kept, and read when they are used: a layer `PATH.qweight` becomes an
 /// [`AffineArray`](tacit_arrays::AffineArray) `PATH.weight` of `[out, in]`, in the dtype of its scales, whose values are
 /// those of `dequantize` bit for bit. Groups longer than 128 have their scales several times. Other tensors are as they are.
 ///
@@ -72,7 +72,7 @@ impl Method for Gptq {
             }
         }
         let (scales, _) = layer.scales()?;
-        let code = |row, column| in_stream(|word| codes.get(word, row), column, bits);
+        let code = move |row, column| in_stream(|word| codes.get(word, row), column, bits);
         // GPTQModel takes the 1 from all fields of a word at once, where a zero of 0 borrows from the field above, and so it
         // is given back. Some fields of 3 bits lie in two words: each of them gets its own 1.
         let (of_word, of_field): (u32, u32) = match (below, bits) {
@@ -86,6 +86,8 @@ impl Method for Gptq {
             let stored = in_stream(|word| zeros.get(at, word).wrapping_add(of_word), row, bits);
             (u32::from(stored) + of_field) & greatest
         };
-        Ok(Integers::new([outputs, inputs], bits, group, code, |row, at| (scales[at * outputs + row], zero(row, at))))
+        Ok(Integers::new([outputs, inputs], bits, group, code, |row, at| {
+            shifted(scales[at * outputs + row], zero(row, at))
+        }))
     }
 }

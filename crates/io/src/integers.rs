@@ -8,47 +8,48 @@ use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Result};
 
 use crate::codes::{words, write_codes};
+use crate::filled::filled;
 
-/// A matrix whose elements are `scale * (code - zero)`, row by row.
+/// Writes the codes of a row, a byte for each.
+type Codes = Box<dyn Fn(usize, &mut [u8]) + Send + Sync>;
+
+/// A matrix whose elements are `scale * code + bias`, row by row.
 pub(crate) struct Integers {
-    pub(crate) rows: usize,
-    pub(crate) columns: usize,
-    pub(crate) bits: u32,
+    rows: usize,
+    columns: usize,
+    bits: u32,
     /// Columns that share a scale.
-    pub(crate) group: usize,
-    /// A byte for each.
-    pub(crate) codes: Vec<u8>,
-    pub(crate) scales: Vec<f32>,
-    /// What is added to each element of a group.
-    pub(crate) biases: Vec<f32>,
+    group: usize,
+    codes: Codes,
+    scales: Vec<f32>,
+    biases: Vec<f32>,
+}
+
+/// The scale and the bias of elements that are `scale * (code - zero)`.
+///
+/// The product of a scale in half precision and a zero of a few bits is exact in `f32`, and so are those with the codes.
+pub(crate) fn shifted(scale: f32, zero: u32) -> (f32, f32) {
+    (scale, -(zero as f32) * scale)
 }
 
 impl Integers {
-    /// The matrix of these codes, in groups whose scales and zeros are given by row and group.
-    ///
-    /// The product of a scale in half precision and a zero of a few bits is exact in `f32`, and so are those with the codes.
+    /// The matrix of these codes, which are read when it is evaluated, in groups whose scales and biases are given by row and
+    /// group.
     pub(crate) fn new(
         [rows, columns]: [usize; 2],
         bits: u32,
         group: usize,
-        code: impl Fn(usize, usize) -> u8 + Sync,
-        numbers: impl Fn(usize, usize) -> (f32, u32),
+        code: impl Fn(usize, usize) -> u8 + Send + Sync + 'static,
+        numbers: impl Fn(usize, usize) -> (f32, f32),
     ) -> Self {
-        let mut codes = vec![0; rows * columns];
-        codes.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, codes)| {
-            for (column, place) in codes.iter_mut().enumerate() {
+        let codes = move |row: usize, places: &mut [u8]| {
+            for (column, place) in places.iter_mut().enumerate() {
                 *place = code(row, column);
             }
-        });
-        let mut integers = Self { rows, columns, bits, group, codes, scales: Vec::new(), biases: Vec::new() };
-        for row in 0..rows {
-            for at in 0..columns / group {
-                let (scale, zero) = numbers(row, at);
-                integers.scales.push(scale);
-                integers.biases.push(-(zero as f32) * scale);
-            }
-        }
-        integers
+        };
+        let each = (0..rows).flat_map(|row| (0..columns / group).map(move |at| (row, at)));
+        let (scales, biases) = each.map(|(row, at)| numbers(row, at)).unzip();
+        Self { rows, columns, bits, group, codes: Box::new(codes), scales, biases }
     }
 
     /// The array of these numbers, in groups that MLX has, or why there is none.
@@ -64,14 +65,24 @@ impl Integers {
         for numbers in [&mut scales, &mut biases] {
             *numbers = numbers.iter().flat_map(|&number| std::iter::repeat_n(number, group / own)).collect();
         }
-        let mut stream = vec![0; (codes.len() * bits as usize).div_ceil(8)];
-        write_codes(&codes, bits, &mut stream);
-        packed(&stream, &scales, &biases, Affine { bits, group: own }, aval).map_err(|error| error.clause())
+        let read = filled([words(bits, &aval)], move |[stream]| {
+            let width = columns * bits as usize / 8;
+            let rows = stream.par_chunks_exact_mut(width.max(1)).enumerate();
+            rows.for_each_init(
+                || vec![0_u8; columns],
+                |held, (row, place)| {
+                    codes(row, held);
+                    write_codes(held, bits, place);
+                },
+            );
+        });
+        let made = read.and_then(|[codes]| packed(codes, &scales, &biases, Affine { bits, group: own }, aval));
+        made.map_err(|error| error.clause())
     }
 }
 
-/// An affine array of a stream of codes, with its numbers in half precision where that holds all of them.
-pub(crate) fn packed(stream: &[u8], scales: &[f32], biases: &[f32], format: Affine, aval: Aval) -> Result<AffineArray> {
+/// An affine array of codes, with its numbers in half precision where that holds all of them.
+fn packed(codes: Array, scales: &[f32], biases: &[f32], format: Affine, aval: Aval) -> Result<AffineArray> {
     let mut groups = aval.shape.clone();
     if let Some(last) = groups.last_mut() {
         *last /= format.group as i32;
@@ -84,7 +95,7 @@ pub(crate) fn packed(stream: &[u8], scales: &[f32], biases: &[f32], format: Affi
         (Some(scales), Some(biases)) => (Array::from_slice(&scales, &groups), Array::from_slice(&biases, &groups)),
         _ => (Array::from_slice(scales, &groups), Array::from_slice(biases, &groups)),
     };
-    let parts = Parts { biases: Some(biases), ..Parts::new(words(stream, format.bits, &aval)?, scales) };
+    let parts = Parts { biases: Some(biases), ..Parts::new(codes, scales) };
     AffineArray::from_parts(parts, format, aval)
 }
 

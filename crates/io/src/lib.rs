@@ -19,6 +19,7 @@ mod checkpoint;
 mod codes;
 mod convert;
 mod distance;
+mod filled;
 mod floats;
 mod fp8;
 mod gguf;

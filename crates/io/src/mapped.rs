@@ -2,10 +2,25 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use tacit_bridge::MappedFile;
 use tacit_core::{Error, Result};
+
+/// A part of a file, which it holds.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) file: Arc<MappedFile>,
+    pub(crate) place: Range<usize>,
+}
+
+impl Part {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.file.bytes()[self.place.clone()]
+    }
+}
 
 /// The file `path`, whose content is in `held`, mapped into memory.
 ///

@@ -12,6 +12,7 @@ use tacit_nn::Parameters;
 use crate::Tensors;
 use crate::integers::{Integers, floats_of};
 use crate::json::standard;
+use crate::mapped::Part;
 
 /// A method by which layers are quantized.
 pub(crate) trait Method {
@@ -93,16 +94,17 @@ pub(crate) struct Layer<'a> {
 }
 
 /// The words of a tensor `[rows, columns]`.
-pub(crate) struct Words<'a> {
+pub(crate) struct Words {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    bytes: &'a [u8],
+    part: Part,
 }
 
-impl Words<'_> {
+impl Words {
     pub(crate) fn get(&self, row: usize, column: usize) -> u32 {
         let at = 4 * (row * self.columns + column);
-        u32::from_le_bytes([self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]])
+        let bytes = self.part.bytes();
+        u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
     }
 }
 
@@ -113,12 +115,12 @@ impl<'a> Layer<'a> {
     }
 
     /// The words of one of the layer's tensors.
-    pub(crate) fn words(&self, part: &str) -> Result<Words<'a>> {
+    pub(crate) fn words(&self, part: &str) -> Result<Words> {
         let name = self.name(part);
         let aval = self.tensors.aval(&name)?;
         match (aval.shape.as_slice(), aval.dtype) {
             (&[rows, columns], Dtype::Int32 | Dtype::Uint32) => {
-                Ok(Words { rows: rows as usize, columns: columns as usize, bytes: self.tensors.bytes(&name)? })
+                Ok(Words { rows: rows as usize, columns: columns as usize, part: self.tensors.part(&name)? })
             }
             _ => Err(self.wrong(part, format!("it is {aval}, and must be a matrix of 32-bit words"), HELP)),
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
 use tacit_bridge::MappedFile;
@@ -11,7 +12,7 @@ use tacit_files::{Steady, folder_of};
 
 use crate::header::{Stored, header};
 use crate::index::Files;
-use crate::mapped::mapped;
+use crate::mapped::{Part, mapped};
 
 /// The tensors of a checkpoint in safetensors files, by name.
 ///
@@ -37,7 +38,7 @@ use crate::mapped::mapped;
 #[derive(Debug)]
 pub struct Tensors {
     path: PathBuf,
-    files: Vec<(PathBuf, MappedFile)>,
+    files: Vec<(PathBuf, Arc<MappedFile>)>,
     places: BTreeMap<String, Place>,
     metadata: BTreeMap<String, String>,
 }
@@ -97,7 +98,7 @@ impl Tensors {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
-        self.files.push((path, mapped));
+        self.files.push((path, Arc::new(mapped)));
         Ok(())
     }
 
@@ -169,6 +170,12 @@ impl Tensors {
         let Place { file, stored } = self.place(name)?;
         let Range { start, end } = stored.bytes;
         Ok(&self.files[*file].1.bytes()[start..end])
+    }
+
+    /// The bytes of a tensor's elements, to be read when an array is evaluated.
+    pub(crate) fn part(&self, name: &str) -> Result<Part> {
+        let Place { file, stored } = self.place(name)?;
+        Ok(Part { file: Arc::clone(&self.files[*file].1), place: stored.bytes.clone() })
     }
 
     /// The metadata, which files have under `__metadata__`.

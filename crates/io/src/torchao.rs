@@ -17,15 +17,17 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
-use crate::codes::{bytes_of, floats};
+use crate::codes::floats;
+use crate::filled::filled;
 use crate::integers::{Integers, floats_of};
+use crate::mapped::Part;
 use crate::remaining::Remaining;
 
 /// Reads a file, an index or a folder of torchao's.
 ///
 /// An `Int4Tensor` becomes an [`AffineArray`](tacit_arrays::AffineArray) and an `NF4Tensor` a [`CodebookArray`] of its own
-/// table, both with their codes and in the dtype of torchao's tensor. The values of an `NF4Tensor` are those of
-/// `get_original_weight` bit for bit, though its scales, of 8 bits there, are held in `f32`. Those of an `Int4Tensor` are
+/// table, both with their codes, which are read when they are used, and in the dtype of torchao's tensor. The values of an
+/// `NF4Tensor` are those of `get_original_weight` bit for bit, though its scales, of 8 bits there, are held in `f32`. Those of an `Int4Tensor` are
 /// `code * scale + zero_point`, rounded once, unless a zero point is more than 2^13 times its scale, when the last bit may
 /// differ. Groups longer than 128 have their scales several times. Other tensors are as they are.
 ///
@@ -138,20 +140,20 @@ impl Subclassed<'_> {
         self.tensors.wrong(Some(&self.part(part)), reason, HELP)
     }
 
-    /// The bytes of a part, which must be of this shape and of one of these dtypes; all are of one or more bytes.
-    fn bytes(&self, part: &str, shape: &[i32], dtypes: &[Dtype]) -> Result<(&[u8], Dtype)> {
+    /// What is stored of a part, which must be of this shape and of one of these dtypes; all are of one or more bytes.
+    fn stored(&self, part: &str, shape: &[i32], dtypes: &[Dtype]) -> Result<(Part, Dtype)> {
         let name = self.part(part);
         let aval = self.tensors.aval(&name)?;
         if aval.shape != shape || !dtypes.contains(&aval.dtype) {
             let expected: Vec<String> = dtypes.iter().map(|&dtype| Aval::new(shape, dtype).to_string()).collect();
             return Err(self.wrong(part, format!("it is {aval}, and must be {}", expected.join(" or "))));
         }
-        Ok((self.tensors.bytes(&name)?, aval.dtype))
+        Ok((self.tensors.part(&name)?, aval.dtype))
     }
 
     fn floats(&self, part: &str, shape: &[i32], dtypes: &[Dtype]) -> Result<(Vec<f32>, Dtype)> {
-        let (bytes, dtype) = self.bytes(part, shape, dtypes)?;
-        let floats = floats_of(bytes, dtype).ok_or_else(|| self.wrong(part, "it is not of floats"))?;
+        let (stored, dtype) = self.stored(part, shape, dtypes)?;
+        let floats = floats_of(stored.bytes(), dtype).ok_or_else(|| self.wrong(part, "it is not of floats"))?;
         Ok((floats, dtype))
     }
 
@@ -172,16 +174,19 @@ impl Subclassed<'_> {
             [1, group] if n > 0 && k > 0 && k % 2 == 0 && group > 0 && (k as usize).is_multiple_of(group) => group,
             _ => return Err(wrong()),
         };
-        let (rows, groups) = (n as usize, k as usize / group);
-        let (data, _) = self.bytes("qdata", &[n, k / 2], &[Dtype::Int8, Dtype::Uint8])?;
+        let (rows, columns) = (n as usize, k as usize);
+        let groups = columns / group;
+        let (data, _) = self.stored("qdata", &[n, k / 2], &[Dtype::Int8, Dtype::Uint8])?;
         let (scales, dtype) = self.floats("scale", &[groups as i32, n], &FLOATS)?;
         let (zeros, _) = self.floats("zero_point", &[groups as i32, n], &[dtype])?;
         // Two codes from -8 to 7, the first in the low half, counted from -8.
-        let codes = data.iter().flat_map(|byte| [byte & 15 ^ 8, byte >> 4 ^ 8]).collect();
-        let each = || (0..rows).flat_map(|row| (0..groups).map(move |group| group * rows + row));
-        let biases = each().map(|at| zeros[at] - 8.0 * scales[at]).collect();
-        let scales = each().map(|at| scales[at]).collect();
-        let integers = Integers { rows, columns: k as usize, bits: 4, group, codes, scales, biases };
+        let code =
+            move |row: usize, column: usize| data.bytes()[(row * columns + column) / 2] >> (4 * (column % 2)) & 15 ^ 8;
+        let numbers = |row: usize, group: usize| {
+            let at = group * rows + row;
+            (scales[at], zeros[at] - 8.0 * scales[at])
+        };
+        let integers = Integers::new([rows, columns], 4, group, code, numbers);
         Ok(integers.array(dtype).map_err(|reason| self.wrong("qdata", reason))?.into())
     }
 
@@ -202,8 +207,8 @@ impl Subclassed<'_> {
         let (table, dtype) = self.floats("nf4", &[16], &FLOATS)?;
         let (factors, _) = self.floats("quantization_factor", &[(blocks / scaler_block) as i32], &[dtype])?;
         let (mean, _) = self.floats("scaler_mean", &[], &[dtype])?;
-        let (scalers, _) = self.bytes("quantized_scalers", &[blocks as i32], &[Dtype::Int8])?;
-        let (data, _) = self.bytes("quantized_data", &[size / 2], &[Dtype::Uint8])?;
+        let (scalers, _) = self.stored("quantized_scalers", &[blocks as i32], &[Dtype::Int8])?;
+        let (data, _) = self.stored("quantized_data", &[size / 2], &[Dtype::Uint8])?;
         // As torch computes in this dtype: each result is rounded to it.
         let rounded = |number: f32| match dtype {
             Dtype::Float16 => f16::from_f32(number).to_f32(),
@@ -211,14 +216,19 @@ impl Subclassed<'_> {
             _ => number,
         };
         let scales: Vec<f32> = scalers
+            .bytes()
             .iter()
             .enumerate()
             .map(|(at, byte)| rounded(rounded(f32::from(byte.cast_signed()) / factors[at / scaler_block]) + mean[0]))
             .collect();
         // The first element is in the high half there, and in the low one here.
-        let codes: Vec<u8> = data.iter().map(|byte| byte.rotate_left(4)).collect();
+        let [codes] = filled([Aval::new(&[size / 2], Dtype::Uint8)], move |[places]| {
+            for (place, byte) in places.iter_mut().zip(data.bytes()) {
+                *place = byte.rotate_left(4);
+            }
+        })?;
         let made = Codebook::new(block, &table).and_then(|format| {
-            CodebookArray::from_parts(Parts::new(bytes_of(&codes), floats(&scales)), format, Aval::new(shape, dtype))
+            CodebookArray::from_parts(Parts::new(codes, floats(&scales)), format, Aval::new(shape, dtype))
         });
         Ok(made.map_err(|error| self.wrong("nf4", error.clause()))?.into())
     }

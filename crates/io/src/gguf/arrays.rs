@@ -11,10 +11,10 @@ use tacit_arrays::{AffineArray, CodebookArray, Int8Array, KQuantArray, Mxfp4Arra
 use tacit_core::{Aval, Result, Value};
 
 use super::blocks::{Block, Form, Layout};
-use super::filled::filled;
 use super::kind::GgufType;
 use super::rows::Rows;
-use crate::codes::write_codes;
+use crate::codes::{words, write_codes};
+use crate::filled::filled;
 
 /// The array of the tensor with these rows.
 pub(super) fn array(kind: GgufType, layout: Layout, aval: Aval, rows: Rows) -> Result<Value> {
@@ -103,7 +103,7 @@ impl Blocks {
 
     /// All codes, as the 32-bit words of MLX's layout.
     fn words(&self) -> Aval {
-        self.along(|width| (i64::from(width) * i64::from(self.layout.bits) / 32) as i32, Dtype::Uint32)
+        words(self.layout.bits, &self.aval)
     }
 
     /// The tensor's shape, whose last extent `f` changes.

@@ -12,9 +12,9 @@ use tacit_bridge::{forget_bytes, with_bytes};
 use tacit_core::{Error, Result, Value};
 
 use super::blocks::{Block, IQ4, TERNARY, layout};
-use super::filled::read_apart;
 use super::kind::GgufType;
 use super::rounded::rounded;
+use crate::filled::read_apart;
 use crate::floats::floats;
 
 /// A tensor that is to be written.

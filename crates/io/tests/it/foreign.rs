@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::{Aval, Policy, Result, Value, implicit};
+use tacit_bridge::Primitive;
+use tacit_core::{Aval, Policy, Result, Value, implicit, tree};
 use tacit_io::{Metadata, Tensors, awq, gptq, torchao, write};
 use tacit_nn::Parameters;
 
@@ -98,6 +99,27 @@ fn gptq_and_awq_have_their_values() {
         awq/group64: Affine(f16[32,64]), 5 bits, beside norm.weight
     "#]]
     .assert_eq(&table.concat());
+}
+
+/// Those of a large model are not all in memory as soon as it is read.
+#[test]
+fn codes_are_read_when_they_are_used() {
+    let read = [
+        gptq::read(golden("gptq/bits4")),
+        awq::read(golden("awq/group32")),
+        torchao::read(golden("torchao/int4.safetensors")),
+        torchao::read(golden("torchao/nf4.safetensors")),
+    ];
+    for parameters in read {
+        for (path, value) in &parameters.expect("reads") {
+            let Value::Implicit(array) = value else { continue };
+            let is_lazy = |part: &Value| Primitive::making(part.as_dense().expect("dense")).expect("memory").is_some();
+            let lazy = || array.children().iter().filter(|(_, part)| is_lazy(part)).count();
+            assert_ne!(lazy(), 0, "{path}");
+            tree::eval(value).expect("reads");
+            assert_eq!(lazy(), 0, "{path}");
+        }
+    }
 }
 
 /// `GPTQModel` takes 1 from whole words of zeros, where a zero of 0 borrows from its neighbour.

@@ -18,7 +18,7 @@ struct Filled<const N: usize> {
 
 /// Arrays of these avals whose elements `fill` writes where they stay, all at once, when one of them is evaluated; on the CPU,
 /// wherever they are used.
-pub(super) fn filled<const N: usize>(
+pub(crate) fn filled<const N: usize>(
     avals: [Aval; N],
     fill: impl Fn([&mut [u8]; N]) + Send + Sync + 'static,
 ) -> Result<[Array; N]> {
@@ -44,7 +44,7 @@ type Reads = Vec<(Arc<dyn Kernel>, Vec<Array>)>;
 /// was read already, and what is not read, is the same array in both.
 ///
 /// Arrays of one aval that are read together are told apart by their order, which is the same in the value and in the file's reader.
-pub(super) fn read_apart(value: &Value) -> Result<Value> {
+pub(crate) fn read_apart(value: &Value) -> Result<Value> {
     value_apart(value, &mut Vec::new())
 }
 
