@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{E4m3, E5m2, Format, PackedArray, Parts};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
@@ -213,10 +213,7 @@ fn value<F: Format>(
             blocks.along_rows(&shape, scale)?
         }
     };
-    let codes = codes.reshape(&[-1])?;
-    // What is evaluated may go to another thread.
-    transforms::eval([&codes, &scales])?;
-    let parts = Parts::new(codes, scales);
+    let parts = Parts::new(codes.reshape(&[-1])?, scales);
     let array = PackedArray::<F>::from_parts(parts, format(block), aval);
     Ok(array.map_err(|error| tensors.wrong(Some(name), error.clause(), "fetch the checkpoint again"))?.into())
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use serde_json::{Value as Json, json};
-use tacit_core::{Policy, implicit};
+use tacit_bridge::Primitive;
+use tacit_core::{Policy, Value, implicit};
 use tacit_io::{FileKind, hugging_face, read};
 
 use crate::scratch::Scratch;
@@ -188,6 +189,20 @@ fn scales_are_those_that_stand_beside_a_weight() {
             assert_reads(&folder, &expected, &[200, 320], &format!("{name}(f32[200,320])"));
         }
     }
+}
+
+/// With a scale for each block of a row they take a 32nd of the bytes of the weight.
+#[test]
+fn scales_of_squares_are_those_of_rows_when_they_are_used() {
+    let scratch = Scratch::new();
+    let codes = tensor("w.weight", "F8_E4M3", &[256, 256], codes(256 * 256, "F8_E4M3"));
+    let tensors = [codes, floats("w.weight_scale_inv", &[2, 2], |at| at as f32)];
+    let parameters = read(folder(&scratch, &tensors, &config(BF16))).expect("reads");
+    let Value::Implicit(weight) = &parameters["w.weight"] else { panic!("it is dense") };
+    let mut parts = weight.children().into_iter().filter_map(|(_, part)| part.as_dense().cloned());
+    let scales = parts.find(|part| part.dtype() == Dtype::Float32).expect("scales");
+    assert_eq!(scales.size(), 256 * 2);
+    assert!(Primitive::making(&scales).expect("memory").is_some());
 }
 
 #[test]
