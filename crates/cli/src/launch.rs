@@ -77,6 +77,7 @@ enum Backend {
     Mpi,
 }
 
+/// The value of `--grace`.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.ok_or_else(|| "it is no number of seconds".to_owned())
@@ -90,7 +91,6 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
     if options.as_warden {
         return Ok(warden::run(options.program.first().map(PathBuf::from)));
     }
-    let grace = options.grace;
     if options.as_rank {
         let of_environment = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
         let mut command = program(options);
@@ -98,9 +98,9 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
         command.env("TACIT_THREADS", threads(options, of_environment("OMPI_COMM_WORLD_LOCAL_SIZE").unwrap_or(1)));
         let rank = of_environment("OMPI_COMM_WORLD_RANK").unwrap_or(0);
         let process = Process { rank: Some(rank), command, leads: false };
-        return Ok(supervise::run(vec![process], grace, None)?.code());
+        return Ok(supervise::run(vec![process], options.grace, None)?.code());
     }
-    let Some(file) = &options.hosts else { return here(options, grace) };
+    let Some(file) = &options.hosts else { return here(options) };
     let hosts = hosts::read(file)?;
     let machines = hosts::machines(&hosts);
     let places = Places::on(&hosts, options.port)?;
@@ -112,8 +112,8 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
     })?;
     let job = Job::named(options.job.as_deref());
     let ended = match options.backend {
-        Backend::Ring => ring(options, &places, &places.ranks_of(machines[machine].address), &job, grace),
-        Backend::Mpi if machine == 0 => mpi(options, &places, Some(&machines), &job, grace),
+        Backend::Ring => ring(options, &places, &places.ranks_of(machines[machine].address), &job),
+        Backend::Mpi if machine == 0 => mpi(options, &places, Some(&machines), &job),
         Backend::Mpi => Err(Error::invalid(
             format!("{name} is not the first machine of {}", file.display()),
             "start the first one alone: `mpirun` starts the ranks of all machines from there",
@@ -124,15 +124,15 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 /// Starts the ranks on this machine, and again where one failed, as often as that is allowed.
-fn here(options: &Options, grace: Duration) -> Result<ExitCode, Failure> {
+fn here(options: &Options) -> Result<ExitCode, Failure> {
     let mut restarts = 0;
     loop {
         // Each start has ports and a name of its own: what is left of the one before is refused.
         let places = Places::here(options.ranks.unwrap_or(1))?;
         let job = Job::new()?;
         let ended = match options.backend {
-            Backend::Ring => ring(options, &places, &places.all(), &job, grace),
-            Backend::Mpi => mpi(options, &places, None, &job, grace),
+            Backend::Ring => ring(options, &places, &places.all(), &job),
+            Backend::Mpi => mpi(options, &places, None, &job),
         }?;
         if !ended.has_failed() || restarts == options.restarts {
             return Ok(ended.code());
@@ -181,7 +181,7 @@ const OF_OTHER_ENGINES: [&str; 5] =
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"];
 
 /// Starts these ranks, which are those of one machine, over the ring.
-fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<Ended, Failure> {
+fn ring(options: &Options, places: &Places, here: &[usize], job: &Job) -> Result<Ended, Failure> {
     let folder = private_folder()?;
     let file = folder.path().join("hosts.json");
     fs::write(&file, places.ring()).map_err(Error::file("write", &file))?;
@@ -202,18 +202,12 @@ fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Du
         }
         Process { rank: Some(rank), command, leads: true }
     });
-    supervise::run(processes.collect(), grace, Some(folder.path()))
+    supervise::run(processes.collect(), options.grace, Some(folder.path()))
 }
 
 /// Starts `mpirun`, which starts this program for each rank, so that lines carry the rank here as well; on these machines,
 /// where they are given.
-fn mpi(
-    options: &Options,
-    places: &Places,
-    machines: Option<&[Host]>,
-    job: &Job,
-    grace: Duration,
-) -> Result<Ended, Failure> {
+fn mpi(options: &Options, places: &Places, machines: Option<&[Host]>, job: &Job) -> Result<Ended, Failure> {
     let mpirun = search_path("mpirun").ok_or_else(|| {
         Error::invalid("mpirun is not in the search path", "install Open MPI, or leave `--backend` out for the ring")
     })?;
@@ -241,7 +235,7 @@ fn mpi(
             command.arg("-x").arg(name);
         }
     }
-    // An error of the system is no failure to write the output.
+    // `?` alone would take it for an error of writing the output.
     let own = env::current_exe().map_err(Error::file("find", Path::new("tacit")))?;
     command.arg(own).args(["launch", "--as-rank", "--grace", &options.grace.as_secs_f64().to_string()]);
     if let Some(threads) = options.threads {
@@ -249,7 +243,7 @@ fn mpi(
     }
     command.arg("--").args(&options.program);
     let process = Process { rank: None, command, leads: true };
-    supervise::run(vec![process], grace, Some(folder.path()))
+    supervise::run(vec![process], options.grace, Some(folder.path()))
 }
 
 fn search_path(program: &str) -> Option<PathBuf> {
