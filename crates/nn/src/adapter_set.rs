@@ -106,7 +106,7 @@ fn has_set(value: &Value) -> bool {
 
 /// The low-rank sum of a set, on the model's own base.
 fn on_base(value: Option<&Value>, base: &Value) -> Result<Lora> {
-    let lora = of_set(value)?;
+    let lora = as_lora(value)?;
     let inner = lora.base();
     if without_adapter(inner)?.is_some() {
         return Err(Error::invalid(
@@ -115,10 +115,11 @@ fn on_base(value: Option<&Value>, base: &Value) -> Result<Lora> {
         ));
     }
     let moved = Value::from(lora.with_base(base.clone())?);
-    of_set(Some(&moved)).cloned()
+    as_lora(Some(&moved)).cloned()
 }
 
-fn of_set(value: Option<&Value>) -> Result<&Lora> {
+/// What a set has for a weight, which is to be a `Lora`.
+fn as_lora(value: Option<&Value>) -> Result<&Lora> {
     value.and_then(Value::downcast::<Lora>).ok_or_else(|| {
         let found = value.map_or("nothing".to_owned(), Value::to_string);
         Error::invalid(

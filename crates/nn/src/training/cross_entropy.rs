@@ -102,7 +102,8 @@ where
 ///
 /// # Errors
 ///
-/// The logits are no float matrix with a row for each target, or the targets no integers. Where a target is no class, the eval of the losses is an error.
+/// The logits are no float matrix with a row for each target, or the targets are no integers. Where a target is no class, the
+/// eval of the losses is an error.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     let (&[own, classes], &[rows]) = (logits.shape(), targets.shape()) else { return Err(unfit(logits, targets)) };
     if own != rows || !logits.dtype().is_float() || targets.dtype().is_inexact() {
@@ -112,7 +113,8 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     let logits = logits.as_dtype(Dtype::Float32)?;
     let targets =
         checked_numbers(targets, classes, "target", "give each row a class, and leave out losses that do not count")?;
-    // MLX refuses the sums of an array without elements. All ranks compute logits whose head is gathered, or none does.
+    // MLX refuses the sums of an array without elements. The logits are computed all the same: other ranks may wait for this one
+    // to gather the head.
     if rows == 0 {
         return Ok(logits.reshape(&[0])?);
     }
