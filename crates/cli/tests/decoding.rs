@@ -225,10 +225,12 @@ fn turns_are_drawn_alike_in_one_program_and_in_several() {
     let turns = |name: &str, said: &[&str]| {
         let file = folder.join(name);
         let file = file.to_str().expect("text");
-        let options = ["--max-tokens", "12", "--temp", "2", "--json", "--prompt-cache", file];
+        // The draws alone decide here, and not what the model has seen.
+        let options = ["--max-tokens", "12", "--temp", "1000000", "--json", "--prompt-cache", file];
         said.iter().flat_map(|said| answers("chat", said, &options)).collect::<Vec<_>>()
     };
     let (together, apart) = (turns("together", &["one\none\n"]), turns("apart", &["one\n", "one\n"]));
+    assert_ne!(tokens(&together)[0], tokens(&together)[1]);
     assert_eq!((together.len(), tokens(&together)), (2, tokens(&apart)));
     std::fs::remove_dir_all(&folder).expect("removes");
 }
