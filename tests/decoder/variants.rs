@@ -7,7 +7,7 @@ use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Formats, LayerConfig, Mixer, Positions, caches, load, quantize};
 
 use crate::golden::{Golden, difference, folder, loaded, reserve};
-use crate::refused::{changed, parsed};
+use crate::refused::{self, changed, parsed};
 
 #[test]
 fn layers_see_and_turn_what_the_file_says() -> Result<()> {
@@ -80,7 +80,7 @@ fn what_an_architecture_needs_is_asked_for_by_name() {
 #[test]
 fn an_expert_of_mixtral_has_the_names_of_its_library() -> Result<()> {
     let expert = "model.layers.1.block_sparse_moe.experts.0";
-    let said = crate::refused::refused("float/mixtral", |parameters| {
+    let said = refused::refused("float/mixtral", |parameters| {
         let first = parameters[&format!("{expert}.w1.weight")].clone();
         parameters.insert(format!("{expert}.gate_proj.weight"), first);
     })?;

@@ -102,7 +102,7 @@ assert generated("--draft", draft, "--draft-tokens", 7, count=60) == text_of(tok
 assert generated("--lookup") == greedy
 assert generated("--lookup", "--draft-tokens", 7, "--match-tokens", 1, count=60) == text_of(tokens[:60])
 
-# One file has the model, its tokenizer and its template.
+# One file has the model and its tokenizer.
 whole, alone = golden / "tokenizers/spm.gguf", Path(scratch.name) / "alone"
 alone.mkdir()
 shutil.copy(whole, alone / "any.gguf")

@@ -220,10 +220,9 @@ fn a_lookup_changes_no_token_of_texts_and_turns() {
 /// A program that goes on with a conversation begins with no draw that was made in it before.
 #[test]
 fn turns_are_drawn_alike_in_one_program_and_in_several() {
-    let folder = std::env::temp_dir().join(format!("tacit-turns-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("makes a folder");
+    let folder = tempfile::tempdir().expect("makes a folder");
     let turns = |name: &str, said: &[&str]| {
-        let file = folder.join(name);
+        let file = folder.path().join(name);
         let file = file.to_str().expect("text");
         // The draws alone decide here, and not what the model has seen.
         let options = ["--max-tokens", "12", "--temp", "1000000", "--json", "--prompt-cache", file];
@@ -232,7 +231,6 @@ fn turns_are_drawn_alike_in_one_program_and_in_several() {
     let (together, apart) = (turns("together", &["one\none\n"]), turns("apart", &["one\n", "one\n"]));
     assert_ne!(tokens(&together)[0], tokens(&together)[1]);
     assert_eq!((together.len(), tokens(&together)), (2, tokens(&apart)));
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 /// The texts of four prompts, cut apart by the lines before them.
@@ -509,8 +507,8 @@ fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
 /// A `generation_config.json` that says nothing of the end does not take the tokenizer's end away.
 #[test]
 fn the_tokenizers_end_counts_unless_the_model_says_another() {
-    let folder = std::env::temp_dir().join(format!("tacit-ends-{}", std::process::id()));
-    drop(std::fs::remove_dir_all(&folder));
+    let scratch = tempfile::tempdir().expect("makes a folder");
+    let folder = scratch.path().join("model");
     let path = folder.to_str().expect("text");
     let converted = tacit("convert", &["--as", "hugging-face", "-o", path]).output().expect("starts");
     assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
@@ -550,14 +548,13 @@ fn the_tokenizers_end_counts_unless_the_model_says_another() {
     // Where it says an end, that is the only one.
     write("generation_config.json", &serde_json::json!({"eos_token_id": 3}));
     assert_eq!(ended(&generated()), "length");
-    std::fs::remove_dir_all(&folder).expect("removes");
 }
 
 /// Of two conversations in one file the one that is written last would be the only one.
 #[test]
 fn a_prompt_cache_that_another_program_wrote_stays() {
-    let file = std::env::temp_dir().join(format!("tacit-two-chats-{}.safetensors", std::process::id()));
-    drop(std::fs::remove_file(&file));
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let file = folder.path().join("cache.safetensors");
     let path = file.to_str().expect("text");
     let mut chat = tacit("chat", &["--max-tokens", "2", "--prompt-cache", path]);
     let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -584,5 +581,4 @@ fn a_prompt_cache_that_another_program_wrote_stays() {
         ]
     );
     assert_eq!(std::fs::read(&file).expect("reads"), b"another conversation");
-    std::fs::remove_file(&file).expect("removes");
 }

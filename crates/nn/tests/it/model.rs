@@ -290,11 +290,13 @@ fn the_report_tells_of_every_parameter() {
 #[test]
 fn rules_are_read_of_files_with_the_mark_of_editors_before_them() {
     for (ending, text) in [("json", r#"{"*.weight": "nf4:64"}"#), ("toml", r#""*.weight" = "nf4:64""#)] {
-        let file = std::env::temp_dir().join(format!("tacit-marked-{}.{ending}", std::process::id()));
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(format!("rules.{ending}"));
         std::fs::write(&file, format!("\u{feff}{text}")).expect("writes");
-        let read = Rules::load(&file);
-        std::fs::remove_file(file).expect("was written");
-        assert!(read.expect("rules") == Rules::from_json(r#"{"*.weight": "nf4:64"}"#).expect("rules"), "{ending}");
+        assert!(
+            Rules::load(&file).expect("rules") == Rules::from_json(r#"{"*.weight": "nf4:64"}"#).expect("rules"),
+            "{ending}"
+        );
     }
 }
 
@@ -341,13 +343,12 @@ fn bad_rules() {
 #[test]
 fn files_that_hold_no_rules() {
     let said = |ending: &str, text: &str| {
-        let name = format!("tacit-wrong-{}.{ending}", std::process::id());
-        let file = std::env::temp_dir().join(&name);
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(format!("rules.{ending}"));
         std::fs::write(&file, text).expect("writes");
         let read = Rules::load(&file);
-        std::fs::remove_file(&file).expect("was written");
         assert!(matches!(&read, Err(Error::Checkpoint { file: of, .. }) if *of == file));
-        said_of(read).replace(file.to_str().expect("text"), &format!("rules.{ending}"))
+        said_of(read).replace(&format!("{}/", folder.path().display()), "")
     };
     expect![[r#"
         rules.yaml: the extension says neither TOML nor JSON
