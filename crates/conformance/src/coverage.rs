@@ -16,7 +16,7 @@ use crate::subject::{Subject, type_of};
 ///
 /// A handler is theirs if it names types of the subjects and no others, and families without other members; those that a subject
 /// has [elsewhere](Subject::elsewhere) are left out. Nothing is computed: who takes a call is known when it is traced. A handler for
-/// a primitive without calls is a finding of its own.
+/// a primitive without calls is a finding of its own, and so is a name there that no handler has.
 #[must_use]
 pub fn coverage(subjects: &[Subject]) -> Report {
     let mut report = Report::new("coverage");
@@ -52,8 +52,8 @@ pub fn coverage(subjects: &[Subject]) -> Report {
     }
 
     for subject in subjects {
-        let is_none = |name: &&&str| !registry.handlers().iter().any(|handler| handler.site.name == **name);
-        for name in subject.elsewhere.iter().filter(is_none) {
+        let is_unknown = |name: &&&str| registry.handlers().iter().all(|handler| handler.site.name != **name);
+        for name in subject.elsewhere.iter().filter(is_unknown) {
             report.found(subject.name(), format_args!("there is no handler {name} to try elsewhere"));
         }
     }

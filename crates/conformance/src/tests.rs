@@ -118,6 +118,9 @@ fn handlers_that_no_call_reaches_are_found() {
         wrong_sort: no call of the suite reaches it: it takes sort of Wrong
         wrong_hadamard: there are no calls of Hadamard: write a generator"#]]
     .assert_eq(&of_wrong(&coverage(&[wrong()])));
+    let elsewhere = headlines(&coverage(&[wrong().elsewhere(&["wrong_sort", "wrong_order"])]));
+    assert!(elsewhere.contains("wrong: there is no handler wrong_order to try elsewhere"), "{elsewhere}");
+    assert!(!elsewhere.contains("wrong_sort"), "{elsewhere}");
     expect![[r#"
         wrong_negative: it names a type without a subject: give the suite a line for it
         wrong_tanh: it names a type without a subject: give the suite a line for it

@@ -8,7 +8,7 @@ use crate::KernelError;
 
 impl Program {
     /// The results that may lie in the memory of an input, each with that input: every element of the result is written after all that
-    /// is made of that element of the input. Any of the pairs may lie so at once, if no two have a result or an input in common.
+    /// is made of that element of the input. Any choice of the pairs may lie so at once in which no result and no input is twice.
     ///
     /// ```
     /// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
