@@ -50,7 +50,7 @@ def losses(*options, ranks=1):
 
 
 def largest(run):
-    # A NaN is the largest of nothing.
+    # `max` passes over a NaN.
     assert len(run) == len(one) == steps and all(map(math.isfinite, run + one)), (run, one)
     return max(abs(loss - of_one) for loss, of_one in zip(run, one))
 

@@ -35,7 +35,7 @@ type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Syn
 /// # }
 /// ```
 ///
-/// Off the CPU nobody can be told: there an index that is outside counts as the nearest one that is not.
+/// Off the CPU an eval has no such errors: there the nearest index within the extent is taken.
 ///
 /// # Errors
 ///
@@ -186,7 +186,7 @@ impl Kernel for Indices {
         }
     }
 
-    /// As the decomposition: what is outside counts as the nearest index that is not.
+    /// As the decomposition: of an index outside the extent the nearest one within it is taken.
     fn launch(&self, inputs: &[Aval], backend: GpuBackend) -> Option<Launch> {
         let given = &inputs[0];
         let count = i32::try_from(given.size()).ok().filter(|&count| count > 0)?;
