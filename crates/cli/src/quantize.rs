@@ -82,7 +82,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
     let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
-    let (mut made, mut rows) = (Parameters::new(), Vec::new());
+    let (mut left, mut rows) = (Parameters::new(), Vec::new());
     for (path, value) in values {
         let before = value.nbytes();
         let (value, outcome) = quantized(&mut work, &rules, calibration.as_ref(), &path, &value)?;
@@ -91,8 +91,12 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
             Err(reason) => (None, Some(reason)),
         };
         let after = value.nbytes();
-        rows.push(Row { path: path.clone(), value: value.to_string(), before, after, error, reason });
-        made.insert(path, value);
+        let row = Row { path: path.clone(), value: value.to_string(), before, after, error, reason };
+        // What was made is let go of.
+        if row.error.is_none() {
+            left.insert(path, value);
+        }
+        rows.push(row);
         done += before;
         bar(Progress { done, total });
     }
@@ -103,7 +107,9 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     let note = [note, unmet].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));
     let resumed = work.resumed();
     let mut bar = progress_bar();
-    work.finish(made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
+    let mut all = work.values()?;
+    all.extend(left);
+    work.finish(all, Writing { progress: Some(&mut bar), ..Writing::default() })?;
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
     Ok(Quantized { parameters: rows, before, after, resumed, note })

@@ -1,4 +1,4 @@
-//! Every operation by which a save changes a folder, where tests let them fail one by one.
+//! Every operation by which a save or a journal changes a folder, where tests let them fail one by one.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,6 +31,12 @@ pub(crate) fn remove(file: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
+}
+
+/// Cuts a file to so many bytes.
+pub(crate) fn truncate(file: &File, length: u64) -> io::Result<()> {
+    step()?;
+    file.set_len(length)
 }
 
 /// Brings what a file holds, or the names of a folder, to the disk.

@@ -22,8 +22,8 @@ struct Plan {
     fault: Fault,
     steps: usize,
     ended: bool,
-    /// Files that were made and not brought to the disk.
-    unsynced: Vec<File>,
+    /// Files that were not brought to the disk since they were made or grew, with their lengths on the disk.
+    unsynced: Vec<(File, u64)>,
 }
 
 thread_local! {
@@ -59,9 +59,9 @@ pub(crate) fn step() -> io::Result<()> {
             Fault::FailsFromHere(number) if at >= plan.at => Err(io::Error::from_raw_os_error(number)),
             Fault::Stops if at == plan.at => {
                 plan.ended = true;
-                for file in plan.unsynced.drain(..) {
+                for (file, length) in plan.unsynced.drain(..) {
                     // The pages were not written.
-                    drop(file.set_len(0));
+                    drop(file.set_len(length));
                 }
                 Err(io::Error::other("the machine stops"))
             }
@@ -75,20 +75,30 @@ pub(crate) fn ended() -> bool {
 }
 
 pub(crate) fn made(file: &File) {
+    grows(file, 0);
+}
+
+/// Notes that a file, of which so many bytes are on the disk, is written behind these.
+pub(crate) fn grows(file: &File, length: u64) {
     PLAN.with_borrow_mut(|plan| {
-        if let Some(plan) = plan {
-            plan.unsynced.extend(file.try_clone());
+        if let Some(plan) = plan
+            && !plan.unsynced.iter().any(|(other, _)| id(other) == id(file))
+        {
+            plan.unsynced.extend(file.try_clone().map(|file| (file, length)));
         }
     });
 }
 
 /// Notes that a file is on the disk, where a fault is waited for: there the disk itself need not be.
 pub(crate) fn synced(file: &File) -> bool {
-    let id = |file: &File| file.metadata().ok().map(|own| (own.dev(), own.ino()));
     PLAN.with_borrow_mut(|plan| {
         if let Some(plan) = plan {
-            plan.unsynced.retain(|other| id(other) != id(file));
+            plan.unsynced.retain(|(other, _)| id(other) != id(file));
         }
         plan.is_some()
     })
+}
+
+fn id(file: &File) -> Option<(u64, u64)> {
+    file.metadata().ok().map(|own| (own.dev(), own.ino()))
 }

@@ -19,6 +19,8 @@
 //!
 //! A save removes only what the caller names and the hidden files of saves whose program has ended. It replaces only regular
 //! files: no folder, no device, no link. [`Output`] writes through devices and pipes.
+//!
+//! What is made piece by piece over hours is kept by a [`Journal`] until all of it is there.
 
 mod commit;
 mod current;
@@ -26,6 +28,7 @@ mod disk;
 #[cfg(feature = "faults")]
 pub mod faults;
 mod folders;
+mod journal;
 mod leftovers;
 mod lock;
 mod output;
@@ -39,6 +42,7 @@ pub use commit::Commit;
 pub use current::{Current, current, current_if_there};
 pub use disk::is_file_at;
 pub use folders::{NewFolders, make_folder};
+pub use journal::{Journal, Part};
 pub use lock::Steady;
 pub use output::{Output, replace};
 pub use place::{Place, folder_of, is_stdout};

@@ -2,21 +2,22 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tacit_bridge::MappedFile;
 use tacit_core::{Error, Result, Value};
-use tacit_files::{Place, lock_work};
+use tacit_files::{Journal, Part, Place};
 use tacit_nn::Parameters;
 
 use crate::checkpoint::{metadata, values};
-use crate::index::TENSORS;
+use crate::mapped::mapped;
 use crate::sources::{FileState, sources};
 use crate::structure::take_apart;
-use crate::write::write;
+use crate::writer::Writer;
 use crate::{Tensors, Writing, save_with};
 
 /// A checkpoint whose values take long to make, such as those that a calibration quantizes.
@@ -28,6 +29,9 @@ use crate::{Tensors, Writing, save_with};
 /// the disk needs room for the output twice, and the memory for one value: those that were made are parts of files, as
 /// [`load`](crate::load()) has them, of which Linux lets a process have some 32,000, or half of what `vm.max_map_count` says. Where
 /// the output is a device or a pipe, nothing is kept on the disk.
+///
+/// Let go of each value, and take all of them from [`values`](Self::values) in the end. A value that is held takes two of the memory
+/// mappings of the process, of which Linux allows 65,530; those that `values` gives are parts of a few files.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -43,12 +47,11 @@ use crate::{Tensors, Writing, save_with};
 ///
 /// let format = Nf4 { block: 64, double: false };
 /// let mut work = Resumable::open(&output, [&input])?;
-/// let mut made = Parameters::new();
 /// for (path, value) in read(&input)? {
-///     let (value, ()) = work.value(&path, "nf4:64", || Ok((format.quantize(&value.dense()?)?, ())))?;
-///     made.insert(path, value);
+///     work.value(&path, "nf4:64", || Ok((format.quantize(&value.dense()?)?, ())))?;
 /// }
-/// work.finish(&made, Writing::default())?;
+/// let values = work.values()?;
+/// work.finish(values, Writing::default())?;
 /// assert_eq!(load(&output)?["proj.weight"].to_string(), "Nf4(f32[64,64])");
 /// # std::fs::remove_dir_all(folder).ok();
 /// # Ok(())
@@ -57,24 +60,29 @@ use crate::{Tensors, Writing, save_with};
 #[derive(Debug)]
 pub struct Resumable {
     output: PathBuf,
-    /// Nothing where the output is a stream.
-    kept: Option<Kept>,
+    made: Made,
     resumed: usize,
 }
 
-/// The folder of the values that were made.
+/// The values that were made.
 #[derive(Debug)]
-struct Kept {
-    folder: PathBuf,
-    /// Says what the values are made of, and is locked while somebody works here.
-    source: File,
-    /// The files of values, by path and recipe.
-    made: BTreeMap<(String, String), PathBuf>,
+enum Made {
+    /// Those that were asked for, where the output is a stream.
+    Held(Parameters),
+    Kept(Kept),
 }
 
-const PATH: &str = "tacit.made.path";
-const RECIPE: &str = "tacit.made.recipe";
-const NOTE: &str = "tacit.made.note";
+/// Values in a folder beside the output.
+#[derive(Debug)]
+struct Kept {
+    journal: Journal,
+    /// Where the values are, with what is noted of them, by path and recipe.
+    made: BTreeMap<(String, String), (Part, String)>,
+    /// Where those are that were asked for, by path.
+    asked: BTreeMap<String, Part>,
+    /// The segments of the journal that were read, by their numbers.
+    mapped: BTreeMap<u64, Arc<MappedFile>>,
+}
 
 impl Resumable {
     /// Begins the work on a checkpoint, or goes on with what is beside it.
@@ -89,22 +97,11 @@ impl Resumable {
     pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
-        let failed = |error| Error::file("write", output)(error);
-        let kept = match Place::of(output)? {
-            Place::Stream => None,
-            Place::File => {
-                let name = output.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-                let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
-                let source = lock_work(&folder, INPUTS, output)?.ok_or_else(|| {
-                    let help = "let the other program come to its end, or write to another place";
-                    Error::checkpoint(output, None, "it is being made already", help)
-                })?;
-                let mut kept = Kept { folder, source, made: BTreeMap::new() };
-                kept.take_up(&inputs).map_err(failed)?;
-                Some(kept)
-            }
+        let made = match Place::of(output)? {
+            Place::Stream => Made::Held(Parameters::new()),
+            Place::File => Made::Kept(Kept::open(output, &inputs)?),
         };
-        Ok(Self { output: output.to_owned(), kept, resumed: 0 })
+        Ok(Self { output: output.to_owned(), made, resumed: 0 })
     }
 
     /// The value of a path with what is noted of it: what was made by this recipe before, or what `make` makes now.
@@ -120,30 +117,51 @@ impl Resumable {
         recipe: &str,
         make: impl FnOnce() -> Result<(Value, N)>,
     ) -> Result<(Value, N)> {
-        let Some(kept) = &mut self.kept else { return make() };
+        let kept = match &mut self.made {
+            Made::Kept(kept) => kept,
+            Made::Held(values) => {
+                let (value, note) = make()?;
+                values.insert(path.to_owned(), value.clone());
+                return Ok((value, note));
+            }
+        };
         let key = (path.to_owned(), recipe.to_owned());
-        if let Some(found) = kept.made.get(&key).and_then(|file| read_part(file, path).ok()) {
+        if let Some((part, note)) = kept.made.get(&key).cloned()
+            && let (Ok(value), Ok(note)) = (kept.read(path, &part), serde_json::from_str(&note))
+        {
+            kept.asked.insert(path.to_owned(), part);
             self.resumed += 1;
-            return Ok(found);
+            return Ok((value, note));
         }
-        let file = kept.made.get(&key).cloned().unwrap_or_else(|| kept.free());
         let (value, note) = make()?;
-        let (structure, arrays) = take_apart(&Parameters::from([(path.to_owned(), value)]), None)?;
-        let mut said = metadata(&structure);
-        let note = serde_json::to_string(&note).map_err(|error| Error::file("write", &file)(error.into()))?;
+        let text = serde_json::to_string(&note).map_err(|error| Error::file("write", &self.output)(error.into()))?;
         // JSON has no numbers that are not finite, so that a note of one would be lost.
-        if let Err(error) = serde_json::from_str::<N>(&note) {
+        let note = serde_json::from_str(&text).map_err(|error| {
             let help = "make it a note that JSON has, of finite numbers";
-            return Err(Error::invalid(format!("the note of {path} cannot be read again: {error}"), help));
-        }
-        said.extend(
-            [(PATH, path.to_owned()), (RECIPE, recipe.to_owned()), (NOTE, note)].map(|(k, v)| (k.to_owned(), v)),
-        );
-        write(&file, arrays.into_iter().collect(), &said)?;
+            Error::invalid(format!("the note of {path} cannot be read again: {error}"), help)
+        })?;
+        let part = kept.write(path, recipe, &text, value)?;
         // What a later call finds is what this one gives, and the memory is free again.
-        let made = read_part(&file, path)?;
-        kept.made.insert(key, file);
-        Ok(made)
+        let value = kept.read(path, &part)?;
+        kept.made.insert(key, (part.clone(), text));
+        kept.asked.insert(path.to_owned(), part);
+        Ok((value, note))
+    }
+
+    /// All values that [`value`](Self::value) gave, by path, each as it was given last. Those that are kept on the disk are parts of few
+    /// files, and are read from there when they are used.
+    ///
+    /// # Errors
+    ///
+    /// What was kept is gone, or cannot be read.
+    pub fn values(&mut self) -> Result<Parameters> {
+        match &mut self.made {
+            Made::Held(values) => Ok(values.clone()),
+            Made::Kept(kept) => {
+                let asked = kept.asked.clone().into_iter();
+                asked.map(|(path, part)| kept.read(&path, &part).map(|value| (path, value))).collect()
+            }
+        }
     }
 
     /// How many values were found on the disk and not made again.
@@ -155,7 +173,10 @@ impl Resumable {
     /// The folder in which values are kept until the checkpoint is complete; `None` where the output is a device or a pipe.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
-        self.kept.as_ref().map(|kept| &*kept.folder)
+        match &self.made {
+            Made::Kept(kept) => Some(kept.journal.folder()),
+            Made::Held(_) => None,
+        }
     }
 
     /// Saves the checkpoint, whose values need not all be made here, and removes what was kept beside it.
@@ -164,86 +185,70 @@ impl Resumable {
     ///
     /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
     pub fn finish(self, parameters: impl Borrow<Parameters>, writing: Writing<'_>) -> Result<()> {
+        let kept = match self.made {
+            Made::Kept(kept) => Some(kept),
+            // Each is to go when it is written.
+            Made::Held(values) => {
+                drop(values);
+                None
+            }
+        };
         save_with(&self.output, parameters, writing)?;
-        let Some(kept) = self.kept else { return Ok(()) };
-        // The output is whole. What the values were made of goes last, with the folder: it is the lock.
-        let parts = fs::read_dir(&kept.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        for file in parts.filter(|file| is_part(file)) {
-            drop(fs::remove_file(file));
+        if let Some(kept) = kept {
+            kept.journal.remove();
         }
         Ok(())
     }
 }
 
 impl Kept {
-    /// Takes up the values of the same inputs, or removes those of others.
-    fn take_up(&mut self, inputs: &str) -> io::Result<()> {
-        let mut old = String::new();
-        // What is no text is of no inputs.
-        let same = self.source.read_to_string(&mut old).is_ok() && old == inputs;
-        for entry in fs::read_dir(&self.folder)? {
-            let file = entry?.path();
-            if !is_part(&file) {
-                continue;
-            }
-            let said = |tensors: &Tensors| {
-                let said = |key: &str| tensors.metadata().get(key).cloned();
-                Some((said(PATH)?, said(RECIPE)?))
-            };
-            match Tensors::open(&file).ok().as_ref().and_then(said).filter(|_| same) {
-                Some(key) => drop(self.made.insert(key, file)),
-                None if file.is_dir() => {}
-                None => fs::remove_file(file)?,
-            }
+    /// Begins the work on an output of these inputs, or goes on with it.
+    fn open(output: &Path, inputs: &str) -> Result<Self> {
+        let name = output.file_name();
+        let name = name.ok_or_else(|| Error::file("write", output)(io::ErrorKind::InvalidFilename.into()))?;
+        let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
+        // There each value was a file of its own.
+        if folder.join("inputs").exists() {
+            let help = "let that version finish it, or remove the folder to begin anew";
+            return Err(Error::checkpoint(&folder, None, "an older version of Tacit began the work there", help));
         }
-        if !same {
-            // What is of other inputs is gone for good before these are said to be the inputs.
-            File::open(&self.folder)?.sync_all()?;
-            self.source.set_len(0)?;
-            self.source.rewind()?;
-            self.source.write_all(inputs.as_bytes())?;
-            self.source.sync_all()?;
-        }
-        Ok(())
+        let (journal, parts) = Journal::open(&folder, inputs, output)?.ok_or_else(|| {
+            let help = "let the other program come to its end, or write to another place";
+            Error::checkpoint(output, None, "it is being made already", help)
+        })?;
+        let said = parts.into_iter().filter_map(|(part, says)| {
+            let (path, recipe, note) = serde_json::from_str::<(String, String, String)>(&says).ok()?;
+            Some(((path, recipe), (part, note)))
+        });
+        Ok(Self { journal, made: said.collect(), asked: BTreeMap::new(), mapped: BTreeMap::new() })
     }
 
-    /// A name that no value has.
-    fn free(&self) -> PathBuf {
-        let name = |number: usize| self.folder.join(format!("{number}{TENSORS}"));
-        let mut number = self.made.len();
-        while fs::symlink_metadata(name(number)).is_ok() {
-            number += 1;
-        }
-        name(number)
+    /// Writes a value in the way of a checkpoint of its own.
+    fn write(&mut self, path: &str, recipe: &str, note: &str, value: Value) -> Result<Part> {
+        let folder = self.journal.folder().to_owned();
+        let (structure, arrays) = take_apart(&Parameters::from([(path.to_owned(), value)]), None)?;
+        let (said, tensors) = (metadata(&structure), arrays.into_iter().collect::<Vec<_>>());
+        let mut writer = Writer::new(&folder, &tensors, &said, None)?;
+        let says = serde_json::to_string(&(path, recipe, note));
+        let says = says.map_err(|error| Error::file("write", &folder)(error.into()))?;
+        self.journal.append(&says, |mut file| writer.write(&folder, &mut file, tensors))
     }
-}
 
-impl Drop for Kept {
-    /// Removes the folder while it is locked, where it holds no value. It stays where somebody else has put something into it.
-    fn drop(&mut self) {
-        let is_inputs = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == INPUTS);
-        if fs::read_dir(&self.folder).is_ok_and(|mut entries| entries.all(is_inputs)) {
-            drop(fs::remove_file(self.folder.join(INPUTS)));
-            drop(fs::remove_dir(&self.folder));
-        }
+    fn read(&mut self, path: &str, part: &Part) -> Result<Value> {
+        let file = self.journal.path(part.segment);
+        let place = |at: u64| usize::try_from(at).map_err(io::Error::other).map_err(Error::file("map", &file));
+        let bytes = place(part.bytes.start)?..place(part.bytes.end)?;
+        let known = self.mapped.get(&part.segment);
+        let mapped = match known.filter(|mapped| mapped.bytes().len() >= bytes.end) {
+            Some(mapped) => Arc::clone(mapped),
+            // It has grown since.
+            None => Arc::new(mapped(&file, &file)?),
+        };
+        self.mapped.insert(part.segment, Arc::clone(&mapped));
+        let tensors = Tensors::within(file, mapped, bytes)?;
+        let gone = || tensors.wrong(Some(path), "it is not there", "remove the file, and its values are made again");
+        values(&tensors)?.remove(path).ok_or_else(gone)
     }
-}
-
-/// What the values are made of.
-const INPUTS: &str = "inputs";
-
-/// Whether a file has the name of a value's.
-fn is_part(file: &Path) -> bool {
-    let name = file.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(TENSORS));
-    name.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
-}
-
-fn read_part<N: DeserializeOwned>(file: &Path, path: &str) -> Result<(Value, N)> {
-    let tensors = Tensors::open(file)?;
-    let wrong = |reason: String| tensors.wrong(Some(path), reason, "remove the file, and it is made again");
-    let value = values(&tensors)?.remove(path).ok_or_else(|| wrong("it is not there".to_owned()))?;
-    let note = tensors.metadata().get(NOTE).map_or("", String::as_str);
-    Ok((value, serde_json::from_str(note).map_err(|error| wrong(format!("its note cannot be read: {error}")))?))
 }
 
 /// The files that an input is read of, a line each: name, size and the time of the last change.

@@ -68,8 +68,9 @@ impl Tensors {
         let Files { path, parts, index, metadata, current } = Files::find(path)?;
         let mut this = Self { path, files: Vec::new(), places: BTreeMap::new(), metadata };
         for file in parts {
-            let held = current.path(&file);
-            this.add(file, &held, index.as_ref())?;
+            let mapped = Arc::new(mapped(&file, &current.path(&file))?);
+            let bytes = 0..mapped.bytes().len();
+            this.add(file, mapped, bytes, index.as_ref())?;
         }
         let absent = index.iter().flatten().find(|(key, _)| !this.places.contains_key(*key));
         if let Some((key, file)) = absent {
@@ -79,11 +80,25 @@ impl Tensors {
         Ok(this)
     }
 
-    /// Adds the tensors of a file, whose content is in `held`.
-    fn add(&mut self, path: PathBuf, held: &Path, index: Option<&BTreeMap<String, PathBuf>>) -> Result<()> {
-        let mapped = mapped(&path, held)?;
-        let header = header(&path, mapped.bytes())?;
-        for (name, stored) in header.tensors {
+    /// The tensors of safetensors that are these bytes of a file.
+    pub(crate) fn within(path: PathBuf, mapped: Arc<MappedFile>, bytes: Range<usize>) -> Result<Self> {
+        let mut this =
+            Self { path: path.clone(), files: Vec::new(), places: BTreeMap::new(), metadata: BTreeMap::new() };
+        this.add(path, mapped, bytes, None)?;
+        Ok(this)
+    }
+
+    /// Adds the tensors that these bytes of a file are.
+    fn add(
+        &mut self,
+        path: PathBuf,
+        mapped: Arc<MappedFile>,
+        bytes: Range<usize>,
+        index: Option<&BTreeMap<String, PathBuf>>,
+    ) -> Result<()> {
+        let header = header(&path, mapped.bytes().get(bytes.clone()).unwrap_or_default())?;
+        for (name, mut stored) in header.tensors {
+            stored.bytes = bytes.start + stored.bytes.start..bytes.start + stored.bytes.end;
             if index.is_some_and(|index| index.get(&name) != Some(&path)) {
                 let reason = format!("the index {} does not say that it is there", self.path.display());
                 return Err(Error::checkpoint(

@@ -1,4 +1,5 @@
-//! What only whole processes show: a training run that is killed goes on bit by bit, and what memory a load takes.
+//! What only whole processes show: a training run that is killed goes on bit by bit, what memory a load takes, and that thousands
+//! of values which are made one by one take few files and mappings.
 //!
 //! The program calls itself. It kills a run 20 times, and one of several files 6 times; both 200 times where `TACIT_SOAK` is set.
 
@@ -18,7 +19,8 @@ use tacit_arrays::Lora;
 use tacit_arrays::format::Nf4;
 use tacit_core::{Policy, Value};
 use tacit_files::Commit;
-use tacit_io::{Metadata, Tensors, Training, Writing, load, save, write};
+use tacit_files::faults::{Fault, inject};
+use tacit_io::{Metadata, Resumable, Tensors, Training, Writing, load, save, write};
 use tacit_nn::{Model, ParameterFilter, Parameters};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -28,15 +30,17 @@ fn main() -> Outcome<()> {
     match arguments.get(1).map(String::as_str) {
         Some("train") => train(Path::new(&arguments[2]), arguments[3].parse()?, arguments[4].parse().ok()),
         Some("peak") => peak(Path::new(&arguments[2]), &arguments[3]),
+        Some("values") => many_values(Path::new(&arguments[2])),
         _ => {
             let folder = env::temp_dir().join(format!("tacit-processes-{}", process::id()));
             fs::create_dir_all(&folder)?;
             let outcome = a_killed_run_goes_on_bit_by_bit(&folder, None)
                 .and_then(|()| a_killed_run_goes_on_bit_by_bit(&folder.join("parts"), Some(SHARD)))
-                .and_then(|()| a_load_takes_little_memory(&folder));
+                .and_then(|()| a_load_takes_little_memory(&folder))
+                .and_then(|()| many_values_take_few_files_and_mappings(&folder));
             fs::remove_dir_all(&folder)?;
             outcome?;
-            println!("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+            println!("test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
             Ok(())
         }
     }
@@ -283,4 +287,56 @@ fn resident() -> Outcome<usize> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? * 1024)
+}
+
+/// Those of a model whose experts are separate.
+const VALUES: usize = 4000;
+
+fn many_values_take_few_files_and_mappings(folder: &Path) -> Outcome<()> {
+    if !cfg!(target_os = "linux") {
+        println!("the mappings of a process are only counted on Linux");
+        return Ok(());
+    }
+    let file = folder.join("values.safetensors");
+    let (program, file) = (env::current_exe()?, file.to_string_lossy());
+    let command = format!("ulimit -n 64; exec '{}' values '{file}'", program.display());
+    let output = Command::new("sh").args(["-c", &command]).output()?;
+    let said = String::from_utf8(output.stdout)?;
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let taken: usize = said.trim().parse()?;
+    assert!(taken < 100, "{VALUES} values take {taken} mappings");
+    println!("{VALUES} values that are made one by one take {taken} mappings");
+    Ok(())
+}
+
+/// Makes values one by one, and prints how many mappings are there for all of them.
+fn many_values(file: &Path) -> Outcome<()> {
+    // What MLX takes for its first op.
+    ops::ones::<f32>(&[64])?.sum(None)?.eval()?;
+    let before = mappings()?;
+    // In two runs, of which the second finds what the first made. The disk itself is left out.
+    let run = |count: usize| -> Outcome<(Resumable, Parameters)> {
+        let mut work = Resumable::open(file, Vec::<&Path>::new())?;
+        for i in 0..count {
+            work.value(&i.to_string(), "as it is", || Ok((Array::from_f32(i as f32).into(), i)))?;
+        }
+        let values = work.values()?;
+        Ok((work, values))
+    };
+    drop(inject(usize::MAX, Fault::Stops, || run(VALUES / 2)).0?);
+    let (work, values) = inject(usize::MAX, Fault::Stops, || run(VALUES)).0?;
+    assert_eq!((work.resumed(), values.len()), (VALUES / 2, VALUES));
+    let taken = mappings()?.saturating_sub(before);
+    work.finish(values, Writing::default())?;
+    let values = load(file)?;
+    for i in 0..VALUES {
+        assert_eq!(values[&i.to_string()].dense()?.item_exact::<f32>().to_bits(), (i as f32).to_bits());
+    }
+    println!("{taken}");
+    Ok(())
+}
+
+/// How many mappings this process has.
+fn mappings() -> Outcome<usize> {
+    Ok(fs::read_to_string("/proc/self/maps")?.lines().count())
 }

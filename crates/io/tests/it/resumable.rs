@@ -54,7 +54,9 @@ fn what_was_made_is_found_and_the_output_is_the_same_byte_by_byte() {
     let mut work = Resumable::open(&parts, [&input]).expect("goes on");
     let (all, made) = worked(&mut work, "nf4:64", 4).expect("makes");
     assert_eq!((made, work.resumed()), (2, 2));
-    work.finish(&all, Writing::default()).expect("writes");
+    let values = work.values().expect("reads");
+    assert!(values.keys().eq(all.keys()));
+    work.finish(values, Writing::default()).expect("writes");
     assert!(fs::read(&whole).unwrap() == fs::read(&parts).unwrap(), "the same bytes");
     assert_eq!(load(&parts).expect("loads").len(), 4);
     assert_eq!(folder.names(), ["in.safetensors", "parts", "whole"]);
@@ -69,12 +71,19 @@ fn another_recipe_other_inputs_and_damage_are_made_anew() {
         worked(&mut work, recipe, 3).expect("makes").1
     };
     assert_eq!((made("nf4:64"), made("nf4:64"), made("nf4:32"), made("nf4:64")), (3, 0, 3, 0));
-    let part = folder.join(".out.parts/1.safetensors");
-    let bytes = fs::read(&part).expect("a part");
-    fs::write(&part, &bytes[..bytes.len() - 1]).expect("cuts it");
+    // The values of each run lie in a file of their own, one behind the other.
+    let segment = folder.join(".out.parts/0.segment");
+    let mut bytes = fs::read(&segment).expect("values");
+    bytes.pop();
+    fs::write(&segment, &bytes).expect("cuts the last one");
     assert_eq!((made("nf4:64"), made("nf4:64")), (1, 0));
-    fs::write(folder.join(".out.parts/99.safetensors"), "no part").expect("writes");
+    bytes[..8].fill(u8::MAX);
+    fs::write(&segment, &bytes).expect("damages the first one");
+    assert_eq!((made("nf4:64"), made("nf4:64")), (1, 0));
+    let stranger = folder.join(".out.parts/99.segment");
+    fs::write(&stranger, "no value").expect("writes");
     assert_eq!(made("nf4:64"), 0);
+    assert!(!stranger.exists());
     // Longer than before, whatever a clock says.
     save(&source, &Parameters::from([("bias".to_owned(), Array::from_slice(&[1f32; 99], &[99]).into())])).unwrap();
     assert_eq!((made("nf4:64"), made("nf4:32")), (3, 3));
@@ -102,6 +111,31 @@ fn two_at_once_and_a_value_that_cannot_be_made_are_refused() {
     assert!(Resumable::open(&output, [folder.join("nothing")]).is_err());
     assert!(Resumable::open(folder.join("no/folder/out"), [&input]).is_err());
     assert!(!output.exists());
+}
+
+#[test]
+fn what_an_older_version_began_is_refused() {
+    let folder = Scratch::new();
+    let (input, parts) = (input(&folder, 1.0), folder.join(".out.parts"));
+    fs::create_dir(&parts).expect("makes");
+    fs::write(parts.join("inputs"), "").expect("writes");
+    let refused = Resumable::open(folder.join("out"), [&input]).expect_err("is another layout");
+    expect![[r"
+        FOLDER/.out.parts: an older version of Tacit began the work there
+        help: let that version finish it, or remove the folder to begin anew"]]
+    .assert_eq(&folder.message(&refused));
+    assert_eq!(fs::read_dir(parts).expect("reads").count(), 1, "nothing of it changes");
+}
+
+#[test]
+fn a_stream_is_given_the_values_that_are_held() {
+    let folder = Scratch::new();
+    let mut work = Resumable::open("/dev/null", [input(&folder, 1.0)]).expect("begins");
+    let (all, _) = worked(&mut work, "nf4:64", 3).expect("makes");
+    let values = work.values().expect("are held");
+    assert!(work.folder().is_none() && values.keys().eq(all.keys()));
+    work.finish(values, Writing::default()).expect("writes");
+    assert_eq!(folder.names(), ["in.safetensors"]);
 }
 
 /// All parts of a GGUF file count, and a folder in which there is nothing else.
