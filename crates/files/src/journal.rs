@@ -124,7 +124,7 @@ impl Journal {
                 Ok(part)
             }
             Err(error) => {
-                // What no line names takes no room. Where that fails too, the next program removes it.
+                // What no line names takes no room. Where that fails too, it goes with the folder.
                 drop(match segment.length {
                     0 => disk::remove(&self.path(segment.number)),
                     length => disk::truncate(&segment.file, length),

@@ -30,8 +30,8 @@ use crate::{Tensors, Writing, save_with};
 /// [`load`](crate::load()) has them, of which Linux lets a process have some 32,000, or half of what `vm.max_map_count` says. Where
 /// the output is a device or a pipe, nothing is kept on the disk.
 ///
-/// Let go of each value, and take all of them from [`values`](Self::values) in the end. A value that is held takes two of the memory
-/// mappings of the process, of which Linux allows 65,530; those that `values` gives are parts of a few files.
+/// Let go of each value, and take all of them from [`values`](Self::values) in the end: those are parts of a few files. A value that is
+/// held until then is a mapping of its own, and Linux lets a process have some 32,000, half of what `vm.max_map_count` says.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -92,8 +92,8 @@ impl Resumable {
     ///
     /// # Errors
     ///
-    /// An input cannot be read; the output is a folder, a link or a disk; the folder beside it cannot be written, or is a link;
-    /// or another program works on this output.
+    /// An input cannot be read; the output is a folder, a link or a disk; the folder beside it cannot be written, is a link,
+    /// or was begun by an older version of Tacit; or another program works on this output.
     pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
