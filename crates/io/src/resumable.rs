@@ -27,8 +27,7 @@ use crate::{Tensors, Writing, save_with};
 /// writes in the end is the same, byte by byte, as without the interruption. The output itself is the old one until
 /// [`finish`](Self::finish) has put the new one in its place; the folder is then gone, as it is where no value could be made. So
 /// the disk needs room for the output twice, and the memory for one value: those that were made are parts of files, as
-/// [`load`](crate::load()) has them, of which Linux lets a process have some 32,000, or half of what `vm.max_map_count` says. Where
-/// the output is a device or a pipe, nothing is kept on the disk.
+/// [`load`](crate::load()) has them. Where the output is a device or a pipe, nothing is kept on the disk.
 ///
 /// Let go of each value, and take all of them from [`values`](Self::values) in the end: those are parts of a few files. A value that is
 /// held until then is a mapping of its own, and Linux lets a process have some 32,000, half of what `vm.max_map_count` says.
