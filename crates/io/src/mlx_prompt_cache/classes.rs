@@ -54,6 +54,9 @@ impl StoredCache {
                 within(5, "slots", index, capacity(held.as_ref()))?;
                 let offset = offset?;
                 within(2, "tokens", offset, LONGEST)?;
+                if index < offset {
+                    within(3, "tokens that stay", keep, index)?;
+                }
                 Self::Rotating { held, offset, keep, max_size, index }
             }
             "ChunkedKVCache" => {

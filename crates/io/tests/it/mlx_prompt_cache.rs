@@ -672,6 +672,7 @@ fn numbers_that_no_cache_has_are_refused() -> Result<()> {
             index: 4,
         },
         StoredCache::Rotating { held: held(), offset: i32::MAX, keep: 0, max_size: 4, index: 4 },
+        StoredCache::Rotating { held: held(), offset: 9, keep: 2, max_size: 4, index: 1 },
         StoredCache::Chunked { held: held(), offset: i32::MAX, chunk_size: 4, start: i32::MAX - 4 },
     ];
     let folder = Scratch::new();
@@ -690,6 +691,7 @@ fn numbers_that_no_cache_has_are_refused() -> Result<()> {
         FOLDER/cache.safetensors: 0.2: it is u32[1], and i32[1] of 1 sequences
         a batch of 4 slots, padded by [-2147483648], is said to have [4] tokens
         FOLDER/cache.safetensors: 0.2: 2147483647 tokens are more than the 1073741824 that there may be
+        FOLDER/cache.safetensors: 0.3: 2 tokens that stay are more than the 1 that there may be
         FOLDER/cache.safetensors: 0.2: 2147483647 tokens are more than the 1073741824 that there may be
     "#]]
     .assert_eq(&text);
