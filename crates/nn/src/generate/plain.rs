@@ -40,8 +40,8 @@ use super::{GenerateOptions, GenerateStats, Generation, Sampled, Sampler, Sample
 /// # Errors
 ///
 /// An option or a prompt cannot be used; the state of several prompts does not know its sequences, cannot be padded, or has sinks
-/// that the prompts do not fill; the step fails on a prompt, and the state has then seen the pieces before, or is what it was if
-/// there is padding. The iterator fails where the step does, and where logits of a sequence that goes on are no distribution,
+/// that the prompts do not fill; the step fails on a prompt, or a bias is of a token that it has no logit of, and the state has then
+/// seen the pieces before, or is what it was if there is padding. The iterator fails where the step does, and where logits of a sequence that goes on are no distribution,
 /// because one is NaN: what the state has seen of that is in it. So is what fails only when it is computed, such as a token that a
 /// model does not know: unless there is padding, the state is then of no more use.
 pub fn generate<'a, S: Sequences, E: Into<Error>>(
@@ -119,10 +119,11 @@ impl<S: Sequences> Plain<'_, S> {
         Ok(())
     }
 
-    /// Draws what follows `tokens: u32[batch, 1]`, as a graph.
+    /// Draws what follows `tokens: u32[batch, 1]`, as a graph. Where that fails, the state is what it was.
     fn draw(&mut self, tokens: &Array) -> Result<Sampled> {
+        let before = self.steps.state.clone();
         let logits = self.steps.last_logits(tokens)?;
-        self.sampler.sample(&logits, &mut self.sampling)
+        self.sampler.sample(&logits, &mut self.sampling).inspect_err(|_| *self.steps.state = before)
     }
 
     /// The same, and begins to compute it.

@@ -217,6 +217,18 @@ fn a_prompt_that_fails_leaves_the_pieces_before_it() -> Result<()> {
 }
 
 #[test]
+fn a_bias_of_no_token_leaves_the_last_of_the_prompt_to_be_seen() -> Result<()> {
+    let mut seen = Seen::new(1)?;
+    let sampler = Sampler { bias: [(9, 1.0)].into(), ..Sampler::default() };
+    let biased = GenerateOptions { sampler, ..options(3) };
+    let said = error(generate(bigram(circle(9)?), &mut seen, &[[0, 1, 2]], &biased)).to_string();
+    assert!(said.contains("token 9 has a bias"), "{said}");
+    assert_eq!(seen.tokens(), [0, 1]);
+    assert_eq!(ids(generate(bigram(circle(9)?), &mut seen, &[[2]], &options(2))?)?, [3, 4]);
+    Ok(())
+}
+
+#[test]
 fn nan_is_an_error_and_no_token() -> Result<()> {
     let broken = circle(5)?.put_along_axis(Array::from_slice(&[2u32], &[1, 1]), Array::from_f32(f32::NAN), 1)?;
     let places = ops::arange::<_, i32>(0, 5, None)?.expand_dims(1)?;
