@@ -13,8 +13,6 @@ use super::{GenerateOptions, Mark, Trim};
 pub(super) struct Behind<'a, S> {
     pub(super) steps: Steps<'a, S>,
     pub(super) unseen: Vec<u32>,
-    /// How many of these are of the prompt.
-    of_prompt: usize,
     mark: Option<Mark>,
     /// The tokens of the text that the state has seen since the mark.
     since: Vec<u32>,
@@ -24,14 +22,13 @@ pub(super) struct Behind<'a, S> {
 pub(super) struct Before<S> {
     state: S,
     unseen: Vec<u32>,
-    of_prompt: usize,
     mark: Option<Mark>,
     since: Vec<u32>,
 }
 
 impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
     pub(super) fn new(steps: Steps<'a, S>) -> Self {
-        Self { steps, unseen: Vec::new(), of_prompt: 0, mark: None, since: Vec::new() }
+        Self { steps, unseen: Vec::new(), mark: None, since: Vec::new() }
     }
 
     /// Sees to it that the tokens of a round of at most `max_draft_tokens` proposed ones can be forgotten.
@@ -50,7 +47,6 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         self.since.clear();
         self.steps.prefill(&padded(&[prompt], 0), options.prefill)?;
         self.unseen = prompt.last().copied().into_iter().collect();
-        self.of_prompt = self.unseen.len();
         Ok(())
     }
 
@@ -64,12 +60,9 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         i32::try_from(self.unseen.len() + more).is_ok_and(|tokens| self.steps.state.has_room(tokens))
     }
 
-    /// What the state has not seen, with the last token that the step knows in the place of those that were made and that it does not.
+    /// What the state has not seen.
     pub(super) fn tokens(&self) -> Array {
-        let last = self.steps.vocabulary.map_or(u32::MAX, |known| (known as u32).saturating_sub(1));
-        let known = |(place, &token): (usize, &u32)| if place < self.of_prompt { token } else { token.min(last) };
-        let tokens: Vec<u32> = self.unseen.iter().enumerate().map(known).collect();
-        Array::from_slice(&tokens, &[1, tokens.len() as i32])
+        Array::from_slice(&self.unseen, &[1, self.unseen.len() as i32])
     }
 
     /// From now on the state sees tokens that it may have to forget.
@@ -82,20 +75,19 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
     pub(super) fn before(&mut self) -> Before<S> {
         let state = self.steps.state.clone();
         let (unseen, since) = (self.unseen.clone(), self.since.clone());
-        Before { state, unseen, of_prompt: self.of_prompt, mark: self.mark.take(), since }
+        Before { state, unseen, mark: self.mark.take(), since }
     }
 
     /// The round did not take place.
     pub(super) fn restore(&mut self, before: Before<S>) {
-        let Before { state, unseen, of_prompt, mark, since } = before;
+        let Before { state, unseen, mark, since } = before;
         *self.steps.state = state;
-        (self.unseen, self.of_prompt, self.mark, self.since) = (unseen, of_prompt, mark, since);
+        (self.unseen, self.mark, self.since) = (unseen, mark, since);
     }
 
     /// The state has seen what it had not.
     pub(super) fn catch_up(&mut self) {
         self.since.append(&mut self.unseen);
-        self.of_prompt = 0;
     }
 
     /// No round follows: the state sees all that it had to forget, as far as the step does not fail again.
@@ -103,18 +95,18 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         let last = self.unseen.split_off(self.unseen.len().saturating_sub(1));
         if !self.unseen.is_empty() && self.steps.logits(&self.tokens()).is_ok() {
             self.unseen.clear();
-            self.of_prompt = 0;
         }
         self.unseen.extend(last);
     }
 
     /// The text has gone on by `tokens`, the last of which nobody proposed. The state has seen `seen` proposed ones, of which it forgets
-    /// those that the text does not contain.
+    /// those that the text does not contain. In the place of a token that the step does not know it will see the last that it knows.
     pub(super) fn follow(&mut self, tokens: &[u32], seen: usize) -> Result<()> {
         let right = seen.min(tokens.len() - 1);
         self.since.extend_from_slice(&tokens[..right]);
         self.forget(seen - right)?;
-        self.unseen.extend_from_slice(&tokens[right..]);
+        let last = self.steps.vocabulary.map_or(u32::MAX, |known| (known as u32).saturating_sub(1));
+        self.unseen.extend(tokens[right..].iter().map(|&token| token.min(last)));
         Ok(())
     }
 

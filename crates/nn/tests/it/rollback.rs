@@ -333,3 +333,20 @@ fn marks_go_back_and_are_those_of_their_state() -> Result<()> {
     .assert_eq(&messages.join("\n"));
     Ok(())
 }
+
+/// A model may read tokens that it has no logits of, such as those that stand for pictures.
+#[test]
+fn a_token_of_the_prompt_without_a_logit_is_given_again_as_it_was() -> Result<()> {
+    let narrow = || -> Result<_> {
+        let mut step = step()?;
+        Ok(move |tokens: &Array, caches: &mut Vec<Cache>| -> Result<Array> {
+            Ok(step(tokens, caches)?.try_index((.., .., ..WORDS - 4))?)
+        })
+    };
+    let (mut own, mut alone) = (caches(Window::Everything, None)?, caches(Window::Everything, None)?);
+    let prompt = [3, 1, WORDS as u32 - 1];
+    let answer = ids(generate(narrow()?, &mut alone, &[prompt], &options(6))?)?;
+    let draft = Guess { answer: answer.clone(), at: 0, most: 2, wrong: |_| true };
+    assert_eq!(ids(speculate(narrow()?, &mut own, draft, &prompt, &options(6))?)?, answer);
+    check(&mut own, &mut alone, "beside the model alone")
+}
