@@ -98,7 +98,8 @@ impl<'a> Generation<'a> {
         self.stats
     }
 
-    /// Ends a sequence after the token that was given last.
+    /// Ends a sequence after the token that was given last. Of several sequences, the state has seen its token of this turn, too, if that
+    /// was not given yet.
     pub fn stop(&mut self, sequence: usize) {
         if let Some(sequence) = self.sequences.get_mut(sequence) {
             sequence.finished = true;
