@@ -26,6 +26,9 @@ namespace {
 // How long a wait goes on before the watcher is asked again.
 constexpr auto patience = std::chrono::milliseconds(20);
 
+// A process that comes to itself again so much later has not run meanwhile.
+constexpr auto stopped = std::chrono::seconds(1);
+
 // MLX's group over MPI, which ends MPI in its destructor. A graph that is kept to the end of the process would keep it too,
 // and `mpirun` takes a process that has not ended MPI for one that failed: so this reference stays, and we end MPI.
 std::shared_ptr<mlx::core::distributed::detail::GroupImpl>* over_mpi = nullptr;
@@ -185,9 +188,16 @@ void Group::check_whole(const Current& current) const {
 }
 
 template <class T>
-void Group::wait(const Current& current, const std::future<T>& future) {
+void Group::wait(Current current, const std::future<T>& future) {
   or_end([&] {
+    auto polled = std::chrono::steady_clock::now();
     while (future.wait_for(patience) != std::future_status::ready) {
+      auto now = std::chrono::steady_clock::now();
+      // Nobody waits while this process does not run: it is stopped, or the machine sleeps.
+      if (now - polled > stopped) {
+        current.since += now - polled;
+      }
+      polled = now;
       poll(current);
     }
   });

@@ -190,7 +190,7 @@ class Group {
   void check_whole(const Current& current) const;
   // Waits for the engine; throws when that is given up, after which no group of the lane is of use.
   template <class T>
-  void wait(const Current& current, const std::future<T>& future);
+  void wait(Current current, const std::future<T>& future);
   mlx::core::distributed::Group split_now(bool ring, int color, int key);
   void dispatch(Op op, int peer, const array& input, array& output);
   void dispatch_on_gpu(Op op, const array& input, const array& output);

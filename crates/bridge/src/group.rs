@@ -127,7 +127,7 @@ pub struct InFlight {
     pub missed: u64,
     /// What goes in, or for a message what comes out.
     pub aval: Aval,
-    /// How long it has been under way.
+    /// How long it has been under way, without pauses in which this process did not run.
     pub waited: Duration,
 }
 

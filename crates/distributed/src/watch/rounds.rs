@@ -17,6 +17,9 @@ use super::verdict::Verdict;
 /// How long the others have to read that this rank leaves.
 const FAREWELL: Duration = Duration::from_millis(250);
 
+/// How late a round is, at the most, of a process that has run meanwhile.
+const LATE: Duration = Duration::from_secs(1);
+
 pub(super) struct Rounds {
     rank_info: RankInfo,
     limits: Limits,
@@ -91,13 +94,14 @@ impl Rounds {
         self.find_disagreement();
     }
 
-    /// Nobody is silent while this process does not run: it is stopped, or the machine sleeps.
+    /// Nobody is silent, or waits, while this process does not run: it is stopped, or the machine sleeps.
     fn excuse_own_pause(&mut self) {
         let now = Instant::now();
         let pause = now.duration_since(self.looked);
         self.looked = now;
-        if pause > self.limits.silence / 2 {
+        if pause > LATE.min(self.limits.silence / 2) {
             self.links.values_mut().for_each(|link| link.heard += pause);
+            self.heard.iter_mut().for_each(|(_, when)| *when += pause);
         }
     }
 
@@ -305,5 +309,24 @@ impl Rounds {
             self.links.retain(|_, link| link.receive(&mut Vec::new()).is_ok());
             thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::Extent;
+    use super::*;
+
+    #[test]
+    fn nobody_waits_while_this_process_is_stopped() {
+        let minute = Duration::from_mins(1);
+        let limits = Limits { join: minute, silence: minute, wait: minute };
+        let shared = Arc::new(Shared::new(Vec::new()));
+        let mut rounds = Rounds::new(RankInfo { rank: 0, size: 2 }, limits, Arc::clone(&shared), BTreeMap::new());
+        let before = Instant::now().checked_sub(2 * minute).expect("a time");
+        let doing = Doing { number: 1, extent: Extent::All, label: "all_sum f32[8]".to_owned(), age: 100 };
+        (rounds.heard[1], rounds.looked) = ((Some(doing), before), before);
+        rounds.look();
+        assert!(shared.lock().verdict.is_none(), "rank 1 has not waited since");
     }
 }

@@ -25,6 +25,9 @@ const SILENCE: Variables = &[("TACIT_WATCH_LIMITS", "join=60 silence=2 wait=60")
 /// For a rank that does not come to a collective: only the wait of another tells of it.
 const WAIT: Variables = &[("TACIT_WATCH_LIMITS", "join=60 silence=60 wait=2")];
 
+/// For ranks that are stopped for longer than any may wait.
+const PAUSE: Variables = &[("TACIT_WATCH_LIMITS", "join=60 silence=60 wait=4")];
+
 /// For a rank that never comes; named, so that ranks meet before any engine begins.
 const HASTE: Variables = &[("TACIT_WATCH_LIMITS", "join=1 silence=60 wait=60"), ("TACIT_WATCH", HELD)];
 
@@ -84,8 +87,9 @@ pub(crate) const CASES: &[Case] = &[
         )
     })
     .sizes(&[4]),
-    case("a_late_rank", Group::barrier, comes_late, LIMITS, &[], |ranks| {
-        ranks.iter().try_for_each(|rank| ensure(matches!(rank.said, Some(Ok(()))), "a late rank is waited for"))
+    case("a_late_rank", Group::barrier, comes_late, LIMITS, &[], |ranks| all_go_on(ranks, "a late rank is waited for")),
+    case("ranks_that_are_stopped_together", sums_across_a_pause, joins, PAUSE, &[], |ranks| {
+        all_go_on(ranks, "nobody waits while it is stopped")
     }),
     case(
         "a_rank_that_never_comes",
@@ -162,6 +166,20 @@ fn begins_when_lost(group: &Group) -> Result<()> {
     let lost = sums_until(group, "STOP");
     transforms::async_eval([&ops::ones::<f32>(&[8])?.square()?])?;
     lost
+}
+
+/// All ranks are stopped, the first one within a sum that the others have not come to, and go on later.
+fn sums_across_a_pause(group: &Group) -> Result<()> {
+    let all = group.all_gather(&Array::from_slice(&[id()], &[1]), 0)?;
+    all.eval()?;
+    if group.rank() == 0 {
+        let all = all.as_slice::<u32>().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let script = format!("sleep 0.5; kill -STOP {all}; sleep 7; kill -CONT {all}");
+        drop(thread::spawn(move || Command::new("sh").args(["-c", &script]).status()));
+    } else {
+        sleep(Duration::from_secs(1));
+    }
+    group.barrier()
 }
 
 /// The second rank does not sum, and lives on until it learns what comes of that.
@@ -254,6 +272,10 @@ fn compiled_sum_of_two_shapes(group: &Group) -> Result<()> {
 
 fn is_lost(rank: &Ended, reason: &str) -> Result<(), String> {
     says(rank, &["rank 1 at ", "is lost in all_sum", reason])
+}
+
+fn all_go_on(ranks: &[Ended], otherwise: &str) -> Result<(), String> {
+    ranks.iter().try_for_each(|rank| ensure(matches!(rank.said, Some(Ok(()))), otherwise))
 }
 
 fn all_say(ranks: &[Ended], words: &[&str]) -> Result<(), String> {
