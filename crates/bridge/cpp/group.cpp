@@ -98,21 +98,6 @@ mlx::core::distributed::Group new_ring() {
 
 Lane::Lane() : streams(mlx::core::new_thread_local_stream(mlx::core::Device::cpu)), engine(engine_stream()) {}
 
-struct Group::Underway {
-  Underway(Group& of, const Current& current) : group(of) {
-    std::lock_guard lock(group.mutex_);
-    group.current_ = current;
-  }
-  Underway(const Underway&) = delete;
-  Underway& operator=(const Underway&) = delete;
-  ~Underway() {
-    std::lock_guard lock(group.mutex_);
-    group.current_.reset();
-  }
-
-  Group& group;
-};
-
 bool Group::any() {
   return groups > 0;
 }
@@ -215,7 +200,6 @@ mlx::core::distributed::Group Group::split_now(bool ring, int color, int key) {
   auto own = turn();
   auto now = std::chrono::steady_clock::now();
   Current current{Op::split, 0, collectives_, 0, 0, Shape{}, mlx::core::int32, now};
-  Underway underway(*this, current);
   check_whole(current);
   using Task = std::packaged_task<mlx::core::distributed::Group()>;
   auto task = std::make_shared<Task>([group = group_, ring, color, key] {
@@ -310,7 +294,6 @@ Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) 
 
 void Group::run(const Current& current, Borrowed* input, Borrowed& output, bool poisoned) {
   auto& shown = (input ? *input : output).value;
-  Underway underway(*this, current);
   check_whole(current);
   bytes_ += input ? shown.nbytes() : 0;
   // Where the engine has no scatter, a sum of which only a part is kept.
@@ -428,11 +411,6 @@ uint64_t tacit_group_collectives(const std::shared_ptr<Group>* group) {
 
 uint64_t tacit_group_bytes(const std::shared_ptr<Group>* group) {
   return (*group)->bytes();
-}
-
-// Calls `take` with what is under way, if something is.
-bool tacit_group_in_flight(const std::shared_ptr<Group>* group, void* ctx, void (*take)(void* ctx, InFlight)) {
-  return (*group)->in_flight([&](InFlight current) { take(ctx, current); });
 }
 
 int tacit_group_collective(

@@ -163,16 +163,6 @@ class Group {
   // the ranks.
   array entered(const array& x, const std::function<array()>& make);
 
-  template <class F>
-  bool in_flight(F&& take) const {
-    std::lock_guard lock(mutex_);
-    if (!current_) {
-      return false;
-    }
-    take(view(*current_));
-    return true;
-  }
-
   uint64_t collectives() const {
     return collectives_;
   }
@@ -181,9 +171,6 @@ class Group {
   }
 
  private:
-  // What is under way, as long as this lives.
-  struct Underway;
-
   static InFlight view(const Current& current);
   void poll(const Current& current) const;
   // Throws where nothing can begin any more.
@@ -218,8 +205,6 @@ class Group {
   };
   std::mutex entering_;
   std::vector<Entered> entered_;
-  mutable std::mutex mutex_;
-  std::optional<Current> current_;
 };
 
 // The number of a collective among those that this process made, in the order in which it made them. It is that of one call:

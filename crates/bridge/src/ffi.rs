@@ -249,11 +249,6 @@ unsafe extern "C" {
     pub(crate) fn tacit_group_size(group: *const c_void) -> c_int;
     pub(crate) fn tacit_group_collectives(group: *const c_void) -> u64;
     pub(crate) fn tacit_group_bytes(group: *const c_void) -> u64;
-    pub(crate) fn tacit_group_in_flight(
-        group: *const c_void,
-        ctx: *mut c_void,
-        take: extern "C" fn(*mut c_void, InFlight),
-    ) -> bool;
     pub(crate) fn tacit_group_collective(
         group: *const c_void,
         op: c_int,

@@ -312,19 +312,6 @@ impl Group {
         unsafe { (ffi::tacit_group_collectives(self.shared.0), ffi::tacit_group_bytes(self.shared.0)) }
     }
 
-    /// The collective that this rank is in.
-    #[must_use]
-    pub fn in_flight(&self) -> Option<InFlight> {
-        extern "C" fn take(ctx: *mut c_void, raw: ffi::InFlight) {
-            // SAFETY: `ctx` is the place that is borrowed below, and the shape is live for the call.
-            unsafe { *ctx.cast::<Option<InFlight>>() = InFlight::of(&raw).ok() };
-        }
-        let mut found: Option<InFlight> = None;
-        // SAFETY: the group and the place are live for the call.
-        unsafe { ffi::tacit_group_in_flight(self.shared.0, (&raw mut found).cast(), take) };
-        found
-    }
-
     /// Puts a collective on `x` into the graph.
     ///
     /// # Errors
