@@ -227,6 +227,10 @@ impl Distributed for FullySharded {
         tree::eval(&made)?;
         Ok(Some(made))
     }
+
+    fn brought(&self) -> Result<Option<Value>> {
+        self.gathered().map(Some)
+    }
 }
 
 impl Materialize for FullySharded {

@@ -24,4 +24,14 @@ pub trait Distributed: ImplicitArray {
         }
         if changed { Ok(Some(self.with_children(children)?.into())) } else { Ok(None) }
     }
+
+    /// The array for a function that uses it again and again, such as for a chunk of rows after the other, where each use would
+    /// bring it here anew; `None` where none would.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be brought here.
+    fn brought(&self) -> Result<Option<Value>> {
+        Ok(None)
+    }
 }

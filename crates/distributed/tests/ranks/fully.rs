@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{AdamW, Optimizer};
-use mlx_rs::{Array, Dtype, memory, nn, random, transforms};
+use mlx_rs::{Array, Dtype, memory, nn, ops, random, transforms};
 use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
 use tacit_distributed::{FullyShard, FullySharded, Group, Shard, Split};
-use tacit_nn::training::clip_by_norm;
+use tacit_nn::training::{chunked_cross_entropy, clip_by_norm};
 use tacit_nn::{LoraConfig, Model, Outcome, ParameterFilter};
 
 use crate::case::Case;
@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("wholes", wholes),
     Case::new("traffic", traffic),
     Case::new("training", training),
+    Case::new("chunks_of_unequal_rows", chunks_of_unequal_rows),
     Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
     Case::new("means_of_a_base_under_an_adapter", means_of_a_base_under_an_adapter),
     Case::new("norms_of_parts", norms_of_parts),
@@ -221,6 +222,28 @@ fn assert_gradients(found: &FlattenedModuleParam, expected: &FlattenedModulePara
         close(&whole.reshape(expected[name].shape())?, &expected[name], 1e-4);
     }
     Ok(())
+}
+
+/// A head is gathered once, however many chunks a rank has, or where it has no row.
+fn chunks_of_unequal_rows(group: &Group) -> Result<()> {
+    let head = || -> Result<Model<nn::Linear>> {
+        let mut model = Model::new(nn::Linear::new(8, 12)?)?;
+        model.set_leaves([("weight".to_owned(), normal(1, &[12, 8])), ("bias".to_owned(), normal(2, &[12]))])?;
+        Ok(model)
+    };
+    let loss = |model: &mut Model<nn::Linear>, x: Array| -> Result<Array> {
+        let targets = ops::zeros::<u32>(&[x.dim(0)])?;
+        let losses = chunked_cross_entropy(x, model.get("weight")?, &targets, Some(2), |x, w| x.matmul(w.t()))?;
+        Ok(losses.sum(None)?)
+    };
+    let rows: Vec<Array> = (0..group.size()).map(|rank| normal(10 + rank as u64, &[3 * rank as i32, 8])).collect();
+    let (_, expected) = head()?.value_and_grad(ParameterFilter::default(), ops::concatenate(&rows, 0)?, loss)?;
+    let mut split = head()?.fully_shard("weight", group)?;
+    let before = group.traffic();
+    let (own, found) = split.value_and_grad(ParameterFilter::default(), rows[group.rank()].clone(), loss)?;
+    transforms::eval(found.values().chain([&own]))?;
+    assert_eq!(group.traffic().collectives - before.collectives, 2, "it is gathered, and its gradient summed");
+    assert_gradients(&found, &expected, group)
 }
 
 /// Parts along an axis are of other elements on each rank: there is nothing to take the mean of.

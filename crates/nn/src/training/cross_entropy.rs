@@ -1,10 +1,13 @@
 //! The cross entropy of logits, and of logits that are never all there.
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::Distributed;
 use tacit_core::extra_ops::checked_numbers;
 use tacit_core::transform::map_chunks;
-use tacit_core::tree::Arguments;
+use tacit_core::tree::{self, Arguments, Open};
 use tacit_core::{Aval, Error, Result, Value, implicit};
+
+use crate::within::mapped;
 
 /// Bytes of the logits, as `f32`, that are computed at a time.
 const CHUNK: usize = 16 << 20;
@@ -22,7 +25,8 @@ const CHUNK: usize = 16 << 20;
 /// it takes half as much time again in the head, and the memory of a chunk. With respect to the head it is a sum over chunks.
 /// Give what a gradient is taken of as `x` or `head`: see [`map_chunks`]. Inside [`implicit`](tacit_core::implicit()) an
 /// implicit head would be materialized: call it on values, in the loss of [`Model::value_and_grad`](crate::Model::value_and_grad)
-/// on those of [`Model::get`](crate::Model::get).
+/// on those of [`Model::get`](crate::Model::get). One that lies in flat parts on several ranks is gathered once for all chunks, so
+/// that ranks may have different numbers of rows.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -63,7 +67,11 @@ pub fn chunked_cross_entropy<H: Arguments<Arrays: 'static>, E: Into<Error> + 'st
         Some(rows) => rows,
         None => chunk(&x, &head, &logits)?,
     };
-    let losses = map_chunks((&x, &flat), head, rows, move |(x, targets): (Array, Array), head: H::Arrays| {
+    let (leaves, def) = tree::flatten(&head, Open::Closed)?;
+    drop(head);
+    let leaves = leaves.into_iter().map(brought).collect::<Result<Vec<Value>>>()?;
+    let losses = map_chunks((&x, &flat), leaves, rows, move |(x, targets): (Array, Array), leaves: Vec<Array>| {
+        let head = tree::unflatten(&def, leaves.into_iter().map(Value::from).collect())?;
         let (count, made) = (x.dim(0), logits(x, head).map_err(Into::into)?);
         if !matches!(made.shape(), &[own, _] if own == count) || !made.dtype().is_float() {
             return Err(no_logits(&made, count));
@@ -71,6 +79,12 @@ pub fn chunked_cross_entropy<H: Arguments<Arrays: 'static>, E: Into<Error> + 'st
         cross_entropy(&made, &targets)
     })?;
     Ok(losses.dense()?.reshape(targets.shape())?)
+}
+
+/// The value, with what each chunk would bring here for itself.
+fn brought(value: Value) -> Result<Value> {
+    let other = mapped(&value, &mut |value| value.family::<dyn Distributed>().map_or(Ok(None), Distributed::brought))?;
+    Ok(other.unwrap_or(value))
 }
 
 /// The rows whose logits are a chunk. The logits of one row are recorded for their shape, and never computed.
