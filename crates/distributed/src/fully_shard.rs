@@ -45,6 +45,9 @@ pub trait FullyShard: Sized {
 
     /// The mean over the ranks of gradients that each took of its own batch.
     ///
+    /// Every rank has the same weight. Where batches are of unequal lengths, give each rank the sum of the losses of its rows or
+    /// tokens, divided by the [mean](Group::mean) of their numbers over the ranks.
+    ///
     /// Gradients of [`FullySharded`] parameters are sums over the ranks already, and are divided in the dtype of the part. Those of
     /// parameters that every rank holds are averaged. Those of parameters that are [`Sharded`](crate::Sharded) over the group stay as
     /// they are: ranks that share these have one batch. A parameter that is split over another group, such as one of

@@ -60,7 +60,8 @@ impl Group {
     /// or tokens.
     ///
     /// What a rank of weight zero gives does not count, whatever it is, such as the mean of no tokens. Where all weights are
-    /// zero there is no mean, and every element is NaN.
+    /// zero there is no mean, and every element is NaN. Gradients of parameters that are split have a mean of their own,
+    /// [`mean_gradients`](crate::FullyShard::mean_gradients).
     ///
     /// ```
     /// use mlx_rs::Array;

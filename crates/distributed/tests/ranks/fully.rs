@@ -224,26 +224,31 @@ fn assert_gradients(found: &FlattenedModuleParam, expected: &FlattenedModulePara
     Ok(())
 }
 
-/// A head is gathered once, however many chunks a rank has, or where it has no row.
+/// A head is gathered once, however many chunks a rank has, or where it has no row; each row counts alike.
 fn chunks_of_unequal_rows(group: &Group) -> Result<()> {
     let head = || -> Result<Model<nn::Linear>> {
         let mut model = Model::new(nn::Linear::new(8, 12)?)?;
         model.set_leaves([("weight".to_owned(), normal(1, &[12, 8])), ("bias".to_owned(), normal(2, &[12]))])?;
         Ok(model)
     };
-    let loss = |model: &mut Model<nn::Linear>, x: Array| -> Result<Array> {
+    let loss = |model: &mut Model<nn::Linear>, (x, count): (Array, Array)| -> Result<Array> {
         let targets = ops::zeros::<u32>(&[x.dim(0)])?;
         let losses = chunked_cross_entropy(x, model.get("weight")?, &targets, Some(2), |x, w| x.matmul(w.t()))?;
-        Ok(losses.sum(None)?)
+        Ok(losses.sum(None)?.divide(count)?)
     };
+    let count = |rows: &Array| Array::from_f32(rows.dim(0) as f32);
     let rows: Vec<Array> = (0..group.size()).map(|rank| normal(10 + rank as u64, &[3 * rank as i32, 8])).collect();
-    let (_, expected) = head()?.value_and_grad(ParameterFilter::default(), ops::concatenate(&rows, 0)?, loss)?;
+    let (all, own) = (ops::concatenate(&rows, 0)?, &rows[group.rank()]);
+    let of_all = count(&all);
+    let (_, expected) = head()?.value_and_grad(ParameterFilter::default(), (all, of_all), loss)?;
     let mut split = head()?.fully_shard("weight", group)?;
+    let mean = group.mean(&count(own))?;
+    mean.eval()?;
     let before = group.traffic();
-    let (own, found) = split.value_and_grad(ParameterFilter::default(), rows[group.rank()].clone(), loss)?;
+    let (own, found) = split.value_and_grad(ParameterFilter::default(), (own.clone(), mean), loss)?;
     transforms::eval(found.values().chain([&own]))?;
     assert_eq!(group.traffic().collectives - before.collectives, 2, "it is gathered, and its gradient summed");
-    assert_gradients(&found, &expected, group)
+    assert_gradients(&split.mean_gradients(found, group)?, &expected, group)
 }
 
 /// Parts along an axis are of other elements on each rank: there is nothing to take the mean of.
