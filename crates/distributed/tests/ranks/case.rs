@@ -7,6 +7,8 @@ use tacit_distributed::Group;
 
 /// The numbers of ranks that a case runs on unless it says otherwise.
 const SIZES: &[usize] = &[2, 4];
+/// Three ranks, too: elements and sums of them have no equal parts there.
+pub(crate) const ODD_TOO: &[usize] = &[2, 3, 4];
 /// How long a case may take unless it says otherwise: long, for a machine that has much else to do.
 const LIMIT: Duration = Duration::from_mins(1);
 

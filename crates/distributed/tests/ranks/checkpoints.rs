@@ -18,13 +18,13 @@ use tacit_distributed::{FullyShard, Group, Shard, Split, load_run, save_run};
 use tacit_io::Training;
 use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
-use crate::case::Case;
+use crate::case::{Case, ODD_TOO};
 use crate::child::FOLDER;
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("of_what_is_not_evaluated", of_what_is_not_evaluated),
+    Case::new("of_what_is_not_evaluated", of_what_is_not_evaluated).sizes(ODD_TOO),
     Case::new("of_every_optimizer_in_every_split", of_every_optimizer_in_every_split).within(Duration::from_mins(4)),
-    Case::new("of_random_states", of_random_states),
+    Case::new("of_random_states", of_random_states).sizes(ODD_TOO),
     Case::new("into_folders_that_are_not_shared", into_folders_that_are_not_shared),
     Case::new("of_other_models", of_other_models),
     Case::new("of_adapters_of_another_scale", of_adapters_of_another_scale),

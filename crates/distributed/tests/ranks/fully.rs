@@ -12,15 +12,15 @@ use tacit_distributed::{FullyShard, FullySharded, Group, Shard, Split};
 use tacit_nn::training::{chunked_cross_entropy, clip_by_norm};
 use tacit_nn::{LoraConfig, Model, Outcome, ParameterFilter};
 
-use crate::case::Case;
+use crate::case::{Case, ODD_TOO};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("products", products),
-    Case::new("parts", parts),
+    Case::new("products", products).sizes(ODD_TOO),
+    Case::new("parts", parts).sizes(ODD_TOO),
     Case::new("wholes", wholes),
     Case::new("traffic", traffic),
     Case::new("training", training),
-    Case::new("chunks_of_unequal_rows", chunks_of_unequal_rows),
+    Case::new("chunks_of_unequal_rows", chunks_of_unequal_rows).sizes(ODD_TOO),
     Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
     Case::new("means_of_a_base_under_an_adapter", means_of_a_base_under_an_adapter),
     Case::new("norms_of_parts", norms_of_parts),

@@ -1,4 +1,4 @@
-//! What only several processes show: each case runs on all ranks of a group, over the ring and over MPI, with 2 and 4 ranks,
+//! What only several processes show: each case runs on all ranks of a group, over the ring and over MPI, with 2 to 4 ranks,
 //! and in some of the groups with ranks that differ in the order in which they evaluate and in their speed.
 //!
 //! The program starts itself once for each kind of group, and runs all cases there; only a case that ends its processes has

@@ -4,13 +4,13 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Result;
 use tacit_distributed::Group;
 
-use crate::case::Case;
+use crate::case::{Case, ODD_TOO};
 use crate::collectives::{assert_equal, folded, gradient_tree, numbers};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("of_trees", means_of_trees),
-    Case::new("of_half_floats", means_of_half_floats),
-    Case::new("by_weight", means_by_weight),
+    Case::new("of_half_floats", means_of_half_floats).sizes(ODD_TOO),
+    Case::new("by_weight", means_by_weight).sizes(ODD_TOO),
 ];
 
 fn means_of_trees(group: &Group) -> Result<()> {

@@ -12,9 +12,10 @@ use crate::commands::{Engine, mpirun};
 use crate::processes::{Heard, Processes};
 
 /// The groups that are tried; those whose ranks differ run every case in an order and at a speed of each rank's own.
-const GROUPS: [Ranks; 5] = [
+const GROUPS: [Ranks; 6] = [
     Ranks { engine: Engine::Ring, size: 2, differ: false },
     Ranks { engine: Engine::Ring, size: 2, differ: true },
+    Ranks { engine: Engine::Ring, size: 3, differ: true },
     Ranks { engine: Engine::Ring, size: 4, differ: true },
     Ranks { engine: Engine::Mpi, size: 2, differ: false },
     Ranks { engine: Engine::Mpi, size: 4, differ: true },
