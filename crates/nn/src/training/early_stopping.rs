@@ -2,6 +2,9 @@
 
 /// Says when to stop a run whose loss no longer falls.
 ///
+/// Ranks that train together each see the same loss, such as `Group::mean` of theirs: one that stopped by its own would leave the
+/// others waiting.
+///
 /// ```
 /// use tacit_nn::training::{EarlyStopping, Verdict};
 ///
