@@ -52,6 +52,10 @@ pub fn distillation_loss(logits: &Array, teacher: &Array, temperature: f32) -> R
             "give 1, or more to weigh what the teacher holds unlikely",
         ));
     }
+    // MLX refuses the logarithms of no rows. All ranks compute logits whose head is gathered, or none does.
+    if logits.size() == 0 && logits.dim(-1) > 0 {
+        return Ok(logits.as_dtype(Dtype::Float32)?.reshape(&logits.shape()[..logits.ndim() - 1])?);
+    }
     // Half floats would lose the divergence in sums over the classes.
     let log_probabilities = |logits: &Array| -> Result<Array> {
         let logits = logits.as_dtype(Dtype::Float32)?.divide(Array::from_f32(temperature))?;

@@ -48,6 +48,19 @@ fn the_loss_is_the_divergence_from_the_teacher() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn of_no_rows_there_are_no_losses() -> Result<()> {
+    for shape in [&[0, 7][..], &[2, 0, 7]] {
+        let (own, teacher) = (normal(1, shape).as_dtype(Dtype::Float16)?, normal(2, shape));
+        let found = distillation_loss(&own, &teacher, 2.0)?;
+        assert_eq!((found.shape(), found.dtype()), (&shape[..shape.len() - 1], Dtype::Float32));
+        let mut sum =
+            value_and_grad(move |own: Array| Ok::<_, Error>(distillation_loss(&own, &teacher, 2.0)?.sum(None)?));
+        assert_eq!(sum.call(own)?.1.array()?.shape(), shape);
+    }
+    Ok(())
+}
+
 /// A mask of the vocabulary rules classes out, of the teacher or of both.
 #[test]
 fn classes_that_are_ruled_out_count_for_nothing() -> Result<()> {
