@@ -31,7 +31,8 @@ pub struct GroupOptions {
     pub join: Duration,
     /// How long a rank may give no sign of life. Ten seconds unless said otherwise.
     pub silence: Duration,
-    /// How long one collective may take, which is how far the ranks may be apart. Ten minutes unless said otherwise.
+    /// How long one collective may take, which is how far the ranks may be apart. Ten minutes unless said otherwise. Time in which
+    /// the rank that waits was stopped, or its machine slept, does not count.
     pub wait: Duration,
     /// Whether a compiled function that has collectives is run only once all ranks have said that they are about to run the
     /// same ones, kind, shape and dtype: an error that names both sides, before any of them waits. It costs a message a rank
