@@ -33,6 +33,7 @@ mod vocabulary;
 mod windows;
 mod writing;
 
+use crate::mapped::Part;
 use cursor::Cursor;
 use header::{Header, Stored};
 pub use kind::GgufType;
@@ -220,8 +221,9 @@ impl Gguf {
         let row = if is_vector_of_blocks { Some(&aval.shape[..]) } else { aval.shape.get(1..) };
         let width = row.and_then(<[i32]>::last).map_or(first.kind.elements, |&last| last as usize);
         let stride = width / first.kind.elements * first.kind.bytes;
-        let places = all.iter().map(|stored| (Arc::clone(&self.files[stored.part]), stored.bytes.clone()));
-        let rows = Rows::new(places.collect(), order, stride);
+        let parts =
+            all.iter().map(|stored| Part { file: Arc::clone(&self.files[stored.part]), place: stored.bytes.clone() });
+        let rows = Rows::new(parts.collect(), order, stride);
         if first.kind.dtype.is_some() {
             if names.len() == 1 && order.is_none() {
                 return Ok(self.files[first.part].array(first.bytes.start, &aval)?.into());

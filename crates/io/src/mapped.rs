@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use tacit_bridge::MappedFile;
+use tacit_bridge::{MappedFile, forget_bytes};
 use tacit_core::{Error, Result};
 
-/// A part of a file, which it holds.
-#[derive(Debug)]
+/// A part of a mapped file, which stays mapped for as long.
+#[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) file: Arc<MappedFile>,
     pub(crate) place: Range<usize>,
@@ -19,6 +19,11 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.file.bytes()[self.place.clone()]
+    }
+
+    /// Lets its memory go: it is read from the file again.
+    pub(crate) fn forget(&self) {
+        forget_bytes(self.bytes());
     }
 }
 
