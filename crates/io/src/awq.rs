@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use tacit_arrays::format::Affine;
 use tacit_core::Result;
 use tacit_nn::Parameters;
 
@@ -65,6 +66,8 @@ impl Method for Awq {
         let group = layer.group(inputs, outputs, &zeros, codes.columns)?;
         let (scales, _) = layer.scales()?;
         let numbers = |row: usize, at: usize| shifted(scales[at * outputs + row], code(&zeros, at, row).into());
-        Ok(Integers::new([outputs, inputs], bits, group, move |row, column| code(&codes, column, row), numbers))
+        let stored = codes.part.clone();
+        let code = move |row, column| code(&codes, column, row);
+        Ok(Integers::new([outputs, inputs], Affine { bits, group }, stored, code, numbers))
     }
 }

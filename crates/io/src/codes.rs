@@ -15,7 +15,7 @@ pub(crate) fn write_codes(codes: &[u8], bits: u32, place: &mut [u8]) {
     }
 }
 
-/// The stream of an array's codes, as the 32-bit words of MLX's layout.
+/// The aval of the codes of an array of `aval`, as the 32-bit words of MLX's layout.
 pub(crate) fn words(bits: u32, aval: &Aval) -> Aval {
     let mut shape = aval.shape.clone();
     if let Some(last) = shape.last_mut() {

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use tacit_arrays::format::Affine;
 use tacit_core::Result;
 use tacit_nn::Parameters;
 
@@ -72,6 +73,7 @@ impl Method for Gptq {
             }
         }
         let (scales, _) = layer.scales()?;
+        let stored = codes.part.clone();
         let code = move |row, column| in_stream(|word| codes.get(word, row), column, bits);
         // GPTQModel takes the 1 from all fields of a word at once, where a zero of 0 borrows from the field above, and so it
         // is given back. Some fields of 3 bits lie in two words: each of them gets its own 1.
@@ -86,8 +88,7 @@ impl Method for Gptq {
             let stored = in_stream(|word| zeros.get(at, word).wrapping_add(of_word), row, bits);
             (u32::from(stored) + of_field) & greatest
         };
-        Ok(Integers::new([outputs, inputs], bits, group, code, |row, at| {
-            shifted(scales[at * outputs + row], zero(row, at))
-        }))
+        let numbers = |row: usize, at: usize| shifted(scales[at * outputs + row], zero(row, at));
+        Ok(Integers::new([outputs, inputs], Affine { bits, group }, stored, code, numbers))
     }
 }

@@ -9,6 +9,7 @@ use tacit_core::{Aval, Result};
 
 use crate::codes::{words, write_codes};
 use crate::filled::filled;
+use crate::mapped::Part;
 
 /// Writes the codes of a row, a byte for each.
 type Codes = Box<dyn Fn(usize, &mut [u8]) + Send + Sync>;
@@ -17,9 +18,10 @@ type Codes = Box<dyn Fn(usize, &mut [u8]) + Send + Sync>;
 pub(crate) struct Integers {
     rows: usize,
     columns: usize,
-    bits: u32,
-    /// Columns that share a scale.
-    group: usize,
+    /// Its groups may be longer than those of MLX.
+    format: Affine,
+    /// What the codes are read of.
+    stored: Part,
     codes: Codes,
     scales: Vec<f32>,
     biases: Vec<f32>,
@@ -33,12 +35,12 @@ pub(crate) fn shifted(scale: f32, zero: u32) -> (f32, f32) {
 }
 
 impl Integers {
-    /// The matrix of these codes, which are read when it is evaluated, in groups whose scales and biases are given by row and
-    /// group.
+    /// The matrix of these codes, which are read of `stored` when it is evaluated, in groups whose scales and biases are given by
+    /// row and group.
     pub(crate) fn new(
         [rows, columns]: [usize; 2],
-        bits: u32,
-        group: usize,
+        format: Affine,
+        stored: Part,
         code: impl Fn(usize, usize) -> u8 + Send + Sync + 'static,
         numbers: impl Fn(usize, usize) -> (f32, f32),
     ) -> Self {
@@ -47,16 +49,16 @@ impl Integers {
                 *place = code(row, column);
             }
         };
-        let each = (0..rows).flat_map(|row| (0..columns / group).map(move |at| (row, at)));
+        let each = (0..rows).flat_map(|row| (0..columns / format.group).map(move |at| (row, at)));
         let (scales, biases) = each.map(|(row, at)| numbers(row, at)).unzip();
-        Self { rows, columns, bits, group, codes: Box::new(codes), scales, biases }
+        Self { rows, columns, format, stored, codes: Box::new(codes), scales, biases }
     }
 
     /// The array of these numbers, in groups that MLX has, or why there is none.
     ///
     /// Scales and biases are in half precision where it holds all of them, and otherwise in `f32`.
     pub(crate) fn array(self, dtype: Dtype) -> Result<AffineArray, String> {
-        let Self { rows, columns, bits, group, codes, mut scales, mut biases } = self;
+        let Self { rows, columns, format: Affine { bits, group }, stored, codes, mut scales, mut biases } = self;
         let extents = [rows, columns].map(|extent| i32::try_from(extent).unwrap_or(i32::MAX));
         let aval = Aval::new(&extents, dtype);
         let own = [128, 64, 32].into_iter().find(|&own| group.is_multiple_of(own));
@@ -75,6 +77,7 @@ impl Integers {
                     write_codes(held, bits, place);
                 },
             );
+            stored.forget();
         });
         let made = read.and_then(|[codes]| packed(codes, &scales, &biases, Affine { bits, group: own }, aval));
         made.map_err(|error| error.clause())

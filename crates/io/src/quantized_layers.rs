@@ -97,7 +97,7 @@ pub(crate) struct Layer<'a> {
 pub(crate) struct Words {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    part: Part,
+    pub(crate) part: Part,
 }
 
 impl Words {

@@ -12,7 +12,7 @@ use mlx_rs::Dtype;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tacit_arrays::CodebookArray;
-use tacit_arrays::format::{Codebook, Parts};
+use tacit_arrays::format::{Affine, Codebook, Parts};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
@@ -26,10 +26,10 @@ use crate::remaining::Remaining;
 /// Reads a file, an index or a folder of torchao's.
 ///
 /// An `Int4Tensor` becomes an [`AffineArray`](tacit_arrays::AffineArray) and an `NF4Tensor` a [`CodebookArray`] of its own
-/// table, both with their codes, which are read when they are used, and in the dtype of torchao's tensor. The values of an
-/// `NF4Tensor` are those of `get_original_weight` bit for bit, though its scales, of 8 bits there, are held in `f32`. Those of an `Int4Tensor` are
-/// `code * scale + zero_point`, rounded once, unless a zero point is more than 2^13 times its scale, when the last bit may
-/// differ. Groups longer than 128 have their scales several times. Other tensors are as they are.
+/// table, both in the dtype of torchao's tensor and with their codes, which are read when they are used. The values of an
+/// `NF4Tensor` are those of `get_original_weight` bit for bit, though its scales, of 8 bits there, are held in `f32`. Those of
+/// an `Int4Tensor` are `code * scale + zero_point`, rounded once, unless a zero point is more than 2^13 times its scale, when
+/// the last bit may differ. Groups longer than 128 have their scales several times. Other tensors are as they are.
 ///
 /// `flatten_tensor_state_dict` takes no `NF4Tensor`: a file of these is one whose writer named its tensors in the same way,
 /// with `block_size`, `scaler_block_size` and `shape` as the static fields.
@@ -179,6 +179,7 @@ impl Subclassed<'_> {
         let (data, _) = self.stored("qdata", &[n, k / 2], &[Dtype::Int8, Dtype::Uint8])?;
         let (scales, dtype) = self.floats("scale", &[groups as i32, n], &FLOATS)?;
         let (zeros, _) = self.floats("zero_point", &[groups as i32, n], &[dtype])?;
+        let stored = data.clone();
         // Two codes from -8 to 7, the first in the low half, counted from -8.
         let code =
             move |row: usize, column: usize| data.bytes()[(row * columns + column) / 2] >> (4 * (column % 2)) & 15 ^ 8;
@@ -186,7 +187,7 @@ impl Subclassed<'_> {
             let at = group * rows + row;
             (scales[at], zeros[at] - 8.0 * scales[at])
         };
-        let integers = Integers::new([rows, columns], 4, group, code, numbers);
+        let integers = Integers::new([rows, columns], Affine { bits: 4, group }, stored, code, numbers);
         Ok(integers.array(dtype).map_err(|reason| self.wrong("qdata", reason))?.into())
     }
 
@@ -226,6 +227,7 @@ impl Subclassed<'_> {
             for (place, byte) in places.iter_mut().zip(data.bytes()) {
                 *place = byte.rotate_left(4);
             }
+            data.forget();
         })?;
         let made = Codebook::new(block, &table).and_then(|format| {
             CodebookArray::from_parts(Parts::new(codes, floats(&scales)), format, Aval::new(shape, dtype))

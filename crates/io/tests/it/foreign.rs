@@ -122,6 +122,36 @@ fn codes_are_read_when_they_are_used() {
     }
 }
 
+/// What codes were read of is not in memory beside them, as long as another array holds the file.
+#[test]
+fn memory_of_a_file_goes_as_its_codes_are_read() {
+    let folder = Scratch::new();
+    let path = folder.join("model.safetensors");
+    let zeros = |name: &str, shape: &[i32], dtype| (name.to_owned(), ops::zeros_dtype(shape, dtype).expect("zeros"));
+    let tensors = vec![
+        zeros("norm.weight", &[64], F32),
+        zeros("proj.qweight", &[512, 1024], I32),
+        zeros("proj.qzeros", &[32, 128], I32),
+        zeros("proj.scales", &[32, 1024], F16),
+    ];
+    write(&path, tensors, &Metadata::new()).expect("writes");
+    let config = r#"{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}"#;
+    folder.file("config.json", config);
+    let parameters = gptq::read(&*folder).expect("reads");
+    tree::eval(&parameters["proj.weight"]).expect("reads");
+    let resident = || {
+        let text = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let (_, own) = text.split_once(path.to_str()?)?;
+        let kilobytes = own.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+        kilobytes.trim().trim_end_matches(" kB").parse::<usize>().ok()
+    };
+    // Of 2048 for the words of the codes. Other systems do not tell.
+    if let Some(kilobytes) = resident() {
+        assert!(kilobytes < 512, "{kilobytes} kB");
+    }
+    assert!(!parameters["norm.weight"].is_implicit());
+}
+
 /// `GPTQModel` takes 1 from whole words of zeros, where a zero of 0 borrows from its neighbour.
 #[test]
 fn zeros_of_gptq_that_are_0_are_read_as_0() {
