@@ -16,8 +16,8 @@ use crate::{FullySharded, Group};
 pub trait FullyShard: Sized {
     /// The model whose parameters that the pattern names are [`FullySharded`]; the code of the model stays as it is.
     ///
-    /// Every rank gives the same model. The parts are computed, and the wholes are gone. What an optimizer then keeps of a parameter is
-    /// split with it.
+    /// Every rank gives the same model. The parts are computed, and the wholes are gone. What an optimizer then keeps of a
+    /// parameter is split with it.
     ///
     /// ```
     /// use mlx_rs::module::Module;
@@ -40,7 +40,8 @@ pub trait FullyShard: Sized {
     ///
     /// # Errors
     ///
-    /// The pattern names no parameter, or one is split already or trained as its codes; the model is dropped then.
+    /// The pattern names no parameter, or one is split already, trained as its codes or cannot be computed; the model is dropped
+    /// then.
     fn fully_shard(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, group: &Group) -> Result<Self>;
 
     /// The mean over the ranks of gradients that each took of its own batch.

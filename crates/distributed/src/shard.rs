@@ -41,9 +41,10 @@ impl Split<'_> {
 pub trait Shard: Sized {
     /// The model whose parameters that the pattern names are [`Sharded`]; the code of the model stays as it is.
     ///
-    /// Every rank gives the same model, and all ranks call this together. The random state that mlx-rs draws from where no key is
-    /// given, as `nn::Dropout` does, is then the first rank's on all of them, since they compute one result. The result of a product
-    /// with weights that are split by columns is split, and is best given to a product with weights that are split by rows:
+    /// Every rank gives the same model, and all ranks call this together. The parts are computed, and the wholes are gone. The
+    /// random state that mlx-rs draws from where no key is given, as `nn::Dropout` does, is then the first rank's on all of them,
+    /// since they compute one result. The result of a product with weights that are split by columns is split, and is best given
+    /// to a product with weights that are split by rows:
     ///
     /// ```
     /// use mlx_rs::module::Module;
@@ -64,7 +65,7 @@ pub trait Shard: Sized {
     ///
     /// # Errors
     ///
-    /// The pattern names no parameter, or one cannot be cut there; the model is dropped then.
+    /// The pattern names no parameter, or one cannot be cut there or computed; the model is dropped then.
     fn shard(self, pattern: impl TryInto<Pattern, Error: Into<Error>>, split: Split<'_>) -> Result<Self>;
 }
 

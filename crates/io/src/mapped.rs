@@ -42,13 +42,12 @@ pub(crate) fn mapped(path: &Path, held: &Path) -> Result<MappedFile> {
     MappedFile::new(&file).map_err(|error| Error::file("map", path)(refused(error)))
 }
 
-/// Says of what there is none left, which is seldom memory.
+/// The error of a mapping that the system refused. What it calls want of memory is a limit as a rule, and is named.
 fn refused(error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::OutOfMemory {
         return error;
     }
-    let limits =
-        "a process maps half as many files as `vm.max_map_count` says, and no more bytes than `ulimit -v` says";
+    let limits = "a process on Linux maps half of `vm.max_map_count` files, and no more bytes than `ulimit -v` says";
     io::Error::new(error.kind(), format!("{error}: {limits}"))
 }
 

@@ -20,6 +20,9 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 /// [`Gguf::hugging_face`] gives them. Half floats are dense, as in the files: on a CPU, where MLX multiplies them slowly,
 /// [`tacit_nn::hold_halves`] makes faster arrays of them without a copy.
 ///
+/// Codes that lie in the file otherwise than here are lazy, as are scales that are spread: evaluate a parameter before it goes to
+/// another thread, by [`tree::eval`](tacit_core::tree::eval) or with its model.
+///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("tacit-any-{}.safetensors", std::process::id()));
