@@ -27,7 +27,7 @@ namespace {
 constexpr auto patience = std::chrono::milliseconds(20);
 
 // A process that comes to itself again so much later has not run meanwhile.
-constexpr auto stopped = std::chrono::seconds(1);
+constexpr auto gap = std::chrono::seconds(1);
 
 // MLX's group over MPI, which ends MPI in its destructor. A graph that is kept to the end of the process would keep it too,
 // and `mpirun` takes a process that has not ended MPI for one that failed: so this reference stays, and we end MPI.
@@ -179,7 +179,7 @@ void Group::wait(Current current, const std::future<T>& future) {
     while (future.wait_for(patience) != std::future_status::ready) {
       auto now = std::chrono::steady_clock::now();
       // Nobody waits while this process does not run: it is stopped, or the machine sleeps.
-      if (now - polled > stopped) {
+      if (now - polled > gap) {
         current.since += now - polled;
       }
       polled = now;

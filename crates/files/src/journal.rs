@@ -62,6 +62,9 @@ pub struct Part {
     pub bytes: Range<u64>,
 }
 
+/// Parts in the order in which they were made, each with what it is.
+pub type NamedParts = Vec<(Part, String)>;
+
 #[derive(Debug)]
 struct Segment {
     number: u64,
@@ -100,7 +103,7 @@ impl Journal {
     /// # Errors
     ///
     /// The folder cannot be made, read or written, or is something else, such as a link.
-    pub fn open(folder: &Path, of: &str, output: &Path) -> Result<Option<(Self, Vec<(Part, String)>)>> {
+    pub fn open(folder: &Path, of: &str, output: &Path) -> Result<Option<(Self, NamedParts)>> {
         let Some(file) = lock_work(folder, JOURNAL, output)? else { return Ok(None) };
         let mut journal = Self { folder: folder.to_owned(), file, length: 0, segment: None, next: 0 };
         let parts = journal.take_up(of).map_err(Error::file("write", output))?;
@@ -157,7 +160,7 @@ impl Journal {
     }
 
     /// Takes up the whole parts of the same inputs, and removes everything else.
-    fn take_up(&mut self, of: &str) -> io::Result<Vec<(Part, String)>> {
+    fn take_up(&mut self, of: &str) -> io::Result<NamedParts> {
         let head = format!("{}\n", serde_json::to_string(&(VERSION, of))?);
         let mut text = Vec::new();
         self.file.read_to_end(&mut text)?;

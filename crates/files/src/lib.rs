@@ -42,7 +42,7 @@ pub use commit::Commit;
 pub use current::{Current, current, current_if_there};
 pub use disk::is_file_at;
 pub use folders::{NewFolders, make_folder};
-pub use journal::{Journal, Part};
+pub use journal::{Journal, NamedParts, Part};
 pub use lock::Steady;
 pub use output::{Output, replace};
 pub use place::{Place, folder_of, is_stdout};

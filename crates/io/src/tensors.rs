@@ -113,7 +113,7 @@ impl Tensors {
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
         }
-        self.files.push((path, Arc::new(mapped)));
+        self.files.push((path, mapped));
         Ok(())
     }
 

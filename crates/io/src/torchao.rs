@@ -181,8 +181,10 @@ impl Subclassed<'_> {
         let (zeros, _) = self.floats("zero_point", &[groups as i32, n], &[dtype])?;
         let stored = data.clone();
         // Two codes from -8 to 7, the first in the low half, counted from -8.
-        let code =
-            move |row: usize, column: usize| data.bytes()[(row * columns + column) / 2] >> (4 * (column % 2)) & 15 ^ 8;
+        let code = move |row: usize, column: usize| {
+            let at = row * columns + column;
+            data.bytes()[at / 2] >> (4 * (column % 2)) & 15 ^ 8
+        };
         let numbers = |row: usize, group: usize| {
             let at = group * rows + row;
             (scales[at], zeros[at] - 8.0 * scales[at])

@@ -118,7 +118,7 @@ fn cut_at_any_byte_a_file_loses_what_lay_behind_it() {
             }
             let expected = if *cut == "journal" {
                 // The first line says what the parts are of.
-                whole[..length].iter().filter(|&&byte| byte == b'\n').count().saturating_sub(1)
+                whole[..length].split(|&byte| byte == b'\n').skip(2).count()
             } else {
                 ends.iter().filter(|&&end| end <= length as u64).count()
             };
