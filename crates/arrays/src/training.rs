@@ -6,6 +6,7 @@ pub(crate) mod int8_training;
 pub(crate) mod observation;
 pub(crate) mod observed;
 pub(crate) mod prepared;
+mod recorder;
 pub(crate) mod saved;
 pub(crate) mod saved_inputs;
 pub(crate) mod ste;

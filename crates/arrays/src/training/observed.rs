@@ -1,13 +1,9 @@
 //! Weights that record what they are multiplied with.
 
-use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::primitives::{Gather, GatherMM, TypedPrimitive};
-use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, any_tracer, implicit};
 
 use crate::avals::axes::extent;
@@ -16,6 +12,7 @@ use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Factor, Gain, Linear, Product};
 use crate::families::view::{Move, View};
 use crate::training::observation::Observation;
+use crate::training::recorder::{Ledger, Meeting, Recorder, in_transformation};
 
 /// A weight that records what it is multiplied with while plain code runs.
 ///
@@ -67,7 +64,37 @@ impl Observed {
     ///
     /// It is not a float matrix or a stack of them.
     pub fn new(weight: impl Into<Value>) -> Result<Self> {
-        let inner = weight.into();
+        Self::recording(weight.into(), Ledger::default())
+    }
+
+    /// Another weight of the same model, which records from now on, too. Where both have met the very same rows, they have one
+    /// [`Observation`]: queries, keys and values of a layer take the memory of one, and the time.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::ops;
+    /// use tacit_arrays::Observed;
+    /// use tacit_core::{array_id, implicit};
+    ///
+    /// let keys = Observed::new(&ops::ones::<f32>(&[8, 2])?)?;
+    /// let values = keys.beside(&ops::ones::<f32>(&[4, 2])?)?;
+    /// let x = ops::ones::<f32>(&[3, 2])?;
+    /// for weight in [&keys, &values] {
+    ///     implicit((&x, weight), |(x, w)| x.matmul(w.t()))?;
+    /// }
+    /// assert_eq!(array_id(keys.finish()?.gram()), array_id(values.finish()?.gram()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new), or the recording of this one has ended.
+    pub fn beside(&self, weight: impl Into<Value>) -> Result<Self> {
+        Self::recording(weight.into(), self.recorder.ledger().ok_or_else(|| self.ended())?)
+    }
+
+    fn recording(inner: Value, ledger: Ledger) -> Result<Self> {
         let aval = inner.aval()?;
         check_float("the observed weight", &aval)?;
         let rank = aval.shape.len();
@@ -77,13 +104,13 @@ impl Observed {
                 "observe a weight of two or three axes",
             ));
         }
-        Ok(Self { inner, recorder: Recorder::new(rank == 3), axes: (0..rank).map(Some).collect(), aval })
+        Ok(Self { inner, recorder: Recorder::new(rank == 3, ledger), axes: (0..rank).map(Some).collect(), aval })
     }
 
     /// Whether a product was seen, as long as the recording lasts.
     #[must_use]
     pub fn met(&self) -> bool {
-        self.recorder.state().as_ref().is_some_and(|sums| !sums.by_axis.is_empty())
+        self.recorder.has_met()
     }
 
     /// What was seen so far, along the last axis of the weight; nothing is recorded from now on.
@@ -92,12 +119,7 @@ impl Observed {
     ///
     /// No product was seen, or one along another axis; activations were not finite; or the recording ended before.
     pub fn finish(&self) -> Result<Observation> {
-        let Some(Sums { mut by_axis, .. }) = self.recorder.state().take() else {
-            return Err(Error::invalid(
-                format!("the recording of {} has ended", self.aval),
-                "finish a recording once, and keep what it gives",
-            ));
-        };
+        let mut by_axis = self.recorder.end().ok_or_else(|| self.ended())?;
         let last = self.axes.len() - 1;
         if let Some(axis) = by_axis.keys().find(|&&axis| axis != last) {
             return Err(Error::invalid(
@@ -114,6 +136,13 @@ impl Observed {
         seen.finite()
     }
 
+    fn ended(&self) -> Error {
+        Error::invalid(
+            format!("the recording of {} has ended", self.aval),
+            "finish a recording once, and keep what it gives",
+        )
+    }
+
     /// What plain code makes of the weight, whose axes are these.
     fn mapped(&self, axes: Vec<Option<usize>>, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
         Self::around(implicit(&self.inner, f)?, &self.recorder, axes)
@@ -125,7 +154,7 @@ impl Observed {
 
     /// Records rows `x`, with the inputs along the axis that `product` sums over, beside a result of the same product.
     fn record(&self, product: Product, x: &Value, result: &Value) -> Result<()> {
-        if self.recorder.state().is_none() {
+        if !self.recorder.is_on() {
             return Ok(());
         }
         let x = match x.downcast::<Self>() {
@@ -154,12 +183,12 @@ impl Observed {
                 whole.reshape(&[repeats, count, n, k])?.swap_axes(0, 1)?.reshape(&[count, repeats * n, k])?
             }
         };
-        self.recorder.add(along, Observation::summed(&rows))
+        self.recorder.add(along, Meeting { rows, chosen: None })
     }
 
     /// How many matrices the weight is a stack of, if it is one, which may be repeated along axes before it.
     fn stack(&self) -> Result<Option<i32>> {
-        if !self.recorder.state().as_ref().is_some_and(|sums| sums.stacked) {
+        if !self.recorder.is_stacked() {
             return Ok(None);
         }
         let first = self
@@ -187,13 +216,6 @@ fn part(aval: &Aval) -> Error {
 fn check_computed(x: &Array, result: &Value) -> Result<()> {
     let traced = any_tracer(&[x]) || result.as_dense().is_some_and(|result| any_tracer(&[result]));
     if traced { Err(in_transformation()) } else { Ok(()) }
-}
-
-fn in_transformation() -> Error {
-    Error::invalid(
-        "an observed weight is multiplied inside a transformation, where nothing can be summed",
-        "observe plain calls of the model, outside of compile, vmap and gradients",
-    )
 }
 
 impl Materialize for Observed {
@@ -226,7 +248,7 @@ impl Linear for Observed {
     fn gather_mm(&self, op: &GatherMM, x: &Value, left: &Array, right: &Array) -> Result<Value> {
         let sorted = op.left_sorted || op.right_sorted;
         let result = implicit((x, &self.inner), |(x, w)| ops::gather_mm(x, w, left, right, sorted))?;
-        if self.recorder.state().is_none() {
+        if !self.recorder.is_on() {
             return Ok(result);
         }
         let x = x.dense()?;
@@ -235,10 +257,10 @@ impl Linear for Observed {
         let count = self.stack()?.filter(|_| self.axes.len() == 3).ok_or_else(|| part(&self.aval))?;
         let &[.., n, k] = x.shape() else { return Err(Error::decline("vectors are gathered")) };
         let matrices: i32 = x.shape()[..x.ndim() - 2].iter().product();
-        let matrices = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
+        let rows = x.reshape(&[matrices, n, k])?.take_axis(left, 0)?.reshape(&[left.size() as i32 * n, k])?;
         let indices =
             ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.flatten(None, None)?;
-        self.recorder.add(along, Observation::summed_by(&matrices, &indices, count))?;
+        self.recorder.add(along, Meeting { rows, chosen: Some((indices, count)) })?;
         Ok(result)
     }
 
@@ -272,8 +294,7 @@ impl Cut for Observed {
 impl View for Observed {
     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
         // Rows that are looked up are activations, and matrices of a stack are weights.
-        let stacked = self.recorder.state().as_ref().is_some_and(|sums| sums.stacked);
-        if step.op().name() == Gather::NAME && !stacked {
+        if step.op().name() == Gather::NAME && !self.recorder.is_stacked() {
             return step.around([&self.inner], |[taken]| Ok(taken));
         }
         let axes = (0..self.axes.len()).map(|axis| (step.axis(axis).ok(), self.axes[axis]));
@@ -291,69 +312,4 @@ fn observed_default(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let own = |value: &&Value| value.downcast::<Observed>().map_or_else(|| (*value).clone(), |w| w.inner.clone());
     let own: Vec<Value> = operands.iter().map(own).collect();
     primitive.apply(&own.iter().collect::<Vec<_>>())
-}
-
-/// Sums that all clones and views of a weight add to; nothing once the recording has ended. It is its own identity.
-#[derive(Clone)]
-struct Recorder(Arc<Mutex<Option<Sums>>>);
-
-struct Sums {
-    /// Whether the weight is a stack of matrices.
-    stacked: bool,
-    /// By the axis of the weight that a product summed over.
-    by_axis: BTreeMap<usize, Observation>,
-}
-
-impl Recorder {
-    fn new(stacked: bool) -> Self {
-        Self(Arc::new(Mutex::new(Some(Sums { stacked, by_axis: BTreeMap::new() }))))
-    }
-
-    fn state(&self) -> MutexGuard<'_, Option<Sums>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, axis: usize, seen: Result<Observation>) -> Result<()> {
-        // A placeholder of a trace around this one is no tracer of MLX's, and what is made of it cannot be computed.
-        let seen =
-            seen.map_err(|error| if matches!(error, Error::EvalInTrace) { in_transformation() } else { error })?;
-        if let Some(sums) = &mut *self.state() {
-            let both = sums.by_axis.get(&axis).map_or(Ok(seen.clone()), |before| before.plus(&seen))?;
-            sums.by_axis.insert(axis, both);
-        }
-        Ok(())
-    }
-}
-
-impl std::fmt::Debug for Recorder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.state().is_some() { "recording" } else { "ended" })
-    }
-}
-
-impl PartialEq for Recorder {
-    fn eq(&self, other: &Self) -> bool {
-        let ended = |recorder: &Self| recorder.state().is_none();
-        Arc::ptr_eq(&self.0, &other.0) || (ended(self) && ended(other))
-    }
-}
-
-impl Eq for Recorder {}
-
-impl Hash for Recorder {
-    // Two of them become equal when they end.
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-impl Serialize for Recorder {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_unit()
-    }
-}
-
-impl<'de> Deserialize<'de> for Recorder {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <()>::deserialize(deserializer)?;
-        Ok(Self(Arc::new(Mutex::new(None))))
-    }
 }

@@ -52,13 +52,14 @@ impl<M: ModuleParameters> Model<M> {
         E: Into<Error>,
     {
         let pattern = pattern.try_into().map_err(Into::into)?;
-        let (mut own, mut observed) = (Parameters::new(), Vec::new());
+        let (mut own, mut observed) = (Parameters::new(), Vec::<(String, Observed)>::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             let named = pattern.names(&self.parts.ties.all(&path), &aval);
             let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
             if named && (can_be || pattern.is_exact()) {
-                let weight = Observed::new(&value).map_err(|error| error.of_parameter(&path))?;
+                let weight = observed.first().map_or_else(|| Observed::new(&value), |(_, first)| first.beside(&value));
+                let weight = weight.map_err(|error| error.of_parameter(&path))?;
                 observed.push((path.clone(), weight));
                 own.insert(path, value);
             }
