@@ -95,9 +95,15 @@ impl Observation {
                 "add what was seen of one weight",
             ));
         }
+        self.clone().and(other.clone())
+    }
+
+    /// The sums over the rows of both, of the same shapes, computed where those of one of them lie that nobody else holds.
+    pub(super) fn and(self, other: Self) -> Result<Self> {
         let (gram, magnitudes) = (self.gram.add(&other.gram)?, self.magnitudes.add(&other.magnitudes)?);
-        transforms::eval([&gram, &magnitudes])?;
         let rows = self.rows.iter().zip(&other.rows).map(|(own, other)| own + other).collect();
+        drop((self, other));
+        transforms::eval([&gram, &magnitudes])?;
         Ok(Self { gram, magnitudes, rows })
     }
 

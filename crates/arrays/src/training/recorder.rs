@@ -93,10 +93,15 @@ impl Recorder {
 
     /// Adds rows that met the weight, whose products are summed over an axis.
     pub(super) fn add(&self, axis: usize, meeting: Meeting) -> Result<()> {
-        match &mut *self.state() {
-            Some(sums) => sums.add(axis, meeting),
-            None => Ok(()),
+        let mut state = self.state();
+        let Some(sums) = &mut *state else { return Ok(()) };
+        let axes = sums.by_axis.len();
+        let added = sums.add(axis, meeting);
+        // What went into a sum that could not be computed is gone, and what comes later is not all of it.
+        if sums.by_axis.len() < axes {
+            *state = None;
         }
+        added
     }
 
     fn state(&self) -> MutexGuard<'_, Option<Sums>> {
@@ -107,14 +112,17 @@ impl Recorder {
 impl Sums {
     fn add(&mut self, axis: usize, meeting: Meeting) -> Result<()> {
         meeting.compute()?;
-        let before = self.by_axis.get(&axis);
-        let number = before.map_or(0, |before| before.number);
+        let number = self.by_axis.get(&axis).map_or(0, |before| before.number);
         let mut entries = self.ledger.entries();
         let after = match entries.known(number, &meeting)? {
             Some(after) => after,
             None => {
                 let seen = meeting.sums()?;
-                let seen = before.map_or(Ok(seen.clone()), |before| before.seen.plus(&seen))?;
+                entries.forget(number);
+                let seen = match self.by_axis.remove(&axis) {
+                    Some(before) => before.seen.and(seen)?,
+                    None => seen,
+                };
                 entries.enter(number, meeting, seen)
             }
         };
@@ -138,6 +146,11 @@ impl Entries {
             }
         }
         Ok(None)
+    }
+
+    /// Holds the sums of a number no longer.
+    fn forget(&mut self, number: u64) {
+        self.steps.retain(|step| step.after.number != number);
     }
 
     /// Notes what a meeting made of sums of a number.

@@ -1,0 +1,96 @@
+//! What a model holds while it is observed: this is the only test of its program, as MLX counts the bytes of a whole one.
+
+mod peak;
+
+// Dense products are those of a program with the facade.
+use tacit_blas as _;
+
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::Param;
+use mlx_rs::{Array, random, transforms};
+use tacit_core::{Result, Value, array_id};
+use tacit_nn::{Model, Observations};
+
+use peak::peak;
+
+const INPUTS: i32 = 2048;
+
+/// Bytes of the sums of one weight.
+const GRAM: usize = (4 * INPUTS * INPUTS) as usize;
+
+/// What else is held: rows, results and weights' views.
+const SLACK: usize = 4 << 20;
+
+/// Three weights that meet the same rows, and one that meets what they make of them.
+#[derive(Clone, Debug, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Attention {
+    #[param]
+    queries: Param<Array>,
+    #[param]
+    keys: Param<Array>,
+    #[param]
+    values: Param<Array>,
+    #[param]
+    output: Param<Array>,
+}
+
+impl Attention {
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let [q, k, v] = [&self.queries, &self.keys, &self.values].map(|w| x.matmul(w.t()));
+        Ok(q?.add(k?)?.add(v?)?.matmul(self.output.t())?)
+    }
+}
+
+fn numbers(seed: u64, shape: &[i32]) -> Array {
+    random::normal::<f32>(shape, None, 0.02, &random::key(seed).expect("a key")).expect("numbers")
+}
+
+fn model() -> Model<Attention> {
+    let weight = |seed, outputs| Param::new(numbers(seed, &[outputs, INPUTS]));
+    let module = Attention {
+        queries: weight(1, INPUTS),
+        keys: weight(2, INPUTS),
+        values: weight(3, INPUTS),
+        output: weight(4, 8),
+    };
+    Model::new(module).expect("a model")
+}
+
+/// Runs batches through the model: what MLX holds at most, and what was seen.
+fn observed(model: &mut Model<Attention>, pattern: &str, batches: &[Array]) -> (usize, Observations) {
+    let mut seen = None;
+    let held = peak(|| {
+        let run = |model: &mut Model<Attention>| {
+            batches.iter().try_for_each(|x| -> Result<()> {
+                model.run(|attention| attention.forward(x))?.eval()?;
+                Ok(())
+            })
+        };
+        seen = Some(model.observe(pattern, run).expect("runs"));
+    });
+    (held, seen.expect("was seen"))
+}
+
+#[test]
+fn what_is_observed_is_held_once() {
+    let mut model = model();
+    let batches = [5, 6, 7].map(|seed| numbers(seed, &[1, 64, INPUTS]));
+    let values = model.values().expect("values");
+    transforms::eval(values.values().filter_map(Value::as_dense).chain(&batches)).expect("evaluates");
+    drop(values);
+
+    // One weight: its sums, and those of a batch beside them.
+    let (held, seen) = observed(&mut model, "output", &batches);
+    println!("{held} bytes for a weight whose sums take {GRAM}");
+    assert!(held < 2 * GRAM + SLACK, "{held} bytes");
+    drop(seen);
+
+    // All four: two sums, and beside them those of a batch, or of three weights that have not met it yet.
+    let (held, seen) = observed(&mut model, "*", &batches);
+    println!("{held} bytes for four weights, of which three share their sums");
+    assert!(held < 3 * GRAM + SLACK, "{held} bytes");
+    let id = |path| array_id(seen.get(path).expect("seen").gram());
+    assert_eq!([id("keys"), id("values")], [id("queries"); 2]);
+    assert_ne!(id("output"), id("queries"));
+}
