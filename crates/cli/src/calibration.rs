@@ -11,8 +11,8 @@ use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_io::{Distance, Progress, progress_bar};
-use tacit_models::Positions;
-use tacit_nn::Observations;
+use tacit_models::{Config, Decoder, Positions};
+use tacit_nn::{Model, Observations};
 
 use crate::decoding;
 use crate::decoding::source::{Source, files_of_text};
@@ -56,6 +56,19 @@ enum Method {
 /// Tokens of a window.
 const WINDOW: usize = 512;
 
+/// A decoder before a text.
+pub(crate) struct Reader {
+    model: Model<Decoder>,
+    text: Text,
+}
+
+/// What a decoder reads.
+struct Text {
+    config: Config,
+    /// The tokens of each window.
+    windows: Vec<Vec<u32>>,
+}
+
 /// What was seen, and how codes are chosen by it.
 pub(crate) struct Calibration {
     observations: Observations,
@@ -73,8 +86,8 @@ impl TextOptions {
         text.flat_map(|text| iter::once(text).chain(files_of_text(&Source::of(model)))).collect()
     }
 
-    /// What the weights of the decoder at a path meet, by the decoder's names; nothing if there is no text.
-    pub(crate) fn observe(&self, model: &Path) -> Result<Option<Observations>> {
+    /// The decoder at a path before the text that it reads; nothing if there is no text.
+    pub(crate) fn open(&self, model: &Path) -> Result<Option<Reader>> {
         let Some(file) = &self.calibrate else { return Ok(None) };
         let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
         let tokenizer = Source::of(model)?.tokenizer()?;
@@ -87,29 +100,49 @@ impl TextOptions {
                 "give a text such as the model will read",
             ));
         }
-        let (config, mut model) = decoding::read(model, None, None)?;
-        let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
-        let windows: Vec<&[u32]> = tokens.chunks(WINDOW).take(self.windows.get()).collect();
-        let (mut bar, total) = (progress_bar(), windows.len());
+        let (config, model) = decoding::read(model, None, None)?;
+        let windows = tokens.chunks(WINDOW).take(self.windows.get()).map(<[u32]>::to_vec).collect();
+        Ok(Some(Reader { model, text: Text { config, windows } }))
+    }
+}
+
+impl Reader {
+    /// The mean squares of what all weights meet, by the decoder's names.
+    pub(crate) fn squares(&mut self) -> Result<Observations> {
         let _deny = Policy::Deny.scope();
-        let observations = model.observe("*", |model| {
-            for (done, window) in windows.into_iter().enumerate() {
-                let mut caches = tacit_models::caches(&config, 1, dtype)?;
-                caches.iter_mut().try_for_each(|cache| cache.reserve(window.len() as i32))?;
-                let tokens = Array::from_slice(window, &[1, window.len() as i32]);
-                model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))?;
-                bar(Progress { done: done + 1, total });
-            }
-            Ok::<_, Error>(())
-        })?;
-        Ok(Some(observations))
+        let Self { model, text } = self;
+        model.observe_squares("*", |model| text.run(model))
+    }
+
+    /// What all weights meet, by the decoder's names.
+    fn products(&mut self) -> Result<Observations> {
+        let _deny = Policy::Deny.scope();
+        let Self { model, text } = self;
+        model.observe("*", |model| text.run(model))
+    }
+}
+
+impl Text {
+    /// Runs the decoder over the text.
+    fn run(&self, model: &mut Model<Decoder>) -> Result<()> {
+        let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+        let (mut bar, total) = (progress_bar(), self.windows.len());
+        for (done, window) in self.windows.iter().enumerate() {
+            let mut caches = tacit_models::caches(&self.config, 1, dtype)?;
+            caches.iter_mut().try_for_each(|cache| cache.reserve(window.len() as i32))?;
+            let tokens = Array::from_slice(window, &[1, window.len() as i32]);
+            model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))?;
+            bar(Progress { done: done + 1, total });
+        }
+        Ok(())
     }
 }
 
 impl CalibrationOptions {
     /// Reads the text, if there is one, with the decoder at a path.
     pub(crate) fn read(&self, model: &Path) -> Result<Option<Calibration>> {
-        let Some(observations) = self.text.observe(model)? else { return Ok(None) };
+        let Some(mut reader) = self.text.open(model)? else { return Ok(None) };
+        let observations = reader.products()?;
         let (name, method): (_, Box<dyn Calibrate>) = match self.method {
             Method::Gptq => ("gptq, its scales fitted twice,", Box::new(Gptq::default().with_refits(2)?)),
             Method::Awq => ("awq", Box::new(Awq::default())),

@@ -107,7 +107,8 @@ impl Advisor {
 
     /// The same with what [`Model::observe`](crate::Model::observe) saw: bits go where the products lose most by coarse codes.
     ///
-    /// A parameter that met no product counts as one of inputs that are 1.
+    /// [`Model::observe_squares`](crate::Model::observe_squares) records enough for it. A parameter that met no product counts as one
+    /// of inputs that are 1.
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use tacit_core::{Error, Result};
 use crate::lora::seed_of;
 use crate::parameters::{of_one, some_of};
 
-/// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives.
+/// What the weights of a model were multiplied with, by path: what [`Model::observe`](crate::Model::observe) gives, and
+/// [`Model::observe_squares`](crate::Model::observe_squares).
 ///
 /// They can also be made of sums by path, for instance of what other programs saw; where each rank of a group saw a part of the
 /// inputs, [`over_ranks`](Self::over_ranks) adds them up:

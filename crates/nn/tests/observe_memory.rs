@@ -57,19 +57,22 @@ fn model() -> Model<Attention> {
     Model::new(module).expect("a model")
 }
 
+fn run(model: &mut Model<Attention>, batches: &[Array]) -> Result<()> {
+    batches.iter().try_for_each(|x| Ok(model.run(|attention| attention.forward(x))?.eval()?))
+}
+
 /// Runs batches through the model: what MLX holds at most, and what was seen.
 fn observed(model: &mut Model<Attention>, pattern: &str, batches: &[Array]) -> (usize, Observations) {
     let mut seen = None;
     let held = peak(|| {
-        let run = |model: &mut Model<Attention>| {
-            batches.iter().try_for_each(|x| -> Result<()> {
-                model.run(|attention| attention.forward(x))?.eval()?;
-                Ok(())
-            })
-        };
-        seen = Some(model.observe(pattern, run).expect("runs"));
+        seen = Some(model.observe(pattern, |model| run(model, batches)).expect("runs"));
     });
     (held, seen.expect("was seen"))
+}
+
+/// The same of squares alone.
+fn of_squares(model: &mut Model<Attention>, batches: &[Array]) -> usize {
+    peak(|| drop(model.observe_squares("*", |model| run(model, batches)).expect("runs")))
 }
 
 #[test]
@@ -90,7 +93,11 @@ fn what_is_observed_is_held_once() {
     let (held, seen) = observed(&mut model, "*", &batches);
     println!("{held} bytes for four weights, of which three share their sums");
     assert!(held < 3 * GRAM + SLACK, "{held} bytes");
-    let id = |path| array_id(seen.get(path).expect("seen").gram());
+    let id = |path| array_id(seen.get(path).expect("seen").gram().expect("products"));
     assert_eq!([id("keys"), id("values")], [id("queries"); 2]);
     assert_ne!(id("output"), id("queries"));
+
+    let held = of_squares(&mut model, &batches);
+    println!("{held} bytes for the squares of four weights");
+    assert!(held < SLACK, "{held} bytes");
 }

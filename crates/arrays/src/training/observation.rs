@@ -8,7 +8,8 @@ use crate::avals::checks::check_float;
 /// Sums over the rows `x` that a weight was multiplied with: `x^T x`, the magnitudes, and how many rows there were.
 ///
 /// [`Observed`](crate::Observed) makes one while plain code runs, and [`from_inputs`](Self::from_inputs) makes one of activations
-/// that are at hand. A stack of matrices, such as the experts of a mixture, has these sums for each of them.
+/// that are at hand. A stack of matrices, such as the experts of a mixture, has these sums for each of them. One of
+/// [`Observed::of_squares`](crate::Observed::of_squares) has of `x^T x` the diagonal alone.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -16,7 +17,7 @@ use crate::avals::checks::check_float;
 /// use tacit_arrays::Observation;
 ///
 /// let seen = Observation::from_inputs(&Array::from_slice(&[1f32, 2.0, 3.0, -4.0], &[2, 2]))?;
-/// assert_eq!(seen.gram().as_slice::<f32>(), [10.0, -10.0, -10.0, 20.0]);
+/// assert_eq!(seen.gram()?.as_slice::<f32>(), [10.0, -10.0, -10.0, 20.0]);
 /// assert_eq!(seen.mean_magnitudes()?.as_slice::<f32>(), [2.0, 3.0]);
 /// assert_eq!(seen.mean_squares()?.try_as_slice::<f32>()?, [5.0, 10.0]);
 /// assert_eq!(seen.rows(), [2]);
@@ -25,12 +26,39 @@ use crate::avals::checks::check_float;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// `f32[k, k]`, or `f32[e, k, k]` of a stack.
-    gram: Array,
+    /// `x^T x`: `f32[k, k]`, or `f32[e, k, k]` of a stack. Or its diagonal: `f32[k]`, or `f32[e, k]`.
+    products: Array,
     /// `f32[k]`, or `f32[e, k]`.
     magnitudes: Array,
     /// One number, or one for each matrix of a stack.
     rows: Vec<u64>,
+}
+
+/// What is summed of rows, beside their magnitudes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Recorded {
+    /// Products of each two inputs.
+    Products,
+    /// Squares of each input.
+    Squares,
+}
+
+impl Recorded {
+    /// The sums over the last axis but one of `x: f32[n, k]` or `f32[e, n, k]`.
+    fn sums(self, x: &Array) -> Result<Array> {
+        Ok(match self {
+            Self::Products => x.swap_axes(-1, -2)?.matmul(x)?,
+            Self::Squares => x.square()?.sum_axis(-2, None)?,
+        })
+    }
+
+    /// The sums over no rows of `k` inputs.
+    fn zeros(self, k: i32) -> Result<Array> {
+        Ok(match self {
+            Self::Products => ops::zeros::<f32>(&[k, k])?,
+            Self::Squares => ops::zeros::<f32>(&[k])?,
+        })
+    }
 }
 
 impl Observation {
@@ -48,50 +76,51 @@ impl Observation {
                 "give activations with the inputs along the last axis",
             ));
         };
-        Self::summed(&x.reshape(&[-1, k])?)?.finite()
+        Self::summed(&x.reshape(&[-1, k])?, Recorded::Products)?.finite()
     }
 
     /// The sums over the last axis but one of `x: [n, k]` or `[e, n, k]`, computed.
-    pub(super) fn summed(x: &Array) -> Result<Self> {
+    pub(super) fn summed(x: &Array, recorded: Recorded) -> Result<Self> {
         let x = x.as_dtype(Dtype::Float32)?;
-        let (gram, magnitudes) = (x.swap_axes(-1, -2)?.matmul(&x)?, x.abs()?.sum_axis(-2, None)?);
-        transforms::eval([&gram, &magnitudes])?;
+        let (products, magnitudes) = (recorded.sums(&x)?, x.abs()?.sum_axis(-2, None)?);
+        transforms::eval([&products, &magnitudes])?;
         let count = if x.ndim() == 3 { x.dim(0) } else { 1 };
-        Ok(Self { gram, magnitudes, rows: vec![x.dim(-2) as u64; count as usize] })
+        Ok(Self { products, magnitudes, rows: vec![x.dim(-2) as u64; count as usize] })
     }
 
     /// The sums of each of `experts` over the rows of `x: [n, k]` whose entry in `indices: [n]` is its number, computed.
-    pub(super) fn summed_by(x: &Array, indices: &Array, experts: i32) -> Result<Self> {
+    pub(super) fn summed_by(x: &Array, indices: &Array, experts: i32, recorded: Recorded) -> Result<Self> {
         let (x, k) = (x.as_dtype(Dtype::Float32)?, x.dim(-1));
         let indices = indices.as_dtype(Dtype::Int64)?.contiguous()?;
         let indices = if indices.size() == 0 { &[][..] } else { indices.try_as_slice::<i64>()? };
-        let (mut grams, mut magnitudes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut products, mut magnitudes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for places in places(indices, experts as usize) {
             rows.push(places.len() as u64);
             if places.is_empty() {
-                grams.push(ops::zeros::<f32>(&[k, k])?);
+                products.push(recorded.zeros(k)?);
                 magnitudes.push(ops::zeros::<f32>(&[k])?);
                 continue;
             }
             // Its own rows alone: all experts together multiply each row once, and a NaN of another one does not show.
             let own = x.take_axis(Array::from_slice(&places, &[places.len() as i32]), 0)?;
-            grams.push(own.t().matmul(&own)?);
+            products.push(recorded.sums(&own)?);
             magnitudes.push(own.abs()?.sum_axis(0, None)?);
         }
-        let (gram, magnitudes) = (ops::stack(&grams, 0)?, ops::stack(&magnitudes, 0)?);
-        transforms::eval([&gram, &magnitudes])?;
-        Ok(Self { gram, magnitudes, rows })
+        let (products, magnitudes) = (ops::stack(&products, 0)?, ops::stack(&magnitudes, 0)?);
+        transforms::eval([&products, &magnitudes])?;
+        Ok(Self { products, magnitudes, rows })
     }
 
     /// The sums over the rows of both, computed, such as those of two batches.
     ///
     /// # Errors
     ///
-    /// The two are of inputs of different shapes.
+    /// The two are of inputs of different shapes, or of one the squares alone.
     pub fn plus(&self, other: &Self) -> Result<Self> {
-        if self.gram.shape() != other.gram.shape() {
+        if self.products.shape() != other.products.shape() {
+            let [own, others] = [self, other].map(|seen| Aval::from(&seen.products));
             return Err(Error::invalid(
-                format!("sums {} and {} are of different inputs", Aval::from(&self.gram), Aval::from(&other.gram)),
+                format!("sums {own} and {others} are of different inputs"),
                 "add what was seen of one weight",
             ));
         }
@@ -100,11 +129,11 @@ impl Observation {
 
     /// The sums over the rows of both, of the same shapes, computed where those of one of them lie that nobody else holds.
     pub(super) fn and(self, other: Self) -> Result<Self> {
-        let (gram, magnitudes) = (self.gram.add(&other.gram)?, self.magnitudes.add(&other.magnitudes)?);
+        let (products, magnitudes) = (self.products.add(&other.products)?, self.magnitudes.add(&other.magnitudes)?);
         let rows = self.rows.iter().zip(&other.rows).map(|(own, other)| own + other).collect();
         drop((self, other));
-        transforms::eval([&gram, &magnitudes])?;
-        Ok(Self { gram, magnitudes, rows })
+        transforms::eval([&products, &magnitudes])?;
+        Ok(Self { products, magnitudes, rows })
     }
 
     /// The sums over the rows of all ranks of a group, computed: `all_sum` adds an array up over them.
@@ -117,10 +146,10 @@ impl Observation {
     pub fn over_ranks(&self, mut all_sum: impl FnMut(&Array) -> Result<Array>) -> Result<Self> {
         let rows: Vec<i64> = self.rows.iter().map(|&rows| rows as i64).collect();
         let rows = all_sum(&Array::from_slice(&rows, &[rows.len() as i32]))?;
-        let (gram, magnitudes) = (all_sum(&self.gram)?, all_sum(&self.magnitudes)?);
-        transforms::eval([&gram, &magnitudes, &rows])?;
+        let (products, magnitudes) = (all_sum(&self.products)?, all_sum(&self.magnitudes)?);
+        transforms::eval([&products, &magnitudes, &rows])?;
         let rows = rows.try_as_slice::<i64>()?.iter().map(|&rows| rows as u64).collect();
-        Self { gram, magnitudes, rows }.finite()
+        Self { products, magnitudes, rows }.finite()
     }
 
     /// The same, but a matrix that met no rows, such as an expert that nothing chose, counts as if it had met each of its inputs
@@ -134,25 +163,38 @@ impl Observation {
         if !self.rows.contains(&0) {
             return Ok(self.clone());
         }
-        let k = self.gram.dim(-1);
+        let k = self.products.dim(-1);
         let met = self.rows.iter().filter(|&&rows| rows > 0).count() as f32;
-        let squares = self.diagonal()?.sum(None)?.item_exact::<f32>();
+        let squares = self.squares()?.sum(None)?.item_exact::<f32>();
         // A millionth of the mean square sum of the others, if they are there and have one.
         let hardly = 1e-6 * squares / (met * k as f32);
         let hardly = if hardly.is_normal() { hardly } else { 1.0 };
         let unmet: Vec<f32> = self.rows.iter().map(|&rows| if rows == 0 { hardly } else { 0.0 }).collect();
         // `[1]`, or `[e, 1]` of a stack.
         let unmet = Array::from_slice(&unmet, &[unmet.len() as i32, 1][..self.magnitudes.ndim()]);
-        let gram = self.gram.add(ops::eye::<f32>(k, None, None)?.multiply(unmet.expand_dims(-1)?)?)?;
-        transforms::eval([&gram])?;
+        let products = if self.has_squares_alone() {
+            self.products.add(unmet)?
+        } else {
+            self.products.add(ops::eye::<f32>(k, None, None)?.multiply(unmet.expand_dims(-1)?)?)?
+        };
+        transforms::eval([&products])?;
         let rows = self.rows.iter().map(|&rows| rows.max(1)).collect();
-        Ok(Self { gram, magnitudes: self.magnitudes.clone(), rows })
+        Ok(Self { products, magnitudes: self.magnitudes.clone(), rows })
     }
 
     /// `x^T x` summed over all rows: `f32[k, k]`, or `f32[e, k, k]` of a stack.
-    #[must_use]
-    pub fn gram(&self) -> &Array {
-        &self.gram
+    ///
+    /// # Errors
+    ///
+    /// Squares alone were recorded.
+    pub fn gram(&self) -> Result<&Array> {
+        if self.has_squares_alone() {
+            return Err(Error::invalid(
+                format!("of what was seen only the squares {} were recorded", Aval::from(&self.products)),
+                "observe the weight by `Observed::new`, or the model by `Model::observe`",
+            ));
+        }
+        Ok(&self.products)
     }
 
     /// How many rows there were: one number, or one for each matrix of a stack.
@@ -176,13 +218,20 @@ impl Observation {
     ///
     /// MLX refuses an op.
     pub fn mean_squares(&self) -> Result<Array> {
-        self.mean(&self.diagonal()?)
+        self.mean(&self.squares()?)
     }
 
     /// Sums of the squares of each input: `f32[k]`, or `f32[e, k]` of a stack.
-    fn diagonal(&self) -> Result<Array> {
-        let axis = self.gram.ndim() as i32;
-        Ok(self.gram.diagonal(None, Some(axis - 2), Some(axis - 1))?)
+    pub(super) fn squares(&self) -> Result<Array> {
+        if self.has_squares_alone() {
+            return Ok(self.products.clone());
+        }
+        let axis = self.products.ndim() as i32;
+        Ok(self.products.diagonal(None, Some(axis - 2), Some(axis - 1))?)
+    }
+
+    fn has_squares_alone(&self) -> bool {
+        self.products.ndim() == self.magnitudes.ndim()
     }
 
     /// Sums of each input over all rows: `f32[k]`, or `f32[e, k]` of a stack.
@@ -194,7 +243,7 @@ impl Observation {
 
     /// The same, where all is finite.
     pub(super) fn finite(self) -> Result<Self> {
-        if self.gram.is_finite()?.all(None)?.item_exact::<bool>() {
+        if self.products.is_finite()?.all(None)?.item_exact::<bool>() {
             return Ok(self);
         }
         Err(Error::invalid(
@@ -234,13 +283,16 @@ mod tests {
     fn the_sums_of_an_expert_are_those_of_its_rows() -> Result<()> {
         let x = Array::from_slice(&[1f32, 2.0, f32::NAN, 4.0, 5.0, 6.0], &[3, 2]);
         let indices = Array::from_slice(&[2u32, 1, 2], &[3]);
-        let found = Observation::summed_by(&x, &indices, 3)?;
+        let found = Observation::summed_by(&x, &indices, 3, Recorded::Products)?;
         assert_eq!(found.rows, [0, 1, 2]);
-        let gram = found.gram.try_as_slice::<f32>()?;
+        let gram = found.products.try_as_slice::<f32>()?;
         assert_eq!((&gram[..4], &gram[8..]), (&[0.0; 4][..], &[26.0, 32.0, 32.0, 40.0][..]));
         assert_eq!(found.magnitudes.try_as_slice::<f32>()?[4..], [6.0, 8.0]);
-        let none = Observation::summed_by(&x.try_index(..0)?, &indices.try_index(..0)?, 2)?;
-        assert_eq!((none.rows, none.gram.shape()), (vec![0, 0], &[2, 2, 2][..]));
+        let squares = Observation::summed_by(&x, &indices, 3, Recorded::Squares)?;
+        let sums = squares.products.try_as_slice::<f32>()?;
+        assert_eq!((&sums[..2], &sums[4..]), (&[0.0; 2][..], &[26.0, 40.0][..]));
+        let none = Observation::summed_by(&x.try_index(..0)?, &indices.try_index(..0)?, 2, Recorded::Products)?;
+        assert_eq!((none.rows, none.products.shape()), (vec![0, 0], &[2, 2, 2][..]));
         Ok(())
     }
 }

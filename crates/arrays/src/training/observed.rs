@@ -11,7 +11,7 @@ use crate::avals::checks::check_float;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Factor, Gain, Linear, Product};
 use crate::families::view::{Move, View};
-use crate::training::observation::Observation;
+use crate::training::observation::{Observation, Recorded};
 use crate::training::recorder::{Ledger, Meeting, Recorder, in_transformation};
 
 /// A weight that records what it is multiplied with while plain code runs.
@@ -34,7 +34,7 @@ use crate::training::recorder::{Ledger, Meeting, Recorder, in_transformation};
 ///     implicit((x, &w), |(x, w)| x.matmul(w.t()))?;
 /// }
 /// let seen = w.finish()?;
-/// assert_eq!(seen.gram().as_slice::<f32>(), [6.0, 7.0, 7.0, 11.0]);
+/// assert_eq!(seen.gram()?.as_slice::<f32>(), [6.0, 7.0, 7.0, 11.0]);
 /// assert_eq!(seen.rows(), [4]);
 /// # Ok(())
 /// # }
@@ -64,11 +64,21 @@ impl Observed {
     ///
     /// It is not a float matrix or a stack of them.
     pub fn new(weight: impl Into<Value>) -> Result<Self> {
-        Self::recording(weight.into(), Ledger::default())
+        Self::recording(weight.into(), Ledger::of(Recorded::Products))
     }
 
-    /// Another weight of the same model, which records from now on, too. Where both have met the very same rows, they have one
-    /// [`Observation`]: queries, keys and values of a layer take the memory of one, and the time.
+    /// The same, but of `x^T x` only the diagonal is recorded: `4 k` bytes for `k` inputs, in place of `4 k^2`. That is all that
+    /// [`Observation::mean_squares`] and [`WeightedSearch`](crate::WeightedSearch) look at.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn of_squares(weight: impl Into<Value>) -> Result<Self> {
+        Self::recording(weight.into(), Ledger::of(Recorded::Squares))
+    }
+
+    /// Another weight of the same model, of which the same is recorded from now on. Where both have met the very same rows, they have
+    /// one [`Observation`]: queries, keys and values of a layer take the memory of one, and the time.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -82,7 +92,7 @@ impl Observed {
     /// for weight in [&keys, &values] {
     ///     implicit((&x, weight), |(x, w)| x.matmul(w.t()))?;
     /// }
-    /// assert_eq!(array_id(keys.finish()?.gram()), array_id(values.finish()?.gram()));
+    /// assert_eq!(array_id(keys.finish()?.gram()?), array_id(values.finish()?.gram()?));
     /// # Ok(())
     /// # }
     /// ```

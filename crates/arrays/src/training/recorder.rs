@@ -8,7 +8,7 @@ use mlx_rs::{Array, Dtype, transforms};
 use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_core::{Error, Result, array_id};
 
-use crate::training::observation::Observation;
+use crate::training::observation::{Observation, Recorded};
 
 /// Sums that all clones and views of a weight add to; nothing once the recording has ended. It is its own identity.
 #[derive(Clone)]
@@ -22,9 +22,12 @@ struct Sums {
     ledger: Ledger,
 }
 
-/// What weights that are observed together have met lately.
-#[derive(Clone, Default)]
-pub(super) struct Ledger(Arc<Mutex<Entries>>);
+/// What is recorded of weights that are observed together, and what they have met lately.
+#[derive(Clone)]
+pub(super) struct Ledger {
+    recorded: Recorded,
+    entries: Arc<Mutex<Entries>>,
+}
 
 #[derive(Default)]
 struct Entries {
@@ -114,17 +117,16 @@ impl Sums {
         meeting.compute()?;
         let number = self.by_axis.get(&axis).map_or(0, |before| before.number);
         let mut entries = self.ledger.entries();
-        let after = match entries.known(number, &meeting)? {
-            Some(after) => after,
-            None => {
-                let seen = meeting.sums()?;
-                entries.forget(number);
-                let seen = match self.by_axis.remove(&axis) {
-                    Some(before) => before.seen.and(seen)?,
-                    None => seen,
-                };
-                entries.enter(number, meeting, seen)
-            }
+        let after = if let Some(after) = entries.known(number, &meeting)? {
+            after
+        } else {
+            let seen = meeting.sums(self.ledger.recorded)?;
+            entries.forget(number);
+            let seen = match self.by_axis.remove(&axis) {
+                Some(before) => before.seen.and(seen)?,
+                None => seen,
+            };
+            entries.enter(number, meeting, seen)
         };
         self.by_axis.insert(axis, after);
         Ok(())
@@ -132,8 +134,13 @@ impl Sums {
 }
 
 impl Ledger {
+    /// That of weights of which this is recorded.
+    pub(super) fn of(recorded: Recorded) -> Self {
+        Self { recorded, entries: Arc::default() }
+    }
+
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -176,10 +183,10 @@ impl Meeting {
         })
     }
 
-    fn sums(&self) -> Result<Observation> {
+    fn sums(&self, recorded: Recorded) -> Result<Observation> {
         match &self.chosen {
-            None => Observation::summed(&self.rows),
-            Some((indices, matrices)) => Observation::summed_by(&self.rows, indices, *matrices),
+            None => Observation::summed(&self.rows, recorded),
+            Some((indices, matrices)) => Observation::summed_by(&self.rows, indices, *matrices, recorded),
         }
     }
 

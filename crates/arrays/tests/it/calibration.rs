@@ -513,7 +513,7 @@ fn a_correction_is_the_best_of_its_rank() -> Result<()> {
         for rank in [1, 4, 16, N as i32] {
             let format = format(text);
             let codes = format.quantize(&w)?;
-            let expected = least(&w.subtract(codes.dense()?)?, seen.gram(), rank as usize)?;
+            let expected = least(&w.subtract(codes.dense()?)?, seen.gram()?, rank as usize)?;
             let plain = error(&x, &w, &codes);
             let value = Corrected::new(Rounding, rank)?.quantize(&format, &w, &seen)?;
             let found = error(&x, &w, &value);
@@ -562,7 +562,7 @@ fn no_row_loses_more_by_fitted_scales() -> Result<()> {
             // Fitted scales take no more bytes.
             assert_eq!(value.nbytes(), format.quantize(&w)?.nbytes(), "{text} {dtype:?}");
             let lost = w.as_dtype(Dtype::Float32)?.subtract(value.dense()?.as_dtype(Dtype::Float32)?)?;
-            floats(&lost.matmul(seen.gram())?.multiply(lost)?.sum_axis(1, false)?)
+            floats(&lost.matmul(seen.gram()?)?.multiply(lost)?.sum_axis(1, false)?)
         };
         let plain = rows(Gptq::default())?;
         for (row, (found, plain)) in rows(Gptq::default().with_refits(1)?)?.iter().zip(plain).enumerate() {

@@ -54,7 +54,7 @@ fn a_product_is_seen_from_either_side() {
             |x: Array, w: Array| Ok(x.matmul(w.t())?.add(w.matmul(ops::zeros::<f32>(&[64, 1])?)?.sum(None)?)?),
         ] {
             let found = seen(&w, &x, f);
-            close(found.gram(), &gram(&x));
+            close(found.gram().expect("products"), &gram(&x));
             assert!([10, 11].contains(&found.rows()[0]) && found.rows().len() == 1);
             let means = x.abs().and_then(|x| x.reshape(&[-1, 64])?.mean_axis(0, None)).expect("means");
             if found.rows() == [10] {
@@ -70,7 +70,7 @@ fn one_vector_is_one_row() {
     for w in weights(&[32, 64]) {
         for f in [|x: Array, w: Array| Ok(x.matmul(w.t())?), |x: Array, w: Array| Ok(w.matmul(x)?)] {
             let found = seen(&w, &x, f);
-            close(found.gram(), &gram(&x));
+            close(found.gram().expect("products"), &gram(&x));
             assert_eq!(found.rows(), [1]);
         }
     }
@@ -84,13 +84,13 @@ fn parts_that_keep_the_inputs_whole_are_seen() {
         let halves =
             |x: Array, w: Array| Ok(x.matmul(w.try_index(..16)?.t())?.add(x.matmul(w.try_index(16..)?.t())?)?);
         let found = seen(&w, &x, halves);
-        close(found.gram(), &gram(&x).multiply(Array::from_f32(2.0)).expect("twice"));
+        close(found.gram().expect("products"), &gram(&x).multiply(Array::from_f32(2.0)).expect("twice"));
         assert_eq!(found.rows(), [12]);
         let heads = seen(&w, &x, |x, w| Ok(x.matmul(w.reshape(&[4, 8, 64])?.swap_axes(1, 2)?)?));
         // Each of the four parts meets each row.
-        close(heads.gram(), &gram(&x).multiply(Array::from_f32(4.0)).expect("four times"));
+        close(heads.gram().expect("products"), &gram(&x).multiply(Array::from_f32(4.0)).expect("four times"));
         let more = seen(&w, &x, |x, w| Ok(x.matmul(w.expand_dims(0)?.swap_axes(1, 2)?)?));
-        close(more.gram(), &gram(&x));
+        close(more.gram().expect("products"), &gram(&x));
         let part = |x: Array, w: Array| x.try_index((.., ..32))?.matmul(w.try_index((.., ..32))?.t());
         check(
             implicit((&x, Observed::new(&w).expect("a weight")), |(x, w)| part(x, w)),
@@ -120,10 +120,10 @@ fn batches_add_up() {
     let found = observed.finish().expect("products");
     let rows = ops::concatenate(&[batches[0].clone(), batches[1].reshape(&[8, 64]).expect("rows")], 0);
     let rows = rows.expect("rows");
-    close(found.gram(), &gram(&rows));
+    close(found.gram().expect("products"), &gram(&rows));
     assert_eq!(found.rows(), [11]);
     let [first, second] = batches.each_ref().map(|x| Observation::from_inputs(x).expect("finite"));
-    close(first.plus(&second).expect("of one shape").gram(), found.gram());
+    close(first.plus(&second).expect("of one shape").gram().expect("products"), found.gram().expect("products"));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn half_floats_are_summed_in_f32() {
         let x = normal_of(dtype, 2, &[40, 64]).multiply(Array::from_f32(100.0).as_dtype(dtype).expect("half"));
         let x = x.expect("larger");
         let w = normal_of(dtype, 1, &[32, 64]).into();
-        close(seen(&w, &x, |x, w| Ok(x.matmul(w.t())?)).gram(), &gram(&x));
+        close(seen(&w, &x, |x, w| Ok(x.matmul(w.t())?)).gram().expect("products"), &gram(&x));
     }
 }
 
@@ -144,20 +144,23 @@ fn each_expert_has_sums_of_its_own() {
     for w in weights(&[4, 32, 64]) {
         let found = seen(&w, &x, |x, w| Ok(ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None)?));
         assert_eq!(found.rows(), [4, 0, 4, 2]);
-        assert_eq!(found.gram().shape(), [4, 64, 64]);
+        assert_eq!(found.gram().expect("products").shape(), [4, 64, 64]);
         for (expert, own) in [(0, &[1u32, 4][..]), (2, &[0, 2]), (3, &[3])] {
             let own = x.take_axis(Array::from_slice(own, &[own.len() as i32]), 0).expect("taken");
-            let found = found.gram().take_axis(Array::from_int(expert), 0).expect("taken");
+            let found = found.gram().expect("products").take_axis(Array::from_int(expert), 0).expect("taken");
             close(&found, &gram(&own));
         }
         let batched = seen(&w, &normal(3, &[4, 3, 64]), |x, w| Ok(x.matmul(w.swap_axes(1, 2)?)?));
         assert_eq!(batched.rows(), [3; 4]);
         let first = normal(3, &[4, 3, 64]).take_axis(Array::from_int(3), 0).expect("taken");
-        close(&batched.gram().take_axis(Array::from_int(3), 0).expect("taken"), &gram(&first));
+        close(&batched.gram().expect("products").take_axis(Array::from_int(3), 0).expect("taken"), &gram(&first));
         let squares = normal(3, &[4, 3, 64]).square().and_then(|x| x.mean_axes(&[0, 1], None)).expect("means");
         close(&batched.mean_squares().expect("means"), &squares);
         let shared = seen(&w, &normal(3, &[3, 64]), |x, w| Ok(x.matmul(w.swap_axes(1, 2)?)?));
-        close(&shared.gram().take_axis(Array::from_int(1), 0).expect("taken"), &gram(&normal(3, &[3, 64])));
+        close(
+            &shared.gram().expect("products").take_axis(Array::from_int(1), 0).expect("taken"),
+            &gram(&normal(3, &[3, 64])),
+        );
     }
 }
 
@@ -304,7 +307,7 @@ fn a_batch_meets_each_matrix_of_a_stack() {
         let found = seen(&w, &x, |x, w| Ok(x.matmul(w.swap_axes(1, 2)?)?));
         assert_eq!(found.rows(), [3 * batch as u64; 4]);
         let own = x.take_axis(Array::from_int(2), 1).expect("taken");
-        close(&found.gram().take_axis(Array::from_int(2), 0).expect("taken"), &gram(&own));
+        close(&found.gram().expect("products").take_axis(Array::from_int(2), 0).expect("taken"), &gram(&own));
     }
 }
 
@@ -348,13 +351,13 @@ fn weights_that_meet_the_same_share_their_sums() {
     let alone = |batches: &[&Array]| {
         let observed = Observed::new(normal(1, &[32, 64])).expect("a weight");
         batches.iter().for_each(|x| meet(&observed, x));
-        floats(observed.finish().expect("products").gram()).expect("floats")
+        floats(observed.finish().expect("products").gram().expect("products")).expect("floats")
     };
     let [first, second, third] = [first, second, third].map(|observed| observed.finish().expect("products"));
-    assert_eq!(array_id(first.gram()), array_id(second.gram()));
-    assert_ne!(array_id(first.gram()), array_id(third.gram()));
-    assert_eq!(floats(second.gram()).expect("floats"), alone(&[&a, &b, &c]));
-    assert_eq!(floats(third.gram()).expect("floats"), alone(&[&a, &c, &c]));
+    assert_eq!(array_id(first.gram().expect("products")), array_id(second.gram().expect("products")));
+    assert_ne!(array_id(first.gram().expect("products")), array_id(third.gram().expect("products")));
+    assert_eq!(floats(second.gram().expect("products")).expect("floats"), alone(&[&a, &b, &c]));
+    assert_eq!(floats(third.gram().expect("products")).expect("floats"), alone(&[&a, &c, &c]));
     assert_eq!((first.rows(), third.rows()), (&[30][..], &[30][..]));
 }
 
@@ -370,7 +373,7 @@ fn experts_share_their_sums_where_they_are_chosen_alike() {
         observed
     });
     let [first, second, third] = seen.map(|observed| observed.finish().expect("products"));
-    assert_eq!(array_id(first.gram()), array_id(second.gram()));
+    assert_eq!(array_id(first.gram().expect("products")), array_id(second.gram().expect("products")));
     assert_eq!((first.rows(), third.rows()), (&[4, 0, 4, 2][..], &[4, 2, 2, 2][..]));
 }
 
@@ -384,6 +387,43 @@ fn a_weight_that_meets_rows_twice_counts_them_twice() {
     }
     let [twice, once] = [observed, other].map(|observed| observed.finish().expect("products"));
     assert_eq!((twice.rows(), once.rows()), (&[12][..], &[6][..]));
-    close(twice.gram(), &gram(&x).multiply(Array::from_f32(2.0)).expect("twice"));
-    close(once.gram(), &gram(&x));
+    close(twice.gram().expect("products"), &gram(&x).multiply(Array::from_f32(2.0)).expect("twice"));
+    close(once.gram().expect("products"), &gram(&x));
+}
+
+/// Of whole numbers both sums are exact.
+#[test]
+fn squares_are_those_of_all_products() {
+    let x = Array::from_iter((0..640).map(|i| (i * 37 % 11 - 5) as f32), &[5, 2, 64]);
+    let chosen = Array::from_slice(&[2u32, 0, 2, 3, 0], &[5]);
+    let first = Observed::of_squares(normal(1, &[4, 32, 64])).expect("a weight");
+    let second = first.beside(normal(2, &[4, 32, 64])).expect("a weight");
+    let all = Observed::new(normal(1, &[4, 32, 64])).expect("a weight");
+    let [squares, beside, all] = [first, second, all].map(|observed| {
+        for x in [&x, &x.square().expect("squares")] {
+            implicit((x, &observed), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None))
+                .expect("runs");
+        }
+        observed.finish().expect("products")
+    });
+    let means = |seen: &Observation| {
+        let rounding = seen.rounding_unmet().expect("sums");
+        [seen.mean_squares(), seen.mean_magnitudes(), rounding.mean_squares()]
+            .map(|mean| floats(&mean.expect("means")).expect("floats"))
+    };
+    for seen in [&squares, &beside] {
+        assert_eq!((seen.rows(), means(seen)), (all.rows(), means(&all)));
+    }
+    check(
+        squares.gram(),
+        expect![[r#"
+        of what was seen only the squares f32[4,64] were recorded
+        help: observe the weight by `Observed::new`, or the model by `Model::observe`"#]],
+    );
+    check(
+        all.plus(&squares),
+        expect![[r#"
+        sums f32[4,64,64] and f32[4,64] are of different inputs
+        help: add what was seen of one weight"#]],
+    );
 }

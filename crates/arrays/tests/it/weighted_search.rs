@@ -3,8 +3,8 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::AnyFormat;
-use tacit_arrays::{Calibrate, Observation, WeightedSearch};
-use tacit_core::{Policy, Result, Value};
+use tacit_arrays::{Calibrate, Gptq, Observation, Observed, WeightedSearch};
+use tacit_core::{Policy, Result, Value, implicit};
 
 use crate::messages::check;
 use crate::operands::normal;
@@ -49,9 +49,9 @@ fn large_inputs_lose_less() -> Result<()> {
 fn each_expert_is_searched_by_its_own_inputs() -> Result<()> {
     let (w, format) = (normal(3, &[2, 16, K]), format("affine:3:64"));
     let (large, even) = (inputs(64)?, normal(4, &[64, K]));
-    let both = tacit_arrays::Observed::new(&w)?;
+    let both = Observed::new(&w)?;
     let x = ops::stack(&[&large, &even], 0)?;
-    tacit_core::implicit((x, &both), |(x, w)| x.matmul(w.swap_axes(1, 2)?))?;
+    implicit((x, &both), |(x, w)| x.matmul(w.swap_axes(1, 2)?))?;
     let codes = WeightedSearch.quantize(&format, &w, &both.finish()?)?;
     let _allow = Policy::Allow.scope();
     let codes = codes.dense()?;
@@ -60,6 +60,29 @@ fn each_expert_is_searched_by_its_own_inputs() -> Result<()> {
         let alone = WeightedSearch.quantize(&format, &of(&w)?, &Observation::from_inputs(x)?)?.dense()?;
         assert!(of(&codes)?.all_close(&alone, 1e-4, 1e-4, None)?, "expert {expert}");
     }
+    Ok(())
+}
+
+/// Of whole numbers the sums are exact, however they are added up.
+#[test]
+fn squares_alone_are_searched_by() -> Result<()> {
+    let (w, format) = (normal(3, &[2, 16, K]), format("affine:3:64"));
+    let x = Array::from_iter((0..2 * 8 * K).map(|i| (i * 37 % 11 - i % 5) as f32), &[2, 8, K]);
+    let [products, squares] = [Observed::new(&w)?, Observed::of_squares(&w)?].map(|observed| {
+        implicit((&x, &observed), |(x, w)| x.matmul(w.swap_axes(1, 2)?))?;
+        observed.finish()
+    });
+    let (products, squares) = (products?, squares?);
+    assert!(squares.mean_squares()?.eq_exact(products.mean_squares()?)?);
+    let _allow = Policy::Allow.scope();
+    let codes = |seen: &Observation| WeightedSearch.quantize(&format, &w, seen)?.dense();
+    assert!(codes(&squares)?.eq_exact(codes(&products)?)?);
+    check(
+        Gptq::default().quantize(&format, &w, &squares),
+        expect![[r#"
+        of what was seen only the squares f32[2,128] were recorded
+        help: observe the weight by `Observed::new`, or the model by `Model::observe`"#]],
+    );
     Ok(())
 }
 

@@ -28,7 +28,7 @@ fn by_rows_of_each(group: &Group) -> Result<()> {
     let whole = (0..group.size()).map(rows).collect::<Result<Vec<_>>>()?;
     let expected = Observation::from_inputs(&ops::concatenate(&whole, 0)?)?;
     assert_eq!(found.rows(), expected.rows());
-    assert_equal(found.gram(), expected.gram(), "the products")?;
+    assert_equal(found.gram()?, expected.gram()?, "the products")?;
     assert_equal(&found.mean_magnitudes()?, &expected.mean_magnitudes()?, "the magnitudes")
 }
 

@@ -17,8 +17,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// Nothing of the model need be known: a weight is observed where plain code multiplies it, by [`Observed`]. It may be
     /// dense or implicit; what is no float matrix or stack of matrices is passed by. Each product is computed at once, and its
-    /// sums take `4 k^2` bytes for `k` inputs, of a stack for each of its matrices: a pattern of some layers at a time bounds
-    /// the memory of large models.
+    /// sums take `4 k^2` bytes for `k` inputs, of a stack for each of its matrices; weights that meet the very same rows, such as
+    /// queries, keys and values, have them once. A pattern of some layers at a time bounds the memory of large models.
     ///
     /// The model has its own weights back afterwards, also where `f` fails or panics.
     ///
@@ -51,14 +51,41 @@ impl<M: ModuleParameters> Model<M> {
         P: TryInto<Pattern, Error: Into<Error>>,
         E: Into<Error>,
     {
-        let pattern = pattern.try_into().map_err(Into::into)?;
+        self.observe_by(&pattern.try_into().map_err(Into::into)?, Observed::new, f)
+    }
+
+    /// Observes as [`observe`](Self::observe) does, but records only the mean squares and magnitudes of inputs: `8 k` bytes for `k`
+    /// inputs. [`Advisor`](crate::Advisor) and [`WeightedSearch`](tacit_arrays::WeightedSearch) need no more.
+    ///
+    /// # Errors
+    ///
+    /// As for [`observe`](Self::observe).
+    pub fn observe_squares<P, O, E>(
+        &mut self,
+        pattern: P,
+        f: impl FnOnce(&mut Self) -> Result<O, E>,
+    ) -> Result<Observations>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+        E: Into<Error>,
+    {
+        self.observe_by(&pattern.try_into().map_err(Into::into)?, Observed::of_squares, f)
+    }
+
+    /// Observes weights, of which the first one is observed by `first`.
+    fn observe_by<O, E: Into<Error>>(
+        &mut self,
+        pattern: &Pattern,
+        first: fn(Value) -> Result<Observed>,
+        f: impl FnOnce(&mut Self) -> Result<O, E>,
+    ) -> Result<Observations> {
         let (mut own, mut observed) = (Parameters::new(), Vec::<(String, Observed)>::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             let named = pattern.names(&self.parts.ties.all(&path), &aval);
             let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
             if named && (can_be || pattern.is_exact()) {
-                let weight = observed.first().map_or_else(|| Observed::new(&value), |(_, first)| first.beside(&value));
+                let weight = observed.first().map_or_else(|| first(value.clone()), |(_, other)| other.beside(&value));
                 let weight = weight.map_err(|error| error.of_parameter(&path))?;
                 observed.push((path.clone(), weight));
                 own.insert(path, value);

@@ -69,8 +69,9 @@ fn a_model_quantized_by_what_was_seen_loses_less() {
     let first = seen.get("layers.0.weight").expect("seen");
     assert_eq!(first.rows(), [128]);
     let expected = Observation::from_inputs(&both).expect("finite");
-    let off = number(&first.gram().subtract(expected.gram()).and_then(|x| x.abs()?.max(None)).expect("a maximum"));
-    assert!(off <= 1e-5 * number(&expected.gram().max(None).expect("a maximum")), "off by {off}");
+    let [first, expected] = [first, &expected].map(|seen| seen.gram().expect("products"));
+    let off = number(&first.subtract(expected).and_then(|x| x.abs()?.max(None)).expect("a maximum"));
+    assert!(off <= 1e-5 * number(&expected.max(None).expect("a maximum")), "off by {off}");
 
     // On inputs that were not observed.
     let (x, y) = (batch(5), observed.forward(&batch(5)).expect("runs"));
@@ -185,13 +186,19 @@ fn an_advisor_weighs_by_what_was_seen() {
     let formats =
         || ["affine:2:64", "affine:3:64", "affine:4:64", "affine:6:64"].map(|text| text.parse().expect("a format"));
     let advice = |advisor: Advisor| advisor.advise(&values, 5.0).expect("fits");
+    let squares = model.observe_squares("layers.0.*", |model| model.forward(&x)).expect("runs");
+    assert!(squares.get("layers.0.weight").expect("seen").gram().is_err());
     let plain = advice(Advisor::new(formats()));
     let observed = advice(Advisor::new(formats()).with_observations(&seen).expect("finite"));
+    let by_squares = advice(Advisor::new(formats()).with_observations(&squares).expect("finite"));
     let given = Parameters::from([("layers.0.weight".to_owned(), x.into())]);
     let given = advice(Advisor::new(formats()).with_inputs(given));
     let texts = |advice: &Advice| advice.rows.values().map(|row| row.format.clone()).collect::<Vec<_>>();
     assert_eq!(texts(&observed), texts(&given));
-    assert!((observed.error / given.error - 1.0).abs() < 1e-4, "{} and {}", observed.error, given.error);
+    assert_eq!(texts(&by_squares), texts(&given));
+    for observed in [&observed, &by_squares] {
+        assert!((observed.error / given.error - 1.0).abs() < 1e-4, "{} and {}", observed.error, given.error);
+    }
     assert!((observed.error / plain.error - 1.0).abs() > 0.01, "what was seen changes nothing");
     expect![[r#"
         there are inputs for layers.0.weight, and no such parameter

@@ -48,8 +48,18 @@ impl<C: Calibrate + ?Sized> Calibrate for &C {
     }
 }
 
-/// A weight as matrices, and the sums of each: `[e, n, k]` and `f32[e, k, k]`, with one matrix where the weight is one.
+/// A weight as matrices, and the sums of products of each: `[e, n, k]` and `f32[e, k, k]`, with one matrix where the weight is one.
 pub(super) fn matrices(weight: &Array, seen: &Observation) -> Result<(Array, Array)> {
+    of_matrices(weight, seen, seen.gram()?, 2)
+}
+
+/// The same with the sums of squares: `f32[e, k]`.
+pub(super) fn matrices_and_squares(weight: &Array, seen: &Observation) -> Result<(Array, Array)> {
+    of_matrices(weight, seen, &seen.squares()?, 1)
+}
+
+/// A weight as matrices, and sums that have so many axes of its inputs.
+fn of_matrices(weight: &Array, seen: &Observation, sums: &Array, axes: usize) -> Result<(Array, Array)> {
     let aval = Aval::from(weight);
     check_float("the weight", &aval)?;
     let (stacked, n, k) = match *weight.shape() {
@@ -62,10 +72,10 @@ pub(super) fn matrices(weight: &Array, seen: &Observation) -> Result<(Array, Arr
             ));
         }
     };
-    let expected = stacked.map_or(vec![k, k], |e| vec![e, k, k]);
-    if seen.gram().shape() != expected {
+    let of_each = vec![k; axes];
+    if sums.shape() != [stacked.as_slice(), &of_each[..]].concat() {
         return Err(Error::invalid(
-            format!("the weight is {aval}, and what was seen are inputs of {}", Aval::from(seen.gram())),
+            format!("the weight is {aval}, and what was seen are inputs of {}", Aval::from(sums)),
             "give what was seen of this weight",
         ));
     }
@@ -77,7 +87,7 @@ pub(super) fn matrices(weight: &Array, seen: &Observation) -> Result<(Array, Arr
         ));
     }
     let e = stacked.unwrap_or(1);
-    Ok((weight.reshape(&[e, n, k])?, seen.gram().reshape(&[e, k, k])?))
+    Ok((weight.reshape(&[e, n, k])?, sums.reshape(&[&[e][..], &of_each[..]].concat())?))
 }
 
 /// What each element of what is lost, `[.., n, k]`, adds to the layer error `tr(lost x^T x lost^T)`.

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Error, Result, Value};
 
 use crate::format::{AnyFormat, FloatScales};
-use crate::training::calibration::calibrate::{Calibrate, matrices};
+use crate::training::calibration::calibrate::{Calibrate, matrices_and_squares};
 use crate::training::calibration::coder::{Coder, Scaled};
 use crate::training::calibration::refit::{Refitted, refitted};
 use crate::training::observation::Observation;
@@ -12,7 +12,8 @@ use crate::training::observation::Observation;
 /// A search for the scale of each block, in which the error of an element counts by the mean square of its input.
 ///
 /// Multiples of the format's own scales are tried, and then least squares for the codes of the best of them. This is what llama.cpp
-/// does by an importance matrix: of `x^T x` it looks at the diagonal alone. [`Gptq`](crate::Gptq) looks at all of it, and loses less.
+/// does by an importance matrix: of `x^T x` it looks at the diagonal alone, so that [`Observed::of_squares`](crate::Observed::of_squares)
+/// records enough. [`Gptq`](crate::Gptq) looks at all of it, and loses less.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -49,7 +50,7 @@ const FITS: usize = 2;
 
 impl Calibrate for WeightedSearch {
     fn quantize(&self, format: &AnyFormat, weight: &Array, seen: &Observation) -> Result<Value> {
-        let (stack, grams) = matrices(weight, seen)?;
+        let (stack, squares) = matrices_and_squares(weight, seen)?;
         let coder = match Coder::new("the weighted search", format, weight)? {
             Coder::Scaled(coder) if coder.has_free_scales() => coder,
             _ => {
@@ -62,8 +63,7 @@ impl Calibrate for WeightedSearch {
         let (mut results, mut scales) = (Vec::new(), Vec::new());
         for matrix in 0..stack.dim(0) {
             let own = |array: &Array| array.take_axis(Array::from_int(matrix), 0);
-            let squares = own(&grams)?.diagonal(None, None, None)?;
-            let w = own(&stack)?.as_dtype(Dtype::Float32)?;
+            let (w, squares) = (own(&stack)?.as_dtype(Dtype::Float32)?, own(&squares)?);
             let own = coder.fixed_scales(matrix, [w.dim(0), w.dim(1)])?;
             let best = Search { format, coder: &coder, w, squares }.run(&own)?;
             results.push(best.numbers);
