@@ -76,6 +76,16 @@ pub trait Linear: ImplicitArray {
         Err(Error::decline("it has no products of chosen matrices"))
     }
 
+    /// `alpha * product + beta * c`, as [`AddMM`] has it.
+    ///
+    /// # Errors
+    ///
+    /// It declines where the product and then the sum serve as well.
+    fn sum(&self, op: &AddMM, product: Product, x: &Value, c: &Value) -> Result<Value> {
+        let _ = (op, product, x, c);
+        Err(Error::decline("the product and then the sum serve as well"))
+    }
+
     /// Whether a product with an `x` of `f32` costs no more than one of its own half type, as that of codes, which are decoded in `f32`.
     fn is_read_widely(&self) -> bool {
         false
@@ -298,16 +308,23 @@ pub(crate) fn linear_matmul_left(_op: &Matmul, w: &dyn Linear, x: &Value) -> Res
     w.product(Product::Left, x)
 }
 
-/// `alpha x W + beta c`, as the product and then the sum.
+/// `alpha x W + beta c`, as the product and then the sum, unless `W` has a better way.
 #[handler(precedence = 1)]
 pub(crate) fn linear_addmm(op: &AddMM, x: &Value, w: &dyn Linear, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, factor_of_sum(op, Product::Right, x, w)?)
+    sum(op, Product::Right, x, w, c)
 }
 
-/// `alpha W x + beta c`, as the product and then the sum.
+/// `alpha W x + beta c`, as the product and then the sum, unless `W` has a better way.
 #[handler]
 pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, factor_of_sum(op, Product::Left, x, w)?)
+    sum(op, Product::Left, x, w, c)
+}
+
+fn sum(op: &AddMM, product: Product, x: &Value, w: &dyn Linear, c: &Value) -> Result<Value> {
+    match w.sum(op, product, x, c) {
+        Err(Error::Declined(_)) => scaled_sum(op, c, factor_of_sum(op, product, x, w)?),
+        sum => sum,
+    }
 }
 
 /// The product that alpha multiplies and `beta c` is added to; in `f32` where either may bring it back into the range of f16.
@@ -361,12 +378,7 @@ pub(crate) fn dense_operand(x: &Value) -> Result<&Array> {
 ///
 /// A handler fails, or the policy forbids a materialization.
 pub fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
-    // As it was given: the sum broadcasts it anew, in a function without shapes to those that there are.
-    let c = match c {
-        Value::Dense(array) => Value::from(broadcast_source(array)?),
-        Value::Implicit(_) => c.clone(),
-    };
-    implicit((product, c), |(product, c)| -> Result<Array> {
+    implicit((product, as_given(c)?), |(product, c)| -> Result<Array> {
         let dtype = c.dtype();
         let scaled = |array: &Array, factor: f32| -> Result<Array> {
             #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
@@ -383,6 +395,14 @@ pub fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
             return Ok(product.as_dtype(dtype)?);
         }
         Ok(product.add(scaled(&c, op.beta)?)?.as_dtype(dtype)?)
+    })
+}
+
+/// What is added to a product, as it was given: the sum broadcasts it anew, in a function without shapes to those that there are.
+pub(crate) fn as_given(c: &Value) -> Result<Value> {
+    Ok(match c {
+        Value::Dense(array) => broadcast_source(array)?.into(),
+        Value::Implicit(_) => c.clone(),
     })
 }
 

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{Gather, GatherMM, TypedPrimitive};
+use tacit_core::primitives::{AddMM, Gather, GatherMM, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, any_tracer, implicit};
 
 use crate::avals::axes::extent;
 use crate::avals::checks::check_float;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Factor, Gain, Linear, Product};
+use crate::families::linear::{Factor, Gain, Linear, Product, as_given};
 use crate::families::view::{Move, View};
 use crate::training::observation::{Observation, Recorded};
 use crate::training::recorder::{Ledger, Meeting, Recorder, in_transformation};
@@ -271,6 +271,17 @@ impl Linear for Observed {
         let indices =
             ops::broadcast_to(&right.expand_dims(-1)?, &[right.shape(), &[n]].concat())?.flatten(None, None)?;
         self.recorder.add(along, Meeting { rows, chosen: Some((indices, count)) })?;
+        Ok(result)
+    }
+
+    /// As the weight has it: a model computes the same bits whether it is observed or not, and whichever of its weights are.
+    fn sum(&self, op: &AddMM, product: Product, x: &Value, c: &Value) -> Result<Value> {
+        let (alpha, beta) = (op.alpha, op.beta);
+        let result = implicit((x, &self.inner, as_given(c)?), |(x, w, c)| match product {
+            Product::Left => ops::addmm(c, w, x, alpha, beta),
+            _ => ops::addmm(c, x, w, alpha, beta),
+        })?;
+        self.record(product, x, &result)?;
         Ok(result)
     }
 

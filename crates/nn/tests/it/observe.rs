@@ -119,6 +119,29 @@ fn the_weights_are_back_afterwards() {
     assert!(model.forward(&x).expect("runs").eq_exact(&y).expect("compares"));
 }
 
+/// So what is seen of a weight does not depend on which others are observed.
+#[test]
+fn an_observed_model_computes_the_same_bits() {
+    // The sums of so many products are added up in parts, of which the first is added to the bias.
+    let layers = || nn::Sequential::new().append(linear(5, 2048, 2048)).append(nn::Relu).append(linear(6, 2048, 16));
+    let x = normal(1, &[2, 16, 2048]);
+    for text in [None, Some(NF4)] {
+        let model = Model::new(layers()).expect("a model");
+        let mut model = text.map_or(Ok(model.clone()), |format| model.quantize("layers.0.*", format)).expect("fits");
+        let y = model.forward(&x).expect("runs");
+        let seen = model.observe("*", |model| {
+            assert!(model.forward(&x)?.eq_exact(&y)?);
+            Ok::<_, Error>(())
+        });
+        let seen = seen.expect("runs");
+        for path in ["layers.0.weight", "layers.2.weight"] {
+            let alone = model.observe(path, |model| model.forward(&x)).expect("runs");
+            let [found, expected] = [&alone, &seen].map(|seen| seen.get(path).expect("seen").gram().expect("products"));
+            assert!(found.eq_exact(expected).expect("compares"), "{path}");
+        }
+    }
+}
+
 #[test]
 fn an_adapter_stays_frozen() {
     let mut model = Model::new(layers()).and_then(|m| m.lora("*.weight", LoraConfig::default())).expect("adapts");
