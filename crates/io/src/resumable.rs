@@ -116,6 +116,9 @@ impl Resumable {
         recipe: &str,
         make: impl FnOnce() -> Result<(Value, N)>,
     ) -> Result<(Value, N)> {
+        if let Some(found) = self.made(path, recipe) {
+            return Ok(found);
+        }
         let kept = match &mut self.made {
             Made::Kept(kept) => kept,
             Made::Held(values) => {
@@ -125,13 +128,6 @@ impl Resumable {
             }
         };
         let key = (path.to_owned(), recipe.to_owned());
-        if let Some((part, note)) = kept.made.get(&key).cloned()
-            && let (Ok(value), Ok(note)) = (kept.read(path, &part), serde_json::from_str(&note))
-        {
-            kept.asked.insert(path.to_owned(), part);
-            self.resumed += 1;
-            return Ok((value, note));
-        }
         let (value, note) = make()?;
         let text = serde_json::to_string(&note).map_err(|error| Error::file("write", &self.output)(error.into()))?;
         // JSON has no numbers that are not finite, so that a note of one would be lost.
@@ -161,6 +157,17 @@ impl Resumable {
                 asked.map(|(path, part)| kept.read(&path, &part).map(|value| (path, value))).collect()
             }
         }
+    }
+
+    /// The value of a path with what is noted of it, where it was made by this recipe before: what needs something that takes long for
+    /// the values that are left asks this first.
+    pub fn made<N: DeserializeOwned>(&mut self, path: &str, recipe: &str) -> Option<(Value, N)> {
+        let Made::Kept(kept) = &mut self.made else { return None };
+        let (part, note) = kept.made.get(&(path.to_owned(), recipe.to_owned())).cloned()?;
+        let found = (kept.read(path, &part).ok()?, serde_json::from_str(&note).ok()?);
+        kept.asked.insert(path.to_owned(), part);
+        self.resumed += 1;
+        Some(found)
     }
 
     /// How many values were found on the disk and not made again.

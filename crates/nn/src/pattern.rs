@@ -1,5 +1,6 @@
 //! Which parameters of a model are meant, by their paths.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -66,6 +67,22 @@ impl Pattern {
     /// The parameter of exactly this path; `*` has no meaning in it.
     pub fn exact(path: impl Into<String>) -> Self {
         Self { text: path.into(), by: By::Path }
+    }
+
+    /// The parameters of exactly these paths.
+    ///
+    /// ```
+    /// use mlx_rs::Dtype;
+    /// use tacit_core::Aval;
+    /// use tacit_nn::Pattern;
+    ///
+    /// let aval = Aval::new(&[8, 8], Dtype::Float32);
+    /// let pattern = Pattern::any(["layers.0.weight", "layers.3.weight"]);
+    /// assert!(pattern.matches("layers.3.weight", &aval) && !pattern.matches("layers.1.weight", &aval));
+    /// ```
+    pub fn any(paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let paths: BTreeSet<String> = paths.into_iter().map(Into::into).collect();
+        Self::when(move |path, _| paths.contains(path))
     }
 
     /// Whether the pattern names a parameter.
@@ -197,8 +214,6 @@ fn unreadable(text: &str, what: &str, error: &dyn fmt::Display) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use mlx_rs::Dtype;
 
     use super::*;

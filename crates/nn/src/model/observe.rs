@@ -6,10 +6,11 @@ use mlx_rs::Dtype;
 use mlx_rs::module::ModuleParameters;
 use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Calibrate, Observed};
-use tacit_core::{Error, Result, Value};
+use tacit_core::{Aval, Error, Result, Value};
 
 use super::Model;
 use crate::observations::Observations;
+use crate::path_order::path_order;
 use crate::{IntoRules, Parameters, Pattern};
 
 impl<M: ModuleParameters> Model<M> {
@@ -18,7 +19,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Nothing of the model need be known: a weight is observed where plain code multiplies it, by [`Observed`]. It may be
     /// dense or implicit; what is no float matrix or stack of matrices is passed by. Each product is computed at once, and its
     /// sums take `4 k^2` bytes for `k` inputs, of a stack for each of its matrices; weights that meet the very same rows, such as
-    /// queries, keys and values, have them once. A pattern of some layers at a time bounds the memory of large models.
+    /// queries, keys and values, have them once. [`observation_groups`](Self::observation_groups) bounds the memory of large models.
     ///
     /// The model has its own weights back afterwards, also where `f` fails or panics.
     ///
@@ -72,6 +73,67 @@ impl<M: ModuleParameters> Model<M> {
         self.observe_by(&pattern.try_into().map_err(Into::into)?, Observed::of_squares, f)
     }
 
+    /// The weights that [`observe`](Self::observe) observes by a pattern, in groups whose sums take at most so many bytes: those of
+    /// groups that are observed one after the other, each beside the same inputs, are the same bits as those of all at once.
+    ///
+    /// Layers are together, as far as they fit; sums that take more bytes are a group of their own. Sums that weights share are
+    /// counted for each of them.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_nn::{Model, Pattern};
+    ///
+    /// let layers = nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Linear::new(64, 8)?);
+    /// let mut model = Model::new(layers)?;
+    /// let x = ops::ones::<f32>(&[2, 64])?;
+    /// for paths in model.observation_groups("*", 4 * 64 * 64)? {
+    ///     let seen = model.observe(Pattern::any(&paths), |model| model.forward(&x))?;
+    ///     // Here each of them is quantized.
+    ///     assert!(paths.iter().all(|path| seen.met(path)));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The text of the pattern cannot be read.
+    pub fn observation_groups<P>(&self, pattern: P, bytes: usize) -> Result<Vec<Vec<String>>>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let mut weights = self.observable(&pattern.try_into().map_err(Into::into)?)?;
+        weights.retain(|(.., can_be)| *can_be);
+        weights.sort_by(|(a, ..), (b, ..)| path_order(a, b));
+        let (mut groups, mut room) = (Vec::<Vec<String>>::new(), 0);
+        for (path, value, _) in weights {
+            let sums = bytes_of_sums(&value.aval()?);
+            if let Some(group) = groups.last_mut().filter(|_| sums <= room) {
+                group.push(path);
+                room -= sums;
+            } else {
+                groups.push(vec![path]);
+                room = bytes.saturating_sub(sums);
+            }
+        }
+        Ok(groups)
+    }
+
+    /// The parameters that a pattern names, and whether they can be observed.
+    fn observable(&self, pattern: &Pattern) -> Result<Vec<(String, Value, bool)>> {
+        let mut named = Vec::new();
+        for (path, value) in self.values()? {
+            let aval = value.aval()?;
+            if pattern.names(&self.parts.ties.all(&path), &aval) {
+                let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
+                named.push((path, value, can_be));
+            }
+        }
+        Ok(named)
+    }
+
     /// Observes weights, of which the first one is observed by `first`.
     fn observe_by<O, E: Into<Error>>(
         &mut self,
@@ -80,11 +142,8 @@ impl<M: ModuleParameters> Model<M> {
         f: impl FnOnce(&mut Self) -> Result<O, E>,
     ) -> Result<Observations> {
         let (mut own, mut observed) = (Parameters::new(), Vec::<(String, Observed)>::new());
-        for (path, value) in self.values()? {
-            let aval = value.aval()?;
-            let named = pattern.names(&self.parts.ties.all(&path), &aval);
-            let can_be = (2..=3).contains(&aval.shape.len()) && aval.dtype.is_float();
-            if named && (can_be || pattern.is_exact()) {
+        for (path, value, can_be) in self.observable(pattern)? {
+            if can_be || pattern.is_exact() {
                 let weight = observed.first().map_or_else(|| first(value.clone()), |(_, other)| other.beside(&value));
                 let weight = weight.map_err(|error| error.of_parameter(&path))?;
                 observed.push((path.clone(), weight));
@@ -140,6 +199,12 @@ impl<M: ModuleParameters> Model<M> {
             method.quantize(format, &weight, seen).map_err(|error| error.of_parameter(path))
         })
     }
+}
+
+/// What the products of the inputs of a weight `[n, k]` or `[e, n, k]` take as floats.
+fn bytes_of_sums(aval: &Aval) -> usize {
+    let [stack @ .., _, k] = &aval.shape[..] else { return 0 };
+    stack.iter().fold(4 * (*k as usize).pow(2), |bytes, &matrices| bytes * matrices as usize)
 }
 
 /// A model with other weights, until it is dropped.

@@ -9,7 +9,7 @@ use mlx_rs::{Array, nn, ops};
 use tacit_arrays::format::{AnyFormat, Nf4, Quantizer};
 use tacit_arrays::{Awq, Calibrate, Gptq, Lora, Observation, Observed};
 use tacit_core::{Counters, Error, Policy, Result, Value};
-use tacit_nn::{Advice, Advisor, LoraConfig, Model, Observations, ParameterFilter, Parameters, Rules};
+use tacit_nn::{Advice, Advisor, LoraConfig, Model, Observations, ParameterFilter, Parameters, Pattern, Rules};
 
 use crate::types::{error, normal, said_of};
 
@@ -126,14 +126,17 @@ fn an_observed_model_computes_the_same_bits() {
     let layers = || nn::Sequential::new().append(linear(5, 2048, 2048)).append(nn::Relu).append(linear(6, 2048, 16));
     let x = normal(1, &[2, 16, 2048]);
     for text in [None, Some(NF4)] {
-        let model = Model::new(layers()).expect("a model");
-        let mut model = text.map_or(Ok(model.clone()), |format| model.quantize("layers.0.*", format)).expect("fits");
+        let mut model = Model::new(layers()).expect("a model");
+        if let Some(format) = text {
+            model = model.quantize("layers.0.*", format).expect("fits");
+        }
         let y = model.forward(&x).expect("runs");
-        let seen = model.observe("*", |model| {
-            assert!(model.forward(&x)?.eq_exact(&y)?);
-            Ok::<_, Error>(())
-        });
-        let seen = seen.expect("runs");
+        let seen = model
+            .observe("*", |model| {
+                assert!(model.forward(&x)?.eq_exact(&y)?);
+                Ok::<_, Error>(())
+            })
+            .expect("runs");
         for path in ["layers.0.weight", "layers.2.weight"] {
             let alone = model.observe(path, |model| model.forward(&x)).expect("runs");
             let [found, expected] = [&alone, &seen].map(|seen| seen.get(path).expect("seen").gram().expect("products"));
@@ -356,5 +359,29 @@ fn sums_of_one_path_are_added() -> Result<()> {
     assert_eq!(both.get("weight")?.rows(), [128]);
     let unlike = of([Observation::from_inputs(&batch(1))?, Observation::from_inputs(&normal(3, &[4, 8]))?]);
     assert!(unlike.get("weight").is_err());
+    Ok(())
+}
+
+/// What is seen in groups is what is seen at once.
+#[test]
+fn weights_are_observed_in_groups_of_few_bytes() -> Result<()> {
+    let sequential = (0..12).fold(nn::Sequential::new(), |layers, seed| layers.append(linear(seed, 16, 16)));
+    let mut model = Model::new(sequential)?;
+    let x = normal(1, &[4, 16]);
+    let of_one = 4 * 16 * 16;
+    let groups = model.observation_groups("*", 5 * of_one + 1)?;
+    assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
+    assert_eq!((&*groups[0][4], &*groups[2][1]), ("layers.4.weight", "layers.11.weight"));
+    let all = model.observe("*", |model| model.forward(&x))?;
+    for paths in groups {
+        let seen = model.observe(Pattern::any(&paths), |model| model.forward(&x))?;
+        assert_eq!(seen.paths().count(), paths.len());
+        for path in &paths {
+            assert!(seen.get(path)?.gram()?.eq_exact(all.get(path)?.gram()?)?, "{path}");
+        }
+    }
+    // A weight whose sums take more is a group by itself.
+    assert_eq!(model.observation_groups("layers.{3,4}.*", 1)?, [["layers.3.weight"], ["layers.4.weight"]]);
+    assert!(model.observation_groups("*.bias", 1)?.is_empty());
     Ok(())
 }
