@@ -6,13 +6,13 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use mlx_rs::Array;
+use mlx_rs::{Array, memory};
 use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Awq, Calibrate, Corrected, Gptq};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_io::{Distance, Progress, progress_bar};
 use tacit_models::{Config, Decoder, Positions};
-use tacit_nn::{Model, Observations};
+use tacit_nn::{Model, Observations, Pattern};
 
 use crate::decoding;
 use crate::decoding::source::{Source, files_of_text};
@@ -42,6 +42,11 @@ pub(crate) struct CalibrationOptions {
     /// inputs and outputs, times the rank. Stacks of experts get none
     #[arg(long, value_name = "RANK", requires = "calibrate")]
     correct: Option<NonZero<usize>>,
+    /// The megabytes that the sums of inputs may take at a time, of which a weight of K inputs has 4 K^2 bytes; a quarter of the
+    /// memory that MLX may take if it is not said. Where those of all weights are more, the decoder reads the text several times, and
+    /// what is written is the same
+    #[arg(long, value_name = "MB", requires = "calibrate")]
+    calibration_memory: Option<NonZero<usize>>,
 }
 
 /// How codes are chosen by what was seen.
@@ -69,14 +74,16 @@ struct Text {
     windows: Vec<Vec<u32>>,
 }
 
-/// What was seen, and how codes are chosen by it.
+/// How codes are chosen by what a decoder sees of its weights.
 pub(crate) struct Calibration {
-    observations: Observations,
+    reader: Reader,
     method: Box<dyn Calibrate>,
     /// The rank of the factors that stand beside the codes.
     correct: Option<i32>,
     /// Which values of an interrupted run are the same.
     pub(crate) recipe: String,
+    /// The bytes of sums that are held at a time.
+    sums: usize,
 }
 
 impl TextOptions {
@@ -114,11 +121,11 @@ impl Reader {
         model.observe_squares("*", |model| text.run(model))
     }
 
-    /// What all weights meet, by the decoder's names.
-    fn products(&mut self) -> Result<Observations> {
+    /// What the weights of these paths meet.
+    fn products(&mut self, paths: &[String]) -> Result<Observations> {
         let _deny = Policy::Deny.scope();
         let Self { model, text } = self;
-        model.observe("*", |model| text.run(model))
+        model.observe(Pattern::any(paths), |model| text.run(model))
     }
 }
 
@@ -139,10 +146,9 @@ impl Text {
 }
 
 impl CalibrationOptions {
-    /// Reads the text, if there is one, with the decoder at a path.
-    pub(crate) fn read(&self, model: &Path) -> Result<Option<Calibration>> {
-        let Some(mut reader) = self.text.open(model)? else { return Ok(None) };
-        let observations = reader.products()?;
+    /// The calibration by the text, if there is one, of the decoder at a path.
+    pub(crate) fn open(&self, model: &Path) -> Result<Option<Calibration>> {
+        let Some(reader) = self.text.open(model)? else { return Ok(None) };
         let (name, method): (_, Box<dyn Calibrate>) = match self.method {
             Method::Gptq => ("gptq, its scales fitted twice,", Box::new(Gptq::default().with_refits(2)?)),
             Method::Awq => ("awq", Box::new(Awq::default())),
@@ -150,34 +156,39 @@ impl CalibrationOptions {
         let corrected = self.correct.map_or_else(String::new, |rank| format!(" corrected by rank {rank}"));
         let recipe = format!("{name}{corrected} on {} windows at most", self.text.windows);
         let correct = self.correct.map(|rank| i32::try_from(rank.get()).unwrap_or(i32::MAX));
-        Ok(Some(Calibration { observations, method, correct, recipe }))
+        let sums = match self.calibration_memory {
+            Some(megabytes) => megabytes.get().saturating_mul(1_000_000),
+            None => memory::memory_limit()? / 4,
+        };
+        Ok(Some(Calibration { reader, method, correct, recipe, sums }))
     }
 }
 
 impl Calibration {
-    /// What of a parameter the decoder multiplied nothing with, in words, if there is anything: all of it, or some experts.
-    pub(crate) fn unmet(&self, path: &str) -> Option<String> {
-        if !self.observations.met(path) {
-            return Some(path.to_owned());
-        }
-        let rows = self.observations.get(path).ok()?.rows();
-        let unmet = rows.iter().enumerate().filter(|(_, rows)| **rows == 0);
-        let experts: Vec<String> = unmet.map(|(expert, _)| expert.to_string()).collect();
-        match &experts[..] {
-            [] => None,
-            [one] => Some(format!("expert {one} of {path}")),
-            several => Some(format!("experts {} of {path}", several.join(" "))),
-        }
+    /// These parameters in groups that are observed one after the other, without those that the decoder does not have.
+    pub(crate) fn groups<'p>(&self, paths: impl Iterator<Item = &'p String>) -> Result<Vec<Vec<String>>> {
+        self.reader.model.observation_groups(Pattern::any(paths), self.sums)
+    }
+
+    /// What the parameters of a group meet.
+    pub(crate) fn observe(&mut self, paths: &[String]) -> Result<Observations> {
+        self.reader.products(paths)
     }
 
     /// The value in a format, and the error that this adds; nothing where the decoder multiplied nothing with it. An expert that no
     /// token chose is rounded.
-    pub(crate) fn quantized(&self, path: &str, value: &Value, format: &AnyFormat) -> Result<Option<(Value, f32)>> {
-        if !self.observations.met(path) {
+    pub(crate) fn quantized(
+        &self,
+        seen: &Observations,
+        path: &str,
+        value: &Value,
+        format: &AnyFormat,
+    ) -> Result<Option<(Value, f32)>> {
+        if !seen.met(path) {
             return Ok(None);
         }
         let weight = value.dense()?;
-        let seen = &self.observations.get(path)?.rounding_unmet()?;
+        let seen = &seen.get(path)?.rounding_unmet()?;
         let made = match (self.correct, weight.shape()) {
             (Some(rank), &[n, k]) => {
                 Corrected::new(&*self.method, rank.min(n).min(k)).and_then(|way| way.quantize(format, &weight, seen))
@@ -187,5 +198,20 @@ impl Calibration {
         let made = made.map_err(|error| error.of_parameter(path))?;
         let error = Distance::of_values(value, &made)?.error as f32;
         Ok(Some((made, error)))
+    }
+}
+
+/// What of a parameter the decoder multiplied nothing with, in words, if there is anything: all of it, or some experts.
+pub(crate) fn unmet(seen: &Observations, path: &str) -> Option<String> {
+    if !seen.met(path) {
+        return Some(path.to_owned());
+    }
+    let rows = seen.get(path).ok()?.rows();
+    let unmet = rows.iter().enumerate().filter(|(_, rows)| **rows == 0);
+    let experts: Vec<String> = unmet.map(|(expert, _)| expert.to_string()).collect();
+    match &experts[..] {
+        [] => None,
+        [one] => Some(format!("expert {one} of {path}")),
+        several => Some(format!("experts {} of {path}", several.join(" "))),
     }
 }

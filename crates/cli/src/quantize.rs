@@ -1,16 +1,18 @@
 //! `tacit quantize`: formats of few bits for the parameters of a checkpoint.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Result, Value};
 use tacit_io::layout::as_mlx_lm;
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
-use tacit_nn::{DecoderRules, Parameters, Rules};
+use tacit_nn::{DecoderRules, Observations, Parameters, Rules};
 
-use crate::calibration::{Calibration, CalibrationOptions};
+use crate::calibration::{Calibration, CalibrationOptions, unmet};
 use crate::formats;
 use crate::interruption;
 use crate::overwriting::Overwriting;
@@ -61,6 +63,9 @@ struct Row {
     error: Option<f32>,
     /// Why the parameter stays.
     reason: Option<String>,
+    /// What of it was rounded, as the text multiplies nothing with it.
+    #[serde(skip)]
+    unmet: Option<String>,
 }
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
@@ -78,37 +83,50 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     named(options, &rules, &values)?;
-    let calibration = options.calibration.read(&options.input)?;
+    let mut calibration = options.calibration.open(&options.input)?;
     let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
-    let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
-    let (mut left, mut rows) = (Parameters::new(), Vec::new());
+    let mut results = Results::of(&values);
+    let mut left = BTreeMap::new();
     for (path, value) in values {
-        let before = value.nbytes();
-        let (value, outcome) = quantized(&mut work, &rules, calibration.as_ref(), &path, &value)?;
-        let (error, reason) = match outcome {
-            Ok(error) => (Some(error), None),
-            Err(reason) => (None, Some(reason)),
-        };
-        let after = value.nbytes();
-        let row = Row { path: path.clone(), value: value.to_string(), before, after, error, reason };
-        // What was made is let go of.
-        if row.error.is_none() {
-            left.insert(path, value);
+        match way(&rules, calibration.as_ref(), &path, &value)? {
+            Err(reason) => results.stays(path, value, reason),
+            Ok((format, recipe)) => {
+                if let Some((made, noted)) = work.made(&path, &recipe) {
+                    results.becomes(path, &value, &made, noted);
+                } else {
+                    left.insert(path, Task { value, format, recipe });
+                }
+            }
         }
-        rows.push(row);
-        done += before;
-        bar(Progress { done, total });
     }
-    let rounded = rows.iter().filter(|row| row.error.is_some());
-    let unmet: Vec<String> = rounded.filter_map(|row| calibration.as_ref()?.unmet(&row.path)).collect();
+    if let Some(calibration) = &mut calibration {
+        for paths in calibration.groups(left.keys())? {
+            let seen = calibration.observe(&paths)?;
+            for path in paths {
+                let Some(task) = left.remove(&path) else { continue };
+                let (made, noted) = task.make(&mut work, &rules, &path, Some((&*calibration, &seen)))?;
+                results.becomes(path, &task.value, &made, noted);
+            }
+        }
+    }
+    // Those that the decoder does not have, or all of them where there is no text.
+    let nothing = Observations::default();
+    for (path, task) in left {
+        let by = calibration.as_ref().map(|calibration| (calibration, &nothing));
+        let (made, noted) = task.make(&mut work, &rules, &path, by)?;
+        results.becomes(path, &task.value, &made, noted);
+    }
+    let Results { unchanged, rows, .. } = results;
+    let rows: Vec<Row> = rows.into_values().collect();
+    let unmet: Vec<&str> = rows.iter().filter_map(|row| row.unmet.as_deref()).collect();
     let unmet =
         (!unmet.is_empty()).then(|| format!("rounded, as the text multiplies nothing with it: {}", unmet.join(", ")));
     let note = [note, unmet].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));
     let resumed = work.resumed();
     let mut bar = progress_bar();
     let mut all = work.values()?;
-    all.extend(left);
+    all.extend(unchanged);
     work.finish(all, Writing { progress: Some(&mut bar), ..Writing::default() })?;
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
@@ -128,40 +146,106 @@ fn named(options: &Options, rules: &Rules, values: &Parameters) -> Result<()> {
     Err(Error::invalid(message, help))
 }
 
-/// The parameter in its format with what that lost, or as it was with why.
-fn quantized(
-    work: &mut Resumable,
-    rules: &Rules,
+/// The format of a parameter with the text that says how it is made, or why the parameter stays.
+fn way<'r>(
+    rules: &'r Rules,
     calibration: Option<&Calibration>,
     path: &str,
     value: &Value,
-) -> Result<(Value, Result<f32, String>)> {
+) -> Result<Result<(&'r AnyFormat, String), String>> {
     let aval = value.aval()?;
-    let left = |reason: &str| Ok((value.clone(), Err(reason.to_owned())));
-    let Some(format) = rules.format(path, &aval) else { return left("no rule gives it a format") };
+    let stays = |reason: &str| Ok(Err(reason.to_owned()));
+    let Some(format) = rules.format(path, &aval) else { return stays("no rule gives it a format") };
     if !Rules::is_matrix(path, &aval) {
-        return left("it is no matrix");
+        return stays("it is no matrix");
     }
     if !aval.dtype.is_float() {
-        return left("it is no float");
+        return stays("it is no float");
     }
     format.supported()?;
     if let Some(reason) = format.misfit(&aval)? {
-        return left(&reason);
+        return stays(&reason);
     }
     let by = calibration.map(|calibration| format!(" by {}", calibration.recipe)).unwrap_or_default();
-    let (value, error) = work.value(path, &format!("{format} of {value}{by}"), || {
-        if let Some(calibration) = calibration
-            && let Some(made) = calibration.quantized(path, value, format)?
-        {
-            return Ok(made);
-        }
-        let one = Parameters::from([(path.to_owned(), value.clone())]);
-        let (mut made, report) = convert(&one, rules)?;
-        let error = report.converted.first().map_or(0.0, |row| row.error);
-        Ok((made.remove(path).unwrap_or_else(|| value.clone()), error))
-    })?;
-    Ok((value, Ok(error)))
+    Ok(Ok((format, format!("{format} of {value}{by}"))))
+}
+
+/// A parameter that is to be made.
+struct Task<'r> {
+    value: Value,
+    format: &'r AnyFormat,
+    recipe: String,
+}
+
+/// What is noted of a parameter in its format.
+#[derive(Serialize, Deserialize)]
+struct Noted {
+    /// As [`Row::error`].
+    error: f32,
+    /// What of it was rounded, as the text multiplies nothing with it.
+    unmet: Option<String>,
+}
+
+impl Task<'_> {
+    /// The parameter in its format, by what was seen of it.
+    fn make(
+        &self,
+        work: &mut Resumable,
+        rules: &Rules,
+        path: &str,
+        by: Option<(&Calibration, &Observations)>,
+    ) -> Result<(Value, Noted)> {
+        work.value(path, &self.recipe, || {
+            let unmet = by.and_then(|(_, seen)| unmet(seen, path));
+            if let Some((calibration, seen)) = by
+                && let Some((made, error)) = calibration.quantized(seen, path, &self.value, self.format)?
+            {
+                return Ok((made, Noted { error, unmet }));
+            }
+            let one = Parameters::from([(path.to_owned(), self.value.clone())]);
+            let (mut made, report) = convert(&one, rules)?;
+            let error = report.converted.first().map_or(0.0, |row| row.error);
+            Ok((made.remove(path).unwrap_or_else(|| self.value.clone()), Noted { error, unmet }))
+        })
+    }
+}
+
+/// What became of the parameters so far.
+struct Results {
+    /// Those that stay; what was made is let go of.
+    unchanged: Parameters,
+    rows: BTreeMap<String, Row>,
+    bar: Box<dyn FnMut(Progress)>,
+    /// The bytes of parameters that are done, and of all.
+    done: usize,
+    total: usize,
+}
+
+impl Results {
+    fn of(values: &Parameters) -> Self {
+        let total = values.values().map(Value::nbytes).sum();
+        Self { unchanged: Parameters::new(), rows: BTreeMap::new(), bar: Box::new(progress_bar()), done: 0, total }
+    }
+
+    fn stays(&mut self, path: String, value: Value, reason: String) {
+        let row = |row| Row { reason: Some(reason), ..row };
+        self.add(path.clone(), value.nbytes(), &value, row);
+        self.unchanged.insert(path, value);
+    }
+
+    fn becomes(&mut self, path: String, before: &Value, made: &Value, Noted { error, unmet }: Noted) {
+        let row = |row| Row { error: Some(error), unmet, ..row };
+        self.add(path, before.nbytes(), made, row);
+    }
+
+    fn add(&mut self, path: String, before: usize, value: &Value, of: impl FnOnce(Row) -> Row) {
+        let after = value.nbytes();
+        let row =
+            Row { path: path.clone(), value: value.to_string(), before, after, error: None, reason: None, unmet: None };
+        self.rows.insert(path, of(row));
+        self.done += before;
+        (self.bar)(Progress { done: self.done, total: self.total });
+    }
 }
 
 impl fmt::Display for Quantized {

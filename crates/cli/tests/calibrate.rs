@@ -133,6 +133,52 @@ fn a_decoder_quantized_by_a_text_loses_less_on_another() {
     assert!(plain.eq_exact(&calibrated).expect("compares"));
 }
 
+/// A pass over the text for each part of the weights, or one for all: the file is the same.
+#[test]
+fn sums_are_held_within_a_bound() {
+    let folder = Folder::new();
+    let file = |name: &str, options: &[&str]| {
+        let options = [&["--format", "affine:3:64", "--calibrate", "text.txt", "--windows", "1"], options].concat();
+        let output = folder.quantize(name, &options);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (fs::read(folder.at(name)).expect("reads"), output.stdout)
+    };
+    // Sixteen weights of 128 inputs, whose sums take 64 KiB each, are more than one megabyte.
+    let [(once, said), (twice, said_of_passes)] =
+        [file("once.safetensors", &[]), file("twice.safetensors", &["--calibration-memory", "1"])];
+    assert!(once == twice, "the codes are others");
+    assert_eq!(said, said_of_passes);
+}
+
+/// What a run that failed had made is not observed again, and is told of as if it were.
+#[test]
+fn a_calibration_goes_on_with_what_is_left() {
+    let folder = Folder::new();
+    let rules = |name: &str, format: &str| {
+        let rules = format!(r#"{{"model.layers.1.mlp.up_proj.weight": "{format}", "*": "affine:4:64"}}"#);
+        fs::write(folder.at(name), rules).expect("writes");
+    };
+    rules("good.json", "affine:4:64");
+    rules("bad.json", "rotated:nf4:64");
+    let run = |name: &str, rules: &str| {
+        let options = ["--rules", rules, "--calibrate", "text.txt", "--windows", "1", "--json"];
+        let output = folder.quantize(name, &options);
+        let said: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+        (output.status.success(), said.unwrap_or_default())
+    };
+    assert!(!run("parts.safetensors", "bad.json").0);
+    let (parts, whole) = (run("parts.safetensors", "good.json"), run("whole.safetensors", "good.json"));
+    assert!(parts.0 && whole.0, "{parts:?} {whole:?}");
+    // The head, the embedding, the first layer's seven and two of the second.
+    assert_eq!((parts.1["resumed"].as_u64(), whole.1["resumed"].as_u64()), (Some(11), Some(0)));
+    for key in ["parameters", "note"] {
+        assert_eq!(parts.1[key], whole.1[key]);
+    }
+    let [parts, whole] =
+        ["parts", "whole"].map(|name| fs::read(folder.at(&format!("{name}.safetensors"))).expect("reads"));
+    assert!(parts == whole, "the codes are others");
+}
+
 #[test]
 fn a_decoder_advised_by_a_text_loses_less_on_another() {
     let folder = Folder::new();
