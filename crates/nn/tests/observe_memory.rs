@@ -7,8 +7,9 @@ use tacit_blas as _;
 
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Param;
-use mlx_rs::{Array, random, transforms};
-use tacit_core::{Result, Value, array_id};
+use mlx_rs::{Array, ops, random, transforms};
+use tacit_arrays::Observed;
+use tacit_core::{Result, Value, array_id, implicit};
 use tacit_nn::{Model, Observations};
 
 use peak::peak;
@@ -75,6 +76,22 @@ fn of_squares(model: &mut Model<Attention>, batches: &[Array]) -> usize {
     peak(|| drop(model.observe_squares("*", |model| run(model, batches)).expect("runs")))
 }
 
+/// The same of 16 experts with half as many inputs, each of which meets some rows of two batches.
+fn of_experts() -> usize {
+    let k = INPUTS / 2;
+    let (weight, x) = (numbers(8, &[16, 8, k]), numbers(9, &[64, 1, k]));
+    let chosen = Array::from_iter((0..64u32).map(|row| row % 16), &[64]);
+    transforms::eval([&weight, &x, &chosen]).expect("evaluates");
+    let experts = Observed::new(weight).expect("a weight");
+    peak(|| {
+        for _ in 0..2 {
+            implicit((&x, &experts), |(x, w)| ops::gather_mm(x, w.swap_axes(1, 2)?, None, &chosen, None))
+                .expect("runs");
+        }
+        assert_eq!(experts.finish().expect("products").rows(), [8; 16]);
+    })
+}
+
 #[test]
 fn what_is_observed_is_held_once() {
     let mut model = model();
@@ -96,6 +113,11 @@ fn what_is_observed_is_held_once() {
     let id = |path| array_id(seen.get(path).expect("seen").gram().expect("products"));
     assert_eq!([id("keys"), id("values")], [id("queries"); 2]);
     assert_ne!(id("output"), id("queries"));
+
+    drop(seen);
+    let held = of_experts();
+    println!("{held} bytes for experts whose sums take {}", 4 * GRAM);
+    assert!(held < 2 * 4 * GRAM + GRAM / 2, "{held} bytes");
 
     let held = of_squares(&mut model, &batches);
     println!("{held} bytes for the squares of four weights");

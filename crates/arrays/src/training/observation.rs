@@ -1,6 +1,7 @@
 //! What met a weight in products, as sums.
 
 use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::extra_ops::dynamic_slice_update;
 use tacit_core::{Aval, Error, Result};
 
 use crate::avals::checks::check_float;
@@ -52,12 +53,12 @@ impl Recorded {
         })
     }
 
-    /// The sums over no rows of `k` inputs.
-    fn zeros(self, k: i32) -> Result<Array> {
-        Ok(match self {
-            Self::Products => ops::zeros::<f32>(&[k, k])?,
-            Self::Squares => ops::zeros::<f32>(&[k])?,
-        })
+    /// The shape of the sums of `k` inputs.
+    fn shape(self, k: i32) -> Vec<i32> {
+        match self {
+            Self::Products => vec![k, k],
+            Self::Squares => vec![k],
+        }
     }
 }
 
@@ -93,21 +94,26 @@ impl Observation {
         let (x, k) = (x.as_dtype(Dtype::Float32)?, x.dim(-1));
         let indices = indices.as_dtype(Dtype::Int64)?.contiguous()?;
         let indices = if indices.size() == 0 { &[][..] } else { indices.try_as_slice::<i64>()? };
-        let (mut products, mut magnitudes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
-        for places in places(indices, experts as usize) {
+        let mut products = ops::zeros::<f32>(&[&[experts][..], &recorded.shape(k)[..]].concat())?;
+        transforms::eval([&products])?;
+        let (mut magnitudes, mut rows) = (Vec::new(), Vec::new());
+        for (expert, places) in places(indices, experts as usize).into_iter().enumerate() {
             rows.push(places.len() as u64);
             if places.is_empty() {
-                products.push(recorded.zeros(k)?);
                 magnitudes.push(ops::zeros::<f32>(&[k])?);
                 continue;
             }
             // Its own rows alone: all experts together multiply each row once, and a NaN of another one does not show.
             let own = x.take_axis(Array::from_slice(&places, &[places.len() as i32]), 0)?;
-            products.push(recorded.sums(&own)?);
             magnitudes.push(own.abs()?.sum_axis(0, None)?);
+            let (sums, at) = (recorded.sums(&own)?.expand_dims(0)?, Array::from_slice(&[expert as i32], &[1]));
+            products = dynamic_slice_update(&products, &sums, &at, &[0])?;
+            drop(sums);
+            // The sums of all are nobody else's, so each is written where it belongs.
+            transforms::eval([&products])?;
         }
-        let (products, magnitudes) = (ops::stack(&products, 0)?, ops::stack(&magnitudes, 0)?);
-        transforms::eval([&products, &magnitudes])?;
+        let magnitudes = ops::stack(&magnitudes, 0)?;
+        transforms::eval([&magnitudes])?;
         Ok(Self { products, magnitudes, rows })
     }
 
