@@ -251,7 +251,7 @@ impl Results {
 impl fmt::Display for Quantized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&["parameter", "value", ">error", ">before", ">after", ""]);
-        for Row { path, value, before, after, error, reason } in &self.parameters {
+        for Row { path, value, before, after, error, reason, unmet: _ } in &self.parameters {
             table.row([
                 path.clone(),
                 value.clone(),

@@ -350,7 +350,9 @@ fn weights_that_meet_the_same_share_their_sums() {
     }
     let alone = |batches: &[&Array]| {
         let observed = Observed::new(normal(1, &[32, 64])).expect("a weight");
-        batches.iter().for_each(|x| meet(&observed, x));
+        for x in batches {
+            meet(&observed, x);
+        }
         floats(observed.finish().expect("products").gram().expect("products")).expect("floats")
     };
     let [first, second, third] = [first, second, third].map(|observed| observed.finish().expect("products"));
