@@ -256,6 +256,7 @@ fn what_cannot_be_trained_is_said() {
         folder.said(&with(&["--saved-activations", "affine:8:63"]), "adapter"),
         folder.said(&with(&["--saved-activations", "int8+stochastic"]), "adapter"),
         folder.said(&["--qat", "nf5"], "adapter"),
+        folder.said(&["--qat", "affine:4:64"], "adapter"),
         folder.said(&with(&["--evaluate", "no.jsonl"]), "adapter"),
         folder.said(&lora, "data.jsonl"),
         folder.said(&with(&["--rate", "1e30", "--clip", "inf", "--steps", "4"]), "wild"),
@@ -284,6 +285,8 @@ fn what_cannot_be_trained_is_said() {
         help: write int8
         error: no format is named nf5
         help: name one of affine, bf16, binary, codebook, dynamic, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, symmetric, ternary
+        error: no parameter of the model is prepared: model.layers.0.mlp.down_proj.weight: the last axis of f16[8,8] is not whole groups of 64, as affine has them
+        help: name other parameters or another format: its parameters are model.embed_tokens.weight, model.layers.0.input_layernorm.weight, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight, model.layers.0.post_attention_layernorm.weight, model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.o_proj.weight, model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.v_proj.weight, model.norm.weight
         error: cannot open no.jsonl: No such file or directory (os error 2)
         error: data.jsonl is no folder
         help: name a folder, which is made if it is not there

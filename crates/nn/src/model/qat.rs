@@ -7,7 +7,7 @@ use tacit_arrays::{ActivationGranularity, Int8Inputs, Int8Training, Packed, Prep
 use tacit_core::{Aval, Error, Result, Value, tree};
 
 use super::Model;
-use super::surgery::relative_error;
+use super::surgery::{IMPLICIT, nothing_made, relative_error};
 use crate::array_leaves::ArrayLeaves;
 use crate::lora::seed_of;
 use crate::matrices::no_matrix;
@@ -221,7 +221,7 @@ impl<M: ModuleParameters> Model<M> {
         let aware = aware.into_config()?;
         let rules = aware.rules.within(pattern)?;
         rules.supported()?;
-        let (mut report, mut made) = (self.report.clone(), Parameters::new());
+        let (mut report, mut made, mut passed) = (self.report.clone(), Parameters::new(), Vec::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
             let rule = rules.rule(&self.parts.ties.all(&path), &aval);
@@ -229,6 +229,7 @@ impl<M: ModuleParameters> Model<M> {
             let before = value.nbytes();
             let reason = left(&path, &value, pattern.is_exact(), format);
             let outcome = if let Some(reason) = reason.map_err(|error| error.of_parameter(&path))? {
+                passed.push((path.clone(), reason.clone()));
                 Outcome::left(reason)
             } else {
                 let prepared = aware.prepared(&path, &value, format);
@@ -244,7 +245,7 @@ impl<M: ModuleParameters> Model<M> {
             report.note(path, Row { aval, before, after, outcome });
         }
         if made.is_empty() {
-            return Err(Error::invalid("no parameter of the model is prepared", self.listed()));
+            return Err(nothing_made(NOTHING_PREPARED, &passed, self.listed()));
         }
         report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;
@@ -419,8 +420,10 @@ fn switched_off(path: &str) -> Error {
     )
 }
 
+const NOTHING_PREPARED: &str = "no parameter of the model is prepared";
+
 fn nothing_prepared() -> Error {
-    Error::invalid("no parameter of the model is prepared", "name some by `Model::prepare`")
+    Error::invalid(NOTHING_PREPARED, "name some by `Model::prepare`")
 }
 
 /// Why a parameter is not prepared, if it is not.
@@ -430,7 +433,7 @@ fn left(path: &str, value: &Value, exact: bool, format: &AnyFormat) -> Result<Op
     let trained = inner.downcast::<Prepared>().is_some() || inner.downcast::<TrainedCodes>().is_some();
     let taken = trained || inner.family::<dyn Packed>().is_some();
     let reason = match (inner, no_matrix(path, &aval)) {
-        (Value::Implicit(_), _) if !taken => "it is implicit already",
+        (Value::Implicit(_), _) if !taken => IMPLICIT,
         _ if !aval.dtype.is_float() => "it is not float",
         (_, Some(reason)) if !exact => reason,
         _ => return format.stochastic().unwrap_or(&**format).misfit(&aval),

@@ -84,7 +84,7 @@ impl<M: ModuleParameters> Model<M> {
             }
         }
         if !quantizes {
-            return Err(nothing_quantized(&left, self.listed()));
+            return Err(nothing_made("the rules quantize no parameter of the model", &left, self.listed()));
         }
         report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;
@@ -247,11 +247,10 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
 }
 
 /// Why a rule passes by codes, and whatever else is not dense.
-const IMPLICIT: &str = "it is implicit already";
+pub(super) const IMPLICIT: &str = "it is implicit already";
 
-/// The error of rules that quantize nothing: why not what they name, once for each reason.
-fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
-    const WHAT: &str = "the rules quantize no parameter of the model";
+/// The error of rules that make nothing of any parameter: why not of what they name, once for each reason.
+pub(super) fn nothing_made(what: &str, left: &[(String, String)], paths: String) -> Error {
     let mut reasons: Vec<&(String, String)> = Vec::new();
     for one in left {
         if reasons.iter().all(|(_, reason)| *reason != one.1) {
@@ -259,7 +258,7 @@ fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
         }
     }
     if reasons.is_empty() {
-        return Error::invalid(WHAT, paths);
+        return Error::invalid(what, paths);
     }
     let has = |why: &str| reasons.iter().any(|(_, reason)| reason == why);
     let (one_axis, implicit) = (has(ONE_AXIS), has(IMPLICIT));
@@ -268,7 +267,7 @@ fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
     let codes =
         if implicit { "; codes are quantized anew by `tacit quantize`, or once they are made dense" } else { "" };
     Error::invalid(
-        format!("{WHAT}: {}", reasons.join("; ")),
+        format!("{what}: {}", reasons.join("; ")),
         format!("name other parameters or another format: {paths}{exact}{codes}"),
     )
 }

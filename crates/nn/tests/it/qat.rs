@@ -304,9 +304,13 @@ fn a_layer_that_shares_its_weight_is_not_folded_by_either_path() -> Result<()> {
 #[test]
 fn what_cannot_be_prepared_is_told() {
     expect![[r#"
+        no parameter of the model is prepared: layers.0.bias: it has one axis
+        help: name other parameters or another format: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; what has one axis is quantized where a rule names its very path"#]]
+    .assert_eq(&error(model().prepare("layers.*.bias", AFFINE)).to_string());
+    expect![[r#"
         no parameter of the model is prepared
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]]
-    .assert_eq(&error(model().prepare("layers.*.bias", AFFINE)).to_string());
+    .assert_eq(&error(model().prepare("layer.*", AFFINE)).to_string());
     let double = QatConfig::new(Nf4 { block: 64, double: true }).trained_scales();
     expect![[r#"
         the parameter layers.0.weight: the format nf4:64:double has no scales that can be trained
