@@ -109,6 +109,12 @@ pub(crate) enum Failure {
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The policy is the command's own, and nobody else's to change.
+            Self::Tacit(error @ Error::MaterializationDenied { .. }) => {
+                let said = error.to_string();
+                let (what, _) = said.rsplit_once("\nhelp: ").unwrap_or((said.as_str(), ""));
+                write!(f, "{what}\nhelp: take another format, or floats, which `tacit convert --as hugging-face` makes")
+            }
             Self::Tacit(error) => error.fmt(f),
             Self::Write(error) => write!(f, "the output cannot be written: {error}"),
         }

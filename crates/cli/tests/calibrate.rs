@@ -252,6 +252,35 @@ fn experts_are_calibrated_together() {
     assert_eq!(experts.split(' ').count(), 2, "{}", said["note"]);
 }
 
+/// A change cannot be added to such codes block by block, and the help names a command.
+#[test]
+fn scaled_channels_that_a_merge_would_build_are_told_with_a_way_out() {
+    let folder = Folder::new();
+    let scaled = folder.at("scaled");
+    fs::create_dir(&scaled).expect("makes");
+    for name in ["config.json", "tokenizer.json"] {
+        fs::copy(folder.at(name), scaled.join(name)).expect("copies");
+    }
+    let awq = ["--format", "affine:3:64", "--calibrate", "text.txt", "--method", "awq"];
+    assert!(folder.quantize("scaled/model.safetensors", &awq).status.success());
+    fs::write(folder.at("data.jsonl"), json!({ "text": text(2, 16) }).to_string()).expect("writes");
+    let tacit = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.current_dir(&folder.0).args(arguments).output().expect("starts")
+    };
+    let options = ["--lora", "2", "--merge", "affine:4:64", "--data", "data.jsonl", "--length", "16", "-o", "merged"];
+    let output = tacit(&[&["train", "scaled"], &options[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    expect![[r"
+        error: a dense array of Lora(f32[128,128]) needs Lora materialized, which the policy forbids
+        help: take another format, or floats, which `tacit convert --as hugging-face` makes
+    "]]
+    .assert_eq(&String::from_utf8(output.stderr).expect("text"));
+    assert!(tacit(&["convert", "scaled", "--as", "hugging-face", "-o", "floats"]).status.success());
+    let output = tacit(&[&["train", "floats"], &options[..]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn what_cannot_be_calibrated_is_said() {
     let folder = Folder::new();
