@@ -60,7 +60,11 @@ pub(crate) fn prepared(model: Model<Decoder>, layers: &str, format: &str) -> Res
     let named: Vec<String> = named.map(|(path, _)| path).collect();
     match unfit(&model.report(), &named).pop() {
         // A long run would leave them as they are.
-        Some(reason) => Err(Error::invalid(reason, "take a format that fits all of them, or name fewer by `--layers`")),
+        Some(reason) => {
+            let help = "take a format that fits all of them, or name fewer by `--layers`; what is implicit already becomes \
+                        floats by `tacit convert --as hugging-face`";
+            Err(Error::invalid(reason, help))
+        }
         None => Ok(model),
     }
 }
@@ -104,7 +108,7 @@ mod tests {
         let error = prepared(model()?, "model.layers.*_proj.weight", "affine:4:32").expect_err("two do not fit");
         expect![[r#"
             model.layers.0.mlp.down_proj.weight and 1 more stay as they are: the last axis of f32[32,24] is not whole groups of 32, as affine has them
-            help: take a format that fits all of them, or name fewer by `--layers`"#]]
+            help: take a format that fits all of them, or name fewer by `--layers`; what is implicit already becomes floats by `tacit convert --as hugging-face`"#]]
         .assert_eq(&error.to_string());
         let fitting = prepared(model()?, "model.layers.*.{q,k,v,o,gate,up}_proj.weight", "affine:4:32")?;
         assert!(fitting.get("model.layers.1.mlp.up_proj.weight")?.is_implicit());

@@ -261,7 +261,9 @@ fn scaled_channels_that_a_merge_would_build_are_told_with_a_way_out() {
     for name in ["config.json", "tokenizer.json"] {
         fs::copy(folder.at(name), scaled.join(name)).expect("copies");
     }
-    let awq = ["--format", "affine:3:64", "--calibrate", "text.txt", "--method", "awq"];
+    let rules = r#"{"*.q_proj.weight": "skip", "*_proj.weight": "affine:3:64"}"#;
+    fs::write(folder.at("rules.json"), rules).expect("writes");
+    let awq = ["--rules", "rules.json", "--calibrate", "text.txt", "--method", "awq"];
     assert!(folder.quantize("scaled/model.safetensors", &awq).status.success());
     fs::write(folder.at("data.jsonl"), json!({ "text": text(2, 16) }).to_string()).expect("writes");
     let tacit = |arguments: &[&str]| {
@@ -276,6 +278,10 @@ fn scaled_channels_that_a_merge_would_build_are_told_with_a_way_out() {
         help: take another format, or floats, which `tacit convert --as hugging-face` makes
     "]]
     .assert_eq(&String::from_utf8(output.stderr).expect("text"));
+    let aware = ["--qat", "affine:4:64", "--data", "data.jsonl", "--length", "16", "-o", "aware"];
+    let output = tacit(&[&["train", "scaled"], &aware[..]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(": it is implicit already\nhelp: ") && said.contains("`tacit convert --as"), "{said}");
     assert!(tacit(&["convert", "scaled", "--as", "hugging-face", "-o", "floats"]).status.success());
     let output = tacit(&[&["train", "floats"], &options[..]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
