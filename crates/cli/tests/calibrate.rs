@@ -334,7 +334,7 @@ fn what_cannot_be_calibrated_is_said() {
         error: the parameter model.layers.0.mlp.down_proj.weight: GPTQ does not code f32[128,128] in rotated:nf4:64: a rotation makes each element of all inputs
         help: take a format whose blocks lie along the rows and divide them, or another method
         error: FOLDER/tokenizer.json: there is no such file
-        help: fetch the tokenizer of this model again
+        help: copy it from the folder of the model that the tensors were made of, or fetch it
     "#]]
     .assert_eq(&said);
 }

@@ -485,6 +485,40 @@ fn a_run_replaces_what_is_there_only_where_it_may() {
     }
 }
 
+/// What lies alone is put where the model is, and a folder without an adapter is not taken for one.
+#[test]
+fn what_lacks_its_configuration_is_said_with_what_to_do() {
+    let folder = Folder::new();
+    fs::write(folder.at("tokens"), "1 2 3 4").expect("writes");
+    let tacit = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.current_dir(&folder.0).args(arguments).output().expect("starts")
+    };
+    let model = model();
+    let model = model.to_str().expect("text");
+    assert!(tacit(&["quantize", model, "--format", "int8:8", "-o", "alone.safetensors"]).status.success());
+    let said: Vec<String> = [
+        &["perplexity", "alone.safetensors", "--text", "data.jsonl"][..],
+        &["perplexity", "alone.safetensors", "--tokens", "tokens"],
+        &["generate", model, "--prompt", "Hello", "--lora", "."],
+    ]
+    .map(tacit)
+    .map(|output| {
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).expect("text")
+    })
+    .into();
+    expect![[r"
+        error: tokenizer.json: there is no such file
+        help: copy it from the folder of the model that the tensors were made of, or fetch it
+        error: config.json: there is no such file
+        help: copy it from the folder of the model that the tensors were made of, or fetch it
+        error: .: it has no adapter_config.json, and is no adapter
+        help: name the folder of an adapter, as PEFT, mlx-lm or `tacit train` writes it in the end
+    "]]
+    .assert_eq(&said.concat());
+}
+
 /// As behind `| head -1`, or behind `| less` that was left.
 #[test]
 fn a_reader_that_goes_ends_no_training() {

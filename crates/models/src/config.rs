@@ -140,7 +140,11 @@ impl Config {
     /// As for [`of`](Self::of); or a file cannot be read, or is no JSON object.
     pub fn read(folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
-        let mut config = Self::of(&Json::open(&file)?, &file)?;
+        let json = Json::open_if_there(&file)?.ok_or_else(|| {
+            let help = "copy it from the folder of the model that the tensors were made of, or fetch it";
+            Error::checkpoint(&file, None, "there is no such file", help)
+        })?;
+        let mut config = Self::of(&json, &file)?;
         let generation = folder.join("generation_config.json");
         if let Some(json) = Json::open_if_there(&generation)?
             && let Some(tokens) = end_tokens(&Keys::new(&generation, &json))?

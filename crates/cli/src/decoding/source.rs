@@ -52,18 +52,19 @@ impl Source {
             Self::File(file) => file.path().to_owned(),
             Self::Folder(folder) => folder.join(TOKENIZER),
         };
-        let unread =
-            |error| Error::checkpoint(&path, None, format!("{error}"), "fetch the tokenizer of this model again");
+        let wrong = |reason: String, help: &str| Error::checkpoint(&path, None, reason, help);
+        let unread = |error: tokenizers::Error| wrong(error.to_string(), "fetch the tokenizer of this model again");
         let tokenizer = match self {
             Self::File(file) => {
                 // Of a large vocabulary each of the two takes as much memory as some models.
                 let line = file.tokenizer()?.line();
                 Tokenizer::from_bytes(line)
             }
-            Self::Folder(_) => match self.beside(TOKENIZER)? {
-                Some(at) => Tokenizer::from_file(at),
-                None => Err("there is no such file".into()),
-            },
+            Self::Folder(_) => {
+                let help = "copy it from the folder of the model that the tensors were made of, or fetch it";
+                let at = self.beside(TOKENIZER)?.ok_or_else(|| wrong("there is no such file".to_owned(), help))?;
+                Tokenizer::from_file(at)
+            }
         };
         let mut tokenizer = tokenizer.map_err(unread)?;
         // A prompt is neither cut nor filled up, whatever the file was used for.
