@@ -275,7 +275,8 @@ impl Plan<'_> {
         let Some(encoded) = exact else {
             let reason = format!("no type of GGUF has the numbers of {value}");
             let help = if value.family::<dyn Adapter>().is_some() {
-                "merge the adapter first, with `merge` or `merge_exactly` of the model".to_owned()
+                "merge the adapter first, with `merge` or `merge_exactly` of the model, or quantize the sum by `--format q8_0`"
+                    .to_owned()
             } else if !aval.dtype.is_float() {
                 "leave the parameter out, if the model does not need it".to_owned()
             } else {

@@ -271,7 +271,7 @@ fn what_llama_cpp_has_not_is_refused_by_name() {
         FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of KQuant(f32[8,256])
         help: quantize it to one anew by `--format q8_0`, or to another of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0
         FOLDER/made.gguf: blk.0.ffn_up.weight: no type of GGUF has the numbers of Lora(f32[8,256])
-        help: merge the adapter first, with `merge` or `merge_exactly` of the model
+        help: merge the adapter first, with `merge` or `merge_exactly` of the model, or quantize the sum by `--format q8_0`
         FOLDER/made.gguf: model.layers.0.mlp.strange.weight: llama.cpp's architecture llama has no such tensor
         help: leave the parameter out, if the model does not need it
         FOLDER/made.gguf: model.layers.0.self_attn.q_proj.weight: its 8 rows are not those of 3 heads
