@@ -99,6 +99,12 @@ fn an_adapter_learns_and_is_read_by_other_commands() {
         let json = folder.json(&[&own[..], &FAST, &more].concat(), &output);
         assert_eq!((json["steps"].as_u64(), json["resumed"].as_u64()), (Some(30), Some(0)));
         assert!(json["loss"].is_number() && number(&json["evaluated"]) < before.ln(), "{json}");
+        // An adapter is no model: nobody finds a folder that looks like one.
+        let mut convert = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        convert.current_dir(&folder.0).args(["convert", &output, "--as", "mlx-lm", "-o", "model"]);
+        let said = convert.output().expect("starts").stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(&format!("{output} has no config.json")) && !folder.at("model").exists(), "{said}");
         let after = folder.perplexity(&model(), &["--lora", &output]);
         assert!(after < 0.5 * before, "{way} {library}: {before} became {after}");
         assert_eq!(folder.measured(&model(), &["--lora", &output])["adapter"].as_str(), Some(&*output));

@@ -53,6 +53,8 @@ pub struct ModelFolder {
 }
 
 const CONFIG: &str = "config.json";
+/// The configuration of an adapter, which is no model.
+const ADAPTER: &str = "adapter_config.json";
 const TENSORS: &str = "model.safetensors";
 const TIED: &str = "tie_word_embeddings";
 const GENERATION: &str = "generation_config.json";
@@ -245,6 +247,10 @@ impl ModelFolder {
             source.configuration()?;
         }
         match library {
+            // Its tensors are no parameters, and of what is written nobody could tell its scale.
+            Library::MlxLm if own.is_none() && current_if_there(&self.folder.join(ADAPTER))?.is_some() => {
+                Err(unconfigured(&path, &self.folder))
+            }
             Library::MlxLm => mlx_lm::write_beside(folder, parameters, &config(), beside, stale),
             Library::Tacit => {
                 beside.extend(own.iter().map(|json| (CONFIG, json.indented(2).into_bytes())));
