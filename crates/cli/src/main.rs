@@ -113,6 +113,8 @@ enum Command {
     /// bit by bit.
     Train(train::Options),
     /// Start a program as the ranks of a group, on this machine or on several
+    ///
+    /// The program joins the group itself. The other commands of `tacit` join none: each rank would do all of the work.
     Launch(launch::Options),
     /// List the array types and the formats that have a text
     Types,

@@ -427,7 +427,7 @@ fn a_run_with_other_options_is_not_gone_on_with() {
     // Two do not write one output.
     expect![[r#"
         error: another program trains in .adapter.training
-        help: wait until it ends, or write to another place
+        help: wait until it ends, or write to another place; of ranks that `tacit launch` starts each would train by itself
     "#]]
     .assert_eq(&folder.said(&begun, "adapter"));
     child.kill().expect("is ours");

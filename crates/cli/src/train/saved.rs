@@ -45,7 +45,7 @@ impl Saved {
         let new = make_folder(&folder)?;
         let lock = lock_work(&folder, "lock", &options.output)?.ok_or_else(|| {
             let place = printable::name(&folder.to_string_lossy()).into_owned();
-            let help = "wait until it ends, or write to another place";
+            let help = "wait until it ends, or write to another place; of ranks that `tacit launch` starts each would train by itself";
             Error::invalid(format!("another program trains in {place}"), help)
         })?;
         let mut own = Own::of(&folder);
