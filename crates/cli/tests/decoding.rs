@@ -144,7 +144,7 @@ fn a_prompt_cache_keeps_what_it_says_and_is_of_one_model() {
     printed("generate", &options);
     let own = metadata();
     let names: Vec<_> = own.keys().map(String::as_str).collect();
-    assert_eq!(names, ["model", "tacit.adapter", "tokenizer_config"]);
+    assert_eq!(names, ["model", "tacit.adapter", "tacit.files", "tokenizer_config"]);
     let mut cache = tacit_io::mlx_prompt_cache::read(&file).expect("reads");
     for (model, fits) in [("mlx-community/some-model", true), ("/another/model", false)] {
         cache.metadata.insert("model".to_owned(), model.to_owned());
@@ -499,6 +499,15 @@ fn a_prompt_cache_goes_on_with_the_adapter_that_it_was_made_with() {
     assert!(!done);
     expect![[r#"
         error: FOLDER/plain.safetensors: it is of the model with no adapter
+        help: give a file that was written with this model, or another name
+    "#]]
+    .assert_eq(&said);
+    let trained = tacit("train", &[&options[..], &["--seed", "1", "--force"]].concat()).output().expect("starts");
+    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    let (done, said) = generated(&["--lora", &with, "--prompt-cache", &cache]);
+    assert!(!done);
+    expect![[r#"
+        error: FOLDER/adapted.safetensors: the files of the model or of the adapter are others than it was written with
         help: give a file that was written with this model, or another name
     "#]]
     .assert_eq(&said);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 use tacit_files::{current, current_if_there};
-use tacit_io::Gguf;
 use tacit_io::json::Json;
+use tacit_io::{FileState, Gguf};
 use tokenizers::Tokenizer;
 
 /// The tokenizer of a model, and what is written beside it.
@@ -25,6 +25,15 @@ const OF_TEXT: [&str; 3] = [TOKENIZER, "tokenizer_config.json", "chat_template.j
 /// The files beside a model by which it reads texts; none where they cannot be found, which whoever reads them says.
 pub(crate) fn files_of_text(source: &Result<Source>) -> Vec<PathBuf> {
     source.as_ref().ok().and_then(|source| source.files().ok()).unwrap_or_default()
+}
+
+/// By which files are known again: their names, sizes and times of their last change.
+pub(crate) fn states(files: &[PathBuf]) -> Result<String> {
+    let one = |file: &PathBuf| {
+        let FileState { path, bytes, changed } = FileState::of(file)?;
+        Ok(format!("{} of {bytes} bytes at {changed}", path.display()))
+    };
+    Ok(files.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))
 }
 
 impl Source {

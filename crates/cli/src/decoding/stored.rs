@@ -5,9 +5,10 @@ use std::path::Path;
 
 use tacit_core::{Error, Policy, Result, printable};
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
-use tacit_io::{FileState, Metadata};
+use tacit_io::{FileState, Metadata, sources};
 use tacit_nn::{Cache, KvCache};
 
+use super::source::states;
 use super::template::Conversation;
 use crate::overwriting::check_makes;
 
@@ -19,6 +20,12 @@ const MODEL: &str = "model";
 
 /// Under which they have the path of the adapter, which is empty where there is none; mlx-lm's do not say it.
 const ADAPTER: &str = "tacit.adapter";
+
+/// Under which they have what the files of both are known again by.
+const FILES: &str = "tacit.files";
+
+/// The files of an adapter's folder, of PEFT or of mlx-lm.
+const OF_ADAPTER: [&str; 3] = ["adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"];
 
 /// Under which mlx-lm's have what its tokenizer was made with, without which it reads no file.
 const TOKENIZER: &str = "tokenizer_config";
@@ -38,6 +45,9 @@ impl Stored {
     pub(crate) fn open(file: &Path, caches: Vec<Cache>, model: &Path, adapter: Option<&Path>) -> Result<Self> {
         // It is written when the answer is made: that it cannot be is said before.
         check_makes(file)?;
+        let of_adapter = adapter.into_iter().flat_map(|folder| OF_ADAPTER.map(|name| folder.join(name)));
+        let of_adapter = of_adapter.filter(|file| file.is_file());
+        let files = states(&sources(model)?.into_iter().chain(of_adapter).collect::<Vec<_>>())?;
         // The file holds paths as text, and so they are compared as text.
         let whole = |path: &Path| {
             let whole = fs::canonicalize(path).map_err(Error::file("read", path))?;
@@ -45,7 +55,7 @@ impl Stored {
         };
         let (model, adapter) = (whole(model)?, adapter.map(whole).transpose()?.unwrap_or_default());
         if !file.exists() {
-            let own = [(MODEL, model), (ADAPTER, adapter), (TOKENIZER, "{}".to_owned())];
+            let own = [(MODEL, model), (ADAPTER, adapter), (FILES, files), (TOKENIZER, "{}".to_owned())];
             let metadata = own.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
             return Ok(Self { caches, conversation: None, metadata });
         }
@@ -62,6 +72,11 @@ impl Stored {
         if let Some(other) = read.metadata.get(ADAPTER).filter(|other| **other != adapter) {
             let other = if other.is_empty() { "no adapter".to_owned() } else { printable::name(other).into_owned() };
             return Err(wrong(format!("it is of the model with {other}")));
+        }
+        if read.metadata.get(FILES).is_some_and(|others| *others != files) {
+            return Err(wrong(
+                "the files of the model or of the adapter are others than it was written with".to_owned(),
+            ));
         }
         let conversation = read.metadata.get(CONVERSATION).map(|text| serde_json::from_str(text)).transpose();
         let conversation =

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::optimizers::AdamW;
 use tacit_core::{Error, Result, printable};
 use tacit_files::{lock_work, make_folder};
-use tacit_io::{CheckpointRotation, FileState, Training, sources};
+use tacit_io::{CheckpointRotation, Training, sources};
 use tacit_models::{Decoder, Formats};
 use tacit_nn::{Model, ParameterFilter, QuantizedState};
 use tacit_record::{Chart, Record, Recorder};
@@ -14,6 +14,7 @@ use tacit_record::{Chart, Record, Recorder};
 use super::options::Options;
 use super::output::Written;
 use super::own::Own;
+use crate::decoding::source::states;
 use crate::interruption;
 
 /// The folder beside the output, and the record of the run.
@@ -167,20 +168,11 @@ fn begin(
 /// By what a run is known again: one of which any of it is another is another run.
 fn notes(options: &Options, steps: u64) -> Result<Vec<(&'static str, String)>> {
     let mut notes = options.described(steps);
-    notes.push(("the model", state(&sources(&options.model)?)?));
+    notes.push(("the model", states(&sources(&options.model)?)?));
     if let Some(Formats::Rules(rules)) = options.weights()? {
         notes.push(("what `--weights` says", rules.to_text()?));
     }
-    notes.push(("the tokenizer", state(&options.of_text()?)?));
-    notes.push(("the data", state(std::slice::from_ref(&options.data))?));
+    notes.push(("the tokenizer", states(&options.of_text()?)?));
+    notes.push(("the data", states(std::slice::from_ref(&options.data))?));
     Ok(notes)
-}
-
-/// By which files are known again: their names, sizes and times of their last change.
-fn state(files: &[PathBuf]) -> Result<String> {
-    let one = |file: &PathBuf| {
-        let FileState { path, bytes, changed } = FileState::of(file)?;
-        Ok(format!("{} of {bytes} bytes at {changed}", path.display()))
-    };
-    Ok(files.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))
 }
