@@ -36,7 +36,8 @@ pub(crate) struct Trained {
     loss: Option<f64>,
     /// The mean loss of the tokens of the other file, at the end.
     evaluated: Option<f64>,
-    /// How far the merged weights are from the trained ones: the greatest part of a change that was lost.
+    /// How far the merged weights are from the trained ones: the greatest part of a change that was lost. Nothing where they are
+    /// floats.
     lost: Option<f64>,
     /// The most bytes that were resident, and the most that MLX had allocated in the steps.
     peak_bytes: usize,

@@ -146,7 +146,7 @@ fn a_model_is_merged_or_trained_for_a_format() {
         let after = folder.perplexity(&folder.at(name), &[]);
         assert!(after < 0.7 * before, "{name}: {before} became {after}");
         let lost = json["lost"].as_f64();
-        assert_eq!(lost, if name == "aware" { None } else { Some(0.0) }, "{json}");
+        assert_eq!(lost, if name == "merged" { Some(0.0) } else { None }, "{json}");
     }
 }
 
