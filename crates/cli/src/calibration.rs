@@ -76,14 +76,13 @@ struct Text {
 
 /// How codes are chosen by what a decoder sees of its weights.
 pub(crate) struct Calibration {
-    reader: Reader,
     method: Box<dyn Calibrate>,
     /// The rank of the factors that stand beside the codes.
     correct: Option<i32>,
     /// Which values of an interrupted run are the same.
     pub(crate) recipe: String,
     /// The bytes of sums that are held at a time.
-    sums: usize,
+    pub(crate) sums: usize,
 }
 
 impl TextOptions {
@@ -121,6 +120,25 @@ impl Reader {
         model.observe_squares("*", |model| text.run(model))
     }
 
+    /// What the weights that a pattern names meet, in passes over the text whose sums take at most so many bytes, each with the paths
+    /// of its weights. The decoder goes after the last pass, before anything is made of it.
+    pub(crate) fn passes(
+        self,
+        pattern: Pattern,
+        bytes: usize,
+    ) -> Result<impl Iterator<Item = Result<(Vec<String>, Observations)>>> {
+        let mut groups = self.model.observation_groups(pattern, bytes)?.into_iter();
+        let mut reader = Some(self);
+        Ok(iter::from_fn(move || {
+            let paths = groups.next()?;
+            let seen = reader.as_mut()?.products(&paths);
+            if groups.as_slice().is_empty() {
+                reader = None;
+            }
+            Some(seen.map(|seen| (paths, seen)))
+        }))
+    }
+
     /// What the weights of these paths meet.
     fn products(&mut self, paths: &[String]) -> Result<Observations> {
         let _deny = Policy::Deny.scope();
@@ -146,8 +164,8 @@ impl Text {
 }
 
 impl CalibrationOptions {
-    /// The calibration by the text, if there is one, of the decoder at a path.
-    pub(crate) fn open(&self, model: &Path) -> Result<Option<Calibration>> {
+    /// The decoder at a path before the text, and the calibration by what it sees; nothing if there is no text.
+    pub(crate) fn open(&self, model: &Path) -> Result<Option<(Reader, Calibration)>> {
         let Some(reader) = self.text.open(model)? else { return Ok(None) };
         let (name, method): (_, Box<dyn Calibrate>) = match self.method {
             Method::Gptq => ("gptq, its scales fitted twice,", Box::new(Gptq::default().with_refits(2)?)),
@@ -160,21 +178,11 @@ impl CalibrationOptions {
             Some(megabytes) => megabytes.get().saturating_mul(1_000_000),
             None => memory::memory_limit()? / 4,
         };
-        Ok(Some(Calibration { reader, method, correct, recipe, sums }))
+        Ok(Some((reader, Calibration { method, correct, recipe, sums })))
     }
 }
 
 impl Calibration {
-    /// These parameters in groups that are observed one after the other, without those that the decoder does not have.
-    pub(crate) fn groups<'p>(&self, paths: impl Iterator<Item = &'p String>) -> Result<Vec<Vec<String>>> {
-        self.reader.model.observation_groups(Pattern::any(paths), self.sums)
-    }
-
-    /// What the parameters of a group meet.
-    pub(crate) fn observe(&mut self, paths: &[String]) -> Result<Observations> {
-        self.reader.products(paths)
-    }
-
     /// The value in a format, and the error that this adds; nothing where the decoder multiplied nothing with it. An expert that no
     /// token chose is rounded.
     pub(crate) fn quantized(

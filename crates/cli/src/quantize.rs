@@ -10,7 +10,7 @@ use tacit_arrays::format::AnyFormat;
 use tacit_core::{Error, Result, Value};
 use tacit_io::layout::as_mlx_lm;
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
-use tacit_nn::{DecoderRules, Observations, Parameters, Rules};
+use tacit_nn::{DecoderRules, Observations, Parameters, Pattern, Rules};
 
 use crate::calibration::{Calibration, CalibrationOptions, unmet};
 use crate::formats;
@@ -83,7 +83,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         (None, text) => Rules::for_decoder(text.as_deref().unwrap_or_default(), &values)?,
     };
     named(options, &rules, &values)?;
-    let mut calibration = options.calibration.open(&options.input)?;
+    let (reader, calibration) = options.calibration.open(&options.input)?.unzip();
     let mut work = Resumable::open(&options.output, [&options.input].into_iter().chain(&of_text))?;
     interruption::clear_up(work.folder());
     let mut results = Results::of(&values);
@@ -100,12 +100,12 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
             }
         }
     }
-    if let Some(calibration) = &mut calibration {
-        for paths in calibration.groups(left.keys())? {
-            let seen = calibration.observe(&paths)?;
+    if let (Some(reader), Some(calibration)) = (reader, &calibration) {
+        for pass in reader.passes(Pattern::any(left.keys()), calibration.sums)? {
+            let (paths, seen) = pass?;
             for path in paths {
                 let Some(task) = left.remove(&path) else { continue };
-                let (made, noted) = task.make(&mut work, &rules, &path, Some((&*calibration, &seen)))?;
+                let (made, noted) = task.make(&mut work, &rules, &path, Some((calibration, &seen)))?;
                 results.becomes(path, &task.value, &made, noted);
             }
         }
