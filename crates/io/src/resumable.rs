@@ -159,14 +159,16 @@ impl Resumable {
         }
     }
 
-    /// The value of a path with what is noted of it, where it was made by this recipe before: what needs something that takes long for
-    /// the values that are left asks this first.
+    /// The value of a path with what is noted of it, if this recipe made it before. Ask for all values first where those that are left
+    /// need something that takes long, such as observing a model.
     pub fn made<N: DeserializeOwned>(&mut self, path: &str, recipe: &str) -> Option<(Value, N)> {
         let Made::Kept(kept) = &mut self.made else { return None };
         let (part, note) = kept.made.get(&(path.to_owned(), recipe.to_owned())).cloned()?;
         let found = (kept.read(path, &part).ok()?, serde_json::from_str(&note).ok()?);
-        kept.asked.insert(path.to_owned(), part);
-        self.resumed += 1;
+        // Who asks again is given the same one.
+        if kept.asked.insert(path.to_owned(), part.clone()) != Some(part) {
+            self.resumed += 1;
+        }
         Some(found)
     }
 
