@@ -175,7 +175,6 @@ impl Journal {
                 said.push(whole);
             }
         }
-        let is_new = self.length == 0;
         if self.length < text.len() as u64 {
             disk::truncate(&self.file, self.length)?;
             // What is of other inputs is gone for good before these are said to be the inputs.
@@ -191,11 +190,12 @@ impl Journal {
         for number in lengths.into_keys().filter(|number| !named.contains(number)) {
             drop(disk::remove(&self.path(number)));
         }
-        if is_new {
+        if self.length == 0 {
             self.say(&head)?;
-            for folder in [&*self.folder, folder_of(&self.folder)] {
-                disk::sync(&File::open(folder)?)?;
-            }
+        }
+        // Whoever made the folder may have ended before this.
+        for folder in [&*self.folder, folder_of(&self.folder)] {
+            disk::sync(&File::open(folder)?)?;
         }
         Ok(said.into_iter().map(|Line { part, says }| (part, says)).collect())
     }
