@@ -302,3 +302,33 @@ impl Write for Behind<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_a_full_segment_another_one_grows() {
+        let folder = std::env::temp_dir().join(format!("tacit-journal-full-{}", std::process::id()));
+        let open = || Journal::open(&folder, "these", &folder).expect("opens").expect("nobody works here");
+        let (mut journal, _) = open();
+        let append = |journal: &mut Journal| {
+            journal
+                .append("a part", |file| file.write_all(b"..").map_err(Error::file("write", &folder)))
+                .expect("is kept")
+        };
+        let parts = [append(&mut journal), append(&mut journal)];
+        assert_eq!(parts.each_ref().map(|part| part.segment), [0, 0]);
+        // As if its parts had so many bytes.
+        if let Some(segment) = &mut journal.segment {
+            segment.length = FULL;
+        }
+        let next = append(&mut journal);
+        assert_eq!(next, Part { segment: 1, bytes: 0..2 });
+        drop(journal);
+        let (journal, found) = open();
+        assert!(found.into_iter().map(|(part, _)| part).eq(parts.into_iter().chain([next])));
+        journal.remove();
+        assert!(!folder.exists());
+    }
+}
