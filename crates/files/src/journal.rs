@@ -20,7 +20,7 @@ use crate::disk;
 use crate::place::folder_of;
 use crate::work::lock_work;
 
-/// A folder in which parts are kept that are made one by one, of which the end of the program loses none but the one at hand.
+/// A folder of parts that are made one by one: a program that ends loses only the part that it was making.
 ///
 /// ```
 /// use tacit_files::Journal;
@@ -47,9 +47,9 @@ pub struct Journal {
     file: File,
     /// The bytes of its whole lines.
     length: u64,
-    /// The one that grows.
+    /// The segment that grows.
     segment: Option<Segment>,
-    /// A number that no segment has had.
+    /// The number of the next segment, which none has had.
     next: u64,
 }
 
@@ -82,13 +82,13 @@ struct Line {
 
 const JOURNAL: &str = "journal";
 
-/// That of the layout.
+/// The version of the layout.
 const VERSION: u32 = 1;
 
 /// How the name of a segment ends.
 const SEGMENT: &str = ".segment";
 
-/// From how many bytes on a segment grows no more.
+/// A segment of so many bytes or more does not grow.
 const FULL: u64 = 1 << 30;
 
 /// Each part begins at a multiple of so many bytes.
@@ -127,7 +127,7 @@ impl Journal {
                 Ok(part)
             }
             Err(error) => {
-                // What no line names takes no room. Where that fails too, it goes with the folder.
+                // A part that no line names takes no room. Where this fails too, the part goes with the folder.
                 drop(match segment.length {
                     0 => disk::remove(&self.path(segment.number)),
                     length => disk::truncate(&segment.file, length),
@@ -151,7 +151,7 @@ impl Journal {
 
     /// Removes all parts, and the folder with them if nobody has put anything else into it.
     pub fn remove(self) {
-        // Nothing is named that goes.
+        // No line is to name a segment that is gone.
         drop(disk::truncate(&self.file, 0));
         for number in self.segments().unwrap_or_default().into_keys() {
             drop(disk::remove(&self.path(number)));
@@ -206,7 +206,7 @@ impl Journal {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             if let Some(number) = number_of(&entry.file_name()) {
-                // That of a link itself.
+                // It follows no link.
                 let own = entry.metadata()?;
                 lengths.insert(number, if own.is_file() { own.len() } else { 0 });
             }
@@ -284,7 +284,7 @@ fn number_of(name: &OsStr) -> Option<u64> {
     digits.parse().ok().filter(|number: &u64| number.to_string() == digits)
 }
 
-/// What is written from a place of a file on.
+/// Writes to a file behind what is there.
 struct Behind<'f> {
     file: &'f File,
     at: u64,
