@@ -42,9 +42,8 @@ pub(crate) struct CalibrationOptions {
     /// inputs and outputs, times the rank. Stacks of experts get none
     #[arg(long, value_name = "RANK", requires = "calibrate")]
     correct: Option<NonZero<usize>>,
-    /// The megabytes that the sums of inputs may take at a time, of which a weight of K inputs has 4 K^2 bytes; a quarter of the
-    /// memory that MLX may take if it is not said. Where those of all weights are more, the decoder reads the text several times, and
-    /// what is written is the same
+    /// The megabytes that the sums of inputs may take at a time, by default a quarter of MLX's memory limit. A weight of K inputs takes
+    /// 4 K^2 bytes. Where all weights take more, the decoder reads the text several times, and what is written is the same
     #[arg(long, value_name = "MB", requires = "calibrate")]
     calibration_memory: Option<NonZero<usize>>,
 }

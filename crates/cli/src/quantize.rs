@@ -182,7 +182,7 @@ struct Task<'r> {
 struct Noted {
     /// As [`Row::error`].
     error: f32,
-    /// What of it was rounded, as the text multiplies nothing with it.
+    /// As [`Row::unmet`].
     unmet: Option<String>,
 }
 
@@ -212,7 +212,7 @@ impl Task<'_> {
 
 /// What became of the parameters so far.
 struct Results {
-    /// Those that stay; what was made is let go of.
+    /// Parameters that stay. Those that were made are read from the disk in the end.
     unchanged: Parameters,
     rows: BTreeMap<String, Row>,
     bar: Box<dyn FnMut(Progress)>,

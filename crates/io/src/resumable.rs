@@ -215,7 +215,7 @@ impl Kept {
         let name = output.file_name();
         let name = name.ok_or_else(|| Error::file("write", output)(io::ErrorKind::InvalidFilename.into()))?;
         let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
-        // There each value was a file of its own.
+        // In that version's layout each value was a file of its own.
         if folder.join("inputs").exists() {
             let help = "let that version finish it, or remove the folder to begin anew";
             return Err(Error::checkpoint(&folder, None, "an older version of Tacit began the work there", help));
