@@ -222,3 +222,36 @@ pub(crate) fn unmet(seen: &Observations, path: &str) -> Option<String> {
         several => Some(format!("experts {} of {path}", several.join(" "))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tacit_io::json::Json;
+
+    use super::*;
+
+    #[test]
+    fn the_sums_of_a_pass_stay_within_their_bytes() -> Result<()> {
+        let config = r#"{
+            "model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 10000.0
+        }"#;
+        let config = Config::of(&Json::parse(config).expect("an object"), Path::new("config.json"))?;
+        let passes = |bytes: usize| -> Result<Vec<usize>> {
+            let text = Text { config: config.clone(), windows: vec![vec![1, 2, 3], vec![4]] };
+            let reader = Reader { model: Model::new(Decoder::new(&config)?)?, text };
+            let passes = reader.passes("model.layers.*.{q,k}_proj.weight".parse()?, bytes)?;
+            let weights = passes.map(|pass| {
+                let (paths, seen) = pass?;
+                assert!(seen.paths().eq(paths.iter().map(String::as_str)));
+                for path in &paths {
+                    assert_eq!(seen.get(path)?.rows(), [4]);
+                }
+                Ok(paths.len())
+            });
+            weights.collect()
+        };
+        // One of 32 inputs takes 4096 bytes.
+        assert_eq!((passes(4 * 4096)?, passes(3 * 4096)?, passes(1)?), (vec![4], vec![3, 1], vec![1; 4]));
+        Ok(())
+    }
+}
