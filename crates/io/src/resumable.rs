@@ -103,7 +103,7 @@ impl Resumable {
         Ok(Self { output: output.to_owned(), made, resumed: 0 })
     }
 
-    /// The value of a path with what is noted of it: what was made by this recipe before, or what `make` makes now.
+    /// The value of a path with what is noted of it: the one that this recipe made before, or the one that `make` makes now.
     ///
     /// A recipe is a text such as that of a format, and two that are the same make the same value.
     ///
@@ -143,8 +143,8 @@ impl Resumable {
         Ok((value, note))
     }
 
-    /// All values that [`value`](Self::value) gave, by path, each as it was given last. Those that are kept on the disk are parts of few
-    /// files, and are read from there when they are used.
+    /// All values that [`value`](Self::value) and [`made`](Self::made) gave, by path, each as it was given last. Those that are kept on
+    /// the disk are parts of few files, and are read from there when they are used.
     ///
     /// # Errors
     ///
