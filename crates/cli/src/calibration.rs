@@ -246,7 +246,7 @@ mod tests {
                 for path in &paths {
                     assert_eq!(seen.get(path)?.rows(), [4]);
                 }
-                Ok(paths.len())
+                Ok::<_, Error>(paths.len())
             });
             weights.collect()
         };
