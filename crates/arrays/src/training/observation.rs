@@ -123,10 +123,11 @@ impl Observation {
     ///
     /// The two are of inputs of different shapes, or of one the squares alone.
     pub fn plus(&self, other: &Self) -> Result<Self> {
-        if self.products.shape() != other.products.shape() {
-            let [own, others] = [self, other].map(|seen| Aval::from(&seen.products));
+        // Squares of a stack may have the shape of the products of one matrix.
+        let shapes = |seen: &Self| [seen.products.shape().to_vec(), seen.magnitudes.shape().to_vec()];
+        if shapes(self) != shapes(other) {
             return Err(Error::invalid(
-                format!("sums {own} and {others} are of different inputs"),
+                format!("{} and {} are of different inputs", self.summary(), other.summary()),
                 "add what was seen of one weight",
             ));
         }
@@ -196,7 +197,7 @@ impl Observation {
     pub fn gram(&self) -> Result<&Array> {
         if self.has_squares_alone() {
             return Err(Error::invalid(
-                format!("of what was seen only the squares {} were recorded", Aval::from(&self.products)),
+                format!("of what was seen only the {} were recorded", self.summary()),
                 "observe the weight by `Observed::new`, or the model by `Model::observe`",
             ));
         }
@@ -238,6 +239,12 @@ impl Observation {
 
     fn has_squares_alone(&self) -> bool {
         self.products.ndim() == self.magnitudes.ndim()
+    }
+
+    /// `products f32[k,k]` or `squares f32[k]`.
+    fn summary(&self) -> String {
+        let recorded = if self.has_squares_alone() { "squares" } else { "products" };
+        format!("{recorded} {}", Aval::from(&self.products))
     }
 
     /// Sums of each input over all rows: `f32[k]`, or `f32[e, k]` of a stack.

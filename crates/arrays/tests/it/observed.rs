@@ -276,7 +276,7 @@ fn bad_weights_and_activations() {
     check(
         a.plus(&b),
         expect![[r#"
-        sums f32[2,2] and f32[3,3] are of different inputs
+        products f32[2,2] and products f32[3,3] are of different inputs
         help: add what was seen of one weight"#]],
     );
     let observed = Observed::new(normal(1, &[8, 8])).expect("a weight");
@@ -425,7 +425,21 @@ fn squares_are_those_of_all_products() {
     check(
         all.plus(&squares),
         expect![[r#"
-        sums f32[4,64,64] and f32[4,64] are of different inputs
+        products f32[4,64,64] and squares f32[4,64] are of different inputs
+        help: add what was seen of one weight"#]],
+    );
+}
+
+#[test]
+fn squares_of_a_stack_are_not_added_to_products_of_one_shape_with_them() {
+    let x = normal(1, &[2, 3, 2]);
+    let stack = Observed::of_squares(normal(2, &[2, 4, 2])).expect("a weight");
+    implicit((&x, &stack), |(x, w)| x.matmul(w.swap_axes(1, 2)?)).expect("runs");
+    let (products, squares) = (Observation::from_inputs(&x).expect("finite"), stack.finish().expect("products"));
+    check(
+        products.plus(&squares),
+        expect![[r#"
+        products f32[2,2] and squares f32[2,2] are of different inputs
         help: add what was seen of one weight"#]],
     );
 }
