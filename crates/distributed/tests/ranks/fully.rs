@@ -9,7 +9,7 @@ use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
 use tacit_distributed::{FullyShard, FullySharded, Group, Shard, Split};
-use tacit_nn::training::{chunked_cross_entropy, clip_by_norm};
+use tacit_nn::training::{chunked_cross_entropy, clip_by_norm, distillation_loss};
 use tacit_nn::{LoraConfig, Model, Outcome, ParameterFilter};
 
 use crate::case::{Case, ODD_TOO};
@@ -21,6 +21,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("traffic", traffic),
     Case::new("training", training),
     Case::new("chunks_of_unequal_rows", chunks_of_unequal_rows).sizes(ODD_TOO),
+    Case::new("a_teacher_of_unequal_rows", a_teacher_of_unequal_rows).sizes(ODD_TOO),
     Case::new("means_of_what_is_split_otherwise", means_of_what_is_split_otherwise),
     Case::new("means_of_a_base_under_an_adapter", means_of_a_base_under_an_adapter),
     Case::new("norms_of_parts", norms_of_parts),
@@ -249,6 +250,24 @@ fn chunks_of_unequal_rows(group: &Group) -> Result<()> {
     transforms::eval(found.values().chain([&own]))?;
     assert_eq!(group.traffic().collectives - before.collectives, 2, "it is gathered, and its gradient summed");
     assert_gradients(&split.mean_gradients(found, group)?, &expected, group)
+}
+
+/// A teacher's head is gathered where a rank has no row, too: the others wait for that.
+fn a_teacher_of_unequal_rows(group: &Group) -> Result<()> {
+    let (whole, rows) = (normal(1, &[12, 8]), 3 * group.rank() as i32);
+    let (own, x) = (normal(2, &[rows, 12]), normal(3, &[rows, 8]));
+    let head = FullySharded::new(&whole, group)?;
+    let before = group.traffic();
+    let teacher = implicit((&x, &head), |(x, w)| x.matmul(w.t()))?.dense()?;
+    let losses = distillation_loss(&own, &teacher, 2.0)?;
+    losses.eval()?;
+    assert_eq!(group.traffic().collectives - before.collectives, 1, "the head is gathered");
+    if rows == 0 {
+        assert_eq!(losses.shape(), [0]);
+    } else {
+        close(&losses, &distillation_loss(&own, &x.matmul(whole.t())?, 2.0)?, 1e-4);
+    }
+    Ok(())
 }
 
 /// Parts along an axis are of other elements on each rank: there is nothing to take the mean of.

@@ -52,9 +52,11 @@ pub fn distillation_loss(logits: &Array, teacher: &Array, temperature: f32) -> R
             "give 1, or more to weigh what the teacher holds unlikely",
         ));
     }
-    // MLX refuses the logarithms of no rows. All ranks compute logits whose head is gathered, or none does.
+    // MLX refuses the logarithms of no rows. Both logits are computed all the same: other ranks may wait for this one to gather
+    // a head.
     if logits.size() == 0 && logits.dim(-1) > 0 {
-        return Ok(logits.as_dtype(Dtype::Float32)?.reshape(&logits.shape()[..logits.ndim() - 1])?);
+        let (own, expected) = (logits.as_dtype(Dtype::Float32)?, stop_gradient(teacher.as_dtype(Dtype::Float32)?)?);
+        return Ok(own.add(expected)?.reshape(&logits.shape()[..logits.ndim() - 1])?);
     }
     // Half floats would lose the divergence in sums over the classes.
     let log_probabilities = |logits: &Array| -> Result<Array> {
