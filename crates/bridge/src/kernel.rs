@@ -62,8 +62,8 @@ pub trait Kernel: Any + Send + Sync {
     /// The results that may lie in the memory of an input, each with that input, of inputs of these avals: every element of such a
     /// result is written after all that is made of that element of the input.
     ///
-    /// A [plan](crate::Plan) gives a kernel the memory of inputs that nothing else needs, for any choice of these pairs in which no
-    /// result and no input is twice. Such an input says so by [`Input::output`], and is read there.
+    /// A [plan](crate::Plan) gives a kernel the memory of inputs that nothing else needs, for any choice of these pairs in which each
+    /// result and each input is at most once. Such an input says so by [`Input::output`], and is read there.
     fn in_place(&self, inputs: &[Aval]) -> Vec<(usize, usize)> {
         let _ = inputs;
         Vec::new()

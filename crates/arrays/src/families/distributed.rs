@@ -25,8 +25,8 @@ pub trait Distributed: ImplicitArray {
         if changed { Ok(Some(self.with_children(children)?.into())) } else { Ok(None) }
     }
 
-    /// The array for a function that uses it again and again, such as for a chunk of rows after the other, where each use would
-    /// bring it here anew; `None` where none would.
+    /// The whole array on this rank, for a caller that uses it many times, such as once for each chunk of rows; `None` where a use
+    /// moves no part of it.
     ///
     /// # Errors
     ///

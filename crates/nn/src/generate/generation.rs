@@ -98,8 +98,8 @@ impl<'a> Generation<'a> {
         self.stats
     }
 
-    /// Ends a sequence after the token that was given last. Of several sequences, the state has seen its token of this turn, too, if that
-    /// was not given yet.
+    /// Ends a sequence after the token that was given last. Where there are several, its token of this turn may not have been given
+    /// yet: it is dropped, and the state has seen it all the same.
     pub fn stop(&mut self, sequence: usize) {
         if let Some(sequence) = self.sequences.get_mut(sequence) {
             sequence.finished = true;

@@ -40,10 +40,10 @@ use super::{GenerateOptions, GenerateStats, Generation, Sampled, Sampler, Sample
 /// # Errors
 ///
 /// An option or a prompt cannot be used; the state of several prompts does not know its sequences, cannot be padded, or has sinks
-/// that the prompts do not fill; the step fails on a prompt, or a bias is of a token that it has no logit of, and the state has then
-/// seen the pieces before, or is what it was if there is padding. The iterator fails where the step does, and where logits of a sequence that goes on are no distribution,
-/// because one is NaN: what the state has seen of that is in it. So is what fails only when it is computed, such as a token that a
-/// model does not know: unless there is padding, the state is then of no more use.
+/// that the prompts do not fill. The step fails on a prompt, or a token without a logit has a bias: the state has then seen the
+/// pieces before, or is what it was if there is padding. The iterator fails where the step does, and where logits of a sequence that
+/// goes on are no distribution, because one is NaN: what the state has seen of that is in it. So is what fails only when it is
+/// computed, such as a token that a model does not know: unless there is padding, the state is then of no more use.
 pub fn generate<'a, S: Sequences, E: Into<Error>>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,

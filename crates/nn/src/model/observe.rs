@@ -73,11 +73,11 @@ impl<M: ModuleParameters> Model<M> {
         self.observe_by(&pattern.try_into().map_err(Into::into)?, Observed::of_squares, f)
     }
 
-    /// The weights that [`observe`](Self::observe) observes by a pattern, in groups whose sums take at most so many bytes: those of
-    /// groups that are observed one after the other, each beside the same inputs, are the same bits as those of all at once.
+    /// The weights that [`observe`](Self::observe) observes by a pattern, in groups whose sums take at most so many bytes.
     ///
-    /// Layers are together, as far as they fit; sums that take more bytes are a group of their own. Sums that weights share are
-    /// counted for each of them.
+    /// Observe one group after the other, each on the same inputs: the sums are the same bits as those of all weights at once.
+    /// Weights are in the order of their layers. One whose sums alone take more bytes is a group by itself. Sums that weights share
+    /// are counted for each of them.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
