@@ -64,7 +64,7 @@ impl Observed {
     ///
     /// It is not a float matrix or a stack of them.
     pub fn new(weight: impl Into<Value>) -> Result<Self> {
-        Self::recording(weight.into(), Ledger::of(Recorded::Products))
+        Self::recording(weight.into(), Ledger::new(Recorded::Products))
     }
 
     /// The same, but of `x^T x` only the diagonal is recorded: `4 k` bytes for `k` inputs, in place of `4 k^2`. That is all that
@@ -74,7 +74,7 @@ impl Observed {
     ///
     /// As for [`new`](Self::new).
     pub fn of_squares(weight: impl Into<Value>) -> Result<Self> {
-        Self::recording(weight.into(), Ledger::of(Recorded::Squares))
+        Self::recording(weight.into(), Ledger::new(Recorded::Squares))
     }
 
     /// Another weight of the same model, of which the same is recorded from now on. Where both have met the very same rows, they have

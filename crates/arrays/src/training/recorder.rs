@@ -134,8 +134,8 @@ impl Sums {
 }
 
 impl Ledger {
-    /// That of weights of which this is recorded.
-    pub(super) fn of(recorded: Recorded) -> Self {
+    /// One whose weights all record this.
+    pub(super) fn new(recorded: Recorded) -> Self {
         Self { recorded, entries: Arc::default() }
     }
 

@@ -134,7 +134,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(named)
     }
 
-    /// Observes weights, of which the first one is observed by `first`.
+    /// Observes weights: the first one by `first`, and the others beside it.
     fn observe_by<O, E: Into<Error>>(
         &mut self,
         pattern: &Pattern,
