@@ -6,7 +6,7 @@ use tacit_core::{Error, Result};
 
 use super::generation::Engine;
 use super::stats::Clock;
-use super::steps::{Steps, padded};
+use super::steps::{Steps, last_of, padded};
 use super::{GenerateOptions, GenerateStats, Generation, Sampled, Sampler, SamplerState, Sequences};
 
 /// Runs a step on prompts, in pieces, and then on the tokens that are drawn from its logits.
@@ -121,9 +121,7 @@ impl<S: Sequences> Plain<'_, S> {
 
     /// Draws what follows `tokens: u32[batch, 1]`, as a graph. Where that fails, the state is what it was.
     fn draw(&mut self, tokens: &Array) -> Result<Sampled> {
-        let before = self.steps.state.clone();
-        let logits = self.steps.last_logits(tokens)?;
-        self.sampler.sample(&logits, &mut self.sampling).inspect_err(|_| *self.steps.state = before)
+        self.steps.then(tokens, |logits| self.sampler.sample(&last_of(logits)?, &mut self.sampling))
     }
 
     /// The same, and begins to compute it.

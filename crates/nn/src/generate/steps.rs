@@ -24,30 +24,37 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
 
     /// The logits after each of `tokens: u32[batch, n]`, or after the last alone. Where the step fails, the state is what it was.
     pub(super) fn logits(&mut self, tokens: &Array) -> Result<Array> {
-        // It shares the buffers, and is gone before any of them is written.
-        let before = self.state.clone();
-        let made = (self.step)(tokens, self.state).and_then(|logits| {
-            let (batch, count) = (tokens.dim(0), tokens.dim(1));
-            match *logits.shape() {
-                [rows, _] if rows == batch => Ok(logits),
-                [rows, each, _] if rows == batch && (each == count || each == 1) => Ok(logits),
-                _ => Err(Error::invalid(
-                    format!("a step on {count} tokens of {batch} sequences gives logits of {:?}", logits.shape()),
-                    "return [batch, tokens, vocabulary], or [batch, 1, vocabulary] or [batch, vocabulary] of the last token",
-                )),
-            }
-        });
-        match &made {
-            Ok(logits) => self.vocabulary = logits.shape().last().copied(),
-            Err(_) => *self.state = before,
-        }
-        made
+        self.then(tokens, Ok)
     }
 
     /// The logits after the last of `tokens`, `[batch, vocabulary]`.
     pub(super) fn last_logits(&mut self, tokens: &Array) -> Result<Array> {
-        let logits = self.logits(tokens)?;
-        if logits.ndim() == 2 { Ok(logits) } else { Ok(logits.try_index((.., -1, ..))?) }
+        self.then(tokens, last_of)
+    }
+
+    /// What `f` makes of the logits after `tokens`, as a graph. Where it fails, or the step does, the state is what it was.
+    pub(super) fn then<T>(&mut self, tokens: &Array, f: impl FnOnce(Array) -> Result<T>) -> Result<T> {
+        // It shares the buffers, and is gone before any of them is written.
+        let before = self.state.clone();
+        self.run(tokens).and_then(f).inspect_err(|_| *self.state = before)
+    }
+
+    fn run(&mut self, tokens: &Array) -> Result<Array> {
+        let logits = (self.step)(tokens, self.state)?;
+        let (batch, count) = (tokens.dim(0), tokens.dim(1));
+        let fits = match *logits.shape() {
+            [rows, _] => rows == batch,
+            [rows, each, _] => rows == batch && (each == count || each == 1),
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::invalid(
+                format!("a step on {count} tokens of {batch} sequences gives logits of {:?}", logits.shape()),
+                "return [batch, tokens, vocabulary], or [batch, 1, vocabulary] or [batch, vocabulary] of the last token",
+            ));
+        }
+        self.vocabulary = logits.shape().last().copied();
+        Ok(logits)
     }
 
     /// Gives the state all of `tokens: u32[batch, n]` but the last, `u32[batch, 1]`, which comes back. No logits are computed.
@@ -68,6 +75,11 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
     pub(super) fn begin(&self, arrays: impl IntoIterator<Item = Array>) -> Result<()> {
         tree::async_eval(&(&*self.state, arrays.into_iter().collect::<Vec<_>>()))
     }
+}
+
+/// The logits of the last token, `[batch, vocabulary]`.
+pub(super) fn last_of(logits: Array) -> Result<Array> {
+    if logits.ndim() == 2 { Ok(logits) } else { Ok(logits.try_index((.., -1, ..))?) }
 }
 
 /// The rows, filled up on the left to the longest: `u32[batch, n]`.
