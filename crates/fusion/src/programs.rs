@@ -18,6 +18,7 @@ use crate::needed::needed;
 
 use build::Built;
 use groups::Groups;
+pub(crate) use node::keeps_order;
 use node::{Base, Node};
 
 pub(crate) fn run(graph: &mut Graph) -> Result<usize> {

@@ -153,8 +153,7 @@ impl Node<'_> {
                 Read::Lay(Lay::slice(&self.operand(0)?, &slice.start_indices, &slice.strides, result))
             }
             "Broadcast" if self.count() == 1 => Read::Lay(Lay::broadcast(&self.operand(0)?, result)),
-            "Contiguous" | "Copy" | "ExpandDims" | "Flatten" | "Full" | "Reshape" | "Squeeze" | "StopGradient"
-            | "Unflatten" => Read::Lay(Lay::same(result)),
+            name if programs::keeps_order(name) => Read::Lay(Lay::same(result)),
             name if name.starts_with("View") => {
                 let same = self.operand(0)?.item_size() == result.item_size();
                 if same { Read::Lay(Lay::same(result)) } else { Read::Other(Reason::DTYPES) }

@@ -127,7 +127,7 @@ pub(super) fn computes(name: &str) -> Option<Computes> {
 }
 
 /// Whether a node's result has the elements of its first operand, in the same order.
-pub(super) fn keeps_order(name: &str) -> bool {
+pub(crate) fn keeps_order(name: &str) -> bool {
     matches!(
         name,
         "Contiguous"
