@@ -119,7 +119,8 @@ fn what_is_observed_is_held_once() {
     println!("{held} bytes for experts whose sums take {}", 4 * GRAM);
     assert!(held < 2 * 4 * GRAM + GRAM / 2, "{held} bytes");
 
+    let alone = peak(|| run(&mut model, &batches).expect("runs"));
     let held = of_squares(&mut model, &batches);
-    println!("{held} bytes for the squares of four weights");
-    assert!(held < SLACK, "{held} bytes");
+    println!("{held} bytes for the squares of four weights, and {alone} where nothing is observed");
+    assert!(held < alone + GRAM / 8, "{held} bytes");
 }
