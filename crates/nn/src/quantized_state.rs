@@ -281,9 +281,7 @@ impl<O: Optimizer> QuantizedState<O> {
     /// leaves of a parameter of one.
     fn rates(&mut self) -> Result<[Array; 2]> {
         let (gradient, mut parameter) = (Array::from_slice(&[1f32, 0.0], &[2]), Array::from_slice(&[0f32, 1.0], &[2]));
-        let stepped = guarded(|| Ok(self.optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter)?));
-        taken(&mut self.optimizer)?;
-        stepped?;
+        tried(&mut self.optimizer, &gradient, &mut parameter)?;
         Ok([parameter.try_index(0)?.negative()?, parameter.try_index(1)?])
     }
 
@@ -332,7 +330,10 @@ fn dynamic<O: Optimizer>(optimizer: &mut O, bits: u8, block: usize) -> Result<Ru
     let signed = Dynamic { bits, block, unsigned: false };
     let own = std::mem::replace(optimizer.state_mut(), nothing::<O>()?);
     // Adafactor has other moments of a matrix than of a vector.
-    let moments = [&[2][..], &[1, 2]].map(|shape| first_moments(optimizer, shape));
+    let moments = [&[2][..], &[1, 2]].map(|shape| {
+        let mut parameter = ops::zeros::<f32>(shape)?;
+        tried(optimizer, &Array::from_slice(&[-1f32, 1.0], shape), &mut parameter)
+    });
     *optimizer.state_mut() = own;
     let mut squares = BTreeSet::new();
     for moments in moments {
@@ -351,10 +352,9 @@ fn dynamic<O: Optimizer>(optimizer: &mut O, bits: u8, block: usize) -> Result<Ru
     rules.quantize("*", Fitted::new(signed, Fit::Reach)?)
 }
 
-/// The moments that an optimizer without any makes of gradients on both sides of zero.
-fn first_moments<O: Optimizer>(optimizer: &mut O, shape: &[i32]) -> Result<Vec<(Rc<str>, Array)>> {
-    let (gradient, mut parameter) = (Array::from_slice(&[-1f32, 1.0], shape), ops::zeros::<f32>(shape)?);
-    let stepped = optimizer.update_single(&PARAMETER.into(), &gradient, &mut parameter);
+/// A step of an optimizer without moments, which has none again afterwards: those that it made.
+fn tried<O: Optimizer>(optimizer: &mut O, gradient: &Array, parameter: &mut Array) -> Result<Vec<(Rc<str>, Array)>> {
+    let stepped = guarded(|| Ok(optimizer.update_single(&PARAMETER.into(), gradient, parameter)?));
     let moments = taken(optimizer);
     stepped?;
     moments
