@@ -27,10 +27,9 @@ pub(super) fn put_behind_readers(drafts: &mut Vec<Draft>, values: &[Value], buff
             turns[stage] = (last, stage + 1);
         }
     }
-    let mut order: Vec<usize> = (0..drafts.len()).collect();
-    order.sort_by_key(|&stage| turns[stage]);
-    let mut moved: Vec<Option<Draft>> = std::mem::take(drafts).into_iter().map(Some).collect();
-    *drafts = order.iter().filter_map(|&stage| moved[stage].take()).collect();
+    let mut ordered: Vec<_> = turns.into_iter().zip(std::mem::take(drafts)).collect();
+    ordered.sort_by_key(|&(turn, _)| turn);
+    *drafts = ordered.into_iter().map(|(_, draft)| draft).collect();
 }
 
 /// Lets outputs of the plan take the memory of inputs, where the kernel that makes one [may](crate::kernel::Kernel::in_place) write it
