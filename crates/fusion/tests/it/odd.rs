@@ -5,13 +5,9 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Result;
 use tacit_core::pass::Passes;
 
-use crate::same::{Function, check, compiled, floats, normal, of, one};
+use crate::same::{Function, check, compiled, floats, normal, number, of, one};
 
 const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
-
-fn number(x: &Array, number: f32) -> Array {
-    of(x.dtype(), &Array::from_f32(number))
-}
 
 /// The bits of all elements; those of a NaN do not count.
 fn bits(array: &Array) -> Vec<u64> {

@@ -5,14 +5,10 @@ use tacit_core::Result;
 use tacit_core::compile::{CompileOptions, Constants, compile_with_state};
 use tacit_core::pass::Passes;
 
-use crate::same::{assert_close, floats, normal, of};
+use crate::same::{assert_close, floats, normal, number, of};
 
 /// A parameter with its two moments.
 type State = [Array; 3];
-
-fn number(like: &Array, value: f32) -> Array {
-    of(like.dtype(), &Array::from_f32(value))
-}
 
 /// A step of Adam on the mean square of a product.
 #[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]

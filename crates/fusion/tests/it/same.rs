@@ -41,9 +41,14 @@ pub(crate) fn of(dtype: Dtype, array: &Array) -> Array {
     array
 }
 
+/// A number of the same type.
+pub(crate) fn number(x: &Array, number: f32) -> Array {
+    of(x.dtype(), &Array::from_f32(number))
+}
+
 /// One of the same type.
 pub(crate) fn one(x: &Array) -> Array {
-    of(x.dtype(), &Array::from_f32(1.0))
+    number(x, 1.0)
 }
 
 pub(crate) fn floats(array: &Array) -> Vec<f32> {
