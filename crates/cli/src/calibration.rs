@@ -225,17 +225,12 @@ pub(crate) fn unmet(seen: &Observations, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tacit_io::json::Json;
-
     use super::*;
+    use crate::small_decoder::config;
 
     #[test]
     fn the_sums_of_a_pass_stay_within_their_bytes() -> Result<()> {
-        let config = r#"{
-            "model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 10000.0
-        }"#;
-        let config = Config::of(&Json::parse(config).expect("an object"), Path::new("config.json"))?;
+        let config = config(32)?;
         let passes = |bytes: usize| -> Result<Vec<usize>> {
             let text = Text { config: config.clone(), windows: vec![vec![1, 2, 3], vec![4]] };
             let reader = Reader { model: Model::new(Decoder::new(&config)?)?, text };

@@ -92,18 +92,13 @@ fn unfit(report: &Report, paths: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use tacit_io::json::Json;
-    use tacit_models::Config;
 
     use super::*;
+    use crate::small_decoder::config;
 
     #[test]
     fn a_weight_that_would_not_be_trained_is_an_error() -> Result<()> {
-        let config = r#"{
-            "model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 10000.0
-        }"#;
-        let config = Config::of(&Json::parse(config).expect("an object"), Path::new("config.json"))?;
+        let config = config(24)?;
         let model = || Model::new(Decoder::new(&config)?);
         let error = prepared(model()?, "model.layers.*_proj.weight", "affine:4:32").expect_err("two do not fit");
         expect![[r#"

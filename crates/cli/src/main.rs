@@ -28,6 +28,8 @@ mod primitives;
 mod quantize;
 mod resident;
 mod shell;
+#[cfg(test)]
+mod small_decoder;
 mod table;
 mod train;
 mod types;
