@@ -66,10 +66,8 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
     let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), read)?;
     let (mut advisor, mut values) = (Advisor::new(formats).with_inputs(inputs), read(&options.path)?);
-    if let Some(mut reader) = options.text.open(&options.path)? {
+    if let Some(reader) = options.text.open(&options.path)? {
         let observations = reader.squares()?;
-        // The decoder goes before each parameter is quantized in each format.
-        drop(reader);
         // What the decoder meets has its names, by which experts are one array.
         values = as_mlx_lm(&options.path, values)?;
         advisor = advisor.with_observations(&observations)?;

@@ -112,10 +112,10 @@ impl TextOptions {
 }
 
 impl Reader {
-    /// The mean squares of what all weights meet, by the decoder's names.
-    pub(crate) fn squares(&mut self) -> Result<Observations> {
+    /// The mean squares of what all weights meet, by the decoder's names. The decoder goes then, before anything is made of them.
+    pub(crate) fn squares(self) -> Result<Observations> {
         let _deny = Policy::Deny.scope();
-        let Self { model, text } = self;
+        let Self { mut model, text } = self;
         model.observe_squares("*", |model| text.run(model))
     }
 
