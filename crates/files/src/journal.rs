@@ -307,7 +307,8 @@ mod tests {
 
     #[test]
     fn behind_a_full_segment_another_one_grows() {
-        let folder = std::env::temp_dir().join(format!("tacit-journal-full-{}", std::process::id()));
+        let scratch = tempfile::tempdir().expect("makes a folder");
+        let folder = scratch.path().join("work");
         let open = || Journal::open(&folder, "these", &folder).expect("opens").expect("nobody works here");
         let (mut journal, _) = open();
         let append = |journal: &mut Journal| {
