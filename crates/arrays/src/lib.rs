@@ -4,8 +4,9 @@
 //! too), [`DynamicArray`], [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`], [`BinaryArray`], [`KQuantArray`] of GGUF, and
 //! [`CodebookArray`] for any table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`SymmetricArray`],
 //! [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them are a
-//! [`PackedArray`](format::PackedArray) and share its handlers: products, rows, and the structural ops that slice, concatenate or scale codes and scales
-//! without quantizing again. [`ste()`] and [`Prepared`] wrap any of them so that gradients pass straight through to a float master.
+//! [`PackedArray`](format::PackedArray) and share its handlers: products, rows, and the structural ops that slice, concatenate or
+//! scale codes and scales without quantizing again. [`ste()`] and [`Prepared`] wrap any of them so that gradients pass straight
+//! through to a float master.
 //!
 //! Matrices of few numbers are [`LowRank`], [`Diagonal`], [`Identity`], [`Constant`] and [`Sparse24`]. Views such as [`Transposed`],
 //! [`Cast`] and [`Concat`] stand around any of these. Adapters such as [`Lora`] are the family [`Adapter`]. The folder `families` has
