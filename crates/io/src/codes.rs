@@ -17,11 +17,16 @@ pub(crate) fn write_codes(codes: &[u8], bits: u32, place: &mut [u8]) {
 
 /// The aval of the codes of an array of `aval`, as the 32-bit words of MLX's layout.
 pub(crate) fn words(bits: u32, aval: &Aval) -> Aval {
+    along(aval, |last| (i64::from(last) * i64::from(bits) / 32) as i32, Dtype::Uint32)
+}
+
+/// The aval of what an array of `aval` has along its last axis, of which there are as many as `f` makes of its extent.
+pub(crate) fn along(aval: &Aval, f: impl Fn(i32) -> i32, dtype: Dtype) -> Aval {
     let mut shape = aval.shape.clone();
     if let Some(last) = shape.last_mut() {
-        *last = (i64::from(*last) * i64::from(bits) / 32) as i32;
+        *last = f(*last);
     }
-    Aval { shape, dtype: Dtype::Uint32 }
+    Aval { shape, dtype }
 }
 
 /// Numbers, one a block.

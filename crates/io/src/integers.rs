@@ -7,7 +7,7 @@ use tacit_arrays::AffineArray;
 use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Result};
 
-use crate::codes::{words, write_codes};
+use crate::codes::{along, words, write_codes};
 use crate::filled::filled;
 use crate::mapped::Part;
 
@@ -86,10 +86,7 @@ impl Integers {
 
 /// An affine array of codes, with its numbers in half precision where that holds all of them.
 fn packed(codes: Array, scales: &[f32], biases: &[f32], format: Affine, aval: Aval) -> Result<AffineArray> {
-    let mut groups = aval.shape.clone();
-    if let Some(last) = groups.last_mut() {
-        *last /= format.group as i32;
-    }
+    let groups = along(&aval, |columns| columns / format.group as i32, Dtype::Float32).shape;
     let halves = |numbers: &[f32]| -> Option<Vec<f16>> {
         let half = |&number: &f32| Some(f16::from_f32(number)).filter(|half| half.to_f32().total_cmp(&number).is_eq());
         numbers.iter().map(half).collect()

@@ -14,7 +14,7 @@ use tacit_core::tree::{self, Open};
 use tacit_core::{Counters, Error, ImplicitArray, Policy, Result, Value, explain, implicit, store};
 
 use crate::messages::check;
-use crate::operands::{normal, normal_of};
+use crate::operands::{self, normal, normal_of};
 
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
@@ -74,8 +74,7 @@ pub(crate) fn same(a: &Array, b: &Array) -> bool {
 }
 
 pub(crate) fn dense(value: impl Into<Value>) -> Array {
-    let _allow = Policy::Allow.scope();
-    value.into().dense().expect("builds")
+    operands::dense(&value.into())
 }
 
 fn product(x: &Array, w: impl Into<Value>) -> Array {

@@ -13,7 +13,7 @@ use tacit_core::{Aval, Result, Value};
 use super::blocks::{Block, Form, Layout};
 use super::kind::GgufType;
 use super::rows::Rows;
-use crate::codes::{words, write_codes};
+use crate::codes::{along, words, write_codes};
 use crate::filled::filled;
 
 /// The array of the tensor with these rows.
@@ -105,15 +105,6 @@ impl Blocks {
     fn words(&self) -> Aval {
         words(self.layout.bits, &self.aval)
     }
-
-    /// The tensor's shape, whose last extent `f` changes.
-    fn along(&self, f: impl Fn(i32) -> i32, dtype: Dtype) -> Aval {
-        let mut shape = self.aval.shape.clone();
-        if let Some(last) = shape.last_mut() {
-            *last = f(*last);
-        }
-        Aval::new(&shape, dtype)
-    }
 }
 
 /// An extent of an array; what is too large for one is no extent of MLX's.
@@ -137,7 +128,7 @@ const GROUP: i32 = 32;
 /// The scales and biases of these types are half floats in the file.
 fn affine(blocks: Blocks) -> Result<AffineArray> {
     let (aval, bits) = (blocks.aval.clone(), blocks.layout.bits);
-    let groups = blocks.along(|width| width / GROUP, Dtype::Float16);
+    let groups = along(&blocks.aval, |width| width / GROUP, Dtype::Float16);
     let [codes, scales, biases] = filled([blocks.words(), groups.clone(), groups], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale, bias]| {
             blocks.put_codes(block, codes);
@@ -151,7 +142,7 @@ fn affine(blocks: Blocks) -> Result<AffineArray> {
 
 fn symmetric(blocks: Blocks) -> Result<SymmetricArray> {
     let (aval, bits) = (blocks.aval.clone(), blocks.layout.bits);
-    let groups = blocks.along(|width| width / GROUP, Dtype::Float16);
+    let groups = along(&blocks.aval, |width| width / GROUP, Dtype::Float16);
     let [codes, scales] = filled([blocks.words(), groups], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale]| {
             blocks.put_codes(block, codes);
@@ -210,7 +201,7 @@ fn table(blocks: Blocks, values: &'static [f32], count: usize) -> Result<Codeboo
 
 fn mxfp4(blocks: Blocks) -> Result<Mxfp4Array> {
     let aval = blocks.aval.clone();
-    let scales = blocks.along(|width| width / 32, Dtype::Uint8);
+    let scales = along(&blocks.aval, |width| width / 32, Dtype::Uint8);
     let [codes, scales] = filled([blocks.words(), scales], move |buffers| {
         blocks.decode(buffers, |block, [codes, scale]| {
             blocks.put_codes(block, codes);

@@ -5,6 +5,8 @@ use tacit_arrays::format::{Affine, Parts};
 use tacit_arrays::{AffineArray, KQuantArray, Packed, SymmetricArray};
 use tacit_core::{Aval, Result, Value};
 
+use crate::codes::{along, words};
+
 /// The affine array with the same codes and numbers, where there is one, and other values as they are.
 pub(crate) fn as_affine(value: Value) -> Result<Value> {
     let symmetric = value.downcast::<SymmetricArray>().filter(|array| !array.stored().transposed);
@@ -26,17 +28,10 @@ fn of_k_quant(value: &Value) -> Option<Result<Value>> {
 }
 
 fn affine(codes: &Array, scales: &Value, format: Affine, aval: Aval) -> Result<Value> {
-    let along = |elements: i64| {
-        let mut shape = aval.shape.clone();
-        if let Some(last) = shape.last_mut() {
-            *last = (i64::from(*last) * i64::from(format.bits) / elements) as i32;
-        }
-        shape
-    };
-    let words = codes.view_dtype(Dtype::Uint32)?.reshape(&along(32))?;
+    let words = codes.view_dtype(Dtype::Uint32)?.reshape(&words(format.bits, &aval).shape)?;
     // A number for each group: scales, and then biases.
     let numbers = scales.dense()?;
-    let groups = along(32 * i64::from(format.bits));
+    let groups = along(&aval, |columns| columns / format.group as i32, Dtype::Float32).shape;
     let numbers = numbers.split_equal(2, 0)?.iter().map(|half| half.reshape(&groups)).collect::<Result<Vec<_>, _>>()?;
     let biases = numbers.get(1).cloned();
     let parts = Parts { biases, ..Parts::new(words, numbers[0].clone()) };
